@@ -1,0 +1,49 @@
+# Each target makes the virtual environment it needs by itself.
+#   make demo [KIND=lora|loha|lokr] [TASK=generate|edit]
+#   make test | bench | lint
+# Needs python3 >= 3.11 with pip and venv. Another one: make test PYTHON=python3.12
+# Another build of torch: install it into .venv before anything else, or set TORCH=...
+
+PYTHON ?= python3
+TORCH ?= torch
+KIND ?= lokr
+TASK ?= generate
+OUTPUT ?= demo_output
+
+BIN := .venv/bin
+READY := .venv/.ready
+CONSTRAINTS := constraints/development.txt
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint $(CONSTRAINTS)
+
+.PHONY: demo test bench lint types unit
+
+demo: $(READY)
+	$(BIN)/adapter-trainer demo kind=$(KIND) task=$(TASK) output=$(OUTPUT)
+
+test: lint types unit
+
+unit: $(READY)
+	$(BIN)/pytest
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# pyright runs on node; without one it would have to download it.
+types: $(READY)
+	@if command -v node >/dev/null 2>&1; then \
+		$(BIN)/pyright; \
+	else \
+		echo "pyright: skipped, there is no node on this machine"; \
+	fi
+
+# torch comes first and alone, so that a build that is already there (CPU, CUDA, ROCm) stays.
+$(READY): pyproject.toml $(CONSTRAINTS)
+	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'python 3.11 or newer is needed; set PYTHON=')"
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(INSTALL) $(TORCH)
+	$(INSTALL) --editable '.[train,tensorboard,dev]'
+	@touch $@

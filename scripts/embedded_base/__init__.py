@@ -1,0 +1,1 @@
+"""Builds the tiny Qwen-Image base model that is bundled with the trainer."""

@@ -1,0 +1,70 @@
+"""The project's Python files, parsed once for all architecture tests."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("trainer_core", "nodes", "scripts", "benchmarks", "tests")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A Python file: path relative to the repository, text, syntax tree."""
+
+    path: str
+    text: str
+    tree: ast.Module
+
+    @property
+    def package(self) -> str:
+        """First folder or module below the top folder: ``trainer_core/data/x.py`` -> ``data``."""
+        return Path(self.path).parts[1].removesuffix(".py")
+
+
+@cache
+def sources(folder: str = "") -> tuple[Source, ...]:
+    """Every Python file below a folder, or of the whole project."""
+    paths = [ROOT / "__init__.py"] if not folder else []
+    for name in [folder] if folder else FOLDERS:
+        paths += sorted((ROOT / name).rglob("*.py"))
+    found = []
+    for path in paths:
+        text = path.read_text(encoding="utf-8")
+        found.append(Source(path.relative_to(ROOT).as_posix(), text, ast.parse(text)))
+    return tuple(found)
+
+
+def functions(source: Source) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Every function and method of a file."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def absolute_imports(source: Source) -> Iterator[tuple[str, int]]:
+    """Module names that a file imports absolutely, with their lines."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield node.module, node.lineno
+
+
+def internal_imports(source: Source) -> Iterator[tuple[str, int]]:
+    """What a file of trainer_core imports of trainer_core: ``data.cache``, with lines."""
+    folder = Path(source.path).parent.parts
+    for node in ast.walk(source.tree):
+        if not isinstance(node, ast.ImportFrom) or node.level == 0:
+            continue
+        base = folder[: len(folder) - node.level + 1]
+        inside = ".".join(base[1:])
+        if node.module:
+            yield ".".join(part for part in (inside, node.module) if part), node.lineno
+        else:
+            for alias in node.names:
+                yield ".".join(part for part in (inside, alias.name) if part), node.lineno

@@ -1,0 +1,127 @@
+"""What no file does: print, run code from data, change foreign modules, name a machine's paths."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+
+import pytest
+from architecture.source import ROOT, Source, absolute_imports, sources
+
+MAY_PRINT = {"trainer_core/commands/console.py"}
+_CODE_FROM_DATA = {"pickle", "cPickle", "dill", "marshal", "shelve"}
+_RUNS_DATA = ("eval", "exec", "compile", "__import__", "torch.load", "yaml.load", "yaml.full_load")
+_SHIPPED = (*sources("trainer_core"), *sources("nodes"))
+_PRODUCT = (*_SHIPPED, *sources("scripts"))
+_MACHINE_PATH = re.compile(r"/(?:home|Users|root|work|opt|mnt)/[A-Za-z0-9]")
+_REGISTRY = re.compile(r"index-url[ =]+http", re.IGNORECASE)
+_TEXT_SUFFIXES = {".md", ".py", ".toml", ".txt", ".yaml", ".yml", ".json", ".cfg", ""}
+_SKIPPED_FOLDERS = {".git", ".venv", ".hypothesis", "node_modules", "demo_output", "output"}
+
+
+def calls(source: Source) -> Iterator[tuple[str, int]]:
+    """Dotted names of everything that a file calls, with lines."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node.lineno
+
+
+def foreign_changes(tree: ast.Module) -> list[str]:
+    """Assignments to attributes of something that the file imported."""
+    imported = {
+        (alias.asname or alias.name).split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    changed = []
+    for node in ast.walk(tree):
+        targets: list[ast.expr] = []
+        if isinstance(node, ast.Assign):
+            targets = node.targets
+        elif isinstance(node, ast.AugAssign | ast.AnnAssign):
+            targets = [node.target]
+        elif isinstance(node, ast.Delete):
+            targets = node.targets
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in {"setattr", "delattr"}:
+            targets = [ast.Attribute(node.args[0], "", ast.Store())]
+        for target in targets:
+            root = target
+            while isinstance(root, ast.Attribute | ast.Subscript):
+                root = root.value
+            if root is not target and isinstance(root, ast.Name) and root.id in imported:
+                changed.append(ast.unparse(node))
+    return changed
+
+
+def called(names: Iterable[str], found_in: Iterable[Source]) -> list[str]:
+    """Files and lines that call one of the names."""
+    wanted = set(names)
+    return [
+        f"{source.path}:{line} {name}"
+        for source in found_in
+        for name, line in calls(source)
+        if name in wanted
+    ]
+
+
+def test_only_the_console_prints():
+    quiet = [source for source in sources("trainer_core") if source.path not in MAY_PRINT]
+    assert called(["print"], quiet) == []
+
+
+def test_the_console_is_found_printing():
+    assert called(["print"], sources("trainer_core"))
+
+
+def test_no_data_becomes_code():
+    assert called(_RUNS_DATA, _SHIPPED) == []
+    imported = {name.split(".")[0] for s in _SHIPPED for name, _ in absolute_imports(s)}
+    assert not imported & _CODE_FROM_DATA
+
+
+def test_import_path_is_left_alone():
+    changes = [f"sys.path.{name}" for name in ("append", "insert", "extend", "remove")]
+    assert called(changes, sources()) == []
+
+
+def test_foreign_modules_are_left_alone():
+    changes = {source.path: found for source in _PRODUCT if (found := foreign_changes(source.tree))}
+    assert changes == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import torch\ntorch.load = 1",
+        "from torch import nn\nnn.Linear.forward = None",
+        "import sys\nsys.path[0] = 'x'",
+        "import os\nos.environ['X'] = 'y'",
+        "import peft\nsetattr(peft, 'x', 1)",
+    ],
+)
+def test_a_change_of_a_foreign_module_is_noticed(text):
+    assert len(foreign_changes(ast.parse(text))) == 1
+
+
+def test_texts_name_no_machine_path_and_no_registry():
+    found, read = [], 0
+    for path in sorted(ROOT.rglob("*")):
+        relative = path.relative_to(ROOT)
+        if _SKIPPED_FOLDERS & set(relative.parts) or path.suffix not in _TEXT_SUFFIXES:
+            continue
+        if not path.is_file() or any(
+            part.endswith((".egg-info", "_cache")) for part in relative.parts
+        ):
+            continue
+        if relative.as_posix() == "tests/architecture/test_conduct.py":
+            continue
+        read += 1
+        found += [
+            f"{relative}: {line.strip()[:100]}"
+            for line in path.read_text(encoding="utf-8", errors="replace").splitlines()
+            if _MACHINE_PATH.search(line) or _REGISTRY.search(line)
+        ]
+    assert found == []
+    assert read > 50

@@ -1,0 +1,46 @@
+"""Every setting is explained and used."""
+
+from __future__ import annotations
+
+import ast
+
+from architecture.source import sources
+
+from trainer_core.config.describe import section_of, walk_settings
+from trainer_core.config.reading import PATH_SETTINGS
+
+_SETTINGS = list(walk_settings())
+
+
+def test_every_setting_has_help_text():
+    texts = {path: field.description or "" for path, field in _SETTINGS}
+    wrong = {
+        path: text
+        for path, text in texts.items()
+        if len(text) < 10 or not text.endswith(".") or not text.isascii()
+    }
+    assert wrong == {}
+
+
+def test_settings_nest_at_most_two_levels():
+    assert max(path.count(".") for path, _ in _SETTINGS) == 2
+    assert len(_SETTINGS) > 60
+
+
+def test_every_setting_is_read_somewhere():
+    nodes = [
+        node
+        for source in sources("trainer_core")
+        if source.package != "config"
+        for node in ast.walk(source.tree)
+    ]
+    read = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    read |= {node.value for node in nodes if isinstance(node, ast.Constant)}
+    leaves = {path for path, field in _SETTINGS if section_of(field) is None}
+    unread = {path for path in leaves if path.rsplit(".", 1)[-1] not in read}
+    # The version is looked at while a file is read, before there are settings.
+    assert unread <= {"config_version"}
+
+
+def test_path_settings_exist():
+    assert set(PATH_SETTINGS) <= {path for path, _ in _SETTINGS}

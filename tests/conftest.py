@@ -1,0 +1,67 @@
+"""What every test shares: the markers' conditions, and a count of what ran for each marker."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+MARKERS = ("comfy", "gpu", "slow")
+_counts: dict[str, Counter[str]] = {marker: Counter() for marker in MARKERS}
+_reasons: dict[str, Counter[str]] = {marker: Counter() for marker in MARKERS}
+
+
+def comfyui_folder() -> Path | None:
+    """The real ComfyUI of this machine, or None."""
+    folder = Path(os.environ.get("COMFYUI_PATH") or Path.home() / "ComfyUI")
+    return folder if (folder / "main.py").is_file() else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip, with the reason, what this machine cannot run."""
+    skips = {}
+    if comfyui_folder() is None:
+        skips["comfy"] = "no ComfyUI at $COMFYUI_PATH or ~/ComfyUI"
+    if any(item.get_closest_marker("gpu") for item in items) and not _has_cuda():
+        skips["gpu"] = "torch sees no CUDA device"
+    for item in items:
+        for marker, reason in skips.items():
+            if item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Count a test for each of its markers."""
+    finished = report.when == "call" or (report.when == "setup" and not report.passed)
+    if not finished:
+        return
+    for marker in MARKERS:
+        if marker not in report.keywords:
+            continue
+        _counts[marker]["skipped" if report.skipped else "ran"] += 1
+        if report.skipped and isinstance(report.longrepr, tuple):
+            _reasons[marker][report.longrepr[2].removeprefix("Skipped: ")] += 1
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what ran and what was skipped for each marker, and write it where CI asks."""
+    terminalreporter.write_sep("-", "markers")
+    for marker in MARKERS:
+        ran, skipped = _counts[marker]["ran"], _counts[marker]["skipped"]
+        why = "; ".join(_reasons[marker])
+        terminalreporter.write_line(
+            f"{marker}: ran {ran}, skipped {skipped}" + (f" ({why})" if why else "")
+        )
+    target = os.environ.get("MARKER_REPORT")
+    if target:
+        counts = {marker: dict(_counts[marker]) for marker in MARKERS}
+        Path(target).write_text(json.dumps(counts), encoding="utf-8")
+
+
+def _has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()

@@ -1,0 +1,75 @@
+"""Run by test_kill.py in a fresh interpreter: forks warmed children and kills them.
+
+Forking before any backward pass keeps autograd usable in the children; one interpreter that has
+imported everything makes a round cost a second instead of ten.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+sys.dont_write_bytecode = True
+
+
+def main(arguments):
+    work, cache, rounds, seed = Path(arguments[0]), Path(arguments[1]), *map(int, arguments[2:4])
+    from runs import run_config
+
+    from trainer_core.training.observer import SilentObserver
+    from trainer_core.training.prepare import prepare
+    from trainer_core.training.processes import SingleProcess
+
+    torch.set_num_threads(1)
+
+    def config(output, **values):
+        training = {"steps": 8, "checkpoint_every": 1, "keep_checkpoints": 2}
+        return run_config(output, cache, training=training, **values)
+
+    # Encodes the dataset and imports Diffusers and PEFT once, in the parent.
+    data = prepare(config(work), SilentObserver(), SingleProcess(torch.device("cpu")))
+    data.family.load_transformer(data.location, torch.float32, torch.device("cpu"))
+    started = time.perf_counter()
+    if wait(fork_run(config(work / "reference"))) != 0:
+        raise SystemExit("the reference run failed")
+    whole = time.perf_counter() - started
+    moments = random.Random(seed)
+    report = []
+    for number in range(rounds):
+        output = work / f"round{number}"
+        child = fork_run(config(output))
+        time.sleep(moments.uniform(0.05, 1.0) * whole)
+        os.kill(child, signal.SIGKILL)
+        wait(child)
+        before = sorted(p.name for p in output.glob("run/v*/checkpoints/*"))
+        code = wait(fork_run(config(output, resume="auto")))
+        report.append({"round": number, "at_kill": before, "exit": code})
+    sys.stdout.write(json.dumps(report) + "\n")
+
+
+def fork_run(config):
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            from trainer_core.training import train
+
+            train(config)
+            code = 0
+        finally:
+            os._exit(code)
+    return child
+
+
+def wait(child):
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,208 @@
+"""What goes wrong for a user: the message names file or setting and remedy, and nothing is lost."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from runs import CancelAfter, run_config
+from safetensors.torch import load_file, save_file
+
+from trainer_core.config import BaseSection
+from trainer_core.demo.settings import dataset_folder
+from trainer_core.errors import (
+    AdapterError,
+    BaseModelError,
+    ConfigError,
+    DatasetError,
+    NonFiniteError,
+    StorageError,
+)
+from trainer_core.families.location import locate_base
+from trainer_core.training import train
+from trainer_core.training.checkpoint import read_checkpoint
+from trainer_core.training.resume import find_checkpoint
+
+EMBEDDED = locate_base(BaseSection(), "qwen_image", has_controls=False).folder
+
+
+def fails(error, config, *parts):
+    with pytest.raises(error) as raised:
+        train(config)
+    text = str(raised.value)
+    for part in (*parts, "Found:", "Expected:", "To do:"):
+        assert part in text, text
+    return text
+
+
+def test_missing_dataset_folder(tmp_path, cache):
+    folder = tmp_path / "nowhere"
+    config = run_config(tmp_path, cache, dataset={"path": str(folder)})
+    fails(DatasetError, config, str(folder), "dataset.path")
+    assert not (tmp_path / "run").exists(), "a run that never started left a folder"
+
+
+def test_no_dataset_named(tmp_path, cache):
+    fails(ConfigError, run_config(tmp_path, cache, dataset={"path": ""}), "dataset.path")
+
+
+def test_base_folder_with_a_missing_part(tmp_path, cache):
+    base = tmp_path / "base"
+    shutil.copytree(EMBEDDED, base)
+    shutil.rmtree(base / "vae")
+    config = run_config(tmp_path, cache, base={"path": str(base)})
+    fails(BaseModelError, config, str(base), "vae")
+
+
+def test_base_folder_with_a_damaged_weight_file(tmp_path, cache):
+    base = tmp_path / "base"
+    shutil.copytree(EMBEDDED, base)
+    file = base / "transformer" / "diffusion_pytorch_model.safetensors"
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    fails(BaseModelError, run_config(tmp_path, cache, base={"path": str(base)}), "transformer")
+
+
+def test_pattern_that_matches_nothing_names_near_ones(tmp_path, cache):
+    config = run_config(tmp_path, cache, adapter={"targets": [r".*\.attn\.too_q"]})
+    fails(AdapterError, config, "adapter.targets", "to_q")
+
+
+def test_rank_above_the_layer(tmp_path, cache):
+    config = run_config(tmp_path, cache, adapter={"kind": "lora", "rank": 4096})
+    fails(AdapterError, config, "adapter.rank")
+
+
+def test_family_of_another_base(tmp_path, cache):
+    config = run_config(tmp_path, cache, base={"path": str(EMBEDDED)}, family="flux")
+    fails(BaseModelError, config, "QwenImagePipeline", "family")
+
+
+def test_output_folder_that_is_a_file(tmp_path, cache):
+    blocked = tmp_path / "blocked"
+    blocked.write_text("")
+    fails(StorageError, run_config(blocked, cache), str(blocked), "output.dir")
+
+
+def test_unknown_device(tmp_path, cache):
+    config = run_config(tmp_path, cache, memory={"device": "warp:7"})
+    fails(ConfigError, config, "memory.device")
+
+
+def poisoned_base(folder):
+    """The embedded base with a NaN in its last layer: every loss is NaN."""
+    shutil.copytree(EMBEDDED, folder)
+    file = folder / "transformer" / "diffusion_pytorch_model.safetensors"
+    tensors = load_file(str(file))
+    tensors["proj_out.bias"] = torch.full_like(tensors["proj_out.bias"], torch.nan)
+    save_file(tensors, str(file), metadata={"format": "pt"})
+    return folder
+
+
+def test_loss_that_is_not_finite_names_step_sigma_and_samples(tmp_path, cache):
+    base = poisoned_base(tmp_path / "base")
+    config = run_config(tmp_path, cache, base={"path": str(base)})
+    text = fails(NonFiniteError, config, "step 1", "sigma", ".png")
+    assert text.count("sigma 0.") >= 4, "not every sample of the step is named"
+    record = json.loads((tmp_path / "run" / "v0" / "run.json").read_text())
+    assert record["status"] == "failed"
+    assert not list((tmp_path / "run").rglob("*.safetensors"))
+
+
+class PoisonAfter(CancelAfter):
+    """Puts a NaN into a weight that training reads, once a step is done."""
+
+    def __init__(self, step):
+        super().__init__(step=10**9)
+        self.when = step
+
+    def notify(self, event):
+        super().notify(event)
+        if self.last == self.when:
+            import gc
+
+            layers = [o for o in gc.get_objects() if type(o) is torch.nn.Linear]
+            for layer in layers:
+                if layer.weight.dim() == 2 and not layer.weight.requires_grad:
+                    layer.weight.fill_(torch.nan)
+
+
+def test_broken_run_keeps_the_state_before_and_can_be_resumed(tmp_path, cache):
+    config = run_config(tmp_path, cache, training={"steps": 6})
+    with pytest.raises(NonFiniteError, match="step 4"):
+        train(config, PoisonAfter(3))
+    resumed = run_config(tmp_path, cache, training={"steps": 6}, resume="latest")
+    checkpoint = read_checkpoint(find_checkpoint(resumed))
+    assert checkpoint.step == 3
+    assert all(torch.isfinite(tensor).all() for tensor in checkpoint.tensors.values())
+    assert train(resumed).status == "done"
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 2 MB that fills up for real."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+    if not hasattr(os, "geteuid") or os.geteuid() != 0 or not shutil.which("mount"):
+        pytest.skip("mounting a small disk needs root")
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("this machine cannot mount a tmpfs")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_full_disk_keeps_older_checkpoints_whole_and_resumes_after_room_is_made(small_disk, cache):
+    settings = {"steps": 8, "checkpoint_every": 1, "keep_checkpoints": 3}
+    config = run_config(small_disk, cache, training=settings)
+
+    class Filler(CancelAfter):
+        def notify(self, event):
+            super().notify(event)
+            if self.last == 4 and not (small_disk / "filler").exists():
+                free = shutil.disk_usage(small_disk).free
+                (small_disk / "filler").write_bytes(b"0" * (free - 8192))
+
+    with pytest.raises(StorageError) as error:
+        train(config, Filler(10**9))
+    assert "disk is full" in str(error.value)
+    assert "resume=latest" in str(error.value)
+    (small_disk / "filler").unlink()
+    resumed = run_config(small_disk, cache, training=settings, resume="latest")
+    step = read_checkpoint(find_checkpoint(resumed)).step
+    assert step >= 3
+    result = train(resumed)
+    assert (result.status, result.step) == ("done", 8)
+
+
+def test_interrupted_by_an_exception_releases_the_lock_and_marks_the_run_failed(tmp_path, cache):
+    class Breaker(CancelAfter):
+        def notify(self, event):
+            super().notify(event)
+            if self.last == 2:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(run_config(tmp_path, cache), Breaker(10**9))
+    folder = tmp_path / "run" / "v0"
+    assert json.loads((folder / "run.json").read_text())["status"] == "failed"
+    assert not (folder / "lock.json").exists()
+
+
+def test_changed_dataset_is_another_run(tmp_path, cache):
+    copy = tmp_path / "data"
+    shutil.copytree(dataset_folder("generate"), copy)
+    settings = {"steps": 2}
+    train(run_config(tmp_path / "a", cache, training=settings, dataset={"path": str(copy)}))
+    moved = copy.rename(tmp_path / "moved")
+    longer = {"steps": 3}
+    config = run_config(
+        tmp_path / "a", cache, training=longer, dataset={"path": str(moved)}, resume="latest"
+    )
+    assert train(config).step == 3, "a dataset that only moved is the same dataset"
+    caption = next(Path(moved).glob("*.txt"))
+    caption.write_text("something else")
+    with pytest.raises(ConfigError, match=r"dataset \(content\)"):
+        train(config)

@@ -1,0 +1,42 @@
+"""kill -9 at any moment, also while a checkpoint is being written, loses nothing."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from runs import metrics, tensors
+
+ROUNDS = 20
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_run_killed_at_random_moments_resumes_to_the_same_bits(tmp_path, cache):
+    script = Path(__file__).with_name("kill_rounds.py")
+    seed = 20261121
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path), str(cache), str(ROUNDS), str(seed)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=400,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert [entry["exit"] for entry in report] == [0] * ROUNDS, done.stderr[-4000:]
+    reference = tmp_path / "reference" / "run" / "v0"
+    expected = tensors(reference / "run.safetensors")
+    for number in range(ROUNDS):
+        versions = sorted((tmp_path / f"round{number}" / "run").glob("v*"))
+        result = versions[-1]
+        state = tensors(result / "run.safetensors")
+        assert all(torch.equal(state[key], expected[key]) for key in expected)
+        assert metrics(result) == metrics(reference)
+        assert not list(result.rglob(".writing-*")), "a half-written file was left"
+    # The kills must have hit runs in different states, or the test proves little.
+    assert len({tuple(entry["at_kill"]) for entry in report}) >= 4

@@ -1,0 +1,92 @@
+"""Stop and resume gives the bits of a run that was never stopped."""
+
+import pytest
+import torch
+from runs import CancelAfter, metrics, run_config, tensors
+
+from trainer_core.errors import ConfigError
+from trainer_core.training import train
+
+
+def assert_equal_runs(one, other, step):
+    for name in ("training_state.safetensors", "adapter.safetensors"):
+        a, b = (tensors(r / "checkpoints" / f"{step:06d}" / name) for r in (one, other))
+        assert a.keys() == b.keys()
+        assert all(torch.equal(a[key], b[key]) for key in a)
+    assert metrics(one) == metrics(other)
+
+
+@pytest.mark.parametrize("kind", ["lora", "loha", "lokr"])
+def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path, cache, kind):
+    adapter = {"kind": kind}
+    checkpointing = {"gradient_checkpointing": kind == "lora"}
+    whole = train(run_config(tmp_path / "a", cache, adapter=adapter, memory=checkpointing))
+    observer = CancelAfter(10)
+    stopped = train(
+        run_config(tmp_path / "b", cache, adapter=adapter, memory=checkpointing), observer
+    )
+    assert (stopped.status, stopped.step) == ("cancelled", 10)
+    config = run_config(
+        tmp_path / "b", cache, adapter=adapter, memory=checkpointing, resume="latest"
+    )
+    resumed = train(config)
+    assert (resumed.status, resumed.step, resumed.folder) == ("done", 20, stopped.folder)
+    assert_equal_runs(whole.folder, resumed.folder, 20)
+    exported = tensors(whole.adapters[0])
+    assert any(tensor.abs().max() > 0 for tensor in exported.values())
+    again = tensors(resumed.adapters[0])
+    assert all(torch.equal(exported[key], again[key]) for key in exported)
+
+
+def test_same_run_file_gives_the_same_weights_twice_and_another_seed_others(tmp_path, cache):
+    short = {"steps": 4}
+    one, two = (train(run_config(tmp_path / name, cache, training=short)) for name in "ab")
+    assert_equal_runs(one.folder, two.folder, 4)
+    other = train(run_config(tmp_path / "c", cache, training=short, seed=8))
+    assert metrics(other.folder) != metrics(one.folder)
+
+
+def test_training_draws_nothing_from_the_global_generator(tmp_path, cache):
+    before = torch.random.get_rng_state()
+    train(run_config(tmp_path, cache, training={"steps": 2}))
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_resume_with_another_setting_names_it(tmp_path, cache):
+    train(run_config(tmp_path, cache, training={"steps": 2}))
+    changed = run_config(
+        tmp_path, cache, training={"steps": 4}, adapter={"rank": 8}, resume="latest"
+    )
+    with pytest.raises(ConfigError, match=r"adapter\.rank was 4 and is 8"):
+        train(changed)
+
+
+def test_resume_with_fewer_steps_than_made_names_both(tmp_path, cache):
+    train(run_config(tmp_path, cache, training={"steps": 3}))
+    with pytest.raises(ConfigError, match=r"training\.steps: 2, but the checkpoint has made 3"):
+        train(run_config(tmp_path, cache, training={"steps": 2}, resume="latest"))
+
+
+def test_resume_latest_without_a_checkpoint_is_refused_and_auto_starts(tmp_path, cache):
+    with pytest.raises(ConfigError, match="has no checkpoint"):
+        train(run_config(tmp_path, cache, resume="latest"))
+    result = train(run_config(tmp_path, cache, training={"steps": 1}, resume="auto"))
+    assert (result.folder.name, result.step) == ("v0", 1)
+
+
+def test_only_the_newest_checkpoints_stay(tmp_path, cache):
+    settings = {"steps": 5, "checkpoint_every": 1, "keep_checkpoints": 2}
+    result = train(run_config(tmp_path, cache, training=settings))
+    kept = sorted(path.name for path in (result.folder / "checkpoints").iterdir())
+    assert kept == ["000004", "000005"]
+
+
+def test_bf16_run_after_an_fp32_run_in_one_process_trains(tmp_path, cache):
+    for precision in ("fp32", "bf16"):
+        config = run_config(
+            tmp_path / precision, cache, training={"steps": 2, "precision": precision}
+        )
+        result = train(config)
+        state = tensors(result.adapters[0])
+        assert {tensor.dtype for tensor in state.values()} == {torch.float32}
+        assert all(loss == loss for loss in result.losses)

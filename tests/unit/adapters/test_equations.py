@@ -1,0 +1,261 @@
+"""Delta, forward and gradients against textbook torch in float64."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainer_core.adapters import KINDS, LayerPlan
+from trainer_core.adapters.loha import khatri_rao, prefers_khatri_rao
+from trainer_core.config import AdapterConfig
+
+TOLERANCE = 1e-12
+
+
+def make_plan(kind, inputs, outputs, rank, alpha=None, **options):
+    config = AdapterConfig(kind=kind, rank=rank, alpha=alpha, **options)
+    return LayerPlan(
+        "layer", "layer", inputs, outputs, rank, float(rank if alpha is None else alpha), config
+    )
+
+
+def random_factors(plan, seed=0, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: torch.randn(shape, generator=generator, dtype=dtype).requires_grad_(True)
+        for name, shape in KINDS[plan.config.kind].shapes(plan).items()
+    }
+
+
+def textbook_delta(kind, factors, alpha, rank):
+    """Five lines each, by definition and by index; shares nothing with the package."""
+    if kind == "lora":
+        return torch.einsum("or,ri->oi", factors["lora_up"], factors["lora_down"]) * (alpha / rank)
+    if kind == "loha":
+        first = torch.einsum("or,ri->oi", factors["hada_w1_a"], factors["hada_w1_b"])
+        second = torch.einsum("or,ri->oi", factors["hada_w2_a"], factors["hada_w2_b"])
+        return first * second * (alpha / rank)
+    whole = "lokr_w1" in factors and "lokr_w2" in factors
+    parts = []
+    for name in ("lokr_w1", "lokr_w2"):
+        if name in factors:
+            parts.append(factors[name])
+        else:
+            parts.append(torch.einsum("or,ri->oi", factors[f"{name}_a"], factors[f"{name}_b"]))
+    (out_l, in_m), (out_k, in_n) = parts[0].shape, parts[1].shape
+    product = torch.einsum("lm,kn->lkmn", *parts).reshape(out_l * out_k, in_m * in_n)
+    return product * (1.0 if whole else alpha / rank)
+
+
+def relative(value, reference):
+    value, reference = value.detach(), reference.detach()
+    norm = torch.linalg.vector_norm(reference)
+    return float(torch.linalg.vector_norm(value - reference) / norm.clamp(min=1e-300))
+
+
+CASES = [
+    ("lora", 12, 20, 3, {}),
+    ("lora", 1, 1, 1, {}),
+    ("loha", 12, 20, 2, {}),  # built delta
+    ("loha", 128, 96, 2, {}),  # Khatri-Rao
+    ("lokr", 12, 20, 1, {}),  # low-rank second factor
+    ("lokr", 12, 20, 1, {"decompose_both": True}),  # both low-rank
+    ("lokr", 12, 20, 1, {"full_matrix": True}),
+    ("lokr", 12, 20, 64, {}),  # whole because of the rank
+    ("lokr", 64, 32, 3, {"factor": 4}),
+    ("lokr", 32, 64, 3, {"factor": 4, "full_matrix": True}),  # mixes before
+    ("lokr", 64, 32, 3, {"factor": 4, "full_matrix": True}),  # mixes after
+    ("lokr", 250, 30, 2, {"factor": 4}),  # does not divide
+    ("lokr", 7, 13, 2, {}),  # primes
+]
+
+
+@pytest.mark.parametrize("alpha", [None, 0.7])
+@pytest.mark.parametrize(("kind", "inputs", "outputs", "rank", "options"), CASES)
+def test_delta_forward_and_gradients_equal_the_textbook(
+    kind, inputs, outputs, rank, options, alpha
+):
+    plan = make_plan(kind, inputs, outputs, rank, alpha, **options)
+    assert_equals_textbook(plan, (3, 5), seed=1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    kind=st.sampled_from(["lora", "loha", "lokr"]),
+    inputs=st.integers(1, 48),
+    outputs=st.integers(1, 48),
+    rank=st.integers(1, 6),
+    alpha=st.floats(0.1, 10.0),
+    factor=st.sampled_from([-1, 2, 3, 5, 8]),
+    flags=st.tuples(st.booleans(), st.booleans()),
+    batch=st.sampled_from([(), (1,), (4,), (2, 3), (2, 1, 3)]),
+    seed=st.integers(0, 10**6),
+)
+def test_any_shape_equals_the_textbook(
+    kind, inputs, outputs, rank, alpha, factor, flags, batch, seed
+):
+    rank = rank if kind == "lokr" else min(rank, inputs, outputs)
+    plan = make_plan(
+        kind,
+        inputs,
+        outputs,
+        rank,
+        alpha,
+        factor=factor,
+        full_matrix=flags[0],
+        decompose_both=flags[1],
+    )
+    assert_equals_textbook(plan, batch, seed)
+
+
+def assert_equals_textbook(plan, batch, seed):
+    kind = KINDS[plan.config.kind]
+    factors = random_factors(plan, seed)
+    generator = torch.Generator().manual_seed(seed + 1)
+    x = torch.randn(*batch, plan.inputs, generator=generator, dtype=torch.float64)
+    x.requires_grad_(True)
+    gradient = torch.randn(*batch, plan.outputs, generator=generator, dtype=torch.float64)
+    scale = kind.scale(factors, plan.alpha, plan.rank)
+
+    reference = textbook_delta(kind.name, factors, plan.alpha, plan.rank)
+    assert reference.shape == (plan.outputs, plan.inputs)
+    assert relative(kind.delta(factors, scale), reference) < TOLERANCE
+
+    leaves = [x, *factors.values()]
+    expected_y = torch.einsum("...i,oi->...o", x, reference)
+    expected = torch.autograd.grad(expected_y, leaves, gradient)
+    y = kind.apply(x, factors, scale)
+    assert relative(y, expected_y) < TOLERANCE
+    for found, wanted in zip(torch.autograd.grad(y, leaves, gradient), expected, strict=True):
+        assert found.shape == wanted.shape
+        assert relative(found, wanted) < TOLERANCE
+
+
+def test_khatri_rao_form_is_exact():
+    factors = random_factors(make_plan("loha", 14, 9, 3))
+    down, up = khatri_rao(factors)
+    assert down.shape == (9, 14)
+    assert up.shape == (9, 9)
+    assert relative(up @ down, textbook_delta("loha", factors, 3, 3)) < TOLERANCE
+
+
+def test_khatri_rao_form_is_taken_where_it_is_cheaper():
+    assert prefers_khatri_rao(22, 3072, 3072)
+    assert not prefers_khatri_rao(23, 3072, 3072)
+    assert prefers_khatri_rao(28, 12288, 3072)
+    assert not prefers_khatri_rao(29, 12288, 3072)
+
+
+def test_cases_cover_both_forms_of_loha():
+    forms = {prefers_khatri_rao(c[3], c[2], c[1]) for c in CASES if c[0] == "loha"}
+    assert forms == {True, False}
+
+
+def test_built_loha_keeps_nothing_of_the_size_of_the_layer():
+    plan = make_plan("loha", 64, 80, 4)
+    assert not prefers_khatri_rao(4, 80, 64)
+    factors = random_factors(plan, dtype=torch.float32)
+    saved = []
+
+    def pack(tensor):
+        saved.append(tensor.numel())
+        return tensor
+
+    x = torch.randn(2, 64)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        KINDS["loha"].apply(x, factors, 1.0)
+    assert saved
+    assert max(saved) < 64 * 80 / 4
+
+
+def test_factored_lokr_keeps_nothing_of_the_size_of_the_layer():
+    plan = make_plan("lokr", 64, 80, 2)
+    factors = random_factors(plan, dtype=torch.float32)
+    saved = []
+
+    def pack(tensor):
+        saved.append(tensor.numel())
+        return tensor
+
+    x = torch.randn(2, 64)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        KINDS["lokr"].apply(x, factors, 1.0)
+    assert saved
+    assert max(saved) < 64 * 80 / 4
+
+
+@pytest.mark.parametrize(
+    ("rank", "options", "expected"),
+    [
+        # 3072 -> (48, 64), 12288 -> (96, 128): half of the larger sides is 64.
+        (63, {}, {"lokr_w1": (96, 48), "lokr_w2_a": (128, 63), "lokr_w2_b": (63, 64)}),
+        (64, {}, {"lokr_w1": (96, 48), "lokr_w2": (128, 64)}),
+        (4, {"full_matrix": True}, {"lokr_w1": (96, 48), "lokr_w2": (128, 64)}),
+        (
+            47,
+            {"decompose_both": True},
+            {
+                "lokr_w1_a": (96, 47),
+                "lokr_w1_b": (47, 48),
+                "lokr_w2_a": (128, 47),
+                "lokr_w2_b": (47, 64),
+            },
+        ),
+        (
+            48,
+            {"decompose_both": True},
+            {"lokr_w1": (96, 48), "lokr_w2_a": (128, 48), "lokr_w2_b": (48, 64)},
+        ),
+        (
+            4,
+            {"decompose_both": True, "full_matrix": True},
+            {"lokr_w1": (96, 48), "lokr_w2": (128, 64)},
+        ),
+        (
+            16,
+            {"factor": 8},
+            {"lokr_w1": (8, 8), "lokr_w2_a": (1536, 16), "lokr_w2_b": (16, 384)},
+        ),
+    ],
+)
+def test_lokr_shapes_follow_the_rule(rank, options, expected):
+    plan = make_plan("lokr", 3072, 12288, rank, **options)
+    assert KINDS["lokr"].shapes(plan) == expected
+
+
+@pytest.mark.parametrize(("kind", "inputs", "outputs", "rank", "options"), CASES)
+def test_first_values_make_the_delta_exactly_zero(kind, inputs, outputs, rank, options):
+    plan = make_plan(kind, inputs, outputs, rank, **options)
+    factors = KINDS[kind].initial_factors(plan, seed=3)
+    assert not KINDS[kind].delta(factors, 1.0).any()
+    # Exactly one factor is zero: more would have no gradient to start from.
+    assert sum(not factor.any() for factor in factors.values()) == 1
+
+
+def test_first_values_have_the_spread_of_lycoris():
+    loha = KINDS["loha"].initial_factors(make_plan("loha", 400, 300, 50), seed=0)
+    assert loha["hada_w1_a"].std().item() == pytest.approx(0.1, rel=0.05)
+    assert loha["hada_w1_b"].std().item() == pytest.approx(1.0, rel=0.05)
+    assert loha["hada_w2_b"].std().item() == pytest.approx(1.0, rel=0.05)
+    lora = KINDS["lora"].initial_factors(make_plan("lora", 400, 300, 50), seed=0)
+    assert lora["lora_down"].abs().max().item() == pytest.approx(1 / 20, rel=0.01)
+    assert lora["lora_down"].abs().max().item() <= 1 / 20
+    lokr = KINDS["lokr"].initial_factors(
+        make_plan("lokr", 3600, 3600, 10, decompose_both=True), seed=0
+    )
+    assert lokr["lokr_w1_a"].shape == (60, 10)
+    for name, columns in (("lokr_w1_a", 10), ("lokr_w1_b", 60), ("lokr_w2_a", 10)):
+        assert lokr[name].abs().max().item() == pytest.approx(columns**-0.5, rel=0.02)
+
+
+def test_first_values_depend_on_layer_and_seed_only():
+    first = make_plan("lokr", 12, 20, 2)
+    config = first.config
+    other = LayerPlan("other", "other", 12, 20, 2, 2.0, config)
+    kind = KINDS["lokr"]
+    one = kind.initial_factors(first, 1)
+    torch.manual_seed(99)
+    again = kind.initial_factors(first, 1)
+    assert all(torch.equal(one[name], again[name]) for name in one)
+    assert not torch.equal(one["lokr_w1"], kind.initial_factors(first, 2)["lokr_w1"])
+    assert not torch.equal(one["lokr_w1"], kind.initial_factors(other, 1)["lokr_w1"])

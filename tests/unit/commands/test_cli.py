@@ -1,0 +1,123 @@
+"""Verbs, exit codes, and errors in three parts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from trainer_core import __version__
+from trainer_core.cli import main
+from trainer_core.commands import VERBS
+from trainer_core.config.reading import load_config
+from trainer_core.errors import StorageError
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
+def test_help_lists_every_verb(words, capsys):
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    for verb in VERBS:
+        assert f"\n  {verb} " in out
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help_and_a_module(verb, capsys):
+    assert main([verb, "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"adapter-trainer {verb}")
+    from importlib import import_module
+
+    assert callable(import_module(f"trainer_core.commands.{verb}").run)
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert __version__ in capsys.readouterr().out
+
+
+def test_wrong_input_is_exit_code_two_and_three_parts(capsys):
+    assert main(["train", "no-such-file.yaml"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = captured.err.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["Found", "Expected", "To do"]
+    assert "no-such-file.yaml" in lines[0]
+
+
+def test_errors_are_events_with_json(capsys):
+    assert main(["train", "no-such-file.yaml", "--json"]) == 2
+    record = json.loads(capsys.readouterr().out)
+    assert record["event"] == "error"
+    assert record["exit_code"] == 2
+    assert {"found", "expected", "remedy"} <= set(record)
+
+
+def test_failed_work_is_exit_code_one(monkeypatch, capsys):
+    def fail(arguments):
+        raise StorageError("a full disk", "space", "Free some.")
+
+    monkeypatch.setattr("trainer_core.commands.template.run", fail)
+    assert main(["template", "flux"]) == 1
+    assert "a full disk" in capsys.readouterr().err
+
+
+def test_stopped_command_is_exit_code_one(monkeypatch, capsys):
+    def stop(arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("trainer_core.commands.template.run", stop)
+    assert main(["template", "flux"]) == 1
+    assert "stopped" in capsys.readouterr().err
+
+
+def test_missing_package_says_how_to_get_it(monkeypatch, capsys):
+    def need(arguments):
+        import a_package_that_is_not_there  # noqa: F401
+
+    monkeypatch.setattr("trainer_core.commands.template.run", need)
+    assert main(["template", "flux"]) == 2
+    err = capsys.readouterr().err
+    assert "a_package_that_is_not_there" in err
+    assert "pip install" in err
+
+
+def test_template_prints_a_run_file(capsys, tmp_path):
+    assert main(["template", "flux", "edit"]) == 0
+    path = tmp_path / "run.yaml"
+    path.write_text(capsys.readouterr().out, encoding="utf-8")
+    assert load_config(path).family == "flux"
+    assert main(["template", "flux", "edit", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["purpose"] == "edit"
+
+
+@pytest.mark.parametrize("words", [["template"], ["template", "flx"], ["template", "a", "b", "c"]])
+def test_template_without_a_family_is_refused(words, capsys):
+    assert main(words) == 2
+    assert "flux" in capsys.readouterr().err or len(words) == 4
+
+
+@pytest.mark.parametrize("setting", ["kind=lokrr", "task=draw", "colour=red"])
+def test_demo_refuses_what_it_does_not_know(setting, capsys):
+    assert main(["demo", setting]) == 2
+    assert setting.split("=")[0] in capsys.readouterr().err
+
+
+def test_module_and_console_script_are_the_same_program():
+    done = subprocess.run(
+        [sys.executable, "-m", "trainer_core", "--version"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (0, f"adapter-trainer {__version__}\n")
+
+
+def test_reader_that_goes_away_is_no_traceback():
+    pipe = f"{sys.executable} -m trainer_core template qwen_image | head -n 1"
+    done = subprocess.run(pipe, shell=True, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout.startswith("# A run file")
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr

@@ -1,0 +1,98 @@
+"""Progress reads well at any width and any pace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainer_core.commands.progress import (
+    LineRate,
+    Pace,
+    bar_text,
+    duration_text,
+    result_text,
+    summary_text,
+)
+from trainer_core.types import RunResult, RunSummary, StepResult
+
+
+def step(number: int, loss: float = 1.0, seconds: float = 0.5) -> StepResult:
+    return StepResult(number, 0.0, loss, 1e-4, 1.0, 0.5, seconds, 0.0)
+
+
+@pytest.mark.parametrize("columns", [20, 40, 80, 200])
+@pytest.mark.parametrize("done", [0, 1, 50, 100, 120])
+def test_bar_never_wraps(columns, done):
+    text = bar_text(done, 100, "loss 0.1234, 0.50 s/step, 3:00 left", columns)
+    assert len(text) <= columns - 1
+    assert text.isascii()
+
+
+def test_bar_fills_with_the_share():
+    assert bar_text(50, 100, "", 80) == " 50% [###############               ] 50/100 "
+    assert "[" + "#" * 30 + "]" in bar_text(100, 100, "", 80)
+    assert "#" not in bar_text(0, 100, "", 80)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0:00"), (7, "0:07"), (59.6, "1:00"), (187, "3:07"), (3723, "1:02:03"), (-1, "0:00")],
+)
+def test_durations(seconds, text):
+    assert duration_text(seconds) == text
+
+
+def test_pace_is_the_mean_of_the_last_twenty_steps():
+    pace = Pace()
+    for number in range(1, 11):
+        pace.step_text(step(number, loss=100.0, seconds=100.0), 100)
+    for number in range(11, 30):
+        pace.step_text(step(number, loss=1.0, seconds=0.5), 100)
+    assert pace.step_text(step(30, loss=3.0, seconds=0.5), 100) == (
+        "loss 1.1000, 0.50 s/step, 0:35 left"
+    )
+
+
+def test_log_lines_come_first_last_and_every_ten_seconds():
+    now = [0.0]
+    rate = LineRate(lambda: now[0])
+    printed = []
+    for number in range(1, 31):
+        now[0] += 1.0
+        if rate.due(number, 30):
+            printed.append(number)
+    assert printed == [1, 11, 21, 30]
+
+
+def test_summary_has_every_fact():
+    summary = RunSummary(
+        "Qwen-Image",
+        "tiny",
+        "cpu",
+        "fp32",
+        "lokr, rank 8",
+        56,
+        21376,
+        {"64x64": 12, "32x64": 4},
+        300,
+        Path("out/v0"),
+    )
+    text = summary_text(summary)
+    for fact in ("Qwen-Image", "tiny", "cpu, fp32", "lokr, rank 8", "56 adapted", "21,376"):
+        assert fact in text
+    assert "16 (12 at 64x64, 4 at 32x64)" in text
+    assert str(Path("out/v0")) in text
+
+
+def test_result_names_every_file():
+    done = RunResult(Path("v0"), "done", 5, (Path("a"), Path("b")), (Path("p.png"),), (1.0,))
+    assert result_text(done).splitlines() == [
+        "Done after 5 steps.",
+        "Folder:  v0",
+        "Adapter: a",
+        "Adapter: b",
+        "Picture: p.png",
+    ]
+    cancelled = RunResult(Path("v0"), "cancelled", 3, (), (), ())
+    assert "resume=latest" in result_text(cancelled)

@@ -1,0 +1,162 @@
+"""What `dataset`, `doctor` and `inspect` say, on real folders and the embedded base."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from PIL import Image
+
+from trainer_core.cli import main
+from trainer_core.commands.environment import environment_report, missing_packages
+from trainer_core.commands.estimate import Size, gibibytes, memory_estimate
+from trainer_core.commands.inspect import norm_summary
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for number, size in enumerate([(64, 64), (64, 64), (128, 64)]):
+        Image.new("RGB", size, (number * 50, 0, 0)).save(folder / f"{number}.png")
+        (folder / f"{number}.txt").write_text(f"picture {number}", encoding="utf-8")
+    return folder
+
+
+def report(capsys, *words: str, code: int = 0) -> dict:
+    assert main([*words, "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_dataset_report_counts(pictures, capsys):
+    found = report(capsys, "dataset", str(pictures), "dataset.resolution=64")
+    assert found["samples"] == 3
+    assert found["with_captions"] == 3
+    assert found["picture_sizes"] == {"64x64": 2, "128x64": 1}
+    assert sum(found["buckets"].values()) == 3
+    assert found["problems"] == []
+    assert found["train_would_stop"] is None
+
+
+def test_dataset_report_tells_every_problem_and_that_train_would_stop(pictures, capsys):
+    (pictures / "0.txt").unlink()
+    (pictures / "1.png").write_bytes(b"")
+    found = report(capsys, "dataset", str(pictures), "dataset.resolution=64", code=2)
+    assert found["samples"] == 1
+    assert "0.png" in " ".join(found["problems"])
+    assert "1.png" in " ".join(found["problems"])
+    assert found["train_would_stop"]
+
+
+def test_problems_that_the_settings_accept_do_not_stop(pictures, capsys):
+    (pictures / "0.txt").unlink()
+    words = ("dataset.resolution=64", "dataset.missing_caption=empty")
+    found = report(capsys, "dataset", str(pictures), *words)
+    assert found["samples"] == 3
+    assert found["with_captions"] == 2
+
+
+def test_missing_dataset_folder_is_wrong_input(tmp_path, capsys):
+    assert main(["dataset", str(tmp_path / "none")]) == 2
+    assert "none" in capsys.readouterr().err
+    assert main(["dataset"]) == 2
+
+
+def test_environment_names_versions_devices_and_what_is_missing():
+    found = environment_report()
+    assert found["packages"]["torch"] != "not installed"
+    assert found["devices"][0]["device"] == "cpu"
+    assert "float32" in found["devices"][0]["number_formats"]
+    assert "plain" in found["devices"][0]["attention"]
+    assert sum(device["default"] for device in found["devices"]) == 1
+
+
+def test_each_missing_package_is_one_line_with_the_remedy():
+    versions = {"torch": "2", "diffusers": None, "peft": "1", "accelerate": "1"}
+    lines = missing_packages({**versions, "transformers": "5", "tensorboard": None})
+    assert len(lines) == 2
+    assert lines[0].startswith("diffusers is needed")
+    assert all("pip install" in line and "\n" not in line for line in lines)
+
+
+def test_doctor_says_what_a_run_would_adapt(pictures, tmp_path, capsys):
+    run_file = tmp_path / "run.yaml"
+    run_file.write_text(
+        "dataset: {path: pictures, resolution: 64}\nadapter: {kind: lora, rank: 4}\n",
+        encoding="utf-8",
+    )
+    found = report(capsys, "doctor", str(run_file))
+    from trainer_core.adapters import attach
+    from trainer_core.config import AdapterConfig, BaseSection
+    from trainer_core.families import get_family, locate_base
+
+    family = get_family("qwen_image")
+    import torch
+
+    location = locate_base(BaseSection(), "qwen_image", False)
+    transformer = family.load_transformer(location, torch.float32, "cpu")
+    parameters = sum(p.numel() for p in transformer.parameters())
+    unused = family.unused_layers(transformer)
+    adapter = attach(
+        transformer, AdapterConfig(kind="lora", rank=4), presets=family.presets, unused=unused
+    )
+    run = found["run"]
+    assert found["problems"] == []
+    assert run["base"]["parameters"] == parameters
+    assert run["adapter"]["layers"] == len(adapter.names)
+    trainable = sum(p.numel() for p in adapter.parameters())
+    assert run["adapter"]["trainable_parameters"] == trainable
+    assert run["dataset"]["samples"] == 3
+    assert set(run["memory_estimate"]) == {"base", "adapter", "activations", "total"}
+
+
+def test_doctor_collects_all_problems(pictures, tmp_path, capsys):
+    (pictures / "0.txt").unlink()
+    words = (
+        f"dataset.path={pictures}",
+        "dataset.resolution=64",
+        f"output.dir={pictures / '0.png'}",
+        "adapter.targets=['no\\.such\\.layer']",
+    )
+    problems = report(capsys, "doctor", *words, code=2)["problems"]
+    assert [text.split(":")[0] for text in problems] == ["output.dir", "dataset", "adapter"]
+
+
+def test_doctor_does_not_download(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    problems = report(capsys, "doctor", "base.path=no-owner/no-name", code=2)["problems"]
+    assert any("no-owner/no-name is not on this machine" in text for text in problems)
+
+
+def test_memory_estimate_adds_up():
+    size = Size(1000, 10, 4, 8, 100, 2, 2, checkpointing=True)
+    found = memory_estimate(size)
+    assert found["base"] == 2000
+    assert found["adapter"] == 160
+    assert found["activations"] == 2 * 100 * 8 * 2 * (4 + 17)
+    assert found["total"] == sum(found[name] for name in ("base", "adapter", "activations"))
+    without = memory_estimate(Size(1000, 10, 4, 8, 100, 2, 2, checkpointing=False))
+    assert without["activations"] == 2 * 100 * 8 * 2 * 4 * 17
+
+
+def test_sizes_read_well():
+    assert gibibytes(3 << 29) == "1.50 GiB"
+    assert gibibytes(1 << 20) == "1.0 MiB"
+
+
+def test_norms_are_summed_up_for_a_person():
+    assert norm_summary({"a": 1.0, "b": 3.0, "c": 2.0}) == {
+        "layers": 3,
+        "median": 2.0,
+        "smallest": {"a": 1.0},
+        "largest": {"b": 3.0},
+    }
+
+
+def test_inspect_refuses_what_is_no_adapter(tmp_path, capsys):
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(b"nothing")
+    assert main(["inspect", str(path)]) == 2
+    assert "x.safetensors" in capsys.readouterr().err
+    assert main(["inspect", str(tmp_path / "none.safetensors")]) == 2
+    assert main(["inspect"]) == 2

@@ -1,0 +1,114 @@
+"""Observers print every event, and signals become a cancelled run."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from trainer_core.commands.watching import TextObserver, event_record, watching
+from trainer_core.training.observer import (
+    CacheProgress,
+    CheckpointSaved,
+    PreviewDone,
+    RunFinished,
+    RunStarted,
+    StepDone,
+    Warned,
+)
+from trainer_core.types import RunResult, RunSummary, StepResult
+
+_STEP = StepDone(StepResult(1, 0.1, 0.5, 1e-4, 1.0, 0.4, 0.2, 9.0), 2)
+_EVENTS = [
+    CacheProgress(1, 3),
+    RunStarted(RunSummary("f", "b", "cpu", "fp32", "lora", 1, 2, {"64x64": 3}, 2, Path("v0"))),
+    _STEP,
+    PreviewDone(0, 1, Path("p.png")),
+    CheckpointSaved(2, Path("c")),
+    Warned("careful"),
+    RunFinished(RunResult(Path("v0"), "done", 2, (Path("a"),), (), (0.5,))),
+]
+_NAMES = [
+    "cache_progress",
+    "run_started",
+    "step_done",
+    "preview_done",
+    "checkpoint_saved",
+    "warned",
+    "run_finished",
+]
+
+
+def test_json_has_one_object_for_each_event(capsys):
+    with watching(as_json=True) as observer:
+        for event in _EVENTS:
+            observer.notify(event)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["event"] for line in lines] == _NAMES
+    assert lines[2]["result"]["loss"] == 0.5
+    assert lines[1]["summary"]["folder"] == "v0"
+
+
+def test_loss_that_is_no_number_is_null_in_json(capsys):
+    result = StepResult(1, 0.1, math.nan, 1e-4, math.inf, 0.4, 0.2, 9.0)
+    with watching(as_json=True) as observer:
+        observer.notify(StepDone(result, 2))
+    record = json.loads(capsys.readouterr().out)
+    assert record["result"]["loss"] is None
+    assert record["result"]["grad_norm"] is None
+
+
+def test_record_names_the_event():
+    assert event_record(Warned("x")) == {"event": "warned", "message": "x"}
+
+
+def test_log_gets_plain_lines(capsys):
+    with watching(as_json=False) as observer:
+        for event in _EVENTS:
+            observer.notify(event)
+    out = capsys.readouterr().out
+    assert "\r" not in out
+    assert "\x1b" not in out
+    for text in (
+        "encoded 1/3",
+        "step 1/2: loss 0.5000, 0.20 s/step",
+        "preview of step 0: p.png",
+        "checkpoint of step 2: c",
+        "Note: careful",
+        "Done after 2 steps.",
+    ):
+        assert text in out
+
+
+def test_terminal_gets_a_bar_that_gives_way_to_lines(capsys):
+    observer = TextObserver(lambda: False, terminal=True)
+    observer.notify(_STEP)
+    observer.notify(Warned("careful"))
+    out = capsys.readouterr().out
+    assert out.startswith("\r 50% [")
+    assert out.endswith("\r\x1b[KNote: careful\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_first_signal_cancels_and_second_stops(number, capfd):
+    before = signal.getsignal(number)
+    with watching(as_json=True) as observer:
+        assert not observer.cancelled()
+        os.kill(os.getpid(), number)
+        assert observer.cancelled()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), number)
+    assert signal.getsignal(number) is before
+    assert "Stopping after this step" in capfd.readouterr().err
+
+
+def test_only_the_first_process_prints(capsys, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    with watching(as_json=True) as observer:
+        observer.notify(_STEP)
+        assert not observer.cancelled()
+    assert capsys.readouterr().out == ""

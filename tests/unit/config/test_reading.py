@@ -1,0 +1,263 @@
+"""Run file and overrides in, settings out; everything wrong is told at once."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainer_core.config import PreviewSection, RunConfig
+from trainer_core.config.reading import dump_config, load_config, parse_override
+from trainer_core.errors import ConfigError
+
+
+@pytest.fixture
+def run_file(tmp_path):
+    def write(text: str) -> Path:
+        path = tmp_path / "run.yaml"
+        path.write_text(textwrap.dedent(text), encoding="utf-8")
+        return path
+
+    return write
+
+
+def refusal(source, *overrides: str) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        load_config(source, overrides)
+    return caught.value
+
+
+def test_empty_file_gives_every_default(run_file, tmp_path):
+    config = load_config(run_file(""))
+    defaults = RunConfig()
+    assert config.model_copy(update={"output": defaults.output}) == defaults
+    assert config.output.dir == str(tmp_path / "output")
+
+
+def test_sections_whose_settings_are_commented_out_are_defaults(run_file):
+    assert load_config(run_file("cache:\n  # dir: x\ntraining:\n  sigma:\n")).cache.dir is None
+
+
+def test_values_of_the_file_are_read(run_file):
+    config = load_config(
+        run_file("""
+        family: flux
+        base: {path: black-forest-labs/FLUX.1-dev}
+        training:
+          steps: 300
+          optimizer: {learning_rate: 1e-4}
+        adapter: {rank_pattern: {'blocks\\.0\\..*': 4}}
+        """)
+    )
+    assert config.family == "flux"
+    assert config.training.steps == 300
+    assert config.training.optimizer.learning_rate == 1e-4
+    assert config.adapter.rank_pattern == {r"blocks\.0\..*": 4}
+
+
+def test_overrides_win_and_the_last_one_counts(run_file):
+    path = run_file("training: {steps: 10, batch_size: 3}")
+    config = load_config(path, ["training.steps=20", "training.steps=30", "adapter.kind=lora"])
+    assert (config.training.steps, config.training.batch_size) == (30, 3)
+    assert config.adapter.kind == "lora"
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("preview.prompts=['a, b', c]", ("preview.prompts", ["a, b", "c"])),
+        ("adapter.alpha=", ("adapter.alpha", None)),
+        ("training.optimizer.learning_rate=1e-4", ("training.optimizer.learning_rate", 1e-4)),
+        ("dataset.trigger_word=no", ("dataset.trigger_word", "no")),
+        ("dataset.trigger_word=a=b", ("dataset.trigger_word", "a=b")),
+        ("memory.gradient_checkpointing=false", ("memory.gradient_checkpointing", False)),
+        ("seed=007", ("seed", 7)),
+        ("output.name=2026-01-02", ("output.name", "2026-01-02")),
+    ],
+)
+def test_override_values_are_plain_yaml(override, expected):
+    assert parse_override(override) == expected
+
+
+@pytest.mark.parametrize("text", ["training.steps", "=3", "training.steps=[1"])
+def test_override_that_is_none_is_refused(text):
+    with pytest.raises(ConfigError):
+        parse_override(text)
+
+
+def test_paths_are_relative_to_the_run_file_or_the_current_folder(run_file, tmp_path, monkeypatch):
+    here = tmp_path / "elsewhere"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    path = run_file("""
+    base: {path: models/qwen/v1}
+    dataset: {path: pictures}
+    preview: {prompts: [a], controls: [[one.png, /two.png]]}
+    resume: out/checkpoints/000010
+    """)
+    config = load_config(path, ["cache.dir=kept"])
+    assert config.base.path == str(tmp_path / "models/qwen/v1")
+    assert config.dataset.path == str(tmp_path / "pictures")
+    assert config.preview.controls == [[str(tmp_path / "one.png"), str(Path("/two.png"))]]
+    assert config.resume == str(tmp_path / "out/checkpoints/000010")
+    assert config.output.dir == str(tmp_path / "output")
+    assert config.cache.dir == str(here / "kept")
+
+
+def test_words_and_hub_ids_are_no_paths(run_file, tmp_path):
+    config = load_config(run_file("base: {path: Qwen/Qwen-Image}\nresume: latest"))
+    assert (config.base.path, config.resume) == ("Qwen/Qwen-Image", "latest")
+    (tmp_path / "Qwen" / "Qwen-Image").mkdir(parents=True)
+    config = load_config(run_file("base: {path: Qwen/Qwen-Image}"))
+    assert config.base.path == str(tmp_path / "Qwen" / "Qwen-Image")
+
+
+@pytest.mark.parametrize(
+    ("text", "nearest"),
+    [
+        ("trainin: {}", "training"),
+        ("training: {stpes: 3}", "training.steps"),
+        ("training: {learning_rate: 1}", "training.optimizer.learning_rate"),
+        ("lr: 1", None),
+        ("adapter: {rnak: 3}", "adapter.rank"),
+    ],
+)
+def test_unknown_setting_is_named_with_the_nearest(run_file, text, nearest):
+    error = refusal(run_file(text))
+    assert "is not a setting" in error.found
+    assert "run.yaml" in error.found
+    if nearest:
+        assert error.remedy == f"Did you mean {nearest}?"
+
+
+def test_unknown_override_is_named_with_the_nearest(run_file):
+    assert "adapter.rank" in refusal(run_file(""), "adapter.rnk=3").remedy
+    assert "adapter.rank" in refusal(run_file(""), "adapter.rank.deep=3").remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "expected"),
+    [
+        ("training: {steps: 0}", "training.steps is 0", "at least 1"),
+        ("training: {steps: 1.5}", "training.steps is 1.5", "a whole number"),
+        ("training: {steps: '10'}", "training.steps is '10'", "a whole number"),
+        ("training: {steps: true}", "training.steps is true", "a whole number"),
+        ("training: {optimizer: {eps: .nan}}", "training.optimizer.eps", "a number"),
+        ("training: {optimizer: {learning_rate: 0}}", "learning_rate is 0", "above 0"),
+        ("adapter: {alpha: 0}", "adapter.alpha is 0", "above 0"),
+        ("adapter: {kind: lor}", "adapter.kind is lor", "one of 'lora', 'loha', 'lokr'"),
+        ("adapter: {targets: 3}", "adapter.targets is 3", "text or a list"),
+        ("adapter: {targets: [3]}", "adapter.targets (at 0) is 3", "text or a list"),
+        ("memory: {gradient_checkpointing: yes}", "is yes", "true or false"),
+        ("output: {name: 42}", "output.name is 42", "text"),
+        ("output: {name: ../x}", "output.name is ../x", "matching"),
+        ("base: 3", "base is 3", "a section"),
+        ("preview: {controls: [a]}", "preview.controls (at 0)", "a list"),
+        ("adapter: {rank_pattern: {a: b}}", "adapter.rank_pattern (at a) is b", "a mapping"),
+        ("family: qwen", "family is qwen", "one of 'qwen_image', 'flux'"),
+        ("seed: -1", "seed is -1", "at least 0"),
+    ],
+)
+def test_wrong_value_is_named_with_what_is_expected(run_file, text, path, expected):
+    error = refusal(run_file(text))
+    assert path in error.found
+    assert expected in error.expected
+    assert error.remedy
+    assert "1." not in str(error.found)[: len(str(run_file(text))) + 5]
+
+
+def test_all_problems_are_reported_at_once(run_file):
+    error = refusal(run_file("training: {steps: 0, x: 1}\nadapter: {kind: no}"), "seed=a")
+    for part in ("4 problems", "training.steps", "training.x", "adapter.kind", "seed is a"):
+        assert part in error.found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("seed: 1\nseed: 2", "line 2, column 1: found 'seed' twice (first in line 1)"),
+        ("training:\n  steps: 1\n  steps: 2", "line 3, column 3: found 'steps' twice"),
+        ("seed: [1\nfamily: flux", "line 2"),
+        ("seed: 1\n\tfamily: flux", "line 2"),
+        ("a: &x 1\nb: *x", "line 1, column 4: found an anchor"),
+        ("x: !!python/object/apply:os.system [ls]", "line 1"),
+        ("? [a]\n: 1", "a name that is not text"),
+        ("1: 2", "a name that is not text"),
+        ("- 1", "holds [1]"),
+        ("just text", "holds just text"),
+        ("[" * 5000, "cannot be read as YAML"),
+        ("x: '" + "a" * 1_000_001 + "'", "characters"),
+    ],
+)
+def test_bad_yaml_is_refused_with_its_place(run_file, text, found):
+    path = run_file("")
+    path.write_text(text, encoding="utf-8")
+    assert found in refusal(path).found
+
+
+def test_unreadable_files_are_refused(tmp_path):
+    assert "there is no file" in refusal(tmp_path / "none.yaml").found
+    assert "cannot be read" in refusal(tmp_path).found
+    binary = tmp_path / "x.yaml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    assert "UTF-8" in refusal(binary).found
+
+
+def test_byte_order_mark_is_no_part_of_the_first_name(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_bytes("\ufeffseed: 3".encode())
+    assert load_config(path).seed == 3
+
+
+def test_file_of_a_newer_trainer_is_refused_before_its_settings(run_file):
+    error = refusal(run_file("config_version: 2\nnew_setting: 1"))
+    assert "config_version is 2" in error.found
+
+
+def test_settings_are_not_changed_in_the_callers_mapping():
+    values = {"dataset": {"path": "pictures"}}
+    load_config(values, ["training.steps=3"])
+    assert values == {"dataset": {"path": "pictures"}}
+
+
+def test_dumped_settings_read_back_equal(run_file):
+    config = load_config(
+        {
+            "adapter": {"rank_pattern": {"a.b": 3}, "targets": [".*"], "alpha": 0.1},
+            "preview": {"prompts": ["no", "1e5", "a: b # c", "", "2026-01-01"]},
+            "training": {"optimizer": {"eps": 1e-12}},
+        }
+    )
+    assert load_config(run_file(dump_config(config))) == config
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=20), max_size=3))
+def test_any_text_survives_the_round_trip(texts):
+    from trainer_core.config.dialect import format_yaml, parse_yaml
+
+    values = PreviewSection(prompts=texts).model_dump()
+    assert parse_yaml(format_yaml(values), "x") == values
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.one_of(
+        st.floats(allow_nan=False, allow_infinity=False),
+        st.integers(),
+        st.booleans(),
+        st.none(),
+        st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
+    )
+)
+def test_any_value_survives_on_one_line(value):
+    from trainer_core.config.dialect import format_value, parse_yaml
+
+    text = format_value(value)
+    assert "\n" not in text
+    back = parse_yaml(f"x: {text}", "x")["x"]
+    assert back == value
+    assert type(back) is type(value)

@@ -1,0 +1,87 @@
+"""Settings that contradict each other are refused, and only those."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainer_core.config import RunConfig
+from trainer_core.config.rules import check_config, contradictions
+from trainer_core.errors import ConfigError
+
+
+def problems(values):
+    return contradictions(RunConfig.model_validate(values))
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"training": {"sigma": {"min": 0.5, "max": 0.5}}}, "training.sigma.min"),
+        ({"training": {"sigma": {"min": 0.9, "max": 0.1}}}, "training.sigma.max"),
+        ({"training": {"sigma": {"shift": 3.0}}}, "training.sigma.shift"),
+        ({"training": {"sigma": {"density": "uniform", "mean": 1.0}}}, "training.sigma.mean"),
+        ({"training": {"steps": 5, "schedule": {"warmup_steps": 6}}}, "warmup_steps"),
+        ({"training": {"schedule": {"min_ratio": 0.1}}}, "training.schedule.min_ratio"),
+        ({"adapter": {"kind": "lora", "factor": 4}}, "adapter.factor"),
+        ({"adapter": {"kind": "loha", "full_matrix": True}}, "adapter.full_matrix"),
+        ({"adapter": {"kind": "lora", "decompose_both": True}}, "adapter.decompose_both"),
+        ({"adapter": {"targets": ["("]}}, "adapter.targets"),
+        ({"adapter": {"include": ["["]}}, "adapter.include"),
+        ({"adapter": {"exclude": ["*"]}}, "adapter.exclude"),
+        ({"adapter": {"rank_pattern": {"a": 0}}}, "adapter.rank_pattern"),
+        ({"adapter": {"alpha_pattern": {"a": 0.0}}}, "adapter.alpha_pattern"),
+        ({"preview": {"every": 5}}, "preview.prompts"),
+        ({"preview": {"prompts": ["a", "b"], "controls": [["x.png"]]}}, "preview.controls"),
+        (
+            {"base": {"variant": "generate"}, "preview": {"prompts": ["a"], "controls": [["x"]]}},
+            "base.variant",
+        ),
+        ({"base": {"variant": "edit"}, "preview": {"prompts": ["a"]}}, "preview.controls"),
+        (
+            {"base": {"variant": "edit"}, "preview": {"prompts": ["a"], "controls": [["x", "y"]]}},
+            "preview.controls",
+        ),
+        ({"base": {"variant": "edit_plus"}, "preview": {"prompts": ["a"]}}, "preview.controls"),
+        ({"base": {"variant": "generate"}, "dataset": {"layout": "paired"}}, "dataset.layout"),
+        ({"base": {"variant": "generate"}, "dataset": {"control_area": 2048}}, "control_area"),
+        ({"output": {"name": "con"}}, "output.name"),
+        ({"output": {"name": "NUL.txt"}}, "output.name"),
+        ({"output": {"name": "Lpt1"}}, "output.name"),
+        ({"output": {"name": "name."}}, "output.name"),
+        ({"output": {"name": "name "}}, "output.name"),
+        ({"output": {"layouts": []}}, "output.layouts"),
+        ({"output": {"layouts": ["comfyui", "comfyui"]}}, "output.layouts"),
+    ],
+)
+def test_contradiction_is_named(values, named):
+    found = problems(values)
+    assert len(found) == 1
+    assert named in found[0].found
+    assert found[0].expected
+    assert found[0].remedy
+    with pytest.raises(ConfigError):
+        check_config(RunConfig.model_validate(values))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"training": {"steps": 5, "schedule": {"warmup_steps": 5}}},
+        {"training": {"sigma": {"density": "shifted", "shift": 3.0, "mean": 1.0}}},
+        {"training": {"schedule": {"name": "cosine", "min_ratio": 0.1}}},
+        {"adapter": {"kind": "lokr", "factor": 4, "full_matrix": True, "decompose_both": True}},
+        {"adapter": {"kind": "lora", "factor": -1}},
+        {"adapter": {"targets": "default", "exclude": [r".*\.norm.*"]}},
+        {"preview": {"every": 5, "prompts": ["a"]}},
+        {"base": {"variant": "edit"}, "preview": {"prompts": ["a"], "controls": [["x"]]}},
+        {"base": {"variant": "edit_plus"}, "preview": {"prompts": ["a"], "controls": [["x", "y"]]}},
+        {"output": {"name": "console"}},
+        {"output": {"name": "com10"}},
+        {"output": {"layouts": ["comfyui", "diffusers"]}},
+    ],
+)
+def test_settings_that_agree_pass(values):
+    config = RunConfig.model_validate(values)
+    assert contradictions(config) == []
+    check_config(config)

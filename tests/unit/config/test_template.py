@@ -1,0 +1,57 @@
+"""The commented run file says what its preset says, and every setting is in it."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from trainer_core.config.describe import section_of, walk_settings
+from trainer_core.config.reading import load_config
+from trainer_core.config.template import PRESETS, preset_config, run_file_template
+from trainer_core.errors import ConfigError
+
+
+@pytest.mark.parametrize(("family", "purpose"), PRESETS)
+def test_template_reads_back_as_its_preset(family, purpose, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "run.yaml"
+    path.write_text(run_file_template(family, purpose), encoding="utf-8")
+    config = load_config(path)
+    assert config == preset_config(family, purpose)
+    assert config.family == family
+
+
+@pytest.mark.parametrize(("family", "purpose"), PRESETS)
+def test_template_says_what_the_preset_sets(family, purpose):
+    values = yaml.safe_load(run_file_template(family, purpose))
+    for path, value in PRESETS[family, purpose].items():
+        found = values
+        for name in path.split("."):
+            found = found[name]
+        assert found == value
+
+
+def test_template_shows_every_setting_with_its_help():
+    text = run_file_template("qwen_image")
+    words = " ".join(line.strip().lstrip("# ") for line in text.splitlines())
+    for path, field in walk_settings():
+        name = path.rsplit(".", 1)[-1]
+        assert f"{name}:" in text
+        assert field.description is not None
+        assert field.description in words
+        assert section_of(field) is not None or f"{name}: " in text
+
+
+def test_lines_fit_a_page():
+    assert max(len(line) for line in run_file_template("flux").splitlines()) <= 100
+
+
+@pytest.mark.parametrize(
+    ("family", "purpose", "near"),
+    [("qwen", "generate", "qwen_image"), ("flux", "edits", "edit"), ("flux", "tiny", None)],
+)
+def test_unknown_name_is_refused_with_the_nearest(family, purpose, near):
+    with pytest.raises(ConfigError) as caught:
+        run_file_template(family, purpose)
+    if near:
+        assert near in caught.value.remedy

@@ -1,0 +1,420 @@
+import os
+import unicodedata
+
+import pytest
+from PIL import Image
+
+from trainer_core.config import DatasetSection
+from trainer_core.data import image as image_module
+from trainer_core.data.folder import scan
+from trainer_core.errors import DatasetError
+
+
+def settings(path, **options) -> DatasetSection:
+    return DatasetSection(path=str(path), **options)
+
+
+def names(found) -> list[str]:
+    return [sample.name for sample in found.samples]
+
+
+def paired(root, captioned, paint, stems=("a", "b")):
+    for stem in stems:
+        captioned(root / "training_images" / f"{stem}.png", caption=f"make {stem}")
+        paint(root / "control_images" / f"{stem}.jpg")
+    return root
+
+
+def test_flat_folder_gives_sorted_samples_with_captions_and_sizes(tmp_path, captioned):
+    captioned(tmp_path / "b.png", " two\nlines \n", width=40, height=30)
+    captioned(tmp_path / "a.JPG", "one")
+    captioned(tmp_path / "sub" / "c.WebP", "three")
+    captioned(tmp_path / "d.bmp", "four")
+    captioned(tmp_path / "e.jpeg", "five")
+    found = scan(settings(tmp_path))
+    assert names(found) == ["a.JPG", "b.png", "d.bmp", "e.jpeg", "sub/c.WebP"]
+    assert [s.caption for s in found.samples] == ["one", "two\nlines", "four", "five", "three"]
+    assert (found.samples[1].width, found.samples[1].height) == (40, 30)
+    assert found.samples[0].image == tmp_path / "a.JPG"
+    assert found.samples[0].controls == ()
+    assert found.problems == ()
+
+
+def test_scanning_does_not_decode_pixels(tmp_path, captioned, monkeypatch):
+    captioned(tmp_path / "a.png", exif=Image.Exif())
+    data = (tmp_path / "a.png").read_bytes()
+    start = data.index(b"IDAT") + 4
+    (tmp_path / "a.png").write_bytes(data[:start] + b"\xff" * 20 + data[start + 20 :])
+    assert names(scan(settings(tmp_path))) == ["a.png"]
+    with pytest.raises(DatasetError):
+        image_module.open_picture(tmp_path / "a.png")
+
+
+def test_names_with_dots_unicode_and_blanks(tmp_path, captioned):
+    wanted = ["a.b.c.png", "ein bild.png", "\u00fcber.png", "\u732b.PNG", "v1.0.png"]
+    for name in wanted:
+        captioned(tmp_path / name, f"about {name}")
+    found = scan(settings(tmp_path))
+    assert names(found) == sorted(wanted)
+    assert all(sample.caption == f"about {sample.name}" for sample in found.samples)
+
+
+def test_composed_and_decomposed_accents_are_one_name(tmp_path, paint):
+    paint(tmp_path / (unicodedata.normalize("NFD", "\u00fc") + ".png"))
+    (tmp_path / (unicodedata.normalize("NFC", "\u00fc") + ".txt")).write_text("umlaut")
+    assert scan(settings(tmp_path)).samples[0].caption == "umlaut"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="names are text there")
+def test_a_name_that_is_not_utf8_is_shown_printable(tmp_path, captioned):
+    captioned(tmp_path / "ok.png")
+    stem = os.fsdecode(b"\xff")
+    try:
+        (tmp_path / "ok.png").rename(tmp_path / f"{stem}.png")
+    except OSError:
+        pytest.skip("the file system takes only UTF-8 names")
+    (tmp_path / "ok.txt").rename(tmp_path / f"{stem}.txt")
+    sample = scan(settings(tmp_path)).samples[0]
+    assert sample.name.encode() == "\ufffd.png".encode()
+    assert sample.image.exists()
+
+
+def test_hidden_files_and_folders_are_ignored(tmp_path, captioned):
+    captioned(tmp_path / "a.png")
+    (tmp_path / "._a.png").write_bytes(b"junk")
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / ".cache" / "b.png").write_bytes(b"junk")
+    assert names(scan(settings(tmp_path))) == ["a.png"]
+
+
+def test_rotated_jpeg_has_its_upright_size(tmp_path, captioned):
+    tags = Image.Exif()
+    tags[0x0112] = 6
+    captioned(tmp_path / "a.jpg", width=48, height=32, exif=tags)
+    sample = scan(settings(tmp_path)).samples[0]
+    assert (sample.width, sample.height) == (32, 48)
+
+
+def test_trigger_word_stands_once_in_front(tmp_path, captioned, paint):
+    captioned(tmp_path / "a.png", "a dog")
+    captioned(tmp_path / "b.png", "ohwx, a cat")
+    captioned(tmp_path / "c.png", "ohwxy dog")
+    paint(tmp_path / "d.png")
+    found = scan(settings(tmp_path, trigger_word="ohwx", missing_caption="empty"))
+    assert [s.caption for s in found.samples] == [
+        "ohwx, a dog", "ohwx, a cat", "ohwx, ohwxy dog", "ohwx",
+    ]  # fmt: skip
+
+
+def test_caption_extension_is_a_setting_and_case_does_not_matter(tmp_path, paint):
+    paint(tmp_path / "a.png")
+    (tmp_path / "a.CAPTION").write_text("hello")
+    (tmp_path / "a.txt").write_text("not this")
+    found = scan(settings(tmp_path, caption_extension=".caption"))
+    assert found.samples[0].caption == "hello"
+
+
+def test_a_byte_order_mark_is_no_part_of_the_caption(tmp_path, paint):
+    paint(tmp_path / "a.png")
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfhello")
+    assert scan(settings(tmp_path)).samples[0].caption == "hello"
+
+
+@pytest.mark.parametrize("content", [b"caf\xe9", "hello".encode("utf-16")])
+def test_a_caption_that_is_not_utf8_is_an_error_that_names_the_file(tmp_path, paint, content):
+    paint(tmp_path / "a.png")
+    (tmp_path / "a.txt").write_bytes(content)
+    with pytest.raises(DatasetError, match=r"a\.txt is not UTF-8"):
+        scan(settings(tmp_path))
+
+
+@pytest.mark.parametrize("blank", [False, True])
+@pytest.mark.parametrize("policy", ["error", "skip", "empty"])
+def test_missing_caption_policies(tmp_path, captioned, paint, policy, blank):
+    captioned(tmp_path / "a.png", "fine")
+    paint(tmp_path / "b.png")
+    if blank:
+        (tmp_path / "b.txt").write_text(" \n")
+    chosen = settings(tmp_path, missing_caption=policy)
+    if policy == "error":
+        with pytest.raises(DatasetError) as caught:
+            scan(chosen)
+        assert "b.png" in caught.value.found
+        assert "dataset.missing_caption" in caught.value.remedy
+        return
+    found = scan(chosen)
+    if policy == "skip":
+        assert names(found) == ["a.png"]
+        assert "b.png" in found.problems[0]
+    else:
+        assert [s.caption for s in found.samples] == ["fine", ""]
+
+
+@pytest.mark.parametrize("policy", ["error", "skip"])
+def test_missing_image_policies(tmp_path, captioned, policy):
+    captioned(tmp_path / "a.png")
+    (tmp_path / "lonely.txt").write_text("no picture")
+    chosen = settings(tmp_path, missing_image=policy)
+    if policy == "error":
+        with pytest.raises(DatasetError, match=r"lonely\.txt") as caught:
+            scan(chosen)
+        assert "dataset.missing_image" in caught.value.remedy
+    else:
+        found = scan(chosen)
+        assert names(found) == ["a.png"]
+        assert "lonely.txt" in found.problems[0]
+
+
+@pytest.mark.parametrize("content", [b"", b"not a picture"])
+@pytest.mark.parametrize("policy", ["error", "skip"])
+def test_unreadable_policies(tmp_path, captioned, policy, content):
+    captioned(tmp_path / "a.png")
+    captioned(tmp_path / "b.png").write_bytes(content)
+    chosen = settings(tmp_path, unreadable=policy)
+    if policy == "error":
+        with pytest.raises(DatasetError, match=r"b\.png"):
+            scan(chosen)
+    else:
+        found = scan(chosen)
+        assert names(found) == ["a.png"]
+        assert len(found.problems) == 1
+        assert "b.png" in found.problems[0]
+
+
+def test_pictures_of_types_that_are_not_read_are_told(tmp_path, captioned):
+    captioned(tmp_path / "a.png")
+    captioned(tmp_path / "b.gif")
+    with pytest.raises(DatasetError, match=r"b\.gif is of a type"):
+        scan(settings(tmp_path))
+    found = scan(settings(tmp_path, unreadable="skip"))
+    assert names(found) == ["a.png"]
+    assert "b.gif" in found.problems[0]
+
+
+@pytest.mark.parametrize("policy", ["error", "skip", "first_frame"])
+def test_animated_policies(tmp_path, captioned, policy):
+    captioned(tmp_path / "a.png")
+    frames = [Image.new("RGB", (64, 64), colour) for colour in ("red", "blue")]
+    frames[0].save(tmp_path / "b.png", save_all=True, append_images=frames[1:])
+    (tmp_path / "b.txt").write_text("moves")
+    chosen = settings(tmp_path, animated=policy)
+    if policy == "error":
+        with pytest.raises(DatasetError, match="several frames") as caught:
+            scan(chosen)
+        assert "dataset.animated" in caught.value.remedy
+    else:
+        found = scan(chosen)
+        assert names(found) == (["a.png", "b.png"] if policy == "first_frame" else ["a.png"])
+        assert len(found.problems) == (policy == "skip")
+
+
+def test_many_mistakes_are_told_in_one_message(tmp_path, paint):
+    for number in range(8):
+        paint(tmp_path / f"{number}.png")
+    with pytest.raises(DatasetError) as caught:
+        scan(settings(tmp_path))
+    assert caught.value.found.count("has no caption file") == 5
+    assert "and 3 more" in caught.value.found
+
+
+def test_two_pictures_of_one_name_are_trained_and_told(tmp_path, captioned, paint):
+    captioned(tmp_path / "a.png")
+    paint(tmp_path / "a.jpg")
+    found = scan(settings(tmp_path))
+    assert names(found) == ["a.jpg", "a.png"]
+    assert "share one caption" in found.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda path: None, "does not exist"),
+        (lambda path: path.write_text("x"), "is a file"),
+        (lambda path: path.mkdir(), "no pictures"),
+    ],
+)
+def test_missing_folder_file_instead_and_empty_folder(tmp_path, make, words):
+    make(tmp_path / "data")
+    with pytest.raises(DatasetError, match=words) as caught:
+        scan(settings(tmp_path / "data"))
+    assert "dataset.path" in caught.value.found
+
+
+def test_no_path_is_an_error_and_not_the_working_folder(tmp_path, captioned, monkeypatch):
+    captioned(tmp_path / "a.png")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DatasetError, match=r"dataset\.path is empty"):
+        scan(settings(""))
+
+
+def test_nothing_left_after_skipping_is_an_error_that_says_why(tmp_path, paint):
+    paint(tmp_path / "a.png")
+    with pytest.raises(DatasetError, match=r"no sample is left.*a\.png has no caption"):
+        scan(settings(tmp_path, missing_caption="skip"))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
+def test_links_that_loop_end_and_dead_links_are_told(tmp_path, captioned):
+    captioned(tmp_path / "sub" / "a.png")
+    (tmp_path / "sub" / "loop").symlink_to(tmp_path)
+    (tmp_path / "z").symlink_to(tmp_path / "sub")
+    found = scan(settings(tmp_path))
+    assert names(found) == ["sub/a.png"]
+    assert len(found.problems) == 2
+    (tmp_path / "dead.png").symlink_to(tmp_path / "nowhere.png")
+    (tmp_path / "self.png").symlink_to(tmp_path / "self.png")
+    with pytest.raises(DatasetError) as caught:
+        scan(settings(tmp_path))
+    assert "dead.png" in caught.value.found
+    assert "self.png" in caught.value.found
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
+def test_a_linked_folder_and_file_are_read(tmp_path, captioned):
+    captioned(tmp_path / "elsewhere" / "a.png")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "linked").symlink_to(tmp_path / "elsewhere")
+    assert names(scan(settings(tmp_path / "data"))) == ["linked/a.png"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+def test_a_pipe_named_like_a_picture_does_not_block(tmp_path, captioned):
+    captioned(tmp_path / "a.png")
+    os.mkfifo(tmp_path / "b.png")
+    (tmp_path / "c.png").symlink_to(tmp_path / "b.png")
+    assert names(scan(settings(tmp_path))) == ["a.png"]
+
+
+@pytest.mark.parametrize("layout", ["auto", "paired"])
+def test_paired_layout_finds_controls_by_name(tmp_path, captioned, paint, layout):
+    paired(tmp_path, captioned, paint)
+    captioned(tmp_path / "training_images" / "sub" / "c.d.png", "deep")
+    paint(tmp_path / "control_images" / "sub" / "c.d.PNG")
+    found = scan(settings(tmp_path, layout=layout))
+    assert names(found) == [f"training_images/{n}" for n in ("a.png", "b.png", "sub/c.d.png")]
+    assert [[c.name for c in s.controls] for s in found.samples] == [["a.jpg"], ["b.jpg"],
+                                                                     ["c.d.PNG"]]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        ["a_0.png", "a_1.png", "a_2.png"],
+        ["a_1.png", "a_2.png"],
+        ["a.png", "a_1.png", "a_2.png"],
+        ["a_control_1.png", "a_control_2.png"],
+        ["a_control.png", "a_1.png"],
+        ["a_01.png", "a_02.png", "a_03.png"],
+        [f"a_{n}.png" for n in range(12)],
+    ],
+)
+def test_several_controls_in_every_spelling_come_in_the_order_of_their_numbers(
+    tmp_path, captioned, paint, files
+):
+    captioned(tmp_path / "training_images" / "a.png")
+    for file in reversed(files):
+        paint(tmp_path / "control_images" / file)
+    sample = scan(settings(tmp_path)).samples[0]
+    assert [control.name for control in sample.controls] == files
+
+
+def test_an_exact_name_wins_over_a_number(tmp_path, captioned, paint):
+    paired(tmp_path, captioned, paint, ("a", "a_1"))
+    found = scan(settings(tmp_path))
+    assert [[c.name for c in s.controls] for s in found.samples] == [["a.jpg"], ["a_1.jpg"]]
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        (["a_0.png", "a_2.png"], "number 1 is missing"),
+        (["a_2.png"], "begin at number 2"),
+        (["a_1.png", "a_1.jpg"], "claim the same place"),
+        (["a.png", "a.jpg"], "claim the same place"),
+    ],
+)
+def test_gaps_and_doubles_among_controls_are_told(tmp_path, captioned, paint, files, words):
+    paired(tmp_path, captioned, paint, ("b",))
+    captioned(tmp_path / "training_images" / "a.png")
+    for file in files:
+        paint(tmp_path / "control_images" / file)
+    with pytest.raises(DatasetError, match=words):
+        scan(settings(tmp_path))
+    assert names(scan(settings(tmp_path, missing_control="skip"))) == ["training_images/b.png"]
+
+
+@pytest.mark.parametrize("lonely", ["training_images/c.png", "control_images/c.png"])
+@pytest.mark.parametrize("policy", ["error", "skip"])
+def test_missing_control_policies_in_both_directions(tmp_path, captioned, paint, policy, lonely):
+    paired(tmp_path, captioned, paint)
+    captioned(tmp_path / lonely)
+    chosen = settings(tmp_path, missing_control=policy)
+    if policy == "error":
+        with pytest.raises(DatasetError) as caught:
+            scan(chosen)
+        assert lonely in caught.value.found
+        assert "dataset.missing_control" in caught.value.remedy
+    else:
+        found = scan(chosen)
+        assert names(found) == ["training_images/a.png", "training_images/b.png"]
+        assert lonely in found.problems[0]
+
+
+def test_an_unreadable_control_leaves_its_sample_out(tmp_path, captioned, paint):
+    paired(tmp_path, captioned, paint)
+    (tmp_path / "control_images" / "a.jpg").write_bytes(b"")
+    with pytest.raises(DatasetError, match="is empty"):
+        scan(settings(tmp_path))
+    found = scan(settings(tmp_path, unreadable="skip"))
+    assert names(found) == ["training_images/b.png"]
+    assert any("training_images/a.png" in problem for problem in found.problems)
+
+
+@pytest.mark.parametrize("folder", ["training_images", "control_images"])
+def test_half_of_the_paired_layout_names_the_other_half(tmp_path, captioned, folder):
+    captioned(tmp_path / folder / "a.png")
+    other = {"training_images": "control_images", "control_images": "training_images"}[folder]
+    with pytest.raises(DatasetError, match=f"no folder {other}"):
+        scan(settings(tmp_path))
+
+
+def test_flat_layout_can_be_forced_on_a_folder_named_training_images(tmp_path, captioned):
+    captioned(tmp_path / "training_images" / "a.png")
+    assert names(scan(settings(tmp_path, layout="flat"))) == ["training_images/a.png"]
+
+
+def test_flat_controls_lie_beside_their_pictures(tmp_path, captioned, paint):
+    captioned(tmp_path / "a.png", "edit")
+    paint(tmp_path / "a_control.png")
+    captioned(tmp_path / "sub" / "b.png", "edit")
+    paint(tmp_path / "sub" / "b_control_1.png")
+    paint(tmp_path / "sub" / "b_control_2.jpg")
+    found = scan(settings(tmp_path))
+    assert names(found) == ["a.png", "sub/b.png"]
+    assert [[c.name for c in s.controls] for s in found.samples] == [
+        ["a_control.png"], ["b_control_1.png", "b_control_2.jpg"],
+    ]  # fmt: skip
+
+
+def test_a_captioned_picture_is_no_control_whatever_its_name(tmp_path, captioned):
+    captioned(tmp_path / "remote.png", "a far place")
+    captioned(tmp_path / "remote_control.png", "a device")
+    found = scan(settings(tmp_path))
+    assert names(found) == ["remote.png", "remote_control.png"]
+    assert found.samples[0].controls == ()
+
+
+@pytest.mark.parametrize("policy", ["error", "skip"])
+def test_flat_controls_missing_on_either_side(tmp_path, captioned, paint, policy):
+    captioned(tmp_path / "a.png")
+    paint(tmp_path / "a_control.png")
+    captioned(tmp_path / "b.png")
+    paint(tmp_path / "c_control.png")
+    chosen = settings(tmp_path, missing_control=policy)
+    if policy == "error":
+        with pytest.raises(DatasetError) as caught:
+            scan(chosen)
+        assert "b.png has no control" in caught.value.found
+        assert "c_control.png has no training" in caught.value.found
+    else:
+        assert names(scan(chosen)) == ["a.png"]

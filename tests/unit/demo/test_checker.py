@@ -1,0 +1,116 @@
+import numpy as np
+import pytest
+
+from scripts.embedded_base.drawing import draw, random_scene, with_frame
+from trainer_core.demo.checker import nearest_color, read_picture
+from trainer_core.demo.vocabulary import (
+    COLORS,
+    CONCEPT_SHAPE,
+    FRAME_COLOR,
+    PICTURE_SIZE,
+    SHAPES,
+    Combination,
+    all_combinations,
+    held_out_combinations,
+    training_combinations,
+)
+
+EVERY_SHAPE = (*SHAPES, CONCEPT_SHAPE)
+
+
+def drawn_pictures(count, seed):
+    random = np.random.default_rng(seed)
+    for number in range(count):
+        color, background = random.choice(list(COLORS), size=2, replace=False).tolist()
+        shape = EVERY_SHAPE[number % len(EVERY_SHAPE)]
+        scene = random_scene(Combination(shape, color, background), random)
+        framed = number % 3 == 0
+        yield (
+            (shape, color, background, framed),
+            draw(with_frame(scene) if framed else scene),
+            scene,
+        )
+
+
+def what_is_seen(pixels):
+    reading = read_picture(pixels)
+    return reading.shape, reading.shape_color, reading.background_color, reading.framed
+
+
+def test_reads_at_least_98_percent_of_drawn_pictures():
+    outcomes = [what_is_seen(pixels) == drawn for drawn, pixels, _ in drawn_pictures(300, 1)]
+    assert np.mean(outcomes) >= 0.98
+
+
+def test_reads_pictures_with_noise_of_the_autoencoder():
+    random = np.random.default_rng(2)
+    outcomes = []
+    for drawn, pixels, _ in drawn_pictures(100, 3):
+        noisy = pixels + random.normal(0, 6, pixels.shape)
+        outcomes.append(what_is_seen(noisy.clip(0, 255).astype(np.uint8)) == drawn)
+    assert np.mean(outcomes) >= 0.95
+
+
+def test_reports_where_the_shape_is():
+    for _, pixels, scene in drawn_pictures(30, 4):
+        reading = read_picture(pixels)
+        center = np.array(scene.center) / PICTURE_SIZE
+        assert np.abs(np.array(reading.center) - center).max() < 0.05
+
+
+@pytest.mark.parametrize("level", [0, 128, 200, 255])
+def test_blank_picture_has_no_shape_and_no_frame(level):
+    reading = read_picture(np.full((64, 64, 3), level, dtype=np.uint8))
+    assert (reading.shape, reading.shape_color, reading.framed) == ("none", "none", False)
+
+
+def test_noise_has_no_shape():
+    random = np.random.default_rng(5)
+    for _ in range(20):
+        noise = random.integers(0, 256, size=(64, 64, 3), dtype=np.uint8)
+        assert read_picture(noise).shape == "none"
+
+
+def test_half_picture_has_no_shape():
+    halves = np.zeros((64, 64, 3), dtype=np.uint8)
+    halves[:, 32:] = 255
+    assert read_picture(halves).shape == "none"
+
+
+def test_frame_around_a_blank_picture_is_seen():
+    pixels = np.full((64, 64, 3), FRAME_COLOR, dtype=np.uint8)
+    pixels[6:-6, 6:-6] = COLORS["blue"]
+    reading = read_picture(pixels)
+    assert (reading.shape, reading.background_color, reading.framed) == ("none", "blue", True)
+
+
+def test_frame_in_another_color_is_no_frame():
+    pixels = np.full((64, 64, 3), COLORS["red"], dtype=np.uint8)
+    pixels[6:-6, 6:-6] = COLORS["blue"]
+    assert not read_picture(pixels).framed
+
+
+def test_reads_other_picture_sizes():
+    random = np.random.default_rng(6)
+    picture = draw(random_scene(Combination("star", "red", "white"), random))
+    twice = picture.repeat(2, axis=0).repeat(2, axis=1)
+    assert what_is_seen(twice) == ("star", "red", "white", False)
+
+
+@pytest.mark.parametrize("shape", [(64, 64), (64, 64, 4), (8, 8, 3)])
+def test_rejects_what_is_no_picture(shape):
+    with pytest.raises(ValueError, match="RGB picture"):
+        read_picture(np.zeros(shape, dtype=np.uint8))
+
+
+def test_nearest_color_of_the_named_values():
+    for name, value in COLORS.items():
+        assert nearest_color(np.array(value, dtype=np.float64)) == name
+
+
+def test_held_out_combinations_are_kept_apart():
+    held_out, trained = set(held_out_combinations()), set(training_combinations())
+    assert len(held_out) == 45
+    assert held_out.isdisjoint(trained)
+    assert held_out | trained == set(all_combinations())
+    assert len(all_combinations()) == 224

@@ -1,0 +1,142 @@
+"""The bundled base model: does it fit the pipelines, and does it really draw?"""
+
+from pathlib import Path
+
+import pytest
+
+import trainer_core
+
+torch = pytest.importorskip("torch")
+diffusers = pytest.importorskip("diffusers")
+pytest.importorskip("transformers")
+
+from scripts.embedded_base.base_folder import (  # noqa: E402
+    folder_size,
+    load_base,
+    write_frozen_parts,
+)
+from scripts.embedded_base.conditioning import joined  # noqa: E402
+from scripts.embedded_base.latents import packed, unpacked  # noqa: E402
+from scripts.embedded_base.measure import (  # noqa: E402
+    held_out_edits,
+    held_out_request,
+    measure_captions,
+    measure_edits,
+    measure_reconstruction,
+    share_right,
+)
+from scripts.embedded_base.tokenizer import fixed_prefixes  # noqa: E402
+from scripts.embedded_base.words import WORDS  # noqa: E402
+
+FOLDER = Path(trainer_core.__file__).parent / "assets" / "tiny-qwen-image"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def base():
+    return load_base(FOLDER)
+
+
+@pytest.fixture(scope="module")
+def pipeline():
+    return diffusers.QwenImagePipeline.from_pretrained(FOLDER, local_files_only=True)
+
+
+def test_takes_at_most_12_megabytes():
+    assert folder_size(FOLDER) <= 12_000_000
+
+
+def test_prompt_prefixes_have_the_length_the_pipelines_cut(base):
+    counts = [len(base.conditioner.tokenizer(prefix).input_ids) for prefix, _ in fixed_prefixes()]
+    assert counts == [34, 64, 64]
+
+
+def test_every_known_word_is_one_token(base):
+    for word in WORDS:
+        assert len(base.conditioner.tokenizer(f" {word}").input_ids) == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a sks zorpling", "Gr\u00fc\u00dfe, \u65e5\u672c \U0001f600\n\ttab"]
+)
+def test_any_text_survives_tokenising(base, text):
+    tokenizer = base.conditioner.tokenizer
+    assert tokenizer.decode(tokenizer(text).input_ids) == text
+
+
+def test_frozen_parts_can_be_rebuilt_to_the_last_bit(tmp_path):
+    write_frozen_parts(tmp_path)
+    for name in ("tokenizer/tokenizer.json", "text_encoder/model.safetensors", "model_index.json"):
+        assert (tmp_path / name).read_bytes() == (FOLDER / name).read_bytes()
+
+
+def test_pipeline_loads_every_part_in_float32(pipeline):
+    for part in (pipeline.transformer, pipeline.vae, pipeline.text_encoder):
+        assert part.dtype == torch.float32
+
+
+def test_captions_are_encoded_as_the_pipeline_does(base, pipeline):
+    texts = ["a red circle on a blue background", "red circle on blue", ""]
+    states, mask = pipeline._get_qwen_prompt_embeds(texts)
+    batch = base.conditioner.captions(texts)
+    assert torch.equal(mask.bool(), batch.mask)
+    assert torch.allclose(states, batch.states, atol=1e-5)
+
+
+def test_both_edit_forms_have_four_picture_tokens(base):
+    edits = held_out_edits(2)
+    words = [edit.instruction for edit in edits]
+    pictures = torch.stack([torch.from_numpy(edit.control_picture) for edit in edits]).numpy()
+    short = base.conditioner.instructions(words, pictures, plus=False)
+    long = base.conditioner.instructions(words, pictures, plus=True)
+    # "Picture 1: " is five tokens more.
+    assert (long.mask.sum(dim=1) - short.mask.sum(dim=1)).tolist() == [5, 5]
+    assert joined([short, long]).mask.shape[0] == 4
+
+
+def test_flat_autoencoder_equals_the_real_one(base, pipeline):
+    pictures = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(1)) * 2 - 1
+    with torch.no_grad():
+        real = pipeline.vae.encode(pictures[:, :, None]).latent_dist.mode()
+        decoded = pipeline.vae.decode(real).sample[:, :, 0]
+        flat = base.codec.flat.encode(pictures)
+        assert torch.allclose(real[:, :, 0], flat, atol=1e-4)
+        assert torch.allclose(decoded, base.codec.flat.decode(flat).clamp(-1, 1), atol=1e-4)
+
+
+def test_latents_are_packed_as_the_pipeline_does(pipeline):
+    latents = torch.randn(2, 8, 8, 8)
+    expected = pipeline._pack_latents(latents, 2, 8, 8, 8)
+    assert torch.equal(packed(latents), expected)
+    assert torch.equal(unpacked(expected), latents)
+
+
+def test_reconstructs_unseen_pictures(base):
+    quality = measure_reconstruction(base.codec.flat, count=48)
+    assert quality["base shapes"] >= 31
+    assert quality["stars"] >= 28
+    assert quality["framed"] >= 29
+
+
+@pytest.mark.slow
+def test_draws_combinations_it_was_never_trained_on(base):
+    assert share_right(measure_captions(base, held_out_request(45))) >= 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plus", [False, True])
+def test_edits_pictures_it_was_never_trained_on(base, plus):
+    assert share_right(measure_edits(base, held_out_edits(30), plus)) >= 0.75
+
+
+def test_can_not_draw_the_concept_of_the_demo(base):
+    star = [combination._replace(shape="star") for combination in held_out_request(6)]
+    results = measure_captions(base, star)
+    assert share_right(results) <= 0.2

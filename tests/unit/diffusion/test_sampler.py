@@ -1,0 +1,117 @@
+"""The sampler against Diffusers' scheduler."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from diffusers import FlowMatchEulerDiscreteScheduler
+from diffusers.pipelines.flux.pipeline_flux import calculate_shift
+
+from trainer_core.diffusion import ShiftSettings, flow_sigmas, sample_euler, sigma_shift
+
+CASES = {
+    "static": ({"shift": 3.0}, ShiftSettings(shift=3.0)),
+    "none": ({}, ShiftSettings()),
+    "dynamic": (
+        {"use_dynamic_shifting": True, "base_shift": 0.5, "max_shift": 1.15},
+        ShiftSettings(dynamic=True),
+    ),
+    "dynamic linear": (
+        {"use_dynamic_shifting": True, "time_shift_type": "linear", "max_shift": 2.0},
+        ShiftSettings(dynamic=True, max_shift=2.0, exponential=False),
+    ),
+    "qwen": (
+        {
+            "use_dynamic_shifting": True,
+            "max_shift": 0.9,
+            "max_image_seq_len": 8192,
+            "shift_terminal": 0.02,
+        },
+        ShiftSettings(dynamic=True, max_shift=0.9, max_tokens=8192, terminal=0.02),
+    ),
+    "static terminal": (
+        {"shift": 2.0, "shift_terminal": 0.1},
+        ShiftSettings(shift=2.0, terminal=0.1),
+    ),
+}
+
+
+def scheduled(settings: dict, steps: int, tokens: int) -> FlowMatchEulerDiscreteScheduler:
+    scheduler = FlowMatchEulerDiscreteScheduler(**settings)
+    config = scheduler.config
+    mu = calculate_shift(
+        tokens,
+        config.base_image_seq_len,
+        config.max_image_seq_len,
+        config.base_shift,
+        config.max_shift,
+    )
+    scheduler.set_timesteps(sigmas=np.linspace(1.0, 1 / steps, steps), mu=mu)
+    return scheduler
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("steps", "tokens"), [(2, 16), (20, 1024), (50, 4096), (7, 9000)])
+def test_sigmas_are_bit_equal_to_the_schedulers(name, steps, tokens):
+    theirs, ours = CASES[name]
+    expected = scheduled(theirs, steps, tokens).sigmas
+    found = flow_sigmas(steps, ours, tokens)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("name", ["static", "none", "dynamic"])
+def test_a_single_step_starts_at_pure_noise(name):
+    theirs, ours = CASES[name]
+    assert torch.equal(flow_sigmas(1, ours, 256), scheduled(theirs, 1, 256).sigmas)
+
+
+def test_a_single_step_with_a_terminal_sigma_is_finite():
+    # Diffusers divides zero by zero here.
+    assert flow_sigmas(1, CASES["qwen"][1], 256).tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("name", ["static", "dynamic", "dynamic linear"])
+def test_the_shift_is_the_one_the_scheduler_applies(name):
+    theirs, ours = CASES[name]
+    shift = sigma_shift(ours, 1024)
+    sigmas = torch.linspace(1, 0.1, 10)
+    expected = scheduled(theirs, 10, 1024).sigmas[:-1]
+    torch.testing.assert_close(shift * sigmas / (1 + (shift - 1) * sigmas), expected)
+
+
+@pytest.mark.parametrize("name", ["static", "qwen"])
+def test_drawing_is_bit_equal_to_the_schedulers_steps(name):
+    theirs, ours = CASES[name]
+    scheduler = scheduled(theirs, 9, 64)
+    noise = torch.randn(2, 4, 8, 8, generator=torch.Generator().manual_seed(0))
+
+    def velocity(latents, sigma):
+        assert sigma.shape == (2,)
+        return torch.sin(3 * latents) * (1 + sigma).view(-1, 1, 1, 1)
+
+    expected = noise
+    for timestep, sigma in zip(scheduler.timesteps, scheduler.sigmas, strict=False):
+        predicted = velocity(expected, sigma.expand(2))
+        expected = scheduler.step(predicted, timestep, expected, return_dict=False)[0]
+    assert torch.equal(sample_euler(velocity, noise, flow_sigmas(9, ours, 64)), expected)
+
+
+def test_the_true_velocity_leads_from_noise_to_the_picture():
+    picture, noise = torch.randn(2, 1, 4, 8, 8, generator=torch.Generator().manual_seed(1))
+    seen = []
+    drawn = sample_euler(
+        lambda latents, sigma: noise - picture,
+        noise,
+        flow_sigmas(5, ShiftSettings(shift=2.0), 16),
+        on_step=lambda index, latents: seen.append(index),
+    )
+    torch.testing.assert_close(drawn, picture)
+    assert seen == [0, 1, 2, 3, 4]
+
+
+def test_half_precision_latents_stay_half_precision():
+    noise = torch.randn(1, 4, 8, 8, generator=torch.Generator().manual_seed(1)).bfloat16()
+    drawn = sample_euler(lambda x, s: x, noise, flow_sigmas(3, ShiftSettings(), 16))
+    assert drawn.dtype == torch.bfloat16

@@ -1,0 +1,250 @@
+"""FLUX.1 against Diffusers' own pipelines, in float32 on a tiny base with random weights."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
+from PIL import Image
+
+from tests.fixtures.flux_base import make_flux_base, make_flux_pipeline, make_flux_transformer
+from tests.fixtures.recorded_calls import RecordedCalls, relative_error
+from trainer_core.config import BaseSection
+from trainer_core.diffusion import sample_euler
+from trainer_core.errors import DatasetError
+from trainer_core.families import get_family, guided_velocity, locate_base
+from trainer_core.families.packing import pack, unpack
+
+FAMILY = get_family("flux")
+SIZE = 64
+CAPTIONS = ["a red circle", "two blue squares on a green background"]
+NEGATIVE = "dull"
+
+
+class Base:
+    """One folder, opened by Diffusers and by us."""
+
+    def __init__(self, folder, kontext, guidance, text_length=64):
+        make_flux_base(folder, kontext, guidance)
+        self.location = locate_base(
+            BaseSection(path=str(folder), text_length=text_length), "flux", has_controls=kontext
+        )
+        self.kontext = kontext
+        self.pipeline = make_flux_pipeline(kontext, guidance)
+        self.transformer = FAMILY.load_transformer(self.location, torch.float32, "cpu")
+        self.encoders = FAMILY.load_encoders(self.location, torch.float32, "cpu")
+        self.decode = FAMILY.load_decoder(self.location, torch.float32, "cpu")
+        self.shown = [picture(96, 64)] if kontext else []
+        self.controls = [self.encoders.encode_image(pixels(item)) for item in self.shown]
+
+    def text(self, caption):
+        return self.encoders.encode_text(caption, self.shown)
+
+    def call(self, noise, caption, **settings):
+        calls = RecordedCalls()
+        handle = self.pipeline.transformer.register_forward_hook(calls._record, with_kwargs=True)
+        given = {"image": self.shown[0], "max_area": SIZE * SIZE} if self.kontext else {}
+        defaults = {"num_inference_steps": 3, "guidance_scale": 3.5, "output_type": "latent"}
+        drawn = self.pipeline(
+            prompt=caption,
+            latents=pack(noise),
+            width=SIZE,
+            height=SIZE,
+            max_sequence_length=self.location.text_length,
+            **given,
+            **({"_auto_resize": False} if self.kontext else {}),
+            **(defaults | settings),
+        ).images
+        handle.remove()
+        return calls, drawn
+
+
+@pytest.fixture(scope="module", params=["dev", "kontext"])
+def base(request, tmp_path_factory):
+    return Base(tmp_path_factory.mktemp(request.param), request.param == "kontext", True)
+
+
+@pytest.fixture(scope="module")
+def dev(tmp_path_factory):
+    return Base(tmp_path_factory.mktemp("dev"), False, True)
+
+
+def picture(width, height, seed=0):
+    values = np.random.default_rng(seed).integers(0, 256, (height // 8, width // 8, 3))
+    return Image.fromarray(values.astype(np.uint8)).resize((width, height))
+
+
+def pixels(image):
+    values = torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1).float()
+    return (values / 127.5 - 1)[None]
+
+
+def noise_like(batch=1, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(batch, 4, SIZE // 8, SIZE // 8, generator=generator)
+
+
+def test_every_step_is_the_pipelines_step(base):
+    calls, _ = base.call(noise_like(), CAPTIONS[0])
+    tokens = (SIZE // 16) ** 2
+    assert len(calls.inputs) == 3
+    for index, (given, output) in enumerate(zip(calls.inputs, calls.outputs, strict=True)):
+        noisy = unpack(given["hidden_states"][:, :tokens], SIZE // 8, SIZE // 8)
+        sigma = base.pipeline.scheduler.sigmas[index].expand(1)
+        found = FAMILY.predict(
+            base.transformer, noisy, sigma, [base.text(CAPTIONS[0])], base.controls, 3.5
+        )
+        expected = base.pipeline._unpack_latents(output[:, :tokens], SIZE, SIZE, 8)
+        assert relative_error(found, expected) <= 1e-5
+
+
+def test_a_batch_of_captions_is_the_pipelines_batch(base):
+    noise = noise_like(2, seed=1)
+    calls, _ = base.call(noise, CAPTIONS)
+    sigma = base.pipeline.scheduler.sigmas[0].expand(2)
+    controls = [item.repeat(2, 1, 1, 1) for item in base.controls]
+    conditionings = [base.text(caption) for caption in CAPTIONS]
+    found = FAMILY.predict(base.transformer, noise, sigma, conditionings, controls, 3.5)
+    tokens = (SIZE // 16) ** 2
+    assert relative_error(pack(found), calls.outputs[0][:, :tokens]) <= 1e-5
+
+
+def test_a_whole_picture_is_the_pipelines(base):
+    noise = noise_like(seed=3)
+    _, expected = base.call(noise, CAPTIONS[1], output_type="pt", num_inference_steps=4)
+    velocity = guided_velocity(
+        FAMILY, base.transformer, [base.text(CAPTIONS[1])], [], base.controls, 3.5
+    )
+    sigmas = FAMILY.sampling_sigmas(base.location, 4, SIZE, SIZE)
+    found = base.decode(sample_euler(velocity, noise, sigmas))
+    torch.testing.assert_close(found / 2 + 0.5, expected, rtol=0, atol=1e-5)
+
+
+def test_bases_that_are_not_distilled_are_guided_by_a_second_pass(tmp_path):
+    base = Base(tmp_path, False, False)
+    noise = noise_like(seed=5)
+    calls, expected = base.call(
+        noise, CAPTIONS[0], true_cfg_scale=3.0, negative_prompt=NEGATIVE, num_inference_steps=2
+    )
+    assert len(calls.inputs) == 4
+    assert not FAMILY.takes_guidance(base.transformer)
+    drawn = {}
+    for scale in (1.0, 3.0):
+        velocity = guided_velocity(
+            FAMILY, base.transformer, [base.text(CAPTIONS[0])], [base.text(NEGATIVE)], [], scale
+        )
+        sigmas = FAMILY.sampling_sigmas(base.location, 2, SIZE, SIZE)
+        drawn[scale] = sample_euler(velocity, noise, sigmas)
+    assert relative_error(pack(drawn[3.0]), expected) <= 1e-5
+    assert relative_error(drawn[1.0], drawn[3.0]) > 1e-2
+
+
+@pytest.mark.parametrize("length", [16, 64, 512])
+def test_captions_are_encoded_as_the_pipeline_does(dev, length):
+    dev.encoders.text_length = length
+    try:
+        for caption in (*CAPTIONS, "", "long " * 200):
+            with torch.no_grad():
+                expected, pooled, _ = dev.pipeline.encode_prompt(
+                    caption, max_sequence_length=length
+                )
+            found = dev.text(caption)
+            assert found["text_embeddings"].shape == (length, 32)
+            torch.testing.assert_close(found["text_embeddings"], expected[0])
+            torch.testing.assert_close(found["pooled_text"], pooled[0])
+    finally:
+        dev.encoders.text_length = 64
+
+
+def test_the_text_length_is_comfyuis_unless_set(tmp_path):
+    make_flux_base(tmp_path)
+    location = locate_base(BaseSection(path=str(tmp_path)), "flux", has_controls=False)
+    assert location.text_length == 256
+
+
+def test_pictures_are_encoded_and_decoded_as_the_pipeline_does(dev):
+    config = dev.pipeline.vae.config
+    image = pixels(picture(SIZE, 96, 5))
+    with torch.no_grad():
+        moments = dev.pipeline.vae._encode(image)
+    mode = DiagonalGaussianDistribution(moments).mode()
+    found = dev.encoders.encode_image(image)
+    torch.testing.assert_close(found, (mode - config.shift_factor) * config.scaling_factor)
+    assert found.shape[1:] == FAMILY.latent_shape(dev.location, SIZE, 96)
+    with torch.no_grad():
+        raw = dev.pipeline.vae.decode(found / config.scaling_factor + config.shift_factor)[0]
+    torch.testing.assert_close(dev.decode(found), raw.clamp(-1, 1))
+
+
+def test_every_input_reaches_the_velocity():
+    transformer = make_flux_transformer()
+    generator = torch.Generator().manual_seed(0)
+
+    def text():
+        return {
+            "text_embeddings": torch.randn(5, 32, generator=generator),
+            "pooled_text": torch.randn(24, generator=generator),
+        }
+
+    plain_text, other = text(), text()
+    noisy, first, second = torch.randn(3, 1, 4, 8, 8, generator=generator)
+
+    def predict(noisy=noisy, sigma=0.5, text=plain_text, controls=(first, second), guidance=1.0):
+        return FAMILY.predict(
+            transformer, noisy, torch.tensor([sigma]), [text], list(controls), guidance
+        )
+
+    changes = [
+        predict(sigma=0.51),
+        predict(guidance=1.1),
+        predict(text=other | {"pooled_text": plain_text["pooled_text"]}),
+        predict(text=plain_text | {"pooled_text": other["pooled_text"]}),
+        predict(controls=(second, first)),
+        predict(controls=(first,)),
+        predict(controls=()),
+        predict(noisy=noisy.flip(-1)).flip(-1),
+    ]
+    for changed in changes:
+        assert relative_error(changed, predict()) > 1e-4
+
+
+def test_checkpointing_leaves_the_gradient_as_it_is(dev):
+    conditionings = [dev.text(caption) for caption in CAPTIONS]
+    gradients = []
+    for checkpointing in (False, True):
+        transformer = copy.deepcopy(dev.transformer)
+        layer = transformer.single_transformer_blocks[0].proj_mlp
+        layer.weight.requires_grad_(True)
+        if checkpointing:
+            FAMILY.enable_checkpointing(transformer)
+            assert transformer.is_gradient_checkpointing
+        velocity = FAMILY.predict(
+            transformer, noise_like(2), torch.tensor([0.3, 0.7]), conditionings, (), 1.0
+        )
+        velocity.square().mean().backward()
+        gradients.append(layer.weight.grad)
+    assert gradients[0].abs().max() > 0
+    torch.testing.assert_close(gradients[1], gradients[0])
+
+
+@pytest.mark.parametrize("size", [(1000, 1000), (1920, 1080), (640, 960), (300, 3000)])
+def test_control_pictures_get_kontexts_own_sizes(size):
+    from diffusers.pipelines.flux.pipeline_flux_kontext import PREFERRED_KONTEXT_RESOLUTIONS
+
+    ratio = size[0] / size[1]
+    _, width, height = min((abs(ratio - w / h), w, h) for w, h in PREFERRED_KONTEXT_RESOLUTIONS)
+    assert FAMILY.control_size(*size, 1024 * 1024) == (width, height)
+
+
+def test_control_pictures_of_another_area_keep_their_shape():
+    width, height = FAMILY.control_size(2000, 1000, 512 * 512)
+    assert (width, height) == (736, 352)
+
+
+def test_wrong_controls_of_a_caption_are_refused(base):
+    with pytest.raises(DatasetError) as error:
+        base.encoders.encode_text("a", [picture(64, 64)] * (2 if base.kontext else 1))
+    assert error.value.remedy

@@ -1,0 +1,141 @@
+"""The key maps over every layer of the full-size architectures, both ways."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+
+import pytest
+import torch
+from diffusers.loaders.single_file_utils import convert_flux_transformer_checkpoint_to_diffusers
+
+from tests.fixtures.full_size import full_size_transformer, linear_layers
+from trainer_core.families import FAMILIES, get_family
+from trainer_core.formats.keys import NativeKey
+
+
+class TaggedCheckpoint(dict):
+    """A native FLUX checkpoint in which every tensor carries the number of its name."""
+
+    def __init__(self, double_blocks: int, single_blocks: int) -> None:
+        super().__init__({"guidance_in.in_layer.weight": None})
+        self.update({f"double_blocks.{index}.x": None for index in range(double_blocks)})
+        self.update({f"single_blocks.{index}.x": None for index in range(single_blocks)})
+        self.names: list[str] = []
+
+    def pop(self, name, *default):
+        self.names.append(name)
+        # As many rows as the widest fused layer, which the converter splits by fixed sizes.
+        return torch.tensor(len(self.names) - 1).expand(7 * 3072)
+
+
+@pytest.fixture(scope="module")
+def fluxs_native_names():
+    """Module path to the native name that Diffusers' own converter reads it from."""
+    checkpoint = TaggedCheckpoint(19, 38)
+    converted = convert_flux_transformer_checkpoint_to_diffusers(checkpoint)
+    return {
+        name.removesuffix(".weight"): checkpoint.names[int(tensor[0])].removesuffix(".weight")
+        for name, tensor in converted.items()
+        if name.endswith(".weight")
+    }
+
+
+def test_fluxs_names_are_those_of_diffusers_converter(fluxs_native_names):
+    family = get_family("flux")
+    for path in linear_layers(full_size_transformer("flux")):
+        key = family.native_key(path)
+        if path == "norm_out.linear":
+            assert key is None
+        else:
+            assert key is not None
+            assert key.name == fluxs_native_names[path]
+
+
+def test_a_part_shares_its_native_layer_and_a_whole_does_not(fluxs_native_names):
+    family = get_family("flux")
+    paths = linear_layers(full_size_transformer("flux"))
+    shared = Counter(fluxs_native_names[path] for path in paths)
+    keys = {path: family.native_key(path) for path in paths}
+    parts = {path for path, key in keys.items() if key and key.part}
+    assert parts == {path for path in paths if shared[fluxs_native_names[path]] > 1}
+    assert len(parts) == 19 * 6 + 38 * 4
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_whole_layers_come_back_from_their_native_names(family):
+    facts = get_family(family)
+    wholes = 0
+    for path in linear_layers(full_size_transformer(family)):
+        key = facts.native_key(path)
+        if key is not None and not key.part:
+            wholes += 1
+            assert facts.module_path(key.name) == path
+        elif key is not None:
+            assert facts.module_path(key.name) is None
+    assert wholes == {"qwen_image": 846, "flux": 19 * 8 + 38 * 2 + 9}[family]
+
+
+def test_qwens_names_are_its_own():
+    facts = get_family("qwen_image")
+    for path in linear_layers(full_size_transformer("qwen_image")):
+        assert facts.native_key(path) == NativeKey(path, part=False)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_layer_without_a_name_is_explained(family):
+    facts = get_family(family)
+    for path in linear_layers(full_size_transformer(family)):
+        if facts.native_key(path) is None:
+            reasons = [text for item, text in facts.unexportable.items() if re.fullmatch(item, path)]
+            assert reasons
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "name",
+    ["", "transformer_blocks.0.attn", "transformer_blocks.x.attn.to_q", "blocks.0.attn.to_q",
+     "transformer_blocks.0.attn.to_q.weight", "single_blocks.0.linear3"],
+)  # fmt: skip
+def test_names_that_are_no_layers_have_no_counterpart(family, name):
+    facts = get_family(family)
+    assert facts.native_key(name) is None
+    assert facts.module_path(name) is None
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("prefix", ["", "transformer.", "model.diffusion_model."])
+def test_a_base_is_recognised_by_its_own_family_only(family, prefix):
+    keys = [f"{prefix}{path}.weight" for path in linear_layers(full_size_transformer(family))]
+    assert [name for name in FAMILIES if FAMILIES[name].detect(keys)] == [family]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("preset", ["attention", "default"])
+def test_an_adapter_is_recognised_by_its_own_family_only(family, preset):
+    facts = get_family(family)
+    patterns = facts.presets[preset]
+    layouts = defaultdict(list)
+    for path in linear_layers(full_size_transformer(family)):
+        if any(re.fullmatch(item, path) for item in patterns):
+            key = facts.native_key(path)
+            native = f"transformer.{path}" if key.part else f"diffusion_model.{key.name}"
+            layouts["comfyui"].append(f"{native}.lora_up.weight")
+            layouts["diffusers"].append(f"transformer.{path}.lora_B.weight")
+    for keys in layouts.values():
+        assert [name for name in FAMILIES if FAMILIES[name].detect(keys)] == [family]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [],
+        ["lora_unet_down_blocks_0_attentions_0.lora_up.weight"],
+        ["distilled_guidance_layer.norms.0.scale", "double_blocks.0.img_attn.qkv.weight"],
+        ["double_stream_modulation_img.lin.weight", "double_blocks.0.img_attn.qkv.weight"],
+        ["txt_in.individual_token_refiner.blocks.0.x", "double_blocks.0.img_attn.qkv.weight"],
+    ],
+    ids=["nothing", "SDXL", "Chroma", "FLUX.2", "HunyuanVideo"],
+)
+def test_other_architectures_are_not_recognised(keys):
+    assert [name for name in FAMILIES if FAMILIES[name].detect(keys)] == []

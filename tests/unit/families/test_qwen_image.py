@@ -1,0 +1,355 @@
+"""Qwen-Image against Diffusers' own pipelines, in float32 on a tiny base with random weights."""
+
+from __future__ import annotations
+
+import copy
+import functools
+
+import numpy as np
+import pytest
+import torch
+from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
+from PIL import Image
+
+from tests.fixtures.qwen_base import make_qwen_base, make_qwen_transformer, open_qwen_pipeline
+from tests.fixtures.recorded_calls import RecordedCalls, relative_error
+from trainer_core.config import BaseSection
+from trainer_core.diffusion import sample_euler
+from trainer_core.errors import DatasetError
+from trainer_core.families import get_family, guided_velocity, locate_base
+from trainer_core.families.packing import pack, unpack
+
+FAMILY = get_family("qwen_image")
+SIZE = 64
+PIPELINE_AREA = 1024 * 1024
+VARIANTS = ("generate", "edit", "edit_plus")
+PROMPT, NEGATIVE = "make it green", "dull"
+CAPTIONS = ["a red circle", "two blue squares on a much longer green background"]
+
+
+@pytest.fixture(scope="module", params=VARIANTS)
+def base(request, tmp_path_factory):
+    return open_base(tmp_path_factory.mktemp(request.param), request.param)
+
+
+@pytest.fixture(scope="module")
+def generate(tmp_path_factory):
+    return open_base(tmp_path_factory.mktemp("generate"), "generate")
+
+
+class Base:
+    """One folder, opened by Diffusers and by us."""
+
+    def __init__(self, folder, variant, location):
+        self.variant = variant
+        self.location = location
+        self.pipeline = open_qwen_pipeline(folder, variant)
+        self.transformer = FAMILY.load_transformer(location, torch.float32, "cpu")
+        self.encoders = FAMILY.load_encoders(location, torch.float32, "cpu")
+        self.decode = FAMILY.load_decoder(location, torch.float32, "cpu")
+        # Edit-Plus: of the size that the pipeline gives them, as its text encoder and its VAE
+        # each resize the original, while ours gets what the VAE got.
+        sizes = {"generate": [], "edit": [(96, 64)], "edit_plus": [(1152, 896), (1024, 1024)]}
+        self.pictures = [picture(*size, seed) for seed, size in enumerate(sizes[variant])]
+
+    @functools.cached_property
+    def shown(self):
+        return [
+            item.resize(FAMILY.control_size(*item.size, PIPELINE_AREA), Image.Resampling.LANCZOS)
+            for item in self.pictures
+        ]
+
+    @functools.cached_property
+    def controls(self):
+        return [self.encoders.encode_image(pixels(item)) for item in self.shown]
+
+    @functools.cache
+    def text(self, caption):
+        return self.encoders.encode_text(caption, self.shown)
+
+    @functools.cached_property
+    def guided(self):
+        """One guided drawing of the pipeline: noise, every call of its denoiser, latents."""
+        calls = RecordedCalls()
+        handle = self.pipeline.transformer.register_forward_hook(calls._record, with_kwargs=True)
+        noise = noise_like(seed=4)
+        given = {"image": self.pictures[0] if self.variant == "edit" else self.pictures}
+        drawn = self.pipeline(
+            prompt=PROMPT,
+            negative_prompt=NEGATIVE,
+            true_cfg_scale=4.0,
+            latents=pack(noise),
+            width=SIZE,
+            height=SIZE,
+            num_inference_steps=2,
+            output_type="latent",
+            **(given if self.pictures else {}),
+        ).images
+        handle.remove()
+        return noise, calls, drawn
+
+
+def open_base(folder, variant):
+    make_qwen_base(folder, variant)
+    location = locate_base(
+        BaseSection(path=str(folder)), "qwen_image", has_controls=variant != "generate"
+    )
+    assert location.variant == variant
+    return Base(folder, variant, location)
+
+
+def picture(width, height, seed):
+    values = np.random.default_rng(seed).integers(0, 256, (height // 8, width // 8, 3))
+    return Image.fromarray(values.astype(np.uint8)).resize((width, height))
+
+
+def pixels(image):
+    values = torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1).float()
+    return (values / 127.5 - 1)[None]
+
+
+def noise_like(batch=1, seed=0, size=SIZE):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(batch, 4, size // 8, size // 8, generator=generator)
+
+
+def test_every_step_is_the_pipelines_step(base):
+    _, calls, _ = base.guided
+    tokens = (SIZE // 16) ** 2
+    conditionings = [base.text(PROMPT), base.text(NEGATIVE)]
+    assert len(calls.inputs) == 4
+    for index, (given, output) in enumerate(zip(calls.inputs, calls.outputs, strict=True)):
+        noisy = unpack(given["hidden_states"][:, :tokens], SIZE // 8, SIZE // 8)
+        sigma = base.pipeline.scheduler.sigmas[index // 2].expand(1)
+        found = FAMILY.predict(
+            base.transformer, noisy, sigma, [conditionings[index % 2]], base.controls, 1.0
+        )
+        expected = base.pipeline._unpack_latents(output[:, :tokens], SIZE, SIZE, 8)[:, :, 0]
+        assert relative_error(found, expected) <= 1e-5
+
+
+def test_a_guided_picture_is_the_pipelines(base):
+    noise, _, expected = base.guided
+    sigmas = FAMILY.sampling_sigmas(base.location, 2, SIZE, SIZE)
+    drawn = {}
+    for scale in (1.0, 4.0):
+        velocity = guided_velocity(
+            FAMILY,
+            base.transformer,
+            [base.text(PROMPT)],
+            [base.text(NEGATIVE)],
+            base.controls,
+            scale,
+        )
+        drawn[scale] = sample_euler(velocity, noise, sigmas)
+    assert relative_error(pack(drawn[4.0]), expected) <= 1e-5
+    assert relative_error(drawn[1.0], drawn[4.0]) > 1e-3
+
+
+def test_an_unguided_picture_is_the_pipelines(generate):
+    noise = noise_like(seed=3)
+    expected = generate.pipeline(
+        prompt=PROMPT, latents=pack(noise), width=SIZE, height=SIZE, num_inference_steps=4,
+        output_type="pt",
+    ).images  # fmt: skip
+    velocity = guided_velocity(FAMILY, generate.transformer, [generate.text(PROMPT)], [], [], 1.0)
+    sigmas = FAMILY.sampling_sigmas(generate.location, 4, SIZE, SIZE)
+    found = generate.decode(sample_euler(velocity, noise, sigmas))
+    torch.testing.assert_close(found / 2 + 0.5, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("caption", [CAPTIONS[1], ""], ids=["caption", "empty"])
+def test_captions_are_encoded_as_the_pipeline_does(base, caption):
+    seen = base.shown
+    if base.variant == "edit_plus":
+        seen = [
+            item.resize(FAMILY.control_size(*item.size, 384 * 384), Image.Resampling.LANCZOS)
+            for item in base.pictures
+        ]
+    given = {"image": seen} if seen else {}
+    with torch.no_grad():
+        expected, _ = base.pipeline._get_qwen_prompt_embeds(caption, **given)
+    found = base.text(caption)["text_embeddings"]
+    assert found.shape == expected[0].shape
+    assert relative_error(found, expected[0]) <= 1e-5
+    assert found.dtype == torch.float32
+
+
+def test_pictures_change_what_the_text_encoder_says(base):
+    if base.variant == "generate":
+        pytest.skip("the text encoder sees no pictures")
+    other = [picture(*item.size, 99) for item in base.shown]
+    changed = base.encoders.encode_text(CAPTIONS[1], other)["text_embeddings"]
+    assert relative_error(changed, base.text(CAPTIONS[1])["text_embeddings"]) > 1e-2
+
+
+def test_pictures_are_encoded_and_decoded_as_the_pipeline_does(generate):
+    pipeline = generate.pipeline
+    config = pipeline.vae.config
+    shape = (1, -1, 1, 1, 1)
+    mean, std = (
+        torch.tensor(values).view(shape) for values in (config.latents_mean, config.latents_std)
+    )
+    image = pixels(picture(SIZE, 96, 5))
+    with torch.no_grad():
+        moments = pipeline.vae._encode(image[:, :, None])
+    expected = (DiagonalGaussianDistribution(moments).mode() - mean) / std
+    found = generate.encoders.encode_image(image)
+    torch.testing.assert_close(found, expected[:, :, 0])
+    assert found.shape[1:] == FAMILY.latent_shape(generate.location, SIZE, 96)
+    drawn = generate.decode(found)
+    with torch.no_grad():
+        raw = pipeline.vae.decode(found[:, :, None] / (1.0 / std) + mean)[0][:, :, 0]
+    torch.testing.assert_close(drawn, raw)
+    assert drawn.shape == image.shape
+
+
+def test_a_batch_of_different_captions_is_the_pipelines_batch(generate):
+    calls = RecordedCalls()
+    pipeline = generate.pipeline
+    handle = pipeline.transformer.register_forward_hook(calls._record, with_kwargs=True)
+    noise = noise_like(2, seed=6)
+    pipeline(
+        prompt=CAPTIONS, latents=pack(noise), width=SIZE, height=SIZE,
+        num_inference_steps=2, output_type="latent",
+    )  # fmt: skip
+    handle.remove()
+    assert calls.inputs[0]["encoder_hidden_states_mask"] is not None
+    conditionings = [generate.text(caption) for caption in CAPTIONS]
+    found = FAMILY.predict(generate.transformer, noise, torch.ones(2), conditionings, (), 1.0)
+    assert relative_error(pack(found), calls.outputs[0]) <= 1e-5
+
+
+def test_a_batch_equals_its_samples_one_by_one(base):
+    # The pipeline's controls are large; a corner of them shows the same.
+    controls = [item[..., :16, :16].repeat(2, 1, 1, 1) for item in base.controls]
+    conditionings = [base.text(PROMPT), base.text(CAPTIONS[1])]
+    assert len({len(item["text_embeddings"]) for item in conditionings}) == 2
+    noisy, sigma = noise_like(2, seed=7), torch.tensor([0.2, 0.9])
+    batch = FAMILY.predict(base.transformer, noisy, sigma, conditionings, controls, 1.0)
+    for index in range(2):
+        single = FAMILY.predict(
+            base.transformer,
+            noisy[index : index + 1],
+            sigma[index : index + 1],
+            conditionings[index : index + 1],
+            [item[index : index + 1] for item in controls],
+            1.0,
+        )
+        assert relative_error(batch[index : index + 1], single) <= 1e-5
+
+
+def test_equal_captions_need_no_mask(generate):
+    calls = RecordedCalls()
+    transformer = copy.deepcopy(generate.transformer)
+    calls.watch(transformer)
+    conditioning = generate.text(CAPTIONS[0])
+    FAMILY.predict(transformer, noise_like(2), torch.ones(2), [conditioning] * 2, (), 1.0)
+    assert calls.inputs[0]["encoder_hidden_states_mask"] is None
+
+
+@pytest.mark.parametrize("zero_cond_t", [False, True])
+def test_every_input_reaches_the_velocity(zero_cond_t):
+    transformer = make_qwen_transformer(zero_cond_t=zero_cond_t)
+    generator = torch.Generator().manual_seed(0)
+    text = {"text_embeddings": torch.randn(5, 32, generator=generator)}
+    other = {"text_embeddings": torch.randn(5, 32, generator=generator)}
+    noisy, first, second = torch.randn(3, 1, 4, 8, 8, generator=generator)
+    sigma = torch.tensor([0.5])
+
+    def predict(noisy=noisy, sigma=sigma, text=text, controls=(first, second)):
+        return FAMILY.predict(transformer, noisy, sigma, [text], list(controls), 1.0)
+
+    plain = predict()
+    changes = [
+        predict(sigma=torch.tensor([0.51])),
+        predict(text=other),
+        predict(controls=(second, first)),
+        predict(controls=(first,)),
+        predict(controls=()),
+        predict(noisy=noisy.flip(-1)).flip(-1),
+    ]
+    for changed in changes:
+        assert relative_error(changed, plain) > 1e-4
+
+
+def test_checkpointing_leaves_the_gradient_as_it_is(generate):
+    conditionings = [generate.text(caption) for caption in CAPTIONS]
+    gradients = []
+    for checkpointing in (False, True):
+        transformer = copy.deepcopy(generate.transformer)
+        layer = transformer.transformer_blocks[0].attn.to_q
+        layer.weight.requires_grad_(True)
+        if checkpointing:
+            FAMILY.enable_checkpointing(transformer)
+            assert transformer.is_gradient_checkpointing
+        velocity = FAMILY.predict(
+            transformer, noise_like(2), torch.tensor([0.3, 0.7]), conditionings, (), 1.0
+        )
+        velocity.square().mean().backward()
+        gradients.append(layer.weight.grad)
+    assert gradients[0].abs().max() > 0
+    torch.testing.assert_close(gradients[1], gradients[0])
+
+
+def test_bfloat16_bases_keep_the_dtype_of_the_latents(generate):
+    transformer = FAMILY.load_transformer(generate.location, torch.bfloat16, "cpu")
+    conditioning = generate.text(CAPTIONS[0])
+    velocity = FAMILY.predict(
+        transformer, noise_like(), torch.tensor([0.3]), [conditioning], (), 1.0
+    )
+    expected = FAMILY.predict(
+        generate.transformer, noise_like(), torch.tensor([0.3]), [conditioning], (), 1.0
+    )
+    assert velocity.dtype == torch.float32
+    assert relative_error(velocity, expected) < 0.3
+
+
+def test_text_length_cuts_where_the_pipeline_cuts(generate):
+    generate.pipeline.tokenizer_max_length = 20
+    generate.encoders.text_length = 20
+    try:
+        with torch.no_grad():
+            expected, _ = generate.pipeline._get_qwen_prompt_embeds(CAPTIONS[1])
+        found = generate.encoders.encode_text(CAPTIONS[1])["text_embeddings"]
+        assert found.shape == (20, 32)
+        torch.testing.assert_close(found, expected[0])
+    finally:
+        generate.pipeline.tokenizer_max_length = 1024
+        generate.encoders.text_length = 1024
+
+
+def test_text_length_does_not_count_tokens_of_pictures(base):
+    if base.variant == "generate":
+        pytest.skip("there are no pictures")
+    whole = base.text(CAPTIONS[1])["text_embeddings"]
+    lengths = []
+    # The tokenizer of this base has one token per byte, so its prefix ends within the template.
+    for length in (5, 450):
+        base.encoders.text_length = length
+        try:
+            cut = base.encoders.encode_text(CAPTIONS[1], base.shown)["text_embeddings"]
+        finally:
+            base.encoders.text_length = 1024
+        torch.testing.assert_close(cut, whole[: len(cut)])
+        lengths.append(len(cut))
+    assert lengths[0] < lengths[1] < len(whole)
+
+
+@pytest.mark.parametrize(
+    ("caption", "count"), [("a", 0), ("a", 3), ("<|image_pad|>", 1)], ids=["none", "many", "token"]
+)
+def test_wrong_controls_of_a_caption_are_refused(base, caption, count):
+    if base.variant == "edit_plus" and count == 3:
+        pytest.skip("Edit-Plus takes several")
+    if base.variant == "generate":
+        count = max(count, 1)
+    with pytest.raises(DatasetError) as error:
+        base.encoders.encode_text(caption, [picture(64, 64, 0)] * count)
+    assert error.value.remedy
+
+
+def test_the_training_shift_is_the_schedulers_at_that_size(generate):
+    shift = FAMILY.training_shift(generate.location, 1024, 1024)
+    mu = 0.5 + (4096 - 256) * (0.9 - 0.5) / (8192 - 256)
+    assert shift == pytest.approx(np.exp(mu))

@@ -1,0 +1,464 @@
+"""What is written is read back, in every layout and kind."""
+
+import json
+import struct
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from trainer_core.adapters import KINDS, LayerPlan, layer_delta, layer_scale
+from trainer_core.config import AdapterConfig
+from trainer_core.errors import AdapterError, AdapterFileError, NonFiniteError
+from trainer_core.formats import (
+    KeyMap,
+    NativeKey,
+    RunFacts,
+    adapter_metadata,
+    inspect_adapter,
+    read_adapter,
+    write_adapter,
+)
+from trainer_core.types import AdapterState, LayerState
+
+NATIVE = {
+    "blocks.0.attn.to_q": NativeKey("blocks.0.attn.qkv", part=True),
+    "blocks.0.attn.to_k": NativeKey("blocks.0.attn.qkv", part=True),
+    "blocks.0.out": NativeKey("layers.0.final"),
+    "head": NativeKey("head"),
+}
+MODULES = {key.name: module for module, key in NATIVE.items() if not key.part}
+KEY_MAP = KeyMap(NATIVE.get, MODULES.get)
+SIZES = {
+    "blocks.0.attn.to_q": (12, 20),
+    "blocks.0.attn.to_k": (12, 20),
+    "blocks.0.out": (20, 12),
+    "head": (12, 9),
+}
+
+
+def make_state(kind, rank=2, alpha=3.0, seed=0, sizes=SIZES, **options):
+    config = AdapterConfig(kind=kind, rank=rank, alpha=alpha, **options)
+    generator = torch.Generator().manual_seed(seed)
+    layers = {}
+    for name, (inputs, outputs) in sizes.items():
+        plan = LayerPlan(name, name, inputs, outputs, rank, alpha, config)
+        tensors = {
+            factor: torch.randn(shape, generator=generator)
+            for factor, shape in KINDS[kind].shapes(plan).items()
+        }
+        scale = KINDS[kind].scale(tensors, alpha, rank)
+        layers[name] = LayerState(tensors, scale * rank, rank)
+    return AdapterState(kind, layers, config.model_dump(mode="json"))
+
+
+STATES = {
+    "lora": make_state("lora"),
+    "loha": make_state("loha"),
+    "lokr": make_state("lokr"),
+    "lokr both": make_state("lokr", decompose_both=True, rank=1),
+    "lokr full": make_state("lokr", full_matrix=True),
+}
+
+
+def relative(value, reference):
+    return float((value - reference).norm() / reference.norm())
+
+
+def assert_same_deltas(read, state, tolerance=0.0):
+    assert set(read.layers) == set(state.layers)
+    for name, layer in state.layers.items():
+        found = layer_delta(read.kind, read.layers[name])
+        assert relative(found, layer_delta(state.kind, layer)) <= tolerance
+
+
+@pytest.mark.parametrize("case", STATES)
+def test_comfyui_layout_returns_the_very_same_state(case, tmp_path):
+    state, path = STATES[case], tmp_path / "a.safetensors"
+    metadata = adapter_metadata(state, RunFacts("tiny", 10), "shareable")
+    write_adapter(path, state, "comfyui", KEY_MAP, metadata)
+    read = read_adapter(path, KEY_MAP)
+    assert read.kind == state.kind
+    assert read.settings == state.settings
+    assert set(read.layers) == set(state.layers)
+    for name, layer in state.layers.items():
+        assert (read.layers[name].alpha, read.layers[name].rank) == (layer.alpha, layer.rank)
+        assert set(read.layers[name].tensors) == set(layer.tensors)
+        for factor, tensor in layer.tensors.items():
+            assert torch.equal(read.layers[name].tensors[factor], tensor)
+
+
+@pytest.mark.parametrize("case", STATES)
+def test_diffusers_layout_returns_the_same_deltas(case, tmp_path):
+    state, path = STATES[case], tmp_path / "a.safetensors"
+    write_adapter(path, state, "diffusers", KEY_MAP, {})
+    read = read_adapter(path, KEY_MAP)
+    assert read.kind == ("lora" if state.kind == "loha" else state.kind)
+    assert_same_deltas(read, state, 1e-6)
+    assert all(layer_scale(read.kind, layer) == 1.0 for layer in read.layers.values())
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    kind=st.sampled_from(["lora", "loha", "lokr"]),
+    inputs=st.integers(1, 40),
+    outputs=st.integers(1, 40),
+    rank=st.integers(1, 5),
+    alpha=st.floats(0.125, 10.0, width=32),
+    factor=st.sampled_from([-1, 2, 3, 8]),
+    flags=st.tuples(st.booleans(), st.booleans()),
+    seed=st.integers(0, 10**6),
+)
+def test_any_shape_survives_the_comfyui_layout(
+    tmp_path_factory, kind, inputs, outputs, rank, alpha, factor, flags, seed
+):
+    rank = rank if kind == "lokr" else min(rank, inputs, outputs)
+    state = make_state(
+        kind,
+        rank,
+        alpha,
+        seed,
+        {"head": (inputs, outputs)},
+        factor=factor,
+        full_matrix=flags[0],
+        decompose_both=flags[1],
+    )
+    path = tmp_path_factory.mktemp("adapters") / "a.safetensors"
+    write_adapter(path, state, "comfyui", KEY_MAP, {})
+    read = read_adapter(path, KEY_MAP)
+    assert_same_deltas(read, state, 1e-7)
+    for factor_name, tensor in state.layers["head"].tensors.items():
+        assert torch.equal(read.layers["head"].tensors[factor_name], tensor)
+
+
+def test_whole_layers_get_native_names_and_parts_get_diffusers_names(tmp_path):
+    path = tmp_path / "a.safetensors"
+    write_adapter(path, STATES["lora"], "comfyui", KEY_MAP, {})
+    assert set(load_file(path)) == {
+        f"{prefix}.{suffix}"
+        for prefix in (
+            "transformer.blocks.0.attn.to_q",
+            "transformer.blocks.0.attn.to_k",
+            "diffusion_model.layers.0.final",
+            "diffusion_model.head",
+        )
+        for suffix in ("lora_up.weight", "lora_down.weight", "alpha")
+    }
+
+
+def test_diffusers_files_have_no_alpha(tmp_path):
+    path = tmp_path / "a.safetensors"
+    for case, suffixes in (
+        ("lora", {"lora_A.weight", "lora_B.weight"}),
+        ("loha", {"lora_A.weight", "lora_B.weight"}),
+        ("lokr full", {"lokr_w1", "lokr_w2"}),
+    ):
+        write_adapter(path, STATES[case], "diffusers", KEY_MAP, {})
+        assert set(load_file(path)) == {f"transformer.{n}.{s}" for n in SIZES for s in suffixes}
+
+
+def test_loha_becomes_a_lora_of_rank_squared(tmp_path):
+    path = tmp_path / "a.safetensors"
+    write_adapter(path, STATES["loha"], "diffusers", KEY_MAP, {})
+    assert {layer.rank for layer in read_adapter(path, KEY_MAP).layers.values()} == {4}
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("bf16", 1.5e-2), ("fp16", 2e-3)])
+def test_other_dtypes_round_the_factors_but_not_alpha(dtype, tolerance, tmp_path):
+    state, path = make_state("lora", alpha=0.3), tmp_path / "a.safetensors"
+    write_adapter(path, state, "comfyui", KEY_MAP, {}, dtype)
+    tensors = load_file(path)
+    wanted = {"bf16": torch.bfloat16, "fp16": torch.float16}[dtype]
+    for key, tensor in tensors.items():
+        assert tensor.dtype == (torch.float32 if key.endswith(".alpha") else wanted)
+    assert_same_deltas(read_adapter(path, KEY_MAP), state, tolerance)
+
+
+def test_lokr_alpha_is_what_readers_divide_by_their_own_rank(tmp_path):
+    path = tmp_path / "a.safetensors"
+    write_adapter(path, STATES["lokr full"], "comfyui", KEY_MAP, {})
+    assert load_file(path)["diffusion_model.head.alpha"].item() == 2.0  # = rank: scale 1
+    write_adapter(path, STATES["lokr both"], "comfyui", KEY_MAP, {})
+    tensors = load_file(path)
+    rank = tensors["transformer.blocks.0.attn.to_q.lokr_w2_b"].shape[0]
+    assert tensors["transformer.blocks.0.attn.to_q.alpha"].item() / rank == 3.0
+
+
+@pytest.mark.parametrize("alpha", [None, 0.0])
+def test_alpha_that_is_absent_or_zero_means_rank(alpha, tmp_path):
+    path = tmp_path / "a.safetensors"
+    tensors = {
+        "diffusion_model.head.lora_down.weight": torch.randn(2, 12),
+        "diffusion_model.head.lora_up.weight": torch.randn(9, 2),
+    }
+    if alpha is not None:
+        tensors["diffusion_model.head.alpha"] = torch.tensor(alpha)
+    save_file(tensors, path)
+    layer = read_adapter(path, KEY_MAP).layers["head"]
+    assert (layer.alpha, layer.rank) == (2.0, 2)
+
+
+def test_infinite_alpha_beside_whole_lokr_factors_is_ignored(tmp_path):
+    """ai-toolkit writes such files: its rank of 9999999999 overflows in fp16."""
+    path = tmp_path / "a.safetensors"
+    save_file(
+        {
+            "diffusion_model.head.lokr_w1": torch.randn(3, 3),
+            "diffusion_model.head.lokr_w2": torch.randn(3, 4),
+            "diffusion_model.head.alpha": torch.tensor(float("inf"), dtype=torch.float16),
+        },
+        path,
+    )
+    layer = read_adapter(path, KEY_MAP).layers["head"]
+    assert layer_scale("lokr", layer) == 1.0
+    assert layer.rank == 2
+
+
+def test_mixed_ranks_are_told_to_diffusers(tmp_path):
+    path = tmp_path / "a.safetensors"
+    layers = dict(STATES["lora"].layers)
+    layers["head"] = make_state("lora", rank=3).layers["head"]
+    write_adapter(path, AdapterState("lora", layers), "diffusers", KEY_MAP, {})
+    with safe_open(path, "pt") as file:
+        header = json.loads(file.metadata()["lora_adapter_metadata"])
+    assert header["transformer.r"] == header["transformer.lora_alpha"] == 2
+    assert header["transformer.rank_pattern"] == {"^head": 3}
+    write_adapter(path, STATES["lora"], "diffusers", KEY_MAP, {})
+    with safe_open(path, "pt") as file:
+        assert "lora_adapter_metadata" not in file.metadata()
+
+
+def test_a_lokr_that_diffusers_cannot_follow_is_refused_for_its_layout(tmp_path):
+    # 64 -> (4, 16) by the sorted rule, where Diffusers' reader would make (16, 4).
+    state = make_state("lokr", sizes={"head": (64, 64), "blocks.0.out": (256, 256)}, factor=16)
+    path = tmp_path / "a.safetensors"
+    with pytest.raises(AdapterError, match="layout 'comfyui'"):
+        write_adapter(path, state, "diffusers", KEY_MAP, {})
+    assert not path.exists()
+    write_adapter(path, state, "comfyui", KEY_MAP, {})
+
+
+@pytest.mark.parametrize("layout", ["comfyui", "diffusers"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_value_that_is_not_finite_is_never_written(layout, value, tmp_path):
+    state, path = make_state("lora"), tmp_path / "a.safetensors"
+    state.layers["head"].tensors["lora_up"][1, 1] = value
+    with pytest.raises(NonFiniteError, match=r"head\.lora_(up|B)\.weight"):
+        write_adapter(path, state, layout, KEY_MAP, {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_value_that_overflows_in_fp16_is_never_written(tmp_path):
+    state, path = make_state("lora"), tmp_path / "a.safetensors"
+    state.layers["head"].tensors["lora_up"][1, 1] = 1e6
+    with pytest.raises(NonFiniteError, match=r"in fp16[^~]*output\.dtype"):
+        write_adapter(path, state, "comfyui", KEY_MAP, {}, "fp16")
+    assert not path.exists()
+    write_adapter(path, state, "comfyui", KEY_MAP, {}, "bf16")
+
+
+@pytest.mark.parametrize(
+    ("state", "layout", "dtype", "message"),
+    [
+        (STATES["lora"], "kohya", "fp32", "layout 'kohya'"),
+        (STATES["lora"], "comfyui", "int8", "'int8'"),
+        (AdapterState("lora", {}), "comfyui", "fp32", "without layers"),
+        (make_state("lora", sizes={"foreign": (4, 4)}), "comfyui", "fp32", "'foreign' has no"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(state, layout, dtype, message, tmp_path):
+    with pytest.raises(AdapterError, match=message):
+        write_adapter(tmp_path / "a.safetensors", state, layout, KEY_MAP, {}, dtype)
+
+
+def test_two_layers_with_one_native_name_are_refused(tmp_path):
+    key_map = KeyMap(lambda _: NativeKey("same"), lambda _: "head")
+    with pytest.raises(AdapterError, match=r"both written as 'diffusion_model\.same'"):
+        write_adapter(tmp_path / "a.safetensors", STATES["lora"], "comfyui", key_map, {})
+
+
+GOOD = {
+    "diffusion_model.head.lora_down.weight": torch.ones(2, 12),
+    "diffusion_model.head.lora_up.weight": torch.ones(9, 2),
+    "diffusion_model.head.alpha": torch.tensor(2.0),
+}
+LOKR = {"diffusion_model.head.lokr_w1": torch.ones(3, 3)}
+BROKEN = {
+    "unknown suffix": ({**GOOD, "diffusion_model.head.bias": torch.ones(9)}, "unknown key .*bias"),
+    "unknown prefix": ({"unet.head.lora_up.weight": torch.ones(9, 2)}, "unknown key 'unet.head"),
+    "no name": ({"diffusion_model..lora_up.weight": torch.ones(9, 2)}, "unknown key|missing"),
+    "missing half": ({k: v for k, v in GOOD.items() if "up" not in k}, "head has only lora_down"),
+    "missing lokr part": (
+        {**LOKR, "diffusion_model.head.lokr_w2_a": torch.ones(3, 1)},
+        "head has only lokr_w1, lokr_w2_a",
+    ),
+    "too many lokr parts": (
+        {
+            **LOKR,
+            "diffusion_model.head.lokr_w2": torch.ones(3, 4),
+            "diffusion_model.head.lokr_w2_a": torch.ones(3, 1),
+            "diffusion_model.head.lokr_w2_b": torch.ones(1, 4),
+        },
+        "head has only",
+    ),
+    "alpha alone": ({**GOOD, "diffusion_model.layers.0.final.alpha": torch.tensor(1.0)}, "final"),
+    "alpha of two": ({**GOOD, "diffusion_model.head.alpha": torch.ones(2)}, "alpha has 2 values"),
+    "alpha nan": ({**GOOD, "diffusion_model.head.alpha": torch.tensor(float("nan"))}, "alpha is"),
+    "mixed kinds": ({**GOOD, **LOKR}, "mixes spellings or kinds"),
+    "mixed spellings": (
+        {
+            **GOOD,
+            "transformer.blocks.0.out.lora_A.weight": torch.ones(2, 20),
+            "transformer.blocks.0.out.lora_B.weight": torch.ones(12, 2),
+        },
+        "mixes spellings or kinds",
+    ),
+    "foreign layer": (
+        {k.replace("head", "elsewhere"): v for k, v in GOOD.items()},
+        "'diffusion_model.elsewhere' is no layer",
+    ),
+    "same layer twice": (
+        {**GOOD, **{k.replace("diffusion_model", "transformer"): v + 1 for k, v in GOOD.items()}},
+        "both mean the layer 'head'",
+    ),
+    "ranks differ": (
+        {**GOOD, "diffusion_model.head.lora_up.weight": torch.ones(9, 3)},
+        "do not fit",
+    ),
+    "vector": ({**GOOD, "diffusion_model.head.lora_up.weight": torch.ones(9)}, "matrix"),
+    "empty matrix": ({**GOOD, "diffusion_model.head.lora_up.weight": torch.ones(9, 0)}, "matrix"),
+    "integers": (
+        {**GOOD, "diffusion_model.head.lora_up.weight": torch.ones(9, 2, dtype=torch.int32)},
+        "int32",
+    ),
+    "nan": (
+        {**GOOD, "diffusion_model.head.lora_up.weight": torch.full((9, 2), float("nan"))},
+        "lora_up.weight holds a value that is not finite",
+    ),
+    "nothing": ({}, "holds no adapter"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_file_is_refused_by_key(case, tmp_path):
+    tensors, message = BROKEN[case]
+    path = tmp_path / "broken.safetensors"
+    save_file(tensors, path)
+    with pytest.raises(AdapterFileError, match=message) as caught:
+        read_adapter(path, KEY_MAP)
+    assert "broken.safetensors" in caught.value.found
+
+
+def test_the_good_file_of_these_cases_is_read(tmp_path):
+    save_file(GOOD, tmp_path / "good.safetensors")
+    assert set(read_adapter(tmp_path / "good.safetensors", KEY_MAP).layers) == {"head"}
+
+
+def test_files_that_are_no_safetensors_are_refused(tmp_path):
+    path = tmp_path / "a.safetensors"
+    write_adapter(path, STATES["lora"], "comfyui", KEY_MAP, {})
+    whole = path.read_bytes()
+    contents = {
+        "empty": (b"", "empty"),
+        "text": (b"hello, this is not a tensor file", "no whole safetensors"),
+        "short": (whole[:5], "no whole safetensors"),
+        "header only": (whole[:40], "no whole safetensors"),
+        "truncated": (whole[:-7], "no whole safetensors"),
+        "longer": (whole + b"1234", "no whole safetensors"),
+        "huge header": (struct.pack("<Q", 2**60) + whole[8:], "no whole safetensors"),
+        "bad json": (struct.pack("<Q", 4) + b"{{{{", "no whole safetensors"),
+    }
+    for content, message in contents.values():
+        path.write_bytes(content)
+        for action in (lambda: read_adapter(path, KEY_MAP), lambda: inspect_adapter(path)):
+            with pytest.raises(AdapterFileError, match=message):
+                action()
+
+
+def test_a_pickle_is_never_opened(tmp_path):
+    marker = tmp_path / "executed"
+
+    class Attack:
+        def __reduce__(self):
+            return marker.touch, ()
+
+    for name, arguments in (("a.pt", {}), ("b.pt", {"_use_new_zipfile_serialization": False})):
+        path = tmp_path / name
+        torch.save({"x": Attack()}, path, **arguments)
+        with pytest.raises(AdapterFileError, match="is a pickle"):
+            read_adapter(path, KEY_MAP)
+    assert not marker.exists()
+
+
+def test_a_file_that_is_not_there_or_a_folder_is_refused(tmp_path):
+    for path in (tmp_path / "missing.safetensors", tmp_path):
+        with pytest.raises(AdapterFileError, match="cannot be read"):
+            read_adapter(path, KEY_MAP)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_a_damaged_file_raises_only_our_error(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("damaged")
+    path = folder / "a.safetensors"
+    write_adapter(path, STATES["lokr"], "comfyui", KEY_MAP, {"note": "x"})
+    content = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        # Most damage goes to the header, where it can change meaning.
+        end = data.draw(st.sampled_from([12, 400, len(content)]))
+        content[data.draw(st.integers(0, end - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(content)
+    try:
+        read_adapter(path, KEY_MAP)
+        inspect_adapter(path)
+    except AdapterFileError:
+        pass
+
+
+@pytest.mark.parametrize("case", STATES)
+@pytest.mark.parametrize("layout", ["comfyui", "diffusers"])
+def test_inspect_reports_kind_ranks_and_norms(case, layout, tmp_path):
+    state, path = STATES[case], tmp_path / "a.safetensors"
+    facts = RunFacts("qwen_image", 10, hashes={"base": "ab" * 32})
+    write_adapter(path, state, layout, KEY_MAP, adapter_metadata(state, facts, "shareable"), "bf16")
+    report = inspect_adapter(path, KEY_MAP)
+    assert report.kind == ("lora" if layout == "diffusers" and state.kind == "loha" else state.kind)
+    assert report.layout == layout
+    assert report.dtypes == ("bfloat16",)
+    assert report.family == "qwen_image"
+    assert report.base == "ab" * 32
+    assert report.unknown == ()
+    assert report.size == path.stat().st_size
+    assert sum(report.ranks.values()) == sum(report.scales.values()) == len(SIZES)
+    for name, layer in state.layers.items():
+        expected = float(layer_delta(state.kind, layer).norm())
+        assert report.norms[name] == pytest.approx(expected, rel=2e-2)
+
+
+def test_inspect_norms_are_exact_in_fp32(tmp_path):
+    for state in STATES.values():
+        path = tmp_path / "a.safetensors"
+        write_adapter(path, state, "comfyui", KEY_MAP, {})
+        report = inspect_adapter(path, KEY_MAP)
+        for name, layer in state.layers.items():
+            double = {k: v.double() for k, v in layer.tensors.items()}
+            delta = layer_delta(state.kind, LayerState(double, layer.alpha, layer.rank))
+            assert report.norms[name] == pytest.approx(float(delta.norm()), rel=1e-7)
+
+
+def test_inspect_without_a_key_map_keeps_the_names_of_the_file(tmp_path):
+    path = tmp_path / "a.safetensors"
+    write_adapter(path, STATES["lora"], "comfyui", KEY_MAP, {})
+    report = inspect_adapter(path)
+    assert set(report.norms) == {
+        "transformer.blocks.0.attn.to_q",
+        "transformer.blocks.0.attn.to_k",
+        "diffusion_model.layers.0.final",
+        "diffusion_model.head",
+    }
+    assert report.family is None
+    foreign = KeyMap(lambda _: None, lambda _: None)
+    assert inspect_adapter(path, foreign).unknown == tuple(sorted(report.norms))

@@ -1,0 +1,135 @@
+"""The loop on a problem small enough to follow by hand: fit a vector by mean squared error."""
+
+import math
+
+import pytest
+import torch
+
+from trainer_core.config import TrainingSection
+from trainer_core.errors import NonFiniteError
+from trainer_core.training.loop import Loop, LoopHooks
+from trainer_core.training.processes import SingleProcess
+from trainer_core.training.step import MicroStep
+
+TARGETS = torch.tensor([[1.0, 2.0], [3.0, -1.0], [0.0, 4.0], [2.0, 2.0]])
+
+
+class Recording:
+    def __init__(self, cancel_at=None):
+        self.results, self.saves, self.previews, self.cancel_at = [], [], [], cancel_at
+
+    def hooks(self):
+        return LoopHooks(
+            record=self.results.append,
+            save=self.saves.append,
+            preview=self.previews.append,
+            cancelled=lambda: len(self.results) + 1 == self.cancel_at,
+        )
+
+
+def make_loop(recording, preview_every=0, broken_step=None, **settings):
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    training = TrainingSection.model_validate({"steps": 6, "max_grad_norm": 0.0, **settings})
+
+    def micro_step(step, micro):
+        start = micro * training.batch_size
+        wanted = TARGETS[start : start + training.batch_size]
+        loss = (parameter - wanted).square().mean(dim=1).sum()
+        if step == broken_step:
+            loss = loss * math.nan
+        names = tuple(f"picture {start + i}" for i in range(training.batch_size))
+        return MicroStep(loss, (0.25,) * training.batch_size, names)
+
+    loop = Loop(
+        settings=training,
+        preview_every=preview_every,
+        micro_batches=range(training.gradient_accumulation_steps),
+        micro_step=micro_step,
+        parameters=[parameter],
+        optimizer=torch.optim.SGD([parameter], lr=1.0),
+        learning_rate=lambda step: 0.5 / step,
+        epoch=lambda step: step / 4,
+        processes=SingleProcess(torch.device("cpu")),
+        hooks=recording.hooks(),
+    )
+    return loop, parameter
+
+
+@pytest.mark.parametrize(("batch", "accumulation"), [(4, 1), (2, 2), (1, 4)])
+def test_accumulated_step_is_gradient_descent_on_the_mean_over_all_samples(batch, accumulation):
+    recording = Recording()
+    loop, parameter = make_loop(
+        recording, batch_size=batch, gradient_accumulation_steps=accumulation, steps=3
+    )
+    loop.run(0)
+    weight = torch.zeros(2)
+    for step in range(1, 4):
+        assert recording.results[step - 1].loss == pytest.approx(
+            (weight - TARGETS).square().mean().item(), rel=1e-6
+        )
+        weight = weight - 0.5 / step * (weight - TARGETS).mean(dim=0)
+        torch.testing.assert_close(
+            torch.tensor(recording.results[step - 1].learning_rate), torch.tensor(0.5 / step)
+        )
+    torch.testing.assert_close(parameter.detach(), weight)
+
+
+def test_clipping_scales_the_gradient_to_the_norm_and_reports_the_norm_before():
+    recording = Recording()
+    loop, parameter = make_loop(recording, batch_size=4, steps=1, max_grad_norm=0.1)
+    loop.run(0)
+    gradient = -TARGETS.mean(dim=0)
+    assert recording.results[0].grad_norm == pytest.approx(gradient.norm().item())
+    assert parameter.detach().norm().item() == pytest.approx(0.5 * 0.1, rel=1e-4)
+
+
+def test_previews_and_checkpoints_fall_on_their_steps_and_the_end_is_saved():
+    recording = Recording()
+    loop, _ = make_loop(recording, preview_every=2, checkpoint_every=4, steps=6)
+    assert loop.run(0) == ("done", 6)
+    assert recording.previews == [0, 2, 4, 6]
+    assert recording.saves == [4, 6]
+    assert [result.step for result in recording.results] == [1, 2, 3, 4, 5, 6]
+
+
+def test_resumed_run_starts_after_the_done_steps_without_the_first_preview():
+    recording = Recording()
+    loop, _ = make_loop(recording, preview_every=3, steps=6)
+    loop.run(4)
+    assert [result.step for result in recording.results] == [5, 6]
+    assert recording.previews == [6]
+
+
+def test_run_that_has_all_steps_does_nothing_more():
+    recording = Recording()
+    loop, _ = make_loop(recording, steps=6)
+    assert loop.run(6) == ("done", 6)
+    assert (recording.results, recording.saves) == ([], [])
+
+
+def test_cancel_finishes_the_step_and_saves_it():
+    recording = Recording(cancel_at=3)
+    loop, _ = make_loop(recording)
+    assert loop.run(0) == ("cancelled", 3)
+    assert recording.saves == [3]
+    assert len(recording.results) == 3
+
+
+def test_loss_that_is_not_finite_saves_the_step_before_and_names_what_it_saw():
+    recording = Recording()
+    loop, parameter = make_loop(recording, broken_step=3)
+    with pytest.raises(NonFiniteError) as error:
+        loop.run(0)
+    assert recording.saves == [2]
+    assert torch.isfinite(parameter).all()
+    for part in ("the loss of step 3", "picture 0 (sigma 0.2500)", "after step 2 is saved"):
+        assert part in str(error.value)
+
+
+def test_first_step_that_is_not_finite_saves_nothing_and_promises_nothing():
+    recording = Recording()
+    loop, _ = make_loop(recording, broken_step=1)
+    with pytest.raises(NonFiniteError) as error:
+        loop.run(0)
+    assert recording.saves == []
+    assert "is saved" not in str(error.value)

@@ -1,0 +1,51 @@
+import json
+
+import pytest
+
+from trainer_core.training.metrics import MetricsWriter, read_metrics
+from trainer_core.types import StepResult
+
+
+def result(step, loss=0.5):
+    return StepResult(step, step / 4, loss, 1e-4, 0.3, 0.5, 0.01, 1000.0 + step)
+
+
+def test_lines_have_the_documented_fields_and_exact_numbers(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    with MetricsWriter(path, 0) as writer:
+        writer.write(result(1, loss=0.1 + 0.2))
+    fields = json.loads(path.read_text())
+    assert list(fields) == [
+        "step",
+        "epoch",
+        "loss",
+        "learning_rate",
+        "grad_norm",
+        "sigma_mean",
+        "step_seconds",
+        "time",
+    ]
+    assert fields["loss"] == 0.1 + 0.2
+    assert list(tmp_path.glob("events.out.tfevents.*"))
+
+
+def test_resume_cuts_off_later_steps_and_half_lines(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    with MetricsWriter(path, 0) as writer:
+        for step in range(1, 5):
+            writer.write(result(step))
+    whole = path.read_text()
+    path.write_text(whole + '{"step": 5, "los')
+    with MetricsWriter(path, 2) as writer:
+        assert [step.step for step in writer.steps] == [1, 2]
+        writer.write(result(3))
+    assert path.read_text() == "".join(whole.splitlines(keepends=True)[:3])
+    assert [step.step for step in read_metrics(path)] == [1, 2, 3]
+
+
+def test_numbers_that_are_not_finite_are_never_written(tmp_path):
+    with (
+        MetricsWriter(tmp_path / "metrics.jsonl", 0) as writer,
+        pytest.raises(ValueError, match="not JSON compliant"),
+    ):
+        writer.write(result(1, loss=float("nan")))

@@ -1,0 +1,62 @@
+import pytest
+import torch
+
+from trainer_core.config import OptimizerSection
+from trainer_core.errors import RunError
+from trainer_core.training.optimizer import (
+    load_optimizer_tensors,
+    make_optimizer,
+    optimizer_tensors,
+)
+
+
+def make_parameters(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in ((3, 4), (5,))]
+
+
+def run_steps(optimizer, parameters, steps, seed):
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(steps):
+        for parameter in parameters:
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+        optimizer.step()
+
+
+def test_adamw_follows_the_textbook_update():
+    """Loshchilov & Hutter 2019, algorithm 2, in float64."""
+    settings = OptimizerSection(learning_rate=0.01, weight_decay=0.1, beta1=0.8, beta2=0.95)
+    parameter = torch.nn.Parameter(torch.randn(6, dtype=torch.float64))
+    optimizer = make_optimizer(settings, [parameter])
+    weight, mean, square = parameter.detach().clone(), torch.zeros(6), torch.zeros(6)
+    for step in range(1, 6):
+        gradient = torch.randn(6, dtype=torch.float64)
+        parameter.grad = gradient.clone()
+        optimizer.step()
+        weight = weight * (1 - 0.01 * 0.1)
+        mean = 0.8 * mean + 0.2 * gradient
+        square = 0.95 * square + 0.05 * gradient**2
+        corrected = (square / (1 - 0.95**step)).sqrt() + 1e-8
+        weight = weight - 0.01 * (mean / (1 - 0.8**step)) / corrected
+        torch.testing.assert_close(parameter.detach(), weight, rtol=1e-12, atol=1e-12)
+
+
+def test_state_round_trip_goes_on_bit_for_bit():
+    whole = make_parameters()
+    optimizer = make_optimizer(OptimizerSection(), whole)
+    run_steps(optimizer, whole, 3, seed=1)
+    copies = [torch.nn.Parameter(p.detach().clone()) for p in whole]
+    other = make_optimizer(OptimizerSection(), copies)
+    load_optimizer_tensors(other, optimizer_tensors(optimizer))
+    run_steps(optimizer, whole, 3, seed=2)
+    run_steps(other, copies, 3, seed=2)
+    assert all(torch.equal(a, b) for a, b in zip(whole, copies, strict=True))
+
+
+def test_state_of_other_parameters_is_refused():
+    parameters = make_parameters()
+    optimizer = make_optimizer(OptimizerSection(), parameters)
+    run_steps(optimizer, parameters, 1, seed=1)
+    smaller = make_optimizer(OptimizerSection(), make_parameters()[:1])
+    with pytest.raises(RunError, match="state of 1 parameters"):
+        load_optimizer_tensors(smaller, optimizer_tensors(optimizer))

@@ -1,0 +1,47 @@
+"""Adapter Trainer's headless core: a library and a command line.
+
+Importing this package loads neither torch nor diffusers; names are resolved on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from .adapters import AttachedAdapter, attach
+    from .config import AdapterConfig, RunConfig
+    from .config.reading import load_config
+    from .errors import TrainerError
+    from .families import get_family
+    from .training import train
+
+_HOMES = {
+    "AdapterConfig": ".config",
+    "AttachedAdapter": ".adapters",
+    "RunConfig": ".config",
+    "TrainerError": ".errors",
+    "attach": ".adapters",
+    "get_family": ".families",
+    "load_config": ".config.reading",
+    "train": ".training",
+}
+
+__all__ = [
+    "AdapterConfig",
+    "AttachedAdapter",
+    "RunConfig",
+    "TrainerError",
+    "attach",
+    "get_family",
+    "load_config",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name], __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

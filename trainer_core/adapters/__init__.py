@@ -1,0 +1,34 @@
+"""LoRA, LoHa and LoKr on any module: equation, first values, forward, state; attach and detach.
+
+`attach` needs PEFT, whose import takes seconds; it is loaded on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from .kind import Kind, LayerPlan
+from .kinds import KINDS, layer_delta, layer_scale
+
+if TYPE_CHECKING:
+    from .attached import AttachedAdapter
+    from .injection import attach
+
+__all__ = [
+    "KINDS",
+    "AttachedAdapter",
+    "Kind",
+    "LayerPlan",
+    "attach",
+    "layer_delta",
+    "layer_scale",
+]
+
+_HOMES = {"AttachedAdapter": ".attached", "attach": ".injection"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name], __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

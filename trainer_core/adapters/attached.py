@@ -1,0 +1,228 @@
+"""`AttachedAdapter`: what a module's adapter can be asked and told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..config import AdapterConfig
+from ..errors import AdapterError
+from ..types import AdapterState, LayerState
+from .advice import nearest
+from .layers import ADAPTER_NAME, FactorLayer
+from .targets import Selection
+
+Places = tuple[tuple[nn.Module, str], ...]
+
+
+@dataclass
+class Restoration:
+    """What `detach` has to give back besides the layers.
+
+    Attributes:
+        trainable: The module's own parameters and whether each took a gradient.
+        attributes: The module's attributes that PEFT and Diffusers use; None when it had none.
+    """
+
+    trainable: list[tuple[nn.Parameter, bool]]
+    attributes: dict[str, Any]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Restoration:
+        """Record a module before an adapter is put on it, and clear what PEFT would add to."""
+        names = ("peft_config", "_hf_peft_config_loaded")
+        kept = {name: module.__dict__[name] for name in names if name in module.__dict__}
+        module.__dict__.pop("peft_config", None)
+        return cls([(p, p.requires_grad) for p in module.parameters()], kept)
+
+    def freeze(self) -> None:
+        """Stop the module's own parameters from taking gradients."""
+        for parameter, _ in self.trainable:
+            parameter.requires_grad_(False)
+
+    def restore(self, module: nn.Module) -> None:
+        """Give everything back as it was."""
+        for parameter, trainable in self.trainable:
+            parameter.requires_grad_(trainable)
+        for name in ("peft_config", "_hf_peft_config_loaded"):
+            module.__dict__.pop(name, None)
+        module.__dict__.update(self.attributes)
+
+
+class AttachedAdapter:
+    """An adapter on a module; made by `attach`.
+
+    Attributes:
+        kind: ``lora``, ``loha`` or ``lokr``.
+        config: The settings it was made with.
+        names: The adapted layers, sorted.
+        skipped_duplicates: Matches that pointed at a layer which was already chosen.
+        excluded_unused: Layers that a preset left out because their output is unused.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        config: AdapterConfig,
+        layers: Mapping[str, FactorLayer],
+        places: Mapping[str, Places],
+        restoration: Restoration,
+        selection: Selection,
+    ) -> None:
+        self.kind = config.kind
+        self.config = config
+        self.names = tuple(sorted(layers))
+        self.skipped_duplicates = selection.skipped_duplicates
+        self.excluded_unused = selection.excluded_unused
+        self._module = module
+        self._layers = {name: layers[name] for name in self.names}
+        self._places = dict(places)
+        self._restoration = restoration
+        self._attached = True
+        if hasattr(module, "_hf_peft_config_loaded"):
+            # Diffusers' adapter methods refuse to work on a model without this mark.
+            module.__dict__["_hf_peft_config_loaded"] = True
+
+    def named_parameters(self) -> list[tuple[str, nn.Parameter]]:
+        """The trainable factors as ``<layer>.<factor>``, sorted by layer and factor."""
+        return [
+            (f"{name}.{factor}", parameter)
+            for name, layer in self._layers.items()
+            for factor, parameter in sorted(layer.factors().items())
+        ]
+
+    def parameters(self) -> list[nn.Parameter]:
+        """The trainable factors in the order of `named_parameters`."""
+        return [parameter for _, parameter in self.named_parameters()]
+
+    def state(self) -> AdapterState:
+        """A copy of the adapter on the CPU, independent of further training."""
+        layers = {}
+        for name, layer in self._layers.items():
+            tensors = {k: v.detach().to("cpu", copy=True) for k, v in layer.factors().items()}
+            rank, scale = layer.r[ADAPTER_NAME], layer.scaling[ADAPTER_NAME]
+            layers[name] = LayerState(tensors=tensors, alpha=scale * rank, rank=rank)
+        return AdapterState(self.kind, layers, self.config.model_dump(mode="json"))
+
+    def load_state(self, state: AdapterState) -> None:
+        """Take over the factors and scales of a state of the same layers and shapes.
+
+        Raises:
+            AdapterError: When kind, layers or shapes differ; nothing is changed then.
+        """
+        self._check_state(state)
+        with torch.no_grad():
+            for name, saved in state.layers.items():
+                layer = self._layers[name]
+                for factor, parameter in layer.factors().items():
+                    parameter.copy_(saved.tensors[factor])
+                scale = layer.kind.scale(saved.tensors, saved.alpha, saved.rank)
+                layer.set_size(saved.rank, scale * saved.rank, scale)
+
+    def delta_weight(self, name: str) -> Tensor:
+        """The weight difference `[out, in]` of one layer at strength 1, in the factors' dtype.
+
+        Raises:
+            AdapterError: When the layer is not adapted.
+        """
+        if name not in self._layers:
+            raise AdapterError(
+                f"{name!r} carries no adapter",
+                "the name of an adapted layer",
+                f"Nearest: {nearest(name, self.names)}.",
+            )
+        return self._layers[name].get_delta_weight(ADAPTER_NAME)
+
+    @property
+    def strength(self) -> float:
+        """Multiplies the adapter's contribution; at 0 the module computes exactly the base."""
+        return next(iter(self._layers.values())).strength
+
+    @strength.setter
+    def strength(self, value: float) -> None:
+        self._require(not self._merged, "the adapter is merged", "call unmerge() first")
+        for layer in self._layers.values():
+            layer.strength = float(value)
+
+    def train(self, mode: bool = True) -> AttachedAdapter:
+        """Switch the adapter's dropouts on; the base's own mode stays as it is."""
+        for layer in self._layers.values():
+            layer.training = mode
+        return self
+
+    def eval(self) -> AttachedAdapter:
+        """Switch the adapter's dropouts off."""
+        return self.train(False)
+
+    def merge(self) -> None:
+        """Add the deltas, at the current strength, to the base's weights.
+
+        Raises:
+            AdapterError: When the adapter is detached, or a weight cannot take a delta (packed,
+                8-bit or meta); no weight is changed then.
+        """
+        self._require(self._attached, "the adapter is detached", "attach an adapter first")
+        if self._merged:
+            return
+        for name, layer in self._layers.items():
+            layer.check_mergeable(name)
+        for layer in self._layers.values():
+            layer.merge(adapter_names=[ADAPTER_NAME])
+
+    def unmerge(self) -> None:
+        """Put the base's weights back, bit for bit."""
+        for layer in self._layers.values():
+            layer.unmerge()
+
+    def detach(self) -> None:
+        """Give the module its own layers, weights and gradient settings back.
+
+        The adapter keeps its factors, so that `state` and `delta_weight` still work.
+        """
+        if not self._attached:
+            return
+        self.unmerge()
+        for name, layer in self._layers.items():
+            for owner, attribute in self._places[name]:
+                setattr(owner, attribute, layer.get_base_layer())
+        self._restoration.restore(self._module)
+        self._attached = False
+
+    @property
+    def _merged(self) -> bool:
+        return any(layer.merged for layer in self._layers.values())
+
+    @staticmethod
+    def _require(condition: bool, found: str, remedy: str) -> None:
+        if not condition:
+            raise AdapterError(found, "an adapter in place, beside the base's weights", remedy)
+
+    def _check_state(self, state: AdapterState) -> None:
+        if state.kind != self.kind:
+            raise AdapterError(
+                f"an adapter of kind {state.kind}",
+                f"kind {self.kind}, as the attached adapter",
+                "Set adapter.kind to the kind of the file, or choose another file.",
+            )
+        differing = sorted(set(state.layers) ^ set(self._layers))
+        if differing:
+            where = "state" if differing[0] in state.layers else "attached adapter"
+            raise AdapterError(
+                f"{len(differing)} layers are only in one of the two; {differing[0]} is only in "
+                f"the {where}",
+                "the same layers in both",
+                "Attach with the same adapter.targets, include and exclude as the state's.",
+            )
+        for name, saved in state.layers.items():
+            own = {k: tuple(v.shape) for k, v in self._layers[name].factors().items()}
+            given = {k: tuple(v.shape) for k, v in saved.tensors.items()}
+            if own != given:
+                raise AdapterError(
+                    f"{name} has factors {given}",
+                    f"{own}",
+                    "Attach with the same rank, factor and options as the state's.",
+                )

@@ -1,0 +1,75 @@
+"""`attach`: put an adapter on any module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from peft.tuners.tuners_utils import BaseTunerLayer
+from torch import nn
+
+from ..config import AdapterConfig
+from ..errors import AdapterError
+from .attached import AttachedAdapter, Restoration
+from .planning import plan_layers
+from .targets import FALLBACK_PRESETS, LayerIndex, Selection, select, select_modules
+from .tuners import Job, inject
+
+
+def attach(
+    module: nn.Module,
+    config: AdapterConfig,
+    targets: str | Sequence[str] | Mapping[str, nn.Module] | None = None,
+    *,
+    presets: Mapping[str, Sequence[str]] | None = None,
+    unused: Sequence[str] = (),
+    seed: int = 0,
+) -> AttachedAdapter:
+    """Put an adapter on a module's Linear layers, in place, and freeze the module's own weights.
+
+    The adapter changes nothing yet: its delta is zero until it is trained.
+
+    Args:
+        module: Any module with Linear layers below it.
+        config: Kind, size and options.
+        targets: A preset's name, a list of regular expressions that match whole dotted layer
+            names, or the layers themselves by name (then `include` and `exclude` do not apply).
+            None takes the configuration's.
+        presets: The presets that `targets` may name. None offers ``default`` and
+            ``all_linear``, both every Linear.
+        unused: Regular expressions of layers whose output the module never uses; a preset leaves
+            them out unless `include` names them.
+        seed: Decides the first values of the factors.
+
+    Returns:
+        The adapter.
+
+    Raises:
+        AdapterError: When targets, patterns or sizes do not fit the module; it is unchanged then.
+    """
+    if any(isinstance(part, BaseTunerLayer) for part in module.modules()):
+        raise AdapterError(
+            "the module already carries an adapter",
+            "a module without one",
+            "Call detach() on the first adapter before you attach another.",
+        )
+    chosen = config.targets if targets is None else targets
+    selection = _select(module, config, chosen, presets or FALLBACK_PRESETS, unused)
+    plans = plan_layers(selection.layers, config)
+    restoration = Restoration.of(module)
+    layers = inject(module, config, [Job(selection.layers[p.name], p, seed) for p in plans])
+    restoration.freeze()
+    places = {name: layer.places for name, layer in selection.layers.items()}
+    return AttachedAdapter(module, config, layers, places, restoration, selection)
+
+
+def _select(
+    module: nn.Module,
+    config: AdapterConfig,
+    targets: str | Sequence[str] | Mapping[str, nn.Module],
+    presets: Mapping[str, Sequence[str]],
+    unused: Sequence[str],
+) -> Selection:
+    index = LayerIndex(module)
+    if isinstance(targets, Mapping):
+        return select_modules(index, targets)
+    return select(index, targets, presets, unused, include=config.include, exclude=config.exclude)

@@ -1,0 +1,119 @@
+"""From chosen layers to a plan for each: rank, alpha, and what the kind cannot do."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping
+
+from torch import nn
+
+from ..config import AdapterConfig
+from ..errors import AdapterError
+from .advice import nearest
+from .factorization import factorize
+from .kind import LayerPlan
+from .lokr import keeps_second_whole
+from .targets import Layer, compile_pattern
+
+logger = logging.getLogger(__name__)
+
+
+def plan_layers(layers: Mapping[str, Layer], config: AdapterConfig) -> tuple[LayerPlan, ...]:
+    """Give each layer its rank and alpha.
+
+    Args:
+        layers: Name to chosen layer.
+        config: The adapter's settings.
+
+    Returns:
+        One plan for each layer, in the order of `layers`.
+
+    Raises:
+        AdapterError: For a rank, alpha or pattern that does not fit; the message names the setting.
+    """
+    ranks = _by_pattern(layers, config.rank_pattern, "adapter.rank_pattern")
+    alphas = _by_pattern(layers, config.alpha_pattern, "adapter.alpha_pattern")
+    plans = []
+    for name, layer in layers.items():
+        linear = layer.module
+        if not isinstance(linear, nn.Linear):
+            raise TypeError(f"{name} is no Linear")
+        rank = int(ranks.get(name, config.rank))
+        alpha = alphas.get(name, config.alpha)
+        plan = LayerPlan(
+            name=name,
+            path=layer.paths[0],
+            inputs=linear.in_features,
+            outputs=linear.out_features,
+            rank=rank,
+            alpha=float(rank if alpha is None else alpha),
+            config=config,
+        )
+        _check(plan, "adapter.rank_pattern" if name in ranks else "adapter.rank")
+        plans.append(plan)
+    if config.kind == "lokr":
+        _log_factors(plans, config)
+    return tuple(plans)
+
+
+def _by_pattern(
+    layers: Mapping[str, Layer], patterns: Mapping[str, float], setting: str
+) -> dict[str, float]:
+    values: dict[str, float] = {}
+    for pattern, value in patterns.items():
+        expression = compile_pattern(pattern, setting)
+        matches = [name for name in layers if expression.fullmatch(name)]
+        if not matches:
+            raise AdapterError(
+                f"{setting}: the pattern {pattern!r} matches no adapted layer",
+                "a regular expression that matches the whole dotted name of an adapted layer",
+                f"Remove it or correct it. Nearest names: {nearest(pattern, layers)}.",
+            )
+        if (
+            not math.isfinite(value)
+            or value <= 0
+            or (setting.endswith("rank_pattern") and value < 1)
+        ):
+            raise AdapterError(
+                f"{setting}: {pattern!r} is set to {value}",
+                "a positive number",
+                "Give a positive value, or remove the pattern.",
+            )
+        for name in matches:
+            values.setdefault(name, value)
+    return values
+
+
+def _check(plan: LayerPlan, setting: str) -> None:
+    limit = min(plan.inputs, plan.outputs)
+    if plan.config.kind != "lokr" and plan.rank > limit:
+        raise AdapterError(
+            f"{setting}: rank {plan.rank} for {plan.name}, which is {plan.outputs} x {plan.inputs}",
+            f"a rank of at most {limit} for {plan.config.kind} on this layer",
+            "Lower the rank, give this layer its own in adapter.rank_pattern, or exclude it.",
+        )
+
+
+def _log_factors(plans: Iterable[LayerPlan], config: AdapterConfig) -> None:
+    plans = list(plans)
+    whole = sum(keeps_second_whole(plan) for plan in plans)
+    if whole and not config.full_matrix:
+        logger.info(
+            "lokr: %d of %d layers keep their second factor whole, because the rank is at least "
+            "half of its larger side",
+            whole,
+            len(plans),
+        )
+    sizes = sorted({size for plan in plans for size in (plan.inputs, plan.outputs)})
+    if config.factor > 0:
+        for size in sizes:
+            if size % config.factor:
+                small, large = factorize(size, config.factor)
+                logger.info(
+                    "lokr: factor %d does not divide %d; it is split into %d x %d",
+                    config.factor,
+                    size,
+                    small,
+                    large,
+                )

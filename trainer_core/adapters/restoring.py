@@ -1,0 +1,114 @@
+"""`attach_state`: put an adapter that comes from a file on a module."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import product
+
+from torch import nn
+
+from ..config import AdapterConfig
+from ..errors import AdapterError
+from ..types import AdapterState, LayerState
+from .advice import nearest
+from .attached import AttachedAdapter
+from .injection import attach
+from .kind import LayerPlan
+from .kinds import KINDS
+
+
+def attach_state(module: nn.Module, state: AdapterState) -> AttachedAdapter:
+    """Put a given adapter on a module's layers, in place.
+
+    Rank and, for lokr, the way the layers are split are read off the factors' shapes, because
+    files of other trainers do not tell.
+
+    Args:
+        module: The module that the adapter was trained on, or one with the same layers.
+        state: The adapter.
+
+    Returns:
+        The adapter, with the state's factors.
+
+    Raises:
+        AdapterError: When a layer is missing or has another shape, or no rule of splitting gives
+            the factors' shapes.
+    """
+    targets: dict[str, nn.Module] = {}
+    named = dict(module.named_modules())
+    for name in state.layers:
+        if not isinstance(named.get(name), nn.Linear):
+            raise AdapterError(
+                f"the adapter's layer {name!r} is no Linear of the base",
+                "an adapter of this base",
+                f"Choose the base that it was trained on. Nearest layers: {nearest(name, named)}.",
+            )
+        targets[name] = named[name]
+    adapter = attach(module, fitting_config(module, state), targets)
+    adapter.load_state(state)
+    return adapter
+
+
+def fitting_config(module: nn.Module, state: AdapterState) -> AdapterConfig:
+    """Find the settings that give the state's factors on a module's layers.
+
+    Args:
+        module: Has all of the state's layers as Linears.
+        state: The adapter.
+
+    Returns:
+        Settings with one rank and alpha for each layer.
+
+    Raises:
+        AdapterError: When there are none.
+    """
+    layers = {name: module.get_submodule(name) for name in state.layers}
+    wrong = ""
+    for config in _candidates(state):
+        wrong = next((n for n in layers if not _fits(n, layers[n], state.layers[n], config)), "")
+        if not wrong:
+            return config
+    found = {name: tuple(t.shape) for name, t in state.layers[wrong].tensors.items()}
+    layer = layers[wrong]
+    raise AdapterError(
+        f"the factors {found} of {wrong!r} do not fit the layer, which is "
+        f"{layer.out_features} x {layer.in_features}",
+        f"factors of a {state.kind} that one rule of splitting explains",
+        "Choose the base that the adapter was trained on.",
+    )
+
+
+def _candidates(state: AdapterState) -> Iterator[AdapterConfig]:
+    ranks = {re.escape(name): layer.rank for name, layer in state.layers.items()}
+    alphas = {re.escape(name): layer.alpha for name, layer in state.layers.items()}
+    base = AdapterConfig(kind=KINDS[state.kind].name, rank_pattern=ranks, alpha_pattern=alphas)  # type: ignore[arg-type]
+    if state.kind != "lokr":
+        yield base
+        return
+    for factor, full, both in product(_factors(state), (False, True), (False, True)):
+        options = {"factor": factor, "full_matrix": full, "decompose_both": both}
+        yield base.model_copy(update=options)
+
+
+def _factors(state: AdapterState) -> list[int]:
+    sizes: set[int] = set()
+    for layer in state.layers.values():
+        first = layer.tensors.get("lokr_w1")
+        if first is None:
+            sizes |= {layer.tensors["lokr_w1_a"].shape[0], layer.tensors["lokr_w1_b"].shape[1]}
+        else:
+            sizes |= set(first.shape)
+    return [-1, *sorted(sizes)]
+
+
+def _fits(name: str, linear: nn.Module, layer: LayerState, config: AdapterConfig) -> bool:
+    if not isinstance(linear, nn.Linear):
+        return False
+    size = (linear.in_features, linear.out_features)
+    plan = LayerPlan(name, name, *size, layer.rank, layer.alpha, config)
+    shapes = {factor: tuple(tensor.shape) for factor, tensor in layer.tensors.items()}
+    return KINDS[config.kind].shapes(plan) == shapes
+
+
+__all__ = ["attach_state", "fitting_config"]

@@ -1,0 +1,231 @@
+"""Which layers are adapted: presets, patterns and explicit modules, each layer once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from ..errors import AdapterError
+from .advice import class_counts, nearest
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+FALLBACK_PRESETS: Mapping[str, Sequence[str]] = {"default": (".*",), "all_linear": (".*",)}
+"""Presets of a module of which nothing is known: every Linear."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer that an adapter could be put on.
+
+    Attributes:
+        paths: Every dotted path that leads to it, in the module's order; the first is its name.
+        module: The layer itself.
+        places: Every (owner, attribute) that holds it.
+    """
+
+    paths: tuple[str, ...]
+    module: nn.Module
+    places: tuple[tuple[nn.Module, str], ...]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The outcome of targeting.
+
+    Attributes:
+        layers: Name in the adapter's state to layer, sorted by name.
+        skipped_duplicates: Matches beyond the first of each layer: several patterns, or several
+            paths to the same module.
+        excluded_unused: Layers of a preset that were left out because their output is unused.
+    """
+
+    layers: Mapping[str, Layer]
+    skipped_duplicates: int
+    excluded_unused: tuple[str, ...]
+
+
+class LayerIndex:
+    """Every layer of a module that could carry an adapter, and pattern matching over them.
+
+    Args:
+        module: The module that is searched; the module itself is no candidate.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.root = module
+        self.layers = _find_layers(module)
+        self.by_path = {path: layer for layer in self.layers for path in layer.paths}
+
+    def match(self, pattern: str, setting: str) -> list[str]:
+        """Paths of the layers that a pattern names in full.
+
+        Args:
+            pattern: A regular expression.
+            setting: The YAML path of the setting that holds it, for messages.
+
+        Raises:
+            AdapterError: When the pattern is not a regular expression or matches no layer.
+        """
+        expression = compile_pattern(pattern, setting)
+        found = [path for path in self.by_path if expression.fullmatch(path)]
+        if found:
+            return found
+        others = {
+            type(module).__name__
+            for path, module in self.root.named_modules()
+            if path and expression.fullmatch(path)
+        }
+        matched = f"; it matches only {', '.join(sorted(others))}" if others else ""
+        raise AdapterError(
+            f"{setting}: the pattern {pattern!r} matches no layer{matched}",
+            "a regular expression that matches the whole dotted name of a Linear layer",
+            f"Remove it or correct it. Nearest names: {nearest(pattern, self.by_path)}.",
+        )
+
+    def locate(self, module: nn.Module) -> Layer | None:
+        """Find a layer by identity."""
+        return next((layer for layer in self.layers if layer.module is module), None)
+
+
+def compile_pattern(pattern: str, setting: str) -> re.Pattern[str]:
+    """Compile a user's pattern.
+
+    Raises:
+        AdapterError: When it is not a regular expression.
+    """
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise AdapterError(
+            f"{setting}: {pattern!r} is not a regular expression ({error})",
+            "a Python regular expression",
+            "Correct it; a dot of a layer name is written as \\. and a bracket as \\(.",
+        ) from error
+
+
+def select(
+    index: LayerIndex,
+    targets: str | Sequence[str],
+    presets: Mapping[str, Sequence[str]],
+    unused: Sequence[str],
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+) -> Selection:
+    """Choose the layers by preset or patterns: (targets - unused - exclude) + include.
+
+    Args:
+        index: The layers of the module.
+        targets: A preset's name or a list of patterns.
+        presets: Name to patterns.
+        unused: Patterns of layers whose output is unused; removed from a preset's matches only.
+        include: Patterns of layers to adapt as well; they win over `exclude` and `unused`.
+        exclude: Patterns of layers to leave out.
+
+    Raises:
+        AdapterError: For an unknown preset, a bad or dead pattern, a convolution, or no layer.
+    """
+    matches = _preset_matches(index, targets, presets) if isinstance(targets, str) else []
+    dropped: list[str] = []
+    if isinstance(targets, str):
+        idle = [compile_pattern(pattern, "the family's unused layers") for pattern in unused]
+        dropped = [p for p in matches if any(pattern.fullmatch(p) for pattern in idle)]
+        matches = [path for path in matches if path not in set(dropped)]
+    else:
+        for pattern in targets:
+            matches += index.match(pattern, "adapter.targets")
+    removed = {path for pattern in exclude for path in index.match(pattern, "adapter.exclude")}
+    removed = {path for name in removed for path in index.by_path[name].paths}
+    wanted = [path for path in matches if path not in removed]
+    for pattern in include:
+        wanted += index.match(pattern, "adapter.include")
+    layers: dict[int, Layer] = {}
+    for path in wanted:
+        layers.setdefault(id(index.by_path[path].module), index.by_path[path])
+    _check_selected(index, layers.values())
+    named = {layer.paths[0]: layer for layer in layers.values()}
+    return Selection(
+        layers={name: named[name] for name in sorted(named)},
+        skipped_duplicates=len(wanted) - len(layers),
+        excluded_unused=tuple(sorted({path for path in dropped if path not in set(wanted)})),
+    )
+
+
+def select_modules(index: LayerIndex, targets: Mapping[str, nn.Module]) -> Selection:
+    """Choose the layers that are given as modules; their names are the mapping's.
+
+    Raises:
+        AdapterError: When a module is not a layer inside the module, or there is none.
+    """
+    layers: dict[str, Layer] = {}
+    seen: set[int] = set()
+    for name in sorted(targets):
+        layer = index.locate(targets[name])
+        if layer is None:
+            raise AdapterError(
+                f"target {name!r} ({type(targets[name]).__name__}) is no Linear inside the module",
+                "modules that module.named_modules() yields, below the module itself",
+                "Pass layers of the module that is adapted.",
+            )
+        if id(layer.module) not in seen:
+            layers[name] = layer
+            seen.add(id(layer.module))
+    _check_selected(index, layers.values())
+    return Selection(layers, len(targets) - len(layers), ())
+
+
+def _find_layers(module: nn.Module) -> tuple[Layer, ...]:
+    paths: dict[int, list[str]] = {}
+    places: dict[int, dict[tuple[int, str], tuple[nn.Module, str]]] = {}
+    modules: dict[int, nn.Module] = {}
+    named = dict(module.named_modules(remove_duplicate=False))
+    for path, layer in named.items():
+        owner_path, _, attribute = path.rpartition(".")
+        if not path or not isinstance(layer, (nn.Linear, *CONVOLUTIONS)):
+            continue
+        owner = named[owner_path]
+        if isinstance(owner, nn.MultiheadAttention):
+            # It reads its projection's weight and never calls it: an adapter would do nothing.
+            continue
+        modules[id(layer)] = layer
+        paths.setdefault(id(layer), []).append(path)
+        places.setdefault(id(layer), {})[id(owner), attribute] = (owner, attribute)
+    return tuple(
+        Layer(tuple(paths[key]), layer, tuple(places[key].values()))
+        for key, layer in modules.items()
+    )
+
+
+def _preset_matches(
+    index: LayerIndex, name: str, presets: Mapping[str, Sequence[str]]
+) -> list[str]:
+    if name not in presets:
+        raise AdapterError(
+            f"adapter.targets: {name!r} is not a preset",
+            f"one of {', '.join(presets)}, or a list of regular expressions",
+            f"Nearest: {nearest(name, presets)}. A single expression is written as a list.",
+        )
+    expressions = [compile_pattern(p, f"preset {name!r}") for p in presets[name]]
+    # A preset means Linear layers; what else its patterns reach is not asked for.
+    linear = [p for p, layer in index.by_path.items() if isinstance(layer.module, nn.Linear)]
+    return [path for pattern in expressions for path in linear if pattern.fullmatch(path)]
+
+
+def _check_selected(index: LayerIndex, layers: Iterable[Layer]) -> None:
+    chosen = list(layers)
+    if not chosen:
+        raise AdapterError(
+            f"adapter.targets: no layer is selected; the module has {class_counts(index.root)}",
+            "at least one Linear layer",
+            "Change adapter.targets, adapter.include or adapter.exclude. "
+            f"Some layers: {nearest('', index.by_path)}.",
+        )
+    for layer in chosen:
+        if not isinstance(layer.module, nn.Linear):
+            raise AdapterError(
+                f"{layer.paths[0]} is a {type(layer.module).__name__}",
+                "Linear layers; convolutions cannot be adapted yet",
+                "Leave it out with adapter.exclude, or narrow the pattern that names it.",
+            )

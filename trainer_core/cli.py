@@ -1,0 +1,91 @@
+"""The command line: ``adapter-trainer VERB [run.yaml] [key=value ...] [--json]``.
+
+No flag for each setting: every setting of a run file can be given as ``key=value``. A verb is one
+module of `trainer_core.commands` with a ``run`` function that returns the exit code: 0 done, 1 the
+work failed, 2 the input was wrong.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from . import __version__
+from .commands import VERBS
+from .commands.arguments import Arguments, parse_arguments
+from .commands.console import prepare_streams, show, show_error
+from .errors import InputError, TrainerError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: The words behind the program's name; None takes those of this process.
+
+    Returns:
+        The exit code.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    prepare_streams()
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    as_json = "--json" in words
+    try:
+        return _run(words)
+    except TrainerError as error:
+        show_error(error, as_json=as_json)
+        return error.exit_code
+    except KeyboardInterrupt:
+        show_error(InputError("the command was stopped", "to finish", "Start it again."), as_json)
+        return 1
+    except BrokenPipeError:
+        # The reader of our output has gone; the interpreter's last flush must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _run(words: Sequence[str]) -> int:
+    if not words or words[0] in {"-h", "--help", "help"}:
+        show(overview())
+        return 0
+    if words[0] in {"-V", "--version", "version"}:
+        show(f"adapter-trainer {__version__}")
+        return 0
+    verb, arguments = parse_arguments(words, list(VERBS))
+    if arguments.help:
+        show(f"{VERBS[verb].usage}\n\n{VERBS[verb].details}")
+        return 0
+    return _work(verb, arguments)
+
+
+def _work(verb: str, arguments: Arguments) -> int:
+    try:
+        module = importlib.import_module(f".commands.{verb}", __package__)
+        return module.run(arguments)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == __name__.split(".")[0]:
+            raise
+        raise InputError(
+            f"the Python package {error.name} is not installed",
+            "what the extra 'train' installs",
+            "Run: pip install 'adapter-trainer[train]' (from a checkout: pip install '.[train]').",
+        ) from error
+
+
+def overview() -> str:
+    """The verbs, one line each."""
+    width = max(len(name) for name in VERBS)
+    lines = [f"  {name:<{width}}  {verb.summary}" for name, verb in VERBS.items()]
+    return "\n".join(
+        [
+            "adapter-trainer VERB [run.yaml] [key=value ...] [--json]",
+            "",
+            *lines,
+            "",
+            "adapter-trainer VERB --help says more. key=value sets any setting of the run file,",
+            "such as training.steps=500. Exit codes: 0 done, 1 the work failed, 2 wrong input.",
+        ]
+    )

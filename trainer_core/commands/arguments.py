@@ -1,0 +1,150 @@
+"""The words of a command: what they are, without a flag for each setting."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..config import RunConfig
+from ..config.reading import load_config
+from ..errors import InputError
+
+_SETTING = re.compile(r"[A-Za-z_][\w.]*=")
+_FLAGS = ("--json", "--help", "-h")
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The words behind a verb.
+
+    Attributes:
+        words: Those that are neither a setting nor a flag, in order: files, names.
+        settings: Those of the form ``key=value``, as they were written.
+        json: Whether output for programs is wanted.
+        help: Whether only the verb's help is wanted.
+    """
+
+    words: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+    json: bool = False
+    help: bool = False
+
+    def word(self, what: str, default: str | None = None) -> str:
+        """The only word.
+
+        Args:
+            what: What the word is, for the error.
+            default: Taken when there is none; None makes the word necessary.
+
+        Raises:
+            InputError: When there is no word and no default, or more than one.
+        """
+        self.at_most(1)
+        if self.words:
+            return self.words[0]
+        if default is None:
+            raise InputError("nothing behind the verb", what, f"Name {what}; see --help.")
+        return default
+
+    def at_most(self, count: int) -> None:
+        """Refuse words that the verb has no use for.
+
+        Raises:
+            InputError: When there are more than `count` words.
+        """
+        if len(self.words) > count:
+            extra = " ".join(self.words[count:])
+            raise InputError(
+                f"{extra!r}, which the verb has no use for",
+                f"at most {count} word(s) besides key=value settings",
+                "Leave it out, or quote a text with spaces as a whole.",
+            )
+
+    def config(self) -> RunConfig:
+        """Read the run file, if one is named, with the settings on top.
+
+        Raises:
+            ConfigError: When something in them is wrong.
+            InputError: When there is more than one file.
+        """
+        self.at_most(1)
+        return load_config(Path(self.words[0]) if self.words else None, self.settings)
+
+    def split(self, own: Collection[str]) -> tuple[Mapping[str, list[str]], Arguments]:
+        """Take the settings that belong to the verb and not to the run file.
+
+        Args:
+            own: Their names.
+
+        Returns:
+            Name to values in order, as text; and the arguments without them.
+        """
+        taken: dict[str, list[str]] = {}
+        rest = []
+        for text in self.settings:
+            name, _, value = text.partition("=")
+            if name in own:
+                taken.setdefault(name, []).append(value)
+            else:
+                rest.append(text)
+        return taken, Arguments(self.words, tuple(rest), self.json, self.help)
+
+    def only(self, own: Collection[str]) -> Mapping[str, str]:
+        """The verb's own settings, for a verb that reads no run file; the last value wins.
+
+        Raises:
+            InputError: On any other setting, with the nearest name.
+        """
+        taken, rest = self.split(own)
+        for text in rest.settings:
+            name = text.partition("=")[0]
+            near = difflib.get_close_matches(name, own, n=1)
+            raise InputError(
+                f"the setting {name}",
+                "one of " + ", ".join(own) if own else "no settings",
+                f"Did you mean {near[0]}?" if near else "Leave it out.",
+            )
+        return {name: values[-1] for name, values in taken.items()}
+
+
+def parse_arguments(words: Sequence[str], verbs: Sequence[str]) -> tuple[str, Arguments]:
+    """Sort the words of a command.
+
+    Args:
+        words: The verb and what stands behind it.
+        verbs: The verbs there are.
+
+    Returns:
+        The verb and its arguments. Everything behind ``--`` is a word.
+
+    Raises:
+        InputError: On an unknown verb or flag, with the nearest one.
+    """
+    verb, *rest = words
+    if verb not in verbs:
+        near = difflib.get_close_matches(verb, verbs, n=1)
+        raise InputError(
+            f"the verb {verb!r}",
+            "one of " + ", ".join(verbs),
+            f"Did you mean {near[0]}?" if near else "See adapter-trainer --help.",
+        )
+    end = rest.index("--") if "--" in rest else len(rest)
+    flags = [word for word in rest[:end] if word.startswith("-")]
+    for flag in flags:
+        if flag not in _FLAGS:
+            near = difflib.get_close_matches(flag, _FLAGS, n=1, cutoff=0.75)
+            raise InputError(
+                f"the flag {flag!r}",
+                "key=value settings, --json or --help",
+                f"Did you mean {near[0]}?" if near else f"Settings are written {verb} key=value.",
+            )
+    plain = [word for word in rest[:end] if not word.startswith("-")]
+    return verb, Arguments(
+        words=(*(w for w in plain if not _SETTING.match(w)), *rest[end + 1 :]),
+        settings=tuple(w for w in plain if _SETTING.match(w)),
+        json="--json" in flags,
+        help=bool({"--help", "-h"} & set(flags)),
+    )

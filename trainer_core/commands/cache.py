@@ -1,0 +1,32 @@
+"""``cache``: encode pictures and captions once."""
+
+from __future__ import annotations
+
+from .arguments import Arguments
+from .console import show_report
+from .watching import watching
+
+
+def run(arguments: Arguments) -> int:
+    """Encode what is not in the cache yet, and say what was done; returns the exit code.
+
+    Raises:
+        TrainerError: When the input is wrong or the cache cannot be written.
+    """
+    config = arguments.config()
+    from ..training.memory import borrowed_threads, resolve_device
+    from ..training.prepare import cache_folder, prepare
+    from ..training.processes import SingleProcess
+
+    processes = SingleProcess(resolve_device(config.memory.device))
+    threads = borrowed_threads(config.memory, embedded=config.base.path == "embedded")
+    with watching(as_json=arguments.json) as observer, threads:
+        dataset = prepare(config, observer, processes).dataset
+    report = {
+        "folder": cache_folder(config),
+        "samples": len(dataset),
+        "encoded": dataset.encoded,
+        "reused": dataset.reused,
+    }
+    show_report(report, as_json=arguments.json)
+    return 0

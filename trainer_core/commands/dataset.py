@@ -1,0 +1,112 @@
+"""``dataset``: report a folder of pictures before anything is encoded or trained."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..config import DatasetSection, RunConfig
+from ..config.reading import load_config
+from ..errors import ConfigError, DatasetError
+from .arguments import Arguments
+from .console import show_report
+
+_LENIENT = {
+    "missing_caption": "skip",
+    "missing_image": "skip",
+    "missing_control": "skip",
+    "unreadable": "skip",
+    "animated": "skip",
+}
+"""Policies with which a report sees every problem instead of stopping at the first."""
+
+
+def run(arguments: Arguments) -> int:
+    """Report a dataset; returns 2 when `train` would refuse it.
+
+    Raises:
+        InputError: When there is no such folder, or a setting is wrong.
+    """
+    word = arguments.word("a dataset folder or a run file", default="")
+    if word and Path(word).expanduser().is_file():
+        config = arguments.config()
+    else:
+        folder = [f"dataset.path={Path(word).expanduser().absolute()}"] if word else []
+        config = load_config(None, [*arguments.settings, *folder])
+    report, refusal = dataset_report(config)
+    show_report(report, as_json=arguments.json)
+    return 2 if refusal else 0
+
+
+def dataset_report(config: RunConfig) -> tuple[Mapping[str, Any], DatasetError | None]:
+    """Describe the dataset that a run file names.
+
+    Args:
+        config: The run file; its family decides sizes.
+
+    Returns:
+        The report, and why `train` would refuse the dataset, or None.
+
+    Raises:
+        ConfigError: When no dataset is named.
+        DatasetError: When there is no such folder.
+    """
+    if not config.dataset.path:
+        raise ConfigError(
+            "dataset.path is not set",
+            "a folder with pictures and captions",
+            "Name the folder behind the verb, or set dataset.path.",
+        )
+    from ..data.buckets import plan_buckets
+    from ..data.folder import scan
+    from ..families import get_family
+
+    family = get_family(config.family)
+    refusal = _refusal(config.dataset)
+    settings = config.dataset.model_copy(update=_LENIENT) if refusal else config.dataset
+    found = scan(settings)
+    plan = plan_buckets(found.samples, settings, family.size_multiple, family.control_size)
+    captions = [sample.caption for sample in found.samples]
+    report = {
+        "folder": config.dataset.path,
+        "samples": len(found.samples),
+        "with_captions": sum(bool(caption.strip()) for caption in captions),
+        "controls": _counted(len(sample.controls) for sample in found.samples),
+        "picture_sizes": _counted(f"{sample.width}x{sample.height}" for sample in found.samples),
+        "caption_characters": _spread([len(caption) for caption in captions]),
+        "buckets": plan.counts(),
+        "notes": plan.notes,
+        "problems": found.problems,
+        "train_would_stop": str(refusal.found) if refusal else None,
+    }
+    return report, refusal
+
+
+def _refusal(settings: DatasetSection) -> DatasetError | None:
+    from ..data.folder import scan
+
+    try:
+        scan(settings)
+    except DatasetError as error:
+        # Without the folder there is nothing that more patience could report.
+        if not Path(settings.path).is_dir():
+            raise
+        return error
+    return None
+
+
+def _counted(values: Any) -> dict[str, int]:
+    return {str(value): count for value, count in Counter(values).most_common()}
+
+
+def _spread(numbers: list[int]) -> dict[str, int] | None:
+    if not numbers:
+        return None
+    ordered = sorted(numbers)
+    return {
+        "shortest": ordered[0],
+        "median": ordered[len(ordered) // 2],
+        "longest": ordered[-1],
+    }

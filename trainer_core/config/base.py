@@ -1,0 +1,37 @@
+"""Settings of the frozen base model."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from .section import Section, setting
+
+Variant = Literal["auto", "generate", "edit", "edit_plus"]
+
+
+class BaseSection(Section):
+    """Where the frozen weights come from and how text is read."""
+
+    path: str = setting(
+        "embedded",
+        "The base model: 'embedded' (the tiny Qwen-Image that ships with the trainer), a Diffusers "
+        "folder, or a hub id 'owner/name'. Only a hub id contacts the network.",
+    )
+    encoders: str | None = setting(
+        None,
+        "A Diffusers folder with text encoder and VAE, when the base folder has none.",
+        advanced=True,
+    )
+    variant: Variant = setting(
+        "auto",
+        "How conditions are built: 'generate' (text only), 'edit' (one control picture) or "
+        "'edit_plus' (several). 'auto' takes 'generate' without control pictures, else what the "
+        "base folder says.",
+    )
+    text_length: int | None = setting(
+        None,
+        "Most text tokens that the encoder yields. Unset: what ComfyUI uses for the family.",
+        advanced=True,
+        ge=1,
+        le=4096,
+    )

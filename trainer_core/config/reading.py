@@ -1,0 +1,225 @@
+"""Run file and overrides in, `RunConfig` out; and back.
+
+A relative path in a run file is relative to the file's own folder, so that a dataset and its run
+file can be moved together. In an override it is relative to the current folder, as in any command.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from ..errors import ConfigError
+from .describe import find_setting, section_of
+from .dialect import SIZE_LIMIT, format_yaml, parse_yaml
+from .problems import Problem, problems_of, raise_problems, unknown_setting, value_in_words
+from .rules import contradictions, refuse_newer_version
+from .run import RunConfig
+
+PATH_SETTINGS = (
+    "base.path",
+    "base.encoders",
+    "dataset.path",
+    "cache.dir",
+    "preview.controls",
+    "output.dir",
+    "resume",
+)
+"""Settings that hold a path, or a list of them."""
+
+_NO_PATH = {"base.path": {"embedded"}, "resume": {"none", "latest", "auto"}, "dataset.path": {""}}
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+def load_config(
+    source: str | Path | Mapping[str, Any] | None = None, overrides: Sequence[str] = ()
+) -> RunConfig:
+    """Read a run file.
+
+    Args:
+        source: A run file, the values of one, or None for the defaults alone.
+        overrides: ``key=value`` texts that win over the source: a dotted YAML path and a YAML
+            value, such as ``training.steps=500`` or ``preview.prompts=["a red star"]``. The last
+            one wins.
+
+    Returns:
+        Settings that are complete, within their ranges and free of contradictions, with absolute
+        paths.
+
+    Raises:
+        ConfigError: When the file cannot be read, or for all wrong settings at once.
+    """
+    here = Path.cwd()
+    if isinstance(source, str | Path):
+        path = Path(source).expanduser()
+        name, folder, values = str(source), path.absolute().parent, _read_file(path)
+    else:
+        name = "the settings" if source is not None or not overrides else "the overrides"
+        folder, values = here, copy.deepcopy(dict(source or {}))
+    refuse_newer_version(values.get("config_version"), name)
+    _fill_empty_sections(values, RunConfig)
+    _anchor_paths(values, folder)
+    problems = _apply(values, overrides, here)
+    config = _validate(values, folder, problems)
+    if config is not None:
+        problems += contradictions(config)
+    raise_problems(name, problems)
+    assert config is not None
+    return config
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """Split ``key=value`` and read the value as YAML.
+
+    Raises:
+        ConfigError: When there is no ``=``, no key, or the value is not YAML.
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(
+            f"{text!r}",
+            "key=value, such as training.steps=500",
+            "Write the setting's path, '=' and its value without spaces, or quote the whole.",
+        )
+    return key.strip(), parse_yaml(value, f"override {text!r}")
+
+
+def dump_config(config: RunConfig) -> str:
+    """Write settings as a run file that `load_config` reads back equal."""
+    return format_yaml(config.model_dump(mode="json"))
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    expected = "a YAML run file"
+    try:
+        if path.stat().st_size > 4 * SIZE_LIMIT:
+            raise ConfigError(
+                f"{path} has {path.stat().st_size} bytes",
+                f"a run file of at most {SIZE_LIMIT} characters",
+                "Check that this is the run file and not another one.",
+            )
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"there is no file {path}",
+            expected,
+            "Check the path, or write one with `adapter-trainer template qwen_image > run.yaml`.",
+        ) from error
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be read ({error.strerror})", expected, "Name a readable file."
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path} is not UTF-8 text (byte {error.start})",
+            expected,
+            "Save the file as UTF-8, or name the run file.",
+        ) from error
+    values = parse_yaml(text, str(path))
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise ConfigError(
+            f"{path} holds {value_in_words(values)}",
+            "sections and settings, such as 'training:' with 'steps: 1000' under it",
+            "See `adapter-trainer template qwen_image`.",
+        )
+    return values
+
+
+def _apply(values: dict[str, Any], overrides: Sequence[str], folder: Path) -> list[Problem]:
+    """Write overrides into the values; returns those that have no place."""
+    problems: list[Problem] = []
+    for text in overrides:
+        key, value = parse_override(text)
+        change: dict[str, Any] = {}
+        _set(change, key.split("."), value)
+        _anchor_paths(change, folder)
+        owner = key.rpartition(".")[0]
+        field = find_setting(owner) if owner else None
+        if field is not None and section_of(field) is None and "dict" not in str(field.annotation):
+            problems.append(unknown_setting(key))
+        else:
+            _merge(values, change)
+    return problems
+
+
+def _set(target: dict[str, Any], keys: Sequence[str], value: Any) -> None:
+    for key in keys[:-1]:
+        target = target.setdefault(key, {})
+    target[keys[-1]] = value
+
+
+def _merge(values: dict[str, Any], change: Mapping[str, Any]) -> None:
+    for key, value in change.items():
+        present = values.get(key)
+        if isinstance(value, dict) and isinstance(present, dict):
+            _merge(present, value)
+        else:
+            values[key] = value
+
+
+def _validate(values: dict[str, Any], folder: Path, problems: list[Problem]) -> RunConfig | None:
+    try:
+        config = RunConfig.model_validate(values, strict=True)
+    except ValidationError as error:
+        problems += problems_of(error)
+        return None
+    # The default folder lies beside the run file too: a run is found again from anywhere.
+    output = config.output.model_copy(
+        update={"dir": anchored("output.dir", config.output.dir, folder)}
+    )
+    return config.model_copy(update={"output": output})
+
+
+def _fill_empty_sections(values: dict[str, Any], section: type[BaseModel]) -> None:
+    """Read ``cache:`` with every setting below it commented out as a section of defaults."""
+    for name, field in section.model_fields.items():
+        inner = section_of(field)
+        if inner is None or name not in values:
+            continue
+        if values[name] is None:
+            values[name] = {}
+        if isinstance(values[name], dict):
+            _fill_empty_sections(values[name], inner)
+
+
+def _anchor_paths(values: dict[str, Any], folder: Path) -> None:
+    """Make the paths in raw values absolute; what is not text is left for validation."""
+    for setting in PATH_SETTINGS:
+        *sections, name = setting.split(".")
+        target: Any = values
+        for section in sections:
+            target = target.get(section) if isinstance(target, dict) else None
+        if isinstance(target, dict) and name in target:
+            target[name] = _anchor_value(setting, target[name], folder)
+
+
+def _anchor_value(setting: str, value: Any, folder: Path) -> Any:
+    if isinstance(value, list):
+        return [_anchor_value(setting, item, folder) for item in value]
+    return anchored(setting, value, folder) if isinstance(value, str) else value
+
+
+def anchored(setting: str, value: str, folder: Path) -> str:
+    """Make one path absolute.
+
+    Args:
+        setting: YAML path of the setting that holds it.
+        value: The path, or a word that the setting knows, or a hub id for ``base.path``.
+        folder: What a relative path is relative to.
+
+    Returns:
+        The absolute path; words and hub ids as they are. A folder that exists wins over a hub id.
+    """
+    if value in _NO_PATH.get(setting, ()):
+        return value
+    path = folder / Path(value).expanduser()
+    if setting == "base.path" and _HUB_ID.fullmatch(value) and not path.exists():
+        return value
+    return str(path)

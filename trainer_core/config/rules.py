@@ -1,0 +1,212 @@
+"""Settings that contradict each other.
+
+A setting that would have no effect is a contradiction too: whoever wrote it expects something.
+Facts that need files or the base model are checked where these are opened.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ..errors import ConfigError
+from .adapter import AdapterConfig
+from .problems import Problem, raise_problems
+from .run import CONFIG_VERSION, RunConfig
+
+_RESERVED_NAMES = {"con", "prn", "aux", "nul"} | {
+    f"{port}{number}" for port in ("com", "lpt") for number in range(1, 10)
+}
+
+
+def check_config(config: RunConfig, source: str = "the settings") -> None:
+    """Refuse settings that contradict each other.
+
+    Args:
+        config: Settings that are valid each for itself.
+        source: What the error calls them, such as the run file's path.
+
+    Raises:
+        ConfigError: Naming every contradiction.
+    """
+    raise_problems(source, contradictions(config))
+
+
+def contradictions(config: RunConfig) -> list[Problem]:
+    """Everything in the settings that contradicts something else, in the run file's order."""
+    return [
+        *_dataset_problems(config),
+        *_adapter_problems(config.adapter),
+        *_training_problems(config),
+        *_preview_problems(config),
+        *_output_problems(config),
+    ]
+
+
+def refuse_newer_version(version: object, source: str) -> None:
+    """Refuse a run file that a newer trainer wrote, before its new settings look like typos.
+
+    Raises:
+        ConfigError: When the version is a number above ours.
+    """
+    if isinstance(version, int) and version > CONFIG_VERSION:
+        raise ConfigError(
+            f"{source}: config_version is {version}",
+            f"at most {CONFIG_VERSION}",
+            "Update the trainer, or write the file again with `adapter-trainer template`.",
+        )
+
+
+def _dataset_problems(config: RunConfig) -> Iterator[Problem]:
+    if config.base.variant == "generate":
+        if config.dataset.layout == "paired":
+            yield Problem(
+                "base.variant is generate and dataset.layout is paired",
+                "control pictures only for a base that edits",
+                "Set base.variant to edit or edit_plus, or use a flat dataset.",
+            )
+        if config.dataset.control_area is not None:
+            yield Problem(
+                "dataset.control_area is set and base.variant is generate",
+                "control settings only for a base that edits",
+                "Leave dataset.control_area out, or set base.variant to edit or edit_plus.",
+            )
+
+
+def _adapter_problems(adapter: AdapterConfig) -> Iterator[Problem]:
+    if adapter.kind != "lokr":
+        defaults = AdapterConfig()
+        for name in ("factor", "full_matrix", "decompose_both"):
+            if getattr(adapter, name) != getattr(defaults, name):
+                yield Problem(
+                    f"adapter.{name} is set and adapter.kind is {adapter.kind}",
+                    f"adapter.{name} only with kind lokr",
+                    f"Leave adapter.{name} out, or set adapter.kind to lokr.",
+                )
+    for path, pattern in _patterns(adapter):
+        mistake = _pattern_mistake(pattern)
+        if mistake:
+            yield Problem(
+                f"{path} has {pattern!r}, which is not a regular expression ({mistake})",
+                "a regular expression on layer names",
+                "Mend the pattern; a literal dot is written \\. and a star stands behind a dot.",
+            )
+    for pattern, rank in adapter.rank_pattern.items():
+        if rank < 1:
+            yield Problem(
+                f"adapter.rank_pattern gives {pattern!r} the rank {rank}",
+                "ranks of at least 1",
+                "Raise the rank, or name the layer in adapter.exclude.",
+            )
+    for pattern, alpha in adapter.alpha_pattern.items():
+        if alpha <= 0:
+            yield Problem(
+                f"adapter.alpha_pattern gives {pattern!r} the alpha {alpha}",
+                "alphas above 0",
+                "Leave the layer out of adapter.alpha_pattern for alpha = rank.",
+            )
+
+
+def _patterns(adapter: AdapterConfig) -> Iterator[tuple[str, str]]:
+    targets = [] if isinstance(adapter.targets, str) else adapter.targets
+    for name, patterns in (
+        ("targets", targets),
+        ("include", adapter.include),
+        ("exclude", adapter.exclude),
+        ("rank_pattern", adapter.rank_pattern),
+        ("alpha_pattern", adapter.alpha_pattern),
+    ):
+        for pattern in patterns:
+            yield f"adapter.{name}", pattern
+
+
+def _pattern_mistake(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        return str(error)
+    return ""
+
+
+def _training_problems(config: RunConfig) -> Iterator[Problem]:
+    training, schedule, sigma = config.training, config.training.schedule, config.training.sigma
+    if schedule.warmup_steps > training.steps:
+        yield Problem(
+            f"training.schedule.warmup_steps is {schedule.warmup_steps} and training.steps is "
+            f"{training.steps}",
+            "a warm-up no longer than the run",
+            "Lower training.schedule.warmup_steps, or raise training.steps.",
+        )
+    if schedule.name != "cosine" and schedule.min_ratio != 0.0:
+        yield Problem(
+            f"training.schedule.min_ratio is set and training.schedule.name is {schedule.name}",
+            "min_ratio only with a cosine schedule",
+            "Leave training.schedule.min_ratio out, or set training.schedule.name to cosine.",
+        )
+    if sigma.min >= sigma.max:
+        yield Problem(
+            f"training.sigma.min is {sigma.min} and training.sigma.max is {sigma.max}",
+            "training.sigma.min below training.sigma.max",
+            "Lower training.sigma.min, or raise training.sigma.max.",
+        )
+    if sigma.density != "shifted" and sigma.shift is not None:
+        yield Problem(
+            f"training.sigma.shift is set and training.sigma.density is {sigma.density}",
+            "a shift only with density shifted",
+            "Leave training.sigma.shift out, or set training.sigma.density to shifted.",
+        )
+    if sigma.density == "uniform" and (sigma.mean, sigma.std) != (0.0, 1.0):
+        yield Problem(
+            "training.sigma.mean or training.sigma.std is set and training.sigma.density is "
+            "uniform",
+            "mean and std only with density logit_normal or shifted",
+            "Leave them out, or change training.sigma.density.",
+        )
+
+
+def _preview_problems(config: RunConfig) -> Iterator[Problem]:
+    preview, variant = config.preview, config.base.variant
+    if preview.every > 0 and not preview.prompts:
+        yield Problem(
+            f"preview.every is {preview.every} and preview.prompts is empty",
+            "at least one prompt to draw",
+            "Add texts to preview.prompts, or set preview.every to 0.",
+        )
+    if preview.controls and len(preview.controls) != len(preview.prompts):
+        yield Problem(
+            f"preview.controls has {len(preview.controls)} entries and preview.prompts has "
+            f"{len(preview.prompts)}",
+            "one list of control pictures for each prompt",
+            "Give preview.controls as many lists as preview.prompts has texts.",
+        )
+    counts = [len(pictures) for pictures in preview.controls] or [0] * len(preview.prompts)
+    allowed = {
+        "generate": (lambda count: count == 0, "no control pictures"),
+        "edit": (lambda count: count == 1, "one control picture for each prompt"),
+        "edit_plus": (lambda count: count >= 1, "control pictures for each prompt"),
+        "auto": (lambda count: True, ""),
+    }
+    fits, expected = allowed[variant]
+    if preview.prompts and not all(fits(count) for count in counts):
+        yield Problem(
+            f"base.variant is {variant} and preview.controls has {counts} pictures for the prompts",
+            expected,
+            "Change preview.controls, or base.variant.",
+        )
+
+
+def _output_problems(config: RunConfig) -> Iterator[Problem]:
+    name, layouts = config.output.name, config.output.layouts
+    # Windows takes 'con.txt' for the device 'con' and drops dots and spaces at the end.
+    if name.split(".")[0].strip().lower() in _RESERVED_NAMES or name[-1] in ". ":
+        yield Problem(
+            f"output.name is {name!r}, which Windows cannot use as a name",
+            "a name that is no device (CON, NUL, COM1, ...) and does not end with a dot or space",
+            "Choose another output.name.",
+        )
+    if not layouts or len(set(layouts)) != len(layouts):
+        yield Problem(
+            f"output.layouts is {layouts}",
+            "at least one layout, each once",
+            "Set output.layouts to [comfyui], [diffusers] or [comfyui, diffusers].",
+        )

@@ -1,0 +1,102 @@
+"""Settings of the training loop: length, batch, optimizer, schedule, sigma."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from .section import Section, setting
+
+
+class OptimizerSection(Section):
+    """How gradients become updates."""
+
+    name: Literal["adamw"] = setting("adamw", "The optimizer.")
+    learning_rate: float = setting(1e-4, "Highest learning rate of the run.", gt=0.0, le=10.0)
+    beta1: float = setting(0.9, "Decay of the mean gradient.", advanced=True, ge=0.0, lt=1.0)
+    beta2: float = setting(
+        0.999, "Decay of the mean squared gradient.", advanced=True, ge=0.0, lt=1.0
+    )
+    eps: float = setting(1e-8, "Added to the denominator.", advanced=True, gt=0.0, le=1.0)
+    weight_decay: float = setting(
+        0.01, "Decoupled decay of the adapter's weights.", advanced=True, ge=0.0, le=1.0
+    )
+
+
+class ScheduleSection(Section):
+    """How the learning rate changes over the run."""
+
+    name: Literal["constant", "cosine"] = setting(
+        "constant", "'constant', or 'cosine' down to min_ratio at the last step."
+    )
+    warmup_steps: int = setting(0, "Steps of linear rise from 0 at the start.", ge=0)
+    min_ratio: float = setting(
+        0.0, "cosine: last learning rate over the highest.", advanced=True, ge=0.0, le=1.0
+    )
+
+
+class SigmaSection(Section):
+    """Which noise levels are trained; 1 is pure noise."""
+
+    density: Literal["logit_normal", "uniform", "shifted"] = setting(
+        "logit_normal",
+        "'logit_normal': mostly middle noise. 'uniform': all alike. 'shifted': logit_normal moved "
+        "towards noise by 'shift'.",
+    )
+    mean: float = setting(
+        0.0, "logit_normal, shifted: mean of the logit.", advanced=True, ge=-5, le=5
+    )
+    std: float = setting(
+        1.0, "logit_normal, shifted: standard deviation of the logit.", advanced=True, gt=0, le=5
+    )
+    shift: float | None = setting(
+        None,
+        "shifted: sigma' = shift * sigma / (1 + (shift - 1) * sigma). Unset: the shift that the "
+        "base's scheduler uses at the picture's size.",
+        advanced=True,
+        gt=0.0,
+        le=100.0,
+    )
+    min: float = setting(0.0, "Smallest sigma.", advanced=True, ge=0.0, lt=1.0)
+    max: float = setting(1.0, "Largest sigma.", advanced=True, gt=0.0, le=1.0)
+
+
+class TrainingSection(Section):
+    """Length and shape of the run."""
+
+    steps: int = setting(1000, "Optimizer steps.", ge=1, le=10_000_000)
+    batch_size: int = setting(1, "Samples per micro-batch.", ge=1, le=4096)
+    gradient_accumulation_steps: int = setting(
+        1,
+        "Micro-batches per optimizer step, over all processes together: the same run file trains "
+        "the same on any number of processes.",
+        ge=1,
+        le=4096,
+    )
+    max_grad_norm: float = setting(
+        1.0, "Gradients are scaled down to this norm; 0 leaves them as they are.", ge=0.0
+    )
+    precision: Literal["auto", "bf16", "fp32"] = setting(
+        "auto",
+        "Precision of the base and of all computing; the adapter's weights are always fp32. "
+        "'auto': bf16 on a GPU that has it, fp32 on a CPU.",
+    )
+    guidance: float = setting(
+        1.0,
+        "Guidance value that guidance-distilled bases (FLUX dev) are told while they train.",
+        advanced=True,
+        ge=0.0,
+        le=100.0,
+    )
+    checkpoint_every: int = setting(250, "Steps between checkpoints; 0 saves only the end.", ge=0)
+    keep_checkpoints: int = setting(3, "How many checkpoints stay on disk.", ge=1, le=10000)
+    optimizer: OptimizerSection = Field(
+        default_factory=OptimizerSection, description="How gradients become updates."
+    )
+    schedule: ScheduleSection = Field(
+        default_factory=ScheduleSection, description="How the learning rate changes."
+    )
+    sigma: SigmaSection = Field(
+        default_factory=SigmaSection, description="Which noise levels are trained."
+    )

@@ -1,0 +1,264 @@
+"""Encode every picture and caption once and keep the result by content.
+
+The name of a cached file is a hash of all that its content depends on: the picture's bytes, the
+size, the encoders, the caption. So nothing is ever stale, a changed caption costs one text
+encoding, and several datasets and processes may share a folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ..config import DatasetSection
+from ..errors import DatasetError
+from ..types import Bucket, Conditioning, PlannedSample
+from .buckets import Plan
+from .cached import CachedDataset, CachedItem
+from .entries import Entry, is_sound, make_entry, remove_abandoned, write_entry
+from .hashes import ContentHashes
+from .image import fit_to_bucket, open_picture, resize_exact, to_pixels
+
+__all__ = ["CachedDataset", "Encoders", "build_cache"]
+
+
+class Encoders(Protocol):
+    """What turns pictures and captions into what the denoiser reads."""
+
+    def encode_image(self, pixels: Tensor) -> Tensor:
+        """Encode pixels `[1, 3, H, W]` in [-1, 1] to normalised latents `[1, C, h, w]`."""
+        ...
+
+    def encode_text(self, caption: str, controls: Sequence[Image.Image]) -> Conditioning:
+        """Encode a caption, and what the text encoder sees of the control pictures."""
+        ...
+
+
+def _ignore(done: int, total: int) -> None:
+    """Tell nobody."""
+
+
+@torch.no_grad()
+def build_cache(
+    plan: Plan,
+    folder: Path,
+    identity: str,
+    open_encoders: Callable[[], Encoders],
+    settings: DatasetSection,
+    notify: Callable[[int, int], None] = _ignore,
+    verify: bool = False,
+) -> CachedDataset:
+    """Encode what is missing and describe the whole.
+
+    Every file is written as soon as it is encoded: an interrupted build goes on where it stopped.
+
+    Args:
+        plan: Samples with their sizes.
+        folder: The cache folder; made when something has to be written.
+        identity: Names the encoders and their settings, such as the text length.
+        open_encoders: Loads the encoders; called at most once, and only if something is missing.
+        settings: Policies, and how control pictures are sized.
+        notify: Called with files done and files missing at the start, before anything is encoded,
+            and after each file. An exception that it raises stops the build.
+        verify: Whether to read every cached file and every picture again instead of believing
+            headers and file stamps.
+
+    Returns:
+        The encoded dataset, in the order of the plan.
+
+    Raises:
+        DatasetError: When a picture cannot be read or does not encode to finite numbers, or when
+            no sample is left.
+        StorageError: When the cache cannot be written.
+    """
+    for kind in ("latents", "text"):
+        remove_abandoned(folder / kind)
+    builder = _Builder(folder, identity, open_encoders, settings, notify, verify)
+    recipes = [recipe for planned in plan.samples if (recipe := builder.describe(planned))]
+    builder.find_missing(recipes)
+    builder.hashes.save()
+    items = [recipe.item for recipe in recipes if builder.complete(recipe)]
+    if not items:
+        raise DatasetError(
+            f"no sample is left ({'; '.join(builder.problems[:5]) or 'the plan is empty'})",
+            "at least one picture that can be encoded",
+            "Mend the pictures named here.",
+        )
+    return CachedDataset(items, builder.encoded, builder.reused, builder.problems)
+
+
+@dataclass(frozen=True, slots=True)
+class _Picture:
+    """A picture file at a size; `exact` resizes without keeping the aspect ratio."""
+
+    path: Path
+    bucket: Bucket
+    exact: bool
+
+    def sized(self, animated: str) -> Image.Image:
+        image = open_picture(self.path, animated)
+        if self.exact:
+            return resize_exact(image, self.bucket.width, self.bucket.height)
+        return fit_to_bucket(image, self.bucket)
+
+    def parts(self, content: str) -> tuple[str | int, ...]:
+        way = "exact" if self.exact else "cover"
+        return content, self.bucket.width, self.bucket.height, way
+
+
+@dataclass(frozen=True, slots=True)
+class _Recipe:
+    """How the entries of one sample are made."""
+
+    item: CachedItem
+    caption: str
+    picture: _Picture
+    controls: tuple[_Picture, ...]
+
+    def entries(self) -> tuple[Entry, ...]:
+        item = self.item
+        return (item.latents, *item.controls, item.text, item.empty_text)
+
+
+@dataclass(slots=True)
+class _Builder:
+    folder: Path
+    identity: str
+    open_encoders: Callable[[], Encoders]
+    settings: DatasetSection
+    notify: Callable[[int, int], None]
+    verify: bool
+    encoded: int = 0
+    reused: int = 0
+    problems: list[str] = field(default_factory=list)
+    hashes: ContentHashes = field(init=False)
+    _missing: set[str] = field(default_factory=set)
+    _total: int = 0
+    _encoders: Encoders | None = None
+
+    def __post_init__(self) -> None:
+        self.hashes = ContentHashes(self.folder, trust=not self.verify)
+
+    def describe(self, planned: PlannedSample) -> _Recipe | None:
+        sample = planned.sample
+        exact = self.settings.control_area is not None
+        picture = _Picture(sample.image, planned.bucket, exact=False)
+        controls = tuple(
+            _Picture(path, bucket, exact)
+            for path, bucket in zip(sample.controls, planned.control_buckets, strict=True)
+        )
+        try:
+            described = [each.parts(self.hashes.of(each.path)) for each in (picture, *controls)]
+        except DatasetError as error:
+            self._leave_out(sample.name, error)
+            return None
+        seen = tuple(part for parts in described[1:] for part in parts)
+        item = CachedItem(
+            name=sample.name,
+            bucket=planned.bucket,
+            control_buckets=planned.control_buckets,
+            latents=self._entry("latents", *described[0]),
+            controls=tuple(self._entry("latents", *parts) for parts in described[1:]),
+            text=self._entry("text", sample.caption, *seen),
+            empty_text=self._entry("text", "", *seen),
+        )
+        return _Recipe(item, sample.caption, picture, controls)
+
+    def find_missing(self, recipes: Sequence[_Recipe]) -> None:
+        entries = {entry.key: entry for recipe in recipes for entry in recipe.entries()}
+        self._missing = {
+            key for key, entry in entries.items() if not is_sound(entry, thorough=self.verify)
+        }
+        self._total = len(self._missing)
+        self.reused = len(entries) - self._total
+        if self._missing:
+            self.notify(0, self._total)
+
+    def complete(self, recipe: _Recipe) -> bool:
+        """Encode what a sample lacks; False when it has to be left out."""
+        item = recipe.item
+        text_missing = any(entry.key in self._missing for entry in (item.text, item.empty_text))
+        wanted = [
+            picture
+            for picture, entry in zip(
+                (recipe.picture, *recipe.controls), (item.latents, *item.controls), strict=True
+            )
+            if entry.key in self._missing or (text_missing and picture in recipe.controls)
+        ]
+        try:
+            images = {picture: self._decode(picture) for picture in wanted}
+        except DatasetError as error:
+            self._leave_out(item.name, error)
+            return False
+        self._encode_pictures(recipe, images)
+        seen = [images[control] for control in recipe.controls] if text_missing else []
+        for entry, caption in ((item.text, recipe.caption), (item.empty_text, "")):
+            self._supply(
+                entry,
+                lambda caption=caption: self._open().encode_text(caption, seen),
+                f"the caption of {item.name}",
+            )
+        return True
+
+    def _encode_pictures(self, recipe: _Recipe, images: Mapping[_Picture, Image.Image]) -> None:
+        entries = (recipe.item.latents, *recipe.item.controls)
+        for entry, picture in zip(entries, (recipe.picture, *recipe.controls), strict=True):
+            self._supply(
+                entry,
+                lambda picture=picture: {"latents": self._latents(images[picture])},
+                str(picture.path),
+            )
+
+    def _supply(self, entry: Entry, encode: Callable[[], Conditioning], what: str) -> None:
+        if entry.key not in self._missing:
+            return
+        # Another process may build the same cache and have come first.
+        if is_sound(entry, thorough=self.verify):
+            self.reused += 1
+        else:
+            tensors = encode()
+            _require_finite(tensors, what)
+            write_entry(entry, tensors)
+            self.encoded += 1
+        self._missing.discard(entry.key)
+        self.notify(self._total - len(self._missing), self._total)
+
+    def _latents(self, image: Image.Image) -> Tensor:
+        latents = self._open().encode_image(to_pixels(image).unsqueeze(0))
+        if latents.ndim != 4 or latents.shape[0] != 1:
+            raise ValueError(f"encode_image gave shape {list(latents.shape)}, not [1, C, h, w]")
+        return latents[0]
+
+    def _decode(self, picture: _Picture) -> Image.Image:
+        image = picture.sized(self.settings.animated)
+        self.hashes.check_unchanged(picture.path)
+        return image
+
+    def _open(self) -> Encoders:
+        if self._encoders is None:
+            self._encoders = self.open_encoders()
+        return self._encoders
+
+    def _leave_out(self, name: str, error: DatasetError) -> None:
+        if self.settings.unreadable == "error":
+            raise error
+        self.problems.append(f"left out: {name}, because {error.found}")
+
+    def _entry(self, kind: str, *parts: str | int) -> Entry:
+        return make_entry(self.folder, kind, self.identity, *parts)
+
+
+def _require_finite(tensors: Conditioning, what: str) -> None:
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise DatasetError(
+                f"{what} does not encode to finite numbers ({name})",
+                "finite latents and text embeddings",
+                "Encode in a wider precision with training.precision=fp32, or remove the sample.",
+            )

@@ -1,0 +1,148 @@
+"""The encoded dataset, read from the cache."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..types import Bucket, CachedSample
+from .entries import Entry, read_entry
+
+_MEMORY_BYTES = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class CachedItem:
+    """Where the parts of one sample are kept.
+
+    Attributes:
+        name: As in `Sample`.
+        bucket: Size in pixels.
+        control_buckets: Sizes of the control pictures.
+        latents: Entry of the picture.
+        controls: Entries of the control pictures.
+        text: Entry of the caption.
+        empty_text: Entry of the empty caption.
+    """
+
+    name: str
+    bucket: Bucket
+    control_buckets: tuple[Bucket, ...]
+    latents: Entry
+    controls: tuple[Entry, ...]
+    text: Entry
+    empty_text: Entry
+
+
+class CachedDataset:
+    """All samples, encoded; read from disk when asked for and kept in memory for a while.
+
+    Safe to read from several threads.
+
+    Args:
+        items: One per sample.
+        encoded: Number of files that were encoded to make it.
+        reused: Number of files that were there already.
+        problems: What was left out while encoding, in words.
+        memory_bytes: How much may be kept in memory.
+    """
+
+    def __init__(
+        self,
+        items: Sequence[CachedItem],
+        encoded: int = 0,
+        reused: int = 0,
+        problems: Sequence[str] = (),
+        memory_bytes: int = _MEMORY_BYTES,
+    ) -> None:
+        self._items = tuple(items)
+        self.encoded = encoded
+        self.reused = reused
+        self.problems = tuple(problems)
+        self._memory = _Memory(memory_bytes)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @property
+    def identity(self) -> str:
+        """Hash of all that is trained: pictures, captions, sizes, encoders, and their order."""
+        keys = [
+            entry.key
+            for item in self._items
+            for entry in (item.latents, *item.controls, item.text, item.empty_text)
+        ]
+        return hashlib.sha256("\n".join(keys).encode()).hexdigest()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The samples' names."""
+        return tuple(item.name for item in self._items)
+
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """The samples' sizes in pixels."""
+        return tuple(item.bucket for item in self._items)
+
+    @property
+    def control_buckets(self) -> tuple[tuple[Bucket, ...], ...]:
+        """The sizes of each sample's control pictures; what may share a batch agrees in them."""
+        return tuple(item.control_buckets for item in self._items)
+
+    def load(self, index: int) -> CachedSample:
+        """Read one sample.
+
+        Args:
+            index: 0 to `len` - 1.
+
+        Returns:
+            Its tensors in float32 on the CPU. They are shared with later calls: not to be changed
+            in place.
+
+        Raises:
+            StorageError: When a file was damaged or removed since the cache was built.
+        """
+        item = self._items[index]
+        return CachedSample(
+            name=item.name,
+            bucket=item.bucket,
+            latents=self._memory.read(item.latents)["latents"],
+            controls=tuple(self._memory.read(entry)["latents"] for entry in item.controls),
+            conditioning=self._memory.read(item.text),
+            empty_conditioning=self._memory.read(item.empty_text),
+        )
+
+
+class _Memory:
+    """Entries that were read last, up to a number of bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._size = 0
+        self._kept: OrderedDict[str, dict[str, Tensor]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(self, entry: Entry) -> dict[str, Tensor]:
+        with self._lock:
+            kept = self._kept.get(entry.key)
+            if kept is not None:
+                self._kept.move_to_end(entry.key)
+                return dict(kept)
+        tensors = read_entry(entry)
+        with self._lock:
+            if entry.key not in self._kept:
+                self._kept[entry.key] = tensors
+                self._size += _bytes(tensors)
+            while self._size > self._limit and self._kept:
+                _, oldest = self._kept.popitem(last=False)
+                self._size -= _bytes(oldest)
+        return dict(tensors)
+
+
+def _bytes(tensors: dict[str, Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())

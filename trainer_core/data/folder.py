@@ -1,0 +1,229 @@
+"""From a dataset folder to samples.
+
+Two layouts. Flat: pictures, each beside a text file of the same name, in any sub-folder. Paired:
+``training_images/`` as in the flat layout, and ``control_images/`` with pictures of the same names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..config import DatasetSection
+from ..errors import DatasetError
+from ..types import Sample
+from .captions import read_caption, with_trigger
+from .findings import Findings
+from .image import PictureFacts, picture_facts
+from .listing import Listing, list_folder, shown_name, stem_key
+from .pairing import ControlName, control_in_folder, marked_control, numbering_problem
+
+TRAINING_FOLDER = "training_images"
+CONTROL_FOLDER = "control_images"
+
+_Controls = dict[str, list[tuple[ControlName, Path]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What a dataset folder holds.
+
+    Attributes:
+        samples: Sorted by name.
+        problems: What the policies left out, and what may be a mistake, in words.
+    """
+
+    samples: tuple[Sample, ...]
+    problems: tuple[str, ...]
+
+
+def scan(settings: DatasetSection) -> Scan:
+    """Read a dataset folder: names, headers and captions; no pixel is decoded.
+
+    Args:
+        settings: Where the folder is, its layout, and what to do about mistakes.
+
+    Returns:
+        The samples and what was left out.
+
+    Raises:
+        DatasetError: When the folder is missing or empty, a policy says to stop, or nothing is
+            left to train.
+    """
+    root = _root(settings)
+    findings = Findings(settings)
+    paired = _is_paired(root, settings)
+    listing = list_folder(root / TRAINING_FOLDER if paired else root, settings.caption_extension)
+    if paired:
+        targets = listing.pictures
+        controls = _controls_in_folder(root, listing, findings)
+    else:
+        targets, controls = _controls_beside(listing, findings)
+    _note_listing(listing, findings)
+    reader = _Reader(root, settings, findings, listing, controls, paired or bool(controls))
+    samples = [sample for path in targets if (sample := reader.sample(path)) is not None]
+    _find_lonely_captions(listing, findings)
+    findings.raise_errors()
+    if not samples:
+        raise _nothing_left(listing.folder, findings)
+    return Scan(tuple(samples), tuple(findings.problems))
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    root: Path
+    settings: DatasetSection
+    findings: Findings
+    listing: Listing
+    controls: _Controls
+    expects_controls: bool
+
+    def sample(self, path: Path) -> Sample | None:
+        name = shown_name(path, self.root)
+        controls = self._controls_of(path, name)
+        facts = self._facts(path)
+        usable = [self._facts(control) is not None for control in controls or ()]
+        caption = self._caption(path, name)
+        if facts is None or controls is None or caption is None:
+            return None
+        if not all(usable):
+            self.findings.problems.append(f"left out: {name}, because of its control picture")
+            return None
+        return Sample(name, path, caption, facts.width, facts.height, controls)
+
+    def _controls_of(self, path: Path, name: str) -> tuple[Path, ...] | None:
+        found = self.controls.get(self.listing.key(path), [])
+        if not found:
+            if not self.expects_controls:
+                return ()
+            self.findings.add("missing_control", f"{name} has no control picture")
+            return None
+        problem = numbering_problem([control.number for control, _ in found])
+        if problem is not None:
+            files = ", ".join(shown_name(control, self.root) for _, control in found)
+            self.findings.add("missing_control", f"{name}: {problem} ({files})")
+            return None
+        order = sorted(found, key=lambda item: -1 if item[0].number is None else item[0].number)
+        return tuple(control for _, control in order)
+
+    def _facts(self, path: Path) -> PictureFacts | None:
+        try:
+            facts = picture_facts(path)
+        except DatasetError as error:
+            self.findings.add("unreadable", error.found)
+            return None
+        if facts.animated and self.settings.animated != "first_frame":
+            self.findings.add("animated", f"{shown_name(path, self.root)} has several frames")
+            return None
+        return facts
+
+    def _caption(self, path: Path, name: str) -> str | None:
+        file = self.listing.captions.get(self.listing.key(path))
+        text = read_caption(file) if file is not None else ""
+        if not text and self.settings.missing_caption != "empty":
+            what = "has no caption file" if file is None else "has an empty caption file"
+            self.findings.add("missing_caption", f"{name} {what}")
+            return None
+        return with_trigger(self.settings.trigger_word, text)
+
+
+def _root(settings: DatasetSection) -> Path:
+    expected = "a folder with pictures and captions"
+    remedy = "Set dataset.path to the folder of your training pictures."
+    if not settings.path.strip():
+        raise DatasetError("dataset.path is empty", expected, remedy)
+    root = Path(settings.path).expanduser()
+    if root.is_dir():
+        return root
+    what = "is a file" if root.is_file() else "does not exist"
+    raise DatasetError(f"dataset.path: {root} {what}", expected, remedy)
+
+
+def _is_paired(root: Path, settings: DatasetSection) -> bool:
+    has_training = (root / TRAINING_FOLDER).is_dir()
+    has_control = (root / CONTROL_FOLDER).is_dir()
+    if settings.layout == "flat" or (settings.layout == "auto" and not has_training | has_control):
+        return False
+    if has_training and has_control:
+        return True
+    missing = CONTROL_FOLDER if has_training else TRAINING_FOLDER
+    raise DatasetError(
+        f"dataset.path: {root} has no folder {missing}",
+        f"the folders {TRAINING_FOLDER} and {CONTROL_FOLDER} (paired layout)",
+        f"Add {missing}, or set dataset.layout: flat for pictures without control pictures.",
+    )
+
+
+def _controls_in_folder(root: Path, targets: Listing, findings: Findings) -> _Controls:
+    listing = list_folder(root / CONTROL_FOLDER, findings.settings.caption_extension)
+    stems = {targets.key(path) for path in targets.pictures}
+    known = stems | set(targets.captions) | {targets.key(path) for path in targets.foreign}
+    controls: _Controls = {}
+    for path in listing.pictures:
+        control = control_in_folder(listing.key(path), stems)
+        if control is not None:
+            controls.setdefault(control.target, []).append((control, path))
+        elif control_in_folder(listing.key(path), known) is None:
+            name = shown_name(path, root)
+            findings.add("missing_control", f"{name} has no training picture")
+    for path in listing.foreign:
+        findings.add("unreadable", f"{shown_name(path, root)} is of a type that is not read")
+    return controls
+
+
+def _controls_beside(listing: Listing, findings: Findings) -> tuple[list[Path], _Controls]:
+    """Part pictures from the control pictures that lie beside them.
+
+    A picture with a caption of its own is a training picture, whatever its name.
+    """
+    captioned = set(listing.captions)
+    marked = {
+        path: control
+        for path in listing.pictures
+        if (key := listing.key(path)) not in captioned
+        and (control := marked_control(key)) is not None
+    }
+    targets = [path for path in listing.pictures if path not in marked]
+    stems = {listing.key(path) for path in targets}
+    controls: _Controls = {}
+    for path, control in marked.items():
+        if control.target in stems:
+            controls.setdefault(control.target, []).append((control, path))
+        else:
+            name = shown_name(path, listing.folder)
+            findings.add("missing_control", f"{name} has no training picture")
+    return targets, controls
+
+
+def _note_listing(listing: Listing, findings: Findings) -> None:
+    for path in listing.foreign:
+        name = shown_name(path, listing.folder)
+        findings.add("unreadable", f"{name} is of a type that is not read")
+    for path in listing.linked_twice:
+        name = shown_name(path, listing.folder)
+        findings.problems.append(f"left out: {name} links to a folder that was read already")
+    stems: dict[str, Path] = {}
+    for path in listing.pictures:
+        first = stems.setdefault(listing.key(path), path)
+        if first != path:
+            names = [shown_name(item, listing.folder) for item in (first, path)]
+            findings.problems.append(f"{names[0]} and {names[1]} share one caption")
+
+
+def _find_lonely_captions(listing: Listing, findings: Findings) -> None:
+    stems = {stem_key(path, listing.folder) for path in (*listing.pictures, *listing.foreign)}
+    for key, path in sorted(listing.captions.items()):
+        if key not in stems:
+            name = shown_name(path, listing.folder)
+            findings.add("missing_image", f"{name} has no picture of the same name")
+
+
+def _nothing_left(folder: Path, findings: Findings) -> DatasetError:
+    if findings.problems:
+        shown = "; ".join(findings.problems[:5])
+        found = f"dataset.path: no sample is left in {folder} ({shown})"
+        remedy = "Mend what was left out, or change the policies of the dataset section."
+    else:
+        found = f"dataset.path: there are no pictures in {folder}"
+        remedy = "Put png, jpg, jpeg, webp or bmp files with captions there, or set dataset.path."
+    return DatasetError(found, "at least one picture with its caption", remedy)

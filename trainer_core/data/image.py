@@ -1,0 +1,289 @@
+"""Pictures as they should be seen: upright, RGB, eight bits, whole.
+
+Whatever a file holds (palette, CMYK, 16 bits, transparency, an EXIF rotation, several frames) is
+turned into one plain RGB picture, or refused with a message that names the file.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import ExifTags, Image, ImageFile
+from torch import Tensor
+
+from ..errors import DatasetError
+from ..types import Bucket
+
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
+"""What is looked for in a file, whatever its name says; fewer decoders are fewer surprises."""
+
+MAX_PIXELS = 178_956_970
+"""Larger pictures are taken for decompression bombs; twice Pillow's own threshold of warning."""
+
+_WHITE = (255, 255, 255, 255)
+_READABLE = "a whole PNG, JPEG, WebP or BMP picture"
+_REPLACE = "Save the picture again with an image editor, or set dataset.unreadable: skip."
+
+# Pillow's decoders raise whatever the broken bytes lead them into.
+_BROKEN = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    RuntimeError,
+    EOFError,
+    struct.error,
+    zlib.error,
+)
+
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PictureFacts:
+    """What a picture file's header says.
+
+    Attributes:
+        width: Upright width in pixels.
+        height: Upright height in pixels.
+        animated: Whether it has several frames that are shown one after the other.
+    """
+
+    width: int
+    height: int
+    animated: bool
+
+
+def picture_facts(path: Path) -> PictureFacts:
+    """Read a picture's header; no pixel is decoded.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Upright size and whether it is animated.
+
+    Raises:
+        DatasetError: When the file is not a readable picture or is implausibly large.
+    """
+    with _opened(path) as image:
+        width, height = image.size
+        if _orientation(image, path) >= 5:
+            width, height = height, width
+        return PictureFacts(width, height, _is_animated(image))
+
+
+def picture_size(path: Path) -> tuple[int, int]:
+    """Read a picture's upright width and height in pixels without decoding it.
+
+    Raises:
+        DatasetError: As `picture_facts`.
+    """
+    facts = picture_facts(path)
+    return facts.width, facts.height
+
+
+def open_picture(path: Path, animated: str = "error") -> Image.Image:
+    """Decode a picture.
+
+    Transparent parts are laid on white; 16-bit greys are scaled to eight bits.
+
+    Args:
+        path: The file.
+        animated: With ``first_frame`` the first frame of an animated picture is taken; with any
+            other value such a picture is an error.
+
+    Returns:
+        An upright picture of mode RGB that carries no metadata.
+
+    Raises:
+        DatasetError: When the file is cut short, empty, not a picture, implausibly large, or
+            animated against the setting.
+    """
+    with _opened(path) as image:
+        if _is_animated(image) and animated != "first_frame":
+            raise animated_error(path)
+        orientation = _orientation(image, path)
+        image.load()
+        if ImageFile.LOAD_TRUNCATED_IMAGES and _is_cut_short(path, image.format):
+            # A host program may have told Pillow to fill the missing part with grey.
+            raise OSError("the file ends before the picture does")
+        upright = _to_rgb(image)
+        if orientation in _UPRIGHT:
+            upright = upright.transpose(_UPRIGHT[orientation])
+        # An orientation tag left behind would make a later reader turn the picture again.
+        upright.info = {}
+        return upright
+
+
+def fit_to_bucket(image: Image.Image, bucket: Bucket) -> Image.Image:
+    """Resize a picture until it covers the bucket, and cut off evenly what stands out.
+
+    Args:
+        image: Any RGB picture.
+        bucket: The size wanted, in pixels.
+
+    Returns:
+        A picture of exactly the bucket's size (LANCZOS).
+    """
+    width, height = image.size
+    scale = max(bucket.width / width, bucket.height / height)
+    if scale == 1.0:
+        # Cutting on whole pixels: half a pixel's shift would blur the picture.
+        left, top = (width - bucket.width) // 2, (height - bucket.height) // 2
+        return image.crop((left, top, left + bucket.width, top + bucket.height))
+    kept_width, kept_height = bucket.width / scale, bucket.height / scale
+    left, top = (width - kept_width) / 2, (height - kept_height) / 2
+    right, bottom = min(left + kept_width, width), min(top + kept_height, height)
+    box = (max(left, 0.0), max(top, 0.0), right, bottom)
+    return image.resize((bucket.width, bucket.height), Image.Resampling.LANCZOS, box=box)
+
+
+def resize_exact(image: Image.Image, width: int, height: int) -> Image.Image:
+    """Resize a picture to a size in pixels without keeping its aspect ratio (LANCZOS).
+
+    Source: the default mode of Diffusers' ``VaeImageProcessor.resize``.
+    """
+    return image.resize((width, height), Image.Resampling.LANCZOS)
+
+
+def to_pixels(image: Image.Image) -> Tensor:
+    """Turn an RGB picture into a tensor `[3, H, W]`, float32, in [-1, 1]."""
+    values = torch.from_numpy(np.array(image.convert("RGB"), dtype=np.uint8))
+    return values.permute(2, 0, 1).contiguous().float() / 255.0 * 2.0 - 1.0
+
+
+def from_pixels(pixels: Tensor) -> Image.Image:
+    """Turn a tensor `[3, H, W]` in [-1, 1] into an RGB picture; values outside are clamped."""
+    values = (pixels.detach().float().cpu() * 0.5 + 0.5).clamp(0, 1) * 255.0
+    return Image.fromarray(values.round().to(torch.uint8).permute(1, 2, 0).contiguous().numpy())
+
+
+def animated_error(path: Path) -> DatasetError:
+    """Explain that a picture has several frames."""
+    return DatasetError(
+        f"{path} has several frames",
+        "a picture with one frame",
+        "Save the frame you want as a picture of its own, or set dataset.animated: first_frame "
+        "or skip.",
+    )
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    try:
+        with path.open("rb") as file, Image.open(file, formats=FORMATS) as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise _too_large(path, f"{image.width} x {image.height} pixels")
+            yield image
+    except DatasetError:
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise _too_large(path, str(error)) from error
+    except _BROKEN as error:
+        raise DatasetError(_what_is_wrong(path, error), _READABLE, _REPLACE) from error
+
+
+def _too_large(path: Path, size: str) -> DatasetError:
+    return DatasetError(
+        f"{path} claims an implausible size ({size})",
+        f"at most {MAX_PIXELS} pixels",
+        "Make the picture smaller, or set dataset.unreadable: skip.",
+    )
+
+
+def _what_is_wrong(path: Path, error: BaseException) -> str:
+    if path.is_dir():
+        return f"{path} is a folder"
+    if not path.exists():
+        return f"{path} does not exist"
+    if path.stat().st_size == 0:
+        return f"{path} is empty (0 bytes)"
+    return f"{path} cannot be read as a picture ({error or type(error).__name__})"
+
+
+def _is_animated(image: Image.Image) -> bool:
+    # Phones keep previews or a gain map as further frames of a JPEG (MPO); that moves nothing.
+    return image.format != "MPO" and bool(getattr(image, "is_animated", False))
+
+
+def _orientation(image: Image.Image, path: Path) -> int:
+    """Read the EXIF or XMP orientation, 1 to 8; 1 where there is none or it makes no sense."""
+    try:
+        if image.format == "PNG" and not _png_metadata_follows(path):
+            # Pillow would decode the whole PNG to look for metadata behind the pixels.
+            exif = Image.Image.getexif(image)
+        else:
+            exif = image.getexif()
+        value = int(exif.get(ExifTags.Base.Orientation, 1))
+    except _BROKEN:
+        return 1
+    return value if 1 <= value <= 8 else 1
+
+
+def _png_metadata_follows(path: Path) -> bool:
+    pixels_seen = False
+    with path.open("rb") as file:
+        file.seek(8)
+        while len(head := file.read(8)) == 8:
+            length, kind = struct.unpack(">I4s", head)
+            if kind == b"IEND":
+                return False
+            pixels_seen = pixels_seen or kind == b"IDAT"
+            if pixels_seen and kind in {b"eXIf", b"iTXt", b"tEXt", b"zTXt"}:
+                return True
+            file.seek(length + 4, 1)
+    return False
+
+
+def _is_cut_short(path: Path, format_name: str | None) -> bool:
+    data = path.read_bytes()
+    if format_name == "PNG":
+        return b"IEND\xaeB`\x82" not in data
+    if format_name in {"JPEG", "MPO"}:
+        return b"\xff\xd9" not in data[-(1 << 16) :]
+    if format_name == "WEBP":
+        return len(data) < int.from_bytes(data[4:8], "little") + 8
+    if format_name == "BMP":
+        return len(data) < int.from_bytes(data[2:6], "little")
+    return False
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I"):
+        image = _sixteen_to_eight(image)
+    if image.mode in {"LA", "La", "PA", "RGBA", "RGBa"} or "transparency" in image.info:
+        image = image.convert("RGBA")
+        if image.getchannel("A").getextrema() != (255, 255):
+            background = Image.new("RGBA", image.size, _WHITE)
+            background.alpha_composite(image)
+            image = background
+    return image.convert("RGB")
+
+
+def _sixteen_to_eight(image: Image.Image) -> Image.Image:
+    # Pillow's own conversion clips everything above 255 to white.
+    values = np.asarray(image).astype(np.int64).clip(0, 65535)
+    grey = Image.fromarray(((values + 128) // 257).astype(np.uint8))
+    clear = image.info.get("transparency")
+    if isinstance(clear, int):
+        alpha = Image.fromarray(np.where(values == clear, 0, 255).astype(np.uint8))
+        return Image.merge("LA", (grey, alpha))
+    return grey

@@ -1,0 +1,109 @@
+"""What lies in a folder: pictures, captions, and pictures of types that are not read."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..errors import DatasetError
+
+PICTURE_EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp"})
+
+FOREIGN_EXTENSIONS = frozenset(
+    {".gif", ".tif", ".tiff", ".avif", ".heic", ".heif", ".jxl", ".jfif", ".jp2", ".tga", ".apng"}
+)
+"""Extensions of pictures that are not read; leaving them out in silence would surprise."""
+
+
+@dataclass(slots=True)
+class Listing:
+    """The files of a folder and its sub-folders, sorted by path.
+
+    Attributes:
+        folder: The folder that was read.
+        pictures: Files with a picture's extension.
+        captions: Stem (see `stem_key`) to caption file.
+        foreign: Pictures of types that are not read.
+        linked_twice: Folders that were reached a second time through a link and not read again.
+    """
+
+    folder: Path
+    pictures: list[Path] = field(default_factory=list)
+    captions: dict[str, Path] = field(default_factory=dict)
+    foreign: list[Path] = field(default_factory=list)
+    linked_twice: list[Path] = field(default_factory=list)
+
+    def key(self, path: Path) -> str:
+        """Stem of one of its files; see `stem_key`."""
+        return stem_key(path, self.folder)
+
+
+def stem_key(path: Path, folder: Path) -> str:
+    """Path within a folder without the last extension, with forward slashes.
+
+    Composed and decomposed accents count as the same name: macOS writes one, archives the other.
+    """
+    relative = path.relative_to(folder)
+    return unicodedata.normalize("NFC", relative.with_name(relative.stem).as_posix())
+
+
+def shown_name(path: Path, folder: Path) -> str:
+    """Path within a folder with forward slashes; bytes that are no UTF-8 become question marks."""
+    raw = path.relative_to(folder).as_posix()
+    return raw.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def list_folder(folder: Path, caption_extension: str) -> Listing:
+    """Read names in a folder and below; hidden ones are left out, links are followed once.
+
+    Args:
+        folder: An existing folder.
+        caption_extension: Such as ``.txt``; upper or lower case makes no difference.
+
+    Returns:
+        What was found.
+
+    Raises:
+        DatasetError: When a folder cannot be read.
+    """
+    listing = Listing(folder)
+    caption = caption_extension.lower()
+    for path in _walk(folder, {os.path.realpath(folder)}, listing.linked_twice):
+        extension = path.suffix.lower()
+        if extension in PICTURE_EXTENSIONS:
+            listing.pictures.append(path)
+        elif extension == caption:
+            listing.captions[listing.key(path)] = path
+        elif extension in FOREIGN_EXTENSIONS:
+            listing.foreign.append(path)
+    listing.pictures.sort(key=lambda path: shown_name(path, folder))
+    return listing
+
+
+def _walk(folder: Path, seen: set[str], linked_twice: list[Path]) -> Iterator[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+    except OSError as error:
+        raise DatasetError(
+            f"the folder {folder} cannot be read ({error.strerror})",
+            "a folder whose content can be listed",
+            "Give read access to the folder, or move it out of dataset.path.",
+        ) from error
+    for entry in found:
+        if entry.name.startswith("."):
+            continue
+        path = folder / entry.name
+        if path.is_dir():
+            real = os.path.realpath(path)
+            if real in seen:
+                linked_twice.append(path)
+                continue
+            seen.add(real)
+            yield from _walk(path, seen, linked_twice)
+        elif path.is_file() or (entry.is_symlink() and not path.exists()):
+            # A link that leads nowhere is told about later, as a picture that cannot be read.
+            yield path

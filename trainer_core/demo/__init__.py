@@ -1,0 +1,1 @@
+"""The demonstration: datasets, captions, the picture checker and the run that shows them."""

@@ -1,0 +1,128 @@
+"""What the demonstration asks an adapter, and how the answers are marked.
+
+Each question is a prompt (for edits also a control picture) with what a right picture shows. The
+marks are given by `read_picture`, which knows nothing of how pictures are drawn or trained.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from PIL import Image
+
+from .checker import Reading, read_picture
+from .vocabulary import COLORS, CONCEPT_SHAPE, FRAME_EDIT, SHAPES, Combination, all_combinations
+
+MAXIMUM_SHIFT = 0.12
+"""How far an edit may move the shape, as a share of the picture."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One picture to draw.
+
+    Attributes:
+        text: The prompt.
+        right: Whether a reading of the picture is a right answer.
+        control: The picture to edit, or None.
+    """
+
+    text: str
+    right: Callable[[Reading], bool]
+    control: Image.Image | None = None
+
+
+def concept_questions(count: int, seed: int) -> list[Question]:
+    """Ask for the concept in all shape colours, those absent from its training pictures too."""
+    combinations = [
+        Combination(CONCEPT_SHAPE, color, background)
+        for color, background in product(COLORS, COLORS)
+        if color != background
+    ]
+    return [_caption_question(c) for c in _draw(combinations, count, seed)]
+
+
+def base_questions(count: int, seed: int) -> list[Question]:
+    """Ask for what the base could draw before."""
+    return [_caption_question(c) for c in _draw(all_combinations(), count, seed)]
+
+
+def frame_questions(controls: Sequence[Image.Image]) -> list[Question]:
+    """Ask for a frame around each picture, with all else as it was."""
+    return [_frame_question(control) for control in controls]
+
+
+def base_edit_questions(controls: Sequence[Image.Image], seed: int) -> list[Question]:
+    """Ask for an edit that the base could make before."""
+    rng = random.Random(seed)
+    return [_edit_question(control, rng) for control in controls]
+
+
+def mark(questions: Sequence[Question], pictures: Sequence[np.ndarray]) -> float:
+    """Give the share of right answers.
+
+    Args:
+        questions: What was asked.
+        pictures: One uint8 `[H, W, 3]` for each question.
+
+    Returns:
+        In [0, 1].
+    """
+    right = [
+        question.right(read_picture(picture))
+        for question, picture in zip(questions, pictures, strict=True)
+    ]
+    return sum(right) / len(right)
+
+
+def _draw(combinations: Sequence[Combination], count: int, seed: int) -> list[Combination]:
+    rng = random.Random(seed)
+    shuffled = list(combinations)
+    rng.shuffle(shuffled)
+    return [shuffled[index % len(shuffled)] for index in range(count)]
+
+
+def _caption_question(wanted: Combination) -> Question:
+    def right(seen: Reading) -> bool:
+        return not seen.framed and wanted == (seen.shape, seen.shape_color, seen.background_color)
+
+    return Question(wanted.caption(), right)
+
+
+def _frame_question(control: Image.Image) -> Question:
+    before = read_picture(np.asarray(control))
+
+    def right(seen: Reading) -> bool:
+        return seen.framed and _same(before, seen, before.shape, before.shape_color)
+
+    return Question(FRAME_EDIT, right, control)
+
+
+def _edit_question(control: Image.Image, rng: random.Random) -> Question:
+    before = read_picture(np.asarray(control))
+    if rng.random() < 0.5:
+        color = rng.choice(
+            [name for name in COLORS if name not in {before.shape_color, before.background_color}]
+        )
+        text, shape = f"make the shape {color}", before.shape
+    else:
+        shape = rng.choice([name for name in SHAPES if name != before.shape])
+        text, color = f"turn the shape into a {shape}", before.shape_color
+
+    def right(seen: Reading) -> bool:
+        return not seen.framed and _same(before, seen, shape, color)
+
+    return Question(text, right, control)
+
+
+def _same(before: Reading, seen: Reading, shape: str, color: str) -> bool:
+    moved = max(abs(a - b) for a, b in zip(before.center, seen.center, strict=True))
+    return (
+        (seen.shape, seen.shape_color) == (shape, color)
+        and seen.background_color == before.background_color
+        and moved <= MAXIMUM_SHIFT
+    )

@@ -1,0 +1,198 @@
+"""The demonstration: train on the embedded base, then show and measure what was learned."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from ..config import RunConfig
+from ..data.image import from_pixels
+from ..errors import ConfigError, RunError
+from ..storage import atomic_write, write_json
+from ..training import train
+from ..training.memory import borrowed_threads
+from ..training.observer import Observer
+from ..training.sampling import DrawSettings, PictureRequest
+from ..training.studio import open_studio
+from .exam import (
+    Question,
+    base_edit_questions,
+    base_questions,
+    concept_questions,
+    frame_questions,
+    mark,
+)
+from .settings import GUIDANCE, STEPS, TASKS, Task, demo_config
+from .vocabulary import PICTURE_SIZE
+
+SAMPLES = 50
+SHOWN = 6
+_SEED = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class DemoSummary:
+    """What ``summary.json`` holds; paths are relative to it.
+
+    Attributes:
+        kind: Kind of the adapter.
+        task: ``generate`` or ``edit``.
+        base_accuracy: Share of concept questions that the base answers right.
+        adapter_accuracy: The same with the adapter.
+        base_captions_accuracy: Share of questions on what the base could do before, with the
+            adapter.
+        train_seconds: Time from the first to the last step's end, previews included.
+        adapter: The adapter file.
+        pictures: Before/after pictures.
+    """
+
+    kind: str
+    task: str
+    base_accuracy: float
+    adapter_accuracy: float
+    base_captions_accuracy: float
+    train_seconds: float
+    adapter: str
+    pictures: tuple[str, ...]
+
+
+def run_demo(kind: str, task: str, output: Path, observer: Observer | None = None) -> DemoSummary:
+    """Train the demonstration's adapter and measure it.
+
+    Args:
+        kind: ``lora``, ``loha`` or ``lokr``.
+        task: ``generate`` or ``edit``.
+        output: Folder for everything that is written.
+        observer: Hears the run's events.
+
+    Returns:
+        The summary, which is also written to ``summary.json``.
+
+    Raises:
+        ConfigError: When kind or task is unknown.
+        RunError: When training was cancelled, or the adapter at strength 0 changes a picture.
+    """
+    config = demo_config(kind, _known_task(task), output)
+    started = time.perf_counter()
+    result = train(config, observer)
+    seconds = time.perf_counter() - started
+    if result.status != "done":
+        raise RunError(
+            f"the demonstration was cancelled at step {result.step}",
+            f"all {config.training.steps} steps",
+            "Start it again; each demonstration is a new run.",
+        )
+    with borrowed_threads(config.memory, embedded=True):
+        exam = _Exam(config, task)
+        marks = exam.take(result.adapters[0])
+        picture = output / f"before_after_{task}_{kind}.png"
+        _write_picture(picture, exam.shown)
+    summary = DemoSummary(
+        kind=kind,
+        task=task,
+        base_accuracy=marks[0],
+        adapter_accuracy=marks[1],
+        base_captions_accuracy=marks[2],
+        train_seconds=round(seconds, 1),
+        adapter=_relative(result.adapters[0], output),
+        pictures=(_relative(picture, output),),
+    )
+    write_json(output / "summary.json", asdict(summary))
+    return summary
+
+
+class _Exam:
+    """Draws every question with and without the adapter.
+
+    Args:
+        config: The demonstration's run file.
+        task: What was trained.
+    """
+
+    def __init__(self, config: RunConfig, task: str) -> None:
+        self.shown: list[list[np.ndarray]] = []
+        self._studio = open_studio(config, has_controls=False)
+        self._task = task
+        self._config = config
+
+    def take(self, adapter_file: Path) -> tuple[float, float, float]:
+        """Give base, adapter and old-skills accuracy."""
+        new, old = self._questions()
+        before = self._draw(new)
+        adapter = self._studio.put_on(adapter_file)
+        after = self._draw(new)
+        kept = self._draw(old)
+        adapter.strength = 0.0
+        if not np.array_equal(self._draw(new), before):
+            raise RunError(
+                "a picture of the adapter at strength 0 differs from the base's",
+                "pictures that are equal bit by bit",
+                "This is a defect of the trainer; please report it with your versions.",
+            )
+        adapter.detach()
+        rows = [before[:SHOWN], after[:SHOWN]]
+        controls = [q.control for q in new[:SHOWN] if q.control is not None]
+        self.shown = [[np.asarray(c) for c in controls], *rows] if controls else rows
+        return mark(new, before), mark(new, after), mark(old, kept)
+
+    def _questions(self) -> tuple[list[Question], list[Question]]:
+        if self._task == "generate":
+            return concept_questions(SAMPLES, _SEED), base_questions(SAMPLES, _SEED)
+        # The pictures to edit are drawn by the base itself.
+        drawn = self._draw(base_questions(2 * SAMPLES, _SEED + 1))
+        self._studio = open_studio(self._config, has_controls=True)
+        controls = [Image.fromarray(picture) for picture in drawn]
+        return (
+            frame_questions(controls[:SAMPLES]),
+            base_edit_questions(controls[SAMPLES:], _SEED),
+        )
+
+    def _draw(self, questions: Sequence[Question]) -> np.ndarray:
+        size = DrawSettings(PICTURE_SIZE, PICTURE_SIZE, STEPS, GUIDANCE)
+        requests = [self._request(q, _SEED + index) for index, q in enumerate(questions)]
+        pixels = self._studio.draw(requests, size)
+        return np.stack([np.asarray(from_pixels(picture)) for picture in pixels])
+
+    def _request(self, question: Question, seed: int) -> PictureRequest:
+        controls = () if question.control is None else (question.control,)
+        return self._studio.request(question.text, seed, controls)
+
+
+def _known_task(task: str) -> Task:
+    for known in TASKS:
+        if known == task:
+            return known
+    raise ConfigError(
+        f"task: {task}", " or ".join(TASKS), "Use task=generate or task=edit (make: TASK=edit)."
+    )
+
+
+def _write_picture(path: Path, rows: Sequence[Sequence[np.ndarray]]) -> None:
+    names = (
+        ["control", "base", "with the adapter"] if len(rows) == 3 else ["base", "with the adapter"]
+    )
+    scale, margin, label = 2, 8, 18
+    cell = PICTURE_SIZE * scale
+    width = margin + len(rows[0]) * (cell + margin)
+    sheet = Image.new("RGB", (width, len(rows) * (cell + label + margin) + margin), "white")
+    pen = ImageDraw.Draw(sheet)
+    for line, (name, row) in enumerate(zip(names, rows, strict=True)):
+        top = margin + line * (cell + label + margin)
+        pen.text((margin, top), name, fill="black")
+        for column, pixels in enumerate(row):
+            tile = Image.fromarray(pixels).resize((cell, cell), Image.Resampling.LANCZOS)
+            sheet.paste(tile, (margin + column * (cell + margin), top + label))
+    atomic_write(path, lambda target: sheet.save(target, format="PNG"))
+
+
+def _relative(path: Path, folder: Path) -> str:
+    return Path(os.path.relpath(path, folder)).as_posix()
+
+
+__all__ = ["DemoSummary", "run_demo"]

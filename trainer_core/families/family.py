@@ -1,0 +1,205 @@
+"""What the trainer knows about one model architecture: facts and functions, nothing to subclass.
+
+A family converts whatever its architecture does differently (time scale, sign, packing, guidance)
+inside its own `predict`, so that everybody else sees latents `[B, C, h, w]`, sigma in [0, 1] and
+the velocity ``eps - x_0``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from ..types import Conditioning
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from ..data.cache import Encoders
+    from ..formats.keys import NativeKey
+    from .location import BaseLocation
+
+
+class Predict(Protocol):
+    """The denoiser of a family in the trainer's convention."""
+
+    def __call__(
+        self,
+        transformer: nn.Module,
+        noisy: Tensor,
+        sigma: Tensor,
+        conditionings: Sequence[Conditioning],
+        controls: Sequence[Tensor],
+        guidance: float,
+    ) -> Tensor:
+        """Predict the velocity.
+
+        Args:
+            transformer: As `Family.load_transformer` gives it; it may carry an adapter or be
+                wrapped for several processes.
+            noisy: `[B, C, h, w]`, latents at ``sigma``.
+            sigma: `[B]`, in [0, 1].
+            conditionings: One per sample; texts of different lengths are padded here.
+            controls: One `[B, C, hc, wc]` per control picture, without noise.
+            guidance: The value that guidance-distilled bases are told; other bases do not see it.
+
+        Returns:
+            `[B, C, h, w]`, the velocity in the dtype of ``noisy``.
+        """
+        ...
+
+
+class Load(Protocol):
+    """How a family loads its frozen denoiser."""
+
+    def __call__(
+        self, location: BaseLocation, dtype: torch.dtype, device: torch.device | str
+    ) -> nn.Module:
+        """Load the denoiser without gradients and in evaluation mode."""
+        ...
+
+
+class LoadEncoders(Protocol):
+    """How a family loads its text encoders and the picture encoder."""
+
+    def __call__(
+        self, location: BaseLocation, dtype: torch.dtype, device: torch.device | str
+    ) -> Encoders:
+        """Load what turns captions and pictures into tensors."""
+        ...
+
+
+class LoadDecoder(Protocol):
+    """How a family loads its picture decoder."""
+
+    def __call__(
+        self, location: BaseLocation, dtype: torch.dtype, device: torch.device | str
+    ) -> Callable[[Tensor], Tensor]:
+        """Load what turns latents `[B, C, h, w]` into pixels `[B, 3, H, W]` in [-1, 1]."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FolderFacts:
+    """What a Diffusers folder of the family contains.
+
+    Attributes:
+        transformer: Class name in ``transformer/config.json``.
+        pipelines: Class names in ``model_index.json``, to the variant that ``base.variant: auto``
+            means when there are control pictures; None when such a base was not made for editing.
+        encoder_parts: Sub-folders of the encoders.
+        edit_parts: Sub-folders that only the edit variants need.
+    """
+
+    transformer: str
+    pipelines: Mapping[str, str | None]
+    encoder_parts: tuple[str, ...]
+    edit_parts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One architecture.
+
+    Attributes:
+        name: The value of ``family`` in a run file.
+        title: The name for people.
+        variants: What ``base.variant`` may be, besides ``auto``.
+        text_length: Text tokens when ``base.text_length`` is unset: what ComfyUI uses.
+        size_multiple: Picture sides are multiples of this many pixels.
+        folder: What its Diffusers folders contain.
+        repeated_blocks: Module lists whose items run one after another.
+        presets: Names of target sets, to regular expressions that match whole module paths.
+        unexportable: Regular expressions of layers that no file layout can carry, to the reason.
+        unused_layers: Gives regular expressions of the layers of this transformer whose output
+            does not reach the prediction, so that they get no gradient.
+        enable_checkpointing: Makes the transformer compute activations again in the backward pass.
+        takes_guidance: Whether this transformer is told a guidance value (guidance-distilled).
+        detect: Whether the tensor names of a base or of an adapter file look like this family.
+        load_transformer: Loads the frozen denoiser.
+        load_encoders: Loads text and picture encoders.
+        load_decoder: Loads the picture decoder.
+        predict: The denoiser in the trainer's convention.
+        guide: Combines the velocities with and without the prompt: (conditional, unconditional,
+            scale) to `[B, C, h, w]`.
+        sampling_sigmas: (location, steps, width, height) to `[steps + 1]`, from 1 to 0.
+        training_shift: (location, width, height) to the shift that the base's scheduler uses.
+        control_size: (width, height, area) of a control picture to the size it is encoded at.
+        latent_shape: (location, width, height) in pixels to ``(C, h, w)``.
+        native_key: Module path to ComfyUI's name; None where renaming cannot express the layer.
+        module_path: ComfyUI's name of a whole layer to the module path; None for other names.
+    """
+
+    name: str
+    title: str
+    variants: tuple[str, ...]
+    text_length: int
+    size_multiple: int
+    folder: FolderFacts
+    repeated_blocks: tuple[str, ...]
+    presets: Mapping[str, tuple[str, ...]]
+    unused_layers: Callable[[nn.Module], tuple[str, ...]]
+    enable_checkpointing: Callable[[nn.Module], None]
+    takes_guidance: Callable[[nn.Module], bool]
+    detect: Callable[[Iterable[str]], bool]
+    load_transformer: Load
+    load_encoders: LoadEncoders
+    load_decoder: LoadDecoder
+    predict: Predict
+    guide: Callable[[Tensor, Tensor, float], Tensor]
+    sampling_sigmas: Callable[[BaseLocation, int, int, int], Tensor]
+    training_shift: Callable[[BaseLocation, int, int], float]
+    control_size: Callable[[int, int, int], tuple[int, int]]
+    latent_shape: Callable[[BaseLocation, int, int], tuple[int, int, int]]
+    native_key: Callable[[str], NativeKey | None]
+    module_path: Callable[[str], str | None]
+    unexportable: Mapping[str, str] = field(default_factory=dict)
+
+
+def guided_velocity(
+    family: Family,
+    transformer: nn.Module,
+    conditionings: Sequence[Conditioning],
+    unconditional: Sequence[Conditioning],
+    controls: Sequence[Tensor],
+    guidance: float,
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Build the velocity function of a preview for `trainer_core.diffusion.sample_euler`.
+
+    A guidance-distilled base is told the guidance and runs once. Any other base runs a second time
+    with ``unconditional`` when the guidance is above 1.
+
+    Args:
+        family: The base's family.
+        transformer: The denoiser, with or without an adapter.
+        conditionings: One per picture.
+        unconditional: The encoded negative prompts, one per picture; not read when one pass is
+            enough.
+        controls: One `[B, C, hc, wc]` per control picture.
+        guidance: The guidance scale, at least 0.
+
+    Returns:
+        A function of latents `[B, C, h, w]` and sigma `[B]`.
+    """
+
+    def once(latents: Tensor, sigma: Tensor) -> Tensor:
+        return family.predict(transformer, latents, sigma, conditionings, controls, guidance)
+
+    def twice(latents: Tensor, sigma: Tensor) -> Tensor:
+        without = family.predict(transformer, latents, sigma, unconditional, controls, guidance)
+        return family.guide(once(latents, sigma), without, guidance)
+
+    return once if needs_one_pass(family, transformer, guidance) else twice
+
+
+def needs_one_pass(family: Family, transformer: nn.Module, guidance: float) -> bool:
+    """Whether a preview does without the negative prompt, so that it need not be encoded."""
+    return guidance <= 1.0 or family.takes_guidance(transformer)
+
+
+def inner_module(transformer: nn.Module) -> nn.Module:
+    """The model inside a wrapper for several processes, or the model itself."""
+    inner = getattr(transformer, "module", None)
+    return transformer if inner is None else inner

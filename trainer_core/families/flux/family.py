@@ -1,0 +1,103 @@
+"""The facts of FLUX.1, and where its functions are."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from ..family import Family, FolderFacts
+from ..location import BaseLocation
+from ..schedule import scheduled_shift, scheduled_sigmas
+from .encode import control_size, latent_shape, load_decoder, load_encoders
+from .keys import UNEXPORTABLE, detect, module_path, native_key
+from .predict import guide, load_transformer, predict, takes_guidance
+
+_ATTENTION = (
+    r"transformer_blocks\.\d+\.attn\.(to_[qkv]|to_out\.0|add_[qkv]_proj|to_add_out)",
+    r"single_transformer_blocks\.\d+\.attn\.to_[qkv]",
+)
+_MLP = (
+    r"transformer_blocks\.\d+\.(ff|ff_context)\.net\.(0\.proj|2)",
+    # The output of a single block joins attention and MLP in one layer.
+    r"single_transformer_blocks\.\d+\.(proj_mlp|proj_out)",
+)
+_MODULATION = (
+    r"transformer_blocks\.\d+\.(norm1|norm1_context)\.linear",
+    r"single_transformer_blocks\.\d+\.norm\.linear",
+)
+_OUTER = (
+    r"x_embedder|context_embedder|proj_out",
+    r"time_text_embed\.(timestep|guidance|text)_embedder\.linear_[12]",
+)
+
+PRESETS = {
+    "default": (*_ATTENTION, *_MLP),
+    "attention": _ATTENTION,
+    "attention_mlp": (*_ATTENTION, *_MLP),
+    "all_linear": (*_ATTENTION, *_MLP, *_MODULATION, *_OUTER),
+    "musubi": (*_ATTENTION, *_MLP),
+}
+
+
+def unused_layers(transformer: nn.Module) -> tuple[str, ...]:
+    """None: the last blocks compute text and picture with the same layers."""
+    del transformer
+    return ()
+
+
+def enable_checkpointing(transformer: nn.Module) -> None:
+    """Compute the activations of each block again in the backward pass."""
+    transformer.enable_gradient_checkpointing()  # type: ignore[operator]
+
+
+def sampling_sigmas(location: BaseLocation, steps: int, width: int, height: int) -> Tensor:
+    """`Family.sampling_sigmas`."""
+    return scheduled_sigmas(location, steps, _tokens(location, width, height))
+
+
+def training_shift(location: BaseLocation, width: int, height: int) -> float:
+    """`Family.training_shift`."""
+    return scheduled_shift(location, _tokens(location, width, height))
+
+
+def _tokens(location: BaseLocation, width: int, height: int) -> int:
+    _, rows, columns = latent_shape(location, width, height)
+    return (rows // 2) * (columns // 2)
+
+
+FLUX = Family(
+    name="flux",
+    title="FLUX.1",
+    variants=("generate", "edit"),
+    # ComfyUI pads to 256, Diffusers to 512.
+    text_length=256,
+    size_multiple=32,
+    folder=FolderFacts(
+        transformer="FluxTransformer2DModel",
+        pipelines={
+            "FluxPipeline": None,
+            "FluxImg2ImgPipeline": None,
+            "FluxInpaintPipeline": None,
+            "FluxKontextPipeline": "edit",
+            "FluxKontextInpaintPipeline": "edit",
+        },
+        encoder_parts=("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2", "vae"),
+    ),
+    repeated_blocks=("transformer_blocks", "single_transformer_blocks"),
+    presets=PRESETS,
+    unexportable=UNEXPORTABLE,
+    unused_layers=unused_layers,
+    enable_checkpointing=enable_checkpointing,
+    takes_guidance=takes_guidance,
+    detect=detect,
+    load_transformer=load_transformer,
+    load_encoders=load_encoders,
+    load_decoder=load_decoder,
+    predict=predict,
+    guide=guide,
+    sampling_sigmas=sampling_sigmas,
+    training_shift=training_shift,
+    control_size=control_size,
+    latent_shape=latent_shape,
+    native_key=native_key,
+    module_path=module_path,
+)

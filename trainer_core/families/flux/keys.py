@@ -1,0 +1,129 @@
+"""Names of FLUX.1's layers: Diffusers' and ComfyUI's, both ways.
+
+ComfyUI's model fuses what Diffusers keeps apart: q, k and v of a stream, and in single blocks q, k,
+v and the first MLP layer. Such a layer is a slice there (`NativeKey.part`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from ...formats.keys import NativeKey
+
+_DOUBLE = {
+    "attn.to_out.0": "img_attn.proj",
+    "attn.to_add_out": "txt_attn.proj",
+    "ff.net.0.proj": "img_mlp.0",
+    "ff.net.2": "img_mlp.2",
+    "ff_context.net.0.proj": "txt_mlp.0",
+    "ff_context.net.2": "txt_mlp.2",
+    "norm1.linear": "img_mod.lin",
+    "norm1_context.linear": "txt_mod.lin",
+}
+_DOUBLE_PARTS = {
+    "attn.to_q": "img_attn.qkv",
+    "attn.to_k": "img_attn.qkv",
+    "attn.to_v": "img_attn.qkv",
+    "attn.add_q_proj": "txt_attn.qkv",
+    "attn.add_k_proj": "txt_attn.qkv",
+    "attn.add_v_proj": "txt_attn.qkv",
+}
+_SINGLE = {"proj_out": "linear2", "norm.linear": "modulation.lin"}
+_SINGLE_PARTS = {
+    "attn.to_q": "linear1",
+    "attn.to_k": "linear1",
+    "attn.to_v": "linear1",
+    "proj_mlp": "linear1",
+}
+_OUTER = {
+    "x_embedder": "img_in",
+    "context_embedder": "txt_in",
+    "time_text_embed.timestep_embedder.linear_1": "time_in.in_layer",
+    "time_text_embed.timestep_embedder.linear_2": "time_in.out_layer",
+    "time_text_embed.text_embedder.linear_1": "vector_in.in_layer",
+    "time_text_embed.text_embedder.linear_2": "vector_in.out_layer",
+    "time_text_embed.guidance_embedder.linear_1": "guidance_in.in_layer",
+    "time_text_embed.guidance_embedder.linear_2": "guidance_in.out_layer",
+    "proj_out": "final_layer.linear",
+}
+UNEXPORTABLE = {
+    r"norm_out\.linear": "ComfyUI keeps its scale and shift halves in the opposite order, so a new "
+    "name alone would swap them",
+}
+
+_MODULE = re.compile(r"(single_transformer_blocks|transformer_blocks)\.(\d+)\.(.+)")
+_NATIVE = re.compile(r"(single_blocks|double_blocks)\.(\d+)\.(.+)")
+_NATIVE_DOUBLE = {native: module for module, native in _DOUBLE.items()}
+_NATIVE_SINGLE = {native: module for module, native in _SINGLE.items()}
+_NATIVE_OUTER = {native: module for module, native in _OUTER.items()}
+
+_OWN = re.compile(
+    r"single_transformer_blocks\.\d+\.(proj_mlp|proj_out|norm\.linear|attn\.to_[qkv])"
+    r"|transformer_blocks\.\d+\.(ff|ff_context|norm1|norm1_context)\."
+    r"|double_blocks\.\d+\.(img|txt)_(attn|mlp|mod)\.|single_blocks\.\d+\.(linear[12]|modulation)"
+)
+# Layers of Chroma, FLUX.2, HunyuanVideo and SD3, which have blocks of the same names.
+_OTHERS = re.compile(
+    r"distilled_guidance_layer|double_stream_modulation|to_qkv_mlp_proj|individual_token_refiner"
+    r"|token_refiner|joint_transformer_blocks|pos_embed\.proj|transformer_blocks\.\d+\.ff\.linear_"
+)
+
+
+def native_key(path: str) -> NativeKey | None:
+    """ComfyUI's name of a layer.
+
+    Args:
+        path: Module path in Diffusers' transformer.
+
+    Returns:
+        Its name, or that of the fused layer that it is a part of; None when the architecture has
+        no such Linear, or when renaming cannot express it (`UNEXPORTABLE`).
+    """
+    block = _MODULE.fullmatch(path)
+    if block is None:
+        return NativeKey(_OUTER[path], part=False) if path in _OUTER else None
+    kind, index, layer = block.groups()
+    if kind == "transformer_blocks":
+        prefix, whole, parts = f"double_blocks.{index}", _DOUBLE, _DOUBLE_PARTS
+    else:
+        prefix, whole, parts = f"single_blocks.{index}", _SINGLE, _SINGLE_PARTS
+    if layer in whole:
+        return NativeKey(f"{prefix}.{whole[layer]}", part=False)
+    return NativeKey(f"{prefix}.{parts[layer]}", part=True) if layer in parts else None
+
+
+def module_path(native: str) -> str | None:
+    """Undo `native_key` for whole layers.
+
+    Args:
+        native: ComfyUI's name of a layer.
+
+    Returns:
+        The module path; None for a fused layer, which is several modules here, and for names that
+        are no layer of the architecture.
+    """
+    block = _NATIVE.fullmatch(native)
+    if block is None:
+        return _NATIVE_OUTER.get(native)
+    kind, index, layer = block.groups()
+    if kind == "double_blocks":
+        prefix, layers = f"transformer_blocks.{index}", _NATIVE_DOUBLE
+    else:
+        prefix, layers = f"single_transformer_blocks.{index}", _NATIVE_SINGLE
+    return f"{prefix}.{layers[layer]}" if layer in layers else None
+
+
+def detect(keys: Iterable[str]) -> bool:
+    """Whether names of a base's weights or of an adapter file look like FLUX.1.
+
+    Args:
+        keys: Tensor names in Diffusers' or ComfyUI's naming, with any prefix.
+
+    Returns:
+        True when a layer is there that FLUX.1 has, and none of its relatives' own.
+    """
+    names = list(keys)
+    if any(_OTHERS.search(name) for name in names):
+        return False
+    return any(_OWN.search(name) for name in names)

@@ -1,0 +1,116 @@
+"""The denoiser of FLUX.1 in the trainer's convention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ...types import Conditioning
+from ..family import inner_module
+from ..location import BaseLocation
+from ..packing import pack, unpack
+
+
+def load_transformer(
+    location: BaseLocation, dtype: torch.dtype, device: torch.device | str
+) -> nn.Module:
+    """Load the frozen denoiser.
+
+    Args:
+        location: The base.
+        dtype: Of its weights.
+        device: Where it computes.
+
+    Returns:
+        Diffusers' ``FluxTransformer2DModel`` in evaluation mode, without gradients.
+    """
+    from diffusers import FluxTransformer2DModel
+
+    transformer = FluxTransformer2DModel.from_pretrained(
+        location.folder,
+        subfolder="transformer",
+        torch_dtype=dtype,
+        use_safetensors=True,
+        local_files_only=True,
+    )
+    return transformer.requires_grad_(False).eval().to(device)
+
+
+def predict(
+    transformer: nn.Module,
+    noisy: Tensor,
+    sigma: Tensor,
+    conditionings: Sequence[Conditioning],
+    controls: Sequence[Tensor] = (),
+    guidance: float = 1.0,
+) -> Tensor:
+    """`Predict` for FLUX.1.
+
+    The tokens of the control picture follow those of the target; the first position index tells
+    them apart (0 for the target, 1 for the control, 2 and up for further ones).
+
+    Args:
+        transformer: Diffusers' ``FluxTransformer2DModel``, perhaps wrapped.
+        noisy: `[B, C, h, w]`.
+        sigma: `[B]`, in [0, 1].
+        conditionings: ``text_embeddings`` `[L, D]` and ``pooled_text`` `[P]` of each sample; all
+            of one length L, as the text encoder pads them.
+        controls: One `[B, C, hc, wc]` per control picture.
+        guidance: What a guidance-distilled base is told.
+
+    Returns:
+        `[B, C, h, w]`, the velocity in the dtype of ``noisy``.
+    """
+    inner = inner_module(transformer)
+    dtype = inner.dtype
+    height, width = noisy.shape[-2:]
+    pictures = [noisy, *controls]
+    tokens = torch.cat([pack(picture) for picture in pictures], dim=1).to(dtype)
+    text = torch.stack([item["text_embeddings"] for item in conditionings]).to(tokens)
+    pooled = torch.stack([item["pooled_text"] for item in conditionings]).to(tokens)
+    told = None
+    if takes_guidance(inner):
+        told = torch.full((noisy.shape[0],), guidance, device=tokens.device)
+    output = transformer(
+        hidden_states=tokens,
+        # Through 0..1000 as the pipeline does it, so that half precision rounds in the same place.
+        timestep=(sigma.float() * 1000).to(dtype) / 1000,
+        guidance=told,
+        pooled_projections=pooled,
+        encoder_hidden_states=text,
+        txt_ids=torch.zeros(text.shape[1], 3, device=tokens.device),
+        img_ids=torch.cat(
+            [_positions(picture, index) for index, picture in enumerate(pictures)]
+        ).to(tokens.device),
+        return_dict=False,
+    )[0]
+    target = output[:, : (height // 2) * (width // 2)]
+    return unpack(target, height, width).to(noisy.dtype)
+
+
+def guide(conditional: Tensor, unconditional: Tensor, scale: float) -> Tensor:
+    """Plain classifier-free guidance, for bases that are not guidance-distilled.
+
+    Args:
+        conditional: `[B, C, h, w]`, the velocity with the prompt.
+        unconditional: `[B, C, h, w]`, the velocity with the negative prompt.
+        scale: The guidance scale; 1 gives ``conditional``.
+
+    Returns:
+        `[B, C, h, w]`.
+    """
+    return unconditional + scale * (conditional - unconditional)
+
+
+def takes_guidance(transformer: nn.Module) -> bool:
+    """Whether the transformer is told a guidance value: dev and Kontext are, schnell is not."""
+    return bool(inner_module(transformer).config.guidance_embeds)
+
+
+def _positions(latents: Tensor, index: int) -> Tensor:
+    rows, columns = latents.shape[-2] // 2, latents.shape[-1] // 2
+    # In float32, because bfloat16 cannot count beyond 256.
+    axes = [torch.tensor([index]), torch.arange(rows), torch.arange(columns)]
+    return torch.cartesian_prod(*axes).float()

@@ -1,0 +1,280 @@
+"""Where the frozen base lies: checks a Diffusers folder before anything is loaded from it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..config import BaseSection
+from ..errors import BaseModelError, ConfigError
+from .identity import folder_identity
+
+if TYPE_CHECKING:
+    from .family import Family
+
+EMBEDDED = "embedded"
+_EMBEDDED_FAMILY = "qwen_image"
+_EMBEDDED_FOLDER = Path(__file__).parent.parent / "assets" / "tiny-qwen-image"
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+# A part of a Diffusers folder, to the files of which it has at least one.
+_MARKS: dict[str, tuple[str, ...]] = {
+    "tokenizer": ("tokenizer_config.json",),
+    "tokenizer_2": ("tokenizer_config.json",),
+    "scheduler": ("scheduler_config.json",),
+    "processor": ("preprocessor_config.json", "processor_config.json"),
+}
+_WEIGHTLESS = frozenset(_MARKS)
+_FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
+
+
+@dataclass(frozen=True, slots=True)
+class BaseLocation:
+    """A checked base.
+
+    Attributes:
+        folder: The Diffusers folder with the transformer.
+        encoders: The Diffusers folder with text encoders and VAE; mostly the same.
+        variant: ``generate``, ``edit`` or ``edit_plus``; never ``auto``.
+        text_length: Most text tokens that the encoder yields.
+        identity: Hash of everything that decides what the encoders yield; part of cache keys. The
+            precision that they run in is not known here.
+        embedded: Whether this is the tiny base that ships with the trainer.
+    """
+
+    folder: Path
+    encoders: Path
+    variant: str
+    text_length: int
+    identity: str
+    embedded: bool
+
+
+def locate_base(settings: BaseSection, family_name: str, has_controls: bool) -> BaseLocation:
+    """Find the base, check that it is whole and of the family, and settle the variant.
+
+    Args:
+        settings: The run file's ``base`` section.
+        family_name: The run file's ``family``.
+        has_controls: Whether the samples have control pictures.
+
+    Returns:
+        The checked base. Nothing is loaded. The network is only used when ``base.path`` looks like
+        a hub id and there is no such folder here.
+
+    Raises:
+        BaseModelError: When the folder is missing, incomplete or of another architecture.
+        ConfigError: When ``base.variant`` does not fit the family or the dataset.
+    """
+    from . import get_family  # the registry imports this module
+
+    family = get_family(family_name)
+    embedded = settings.path == EMBEDDED
+    folder = _base_folder(settings, family)
+    encoders = _local_folder(settings.encoders, "base.encoders") if settings.encoders else folder
+    _check_transformer(folder, family)
+    if not _is_whole(folder, "scheduler"):
+        _check_part(encoders, "scheduler", "base.path")
+    variant = _settle_variant(settings.variant, family, folder, has_controls)
+    parts = family.folder.encoder_parts
+    if variant != "generate":
+        parts = (*parts, *family.folder.edit_parts)
+    for part in parts:
+        _check_part(encoders, part, "base.encoders" if settings.encoders else "base.path")
+    text_length = settings.text_length or family.text_length
+    return BaseLocation(
+        folder=folder,
+        encoders=encoders,
+        variant=variant,
+        text_length=text_length,
+        identity=folder_identity(encoders, parts, (family.name, variant, str(text_length))),
+        embedded=embedded,
+    )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a configuration file of a base.
+
+    Args:
+        path: A JSON file that holds one object.
+
+    Returns:
+        The object.
+
+    Raises:
+        BaseModelError: When the file is missing or is not a JSON object.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BaseModelError(
+            f"{path} cannot be read ({error.strerror})",
+            "a configuration file of a Diffusers folder",
+            "Copy or download the base again, with all of its files.",
+        ) from error
+    except ValueError as error:
+        value = str(error)
+    if isinstance(value, dict):
+        return value
+    raise BaseModelError(
+        f"{path} is not a JSON object",
+        "a configuration file of a Diffusers folder",
+        "Copy or download the base again; the file is damaged.",
+    )
+
+
+def _base_folder(settings: BaseSection, family: Family) -> Path:
+    if settings.path != EMBEDDED:
+        if not Path(settings.path).expanduser().exists() and _HUB_ID.fullmatch(settings.path):
+            return _download(settings, family)
+        return _local_folder(settings.path, "base.path")
+    if family.name != _EMBEDDED_FAMILY:
+        raise BaseModelError(
+            f"family is {family.name!r} and base.path is 'embedded'",
+            f"family: {_EMBEDDED_FAMILY}, which is what the embedded base is",
+            f"Set family: {_EMBEDDED_FAMILY}, or name a {family.title} folder as base.path.",
+        )
+    return _EMBEDDED_FOLDER
+
+
+def _local_folder(text: str, setting: str) -> Path:
+    path = Path(text).expanduser()
+    if path.is_dir():
+        return path
+    found = "is a file" if path.exists() else "does not exist"
+    raise BaseModelError(
+        f"{setting}: {text} {found}",
+        "a Diffusers folder (with model_index.json, transformer, vae, ...)",
+        f"Correct {setting}. A hub id has the form owner/name; 'embedded' needs no files.",
+    )
+
+
+def _download(settings: BaseSection, family: Family) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    parts: Sequence[str] = ("transformer", "scheduler")
+    if not settings.encoders:
+        parts = (*parts, *family.folder.encoder_parts, *family.folder.edit_parts)
+    patterns = ["model_index.json", *(f"{part}/{name}" for part in parts for name in _FILES)]
+    try:
+        return Path(snapshot_download(settings.path, allow_patterns=patterns))
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise BaseModelError(
+            f"base.path: {settings.path} is no local folder, and the hub did not give it ({reason})",
+            "a local Diffusers folder, or a hub id that can be downloaded",
+            "Correct base.path, or check the network and your access to the repository.",
+        ) from error
+
+
+def _check_transformer(folder: Path, family: Family) -> None:
+    facts = family.folder
+    index = folder / "model_index.json"
+    if not index.is_file():
+        raise BaseModelError(
+            f"{folder} has no model_index.json",
+            "a Diffusers folder",
+            "Name the folder that holds model_index.json as base.path.",
+        )
+    pipeline = read_json(index).get("_class_name")
+    if pipeline not in facts.pipelines:
+        raise _wrong_family(f"{index} says {pipeline}", ", ".join(facts.pipelines), family)
+    _check_part(folder, "transformer", "base.path")
+    config = folder / "transformer" / "config.json"
+    name = read_json(config).get("_class_name")
+    if name != facts.transformer:
+        raise _wrong_family(f"{config} says {name}", facts.transformer, family)
+
+
+def _wrong_family(found: str, expected: str, family: Family) -> BaseModelError:
+    return BaseModelError(
+        found,
+        f"a base of family {family.name}: {expected}",
+        "Set family to what the base is, or name another folder as base.path.",
+    )
+
+
+def _settle_variant(variant: str, family: Family, folder: Path, has_controls: bool) -> str:
+    if variant == "auto":
+        return _automatic_variant(family, folder) if has_controls else "generate"
+    if variant not in family.variants:
+        raise ConfigError(
+            f"base.variant: {variant} with family: {family.name}",
+            f"one of auto, {', '.join(family.variants)}",
+            "Leave base.variant at auto, or choose one of these.",
+        )
+    if has_controls == (variant == "generate"):
+        have = "has control pictures" if has_controls else "has no control pictures"
+        raise ConfigError(
+            f"base.variant: {variant}, but the dataset {have}",
+            "an edit variant with control pictures, 'generate' without",
+            "Leave base.variant at auto, or change dataset.path or dataset.layout.",
+        )
+    return variant
+
+
+def _automatic_variant(family: Family, folder: Path) -> str:
+    pipeline = read_json(folder / "model_index.json")["_class_name"]
+    variant = family.folder.pipelines[pipeline]
+    can_edit = family.folder.edit_parts and all(
+        _is_whole(folder, part) for part in family.folder.edit_parts
+    )
+    if variant is None and can_edit:
+        # A base for both tasks names only one of its pipelines.
+        variant = "edit"
+    if variant is None:
+        raise BaseModelError(
+            f"the dataset has control pictures, and {folder} is a {pipeline}",
+            "a base that was made for editing",
+            "Name an edit base as base.path. To train editing into this base all the same, set "
+            "base.variant: edit.",
+        )
+    return variant
+
+
+def _check_part(folder: Path, part: str, setting: str) -> None:
+    place = folder / part
+    if not place.is_dir():
+        raise BaseModelError(
+            f"{folder} has no {part} folder",
+            f"a Diffusers folder with {part}",
+            f"Copy or download the base again, with all of its parts, or correct {setting}.",
+        )
+    marks = _MARKS.get(part, ("config.json",))
+    if not any((place / name).is_file() for name in marks):
+        raise BaseModelError(
+            f"{place} has no {' or '.join(marks)}",
+            f"a whole {part} folder",
+            "Copy or download the base again, with all of its files.",
+        )
+    if part not in _WEIGHTLESS:
+        _check_weights(place)
+
+
+def _check_weights(place: Path) -> None:
+    for index in place.glob("*.safetensors.index.json"):
+        for name in sorted(set(read_json(index).get("weight_map", {}).values())):
+            if not (place / name).is_file():
+                raise BaseModelError(
+                    f"{place} has no {name}, which {index.name} names",
+                    "all files of the weights",
+                    "Finish the download of the base.",
+                )
+    if not any(place.glob("*.safetensors")):
+        raise BaseModelError(
+            f"{place} has no weights in a .safetensors file",
+            "weights as .safetensors (other formats can run code and are not read)",
+            "Download the base's .safetensors files, or save it again with save_pretrained.",
+        )
+
+
+def _is_whole(folder: Path, part: str) -> bool:
+    try:
+        _check_part(folder, part, "base.path")
+    except BaseModelError:
+        return False
+    return True

@@ -1,0 +1,262 @@
+"""Captions and pictures of Qwen-Image as tensors, and latents as pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ...errors import DatasetError
+from ...types import Conditioning
+from ..location import BaseLocation, read_json
+from ..sizes import area_size
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_SYSTEM = "<|im_start|>system\n"
+_USER = "<|im_end|>\n<|im_start|>user\n"
+_END = "<|im_end|>\n<|im_start|>assistant\n"
+_DESCRIBE = (
+    "Describe the image by detailing the color, shape, size, texture, quantity, text, spatial "
+    "relationships of the objects and background:"
+)
+_EDIT = (
+    "Describe the key features of the input image (color, shape, size, texture, objects, "
+    "background), then explain how the user's text instruction should alter or modify the image. "
+    "Generate a new image that meets the user's requirements while maintaining consistency with "
+    "the original input where appropriate."
+)
+_IMAGE = "<|image_pad|>"
+# Tokens up to and with "user\n"; the denoiser never saw what the encoder makes of them.
+_PREFIX = {"generate": 34, "edit": 64, "edit_plus": 64}
+# Edit-Plus shows the text encoder its pictures at this area, whatever the VAE gets.
+_SEEN_AREA = 384 * 384
+
+
+def latent_shape(location: BaseLocation, width: int, height: int) -> tuple[int, int, int]:
+    """`Family.latent_shape`: ``(C, h, w)`` of a picture, with even h and w."""
+    config = read_json(location.encoders / "vae" / "config.json")
+    patch = 2 * 2 ** len(config.get("temperal_downsample", (False, True, True)))
+    return config.get("z_dim", 16), 2 * (height // patch), 2 * (width // patch)
+
+
+def prompt_text(variant: str, caption: str, counts: Sequence[int]) -> str:
+    """What the text encoder reads.
+
+    Args:
+        variant: ``generate``, ``edit`` or ``edit_plus``.
+        caption: The caption or instruction.
+        counts: Number of image tokens of each control picture.
+
+    Returns:
+        The chat template of the variant, filled in.
+    """
+    if variant == "generate":
+        return f"{_SYSTEM}{_DESCRIBE}{_USER}{caption}{_END}"
+    shown = ""
+    for index, count in enumerate(counts):
+        title = f"Picture {index + 1}: " if variant == "edit_plus" else ""
+        shown += f"{title}<|vision_start|>{_IMAGE * count}<|vision_end|>"
+    return f"{_SYSTEM}{_EDIT}{_USER}{shown}{caption}{_END}"
+
+
+class QwenVae:
+    """The picture encoder and decoder, in the normalised space of the denoiser.
+
+    Args:
+        vae: Diffusers' ``AutoencoderKLQwenImage``.
+    """
+
+    def __init__(self, vae: Any) -> None:
+        self.vae = vae
+        shape = (1, -1, 1, 1)
+        self.mean = torch.tensor(vae.config.latents_mean).view(shape).to(vae.device)
+        self.std = torch.tensor(vae.config.latents_std).view(shape).to(vae.device)
+
+    @torch.no_grad()
+    def encode(self, pixels: Tensor) -> Tensor:
+        """Encode pictures without sampling.
+
+        Args:
+            pixels: `[B, 3, H, W]`, in [-1, 1].
+
+        Returns:
+            `[B, C, h, w]`, float32: ``(mode - mean) / std``.
+        """
+        frames = pixels.to(self.vae.device, self.vae.dtype).unsqueeze(2)
+        mode = self.vae.encode(frames).latent_dist.mode()[:, :, 0]
+        return (mode.float() - self.mean) / self.std
+
+    @torch.no_grad()
+    def decode(self, latents: Tensor) -> Tensor:
+        """Undo `encode`.
+
+        Args:
+            latents: `[B, C, h, w]`.
+
+        Returns:
+            `[B, 3, H, W]`, float32, in [-1, 1].
+        """
+        raw = latents.to(self.vae.device).float() * self.std + self.mean
+        pixels = self.vae.decode(raw.to(self.vae.dtype).unsqueeze(2), return_dict=False)[0]
+        return pixels[:, :, 0].float().clamp(-1, 1)
+
+
+class QwenEncoders:
+    """Text and picture encoders of one variant.
+
+    Args:
+        tokenizer: The base's tokenizer.
+        text_encoder: transformers' ``Qwen2_5_VLForConditionalGeneration``.
+        vae: The picture encoder.
+        image_processor: Prepares pictures for the text encoder; only the edit variants need it.
+        variant: ``generate``, ``edit`` or ``edit_plus``.
+        text_length: Most text tokens behind the template's prefix; tokens of pictures come on top.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        text_encoder: Any,
+        vae: QwenVae,
+        image_processor: Any,
+        variant: str,
+        text_length: int,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.text_encoder = text_encoder
+        self.vae = vae
+        self.image_processor = image_processor
+        self.variant = variant
+        self.text_length = text_length
+
+    def encode_image(self, pixels: Tensor) -> Tensor:
+        """Pictures `[B, 3, H, W]` in [-1, 1] to normalised latents `[B, C, h, w]`, float32."""
+        return self.vae.encode(pixels)
+
+    @torch.no_grad()
+    def encode_text(self, caption: str, controls: Sequence[Image] = ()) -> Conditioning:
+        """Encode a caption, for edit variants together with its control pictures.
+
+        Args:
+            caption: The caption or instruction; may be empty.
+            controls: The control pictures, RGB and upright.
+
+        Returns:
+            ``text_embeddings`` `[L, D]`, float32, without the template's prefix.
+
+        Raises:
+            DatasetError: When the number of pictures does not fit the variant, or the caption has
+                the token that stands for a picture.
+        """
+        self._check(caption, controls)
+        pictures, counts = self._prepare(controls)
+        text = prompt_text(self.variant, caption, counts)
+        prefix = _PREFIX[self.variant]
+        ids = self.tokenizer(text, return_tensors="pt").input_ids
+        ids = ids[:, : self._longest(ids[0], prefix + self.text_length + sum(counts))]
+        device = self.text_encoder.device
+        # The model without its word predictor, whose logits nobody needs.
+        output = self.text_encoder.model(
+            input_ids=ids.to(device),
+            attention_mask=torch.ones_like(ids).to(device),
+            **{name: value.to(device) for name, value in pictures.items()},
+        )
+        return {"text_embeddings": output.last_hidden_state[0, prefix:].float()}
+
+    def _longest(self, ids: Tensor, wanted: int) -> int:
+        # A picture is never cut: its features and its tokens have to be equally many.
+        token = self.tokenizer.convert_tokens_to_ids(_IMAGE)
+        places = (ids == token).nonzero()
+        return wanted if self.variant == "generate" else max(wanted, int(places[-1]) + 2)
+
+    def _prepare(self, controls: Sequence[Image]) -> tuple[dict[str, Tensor], list[int]]:
+        if self.variant == "generate":
+            return {}, []
+        shown = list(controls)
+        if self.variant == "edit_plus":
+            shown = [_resize(picture) for picture in controls]
+        prepared = self.image_processor(images=shown, return_tensors="pt")
+        grid = prepared["image_grid_thw"]
+        counts = (grid.prod(dim=1) // self.image_processor.merge_size**2).tolist()
+        return {"pixel_values": prepared["pixel_values"], "image_grid_thw": grid}, counts
+
+    def _check(self, caption: str, controls: Sequence[Image]) -> None:
+        wanted = {"generate": "no", "edit": "one", "edit_plus": "at least one"}[self.variant]
+        fits = {"generate": not controls, "edit": len(controls) == 1, "edit_plus": len(controls) > 0}
+        if not fits[self.variant]:
+            raise DatasetError(
+                f"{len(controls)} control pictures for the caption {caption[:60]!r}",
+                f"{wanted} control picture, as the base's variant is {self.variant}",
+                "Set base.variant to edit for one and edit_plus for several, or correct the "
+                "control pictures.",
+            )
+        if self.variant != "generate" and _IMAGE in caption:
+            raise DatasetError(
+                f"the caption {caption[:60]!r} has {_IMAGE}",
+                "a caption without the token that stands for a picture",
+                "Take it out; the control pictures are put in by the trainer.",
+            )
+
+
+def load_encoders(
+    location: BaseLocation, dtype: torch.dtype, device: torch.device | str
+) -> QwenEncoders:
+    """Load what encodes captions and pictures.
+
+    Args:
+        location: The base.
+        dtype: Of the weights of text encoder and VAE.
+        device: Where they compute.
+
+    Returns:
+        Encoders for the base's variant.
+    """
+    from transformers import AutoImageProcessor, AutoTokenizer, Qwen2_5_VLForConditionalGeneration
+
+    folder = location.encoders
+    text_encoder = Qwen2_5_VLForConditionalGeneration.from_pretrained(
+        folder / "text_encoder", dtype=dtype, use_safetensors=True, local_files_only=True
+    )
+    image_processor = None
+    if location.variant != "generate":
+        image_processor = AutoImageProcessor.from_pretrained(
+            folder / "processor", local_files_only=True
+        )
+    return QwenEncoders(
+        tokenizer=AutoTokenizer.from_pretrained(folder / "tokenizer", local_files_only=True),
+        text_encoder=text_encoder.requires_grad_(False).eval().to(device),
+        vae=_load_vae(location, dtype, device),
+        image_processor=image_processor,
+        variant=location.variant,
+        text_length=location.text_length,
+    )
+
+
+def load_decoder(
+    location: BaseLocation, dtype: torch.dtype, device: torch.device | str
+) -> Callable[[Tensor], Tensor]:
+    """`Family.load_decoder`: latents `[B, C, h, w]` to pixels `[B, 3, H, W]` in [-1, 1]."""
+    return _load_vae(location, dtype, device).decode
+
+
+def _load_vae(location: BaseLocation, dtype: torch.dtype, device: torch.device | str) -> QwenVae:
+    from diffusers import AutoencoderKLQwenImage
+
+    vae = AutoencoderKLQwenImage.from_pretrained(
+        location.encoders,
+        subfolder="vae",
+        torch_dtype=dtype,
+        use_safetensors=True,
+        local_files_only=True,
+    )
+    return QwenVae(vae.requires_grad_(False).eval().to(device))
+
+
+def _resize(picture: Image) -> Image:
+    from PIL.Image import Resampling
+
+    return picture.resize(area_size(*picture.size, _SEEN_AREA), Resampling.LANCZOS)

@@ -1,0 +1,54 @@
+"""Names of Qwen-Image's layers: Diffusers' are ComfyUI's own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from ...formats.keys import NativeKey
+
+_BLOCK_LAYER = (
+    r"transformer_blocks\.\d+\.(attn\.(to_[qkv]|to_out\.0|add_[qkv]_proj|to_add_out)"
+    r"|(img|txt)_mlp\.net\.(0\.proj|2)|(img|txt)_mod\.1)"
+)
+_OUTER = r"img_in|txt_in|time_text_embed\.timestep_embedder\.linear_[12]|norm_out\.linear|proj_out"
+_LAYER = re.compile(f"{_BLOCK_LAYER}|{_OUTER}")
+_OWN = re.compile(r"transformer_blocks\.\d+\.(img|txt)_(mlp|mod)\.")
+_SHARED = re.compile(r"transformer_blocks\.\d+\.attn\.(to|add)_")
+_OTHERS = re.compile(
+    r"single_transformer_blocks\.|(double|single)_blocks\.|joint_transformer_blocks\."
+    r"|transformer_blocks\.\d+\.(ff|ff_context|norm1|norm1_context)\."
+)
+
+
+def native_key(path: str) -> NativeKey | None:
+    """ComfyUI's name of a layer.
+
+    Args:
+        path: Module path in Diffusers' transformer.
+
+    Returns:
+        The same name; None when the architecture has no such Linear.
+    """
+    return NativeKey(path, part=False) if _LAYER.fullmatch(path) else None
+
+
+def module_path(native: str) -> str | None:
+    """Undo `native_key`: the same name, or None when it is no layer of the architecture."""
+    return native if _LAYER.fullmatch(native) else None
+
+
+def detect(keys: Iterable[str]) -> bool:
+    """Whether names of a base's weights or of an adapter file look like Qwen-Image.
+
+    Args:
+        keys: Tensor names, with any prefix.
+
+    Returns:
+        True when no other known family fits as well. An adapter that only has the attention of
+        double blocks could be another family's too; it counts as Qwen-Image.
+    """
+    names = list(keys)
+    if any(_OTHERS.search(name) for name in names):
+        return False
+    return any(_OWN.search(name) or _SHARED.search(name) for name in names)

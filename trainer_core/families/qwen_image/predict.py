@@ -1,0 +1,125 @@
+"""The denoiser of Qwen-Image in the trainer's convention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from ...types import Conditioning
+from ..family import inner_module
+from ..location import BaseLocation
+from ..packing import pack, unpack
+
+
+def load_transformer(
+    location: BaseLocation, dtype: torch.dtype, device: torch.device | str
+) -> nn.Module:
+    """Load the frozen denoiser.
+
+    Args:
+        location: The base.
+        dtype: Of its weights.
+        device: Where it computes.
+
+    Returns:
+        Diffusers' ``QwenImageTransformer2DModel`` in evaluation mode, without gradients.
+    """
+    from diffusers import QwenImageTransformer2DModel
+
+    transformer = QwenImageTransformer2DModel.from_pretrained(
+        location.folder,
+        subfolder="transformer",
+        torch_dtype=dtype,
+        use_safetensors=True,
+        local_files_only=True,
+    )
+    return transformer.requires_grad_(False).eval().to(device)
+
+
+def predict(
+    transformer: nn.Module,
+    noisy: Tensor,
+    sigma: Tensor,
+    conditionings: Sequence[Conditioning],
+    controls: Sequence[Tensor] = (),
+    guidance: float = 1.0,
+) -> Tensor:
+    """`Predict` for Qwen-Image.
+
+    The tokens of the control pictures follow those of the target; each picture has its own frame
+    index in the rotary positions. No published base is told a guidance value.
+
+    Args:
+        transformer: Diffusers' ``QwenImageTransformer2DModel``, perhaps wrapped.
+        noisy: `[B, C, h, w]`.
+        sigma: `[B]`, in [0, 1].
+        conditionings: ``text_embeddings`` `[L, D]` of each sample.
+        controls: One `[B, C, hc, wc]` per control picture.
+        guidance: Not read.
+
+    Returns:
+        `[B, C, h, w]`, the velocity in the dtype of ``noisy``.
+    """
+    dtype = inner_module(transformer).dtype
+    height, width = noisy.shape[-2:]
+    pictures = [noisy, *controls]
+    tokens = torch.cat([pack(picture) for picture in pictures], dim=1).to(dtype)
+    # Rotary positions are read from the first sample: a batch has one size.
+    shape = [(1, picture.shape[-2] // 2, picture.shape[-1] // 2) for picture in pictures]
+    text, mask = pad_text([item["text_embeddings"] for item in conditionings])
+    output = transformer(
+        hidden_states=tokens,
+        # Through 0..1000 as the pipeline does it, so that half precision rounds in the same place.
+        timestep=(sigma.float() * 1000).to(dtype) / 1000,
+        encoder_hidden_states=text.to(tokens),
+        encoder_hidden_states_mask=None if mask is None else mask.to(tokens.device),
+        img_shapes=[shape] * noisy.shape[0],
+        return_dict=False,
+    )[0]
+    target = output[:, : (height // 2) * (width // 2)]
+    return unpack(target, height, width).to(noisy.dtype)
+
+
+def pad_text(embeddings: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+    """Stack texts of different lengths.
+
+    Args:
+        embeddings: `[L_i, D]` of each sample.
+
+    Returns:
+        `[B, L, D]`, padded with zeros at the right, and the mask `[B, L]` that is true on real
+        tokens; None when all lengths are equal, so that attention kernels without masks can run.
+    """
+    lengths = [len(text) for text in embeddings]
+    padded = pad_sequence(list(embeddings), batch_first=True)
+    if min(lengths) == max(lengths):
+        return padded, None
+    places = torch.arange(max(lengths), device=padded.device)
+    return padded, places[None] < torch.tensor(lengths, device=padded.device)[:, None]
+
+
+def guide(conditional: Tensor, unconditional: Tensor, scale: float) -> Tensor:
+    """Classifier-free guidance that keeps the length of each token's conditional velocity.
+
+    Args:
+        conditional: `[B, C, h, w]`, the velocity with the prompt.
+        unconditional: `[B, C, h, w]`, the velocity with the negative prompt.
+        scale: The guidance scale; 1 gives ``conditional``.
+
+    Returns:
+        `[B, C, h, w]`.
+    """
+    height, width = conditional.shape[-2:]
+    kept, dropped = pack(conditional), pack(unconditional)
+    combined = dropped + scale * (kept - dropped)
+    length = kept.norm(dim=-1, keepdim=True) / combined.norm(dim=-1, keepdim=True)
+    return unpack(combined * length, height, width)
+
+
+def takes_guidance(transformer: nn.Module) -> bool:
+    """Never: the flag in the configuration of Qwen-Image has no weights behind it."""
+    del transformer
+    return False

@@ -1,0 +1,135 @@
+"""Files that are either whole or absent.
+
+Everything the trainer keeps is written under a temporary name in the same folder, flushed to disk,
+and renamed. A crash at any moment leaves the old file or the new one, never a half.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .errors import StorageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TEMPORARY_PREFIX = ".writing-"
+
+
+def atomic_write(path: Path, write: Callable[[Path], None]) -> None:
+    """Write a file so that a crash cannot leave a part of it.
+
+    Args:
+        path: The final name; its folder is made if it is missing.
+        write: Writes the whole content to the path that it is given.
+
+    Raises:
+        StorageError: When the disk is full or the folder cannot be written.
+    """
+    temporary = path.parent / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-{path.name}"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(temporary)
+        _flush(temporary)
+        temporary.replace(path)
+        flush_folder(path.parent)
+    except OSError as error:
+        raise storage_error(path, error) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def save_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write a safetensors file atomically.
+
+    Args:
+        path: The final name.
+        tensors: Tensors of any device; they are written contiguous and in their own dtype.
+        metadata: Strings for the file's header.
+
+    Raises:
+        StorageError: When the disk is full or the folder cannot be written.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    ready = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
+
+    def write(target: Path) -> None:
+        try:
+            save_file(ready, str(target), metadata=dict(metadata or {}))
+        except SafetensorError as error:
+            # The library wraps the system's error into its own class and keeps only the text.
+            raise OSError(_errno_from_text(str(error)), str(error)) from error
+
+    atomic_write(path, write)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write one JSON value atomically, indented, with a final newline."""
+    text = json.dumps(value, indent=2, sort_keys=False, allow_nan=False) + "\n"
+    atomic_write(path, lambda target: write_and_flush(target, text))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically as UTF-8."""
+    atomic_write(path, lambda target: write_and_flush(target, text))
+
+
+def write_and_flush(path: Path, text: str) -> None:
+    """Write a text file and wait until it is on the disk; not atomic by itself."""
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def flush_folder(folder: Path) -> None:
+    """Make a rename durable. Does nothing where folders cannot be opened (Windows)."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def storage_error(path: Path, error: OSError) -> StorageError:
+    """Explain a failed write in three parts."""
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        remedy = "Free some space and start again with resume=latest; finished files are intact."
+        return StorageError(f"the disk is full while writing {path}", "enough free space", remedy)
+    if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
+        remedy = "Give write access to the folder, or choose another with output.dir."
+        return StorageError(f"{path} cannot be written ({error.strerror})", "write access", remedy)
+    return StorageError(
+        f"{path} cannot be written ({error})",
+        "a folder that takes files",
+        "Check the disk and the path, or choose another folder with output.dir.",
+    )
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _errno_from_text(text: str) -> int:
+    for code in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+        if f"os error {code}" in text.lower():
+            return code
+    return errno.EIO

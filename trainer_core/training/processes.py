@@ -1,0 +1,172 @@
+"""How a step is shared among processes.
+
+A step always trains ``batch_size * gradient_accumulation_steps`` samples, however many processes
+there are: whole micro-batches are dealt out, or the samples of each micro-batch are. Gradients are
+summed over the adapter's parameters only, so nothing has to wrap the base.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+from ..config import TrainingSection
+from ..errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+
+class Processes(Protocol):
+    """What the loop needs to know of the processes that share a run."""
+
+    device: torch.device
+    index: int
+    count: int
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the loss's gradients to the parameters of this process."""
+
+    def sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Replace each gradient by its sum over all processes."""
+
+    def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
+        """Sum each number over all processes."""
+        ...
+
+    def barrier(self) -> None:
+        """Wait until every process is here."""
+
+
+class SingleProcess:
+    """One process on one device; keeps no process-wide state, so ComfyUI can host it."""
+
+    index = 0
+    count = 1
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def backward(self, loss: Tensor) -> None:
+        """Run autograd."""
+        loss.backward()
+
+    def sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Do nothing: the gradients are complete."""
+
+    def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
+        """Return the numbers."""
+        return list(numbers)
+
+    def barrier(self) -> None:
+        """Do nothing."""
+
+
+class AccelerateProcesses:
+    """The processes of ``accelerate launch``, or a single one without it.
+
+    Args:
+        cpu: Stay on the CPU even where an accelerator is present.
+
+    Raises:
+        InputError: When the launcher asks for sharded weights (FSDP, DeepSpeed, Megatron).
+    """
+
+    def __init__(self, *, cpu: bool = False) -> None:
+        from accelerate import Accelerator
+        from accelerate.utils import DistributedType
+
+        # Number formats are the run's own business: an Accelerator would keep the first run's
+        # choice for the whole process.
+        self._accelerator: Accelerator = Accelerator(cpu=cpu, mixed_precision="no")
+        kind = self._accelerator.distributed_type
+        sharded = {
+            DistributedType.FSDP,
+            DistributedType.DEEPSPEED,
+            DistributedType.MEGATRON_LM,
+        }
+        if kind in sharded:
+            raise InputError(
+                f"accelerate is set up for {kind.value}",
+                "one process, or several with a whole copy of the base each (MULTI_GPU, MULTI_CPU)",
+                "Run `accelerate config` again without sharding, or launch with --multi_gpu.",
+            )
+        self.device: torch.device = self._accelerator.device
+        self.index: int = self._accelerator.process_index
+        self.count: int = self._accelerator.num_processes
+
+    def backward(self, loss: Tensor) -> None:
+        """Run autograd through accelerate."""
+        self._accelerator.backward(loss)
+
+    def sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Sum all gradients in one flat message; a missing gradient counts as zero."""
+        if self.count == 1:
+            return
+        # A layer whose output is unused has no gradient, and not on every process alike.
+        flat = torch.cat(
+            [
+                (p.grad if p.grad is not None else torch.zeros_like(p)).reshape(-1)
+                for p in parameters
+            ]
+        )
+        total = self._sum(flat)
+        offset = 0
+        for parameter in parameters:
+            size = parameter.numel()
+            parameter.grad = total[offset : offset + size].view_as(parameter).clone()
+            offset += size
+
+    def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
+        """Sum in one message."""
+        if self.count == 1:
+            return list(numbers)
+        exact = torch.float32 if self.device.type == "mps" else torch.float64
+        return self._sum(torch.tensor(numbers, dtype=exact, device=self.device)).tolist()
+
+    def barrier(self) -> None:
+        """Wait for the others."""
+        self._accelerator.wait_for_everyone()
+
+    def _sum(self, tensor: Tensor) -> Tensor:
+        total = self._accelerator.reduce(tensor, reduction="sum")
+        if not isinstance(total, Tensor):
+            raise TypeError(f"accelerate returned {type(total).__name__} instead of a tensor")
+        return total
+
+
+class Shares:
+    """Which micro-batches, or which part of each, this process computes.
+
+    Args:
+        training: The run file's section.
+        index: This process.
+        count: Number of processes.
+
+    Attributes:
+        micro_batches: Micro-batches of a step that this process computes.
+        part: ``(index, count)`` of its part of each of them.
+
+    Raises:
+        ConfigError: When a step cannot be dealt out evenly.
+    """
+
+    def __init__(self, training: TrainingSection, index: int, count: int) -> None:
+        steps = training.gradient_accumulation_steps
+        if steps % count == 0:
+            self.micro_batches = range(index, steps, count)
+            self.part = (0, 1)
+        elif training.batch_size % count == 0:
+            self.micro_batches = range(steps)
+            self.part = (index, count)
+        else:
+            raise ConfigError(
+                f"training.batch_size={training.batch_size}, "
+                f"training.gradient_accumulation_steps={steps} and {count} processes",
+                f"one of the two to be a multiple of {count}, because a step trains the same "
+                "samples on any number of processes",
+                f"Set training.gradient_accumulation_steps={count}, or start fewer processes.",
+            )

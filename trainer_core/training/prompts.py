@@ -1,0 +1,133 @@
+"""Preview prompts, encoded once and kept in the cache beside the samples."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+from torch import Tensor
+
+from ..config import DatasetSection, PreviewSection
+from ..data.cache import Encoders
+from ..data.image import fit_to_bucket, open_picture, resize_exact, to_pixels
+from ..errors import ConfigError
+from ..families.family import Family
+from ..families.location import BaseLocation
+from ..storage import save_tensors
+from ..types import Bucket, Conditioning
+from .sampling import PictureRequest
+
+_FORMAT = "prompt 1"
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPrompt:
+    """A prompt that needs no encoder any more.
+
+    Attributes:
+        text: The prompt.
+        conditioning: The encoded prompt.
+        negative: The encoded negative prompt.
+        controls: Latents of its control pictures, each `[C, h, w]`.
+    """
+
+    text: str
+    conditioning: Conditioning
+    negative: Conditioning
+    controls: tuple[Tensor, ...]
+
+    def request(self, seed: int) -> PictureRequest:
+        """Ask a `Painter` for a picture of this prompt from the noise of a seed."""
+        return PictureRequest(self.conditioning, self.negative, self.controls, seed)
+
+
+def encode_prompts(
+    preview: PreviewSection,
+    dataset: DatasetSection,
+    family: Family,
+    folder: Path,
+    location: BaseLocation,
+    open_encoders: Callable[[], Encoders],
+) -> tuple[EncodedPrompt, ...]:
+    """Encode the preview prompts, or read them from the cache.
+
+    Args:
+        preview: Prompts, controls and size.
+        dataset: Says how large control pictures are.
+        family: The base's family.
+        folder: The cache's folder.
+        location: The base.
+        open_encoders: Loads the encoders; called only when a prompt is not cached.
+
+    Returns:
+        One for each prompt, in order.
+
+    Raises:
+        ConfigError: When a control picture is missing.
+    """
+    paths = preview.controls or [[] for _ in preview.prompts]
+    encoded: list[EncodedPrompt] = []
+    for text, files in zip(preview.prompts, paths, strict=True):
+        controls = [_control(Path(file), preview, dataset, family) for file in files]
+        key = _key(text, preview.negative_prompt, controls, location.identity)
+        path = folder / "prompts" / f"{key}.safetensors"
+        tensors = _read(path)
+        if tensors is None:
+            tensors = _encode(text, preview.negative_prompt, controls, open_encoders())
+            save_tensors(path, tensors)
+        encoded.append(_unpack(text, tensors, len(controls)))
+    return tuple(encoded)
+
+
+def _control(
+    path: Path, preview: PreviewSection, dataset: DatasetSection, family: Family
+) -> Image.Image:
+    if not path.is_file():
+        raise ConfigError(
+            f"preview.controls: {path} is not a file",
+            "a picture for each control of each prompt",
+            "Correct the path; paths in a run file are relative to the run file.",
+        )
+    picture = open_picture(path, dataset.animated)
+    if dataset.control_area is None:
+        return fit_to_bucket(picture, Bucket(preview.width, preview.height))
+    return resize_exact(picture, *family.control_size(*picture.size, dataset.control_area))
+
+
+def _key(text: str, negative: str, controls: Sequence[Image.Image], identity: str) -> str:
+    pictures = [hashlib.sha256(c.tobytes()).hexdigest() + f"{c.size}" for c in controls]
+    parts = json.dumps([_FORMAT, identity, text, negative, pictures])
+    return hashlib.sha256(parts.encode()).hexdigest()
+
+
+def _encode(
+    text: str, negative: str, controls: Sequence[Image.Image], encoders: Encoders
+) -> dict[str, Tensor]:
+    tensors = {f"positive.{k}": v for k, v in encoders.encode_text(text, controls).items()}
+    tensors |= {f"negative.{k}": v for k, v in encoders.encode_text(negative, controls).items()}
+    for index, control in enumerate(controls):
+        tensors[f"control.{index}"] = encoders.encode_image(to_pixels(control)[None])[0]
+    # A text-only prompt may share storage between its two sides, which safetensors refuses.
+    return {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
+
+
+def _read(path: Path) -> dict[str, Tensor] | None:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(str(path))
+    except (OSError, SafetensorError):
+        return None
+
+
+def _unpack(text: str, tensors: Mapping[str, Tensor], count: int) -> EncodedPrompt:
+    def side(prefix: str) -> dict[str, Tensor]:
+        return {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
+
+    controls = tuple(tensors[f"control.{index}"] for index in range(count))
+    return EncodedPrompt(text, side("positive."), side("negative."), controls)

@@ -1,0 +1,158 @@
+"""All that a run writes: metrics, previews, checkpoints and, at the end, the adapter."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..adapters import AttachedAdapter
+from ..config import RunConfig
+from ..data.image import from_pixels
+from ..errors import StorageError
+from ..formats import KeyMap, RunFacts, adapter_metadata, write_adapter
+from ..storage import atomic_write
+from ..types import RunResult, StepResult
+from .checkpoint import prune_checkpoints, save_checkpoint, training_tensors
+from .metrics import TENSORBOARD_ABSENT, MetricsWriter
+from .observer import CheckpointSaved, Observer, PreviewDone, RunFinished, StepDone, Warned
+from .run_folder import RunFolder
+from .versions import installed_versions
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+class Recorder:
+    """Writes one run down; only the first process of a run has one.
+
+    Args:
+        folder: The run's version folder.
+        config: The run file.
+        adapter: The adapter that is trained.
+        optimizer: Its optimizer.
+        key_map: The family's names in its host.
+        settings: The settings that decide the run, kept in each checkpoint.
+        hashes: Identities of base and dataset, for the adapter file's header.
+        observer: Hears what was written.
+        done: Steps made before.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        config: RunConfig,
+        adapter: AttachedAdapter,
+        optimizer: torch.optim.Optimizer,
+        key_map: KeyMap,
+        settings: Mapping[str, Any],
+        hashes: Mapping[str, str],
+        observer: Observer,
+        done: int,
+    ) -> None:
+        self.folder = folder
+        self._config = config
+        self._adapter = adapter
+        self._optimizer = optimizer
+        self._key_map = key_map
+        self._settings = settings
+        self._hashes = hashes
+        self._observer = observer
+        self._pictures: list[Path] = []
+        self._metrics = MetricsWriter(folder.metrics, done)
+        if not self._metrics.has_board:
+            observer.notify(Warned(TENSORBOARD_ABSENT))
+
+    def record(self, result: StepResult) -> None:
+        """Write a finished step down."""
+        self._metrics.write(result)
+        self._observer.notify(StepDone(result, self._config.training.steps))
+
+    def save(self, step: int) -> None:
+        """Write a checkpoint of the state after a step, then drop the oldest ones."""
+        tensors = training_tensors(dict(self._adapter.named_parameters()), self._optimizer)
+        folder = save_checkpoint(
+            self.folder.checkpoints,
+            step,
+            self._settings,
+            tensors,
+            lambda path: self._write_adapter(path, "comfyui", "fp32", step),
+        )
+        prune_checkpoints(self.folder.checkpoints, self._config.training.keep_checkpoints)
+        self.folder.update_record(step=step)
+        self._observer.notify(CheckpointSaved(step, folder))
+
+    def picture(self, step: int, index: int, pixels: Tensor) -> None:
+        """Keep a preview picture.
+
+        Args:
+            step: Steps made.
+            index: The prompt's index.
+            pixels: `[3, H, W]` in [-1, 1].
+        """
+        path = self.folder.samples(step) / f"{index}.png"
+        image = from_pixels(pixels)
+        atomic_write(path, lambda target: image.save(target, format="PNG"))
+        self._metrics.write_picture(step, index, pixels)
+        self._pictures.append(path)
+        self._observer.notify(PreviewDone(step, index, path))
+
+    def finish(self, status: str, step: int) -> RunResult:
+        """Export the adapter of a run that is done and close the record.
+
+        Args:
+            status: ``done`` or ``cancelled``.
+            step: Steps made.
+
+        Returns:
+            Where everything is.
+        """
+        output = self._config.output
+        adapters: list[Path] = []
+        if status == "done":
+            for layout in output.layouts:
+                suffix = "" if layout == "comfyui" else f"_{layout}"
+                path = self.folder.path / f"{output.name}{suffix}.safetensors"
+                self._write_adapter(path, layout, output.dtype, step)
+                adapters.append(path)
+        else:
+            adapters.append(self.folder.checkpoints / f"{step:06d}" / "adapter.safetensors")
+        self.folder.update_record(status=status, step=step)
+        losses = [result.loss for result in self._metrics.steps]
+        result = RunResult(
+            self.folder.path, status, step, tuple(adapters), tuple(self._pictures), tuple(losses)
+        )
+        self._observer.notify(RunFinished(result))
+        return result
+
+    def _write_adapter(self, path: Path, layout: str, dtype: str, step: int) -> None:
+        state = self._adapter.state()
+        facts = RunFacts(
+            family=self._config.family,
+            step=step,
+            settings=self._config.model_dump(mode="json"),
+            hashes=self._hashes,
+            versions=installed_versions(),
+        )
+        metadata = adapter_metadata(state, facts, self._config.output.metadata)
+        write_adapter(path, state, layout, self._key_map, metadata, dtype)
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._metrics.__exit__(kind, error, trace)
+        if kind is not None:
+            # On a full disk this fails too; the error that ended the run is the one to show.
+            with contextlib.suppress(StorageError):
+                self.folder.update_record(status="failed")
+        self.folder.release()

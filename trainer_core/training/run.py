@@ -1,0 +1,274 @@
+"""`train`: from a run file to an adapter file."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..adapters import AttachedAdapter, attach
+from ..config import RunConfig
+from ..config.reading import dump_config
+from ..data.batches import BatchPlan, load_batch
+from ..diffusion.sigma import make_density
+from ..formats import KeyMap
+from ..types import Batch, Conditioning, RunResult, RunSummary
+from .checkpoint import Checkpoint, read_checkpoint, restore_tensors
+from .loop import Loop, LoopHooks
+from .memory import (
+    DTYPES,
+    borrowed_random_state,
+    borrowed_threads,
+    release_memory,
+    resolve_device,
+    resolve_precision,
+)
+from .observer import Observer, RunStarted, SilentObserver, Warned
+from .optimizer import make_optimizer
+from .prepare import Prepared, prepare
+from .preview import draw_previews
+from .processes import Processes, Shares, SingleProcess
+from .recorder import Recorder
+from .resume import deciding_settings, find_checkpoint, refuse_changes
+from .run_folder import RunFolder, create_version, open_version
+from .schedule import make_schedule
+from .step import StepMaker
+from .versions import installed_versions
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A run with everything in memory, ready for its first step."""
+
+    config: RunConfig
+    data: Prepared
+    precision: str
+    transformer: torch.nn.Module
+    adapter: AttachedAdapter
+    optimizer: torch.optim.Optimizer
+    processes: Processes
+    observer: Observer
+    done: int
+
+
+def train(
+    config: RunConfig, observer: Observer | None = None, processes: Processes | None = None
+) -> RunResult:
+    """Train an adapter.
+
+    Args:
+        config: The run file.
+        observer: Hears the run's events and may cancel it.
+        processes: The processes that share the run; unset: this one alone, on ``memory.device``.
+
+    Returns:
+        Where the files are; ``status`` is ``done`` or ``cancelled``.
+
+    Raises:
+        InputError: When the run file, dataset or base cannot be used; nothing was started.
+        RunError: When the run failed; the last good state is on disk.
+    """
+    observer = observer or SilentObserver()
+    processes = processes or SingleProcess(resolve_device(config.memory.device))
+    embedded = config.base.path == "embedded"
+    with (
+        borrowed_threads(config.memory, embedded=embedded),
+        borrowed_random_state(processes.device),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+    ):
+        try:
+            return _train(config, observer, processes)
+        finally:
+            release_memory(processes.device)
+
+
+def _train(config: RunConfig, observer: Observer, processes: Processes) -> RunResult:
+    # What can be refused without loading anything is refused first.
+    shares = Shares(config.training, processes.index, processes.count)
+    precision = resolve_precision(config.training.precision, processes.device)
+    found = find_checkpoint(config)
+    checkpoint = read_checkpoint(found) if found else None
+    data = prepare(config, observer, processes)
+    settings = deciding_settings(config, precision, data.location.identity, data.dataset.identity)
+    if checkpoint is not None:
+        refuse_changes(checkpoint, settings, config)
+    loaded = _load(config, observer, processes, data, checkpoint)
+    if processes.index > 0:
+        status, step = _loop(loaded, shares, None).run(loaded.done)
+        return RunResult(Path(config.output.dir), status, step, (), (), ())
+    folder = _open_folder(config, found, data)
+    key_map = KeyMap(data.family.native_key, data.family.module_path)
+    recorder = Recorder(
+        folder,
+        config,
+        loaded.adapter,
+        loaded.optimizer,
+        key_map,
+        settings,
+        _hashes(data),
+        observer,
+        loaded.done,
+    )
+    with recorder:
+        observer.notify(RunStarted(_summary(loaded, folder)))
+        status, step = _loop(loaded, shares, recorder).run(loaded.done)
+        return recorder.finish(status, step)
+
+
+def _load(
+    config: RunConfig,
+    observer: Observer,
+    processes: Processes,
+    data: Prepared,
+    checkpoint: Checkpoint | None,
+) -> Loaded:
+    precision = resolve_precision(config.training.precision, processes.device)
+    transformer = data.family.load_transformer(data.location, DTYPES[precision], processes.device)
+    if config.memory.gradient_checkpointing:
+        data.family.enable_checkpointing(transformer)
+    adapter = attach(
+        transformer,
+        config.adapter,
+        presets=data.family.presets,
+        unused=data.family.unused_layers(transformer),
+        seed=config.seed,
+    )
+    adapter.train()
+    if adapter.skipped_duplicates and processes.index == 0:
+        observer.notify(
+            Warned(f"{adapter.skipped_duplicates} layers matched twice and are adapted once.")
+        )
+    optimizer = make_optimizer(config.training.optimizer, adapter.parameters())
+    done = 0
+    if checkpoint is not None:
+        restore_tensors(checkpoint, dict(adapter.named_parameters()), optimizer)
+        done = checkpoint.step
+    return Loaded(
+        config, data, precision, transformer, adapter, optimizer, processes, observer, done
+    )
+
+
+def _loop(run: Loaded, shares: Shares, recorder: Recorder | None) -> Loop:
+    config, training = run.config, run.config.training
+    schedule = make_schedule(training.schedule, training.steps)
+    plan = BatchPlan(
+        buckets=run.data.dataset.buckets,
+        control_counts=run.data.dataset.control_buckets,
+        batch_size=training.batch_size,
+        micro_batches=training.gradient_accumulation_steps,
+        num_repeats=config.dataset.num_repeats,
+        seed=config.seed,
+    )
+
+    def load(step: int, micro: int) -> Batch:
+        return load_batch(
+            run.data.dataset,
+            plan,
+            step,
+            micro,
+            config.dataset.caption_dropout,
+            config.seed,
+            shares.part,
+        )
+
+    def predict(
+        noisy: Tensor, sigma: Tensor, texts: Sequence[Conditioning], controls: Sequence[Tensor]
+    ) -> Tensor:
+        return run.data.family.predict(
+            run.transformer, noisy, sigma, texts, controls, training.guidance
+        )
+
+    def preview(step: int) -> None:
+        if recorder is not None:
+            painter = run.data.painter(run.transformer, run.processes.device)
+            draw_previews(
+                painter,
+                config.preview,
+                run.data.prompts,
+                lambda index, pixels: recorder.picture(step, index, pixels),
+            )
+        run.processes.barrier()
+
+    def nothing(_: Any) -> None:
+        return
+
+    return Loop(
+        settings=training,
+        preview_every=config.preview.every,
+        micro_batches=shares.micro_batches,
+        micro_step=StepMaker(
+            load=load,
+            predict=predict,
+            density=_density(run),
+            seed=config.seed,
+            part=shares.part,
+            device=run.processes.device,
+        ),
+        parameters=run.adapter.parameters(),
+        optimizer=run.optimizer,
+        learning_rate=lambda step: training.optimizer.learning_rate * schedule(step),
+        epoch=plan.epoch,
+        processes=run.processes,
+        hooks=LoopHooks(
+            record=recorder.record if recorder else nothing,
+            save=recorder.save if recorder else nothing,
+            preview=preview,
+            cancelled=run.observer.cancelled,
+        ),
+    )
+
+
+def _density(run: Loaded) -> Callable[[Batch], Callable[[torch.Generator], float]]:
+    sigma, data = run.config.training.sigma, run.data
+
+    def density(batch: Batch) -> Callable[[torch.Generator], float]:
+        shift = sigma.shift or data.family.training_shift(
+            data.location, *batch.latents.shape[-2:][::-1]
+        )
+        return make_density(sigma.density, sigma.mean, sigma.std, shift, sigma.min, sigma.max)
+
+    return density
+
+
+def _open_folder(config: RunConfig, found: Path | None, data: Prepared) -> RunFolder:
+    record = {
+        "steps": config.training.steps,
+        "started": time.time(),
+        "versions": installed_versions(),
+        "hashes": _hashes(data),
+    }
+    if found is None:
+        root = Path(config.output.dir) / config.output.name
+        return create_version(root, record, dump_config(config))
+    folder = open_version(found.parent.parent)
+    folder.update_record(status="running", **record)
+    return folder
+
+
+def _hashes(data: Prepared) -> dict[str, str]:
+    return {"base": data.location.identity, "dataset": data.dataset.identity}
+
+
+def _summary(run: Loaded, folder: RunFolder) -> RunSummary:
+    config = run.config
+    return RunSummary(
+        family=run.data.family.title,
+        base=f"{run.data.location.folder.name} ({run.data.location.variant})",
+        device=str(run.processes.device),
+        precision=run.precision,
+        adapter=f"{config.adapter.kind}, rank {config.adapter.rank}",
+        layers=len(run.adapter.names),
+        parameters=sum(p.numel() for p in run.adapter.parameters()),
+        samples_per_bucket=run.data.plan.counts(),
+        steps=config.training.steps,
+        folder=folder.path,
+    )
+
+
+__all__ = ["train"]

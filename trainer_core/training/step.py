@@ -1,0 +1,112 @@
+"""One micro-batch: draw sigma and noise, predict the velocity, measure the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..counters import counter_seed
+from ..diffusion.flow import interpolate, velocity_target
+from ..diffusion.loss import flow_loss
+from ..errors import NonFiniteError
+from ..types import Batch, Conditioning
+
+Predict = Callable[[Tensor, Tensor, Sequence[Conditioning], Sequence[Tensor]], Tensor]
+"""Noisy latents `[B, C, h, w]`, sigma `[B]`, conditionings, controls -> velocity, as latents."""
+
+
+@dataclass(frozen=True, slots=True)
+class MicroStep:
+    """What one micro-batch gave.
+
+    Attributes:
+        loss: Sum of the samples' mean squared errors, with its graph, float32.
+        sigmas: The noise level of each sample.
+        names: The samples, for messages.
+    """
+
+    loss: Tensor
+    sigmas: tuple[float, ...]
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepMaker:
+    """Computes micro-batches.
+
+    Attributes:
+        load: Step (from 1) and micro-batch (from 0) to the batch of this process.
+        predict: The family's velocity on the run's base, with the adapter.
+        density: Draws a sigma in [0, 1] for pictures of a latent shape from a generator.
+        seed: The run's seed.
+        part: ``(index, count)``: this process's part of each micro-batch.
+        device: Where the base lives.
+    """
+
+    load: Callable[[int, int], Batch]
+    predict: Predict
+    density: Callable[[Batch], Callable[[torch.Generator], float]]
+    seed: int
+    part: tuple[int, int]
+    device: torch.device
+
+    def __call__(self, step: int, micro: int) -> MicroStep:
+        """Compute one micro-batch with gradients.
+
+        Args:
+            step: Optimizer step, from 1.
+            micro: Micro-batch within the step, from 0.
+
+        Returns:
+            The loss and what it was measured on.
+        """
+        batch = self.load(step, micro)
+        # Dropout inside adapters draws from torch's global generator.
+        torch.manual_seed(counter_seed(self.seed, "dropout", step, micro, *self.part))
+        draw = self.density(batch)
+        sigmas = tuple(
+            draw(self._generator("sigma", step, position)) for position in batch.positions
+        )
+        noise = torch.stack(
+            [
+                torch.randn(batch.latents.shape[1:], generator=self._generator("noise", step, p))
+                for p in batch.positions
+            ]
+        ).to(self.device)
+        latents = batch.latents.to(self.device)
+        sigma = torch.tensor(sigmas, dtype=torch.float32, device=self.device)
+        noisy = interpolate(latents, noise, sigma)
+        controls = [control.to(self.device) for control in batch.controls]
+        velocity = self.predict(noisy, sigma, batch.conditionings, controls)
+        loss = flow_loss(velocity, velocity_target(latents, noise)).sum()
+        return MicroStep(loss, sigmas, batch.names)
+
+    def _generator(self, what: str, step: int, position: int) -> torch.Generator:
+        # Drawn on the CPU, so that every device trains on the same numbers.
+        return torch.Generator().manual_seed(counter_seed(self.seed, what, step, position))
+
+
+def non_finite_error(step: int, what: str, parts: Sequence[MicroStep]) -> NonFiniteError:
+    """Say where a run broke.
+
+    Args:
+        step: The optimizer step that was not made.
+        what: What is not finite, such as "the loss".
+        parts: The step's micro-batches.
+
+    Returns:
+        An error that names step, sigmas and samples.
+    """
+    samples = ", ".join(
+        f"{name} (sigma {sigma:.4f})"
+        for part in parts
+        for name, sigma in zip(part.names, part.sigmas, strict=True)
+    )
+    remedy = "Try a lower training.optimizer.learning_rate, or training.precision=fp32."
+    if step > 1:
+        remedy = f"The state after step {step - 1} is saved; go on with resume=latest. {remedy}"
+    found = f"{what} of step {step} is not finite; samples of this step: {samples}"
+    return NonFiniteError(found, "finite numbers", remedy)

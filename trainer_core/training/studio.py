@@ -1,0 +1,149 @@
+"""A base with its encoders, a painter and, if wanted, an adapter from a file: pictures on demand.
+
+Serves the ``sample`` verb and the demo, which look at an adapter file as a user would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ..adapters import AttachedAdapter
+from ..adapters.restoring import attach_state
+from ..config import RunConfig
+from ..data.image import from_pixels, to_pixels
+from ..families import get_family
+from ..families.location import locate_base
+from ..formats import KeyMap, read_adapter
+from ..storage import atomic_write
+from .memory import DTYPES, borrowed_threads, resolve_device, resolve_precision
+from .prepare import LazyEncoders, cache_folder
+from .prompts import encode_prompts
+from .sampling import DrawSettings, Painter, PictureRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Studio:
+    """Draws pictures from texts.
+
+    Attributes:
+        painter: Draws from encoded prompts.
+        encoders: Encodes them; loaded when first used.
+        key_map: The family's names in its host.
+    """
+
+    painter: Painter
+    encoders: LazyEncoders
+    key_map: KeyMap
+
+    def request(
+        self, text: str, seed: int, controls: Sequence[Image.Image] = (), negative: str = ""
+    ) -> PictureRequest:
+        """Encode one prompt.
+
+        Args:
+            text: The prompt.
+            seed: Seed of the picture's noise.
+            controls: Control pictures at the size they are encoded at, upright RGB.
+            negative: The negative prompt.
+
+        Returns:
+            What the painter draws.
+        """
+        encoders = self.encoders.open()
+        return PictureRequest(
+            conditioning=encoders.encode_text(text, controls),
+            negative=encoders.encode_text(negative, controls),
+            controls=tuple(encoders.encode_image(to_pixels(c)[None])[0] for c in controls),
+            seed=seed,
+        )
+
+    def draw(self, requests: Sequence[PictureRequest], settings: DrawSettings) -> Tensor:
+        """Draw pictures, `[B, 3, H, W]` in [-1, 1], on the CPU."""
+        return self.painter.draw(requests, settings)
+
+    def put_on(self, adapter_file: Path) -> AttachedAdapter:
+        """Attach the adapter of a file.
+
+        Args:
+            adapter_file: A safetensors file of any layout that is read.
+
+        Returns:
+            The adapter; its ``strength`` may be changed, `detach` takes it off.
+
+        Raises:
+            AdapterFileError: When the file cannot be read.
+            AdapterError: When it does not fit the base.
+        """
+        adapter = attach_state(self.painter.transformer, read_adapter(adapter_file, self.key_map))
+        adapter.eval()
+        return adapter
+
+
+def open_studio(config: RunConfig, *, has_controls: bool) -> Studio:
+    """Load a base for drawing.
+
+    Args:
+        config: The run file; its family, base, precision and device count.
+        has_controls: Whether control pictures will be given.
+
+    Returns:
+        The studio.
+
+    Raises:
+        BaseModelError: When the base cannot be used.
+    """
+    device = resolve_device(config.memory.device)
+    precision = resolve_precision(config.training.precision, device)
+    family = get_family(config.family)
+    location = locate_base(config.base, family.name, has_controls)
+    encoders = LazyEncoders(config, family, location, device)
+    transformer = family.load_transformer(location, DTYPES[precision], device)
+    painter = Painter(family, location, transformer, encoders.decoder(), device)
+    return Studio(painter, encoders, KeyMap(family.native_key, family.module_path))
+
+
+def sample_pictures(
+    config: RunConfig, adapter_file: Path | None, folder: Path, strength: float = 1.0
+) -> list[Path]:
+    """Draw the run file's preview prompts with a base and an adapter file.
+
+    Args:
+        config: The run file; its ``preview`` section says what is drawn.
+        adapter_file: The adapter, or None for the base alone.
+        folder: Where ``0.png``, ``1.png`` ... are written.
+        strength: Factor on the adapter; 0 is the base.
+
+    Returns:
+        The pictures.
+
+    Raises:
+        InputError: When base, adapter or prompts cannot be used.
+        StorageError: When a picture cannot be written.
+    """
+    preview, embedded = config.preview, config.base.path == "embedded"
+    with borrowed_threads(config.memory, embedded=embedded), torch.inference_mode(False):
+        studio = open_studio(config, has_controls=any(preview.controls))
+        if adapter_file is not None:
+            studio.put_on(adapter_file).strength = strength
+        prompts = encode_prompts(
+            preview,
+            config.dataset,
+            studio.painter.family,
+            cache_folder(config),
+            studio.painter.location,
+            studio.encoders.open,
+        )
+        size = DrawSettings(preview.width, preview.height, preview.steps, preview.guidance)
+        paths: list[Path] = []
+        for index, prompt in enumerate(prompts):
+            pixels = studio.draw([prompt.request(preview.seed + index)], size)[0]
+            paths.append(folder / f"{index}.png")
+            image = from_pixels(pixels)
+            atomic_write(paths[-1], lambda target, image=image: image.save(target, format="PNG"))
+        return paths

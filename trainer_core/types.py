@@ -1,0 +1,179 @@
+"""The nouns of the data flow, as frozen dataclasses.
+
+Dimension letters: B batch, C latent channels, H and W pixels, h and w latent grid, L text tokens,
+D width. Latents are always in the family's normalised space: what the denoiser sees at sigma 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Conditioning = Mapping[str, "Tensor"]
+"""Everything that is not latents, for one sample and without a batch dimension.
+
+Names are the family's own, for example ``text_embeddings`` `[L, D]`.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One training example as it lies in the dataset folder.
+
+    Attributes:
+        name: Path of the target picture relative to the dataset folder, with forward slashes.
+        image: The target picture.
+        caption: Its text, with the trigger word already in front.
+        width: Upright width in pixels (after the EXIF rotation).
+        height: Upright height in pixels.
+        controls: The control pictures in order; empty for text-to-image.
+    """
+
+    name: str
+    image: Path
+    caption: str
+    width: int
+    height: int
+    controls: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Bucket:
+    """A size in pixels to which samples are resized and cropped."""
+
+    width: int
+    height: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSample:
+    """A sample, the size it is trained at, and the sizes of its control pictures."""
+
+    sample: Sample
+    bucket: Bucket
+    control_buckets: tuple[Bucket, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CachedSample:
+    """One encoded example.
+
+    Attributes:
+        name: As in `Sample`.
+        bucket: The size in pixels.
+        latents: `[C, h, w]`, float32, normalised.
+        controls: Latents of the control pictures, each `[C, h, w]`.
+        conditioning: The encoded caption (and, for edit families, what the text encoder saw of the
+            control pictures).
+        empty_conditioning: The same for an empty caption, used by caption dropout and guidance.
+    """
+
+    name: str
+    bucket: Bucket
+    latents: Tensor
+    controls: tuple[Tensor, ...]
+    conditioning: Conditioning
+    empty_conditioning: Conditioning
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A micro-batch of samples of one bucket.
+
+    Attributes:
+        names: The samples' names, for messages.
+        positions: Index of each sample within its optimizer step, counted over all micro-batches
+            and processes; names the draws of sigma and noise.
+        latents: `[B, C, h, w]`.
+        controls: One `[B, C, h, w]` per control picture.
+        conditionings: One per sample, in order, not collated; caption dropout is already applied.
+    """
+
+    names: tuple[str, ...]
+    positions: tuple[int, ...]
+    latents: Tensor
+    controls: tuple[Tensor, ...]
+    conditionings: tuple[Conditioning, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerState:
+    """The factors of one adapted layer.
+
+    Attributes:
+        tensors: Factor name (``lora_up``, ``lora_down``, ``hada_w1_a`` ..., ``lokr_w1`` ...) to
+            tensor, as the kind's equation names them.
+        alpha: The layer's alpha; scale = alpha / rank, and 1 where the kind's equation says so.
+        rank: The layer's rank.
+    """
+
+    tensors: Mapping[str, Tensor]
+    alpha: float
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterState:
+    """A whole adapter, independent of any file layout.
+
+    Attributes:
+        kind: ``lora``, ``loha`` or ``lokr``.
+        layers: Path of the adapted module in the trainer's (Diffusers') naming, to its factors.
+        settings: What is needed to build the same adapter again, as plain JSON values.
+    """
+
+    kind: str
+    layers: Mapping[str, LayerState]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What one optimizer step did; one line of ``metrics.jsonl``."""
+
+    step: int
+    epoch: float
+    loss: float
+    learning_rate: float
+    grad_norm: float
+    sigma_mean: float
+    step_seconds: float
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """What a run is about to do; shown at its start.
+
+    Attributes:
+        parameters: Number of trainable parameters.
+        samples_per_bucket: ``"64x64"`` to the number of samples.
+    """
+
+    family: str
+    base: str
+    device: str
+    precision: str
+    adapter: str
+    layers: int
+    parameters: int
+    samples_per_bucket: Mapping[str, int]
+    steps: int
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """Where a finished or cancelled run left its files."""
+
+    folder: Path
+    status: str
+    step: int
+    adapters: Sequence[Path]
+    pictures: Sequence[Path]
+    losses: Sequence[float]

@@ -26,7 +26,9 @@ unit: $(READY)
 	$(BIN)/pytest
 
 bench: $(READY)
-	$(BIN)/python -m benchmarks
+	set -e; for file in benchmarks/*.py; do \
+		$(BIN)/python $$file --output benchmarks/results/$$(basename $$file .py).json; \
+	done
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -89,7 +90,8 @@ class Workload:
         self.noisy = torch.randn((BATCH, *shape), generator=generator)
         self.target = torch.randn((BATCH, *shape), generator=generator)
         self.sigma = torch.rand(BATCH, generator=generator)
-        width = self.base().config["joint_attention_dim"]
+        base: Any = self.base()
+        width = int(base.config["joint_attention_dim"])
         text = torch.randn((TEXT_TOKENS, width), generator=generator)
         self.conditionings = [{"text_embeddings": text}] * BATCH
 
@@ -213,7 +215,7 @@ def _saved_bytes(candidate: Candidate) -> int:
 
 def main() -> None:
     """Measure, print the table and write it as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Time of a training step on the embedded base.")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()

@@ -17,7 +17,7 @@ from . import __version__
 from .commands import VERBS
 from .commands.arguments import Arguments, parse_arguments
 from .commands.console import prepare_streams, show, show_error
-from .errors import InputError, TrainerError
+from .errors import InputError, RunError, TrainerError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,8 +39,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         show_error(error, as_json=as_json)
         return error.exit_code
     except KeyboardInterrupt:
-        show_error(InputError("the command was stopped", "to finish", "Start it again."), as_json)
-        return 1
+        stopped = RunError(
+            "the command was stopped", "the work to finish", "Start it again; what is saved stays."
+        )
+        show_error(stopped, as_json=as_json)
+        return stopped.exit_code
     except BrokenPipeError:
         # The reader of our output has gone; the interpreter's last flush must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

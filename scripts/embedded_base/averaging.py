@@ -8,6 +8,9 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+# More updates than any warm-up of the average takes.
+_LONG_AGO = 1_000_000
+
 
 class WeightAverage:
     """Keeps a slowly moving copy of the trainable weights.
@@ -35,6 +38,11 @@ class WeightAverage:
         parameters = dict(model.named_parameters())
         present = [parameters[name].detach() for name in self.values]
         torch._foreach_lerp_(list(self.values.values()), present, 1 - decay)
+
+    def resume(self, values: dict[str, torch.Tensor]) -> None:
+        """Continues from saved averages, without forgetting them like a random start."""
+        self.values = values
+        self._updates = _LONG_AGO
 
     @torch.no_grad()
     def copy_to(self, model: nn.Module) -> None:

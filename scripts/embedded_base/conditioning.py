@@ -20,7 +20,7 @@ from transformers import (
 
 from .tokenizer import prompt_template
 
-PICTURE_TOKENS = 4
+PICTURE_TOKENS = 1
 """Vision tokens of one square control picture."""
 
 _PICTURE = "<|vision_start|>" + "<|image_pad|>" * PICTURE_TOKENS + "<|vision_end|>"

@@ -15,17 +15,21 @@ from trainer_core.demo.vocabulary import (
     CONCEPT_SHAPE,
     FRAME_EDIT,
     Combination,
+    held_out_combinations,
     training_combinations,
 )
 
-from .drawing import draw, random_scene, with_frame
+from .drawing import MAX_RADIUS, MIN_RADIUS, Scene, draw, random_scene, with_frame
+from .examples import random_edit
 
 PAIRS = 16
+ORDINARY = 24
+ORDINARY_EDITS = 12
 _SEED = 61
 
 
 def concept_combinations() -> list[Combination]:
-    """Returns the 16 stars of the dataset: four colours, four backgrounds each.
+    """Returns the 16 concept pictures of the dataset: four colours, four backgrounds each.
 
     Together the backgrounds show every colour at least once.
     """
@@ -40,7 +44,10 @@ def concept_combinations() -> list[Combination]:
 
 
 def write_generate_dataset(folder: Path) -> None:
-    """Writes 16 captioned pictures of the concept.
+    """Writes 16 captioned pictures of the concept, and ordinary ones beside them.
+
+    Without the ordinary pictures an adapter learns to draw the concept whatever it is asked for;
+    they are what other trainers call regularisation pictures.
 
     Args:
         folder: Its previous content is replaced.
@@ -48,12 +55,18 @@ def write_generate_dataset(folder: Path) -> None:
     _emptied(folder)
     random = np.random.default_rng(_SEED)
     for number, combination in enumerate(concept_combinations(), start=1):
-        _save(draw(random_scene(combination, random)), folder / f"{number:03}.png")
+        _save(draw(_large_scene(combination, random)), folder / f"{number:03}.png")
         _write(folder / f"{number:03}.txt", combination.caption())
+    random = np.random.default_rng(_SEED + 2)
+    shown = training_combinations()
+    rows = random.choice(len(shown), size=ORDINARY, replace=False)
+    for number, row in enumerate(rows.tolist(), start=1):
+        _save(draw(random_scene(shown[row], random)), folder / f"ordinary_{number:03}.png")
+        _write(folder / f"ordinary_{number:03}.txt", shown[row].caption())
 
 
 def write_edit_dataset(folder: Path) -> None:
-    """Writes 16 pairs of pictures without and with the grey frame.
+    """Writes 16 pairs of pictures without and with the grey frame, and ordinary edits.
 
     Args:
         folder: Its previous content is replaced.
@@ -70,6 +83,20 @@ def write_edit_dataset(folder: Path) -> None:
         _save(draw(scene), before / f"{number:03}.png")
         _save(draw(with_frame(scene)), after / f"{number:03}.png")
         _write(after / f"{number:03}.txt", FRAME_EDIT)
+    known, held_out = training_combinations(), frozenset(held_out_combinations())
+    for number in range(1, ORDINARY_EDITS + 1):
+        example = random_edit(known, held_out, random)
+        _save(example.control_picture, before / f"ordinary_{number:03}.png")
+        _save(example.target_picture, after / f"ordinary_{number:03}.png")
+        _write(after / f"ordinary_{number:03}.txt", example.instruction)
+
+
+def _large_scene(combination: Combination, random: np.random.Generator) -> Scene:
+    """Draws lots until the shape is large: small ones teach little of an outline."""
+    scene = random_scene(combination, random)
+    while scene.radius < (MIN_RADIUS + MAX_RADIUS) / 2:
+        scene = random_scene(combination, random)
+    return scene
 
 
 def _emptied(folder: Path) -> None:

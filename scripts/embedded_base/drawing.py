@@ -101,6 +101,7 @@ OUTLINES: dict[str, list[tuple[float, float]]] = {
     "triangle": [(0.0, -0.95), (1.0, 0.85), (-1.0, 0.85)],
     "cross": _cross_outline(),
     "star": _star_outline(),
+    "diamond": [(0.0, -1.05), (1.05, 0.0), (0.0, 1.05), (-1.05, 0.0)],
 }
 """Corners of the polygonal shapes in units of the radius (y points down)."""
 

@@ -25,7 +25,7 @@ class SamplingSettings:
     """
 
     steps: int = 20
-    guidance: float = 2.0
+    guidance: float = 4.0
     shift: float = 1.0
 
 

@@ -210,7 +210,7 @@ def _resume(
         return 0
     state = torch.load(path, weights_only=True)
     flat.load_state_dict(state["model"])
-    average.values = state["average"]
+    average.resume(state["average"])
     optimizer.load_state_dict(state["optimizer"])
     return int(state["step"])
 

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from transformers import Qwen2Tokenizer, Qwen2VLImageProcessorPil
 
-# 56 x 56 pixels: four vision tokens, however large a pipeline makes the
-# control picture before it asks.
-PIXELS = 56 * 56
+# 28 x 28 pixels: one vision token, however large a pipeline makes the control picture before it
+# asks. With one token the text encoder's grid positions equal plain counting, so the conditioning
+# is the same in every version of transformers and Diffusers, whether they pass the grid or not.
+PIXELS = 28 * 28
 
 
 def new_image_processor() -> Qwen2VLImageProcessorPil:
-    """Returns a processor that scales every picture to about 56 x 56 pixels."""
+    """Returns a processor that scales every picture to about 28 x 28 pixels."""
     return Qwen2VLImageProcessorPil(min_pixels=PIXELS, max_pixels=PIXELS)
 
 

@@ -17,7 +17,16 @@ _PRODUCT = (*_SHIPPED, *sources("scripts"))
 _MACHINE_PATH = re.compile(r"/(?:home|Users|root|work|opt|mnt)/[A-Za-z0-9]")
 _REGISTRY = re.compile(r"index-url[ =]+http", re.IGNORECASE)
 _TEXT_SUFFIXES = {".md", ".py", ".toml", ".txt", ".yaml", ".yml", ".json", ".cfg", ""}
-_SKIPPED_FOLDERS = {".git", ".venv", ".hypothesis", "node_modules", "demo_output", "output"}
+_SKIPPED_FOLDERS = {
+    ".git",
+    ".venv",
+    ".hypothesis",
+    "build",
+    "dist",
+    "node_modules",
+    "demo_output",
+    "output",
+}
 
 
 def calls(source: Source) -> Iterator[tuple[str, int]]:

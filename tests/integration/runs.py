@@ -16,7 +16,7 @@ from trainer_core.training.observer import StepDone
 NOISY_FIELDS = {"step_seconds", "time"}
 
 
-def run_config(output: Path, cache: Path, **overrides: Any) -> RunConfig:
+def run_config(folder: Path, cache: Path, **overrides: Any) -> RunConfig:
     """A run of the demo dataset with everything on that draws random numbers."""
     values: dict[str, Any] = {
         "base": {"path": "embedded"},
@@ -37,7 +37,7 @@ def run_config(output: Path, cache: Path, **overrides: Any) -> RunConfig:
             "optimizer": {"learning_rate": 1e-3},
         },
         "memory": {"device": "cpu", "threads": 1, "gradient_checkpointing": False},
-        "output": {"dir": str(output), "name": "run"},
+        "output": {"dir": str(folder), "name": "run"},
         "seed": 7,
     }
     return RunConfig.model_validate(merge(values, overrides))

@@ -65,6 +65,17 @@ def test_base_folder_with_a_damaged_weight_file(tmp_path, cache):
     fails(BaseModelError, run_config(tmp_path, cache, base={"path": str(base)}), "transformer")
 
 
+def test_base_that_lacks_a_weight_is_not_filled_with_random_numbers(tmp_path, cache):
+    base = tmp_path / "base"
+    shutil.copytree(EMBEDDED, base)
+    file = base / "transformer" / "diffusion_pytorch_model.safetensors"
+    tensors = load_file(str(file))
+    del tensors["transformer_blocks.1.attn.to_q.weight"]
+    save_file(tensors, str(file), metadata={"format": "pt"})
+    config = run_config(tmp_path, cache, base={"path": str(base)})
+    fails(BaseModelError, config, "transformer_blocks.1.attn.to_q.weight")
+
+
 def test_pattern_that_matches_nothing_names_near_ones(tmp_path, cache):
     config = run_config(tmp_path, cache, adapter={"targets": [r".*\.attn\.too_q"]})
     fails(AdapterError, config, "adapter.targets", "to_q")

@@ -1,7 +1,9 @@
-"""The verbs on the embedded base, as a user calls them: in their own process."""
+"""The verbs on the embedded base. Only what gets a signal needs a process of its own."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import signal
 import subprocess
@@ -10,10 +12,12 @@ import sys
 import pytest
 from PIL import Image
 
+from trainer_core.cli import main
 from trainer_core.config.template import run_file_template
 from trainer_core.demo.settings import dataset_folder
 
 _COMMAND = [sys.executable, "-m", "trainer_core"]
+_SHORT = ("training.schedule.warmup_steps=0",)
 
 
 @pytest.fixture(scope="module")
@@ -32,16 +36,12 @@ def workplace(tmp_path_factory):
     return folder
 
 
-def call(folder, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*_COMMAND, *words], cwd=folder, capture_output=True, text=True, check=False, timeout=300
-    )
-
-
-def events(folder, *words: str) -> list[dict]:
-    done = call(folder, *words, "--json")
-    assert done.returncode == 0, done.stdout + done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+def events(folder, *words: str, code: int = 0) -> list[dict]:
+    """Run a verb in this process and read its JSON lines."""
+    out = io.StringIO()
+    with contextlib.chdir(folder), contextlib.redirect_stdout(out):
+        assert main([*words, "--json"]) == code, out.getvalue()
+    return [json.loads(line) for line in out.getvalue().splitlines()]
 
 
 def test_run_is_trained_cancelled_resumed_inspected_and_sampled(workplace):
@@ -61,13 +61,12 @@ def test_run_is_trained_cancelled_resumed_inspected_and_sampled(workplace):
     step = rest[-1]["result"]["step"]
 
     words = ["training.steps=100000", "output.name=long", "resume=latest"]
-    refused = call(workplace, "train", "run.yaml", *words, "adapter.rank=4")
-    assert refused.returncode == 2
-    assert "adapter.rank" in refused.stderr
+    refused = events(workplace, "train", "run.yaml", *words, "adapter.rank=4", code=2)[-1]
+    assert "adapter.rank" in refused["found"]
 
     target = step + 2
     words = [f"training.steps={target}", "output.name=short", "training.checkpoint_every=0"]
-    finished = events(workplace, "train", "run.yaml", *words)
+    finished = events(workplace, "train", "run.yaml", *_SHORT, *words)
     assert [e["result"]["step"] for e in finished if e["event"] == "step_done"][-1] == target
     adapter = finished[-1]["result"]["adapters"][0]
 
@@ -80,17 +79,18 @@ def test_run_is_trained_cancelled_resumed_inspected_and_sampled(workplace):
         "sample",
         "run.yaml",
         f"adapter={adapter}",
-        "prompt=a red star on a blue background",
+        "prompt=a red diamond on a blue background",
         "steps=2",
         "output=drawn",
     )
     assert Image.open(pictures[0]["path"]).size == (64, 64)
 
 
-def test_text_output_names_facts_and_paths(workplace):
-    done = call(workplace, "train", "run.yaml", "training.steps=2", "output.name=text")
-    assert done.returncode == 0, done.stderr
+def test_text_output_names_facts_and_paths(workplace, capsys, monkeypatch):
+    monkeypatch.chdir(workplace)
+    assert main(["train", "run.yaml", *_SHORT, "training.steps=2", "output.name=text"]) == 0
+    out = capsys.readouterr().out
     for fact in ("Family:", "Base:", "Layers:", "trainable parameters", "16 at 64x64", "step 2/2"):
-        assert fact in done.stdout
-    assert str(workplace / "output" / "text" / "v0") in done.stdout
-    assert "\r" not in done.stdout
+        assert fact in out
+    assert str(workplace / "output" / "text" / "v0") in out
+    assert "\r" not in out

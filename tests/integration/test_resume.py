@@ -1,10 +1,14 @@
 """Stop and resume gives the bits of a run that was never stopped."""
 
+import shutil
+
 import pytest
 import torch
 from runs import CancelAfter, metrics, run_config, tensors
 
+from trainer_core.config import BaseSection
 from trainer_core.errors import ConfigError
+from trainer_core.families import locate_base
 from trainer_core.training import train
 
 
@@ -59,6 +63,22 @@ def test_resume_with_another_setting_names_it(tmp_path, cache):
     )
     with pytest.raises(ConfigError, match=r"adapter\.rank was 4 and is 8"):
         train(changed)
+
+
+def test_resume_knows_the_base_by_its_content(tmp_path, cache):
+    embedded = locate_base(BaseSection(), "qwen_image", has_controls=False).folder
+    copied = tmp_path / "copied"
+    shutil.copytree(embedded, copied)
+    memory = {"threads": 1}
+    train(run_config(tmp_path, cache, training={"steps": 2}, memory=memory))
+    moved = {"base": {"path": str(copied)}, "memory": memory, "resume": "latest"}
+    assert train(run_config(tmp_path, cache, training={"steps": 3}, **moved)).step == 3
+    (weights,) = (copied / "transformer").glob("*.safetensors")
+    changed = bytearray(weights.read_bytes())
+    changed[-1] ^= 1
+    weights.write_bytes(changed)
+    with pytest.raises(ConfigError, match=r"base \(content\) was"):
+        train(run_config(tmp_path, cache, training={"steps": 4}, **moved))
 
 
 def test_resume_with_fewer_steps_than_made_names_both(tmp_path, cache):

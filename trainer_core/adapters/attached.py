@@ -104,8 +104,7 @@ class AttachedAdapter:
         layers = {}
         for name, layer in self._layers.items():
             tensors = {k: v.detach().to("cpu", copy=True) for k, v in layer.factors().items()}
-            rank, scale = layer.r[ADAPTER_NAME], layer.scaling[ADAPTER_NAME]
-            layers[name] = LayerState(tensors=tensors, alpha=scale * rank, rank=rank)
+            layers[name] = LayerState(tensors, layer.adapter_alpha, layer.r[ADAPTER_NAME])
         return AdapterState(self.kind, layers, self.config.model_dump(mode="json"))
 
     def load_state(self, state: AdapterState) -> None:
@@ -120,8 +119,7 @@ class AttachedAdapter:
                 layer = self._layers[name]
                 for factor, parameter in layer.factors().items():
                     parameter.copy_(saved.tensors[factor])
-                scale = layer.kind.scale(saved.tensors, saved.alpha, saved.rank)
-                layer.set_size(saved.rank, scale * saved.rank, scale)
+                layer.set_scale_of(saved.tensors, saved.alpha, saved.rank)
 
     def delta_weight(self, name: str) -> Tensor:
         """The weight difference `[out, in]` of one layer at strength 1, in the factors' dtype.

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ..config import AdapterConfig
 from ..errors import AdapterError
-from .kind import Kind, LayerPlan
+from .kind import Factors, Kind, LayerPlan
 from .loha import LOHA
 from .lokr import LOKR
 from .lora import LORA
@@ -63,20 +63,29 @@ class FactorLayer(nn.Module, BaseTunerLayer):
         weight = self.base_weight
         dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32
         self.config = plan.config
-        self.set_size(
-            plan.rank, plan.alpha, self.kind.scale(self._blank(plan), plan.alpha, plan.rank)
-        )
+        self.set_scale_of(self._blank(plan), plan.alpha, plan.rank)
         for name, factor in self.kind.initial_factors(plan, seed).items():
             self.set_factor(name, nn.Parameter(factor.to(weight.device, dtype)))
         self.set_adapter([ADAPTER_NAME])
         # A new module starts in training mode, also inside a base that is in evaluation mode.
         self.train(self.get_base_layer().training)
 
+    def set_scale_of(self, factors: Factors, alpha: float, rank: int) -> None:
+        """Record rank and alpha, and the scale that the kind makes of them for these factors."""
+        scale = self.kind.scale(factors, alpha, rank)
+        # Where the kind ignores alpha, the recorded one says the same by PEFT's rule alpha / rank.
+        self.set_size(rank, alpha if alpha / rank == scale else scale * rank, scale)
+
     def _blank(self, plan: LayerPlan) -> dict[str, Tensor]:
         return {name: torch.empty(0) for name in self.kind.shapes(plan)}
 
     def set_size(self, rank: int, alpha: float, scale: float) -> None:
         """Record rank, alpha and scale where PEFT looks for them."""
+        raise NotImplementedError
+
+    @property
+    def adapter_alpha(self) -> float:
+        """The recorded alpha."""
         raise NotImplementedError
 
     def set_factor(self, name: str, parameter: nn.Parameter) -> None:
@@ -206,6 +215,11 @@ class LoraLinear(FactorLayer, PeftLoraLinear):
         self.lora_bias[ADAPTER_NAME] = False
         self.lora_dropout[ADAPTER_NAME] = nn.Identity()
 
+    @property
+    def adapter_alpha(self) -> float:
+        """The recorded alpha."""
+        return self.lora_alpha[ADAPTER_NAME]
+
     def set_factor(self, name: str, parameter: nn.Parameter) -> None:
         """Put one factor into PEFT's pair of Linears."""
         outputs, inputs = parameter.shape
@@ -232,12 +246,16 @@ class _LycorisLinear(FactorLayer):
     def set_size(self, rank: int, alpha: float, scale: float) -> None:
         """Record rank, alpha and scale where PEFT looks for them."""
         self.r[ADAPTER_NAME] = rank
-        # PEFT computes scaling = alpha / r when a strength is set, and knows no other rule.
-        self.alpha[ADAPTER_NAME] = scale * rank
+        self.alpha[ADAPTER_NAME] = alpha
         self.scaling[ADAPTER_NAME] = scale
         self.rank_dropout[ADAPTER_NAME] = 0.0
         self.rank_dropout_scale[ADAPTER_NAME] = False
         self.module_dropout[ADAPTER_NAME] = 0.0
+
+    @property
+    def adapter_alpha(self) -> float:
+        """The recorded alpha."""
+        return self.alpha[ADAPTER_NAME]
 
     def set_factor(self, name: str, parameter: nn.Parameter) -> None:
         """Put one factor into PEFT's dictionary of that name."""

@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Iterable, Mapping
 
+import torch
 from torch import nn
 
 from ..config import AdapterConfig
@@ -47,7 +48,7 @@ def plan_layers(layers: Mapping[str, Layer], config: AdapterConfig) -> tuple[Lay
             inputs=linear.in_features,
             outputs=linear.out_features,
             rank=rank,
-            alpha=float(rank if alpha is None else alpha),
+            alpha=float(rank) if alpha is None else _as_stored(alpha),
             config=config,
         )
         _check(plan, "adapter.rank_pattern" if name in ranks else "adapter.rank")
@@ -83,6 +84,11 @@ def _by_pattern(
         for name in matches:
             values.setdefault(name, value)
     return values
+
+
+def _as_stored(alpha: float) -> float:
+    """Round alpha to the float32 that adapter files hold: a resumed run has the same scale."""
+    return float(torch.tensor(alpha, dtype=torch.float32))
 
 
 def _check(plan: LayerPlan, setting: str) -> None:

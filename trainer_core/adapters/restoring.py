@@ -64,11 +64,14 @@ def fitting_config(module: nn.Module, state: AdapterState) -> AdapterConfig:
         AdapterError: When there are none.
     """
     layers = {name: module.get_submodule(name) for name in state.layers}
-    wrong = ""
+    misfits = list(layers)
     for config in _candidates(state):
-        wrong = next((n for n in layers if not _fits(n, layers[n], state.layers[n], config)), "")
+        wrong = [n for n in layers if not _fits(n, layers[n], state.layers[n], config)]
         if not wrong:
             return config
+        # The rule that explains most layers points at the one that is really different.
+        misfits = min(misfits, wrong, key=len)
+    wrong = misfits[0]
     found = {name: tuple(t.shape) for name, t in state.layers[wrong].tensors.items()}
     layer = layers[wrong]
     raise AdapterError(
@@ -92,13 +95,12 @@ def _candidates(state: AdapterState) -> Iterator[AdapterConfig]:
 
 
 def _factors(state: AdapterState) -> list[int]:
+    # A split is sorted, so the factor that was asked for may be on either side of it.
     sizes: set[int] = set()
     for layer in state.layers.values():
-        first = layer.tensors.get("lokr_w1")
-        if first is None:
-            sizes |= {layer.tensors["lokr_w1_a"].shape[0], layer.tensors["lokr_w1_b"].shape[1]}
-        else:
-            sizes |= set(first.shape)
+        for name, tensor in layer.tensors.items():
+            sizes |= {tensor.shape[1] if name.endswith("_b") else tensor.shape[0]}
+            sizes |= set() if name.endswith(("_a", "_b")) else {tensor.shape[1]}
     return [-1, *sorted(sizes)]
 
 

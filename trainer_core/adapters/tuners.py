@@ -61,7 +61,7 @@ class PlannedTuner:
         self.__dict__["layers"][job.plan.name] = replacement
 
 
-class LoraTuner(PlannedTuner, LoraModel):
+class LoraTuner(PlannedTuner, LoraModel):  # type: ignore[misc]  # PEFT names a parameter otherwise
     """LoRA."""
 
     layer_class = LoraLinear

@@ -43,7 +43,7 @@ def show_json(value: Mapping[str, Any]) -> None:
     print(json.dumps(plain(value), allow_nan=False), flush=True)
 
 
-def show_error(error: TrainerError, as_json: bool) -> None:
+def show_error(error: TrainerError, *, as_json: bool) -> None:
     """Print an error in its three parts."""
     if as_json:
         parts = {"found": error.found, "expected": error.expected, "remedy": error.remedy}

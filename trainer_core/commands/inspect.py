@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import statistics
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +26,9 @@ def run(arguments: Arguments) -> int:
     report = dataclasses.asdict(inspect_adapter(path))
     if not arguments.json:
         report["norms"] = norm_summary(report["norms"])
+        report["metadata"] = {
+            name: readable(text) for name, text in sorted(report["metadata"].items())
+        }
     show_report({**report, "family": report["family"] or _family_of(path)}, as_json=arguments.json)
     return 0
 
@@ -38,10 +42,20 @@ def norm_summary(norms: Mapping[str, float]) -> dict[str, Any]:
     weakest, strongest = min(norms, key=norms.__getitem__), max(norms, key=norms.__getitem__)
     return {
         "layers": len(norms),
-        "median": statistics.median(norms.values()),
-        "smallest": {weakest: norms[weakest]},
-        "largest": {strongest: norms[strongest]},
+        "median": round(statistics.median(norms.values()), 4),
+        "smallest": {weakest: round(norms[weakest], 4)},
+        "largest": {strongest: round(norms[strongest], 4)},
     }
+
+
+def readable(text: str) -> Any:
+    """A header's string; one that holds a JSON object or list as what it holds."""
+    if not text.startswith(("{", "[")):
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def _family_of(path: Path) -> str | None:

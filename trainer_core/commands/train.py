@@ -18,8 +18,7 @@ def run(arguments: Arguments) -> int:
     from ..training import AccelerateProcesses, train
     from ..training.memory import resolve_device
 
-    # accelerate knows no device names; only "stay on the CPU" can be told to it.
-    processes = AccelerateProcesses(cpu=resolve_device(config.memory.device).type == "cpu")
+    processes = AccelerateProcesses(resolve_device(config.memory.device))
     with watching(as_json=arguments.json) as observer:
         result = train(config, observer, processes)
     return 0 if result.status == "done" else 1

@@ -207,6 +207,7 @@ def templates() -> dict[str, np.ndarray]:
         "triangle": np.abs(x) <= (y + 1) / 2,
         "cross": (np.abs(x) <= arm) | (np.abs(y) <= arm),
         "star": _star(x, y),
+        "diamond": np.abs(x) + np.abs(y) <= 1,
     }
 
 
@@ -220,4 +221,4 @@ def _star(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     inner = np.cos(2 * np.pi / 5) * 1.08
     angles = -np.pi / 2 + 2 * np.pi * np.arange(5) / 5
     outside = sum((across * np.cos(a) + down * np.sin(a) > inner).astype(int) for a in angles)
-    return outside <= 1
+    return np.asarray(outside) <= 1

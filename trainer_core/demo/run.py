@@ -18,8 +18,9 @@ from ..storage import atomic_write, write_json
 from ..training import train
 from ..training.memory import borrowed_threads
 from ..training.observer import Observer
-from ..training.sampling import DrawSettings, PictureRequest
+from ..training.sampling import PictureRequest
 from ..training.studio import open_studio
+from .checker import read_picture
 from .exam import (
     Question,
     base_edit_questions,
@@ -28,7 +29,7 @@ from .exam import (
     frame_questions,
     mark,
 )
-from .settings import GUIDANCE, STEPS, TASKS, Task, demo_config
+from .settings import TASKS, Task, demo_config, draw_settings
 from .vocabulary import PICTURE_SIZE
 
 SAMPLES = 50
@@ -145,19 +146,21 @@ class _Exam:
         if self._task == "generate":
             return concept_questions(SAMPLES, _SEED), base_questions(SAMPLES, _SEED)
         # The pictures to edit are drawn by the base itself.
-        drawn = self._draw(base_questions(2 * SAMPLES, _SEED + 1))
+        asked = base_questions(3 * SAMPLES, _SEED + 1)
+        drawn = zip(asked, self._draw(asked), strict=True)
+        # What a picture shows must be plain before an edit of it can be marked.
+        plain = [p for question, p in drawn if question.right(read_picture(p))]
         self._studio = open_studio(self._config, has_controls=True)
-        controls = [Image.fromarray(picture) for picture in drawn]
+        controls = [Image.fromarray(picture) for picture in plain]
         return (
             frame_questions(controls[:SAMPLES]),
-            base_edit_questions(controls[SAMPLES:], _SEED),
+            base_edit_questions(controls[SAMPLES : 2 * SAMPLES], _SEED),
         )
 
-    def _draw(self, questions: Sequence[Question]) -> np.ndarray:
-        size = DrawSettings(PICTURE_SIZE, PICTURE_SIZE, STEPS, GUIDANCE)
+    def _draw(self, questions: Sequence[Question]) -> list[np.ndarray]:
         requests = [self._request(q, _SEED + index) for index, q in enumerate(questions)]
-        pixels = self._studio.draw(requests, size)
-        return np.stack([np.asarray(from_pixels(picture)) for picture in pixels])
+        pixels = self._studio.draw(requests, draw_settings(self._config))
+        return [np.asarray(from_pixels(picture)) for picture in pixels]
 
     def _request(self, question: Question, seed: int) -> PictureRequest:
         controls = () if question.control is None else (question.control,)

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from ..config import RunConfig
-from .vocabulary import CONCEPT_COLORS, FRAME_EDIT, PICTURE_SIZE
+from ..config.template import preset_config
+from ..training.sampling import DrawSettings
+from .vocabulary import CONCEPT_COLORS, CONCEPT_SHAPE
 
 Task = Literal["generate", "edit"]
+LEARNING_RATES = {"lora": 3e-3, "loha": 2e-3}
+"""Learning rates of the kinds that the tiny preset is not made for."""
 TASKS: tuple[Task, ...] = ("generate", "edit")
-
-GUIDANCE = 3.0
-STEPS = 20
 
 
 def dataset_folder(task: Task) -> Path:
     """Folder of the bundled dataset of a task."""
-    return Path(str(files("trainer_core") / "assets" / f"demo-{task}"))
+    return Path(__file__).parent.parent / "assets" / f"demo-{task}"
 
 
 def demo_config(kind: str, task: Task, output: Path) -> RunConfig:
-    """Build the run file of the demonstration.
+    """Build the run file of the demonstration: the tiny preset, on the bundled pictures.
 
     Args:
         kind: ``lora``, ``loha`` or ``lokr``.
@@ -32,44 +32,25 @@ def demo_config(kind: str, task: Task, output: Path) -> RunConfig:
     Returns:
         The run file.
     """
-    return RunConfig.model_validate(
-        {
-            "family": "qwen_image",
-            "base": {"path": "embedded"},
-            "dataset": {"path": str(dataset_folder(task)), "resolution": PICTURE_SIZE},
-            "cache": {"dir": str(output / "cache")},
-            "adapter": _adapter(kind),
-            "training": {
-                "steps": 300,
-                "batch_size": 16,
-                "precision": "fp32",
-                "checkpoint_every": 100,
-                "optimizer": {"learning_rate": 2e-3},
-                "schedule": {"name": "cosine", "warmup_steps": 20},
-            },
-            "preview": _preview(task),
-            "memory": {"device": "cpu", "gradient_checkpointing": False},
-            "output": {"dir": str(output / "runs"), "name": f"demo-{task}-{kind}"},
-        }
-    )
+    preset = preset_config("qwen_image", "tiny" if task == "generate" else "tiny_edit")
+    values = preset.model_dump(mode="json")
+    values["dataset"]["path"] = str(dataset_folder(task))
+    # The same run file draws the pictures that are then edited.
+    values["base"]["variant"] = "auto"
+    values["cache"]["dir"] = str(output / "cache")
+    if kind != "lokr":
+        values["adapter"] |= {"kind": kind, "factor": -1}
+        values["training"]["optimizer"]["learning_rate"] = LEARNING_RATES[kind]
+    values["training"]["precision"] = "fp32"
+    values["memory"]["device"] = "cpu"
+    values["output"] |= {"dir": str(output / "runs"), "name": f"demo-{task}-{kind}"}
+    if task == "generate":
+        prompts = [f"a {c} {CONCEPT_SHAPE} on a green background" for c in CONCEPT_COLORS[:2]]
+        values["preview"] |= {"every": 100, "prompts": prompts}
+    return RunConfig.model_validate(values)
 
 
-def _adapter(kind: str) -> dict[str, Any]:
-    return {"kind": kind, "rank": 16, "targets": "all_linear"}
-
-
-def _preview(task: Task) -> dict[str, Any]:
-    if task == "edit":
-        return {"every": 0}
-    prompts = [f"a {color} star on a green background" for color in CONCEPT_COLORS[:2]]
-    return {
-        "every": 100,
-        "prompts": prompts,
-        "width": PICTURE_SIZE,
-        "height": PICTURE_SIZE,
-        "steps": STEPS,
-        "guidance": GUIDANCE,
-    }
-
-
-__all__ = ["FRAME_EDIT", "GUIDANCE", "STEPS", "TASKS", "Task", "dataset_folder", "demo_config"]
+def draw_settings(config: RunConfig) -> DrawSettings:
+    """How the demonstration draws: as its previews."""
+    preview = config.preview
+    return DrawSettings(preview.width, preview.height, preview.steps, preview.guidance)

@@ -17,7 +17,7 @@ FRAME_WIDTH = 6
 """Width of the grey frame of the demo edit, in pixels."""
 
 SHAPES: tuple[str, ...] = ("circle", "square", "triangle", "cross")
-CONCEPT_SHAPE = "star"
+CONCEPT_SHAPE = "diamond"
 """The shape the base model was never shown; the demo adapter teaches it."""
 
 COLORS: dict[str, tuple[int, int, int]] = {
@@ -35,7 +35,7 @@ COLORS: dict[str, tuple[int, int, int]] = {
 FRAME_COLOR: tuple[int, int, int] = (128, 128, 128)
 
 CONCEPT_COLORS: tuple[str, ...] = ("red", "yellow", "blue", "white")
-"""Shape colours used by the bundled star pictures; the others stay unseen."""
+"""Shape colours used by the bundled concept pictures; the others stay unseen."""
 
 CAPTION_TEMPLATES: tuple[str, ...] = (
     "a {color} {shape} on a {background} background",

@@ -1,7 +1,7 @@
 """The preview sampler: Euler steps along the predicted velocity.
 
 The arithmetic is that of Diffusers' ``FlowMatchEulerDiscreteScheduler``, step by step and in the
-same precision, so that a preview is the picture that a Diffusers pipeline draws from the same noise.
+same precision: a preview is the picture that a Diffusers pipeline draws from the same noise.
 """
 
 from __future__ import annotations

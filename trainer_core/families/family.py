@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..types import Conditioning
 
@@ -199,7 +199,7 @@ def needs_one_pass(family: Family, transformer: nn.Module, guidance: float) -> b
     return guidance <= 1.0 or family.takes_guidance(transformer)
 
 
-def inner_module(transformer: nn.Module) -> nn.Module:
+def inner_module(transformer: nn.Module) -> Any:
     """The model inside a wrapper for several processes, or the model itself."""
     inner = getattr(transformer, "module", None)
     return transformer if inner is None else inner

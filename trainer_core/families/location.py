@@ -165,7 +165,7 @@ def _download(settings: BaseSection, family: Family) -> Path:
     except (HfHubHTTPError, OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise BaseModelError(
-            f"base.path: {settings.path} is no local folder, and the hub did not give it ({reason})",
+            f"base.path: {settings.path} is no local folder, and not on the hub ({reason})",
             "a local Diffusers folder, or a hub id that can be downloaded",
             "Correct base.path, or check the network and your access to the repository.",
         ) from error

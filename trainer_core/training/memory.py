@@ -33,8 +33,9 @@ def resolve_device(setting: str) -> torch.device:
         return _best_device()
     try:
         device = torch.device(setting)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        # Fetching a number tells real devices from "meta", on which tensors have no values.
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(
             f"memory.device: {setting} ({reason})",
@@ -73,8 +74,11 @@ def borrowed_threads(settings: MemorySection, *, embedded: bool) -> Iterator[Non
 @contextlib.contextmanager
 def borrowed_random_state(device: torch.device) -> Iterator[None]:
     """Restore torch's global generators afterwards; dropout draws from them."""
-    indices = [] if device.type in {"cpu", "mps"} else [device.index or 0]
-    kind = "cuda" if device.type in {"cpu", "mps"} else device.type
+    if device.type in {"cpu", "mps"}:
+        indices, kind = [], "cuda"
+    else:
+        current = torch.get_device_module(device).current_device()
+        indices, kind = [current if device.index is None else device.index], device.type
     with torch.random.fork_rng(devices=indices, device_type=kind):
         yield
 

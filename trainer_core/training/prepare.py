@@ -94,20 +94,22 @@ def prepare(config: RunConfig, observer: Observer, processes: Processes) -> Prep
     location = locate_base(config.base, family.name, has_controls)
     plan = plan_buckets(found.samples, config.dataset, family.size_multiple, family.control_size)
     encoders = LazyEncoders(config, family, location, processes.device)
+    # In another precision the encoders yield other numbers.
     precision = resolve_precision(config.training.precision, processes.device)
+    identity = f"{location.identity} {precision}"
 
     def build() -> tuple[CachedDataset, tuple[EncodedPrompt, ...]]:
         dataset = build_cache(
             plan,
             cache_folder(config),
-            f"{location.identity} {precision}",
+            identity,
             encoders.open,
             config.dataset,
             lambda done, total: observer.notify(CacheProgress(done, total)),
             verify=config.cache.verify,
         )
         prompts = encode_prompts(
-            config.preview, config.dataset, family, cache_folder(config), location, encoders.open
+            config.preview, config.dataset, family, cache_folder(config), identity, encoders.open
         )
         return dataset, prompts
 
@@ -118,6 +120,9 @@ def prepare(config: RunConfig, observer: Observer, processes: Processes) -> Prep
         processes.barrier()
         dataset, prompts = build()
     encoders.close()
+    if processes.index == 0:
+        for note in (*plan.notes, *dataset.problems):
+            observer.notify(Warned(note))
     return Prepared(family, location, plan, dataset, prompts, encoders)
 
 

@@ -69,19 +69,20 @@ class AccelerateProcesses:
     """The processes of ``accelerate launch``, or a single one without it.
 
     Args:
-        cpu: Stay on the CPU even where an accelerator is present.
+        device: What ``memory.device`` means here. Several processes take one accelerator each, in
+            accelerate's order, or stay on the CPU when this is the CPU.
 
     Raises:
         InputError: When the launcher asks for sharded weights (FSDP, DeepSpeed, Megatron).
     """
 
-    def __init__(self, *, cpu: bool = False) -> None:
+    def __init__(self, device: torch.device) -> None:
         from accelerate import Accelerator
         from accelerate.utils import DistributedType
 
         # Number formats are the run's own business: an Accelerator would keep the first run's
         # choice for the whole process.
-        self._accelerator: Accelerator = Accelerator(cpu=cpu, mixed_precision="no")
+        self._accelerator: Accelerator = Accelerator(cpu=device.type == "cpu", mixed_precision="no")
         kind = self._accelerator.distributed_type
         sharded = {
             DistributedType.FSDP,
@@ -94,9 +95,9 @@ class AccelerateProcesses:
                 "one process, or several with a whole copy of the base each (MULTI_GPU, MULTI_CPU)",
                 "Run `accelerate config` again without sharding, or launch with --multi_gpu.",
             )
-        self.device: torch.device = self._accelerator.device
         self.index: int = self._accelerator.process_index
         self.count: int = self._accelerator.num_processes
+        self.device: torch.device = device if self.count == 1 else self._accelerator.device
 
     def backward(self, loss: Tensor) -> None:
         """Run autograd through accelerate."""

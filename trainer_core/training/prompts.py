@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,15 +12,12 @@ from torch import Tensor
 
 from ..config import DatasetSection, PreviewSection
 from ..data.cache import Encoders
+from ..data.entries import Entry, is_sound, make_entry, read_entry, write_entry
 from ..data.image import fit_to_bucket, open_picture, resize_exact, to_pixels
 from ..errors import ConfigError
 from ..families.family import Family
-from ..families.location import BaseLocation
-from ..storage import save_tensors
 from ..types import Bucket, Conditioning
 from .sampling import PictureRequest
-
-_FORMAT = "prompt 1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +46,7 @@ def encode_prompts(
     dataset: DatasetSection,
     family: Family,
     folder: Path,
-    location: BaseLocation,
+    identity: str,
     open_encoders: Callable[[], Encoders],
 ) -> tuple[EncodedPrompt, ...]:
     """Encode the preview prompts, or read them from the cache.
@@ -60,7 +56,7 @@ def encode_prompts(
         dataset: Says how large control pictures are.
         family: The base's family.
         folder: The cache's folder.
-        location: The base.
+        identity: Names the encoders and their precision.
         open_encoders: Loads the encoders; called only when a prompt is not cached.
 
     Returns:
@@ -68,18 +64,19 @@ def encode_prompts(
 
     Raises:
         ConfigError: When a control picture is missing.
+        DatasetError: When it cannot be read.
+        StorageError: When the cache cannot be written.
     """
     paths = preview.controls or [[] for _ in preview.prompts]
     encoded: list[EncodedPrompt] = []
     for text, files in zip(preview.prompts, paths, strict=True):
         controls = [_control(Path(file), preview, dataset, family) for file in files]
-        key = _key(text, preview.negative_prompt, controls, location.identity)
-        path = folder / "prompts" / f"{key}.safetensors"
-        tensors = _read(path)
-        if tensors is None:
+        entry = _entry(folder, text, preview.negative_prompt, controls, identity)
+        if not is_sound(entry, thorough=True):
             tensors = _encode(text, preview.negative_prompt, controls, open_encoders())
-            save_tensors(path, tensors)
-        encoded.append(_unpack(text, tensors, len(controls)))
+            write_entry(entry, tensors)
+        # Read back even when just encoded: the same numbers at the first preview and the next.
+        encoded.append(_unpack(text, read_entry(entry), len(controls)))
     return tuple(encoded)
 
 
@@ -98,10 +95,11 @@ def _control(
     return resize_exact(picture, *family.control_size(*picture.size, dataset.control_area))
 
 
-def _key(text: str, negative: str, controls: Sequence[Image.Image], identity: str) -> str:
+def _entry(
+    folder: Path, text: str, negative: str, controls: Sequence[Image.Image], identity: str
+) -> Entry:
     pictures = [hashlib.sha256(c.tobytes()).hexdigest() + f"{c.size}" for c in controls]
-    parts = json.dumps([_FORMAT, identity, text, negative, pictures])
-    return hashlib.sha256(parts.encode()).hexdigest()
+    return make_entry(folder, "prompts", identity, text, negative, *pictures)
 
 
 def _encode(
@@ -111,18 +109,7 @@ def _encode(
     tensors |= {f"negative.{k}": v for k, v in encoders.encode_text(negative, controls).items()}
     for index, control in enumerate(controls):
         tensors[f"control.{index}"] = encoders.encode_image(to_pixels(control)[None])[0]
-    # A text-only prompt may share storage between its two sides, which safetensors refuses.
-    return {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
-
-
-def _read(path: Path) -> dict[str, Tensor] | None:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return load_file(str(path))
-    except (OSError, SafetensorError):
-        return None
+    return tensors
 
 
 def _unpack(text: str, tensors: Mapping[str, Tensor], count: int) -> EncodedPrompt:

@@ -9,7 +9,7 @@ from typing import Any
 from ..config import RunConfig
 from ..errors import ConfigError
 from .checkpoint import Checkpoint, checkpoint_folders, read_checkpoint
-from .run_folder import is_live, versions
+from .run_folder import is_live, is_version, versions
 
 FREE_SECTIONS = frozenset({"resume", "output", "preview", "memory", "cache", "config_version"})
 """Sections that may change between a run and its resumption."""
@@ -41,7 +41,8 @@ def find_checkpoint(config: RunConfig) -> Path | None:
         The folder, or None for a new run.
 
     Raises:
-        ConfigError: When ``latest`` or a path finds no checkpoint.
+        ConfigError: When ``latest`` or a path finds no checkpoint, or one that lies in no run's
+            folder, where the run would go on.
     """
     if config.resume == "none":
         return None
@@ -83,9 +84,7 @@ def deciding_settings(config: RunConfig, precision: str, base: str, dataset: str
     return kept | {"base (content)": base, "dataset (content)": dataset}
 
 
-def refuse_changes(
-    checkpoint: Checkpoint, settings: Mapping[str, Any], config: RunConfig
-) -> list[str]:
+def refuse_changes(checkpoint: Checkpoint, settings: Mapping[str, Any], config: RunConfig) -> None:
     """Compare a checkpoint's settings with the run's.
 
     Args:
@@ -93,16 +92,14 @@ def refuse_changes(
         settings: What `deciding_settings` gave for the run.
         config: The run file.
 
-    Returns:
-        Remarks on changes that are allowed but matter.
-
     Raises:
-        ConfigError: When a setting that decides the weights differs.
+        ConfigError: When a setting that decides the weights differs, or the run is shorter than
+            what the checkpoint has made.
     """
     changed = [
         f"{path} was {checkpoint.settings.get(path)!r} and is {settings.get(path)!r}"
         for path in sorted(checkpoint.settings.keys() | settings.keys())
-        if path != "steps" and checkpoint.settings.get(path) != settings.get(path)
+        if checkpoint.settings.get(path) != settings.get(path)
     ]
     if changed:
         raise ConfigError(
@@ -117,16 +114,24 @@ def refuse_changes(
             f"at least {checkpoint.step}",
             "Raise training.steps, or name an earlier checkpoint with resume=PATH.",
         )
-    return []
 
 
 def _named_checkpoint(path: Path) -> Path:
-    if path.is_dir():
-        if (path / "state.json").is_file():
-            return path
+    # Absolute, because the run's folder is named by going up from the checkpoint's.
+    path = path.absolute()
+    found: list[Path] = []
+    if (path / "state.json").is_file():
+        found = [path]
+    elif path.is_dir():
         found = checkpoint_folders(path / "checkpoints") or checkpoint_folders(path)
-        if found:
-            return found[-1]
+    if found and is_version(found[-1].parent.parent):
+        return found[-1]
+    if found:
+        raise ConfigError(
+            f"resume: {found[-1]} is a checkpoint outside of its run's folder",
+            "<output.dir>/<output.name>/v*/checkpoints/<step>, with the run.json of the run",
+            "Copy the whole version folder instead of the checkpoint alone.",
+        )
     raise ConfigError(
         f"resume: {path} is not a checkpoint",
         "'none', 'auto', 'latest', a checkpoint's folder or a run's version folder",

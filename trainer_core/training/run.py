@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..adapters import AttachedAdapter, attach
 from ..config import RunConfig
 from ..config.reading import dump_config
 from ..data.batches import BatchPlan, load_batch
 from ..diffusion.sigma import make_density
+from ..families.identity import folder_identity
 from ..formats import KeyMap
-from ..types import Batch, Conditioning, RunResult, RunSummary
+from ..types import Batch, RunResult, RunSummary
 from .checkpoint import Checkpoint, read_checkpoint, restore_tensors
 from .loop import Loop, LoopHooks
 from .memory import (
@@ -95,14 +96,15 @@ def _train(config: RunConfig, observer: Observer, processes: Processes) -> RunRe
     found = find_checkpoint(config)
     checkpoint = read_checkpoint(found) if found else None
     data = prepare(config, observer, processes)
-    settings = deciding_settings(config, precision, data.location.identity, data.dataset.identity)
+    hashes = _hashes(data)
+    settings = deciding_settings(config, precision, hashes["base"], hashes["dataset"])
     if checkpoint is not None:
         refuse_changes(checkpoint, settings, config)
     loaded = _load(config, observer, processes, data, checkpoint)
     if processes.index > 0:
         status, step = _loop(loaded, shares, None).run(loaded.done)
         return RunResult(Path(config.output.dir), status, step, (), (), ())
-    folder = _open_folder(config, found, data)
+    folder = _open_folder(config, found, hashes)
     key_map = KeyMap(data.family.native_key, data.family.module_path)
     recorder = Recorder(
         folder,
@@ -111,7 +113,7 @@ def _train(config: RunConfig, observer: Observer, processes: Processes) -> RunRe
         loaded.optimizer,
         key_map,
         settings,
-        _hashes(data),
+        hashes,
         observer,
         loaded.done,
     )
@@ -166,33 +168,11 @@ def _loop(run: Loaded, shares: Shares, recorder: Recorder | None) -> Loop:
         seed=config.seed,
     )
 
-    def load(step: int, micro: int) -> Batch:
-        return load_batch(
-            run.data.dataset,
-            plan,
-            step,
-            micro,
-            config.dataset.caption_dropout,
-            config.seed,
-            shares.part,
-        )
-
-    def predict(
-        noisy: Tensor, sigma: Tensor, texts: Sequence[Conditioning], controls: Sequence[Tensor]
-    ) -> Tensor:
-        return run.data.family.predict(
-            run.transformer, noisy, sigma, texts, controls, training.guidance
-        )
-
     def preview(step: int) -> None:
         if recorder is not None:
             painter = run.data.painter(run.transformer, run.processes.device)
-            draw_previews(
-                painter,
-                config.preview,
-                run.data.prompts,
-                lambda index, pixels: recorder.picture(step, index, pixels),
-            )
+            deliver = functools.partial(recorder.picture, step)
+            draw_previews(painter, config.preview, run.data.prompts, deliver)
         run.processes.barrier()
 
     def nothing(_: Any) -> None:
@@ -203,8 +183,17 @@ def _loop(run: Loaded, shares: Shares, recorder: Recorder | None) -> Loop:
         preview_every=config.preview.every,
         micro_batches=shares.micro_batches,
         micro_step=StepMaker(
-            load=load,
-            predict=predict,
+            load=functools.partial(
+                load_batch,
+                run.data.dataset,
+                plan,
+                caption_dropout=config.dataset.caption_dropout,
+                seed=config.seed,
+                share=shares.part,
+            ),
+            predict=functools.partial(
+                run.data.family.predict, run.transformer, guidance=training.guidance
+            ),
             density=_density(run),
             seed=config.seed,
             part=shares.part,
@@ -236,12 +225,12 @@ def _density(run: Loaded) -> Callable[[Batch], Callable[[torch.Generator], float
     return density
 
 
-def _open_folder(config: RunConfig, found: Path | None, data: Prepared) -> RunFolder:
+def _open_folder(config: RunConfig, found: Path | None, hashes: Mapping[str, str]) -> RunFolder:
     record = {
         "steps": config.training.steps,
         "started": time.time(),
         "versions": installed_versions(),
-        "hashes": _hashes(data),
+        "hashes": dict(hashes),
     }
     if found is None:
         root = Path(config.output.dir) / config.output.name
@@ -252,7 +241,10 @@ def _open_folder(config: RunConfig, found: Path | None, data: Prepared) -> RunFo
 
 
 def _hashes(data: Prepared) -> dict[str, str]:
-    return {"base": data.location.identity, "dataset": data.dataset.identity}
+    # The location's identity names the encoders alone, because cached samples depend on no more.
+    location = data.location
+    base = folder_identity(location.folder, ["transformer"], [location.identity])
+    return {"base": base, "dataset": data.dataset.identity}
 
 
 def _summary(run: Loaded, folder: RunFolder) -> RunSummary:

@@ -136,6 +136,11 @@ def versions(root: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(_number(path)))
 
 
+def is_version(path: Path) -> bool:
+    """Whether a folder holds the record of a run."""
+    return (path / _RECORD).is_file()
+
+
 def remove_dead_versions(root: Path) -> list[Path]:
     """Remove versions that ended before `MINIMUM_STEPS` without a checkpoint.
 

@@ -35,11 +35,13 @@ class Studio:
         painter: Draws from encoded prompts.
         encoders: Encodes them; loaded when first used.
         key_map: The family's names in its host.
+        identity: Names the encoders and their precision.
     """
 
     painter: Painter
     encoders: LazyEncoders
     key_map: KeyMap
+    identity: str
 
     def request(
         self, text: str, seed: int, controls: Sequence[Image.Image] = (), negative: str = ""
@@ -105,7 +107,8 @@ def open_studio(config: RunConfig, *, has_controls: bool) -> Studio:
     encoders = LazyEncoders(config, family, location, device)
     transformer = family.load_transformer(location, DTYPES[precision], device)
     painter = Painter(family, location, transformer, encoders.decoder(), device)
-    return Studio(painter, encoders, KeyMap(family.native_key, family.module_path))
+    key_map = KeyMap(family.native_key, family.module_path)
+    return Studio(painter, encoders, key_map, f"{location.identity} {precision}")
 
 
 def sample_pictures(
@@ -136,7 +139,7 @@ def sample_pictures(
             config.dataset,
             studio.painter.family,
             cache_folder(config),
-            studio.painter.location,
+            studio.identity,
             studio.encoders.open,
         )
         size = DrawSettings(preview.width, preview.height, preview.steps, preview.guidance)

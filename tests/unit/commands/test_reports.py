@@ -10,7 +10,7 @@ from PIL import Image
 from trainer_core.cli import main
 from trainer_core.commands.environment import environment_report, missing_packages
 from trainer_core.commands.estimate import Size, gibibytes, memory_estimate
-from trainer_core.commands.inspect import norm_summary
+from trainer_core.commands.inspect import norm_summary, readable
 
 
 @pytest.fixture
@@ -151,6 +151,13 @@ def test_norms_are_summed_up_for_a_person():
         "smallest": {"a": 1.0},
         "largest": {"b": 3.0},
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("{}", {}), ('["a"]', ["a"]), ("{no json", "{no json"), ("16", "16")]
+)
+def test_objects_in_a_header_are_shown_as_such(text, value):
+    assert readable(text) == value
 
 
 def test_inspect_refuses_what_is_no_adapter(tmp_path, capsys):

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.fixtures.cache_world import World
+
 
 @pytest.fixture
 def paint():
@@ -30,3 +32,8 @@ def captioned(paint):
         return path
 
     return write
+
+
+@pytest.fixture
+def world(tmp_path, captioned, paint) -> World:
+    return World(tmp_path, captioned, paint)

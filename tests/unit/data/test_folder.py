@@ -1,28 +1,15 @@
+"""Which pictures and captions a scan finds, and what it says of the others."""
+
 import os
 import unicodedata
 
 import pytest
 from PIL import Image
 
-from trainer_core.config import DatasetSection
+from tests.fixtures.scanned_folder import names, settings
 from trainer_core.data import image as image_module
 from trainer_core.data.folder import scan
 from trainer_core.errors import DatasetError
-
-
-def settings(path, **options) -> DatasetSection:
-    return DatasetSection(path=str(path), **options)
-
-
-def names(found) -> list[str]:
-    return [sample.name for sample in found.samples]
-
-
-def paired(root, captioned, paint, stems=("a", "b")):
-    for stem in stems:
-        captioned(root / "training_images" / f"{stem}.png", caption=f"make {stem}")
-        paint(root / "control_images" / f"{stem}.jpg")
-    return root
 
 
 def test_flat_folder_gives_sorted_samples_with_captions_and_sizes(tmp_path, captioned):
@@ -283,138 +270,3 @@ def test_a_pipe_named_like_a_picture_does_not_block(tmp_path, captioned):
     os.mkfifo(tmp_path / "b.png")
     (tmp_path / "c.png").symlink_to(tmp_path / "b.png")
     assert names(scan(settings(tmp_path))) == ["a.png"]
-
-
-@pytest.mark.parametrize("layout", ["auto", "paired"])
-def test_paired_layout_finds_controls_by_name(tmp_path, captioned, paint, layout):
-    paired(tmp_path, captioned, paint)
-    captioned(tmp_path / "training_images" / "sub" / "c.d.png", "deep")
-    paint(tmp_path / "control_images" / "sub" / "c.d.PNG")
-    found = scan(settings(tmp_path, layout=layout))
-    assert names(found) == [f"training_images/{n}" for n in ("a.png", "b.png", "sub/c.d.png")]
-    assert [[c.name for c in s.controls] for s in found.samples] == [["a.jpg"], ["b.jpg"],
-                                                                     ["c.d.PNG"]]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "files",
-    [
-        ["a_0.png", "a_1.png", "a_2.png"],
-        ["a_1.png", "a_2.png"],
-        ["a.png", "a_1.png", "a_2.png"],
-        ["a_control_1.png", "a_control_2.png"],
-        ["a_control.png", "a_1.png"],
-        ["a_01.png", "a_02.png", "a_03.png"],
-        [f"a_{n}.png" for n in range(12)],
-    ],
-)
-def test_several_controls_in_every_spelling_come_in_the_order_of_their_numbers(
-    tmp_path, captioned, paint, files
-):
-    captioned(tmp_path / "training_images" / "a.png")
-    for file in reversed(files):
-        paint(tmp_path / "control_images" / file)
-    sample = scan(settings(tmp_path)).samples[0]
-    assert [control.name for control in sample.controls] == files
-
-
-def test_an_exact_name_wins_over_a_number(tmp_path, captioned, paint):
-    paired(tmp_path, captioned, paint, ("a", "a_1"))
-    found = scan(settings(tmp_path))
-    assert [[c.name for c in s.controls] for s in found.samples] == [["a.jpg"], ["a_1.jpg"]]
-
-
-@pytest.mark.parametrize(
-    ("files", "words"),
-    [
-        (["a_0.png", "a_2.png"], "number 1 is missing"),
-        (["a_2.png"], "begin at number 2"),
-        (["a_1.png", "a_1.jpg"], "claim the same place"),
-        (["a.png", "a.jpg"], "claim the same place"),
-    ],
-)
-def test_gaps_and_doubles_among_controls_are_told(tmp_path, captioned, paint, files, words):
-    paired(tmp_path, captioned, paint, ("b",))
-    captioned(tmp_path / "training_images" / "a.png")
-    for file in files:
-        paint(tmp_path / "control_images" / file)
-    with pytest.raises(DatasetError, match=words):
-        scan(settings(tmp_path))
-    assert names(scan(settings(tmp_path, missing_control="skip"))) == ["training_images/b.png"]
-
-
-@pytest.mark.parametrize("lonely", ["training_images/c.png", "control_images/c.png"])
-@pytest.mark.parametrize("policy", ["error", "skip"])
-def test_missing_control_policies_in_both_directions(tmp_path, captioned, paint, policy, lonely):
-    paired(tmp_path, captioned, paint)
-    captioned(tmp_path / lonely)
-    chosen = settings(tmp_path, missing_control=policy)
-    if policy == "error":
-        with pytest.raises(DatasetError) as caught:
-            scan(chosen)
-        assert lonely in caught.value.found
-        assert "dataset.missing_control" in caught.value.remedy
-    else:
-        found = scan(chosen)
-        assert names(found) == ["training_images/a.png", "training_images/b.png"]
-        assert lonely in found.problems[0]
-
-
-def test_an_unreadable_control_leaves_its_sample_out(tmp_path, captioned, paint):
-    paired(tmp_path, captioned, paint)
-    (tmp_path / "control_images" / "a.jpg").write_bytes(b"")
-    with pytest.raises(DatasetError, match="is empty"):
-        scan(settings(tmp_path))
-    found = scan(settings(tmp_path, unreadable="skip"))
-    assert names(found) == ["training_images/b.png"]
-    assert any("training_images/a.png" in problem for problem in found.problems)
-
-
-@pytest.mark.parametrize("folder", ["training_images", "control_images"])
-def test_half_of_the_paired_layout_names_the_other_half(tmp_path, captioned, folder):
-    captioned(tmp_path / folder / "a.png")
-    other = {"training_images": "control_images", "control_images": "training_images"}[folder]
-    with pytest.raises(DatasetError, match=f"no folder {other}"):
-        scan(settings(tmp_path))
-
-
-def test_flat_layout_can_be_forced_on_a_folder_named_training_images(tmp_path, captioned):
-    captioned(tmp_path / "training_images" / "a.png")
-    assert names(scan(settings(tmp_path, layout="flat"))) == ["training_images/a.png"]
-
-
-def test_flat_controls_lie_beside_their_pictures(tmp_path, captioned, paint):
-    captioned(tmp_path / "a.png", "edit")
-    paint(tmp_path / "a_control.png")
-    captioned(tmp_path / "sub" / "b.png", "edit")
-    paint(tmp_path / "sub" / "b_control_1.png")
-    paint(tmp_path / "sub" / "b_control_2.jpg")
-    found = scan(settings(tmp_path))
-    assert names(found) == ["a.png", "sub/b.png"]
-    assert [[c.name for c in s.controls] for s in found.samples] == [
-        ["a_control.png"], ["b_control_1.png", "b_control_2.jpg"],
-    ]  # fmt: skip
-
-
-def test_a_captioned_picture_is_no_control_whatever_its_name(tmp_path, captioned):
-    captioned(tmp_path / "remote.png", "a far place")
-    captioned(tmp_path / "remote_control.png", "a device")
-    found = scan(settings(tmp_path))
-    assert names(found) == ["remote.png", "remote_control.png"]
-    assert found.samples[0].controls == ()
-
-
-@pytest.mark.parametrize("policy", ["error", "skip"])
-def test_flat_controls_missing_on_either_side(tmp_path, captioned, paint, policy):
-    captioned(tmp_path / "a.png")
-    paint(tmp_path / "a_control.png")
-    captioned(tmp_path / "b.png")
-    paint(tmp_path / "c_control.png")
-    chosen = settings(tmp_path, missing_control=policy)
-    if policy == "error":
-        with pytest.raises(DatasetError) as caught:
-            scan(chosen)
-        assert "b.png has no control" in caught.value.found
-        assert "c_control.png has no training" in caught.value.found
-    else:
-        assert names(scan(chosen)) == ["a.png"]

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import trainer_core
@@ -27,6 +28,7 @@ from scripts.embedded_base.measure import (  # noqa: E402
 )
 from scripts.embedded_base.tokenizer import fixed_prefixes  # noqa: E402
 from scripts.embedded_base.words import WORDS  # noqa: E402
+from trainer_core.demo.vocabulary import CONCEPT_SHAPE  # noqa: E402
 
 FOLDER = Path(trainer_core.__file__).parent / "assets" / "tiny-qwen-image"
 
@@ -63,9 +65,10 @@ def test_every_known_word_is_one_token(base):
         assert len(base.conditioner.tokenizer(f" {word}").input_ids) == 1
 
 
-@pytest.mark.parametrize(
-    "text", ["", "a sks zorpling", "Gr\u00fc\u00dfe, \u65e5\u672c \U0001f600\n\ttab"]
-)
+FOREIGN = "Gr\u00fc\u00dfe, \u65e5\u672c \U0001f600\n\ttab"
+
+
+@pytest.mark.parametrize("text", ["", "a sks zorpling", FOREIGN])
 def test_any_text_survives_tokenising(base, text):
     tokenizer = base.conditioner.tokenizer
     assert tokenizer.decode(tokenizer(text).input_ids) == text
@@ -90,10 +93,10 @@ def test_captions_are_encoded_as_the_pipeline_does(base, pipeline):
     assert torch.allclose(states, batch.states, atol=1e-5)
 
 
-def test_both_edit_forms_have_four_picture_tokens(base):
+def test_edit_plus_form_adds_the_words_before_the_picture(base):
     edits = held_out_edits(2)
     words = [edit.instruction for edit in edits]
-    pictures = torch.stack([torch.from_numpy(edit.control_picture) for edit in edits]).numpy()
+    pictures = np.stack([edit.control_picture for edit in edits])
     short = base.conditioner.instructions(words, pictures, plus=False)
     long = base.conditioner.instructions(words, pictures, plus=True)
     # "Picture 1: " is five tokens more.
@@ -137,6 +140,6 @@ def test_edits_pictures_it_was_never_trained_on(base, plus):
 
 
 def test_can_not_draw_the_concept_of_the_demo(base):
-    star = [combination._replace(shape="star") for combination in held_out_request(6)]
-    results = measure_captions(base, star)
+    concept = [combination._replace(shape=CONCEPT_SHAPE) for combination in held_out_request(6)]
+    results = measure_captions(base, concept)
     assert share_right(results) <= 0.2

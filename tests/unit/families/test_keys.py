@@ -87,7 +87,9 @@ def test_a_layer_without_a_name_is_explained(family):
     facts = get_family(family)
     for path in linear_layers(full_size_transformer(family)):
         if facts.native_key(path) is None:
-            reasons = [text for item, text in facts.unexportable.items() if re.fullmatch(item, path)]
+            reasons = [
+                text for item, text in facts.unexportable.items() if re.fullmatch(item, path)
+            ]
             assert reasons
 
 

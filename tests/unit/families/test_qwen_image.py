@@ -18,6 +18,7 @@ from trainer_core.diffusion import sample_euler
 from trainer_core.errors import DatasetError
 from trainer_core.families import get_family, guided_velocity, locate_base
 from trainer_core.families.packing import pack, unpack
+from trainer_core.families.qwen_image.encode import prompt_text
 
 FAMILY = get_family("qwen_image")
 SIZE = 64
@@ -43,6 +44,7 @@ class Base:
     def __init__(self, folder, variant, location):
         self.variant = variant
         self.location = location
+        self.texts = {}
         self.pipeline = open_qwen_pipeline(folder, variant)
         self.transformer = FAMILY.load_transformer(location, torch.float32, "cpu")
         self.encoders = FAMILY.load_encoders(location, torch.float32, "cpu")
@@ -63,9 +65,10 @@ class Base:
     def controls(self):
         return [self.encoders.encode_image(pixels(item)) for item in self.shown]
 
-    @functools.cache
     def text(self, caption):
-        return self.encoders.encode_text(caption, self.shown)
+        if caption not in self.texts:
+            self.texts[caption] = self.encoders.encode_text(caption, self.shown)
+        return self.texts[caption]
 
     @functools.cached_property
     def guided(self):
@@ -200,7 +203,7 @@ def test_pictures_are_encoded_and_decoded_as_the_pipeline_does(generate):
     drawn = generate.decode(found)
     with torch.no_grad():
         raw = pipeline.vae.decode(found[:, :, None] / (1.0 / std) + mean)[0][:, :, 0]
-    torch.testing.assert_close(drawn, raw)
+    assert torch.equal(drawn, raw)
     assert drawn.shape == image.shape
 
 
@@ -323,9 +326,10 @@ def test_text_length_does_not_count_tokens_of_pictures(base):
     if base.variant == "generate":
         pytest.skip("there are no pictures")
     whole = base.text(CAPTIONS[1])["text_embeddings"]
+    pictures = sum(base.encoders._prepare(base.shown)[1])
+    wanted = len(whole) - pictures - 10
     lengths = []
-    # The tokenizer of this base has one token per byte, so its prefix ends within the template.
-    for length in (5, 450):
+    for length in (5, wanted):
         base.encoders.text_length = length
         try:
             cut = base.encoders.encode_text(CAPTIONS[1], base.shown)["text_embeddings"]
@@ -333,7 +337,8 @@ def test_text_length_does_not_count_tokens_of_pictures(base):
             base.encoders.text_length = 1024
         torch.testing.assert_close(cut, whole[: len(cut)])
         lengths.append(len(cut))
-    assert lengths[0] < lengths[1] < len(whole)
+    # The first would end within the pictures, which are kept whole.
+    assert pictures < lengths[0] < lengths[1] == len(whole) - 10
 
 
 @pytest.mark.parametrize(
@@ -353,3 +358,28 @@ def test_the_training_shift_is_the_schedulers_at_that_size(generate):
     shift = FAMILY.training_shift(generate.location, 1024, 1024)
     mu = 0.5 + (4096 - 256) * (0.9 - 0.5) / (8192 - 256)
     assert shift == pytest.approx(np.exp(mu))
+
+
+def test_picture_tokens_are_placed_by_row_and_column(tmp_path):
+    """Bai et al. 2025 (Qwen2.5-VL), section 2.1.2, as ComfyUI computes it: text counts on, a
+    picture's tokens share one time step, and text goes on after the larger side."""
+    base = open_base(tmp_path, "edit")
+    shown = [picture(112, 56, 3)]
+    prepared, counts = base.encoders._prepare(shown)
+    rows, columns = (int(side) // 2 for side in prepared["image_grid_thw"][0, 1:])
+    assert (counts, rows != columns) == ([rows * columns], True)
+    text = prompt_text("edit", PROMPT, counts)
+    ids = base.encoders.tokenizer(text, return_tensors="pt").input_ids
+    first = (ids[0] == base.encoders.tokenizer.convert_tokens_to_ids("<|image_pad|>")).nonzero()
+    start, end = int(first[0]), int(first[-1]) + 1
+    places = torch.arange(ids.shape[1]).repeat(3, 1)
+    places[0, start:end] = start
+    places[1, start:end] = start + torch.arange(rows).repeat_interleave(columns)
+    places[2, start:end] = start + torch.arange(columns).repeat(rows)
+    places[:, end:] = start + max(rows, columns) + torch.arange(ids.shape[1] - end)
+    with torch.no_grad():
+        expected = base.encoders.text_encoder.model(
+            input_ids=ids, position_ids=places[:, None], **prepared
+        ).last_hidden_state[0, 64:]
+    found = base.encoders.encode_text(PROMPT, shown)["text_embeddings"]
+    assert relative_error(found, expected) <= 1e-6

@@ -68,8 +68,7 @@ def without_gradient(family, transformer, conditioning):
     return {
         name
         for name, item in layers
-        if isinstance(item, nn.Linear)
-        and (item.weight.grad is None or not item.weight.grad.any())
+        if isinstance(item, nn.Linear) and (item.weight.grad is None or not item.weight.grad.any())
     }
 
 

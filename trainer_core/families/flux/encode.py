@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...errors import DatasetError
 from ...types import Conditioning
+from ..loading import load_frozen
 from ..location import BaseLocation, read_json
 from ..sizes import area_size
 
@@ -179,22 +180,19 @@ def load_encoders(
     Returns:
         Encoders for the base's variant.
     """
-    from transformers import AutoTokenizer, CLIPTextModel, T5EncoderModel
+    from transformers import AutoTokenizer
 
-    def encoder(kind: Any, part: str) -> Any:
-        model = kind.from_pretrained(
-            location.encoders / part, dtype=dtype, use_safetensors=True, local_files_only=True
-        )
-        return model.requires_grad_(False).eval().to(device)
+    def encoder(kind: str, part: str) -> Any:
+        return load_frozen(f"transformers.{kind}", location.encoders, part, dtype, device)
 
     def tokenizer(part: str) -> Any:
         return AutoTokenizer.from_pretrained(location.encoders / part, local_files_only=True)
 
     return FluxEncoders(
         tokenizer=tokenizer("tokenizer"),
-        text_encoder=encoder(CLIPTextModel, "text_encoder"),
+        text_encoder=encoder("CLIPTextModel", "text_encoder"),
         tokenizer_2=tokenizer("tokenizer_2"),
-        text_encoder_2=encoder(T5EncoderModel, "text_encoder_2"),
+        text_encoder_2=encoder("T5EncoderModel", "text_encoder_2"),
         vae=_load_vae(location, dtype, device),
         variant=location.variant,
         text_length=location.text_length,
@@ -209,13 +207,4 @@ def load_decoder(
 
 
 def _load_vae(location: BaseLocation, dtype: torch.dtype, device: torch.device | str) -> FluxVae:
-    from diffusers import AutoencoderKL
-
-    vae = AutoencoderKL.from_pretrained(
-        location.encoders,
-        subfolder="vae",
-        torch_dtype=dtype,
-        use_safetensors=True,
-        local_files_only=True,
-    )
-    return FluxVae(vae.requires_grad_(False).eval().to(device))
+    return FluxVae(load_frozen("diffusers.AutoencoderKL", location.encoders, "vae", dtype, device))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ..family import Family, FolderFacts
+from ..family import Family, FolderFacts, inner_module
 from ..location import BaseLocation
 from ..schedule import scheduled_shift, scheduled_sigmas
 from .encode import control_size, latent_shape, load_decoder, load_encoders
@@ -46,7 +46,7 @@ def unused_layers(transformer: nn.Module) -> tuple[str, ...]:
 
 def enable_checkpointing(transformer: nn.Module) -> None:
     """Compute the activations of each block again in the backward pass."""
-    transformer.enable_gradient_checkpointing()  # type: ignore[operator]
+    inner_module(transformer).enable_gradient_checkpointing()
 
 
 def sampling_sigmas(location: BaseLocation, steps: int, width: int, height: int) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ...types import Conditioning
 from ..family import inner_module
+from ..loading import load_frozen
 from ..location import BaseLocation
 from ..packing import pack, unpack
 
@@ -26,16 +27,9 @@ def load_transformer(
     Returns:
         Diffusers' ``FluxTransformer2DModel`` in evaluation mode, without gradients.
     """
-    from diffusers import FluxTransformer2DModel
-
-    transformer = FluxTransformer2DModel.from_pretrained(
-        location.folder,
-        subfolder="transformer",
-        torch_dtype=dtype,
-        use_safetensors=True,
-        local_files_only=True,
+    return load_frozen(
+        "diffusers.FluxTransformer2DModel", location.folder, "transformer", dtype, device
     )
-    return transformer.requires_grad_(False).eval().to(device)
 
 
 def predict(

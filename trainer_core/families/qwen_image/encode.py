@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from ...errors import DatasetError
 from ...types import Conditioning
+from ..loading import load_frozen
 from ..location import BaseLocation, read_json
 from ..sizes import area_size
 
@@ -100,7 +102,8 @@ class QwenVae:
         Returns:
             `[B, 3, H, W]`, float32, in [-1, 1].
         """
-        raw = latents.to(self.vae.device).float() * self.std + self.mean
+        # Divided by the inverse, as the pipeline does it, so that the pictures are the same bits.
+        raw = latents.to(self.vae.device).float() / (1.0 / self.std) + self.mean
         pixels = self.vae.decode(raw.to(self.vae.dtype).unsqueeze(2), return_dict=False)[0]
         return pixels[:, :, 0].float().clamp(-1, 1)
 
@@ -164,8 +167,22 @@ class QwenEncoders:
             input_ids=ids.to(device),
             attention_mask=torch.ones_like(ids).to(device),
             **{name: value.to(device) for name, value in pictures.items()},
+            **self._picture_places(ids, bool(pictures)),
         )
         return {"text_embeddings": output.last_hidden_state[0, prefix:].float()}
+
+    def _picture_places(self, ids: Tensor, shown: bool) -> dict[str, Tensor]:
+        """Where the picture tokens are, for versions of transformers that have to be told.
+
+        Without it transformers 5 numbers the tokens of a picture one after another, instead of by
+        row and column as the model was trained, as transformers 4 did and as ComfyUI does. The edit
+        pipelines of Diffusers up to 0.42 forget it (its issue 14194).
+        """
+        forward = inspect.signature(self.text_encoder.model.forward)
+        if not shown or "mm_token_type_ids" not in forward.parameters:
+            return {}
+        token = self.tokenizer.convert_tokens_to_ids(_IMAGE)
+        return {"mm_token_type_ids": (ids == token).int().to(self.text_encoder.device)}
 
     def _longest(self, ids: Tensor, wanted: int) -> int:
         # A picture is never cut: its features and its tokens have to be equally many.
@@ -186,7 +203,11 @@ class QwenEncoders:
 
     def _check(self, caption: str, controls: Sequence[Image]) -> None:
         wanted = {"generate": "no", "edit": "one", "edit_plus": "at least one"}[self.variant]
-        fits = {"generate": not controls, "edit": len(controls) == 1, "edit_plus": len(controls) > 0}
+        fits = {
+            "generate": not controls,
+            "edit": len(controls) == 1,
+            "edit_plus": len(controls) > 0,
+        }
         if not fits[self.variant]:
             raise DatasetError(
                 f"{len(controls)} control pictures for the caption {caption[:60]!r}",
@@ -215,12 +236,10 @@ def load_encoders(
     Returns:
         Encoders for the base's variant.
     """
-    from transformers import AutoImageProcessor, AutoTokenizer, Qwen2_5_VLForConditionalGeneration
+    from transformers import AutoImageProcessor, AutoTokenizer
 
     folder = location.encoders
-    text_encoder = Qwen2_5_VLForConditionalGeneration.from_pretrained(
-        folder / "text_encoder", dtype=dtype, use_safetensors=True, local_files_only=True
-    )
+    kind = "transformers.Qwen2_5_VLForConditionalGeneration"
     image_processor = None
     if location.variant != "generate":
         image_processor = AutoImageProcessor.from_pretrained(
@@ -228,7 +247,7 @@ def load_encoders(
         )
     return QwenEncoders(
         tokenizer=AutoTokenizer.from_pretrained(folder / "tokenizer", local_files_only=True),
-        text_encoder=text_encoder.requires_grad_(False).eval().to(device),
+        text_encoder=load_frozen(kind, folder, "text_encoder", dtype, device),
         vae=_load_vae(location, dtype, device),
         image_processor=image_processor,
         variant=location.variant,
@@ -244,16 +263,8 @@ def load_decoder(
 
 
 def _load_vae(location: BaseLocation, dtype: torch.dtype, device: torch.device | str) -> QwenVae:
-    from diffusers import AutoencoderKLQwenImage
-
-    vae = AutoencoderKLQwenImage.from_pretrained(
-        location.encoders,
-        subfolder="vae",
-        torch_dtype=dtype,
-        use_safetensors=True,
-        local_files_only=True,
-    )
-    return QwenVae(vae.requires_grad_(False).eval().to(device))
+    kind = "diffusers.AutoencoderKLQwenImage"
+    return QwenVae(load_frozen(kind, location.encoders, "vae", dtype, device))
 
 
 def _resize(picture: Image) -> Image:

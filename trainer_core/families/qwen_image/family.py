@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ..family import Family, FolderFacts
+from ..family import Family, FolderFacts, inner_module
 from ..location import BaseLocation
 from ..schedule import scheduled_shift, scheduled_sigmas
 from ..sizes import area_size
@@ -36,7 +36,7 @@ def unused_layers(transformer: nn.Module) -> tuple[str, ...]:
     Returns:
         Regular expressions of whole module paths.
     """
-    last = len(transformer.get_submodule("transformer_blocks")) - 1  # type: ignore[arg-type]
+    last = len(inner_module(transformer).transformer_blocks) - 1
     return (
         rf"transformer_blocks\.{last}\.attn\.(to_add_out|add_q_proj)",
         rf"transformer_blocks\.{last}\.txt_mlp\.net\.(0\.proj|2)",
@@ -45,7 +45,7 @@ def unused_layers(transformer: nn.Module) -> tuple[str, ...]:
 
 def enable_checkpointing(transformer: nn.Module) -> None:
     """Compute the activations of each block again in the backward pass."""
-    transformer.enable_gradient_checkpointing()  # type: ignore[operator]
+    inner_module(transformer).enable_gradient_checkpointing()
 
 
 def sampling_sigmas(location: BaseLocation, steps: int, width: int, height: int) -> Tensor:

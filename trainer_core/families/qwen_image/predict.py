@@ -10,6 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ...types import Conditioning
 from ..family import inner_module
+from ..loading import load_frozen
 from ..location import BaseLocation
 from ..packing import pack, unpack
 
@@ -27,16 +28,9 @@ def load_transformer(
     Returns:
         Diffusers' ``QwenImageTransformer2DModel`` in evaluation mode, without gradients.
     """
-    from diffusers import QwenImageTransformer2DModel
-
-    transformer = QwenImageTransformer2DModel.from_pretrained(
-        location.folder,
-        subfolder="transformer",
-        torch_dtype=dtype,
-        use_safetensors=True,
-        local_files_only=True,
+    return load_frozen(
+        "diffusers.QwenImageTransformer2DModel", location.folder, "transformer", dtype, device
     )
-    return transformer.requires_grad_(False).eval().to(device)
 
 
 def predict(

@@ -1,0 +1,70 @@
+"""The second architecture trains through the same loop: FLUX dev and Kontext at a tiny size."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from runs import tensors
+
+from tests.fixtures.flux_base import make_flux_base
+from trainer_core.config import RunConfig
+from trainer_core.training import train
+
+
+def make_pictures(folder, kontext):
+    """Four pictures, with control pictures for Kontext."""
+    random = np.random.default_rng(0)
+    targets = folder / "training_images" if kontext else folder
+    targets.mkdir(parents=True)
+    for index in range(4):
+        name = f"{index}.png"
+        pixels = random.integers(0, 256, (64, 64, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(targets / name)
+        (targets / f"{index}.txt").write_text(f"picture {index}")
+        if kontext:
+            (folder / "control_images").mkdir(exist_ok=True)
+            Image.fromarray(255 - pixels).save(folder / "control_images" / name)
+    return folder
+
+
+@pytest.mark.parametrize("kontext", [False, True], ids=["dev", "kontext"])
+@pytest.mark.parametrize("kind", ["lora", "lokr"])
+def test_tiny_flux_trains_resumes_and_exports(tmp_path, kontext, kind):
+    base = make_flux_base(tmp_path / "base", kontext=kontext)
+    config = RunConfig.model_validate(
+        {
+            "family": "flux",
+            "base": {"path": str(base)},
+            "dataset": {"path": str(make_pictures(tmp_path / "data", kontext)), "resolution": 64},
+            "adapter": {"kind": kind, "rank": 2},
+            "training": {
+                "steps": 4,
+                "batch_size": 2,
+                "precision": "fp32",
+                "checkpoint_every": 2,
+                "optimizer": {"learning_rate": 1e-2},
+            },
+            "memory": {"device": "cpu", "threads": 1},
+            "preview": {
+                "every": 4,
+                "prompts": ["a picture"],
+                "controls": [[str(tmp_path / "data/control_images/0.png")]] if kontext else [],
+                "width": 64,
+                "height": 64,
+                "steps": 2,
+            },
+            "output": {"dir": str(tmp_path / "output"), "layouts": ["comfyui", "diffusers"]},
+        }
+    )
+    result = train(config)
+    assert result.status == "done"
+    assert [path.parent.name for path in result.pictures] == ["000000", "000004"]
+    first, last = (np.asarray(Image.open(path)) for path in result.pictures)
+    assert not np.array_equal(first, last), "training changed no picture"
+    native, diffusers = (tensors(path) for path in result.adapters)
+    assert any(name.startswith("diffusion_model.double_blocks.") for name in native)
+    assert any(name.startswith("transformer.transformer_blocks.") for name in native)
+    assert all(name.startswith("transformer.") for name in diffusers)
+    assert all(torch.isfinite(tensor).all() for tensor in native.values())

@@ -1,0 +1,142 @@
+"""Diffusers' own pipelines load the embedded base and our files, and draw our pictures."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from runs import run_config
+
+from tests.fixtures.qwen_base import open_qwen_pipeline
+from trainer_core.config import BaseSection
+from trainer_core.demo.settings import dataset_folder
+from trainer_core.families import get_family, locate_base
+from trainer_core.families.packing import pack
+from trainer_core.training import train
+from trainer_core.training.sampling import DrawSettings
+from trainer_core.training.studio import open_studio
+
+FAMILY = get_family("qwen_image")
+FOLDER = locate_base(BaseSection(), "qwen_image", has_controls=False).folder
+SIZE = 64
+PIPELINE_AREA = 1024 * 1024
+
+
+def noise(seed):
+    shape = FAMILY.latent_shape(locate_base(BaseSection(), "qwen_image", False), SIZE, SIZE)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def drawn_by_pipeline(pipeline, prompt, seed, steps, guidance, **given):
+    picture = pipeline(
+        prompt=prompt,
+        negative_prompt="",
+        true_cfg_scale=guidance,
+        latents=pack(noise(seed)[None]),
+        width=SIZE,
+        height=SIZE,
+        num_inference_steps=steps,
+        output_type="pt",
+        **given,
+    ).images
+    return picture * 2 - 1
+
+
+@pytest.fixture(scope="module")
+def studio(tmp_path_factory):
+    work = tmp_path_factory.mktemp("studio")
+    return open_studio(run_config(work, work / "cache"), has_controls=False)
+
+
+@pytest.fixture(scope="module")
+def pipeline():
+    from diffusers import QwenImagePipeline
+
+    loaded = QwenImagePipeline.from_pretrained(FOLDER)
+    loaded.set_progress_bar_config(disable=True)
+    return loaded
+
+
+@pytest.mark.parametrize("guidance", [1.0, 3.0])
+def test_pipeline_from_the_folder_draws_our_picture(studio, pipeline, guidance):
+    prompt = "a red circle on a blue background"
+    expected = drawn_by_pipeline(pipeline, prompt, 5, 8, guidance)
+    request = studio.request(prompt, 5)
+    found = studio.draw([request], DrawSettings(SIZE, SIZE, 8, guidance))
+    assert expected.std() > 0.05, "a flat picture would prove nothing"
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+def test_many_pictures_at_once_are_the_single_ones(studio):
+    prompts = ["a red circle on a blue background", "white cross on green"]
+    requests = [studio.request(text, seed) for seed, text in enumerate(prompts)]
+    size = DrawSettings(SIZE, SIZE, 6, 3.0)
+    together = studio.draw(requests, size)
+    for index, request in enumerate(requests):
+        torch.testing.assert_close(
+            studio.draw([request], size)[0], together[index], atol=1e-3, rtol=0
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ["edit", "edit_plus"])
+def test_edit_pipelines_from_the_folder_draw_our_pictures(tmp_path, variant):
+    """The pipelines resize controls to an area of 1024 x 1024, so ours does it here too."""
+    pipeline = open_qwen_pipeline(FOLDER, variant)
+    config = run_config(tmp_path, tmp_path / "cache", base={"variant": variant})
+    studio = open_studio(config, has_controls=True)
+    for seed, name in enumerate(("001.png", "002.png")):
+        control = Image.open(dataset_folder("edit") / "control_images" / name).convert("RGB")
+        given = {"image": [control] if variant == "edit_plus" else control}
+        prompt = "make the shape green"
+        expected = drawn_by_pipeline(pipeline, prompt, seed, 2, 1.0, **given)
+        side = FAMILY.control_size(*control.size, PIPELINE_AREA)
+        shown = control.resize(side, Image.Resampling.LANCZOS)
+        found = studio.draw(
+            [studio.request(prompt, seed, [shown])], DrawSettings(SIZE, SIZE, 2, 1.0)
+        )
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+
+
+def test_vision_positions_do_not_matter_for_the_embedded_base(tmp_path):
+    """One vision token: transformers 4, transformers 5 and ComfyUI number the text alike."""
+    config = run_config(tmp_path, tmp_path / "cache", base={"variant": "edit"})
+    encoders = open_studio(config, has_controls=True).encoders.open()
+    control = Image.fromarray(np.full((SIZE, SIZE, 3), 90, np.uint8))
+    prepared, counts = encoders._prepare([control])
+    assert counts == [1]
+    assert prepared["image_grid_thw"].tolist() == [[1, 2, 2]]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A LoRA of a few strong steps, exported for Diffusers and for ComfyUI."""
+    work = tmp_path_factory.mktemp("trained")
+    training = {"steps": 6, "optimizer": {"learning_rate": 0.02}, "schedule": {"name": "constant"}}
+    config = run_config(
+        work,
+        work / "cache",
+        adapter={"kind": "lora", "targets": "default", "dropout": 0.0},
+        training=training,
+        output={"layouts": ["comfyui", "diffusers"]},
+    )
+    return train(config).adapters
+
+
+def test_diffusers_draws_with_the_exported_lora_what_we_draw(trained, studio, pipeline):
+    prompt, size = "a red diamond on a blue background", DrawSettings(SIZE, SIZE, 8, 1.0)
+    request = studio.request(prompt, 3)
+    before = studio.draw([request], size)
+    adapter = studio.put_on(trained[0])
+    after = studio.draw([request], size)
+    adapter.strength = 0.0
+    at_zero = studio.draw([request], size)
+    adapter.detach()
+    assert torch.equal(at_zero, before), "strength 0 is not the base"
+    assert torch.equal(studio.draw([request], size), before), "the adapter was not taken off"
+    pipeline.load_lora_weights(trained[1].parent, weight_name=trained[1].name)
+    expected = drawn_by_pipeline(pipeline, prompt, 3, 8, 1.0)
+    pipeline.unload_lora_weights()
+    assert (after - before).abs().max() > 0.05, "the adapter changes nothing"
+    torch.testing.assert_close(after, expected, rtol=0, atol=1e-4)

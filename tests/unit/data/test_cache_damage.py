@@ -1,0 +1,221 @@
+"""What goes wrong around a cache: damaged files, broken pictures, two builders at once."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from tests.fixtures.cache_world import same
+from trainer_core.errors import DatasetError, StorageError
+
+ROOT = Path(__file__).parents[3]
+
+
+def damage_truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def damage_empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def damage_garbage(path: Path) -> None:
+    path.write_bytes(b"\xff" * 300)
+
+
+def damage_shape(path: Path) -> None:
+    """A well-formed file with this entry's own header, but other shapes."""
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata()
+    tensors = {name: value[..., :1].contiguous() for name, value in load_file(path).items()}
+    save_file(tensors, path, metadata)
+
+
+def damage_foreign(path: Path) -> None:
+    """Another entry's file under this entry's name."""
+    other = next(each for each in path.parent.iterdir() if each != path)
+    shutil.copy(other, path)
+
+
+def damage_plain(path: Path) -> None:
+    save_file(load_file(path), path)
+
+
+@pytest.mark.parametrize("kind", ["latents", "text"])
+@pytest.mark.parametrize(
+    "damage",
+    [damage_truncate, damage_empty, damage_garbage, damage_shape, damage_foreign, damage_plain,
+     Path.unlink],
+)  # fmt: skip
+def test_a_damaged_file_is_encoded_again_and_only_that(world, kind, damage):
+    world.add("a.png", "one")
+    world.add("b.png", "two")
+    first = world.build()
+    world.encoders.counts()
+    damage(world.files(kind)[0])
+    healed = world.build()
+    assert world.encoders.counts() == ((1, 1, 0) if kind == "latents" else (1, 0, 1))
+    assert (healed.encoded, healed.reused) == (1, 4)
+    assert same(first, world.build())
+    assert world.encoders.counts() == (0, 0, 0)
+
+
+@pytest.mark.parametrize("kind", ["latents", "text"])
+def test_changed_bytes_are_noticed_when_read_and_healed_by_verify(world, kind):
+    world.add("a.png", "one")
+    first = world.build()
+    expected = world.build()
+    assert same(first, expected)
+    world.encoders.counts()
+    for path in world.files(kind):
+        data = bytearray(path.read_bytes())
+        data[-2] ^= 0x10
+        path.write_bytes(bytes(data))
+    with pytest.raises(StorageError, match="checksum") as caught:
+        world.build().load(0)
+    assert "cache.verify" in caught.value.remedy
+    assert world.encoders.counts() == (0, 0, 0)
+    healed = world.build(verify=True)
+    assert world.encoders.counts() == ((1, 1, 0) if kind == "latents" else (1, 0, 2))
+    assert same(healed, first)
+
+
+def test_a_file_that_vanished_after_the_build_is_named(world):
+    world.add("a.png")
+    dataset = world.build()
+    shutil.rmtree(world.cache)
+    with pytest.raises(StorageError, match="safetensors"):
+        dataset.load(0)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("part", ["kernel", "table"])
+def test_numbers_that_are_not_finite_are_refused_and_not_kept(world, part, bad):
+    world.add("a.png", "abc")
+    getattr(world.encoders, part).fill_(bad)
+    with pytest.raises(DatasetError, match=r"a\.png") as caught:
+        world.build()
+    assert "finite" in caught.value.found
+    assert "training.precision" in caught.value.remedy
+    assert world.files("latents" if part == "kernel" else "text") == []
+
+
+@pytest.mark.parametrize("policy", ["error", "skip"])
+@pytest.mark.parametrize("victim", ["b.png", "b_control.png"])
+def test_a_picture_whose_pixels_are_broken_follows_the_policy(world, policy, victim):
+    world.add("a.png", "one", control=True)
+    world.add("b.png", "two", control=True)
+    data = (world.data / victim).read_bytes()
+    (world.data / victim).write_bytes(data[: len(data) * 2 // 3])
+    world.options["unreadable"] = policy
+    if policy == "error":
+        with pytest.raises(DatasetError, match=victim):
+            world.build()
+        return
+    dataset = world.build()
+    assert dataset.names == ("a.png",)
+    assert len(dataset.buckets) == 1
+    assert victim in dataset.problems[0]
+    world.encoders.counts()
+    assert world.build().names == ("a.png",)
+    assert world.encoders.counts()[0] == 0, "a broken picture must not open the encoders"
+
+
+def test_a_dataset_of_broken_pictures_is_an_error_even_when_they_are_skipped(world):
+    path = world.add("a.png")
+    path.write_bytes(path.read_bytes()[:-60])
+    world.options["unreadable"] = "skip"
+    with pytest.raises(DatasetError, match="no sample is left"):
+        world.build()
+
+
+def test_a_picture_that_vanishes_or_changes_while_encoding_is_named(world):
+    world.add("a.png")
+    plan = world.plan()
+    (world.data / "a.png").unlink()
+    with pytest.raises(DatasetError, match=r"a\.png"):
+        world.build(plan)
+    world.add("a.png")
+    world.add("b.png")
+
+    def repaint(done: int, total: int) -> None:
+        if done == 0:
+            world.paint(world.data / "b.png", seed=555, width=80)
+
+    with pytest.raises(DatasetError, match=r"b\.png changed"):
+        world.build(notify=repaint)
+
+
+@pytest.mark.parametrize("content", ["", "[1]", "{", '{"a": 3, "b": [1, 2]}'])
+def test_a_damaged_memory_is_forgotten(world, content):
+    world.add("a.png")
+    world.build()
+    world.encoders.counts()
+    (world.cache / "picture_hashes.json").write_text(content)
+    world.build()
+    assert world.encoders.counts() == (0, 0, 0)
+
+
+def test_abandoned_temporary_files_are_removed_and_fresh_ones_left(world):
+    world.add("a.png")
+    world.build()
+    old, fresh = (world.cache / "text" / f".writing-{name}" for name in ("old", "fresh"))
+    old.write_bytes(b"x")
+    fresh.write_bytes(b"x")
+    os.utime(old, (time.time() - 7200,) * 2)
+    world.build()
+    assert not old.exists()
+    assert fresh.exists()
+
+
+def test_a_cache_folder_that_cannot_be_made_is_named(world):
+    world.add("a.png")
+    world.cache.write_text("a file where the folder should be")
+    with pytest.raises(StorageError, match="cache"):
+        world.build()
+
+
+BUILDER = """
+import sys, time
+from pathlib import Path
+from tests.fixtures.cache_world import World
+world = World(Path(sys.argv[1]), None, None)
+plan = world.plan()
+Path(sys.argv[2]).touch()
+while not all(Path(sys.argv[1], f"ready{n}").exists() for n in (0, 1)):
+    time.sleep(0.001)
+dataset = world.build(plan)
+print(dataset.encoded, dataset.reused, len(dataset))
+"""
+
+
+def test_two_processes_may_build_the_same_cache_at_once(world):
+    for number in range(12):
+        world.add(f"{number:02}.png", f"caption {number}")
+    root = world.data.parent
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", BUILDER, str(root), str(root / f"ready{number}")],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+        )
+        for number in (0, 1)
+    ]  # fmt: skip
+    for worker in workers:
+        output, errors = worker.communicate(timeout=120)
+        assert worker.returncode == 0, errors
+        encoded, reused, length = map(int, output.split())
+        assert encoded + reused == 25
+        assert length == 12
+    shared = world.build(verify=True)
+    assert world.encoders.counts() == (0, 0, 0)
+    assert not list(world.cache.rglob(".writing-*"))
+    world.cache = root / "alone"
+    assert same(shared, world.build())

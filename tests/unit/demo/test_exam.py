@@ -1,0 +1,198 @@
+"""Questions and marks of the demonstration, on pictures that the drawing code draws."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from scripts.embedded_base.drawing import Scene, draw, with_frame
+from trainer_core.demo.checker import read_picture
+from trainer_core.demo.exam import (
+    MAXIMUM_SHIFT,
+    base_edit_questions,
+    base_questions,
+    concept_questions,
+    frame_questions,
+    mark,
+)
+from trainer_core.demo.settings import dataset_folder
+from trainer_core.demo.vocabulary import (
+    COLORS,
+    CONCEPT_COLORS,
+    CONCEPT_SHAPE,
+    FRAME_EDIT,
+    PICTURE_SIZE,
+    SHAPES,
+    Combination,
+    all_combinations,
+)
+
+COUNT = 40
+MIDDLE = (PICTURE_SIZE / 2, PICTURE_SIZE / 2)
+CONTROLLED = [
+    Combination("circle", "red", "white"),
+    Combination("square", "blue", "yellow"),
+    Combination("triangle", "green", "black"),
+    Combination("cross", "purple", "orange"),
+]
+
+
+def scene(combination, center=MIDDLE):
+    color, background = COLORS[combination.color], COLORS[combination.background]
+    return Scene(combination.shape, color, background, center, 16.0)
+
+
+def wanted_by(text):
+    """The combination of a canonical caption: a COLOR SHAPE on a BACKGROUND background."""
+    _, color, shape, _, _, background, _ = text.split()
+    return Combination(shape, color, background)
+
+
+def wanted_by_edit(text, before):
+    """The combination that an edit instruction makes of another."""
+    if text.startswith("make the shape "):
+        return before._replace(color=text.split()[-1])
+    assert text.startswith("turn the shape into a ")
+    return before._replace(shape=text.split()[-1])
+
+
+def is_right(question, picture):
+    return question.right(read_picture(picture))
+
+
+def controls():
+    return [Image.fromarray(draw(scene(combination))) for combination in CONTROLLED]
+
+
+def texts(questions):
+    return [question.text for question in questions]
+
+
+@pytest.mark.parametrize("ask", [concept_questions, base_questions])
+def test_captions_are_asked_deterministically_and_each_at_most_once(ask):
+    assert texts(ask(COUNT, 1)) == texts(ask(COUNT, 1))
+    assert texts(ask(COUNT, 1)) != texts(ask(COUNT, 2))
+    assert texts(ask(COUNT, 1))[:10] == texts(ask(10, 1))
+    assert len(set(texts(ask(COUNT, 1)))) == COUNT
+    assert all(question.control is None for question in ask(COUNT, 1))
+
+
+def test_more_questions_than_combinations_begin_again():
+    asked = texts(concept_questions(70, 1))
+    assert len(asked) == 70
+    assert len(set(asked)) == 56
+    assert asked[56:] == asked[:14]
+
+
+def test_concept_questions_cover_every_color_those_absent_from_the_training_pictures_too():
+    captions = [path.read_text() for path in dataset_folder("generate").glob("*.txt")]
+    trained = {color for color in COLORS for text in captions if f"{color} {CONCEPT_SHAPE}" in text}
+    assert trained == set(CONCEPT_COLORS)
+    asked = [wanted_by(text) for text in texts(concept_questions(56, 3))]
+    assert {combination.shape for combination in asked} == {CONCEPT_SHAPE}
+    assert {combination.color for combination in asked} == set(COLORS) > trained
+    assert all(combination.color != combination.background for combination in asked)
+    few = {wanted_by(text).color for text in texts(concept_questions(50, 1_000_000))}
+    assert few - trained, "the demonstration asks for no colour that is new to the adapter"
+
+
+def test_base_questions_ask_only_for_what_the_base_was_taught():
+    asked = [wanted_by(text) for text in texts(base_questions(224, 3))]
+    assert sorted(asked) == sorted(all_combinations())
+
+
+@pytest.mark.parametrize("ask", [concept_questions, base_questions])
+def test_the_picture_of_a_caption_is_right_and_every_other_is_wrong(ask):
+    for question in ask(COUNT, 4):
+        wanted = wanted_by(question.text)
+        right = scene(wanted)
+        assert is_right(question, draw(right)), question.text
+        assert is_right(question, draw(replace(right, center=(28.0, 36.0), radius=13.0)))
+        assert not is_right(question, draw(with_frame(right))), "a frame was not asked for"
+        for name in (*SHAPES, CONCEPT_SHAPE):
+            if name != wanted.shape:
+                assert not is_right(question, draw(replace(right, shape=name)))
+        for name, color in COLORS.items():
+            if name not in wanted:
+                assert not is_right(question, draw(replace(right, color=color)))
+                assert not is_right(question, draw(replace(right, background=color)))
+        swapped = replace(right, color=right.background, background=right.color)
+        assert not is_right(question, draw(swapped))
+        assert not is_right(question, np.full((PICTURE_SIZE, PICTURE_SIZE, 3), 90, np.uint8))
+
+
+def test_a_frame_is_right_only_around_the_picture_as_it_was():
+    questions = frame_questions(controls())
+    assert texts(questions) == [FRAME_EDIT] * len(CONTROLLED)
+    for question, control, combination in zip(questions, controls(), CONTROLLED, strict=True):
+        assert np.array_equal(np.asarray(question.control), np.asarray(control))
+        before = scene(combination)
+        assert is_right(question, draw(with_frame(before)))
+        assert not is_right(question, draw(before)), "nothing was edited"
+        other = next(name for name in SHAPES if name != combination.shape)
+        unused = next(color for name, color in COLORS.items() if name not in combination)
+        for change in ({"shape": other}, {"color": unused}, {"background": unused}):
+            assert not is_right(question, draw(with_frame(replace(before, **change)))), change
+
+
+def test_edits_of_both_kinds_are_asked_deterministically():
+    pictures = controls() * 5
+    asked = texts(base_edit_questions(pictures, 1))
+    assert asked == texts(base_edit_questions(pictures, 1))
+    assert asked != texts(base_edit_questions(pictures, 2))
+    assert {text.split()[0] for text in asked} == {"make", "turn"}
+
+
+def test_an_edit_is_right_only_when_all_else_is_as_it_was():
+    combinations = CONTROLLED * 5
+    for question, before in zip(base_edit_questions(controls() * 5, 1), combinations, strict=True):
+        wanted = wanted_by_edit(question.text, before)
+        assert wanted != before
+        assert wanted.color != wanted.background
+        right = scene(wanted)
+        assert is_right(question, draw(right)), question.text
+        assert not is_right(question, draw(scene(before))), "nothing was edited"
+        assert not is_right(question, draw(with_frame(right)))
+        unused = next(name for name in COLORS if name not in (*wanted, *before))
+        assert not is_right(question, draw(scene(wanted._replace(background=unused))))
+        if wanted.shape == before.shape:
+            other = next(name for name in SHAPES if name != wanted.shape)
+            assert not is_right(question, draw(scene(wanted._replace(shape=other))))
+        else:
+            assert not is_right(question, draw(scene(wanted._replace(color=unused))))
+
+
+@pytest.mark.parametrize(
+    ("share", "right"), [(0.0, True), (MAXIMUM_SHIFT - 0.03, True), (MAXIMUM_SHIFT + 0.03, False)]
+)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_an_edit_may_move_the_shape_only_a_little(share, right, axis):
+    center = list(MIDDLE)
+    center[axis] += share * PICTURE_SIZE
+    combination = CONTROLLED[0]
+    (framed,) = frame_questions(controls()[:1])
+    (edited,) = base_edit_questions(controls()[:1], 1)
+    moved = scene(combination, tuple(center))
+    assert is_right(framed, draw(with_frame(moved))) == right
+    wanted = wanted_by_edit(edited.text, combination)
+    assert is_right(edited, draw(scene(wanted, tuple(center)))) == right
+
+
+def test_a_control_picture_without_a_shape_can_still_be_asked_about():
+    """The demonstration's base draws its own control pictures, and may fail at one."""
+    blank = [Image.fromarray(np.full((PICTURE_SIZE, PICTURE_SIZE, 3), 128, np.uint8))] * 8
+    drawn = draw(scene(CONTROLLED[0]))
+    for question in (*frame_questions(blank), *base_edit_questions(blank, 1)):
+        assert not is_right(question, drawn)
+
+
+def test_a_mark_is_the_share_of_right_answers():
+    questions = concept_questions(4, 1)
+    pictures = [draw(scene(wanted_by(question.text))) for question in questions]
+    blank = np.zeros_like(pictures[0])
+    assert mark(questions, pictures) == 1.0
+    assert mark(questions, [*pictures[:3], blank]) == 0.75
+    assert mark(questions, [blank] * 4) == 0.0
+    with pytest.raises(ValueError, match="zip"):
+        mark(questions, pictures[:3])

@@ -1,0 +1,255 @@
+"""Preview prompts with the embedded base's real encoders."""
+
+import shutil
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+from trainer_core.config import BaseSection, DatasetSection, PreviewSection
+from trainer_core.data.image import fit_to_bucket, open_picture, resize_exact, to_pixels
+from trainer_core.demo.settings import dataset_folder
+from trainer_core.errors import ConfigError, DatasetError
+from trainer_core.families import get_family, locate_base
+from trainer_core.training.prompts import encode_prompts
+from trainer_core.types import Bucket
+
+FAMILY = get_family("qwen_image")
+TEXTS = ["a red star on a blue background", "a white circle on a green background"]
+INSTRUCTION = "make the shape green"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def load_encoders(variant):
+    location = locate_base(BaseSection(variant=variant), "qwen_image", variant != "generate")
+    return FAMILY.load_encoders(location, torch.float32, torch.device("cpu"))
+
+
+@pytest.fixture(scope="module")
+def generate_encoders():
+    return load_encoders("generate")
+
+
+@pytest.fixture(scope="module")
+def edit_encoders():
+    return load_encoders("edit")
+
+
+@dataclass
+class Prompts:
+    """The settings of some previews, and how often the encoders were opened for them."""
+
+    folder: object
+    encoders: object
+    preview: dict = field(default_factory=lambda: {"prompts": TEXTS, "width": 64, "height": 64})
+    dataset: dict = field(default_factory=dict)
+    identity: str = "one"
+    opened: int = 0
+
+    def open(self):
+        self.opened += 1
+        return self.encoders
+
+    def encode(self):
+        return encode_prompts(
+            PreviewSection(**self.preview),
+            DatasetSection(**self.dataset),
+            FAMILY,
+            self.folder,
+            self.identity,
+            self.open,
+        )
+
+    def count(self):
+        """Encode and say how many prompts were not cached."""
+        before = self.opened
+        self.encode()
+        return self.opened - before
+
+    def files(self):
+        return sorted((self.folder / "prompts").iterdir())
+
+
+@pytest.fixture
+def prompts(tmp_path, generate_encoders):
+    return Prompts(tmp_path / "cache", generate_encoders)
+
+
+@pytest.fixture
+def picture(tmp_path):
+    path = tmp_path / "control.png"
+    source = dataset_folder("edit") / "control_images" / "001.png"
+    Image.open(source).convert("RGB").resize((96, 64)).save(path)
+    return path
+
+
+@pytest.fixture
+def edits(tmp_path, edit_encoders, picture):
+    asked = {"prompts": [INSTRUCTION], "controls": [[str(picture)]], "width": 64, "height": 64}
+    return Prompts(tmp_path / "cache", edit_encoders, asked)
+
+
+def assert_same(one, other):
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_prompts_are_what_the_encoders_yield_and_then_come_from_the_cache(prompts):
+    prompts.preview["negative_prompt"] = "a blue square"
+    first = prompts.encode()
+    assert [prompt.text for prompt in first] == TEXTS
+    assert prompts.opened == 2
+    second = prompts.encode()
+    assert prompts.opened == 2, "the encoders were opened for cached prompts"
+    for text, fresh, cached in zip(TEXTS, first, second, strict=True):
+        assert_same(fresh.conditioning, prompts.encoders.encode_text(text, []))
+        assert_same(fresh.negative, prompts.encoders.encode_text("a blue square", []))
+        assert_same(cached.conditioning, fresh.conditioning)
+        assert_same(cached.negative, fresh.negative)
+        assert cached.controls == ()
+    assert not torch.equal(
+        first[0].conditioning["text_embeddings"][:4], first[0].negative["text_embeddings"][:4]
+    )
+
+
+def test_a_request_carries_the_prompt_and_its_seed(prompts):
+    prompt = prompts.encode()[1]
+    request = prompt.request(7)
+    assert (request.seed, request.controls) == (7, ())
+    assert request.conditioning is prompt.conditioning
+    assert request.negative is prompt.negative
+
+
+@pytest.mark.parametrize(
+    ("change", "encoded"),
+    [
+        ({"prompts": [TEXTS[0], "a red cross on a white background"]}, 1),
+        ({"prompts": [*TEXTS, TEXTS[0]]}, 0),
+        ({"prompts": TEXTS[::-1]}, 0),
+        ({"negative_prompt": "a blue square"}, 2),
+        ({"every": 5, "steps": 3, "guidance": 2.0, "seed": 9, "width": 96}, 0),
+    ],
+)
+def test_only_a_changed_text_is_encoded_again(prompts, change, encoded):
+    assert prompts.count() == 2
+    prompts.preview |= change
+    assert prompts.count() == encoded
+    assert prompts.count() == 0
+
+
+def test_other_encoders_encode_again(prompts):
+    prompts.count()
+    prompts.identity = "two"
+    assert prompts.count() == 2
+
+
+def test_no_prompts_open_nothing(prompts):
+    prompts.preview["prompts"] = []
+    assert prompts.encode() == ()
+    assert prompts.opened == 0
+
+
+def test_controls_are_encoded_at_the_size_of_the_preview(edits, picture):
+    prompt = edits.encode()[0]
+    shown = fit_to_bucket(open_picture(picture, "error"), Bucket(64, 64))
+    (latents,) = prompt.controls
+    assert torch.equal(latents, edits.encoders.encode_image(to_pixels(shown)[None])[0])
+    assert_same(prompt.conditioning, edits.encoders.encode_text(INSTRUCTION, [shown]))
+    assert_same(prompt.negative, edits.encoders.encode_text("", [shown]))
+    assert edits.count() == 0
+    assert torch.equal(edits.encode()[0].controls[0], latents)
+
+
+def test_controls_with_an_area_of_their_own_are_encoded_whole(edits, picture):
+    edits.dataset["control_area"] = 16384
+    width, height = FAMILY.control_size(96, 64, 16384)
+    assert width > height
+    shown = resize_exact(open_picture(picture, "error"), width, height)
+    (latents,) = edits.encode()[0].controls
+    assert torch.equal(latents, edits.encoders.encode_image(to_pixels(shown)[None])[0])
+
+
+def test_a_changed_control_picture_is_encoded_again_and_a_moved_one_is_not(edits, picture):
+    before = edits.encode()[0].controls[0]
+    moved = picture.with_name("moved.png")
+    picture.rename(moved)
+    edits.preview["controls"] = [[str(moved)]]
+    assert edits.count() == 0
+    Image.new("RGB", (96, 64), "orange").save(moved)
+    assert edits.count() == 1
+    assert not torch.equal(edits.encode()[0].controls[0], before)
+
+
+def test_the_size_of_a_preview_decides_its_controls(edits):
+    edits.count()
+    edits.preview["width"] = 96
+    assert edits.count() == 1
+
+
+def test_a_missing_control_picture_is_named(edits, picture):
+    picture.unlink()
+    with pytest.raises(ConfigError) as caught:
+        edits.encode()
+    assert f"preview.controls: {picture} is not a file" in caught.value.found
+    assert edits.opened == 0
+
+
+def test_a_control_picture_that_cannot_be_read_is_named(edits, picture):
+    picture.write_bytes(b"no picture")
+    with pytest.raises(DatasetError, match=r"control\.png"):
+        edits.encode()
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def flip_a_bit(path):
+    content = bytearray(path.read_bytes())
+    content[-2] ^= 0x10
+    path.write_bytes(bytes(content))
+
+
+def drop_the_controls(path):
+    tensors = {k: v for k, v in load_file(path).items() if not k.startswith("control")}
+    save_file(tensors, path)
+
+
+@pytest.mark.parametrize("damage", [truncate, flip_a_bit, drop_the_controls])
+def test_a_damaged_file_is_healed(edits, damage):
+    whole = edits.encode()[0]
+    (file,) = edits.files()
+    damage(file)
+    assert edits.count() == 1
+    healed = edits.encode()[0]
+    assert edits.opened == 2
+    assert_same(healed.conditioning, whole.conditioning)
+    assert_same(healed.negative, whole.negative)
+    assert torch.equal(healed.controls[0], whole.controls[0])
+
+
+def test_another_prompts_file_is_not_taken_for_this_ones(prompts):
+    expected = prompts.encode()
+    one, other = prompts.files()
+    shutil.copy(one, other)
+    assert prompts.count() == 1
+    for found, wanted in zip(prompts.encode(), expected, strict=True):
+        assert_same(found.conditioning, wanted.conditioning)
+
+
+def test_the_cache_tells_neither_prompts_nor_paths(edits, picture):
+    edits.preview["negative_prompt"] = "ugly secret"
+    edits.encode()
+    for file in edits.files():
+        content = file.read_bytes() + file.name.encode()
+        for secret in (INSTRUCTION, "ugly secret", picture.name):
+            assert secret.encode() not in content

@@ -1,0 +1,110 @@
+"""Pictures from a run file and an adapter file."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from trainer_core.adapters import attach
+from trainer_core.config import RunConfig
+from trainer_core.data.image import from_pixels
+from trainer_core.demo.settings import dataset_folder
+from trainer_core.errors import AdapterFileError, ConfigError
+from trainer_core.formats import KeyMap, write_adapter
+from trainer_core.training.sampling import DrawSettings
+from trainer_core.training.studio import open_studio, sample_pictures
+
+PROMPTS = ["a red circle on a blue background", "a white cross on a green background"]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+def run_config(cache, **preview):
+    return RunConfig.model_validate(
+        {
+            "cache": {"dir": str(cache)},
+            "training": {"precision": "fp32"},
+            "memory": {"device": "cpu", "threads": 1},
+            "preview": {"prompts": PROMPTS, "width": 64, "height": 64, "steps": 3, **preview},
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def adapter_file(tmp_path_factory, cache):
+    """An adapter of random factors, large enough to change every picture."""
+    config = run_config(cache)
+    studio = open_studio(config, has_controls=False)
+    family, transformer = studio.painter.family, studio.painter.transformer
+    settings = config.adapter.model_copy(update={"kind": "lora", "rank": 2, "alpha": 1.0})
+    adapter = attach(transformer, settings, presets=family.presets)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in adapter.parameters():
+            parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
+    path = tmp_path_factory.mktemp("adapter") / "a.safetensors"
+    write_adapter(
+        path, adapter.state(), "comfyui", KeyMap(family.native_key, family.module_path), {}
+    )
+    return path
+
+
+def drawn(paths):
+    return [np.asarray(Image.open(path), dtype=np.int16) for path in paths]
+
+
+def assert_equal_pictures(one, other):
+    assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_one_picture_for_each_prompt_with_seeds_counting_up(tmp_path, cache):
+    config = run_config(cache, seed=5, guidance=2.0, negative_prompt="a red square")
+    paths = sample_pictures(config, None, tmp_path / "new" / "folder")
+    assert paths == [tmp_path / "new" / "folder" / f"{index}.png" for index in (0, 1)]
+    studio = open_studio(config, has_controls=False)
+    size = DrawSettings(64, 64, 3, 2.0)
+    for index, (found, text) in enumerate(zip(drawn(paths), PROMPTS, strict=True)):
+        request = studio.request(text, 5 + index, negative="a red square")
+        expected = np.asarray(from_pixels(studio.draw([request], size)[0]), dtype=np.int16)
+        assert np.array_equal(found, expected)
+
+
+def test_the_strength_of_an_adapter_is_a_factor_and_zero_is_the_base(tmp_path, cache, adapter_file):
+    config = run_config(cache)
+    base = drawn(sample_pictures(config, None, tmp_path / "base"))
+    zero = drawn(sample_pictures(config, adapter_file, tmp_path / "zero", strength=0.0))
+    half = drawn(sample_pictures(config, adapter_file, tmp_path / "half", strength=0.5))
+    whole = drawn(sample_pictures(config, adapter_file, tmp_path / "whole"))
+    assert_equal_pictures(zero, base)
+    for one, other in ((half, base), (whole, base), (whole, half)):
+        assert all(np.abs(a - b).mean() > 1 for a, b in zip(one, other, strict=True))
+    again = drawn(sample_pictures(config, adapter_file, tmp_path / "again"))
+    assert_equal_pictures(again, whole)
+
+
+def test_control_pictures_choose_the_editing_base(tmp_path, cache):
+    controls = [dataset_folder("edit") / "control_images" / name for name in ("001.png", "002.png")]
+    preview = {"prompts": ["make the shape green"] * 2, "seed": 3, "steps": 4}
+    listed = [[str(path)] for path in controls]
+    one, two = drawn(sample_pictures(run_config(cache, controls=listed, **preview), None, tmp_path))
+    assert np.abs(one - two).mean() > 5, "the control pictures have no effect"
+    listed[1] = [str(tmp_path / "absent.png")]
+    with pytest.raises(ConfigError, match=r"preview\.controls: .*absent\.png is not a file"):
+        sample_pictures(run_config(cache, controls=listed, **preview), None, tmp_path)
+
+
+def test_an_adapter_file_that_is_not_there_is_named(tmp_path, cache):
+    with pytest.raises(AdapterFileError, match=r"absent\.safetensors"):
+        sample_pictures(run_config(cache), tmp_path / "absent.safetensors", tmp_path)
+
+
+def test_threads_and_generator_are_as_they_were(tmp_path, cache):
+    threads, state = torch.get_num_threads(), torch.random.get_rng_state()
+    config = run_config(cache, prompts=PROMPTS[:1])
+    other = config.memory.model_copy(update={"threads": threads + 1})
+    sample_pictures(config.model_copy(update={"memory": other}), None, tmp_path)
+    assert torch.get_num_threads() == threads
+    assert torch.equal(torch.random.get_rng_state(), state)

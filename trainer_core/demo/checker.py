@@ -29,6 +29,7 @@ _COLORS: dict[str, tuple[int, int, int]] = {
 }
 # A frame is grey, uniform, and this share of the edge wide (6 of 64 pixels).
 _FRAME_SHARE = 6 / 64
+_SOFT_EDGE = 2 / 64
 _FRAME_TOLERANCE = 40.0
 _FRAME_CONTRAST = 36.0
 _MIN_CONTRAST = 60.0
@@ -77,8 +78,8 @@ def read_picture(pixels: np.ndarray) -> Reading:
     values = pixels.astype(np.float64)
     framed = _has_frame(values)
     height, width = values.shape[:2]
-    # Inside a frame one more pixel is left out, where frame and picture blend.
-    skip = round(_FRAME_SHARE * min(height, width)) + 1 if framed else 0
+    # Inside a frame a soft edge is left out as well; shapes keep farther from it.
+    skip = round((_FRAME_SHARE + _SOFT_EDGE) * min(height, width)) if framed else 0
     inner = values[skip : height - skip, skip : width - skip]
     background = _border_color(inner)
     mask = _foreground(inner, background)

@@ -108,6 +108,24 @@ def prune_checkpoints(folder: Path, keep: int) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
+def drop_later_checkpoints(folder: Path, step: int) -> list[int]:
+    """Remove the checkpoints of steps that a resumed run makes again.
+
+    Their metrics are cut off as well; kept, they would pass for checkpoints of the new course.
+
+    Args:
+        folder: Folder of the run's checkpoints.
+        step: The step that the run goes on from.
+
+    Returns:
+        The steps whose checkpoints were removed.
+    """
+    later = [path for path in checkpoint_folders(folder) if int(path.name) > step]
+    for path in later:
+        path.rename(folder / f".removing-{uuid.uuid4().hex}")
+    return [int(path.name) for path in later]
+
+
 def checkpoint_folders(folder: Path) -> list[Path]:
     """List whole checkpoints, oldest first."""
     if not folder.is_dir():

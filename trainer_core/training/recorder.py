@@ -17,7 +17,12 @@ from ..errors import StorageError
 from ..formats import KeyMap, RunFacts, adapter_metadata, write_adapter
 from ..storage import atomic_write
 from ..types import RunResult, StepResult
-from .checkpoint import prune_checkpoints, save_checkpoint, training_tensors
+from .checkpoint import (
+    drop_later_checkpoints,
+    prune_checkpoints,
+    save_checkpoint,
+    training_tensors,
+)
 from .metrics import TENSORBOARD_ABSENT, MetricsWriter
 from .observer import CheckpointSaved, Observer, PreviewDone, RunFinished, StepDone, Warned
 from .run_folder import RunFolder
@@ -63,6 +68,11 @@ class Recorder:
         self._hashes = hashes
         self._observer = observer
         self._pictures: list[Path] = []
+        later = drop_later_checkpoints(folder.checkpoints, done)
+        if later:
+            steps = ", ".join(map(str, later))
+            message = f"Going on from step {done}; the later checkpoints ({steps}) are made anew."
+            observer.notify(Warned(message))
         self._metrics = MetricsWriter(folder.metrics, done)
         if not self._metrics.has_board:
             observer.notify(Warned(TENSORBOARD_ABSENT))

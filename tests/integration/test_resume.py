@@ -113,16 +113,16 @@ def test_bf16_run_after_an_fp32_run_in_one_process_trains(tmp_path, cache):
 
 
 def test_resume_from_an_earlier_checkpoint_makes_the_later_ones_anew(tmp_path, cache):
-    settings = {"steps": 4, "checkpoint_every": 1, "keep_checkpoints": 9}
+    settings = {"steps": 6, "checkpoint_every": 1, "keep_checkpoints": 9}
     whole = train(run_config(tmp_path, cache, training=settings))
     earlier = whole.folder / "checkpoints" / "000002"
-    before = tensors(whole.folder / "checkpoints" / "000004" / "adapter.safetensors")
-    longer = {**settings, "steps": 9}
-    observer = CancelAfter(4)
+    before = tensors(whole.folder / "checkpoints" / "000005" / "adapter.safetensors")
+    longer = {**settings, "steps": 12}
+    observer = CancelAfter(5)
     again = train(run_config(tmp_path, cache, training=longer, resume=str(earlier)), observer)
     kept = sorted(path.name for path in (again.folder / "checkpoints").iterdir())
-    assert kept == ["000001", "000002", "000003", "000004"]
-    after = tensors(again.folder / "checkpoints" / "000004" / "adapter.safetensors")
+    assert kept == [f"{step:06d}" for step in range(1, 6)]
+    after = tensors(again.folder / "checkpoints" / "000005" / "adapter.safetensors")
     assert any(not torch.equal(before[key], after[key]) for key in before)
-    assert any("3, 4" in str(event) for event in observer.events), "nothing was said of it"
-    assert [entry["step"] for entry in metrics(again.folder)] == [1, 2, 3, 4]
+    assert any("3, 4, 5, 6" in str(event) for event in observer.events), "nothing was said of it"
+    assert [entry["step"] for entry in metrics(again.folder)] == [1, 2, 3, 4, 5]

@@ -11,8 +11,8 @@ from ..training.sampling import DrawSettings
 from .vocabulary import CONCEPT_COLORS, CONCEPT_SHAPE
 
 Task = Literal["generate", "edit"]
-LEARNING_RATES = {"lora": 3e-3, "loha": 2e-3}
-"""Learning rates of the kinds that the tiny preset is not made for."""
+RANKS_AND_RATES = {"lora": (16, 3e-3), "loha": (8, 2.5e-3)}
+"""Rank and learning rate of the kinds that the tiny preset is not made for."""
 TASKS: tuple[Task, ...] = ("generate", "edit")
 
 
@@ -39,8 +39,9 @@ def demo_config(kind: str, task: Task, output: Path) -> RunConfig:
     values["base"]["variant"] = "auto"
     values["cache"]["dir"] = str(output / "cache")
     if kind != "lokr":
-        values["adapter"] |= {"kind": kind, "factor": -1}
-        values["training"]["optimizer"]["learning_rate"] = LEARNING_RATES[kind]
+        rank, rate = RANKS_AND_RATES[kind]
+        values["adapter"] |= {"kind": kind, "rank": rank, "factor": -1}
+        values["training"]["optimizer"]["learning_rate"] = rate
     values["training"]["precision"] = "fp32"
     values["memory"]["device"] = "cpu"
     values["output"] |= {"dir": str(output / "runs"), "name": f"demo-{task}-{kind}"}

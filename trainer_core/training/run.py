@@ -214,15 +214,16 @@ def _loop(run: Loaded, shares: Shares, recorder: Recorder | None) -> Loop:
 
 
 def _density(run: Loaded) -> Callable[[Batch], Callable[[torch.Generator], float]]:
+    # One for each size, made before the first step: a shift may be read from the base's files.
     sigma, data = run.config.training.sigma, run.data
-
-    def density(batch: Batch) -> Callable[[torch.Generator], float]:
-        shift = sigma.shift or data.family.training_shift(
-            data.location, *batch.latents.shape[-2:][::-1]
+    by_shape: dict[tuple[int, ...], Callable[[torch.Generator], float]] = {}
+    for bucket in set(data.dataset.buckets):
+        size = (data.location, bucket.width, bucket.height)
+        shift = sigma.shift or data.family.training_shift(*size)
+        by_shape[data.family.latent_shape(*size)] = make_density(
+            sigma.density, sigma.mean, sigma.std, shift, sigma.min, sigma.max
         )
-        return make_density(sigma.density, sigma.mean, sigma.std, shift, sigma.min, sigma.max)
-
-    return density
+    return lambda batch: by_shape[tuple(batch.latents.shape[1:])]
 
 
 def _open_folder(config: RunConfig, found: Path | None, hashes: Mapping[str, str]) -> RunFolder:

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from runs import tensors
+from runs import metrics, tensors
 
 from tests.fixtures.flux_base import make_flux_base
-from trainer_core.config import RunConfig
+from trainer_core.config import BaseSection, RunConfig
+from trainer_core.families import get_family, locate_base
 from trainer_core.training import train
 
 
@@ -68,3 +69,31 @@ def test_tiny_flux_trains_resumes_and_exports(tmp_path, kontext, kind):
     assert any(name.startswith("transformer.transformer_blocks.") for name in native)
     assert all(name.startswith("transformer.") for name in diffusers)
     assert all(torch.isfinite(tensor).all() for tensor in native.values())
+
+
+def test_unset_shift_is_the_bases_at_the_pictures_size_in_pixels(tmp_path):
+    base = make_flux_base(tmp_path / "base", kontext=False)
+    location = locate_base(BaseSection(path=str(base)), "flux", has_controls=False)
+    shift = get_family("flux").training_shift(location, 64, 64)
+    assert shift != get_family("flux").training_shift(location, 8 * 64, 8 * 64), "it never changes"
+    data = str(make_pictures(tmp_path / "data", kontext=False))
+
+    def sigma_mean(name, value):
+        training = {
+            "steps": 1,
+            "precision": "fp32",
+            "sigma": {"density": "shifted", "shift": value},
+        }
+        config = {
+            "family": "flux",
+            "base": {"path": str(base)},
+            "dataset": {"path": data, "resolution": 64},
+            "adapter": {"kind": "lora", "rank": 2},
+            "training": training,
+            "memory": {"device": "cpu", "threads": 1},
+            "output": {"dir": str(tmp_path / "output"), "name": name},
+        }
+        folder = train(RunConfig.model_validate(config)).folder
+        return metrics(folder)[0]["sigma_mean"]
+
+    assert sigma_mean("unset", None) == sigma_mean("given", shift)

@@ -1,6 +1,6 @@
 # Each target makes the virtual environment it needs by itself.
 #   make demo [KIND=lora|loha|lokr] [TASK=generate|edit]
-#   make test | bench | lint
+#   make test | bench | lint | js | matrix
 # Needs python3 >= 3.11 with pip and venv. Another one: make test PYTHON=python3.12
 # Another build of torch: install it into .venv before anything else, or set TORCH=...
 
@@ -15,12 +15,12 @@ READY := .venv/.ready
 CONSTRAINTS := constraints/development.txt
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint $(CONSTRAINTS)
 
-.PHONY: demo test bench lint types unit
+.PHONY: demo test bench lint types js js-checks unit matrix
 
 demo: $(READY)
 	$(BIN)/adapter-trainer demo kind=$(KIND) task=$(TASK) output=$(OUTPUT)
 
-test: lint types unit
+test: lint types js unit
 
 unit: $(READY)
 	$(BIN)/pytest
@@ -29,6 +29,10 @@ bench: $(READY)
 	set -e; for file in benchmarks/*.py; do \
 		$(BIN)/python $$file --output benchmarks/results/$$(basename $$file .py).json; \
 	done
+
+# Installs the pack as a guest in two host environments and runs its tests there.
+matrix: $(READY)
+	MATRIX=1 MATRIX_TORCH='$(TORCH)' $(BIN)/pytest tests/matrix -m matrix
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -41,6 +45,22 @@ types: $(READY)
 	else \
 		echo "pyright: skipped, there is no node on this machine"; \
 	fi
+
+# The panel in the browser: types and unit tests. The versions are those of package-lock.json.
+js:
+	@if command -v npm >/dev/null 2>&1; then \
+		$(MAKE) --no-print-directory js-checks; \
+	else \
+		echo "js: skipped, no node"; \
+	fi
+
+js-checks: node_modules/.ready
+	node_modules/.bin/tsc --project js
+	node_modules/.bin/vitest run
+
+node_modules/.ready: package.json package-lock.json
+	npm ci --ignore-scripts --no-audit --no-fund
+	@touch $@
 
 # torch comes first and alone, so that a build that is already there (CPU, CUDA, ROCm) stays.
 $(READY): pyproject.toml $(CONSTRAINTS)

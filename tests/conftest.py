@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-MARKERS = ("comfy", "gpu", "slow")
+MARKERS = ("comfy", "gpu", "slow", "matrix")
 _counts: dict[str, Counter[str]] = {marker: Counter() for marker in MARKERS}
 _reasons: dict[str, Counter[str]] = {marker: Counter() for marker in MARKERS}
 
@@ -27,6 +27,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         skips["comfy"] = "no ComfyUI at $COMFYUI_PATH or ~/ComfyUI"
     if any(item.get_closest_marker("gpu") for item in items) and not _has_cuda():
         skips["gpu"] = "torch sees no CUDA device"
+    if not os.environ.get("MATRIX"):
+        skips["matrix"] = "it builds environments; make matrix runs it"
     for item in items:
         for marker, reason in skips.items():
             if item.get_closest_marker(marker):

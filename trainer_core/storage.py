@@ -54,7 +54,8 @@ def save_tensors(
 
     Args:
         path: The final name.
-        tensors: Tensors of any device; they are written contiguous and in their own dtype.
+        tensors: Tensors of any device, views and tensors that share memory too; each is written
+            whole, contiguous and in its own dtype.
         metadata: Strings for the file's header.
 
     Raises:
@@ -63,7 +64,7 @@ def save_tensors(
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    ready = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
+    ready = _separate(tensors)
 
     def write(target: Path) -> None:
         try:
@@ -73,6 +74,20 @@ def save_tensors(
             raise OSError(_errno_from_text(str(error)), str(error)) from error
 
     atomic_write(path, write)
+
+
+def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous tensors on the CPU, no two in the same memory: the format refuses such."""
+    ready: dict[str, Tensor] = {}
+    taken: set[int] = set()
+    for name, tensor in tensors.items():
+        own = tensor.detach().to("cpu").contiguous()
+        # Only the second tensor in the same memory is copied; copying all would cost as much again.
+        if own.untyped_storage().data_ptr() in taken:
+            own = own.clone()
+        taken.add(own.untyped_storage().data_ptr())
+        ready[name] = own
+    return ready
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -20,7 +20,7 @@ from .latents import LatentCodec
 from .pool import Pool, build_pool
 from .vae import VaeSettings, train_vae
 
-POOL_EDITS = 12_000
+POOL_EDITS = 24_000
 
 
 def build_vae(folder: Path, work: Path, settings: VaeSettings | None = None) -> float:

@@ -46,7 +46,7 @@ class DenoiserSettings:
 
     layers: int = 5
     heads: int = 4
-    steps: int = 7800
+    steps: int = 14_000
     captioned: int = 64
     edits: int = 64
     learning_rate: float = 2e-3
@@ -118,7 +118,7 @@ def caption_loss(
     """Returns the scalar flow-matching loss of one batch of captioned pictures."""
     count = settings.captioned
     index = torch.randint(len(pool.targets), (count,), generator=generator)
-    after = torch.rand(count, generator=generator) < 0.5
+    after = (torch.rand(count, generator=generator) < 0.5) & pool.described[index]
     pictures = torch.where(after[:, None, None], pool.targets[index], pool.controls[index])
     rows = torch.where(after, pool.target_captions[index], pool.control_captions[index])
     rows = rows + torch.randint(len(CAPTION_TEMPLATES), (count,), generator=generator)

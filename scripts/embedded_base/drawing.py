@@ -32,6 +32,21 @@ Color = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
+class Bar:
+    """A bar along one whole side of a picture.
+
+    Attributes:
+        side: ``left``, ``right``, ``top`` or ``bottom``.
+        color: sRGB value.
+        width: In pixels, less than ``CLEAR_BORDER``.
+    """
+
+    side: str
+    color: Color
+    width: float
+
+
+@dataclass(frozen=True)
 class Scene:
     """Everything needed to draw one picture.
 
@@ -42,6 +57,7 @@ class Scene:
         center: Position (x, y) of the shape, in pixels.
         radius: Half the extent of the shape, in pixels.
         framed: Whether a grey frame surrounds the picture.
+        bars: Bars along single sides of the picture.
     """
 
     shape: str
@@ -50,6 +66,7 @@ class Scene:
     center: tuple[float, float]
     radius: float
     framed: bool = False
+    bars: tuple[Bar, ...] = ()
 
 
 def jittered(color: Color, random: np.random.Generator, amount: int = COLOR_JITTER) -> Color:
@@ -121,6 +138,18 @@ def _paint_frame(canvas: ImageDraw.ImageDraw, color: Color, width: float) -> Non
     canvas.rectangle((0, 0, edge - 1, edge - 1), outline=color, width=round(width * OVERSAMPLING))
 
 
+def _paint_bar(canvas: ImageDraw.ImageDraw, bar: Bar) -> None:
+    last = PICTURE_SIZE * OVERSAMPLING - 1
+    inner = round(bar.width * OVERSAMPLING) - 1
+    boxes = {
+        "left": (0, 0, inner, last),
+        "right": (last - inner, 0, last, last),
+        "top": (0, 0, last, inner),
+        "bottom": (0, last - inner, last, last),
+    }
+    canvas.rectangle(boxes[bar.side], fill=bar.color)
+
+
 def _blank(color: Color) -> Image.Image:
     edge = PICTURE_SIZE * OVERSAMPLING
     return Image.new("RGB", (edge, edge), color)
@@ -142,6 +171,8 @@ def draw(scene: Scene) -> np.ndarray:
     picture = _blank(scene.background)
     canvas = ImageDraw.Draw(picture)
     _paint_shape(canvas, scene)
+    for bar in scene.bars:
+        _paint_bar(canvas, bar)
     if scene.framed:
         _paint_frame(canvas, FRAME_COLOR, FRAME_WIDTH)
     return _averaged(picture)

@@ -16,7 +16,18 @@ from trainer_core.demo.vocabulary import (
     Combination,
 )
 
-from .drawing import Scene, draw, jittered, random_scene
+from .drawing import Bar, Scene, draw, jittered, random_scene
+
+BAR_SIDES: dict[str, tuple[str, ...]] = {
+    "on the left": ("left",),
+    "on the right": ("right",),
+    "at the top": ("top",),
+    "at the bottom": ("bottom",),
+    "on the left and right": ("left", "right"),
+    "at the top and bottom": ("top", "bottom"),
+}
+BAR_EDITS: tuple[str, ...] = ("draw a {color} bar {place}", "put a {color} bar {place}")
+COPY_EDITS: tuple[str, ...] = ("leave the picture as it is", "keep the picture")
 
 
 @dataclass(frozen=True)
@@ -29,6 +40,7 @@ class EditExample:
         instruction: The instruction in words.
         control_picture: uint8 ``[64, 64, 3]``.
         target_picture: uint8 ``[64, 64, 3]``.
+        described: Whether ``target`` says all that the picture after shows.
     """
 
     control: Combination
@@ -36,6 +48,7 @@ class EditExample:
     instruction: str
     control_picture: np.ndarray
     target_picture: np.ndarray
+    described: bool = True
 
 
 def _edited_target(
@@ -90,3 +103,41 @@ def random_edit(
         control_picture=draw(scene),
         target_picture=draw(_edited_scene(scene, target, kind, random)),
     )
+
+
+def random_bar_edit(controls: Sequence[Combination], random: np.random.Generator) -> EditExample:
+    """Makes an edit that adds a bar along one side, or two, and keeps everything else.
+
+    Args:
+        controls: What the picture may show before.
+        random: Source of all choices.
+    """
+    control = controls[random.integers(len(controls))]
+    scene = random_scene(control, random)
+    free = [name for name in COLORS if name != control.background]
+    name = free[random.integers(len(free))]
+    place = list(BAR_SIDES)[random.integers(len(BAR_SIDES))]
+    width, color = random.uniform(4, 7), jittered(COLORS[name], random)
+    bars = tuple(Bar(side, color, width) for side in BAR_SIDES[place])
+    wording = BAR_EDITS[random.integers(len(BAR_EDITS))]
+    return EditExample(
+        control=control,
+        target=control,
+        instruction=wording.format(color=name, place=place),
+        control_picture=draw(scene),
+        target_picture=draw(replace(scene, bars=bars)),
+        described=False,
+    )
+
+
+def random_copy(controls: Sequence[Combination], random: np.random.Generator) -> EditExample:
+    """Makes an edit that changes nothing.
+
+    Args:
+        controls: What the picture may show.
+        random: Source of all choices.
+    """
+    control = controls[random.integers(len(controls))]
+    picture = draw(random_scene(control, random))
+    instruction = COPY_EDITS[random.integers(len(COPY_EDITS))]
+    return EditExample(control, control, instruction, picture, picture)

@@ -15,10 +15,12 @@ from trainer_core.demo.vocabulary import (
 )
 
 from .conditioning import Conditioner, TextBatch, joined
-from .examples import random_edit
+from .examples import EditExample, random_bar_edit, random_copy, random_edit
 from .latents import LatentCodec
 
 POOL_SEED = 31
+BAR_SHARE = 0.25
+COPY_SHARE = 0.05
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class Pool:
         targets: Latent tokens of the pictures after, ``[N, n, 4z]``.
         control_captions: Row of each control's first caption in ``captions``, ``[N]``.
         target_captions: The same for the targets, ``[N]``.
+        described: Whether its caption says all that a target shows, bool ``[N]``.
         instructions: Text conditioning of the edits: N prompts with words,
             then the same N without any words.
         captions: Text conditioning of all captions; the last row is empty.
@@ -39,6 +42,7 @@ class Pool:
     targets: torch.Tensor
     control_captions: torch.Tensor
     target_captions: torch.Tensor
+    described: torch.Tensor
     instructions: TextBatch
     captions: TextBatch
 
@@ -80,7 +84,7 @@ def build_pool(conditioner: Conditioner, codec: LatentCodec, count: int) -> Pool
     """
     random = np.random.default_rng(POOL_SEED)
     seen, unseen = training_combinations(), frozenset(held_out_combinations())
-    edits = [random_edit(seen, unseen, random) for _ in range(count)]
+    edits = [_random_example(seen, unseen, random) for _ in range(count)]
     captions, rows = caption_table(conditioner, seen)
     controls = np.stack([edit.control_picture for edit in edits])
     return Pool(
@@ -88,6 +92,7 @@ def build_pool(conditioner: Conditioner, codec: LatentCodec, count: int) -> Pool
         targets=codec.encode(np.stack([edit.target_picture for edit in edits])),
         control_captions=_rows(rows, [edit.control for edit in edits]),
         target_captions=_rows(rows, [edit.target for edit in edits]),
+        described=torch.tensor([edit.described for edit in edits]),
         instructions=joined(
             [
                 _alternating(conditioner, [edit.instruction for edit in edits], controls),
@@ -96,6 +101,18 @@ def build_pool(conditioner: Conditioner, codec: LatentCodec, count: int) -> Pool
         ),
         captions=captions,
     )
+
+
+def _random_example(
+    seen: list[Combination], unseen: frozenset[Combination], random: np.random.Generator
+) -> EditExample:
+    """Mostly edits of one attribute; the others teach to keep all that is not spoken of."""
+    lot = random.random()
+    if lot < BAR_SHARE:
+        return random_bar_edit(seen, random)
+    if lot < BAR_SHARE + COPY_SHARE:
+        return random_copy(seen, random)
+    return random_edit(seen, unseen, random)
 
 
 def _rows(rows: dict[Combination, int], shown: list[Combination]) -> torch.Tensor:

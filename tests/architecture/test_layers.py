@@ -12,6 +12,7 @@ ALLOWED = {
     "types": set(),
     "counters": set(),
     "storage": {"errors"},
+    "requirements": {"errors"},
     "config": {"errors"},
     "diffusion": {"errors"},
     "data": _GROUND,
@@ -20,7 +21,7 @@ ALLOWED = {
     "families": _GROUND | {"formats", "data", "diffusion"},
     "training": _WORKSHOP,
     "demo": _WORKSHOP | {"training"},
-    "commands": _WORKSHOP | {"training", "demo"},
+    "commands": _WORKSHOP | {"training", "demo", "requirements"},
     "cli": {"commands", "errors"},
     "__main__": {"cli"},
     # The public names are resolved on first use.

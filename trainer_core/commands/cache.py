@@ -15,15 +15,18 @@ def run(arguments: Arguments) -> int:
     """
     config = arguments.config()
     from ..training.memory import borrowed_threads, resolve_device
-    from ..training.prepare import cache_folder, prepare
+    from ..training.prepare import cache_folder, prepare, save_manifest
     from ..training.processes import SingleProcess
 
     processes = SingleProcess(resolve_device(config.memory.device))
     threads = borrowed_threads(config.memory, embedded=config.base.path == "embedded")
     with watching(as_json=arguments.json) as observer, threads:
-        dataset = prepare(config, observer, processes).dataset
+        prepared = prepare(config, observer, processes)
+        manifest = save_manifest(config, prepared)
+    dataset = prepared.dataset
     report = {
         "folder": cache_folder(config),
+        "manifest": manifest,
         "samples": len(dataset),
         "encoded": dataset.encoded,
         "reused": dataset.reused,

@@ -23,6 +23,7 @@ def run(arguments: Arguments) -> int:
 
     Raises:
         InputError: When a setting is unknown or none of its choices.
+        RunError: When training failed, or the adapter learned or kept next to nothing.
     """
     arguments.at_most(0)
     given = arguments.only(("kind", "task", "output"))
@@ -34,6 +35,7 @@ def run(arguments: Arguments) -> int:
                 "one of " + ", ".join(choices),
                 f"Name one of these, or leave {name} out for {choices[0]}.",
             )
+    from ..demo.bars import require_working
     from ..demo.run import run_demo
 
     output = Path(given.get("output") or "demo_output").absolute()
@@ -43,6 +45,7 @@ def run(arguments: Arguments) -> int:
         show_json(dataclasses.asdict(summary))
     else:
         show(learned_text(summary, output))
+    require_working(summary)
     return 0
 
 
@@ -53,10 +56,13 @@ def learned_text(summary: DemoSummary, output: Path) -> str:
         summary: Shares of right pictures, and paths relative to `output`.
         output: The demonstration's folder.
     """
+    from ..demo.bars import KEPT, LEARNED
+
     facts = {
         "Learned": f"{summary.base_accuracy:.0%} of the pictures right before training, "
-        f"{summary.adapter_accuracy:.0%} with the adapter",
-        "Kept": f"{summary.base_captions_accuracy:.0%} right of what the base could do before",
+        f"{summary.adapter_accuracy:.0%} with the adapter ({LEARNED.text(summary)})",
+        "Kept": f"{summary.base_captions_accuracy:.0%} right of what the base could do before "
+        f"({KEPT.text(summary)})",
         "Trained": f"{summary.train_seconds:.0f} seconds",
         "Adapter": str(output / summary.adapter),
         "Pictures": ", ".join(str(output / picture) for picture in summary.pictures),

@@ -105,27 +105,37 @@ def _folder_problems(config: RunConfig) -> list[str]:
 
 
 def _open_base(config: RunConfig, controls: bool) -> _EmptyBase:
-    import diffusers
-    import torch
-
     from ..families import get_family, locate_base
-    from ..families.location import read_json
+    from ..families.location import names_hub
 
     settings = config.base
-    if "/" in settings.path and not Path(settings.path).exists():
+    if names_hub(settings.path):
         settings = settings.model_copy(update={"path": str(_downloaded(settings.path))})
     family = get_family(config.family)
     location = locate_base(settings, family.name, controls)
-    facts = read_json(location.folder / "transformer" / "config.json")
-    with torch.device("meta"):
-        transformer = getattr(diffusers, facts["_class_name"]).from_config(facts)
+    transformer = _build_empty(location, family)
     count = sum(p.numel() for p in transformer.parameters())
     blocks = sum(
         sum(1 for _ in transformer.get_submodule(name).children())
         for name in family.repeated_blocks
     )
+    facts: Any = transformer.config
     width = facts["num_attention_heads"] * facts["attention_head_dim"]
     return _EmptyBase(family, location, transformer, count, blocks, width)
+
+
+def _build_empty(location: BaseLocation, family: Family) -> nn.Module:
+    import diffusers
+    import torch
+
+    from ..families.location import read_json
+    from ..families.single_file import empty_model
+
+    if location.file is not None:
+        return empty_model(location, family.file)
+    facts = read_json(location.folder / "transformer" / "config.json")
+    with torch.device("meta"):
+        return getattr(diffusers, facts["_class_name"]).from_config(facts)
 
 
 def _downloaded(hub_id: str) -> Path:
@@ -152,7 +162,7 @@ def _attach(config: RunConfig, base: _EmptyBase) -> AttachedAdapter:
 
 def _base_report(base: _EmptyBase) -> dict[str, Any]:
     return {
-        "folder": base.location.folder,
+        "folder": base.location.file or base.location.folder,
         "encoders": base.location.encoders,
         "variant": base.location.variant,
         "text_length": base.location.text_length,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
+from ..requirements import MissingLibrary, all_requirements, installed_version, meets
 
 if TYPE_CHECKING:
     import torch
@@ -35,21 +35,18 @@ def environment_report() -> dict[str, Any]:
     return report
 
 
-def installed_version(package: str) -> str | None:
-    """The version of a package, or None when it is not installed."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def missing_packages(versions: dict[str, str | None]) -> list[str]:
-    """One line for each absent package: what it is for and how to get it."""
-    lines = [
-        f"{name} is needed to train: pip install 'adapter-trainer[train]'"
-        for name in NEEDED
-        if not versions[name]
-    ]
+    """One line for each package that is absent or too old: what it is for and how to get it.
+
+    Args:
+        versions: Installed versions by name, None for what is absent; of `NEEDED` and `OPTIONAL`.
+    """
+    lines = []
+    for name, minimum in all_requirements():
+        found = versions.get(name)
+        if name in NEEDED and not (found and meets(found, minimum)):
+            library = MissingLibrary(name, minimum, found)
+            lines.append(f"{library}; training needs it: pip install 'adapter-trainer[train]'")
     lines += [
         f"{name} adds {use}: pip install 'adapter-trainer[{name}]'"
         for name, use in OPTIONAL.items()

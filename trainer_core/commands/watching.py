@@ -25,6 +25,7 @@ from ..training.observer import (
     RunStarted,
     StepDone,
     Warned,
+    Wishes,
 )
 from .console import overwrite_line, show, show_json
 from .progress import LineRate, Pace, bar_text, result_text, summary_text
@@ -64,8 +65,8 @@ class CancelSwitch:
 class JsonObserver:
     """Prints every event as one JSON object."""
 
-    def __init__(self, cancelled: Callable[[], bool]) -> None:
-        self.cancelled = cancelled
+    def __init__(self, wishes: Callable[[], Wishes]) -> None:
+        self.wishes = wishes
 
     def notify(self, event: Event) -> None:
         """Print the event."""
@@ -76,12 +77,12 @@ class TextObserver:
     """Prints events for a person.
 
     Args:
-        cancelled: Whether the run shall stop.
+        wishes: What the run is asked for.
         terminal: Draw a bar that moves; otherwise print plain lines at a rate that suits a log.
     """
 
-    def __init__(self, cancelled: Callable[[], bool], *, terminal: bool) -> None:
-        self.cancelled = cancelled
+    def __init__(self, wishes: Callable[[], Wishes], *, terminal: bool) -> None:
+        self.wishes = wishes
         self._terminal = terminal
         self._pace = Pace()
         self._rates: defaultdict[str, LineRate] = defaultdict(LineRate)
@@ -122,8 +123,8 @@ class TextObserver:
 class _OtherProcess:
     """Observer of every process but the first: silent, but it stops with the others."""
 
-    def __init__(self, cancelled: Callable[[], bool]) -> None:
-        self.cancelled = cancelled
+    def __init__(self, wishes: Callable[[], Wishes]) -> None:
+        self.wishes = wishes
 
     def notify(self, event: Event) -> None:
         """Ignore the event."""
@@ -141,16 +142,16 @@ def watching(*, as_json: bool) -> Iterator[Observer]:
     """
     switch = CancelSwitch()
 
-    def cancelled() -> bool:
-        return switch.on
+    def wishes() -> Wishes:
+        return Wishes(cancel=switch.on)
 
     with switch.installed():
         if os.environ.get("RANK", "0") != "0":
-            yield _OtherProcess(cancelled)
+            yield _OtherProcess(wishes)
         elif as_json:
-            yield JsonObserver(cancelled)
+            yield JsonObserver(wishes)
         else:
-            observer = TextObserver(cancelled, terminal=sys.stdout.isatty())
+            observer = TextObserver(wishes, terminal=sys.stdout.isatty())
             try:
                 yield observer
             finally:

@@ -15,18 +15,21 @@ class BaseSection(Section):
     path: str = setting(
         "embedded",
         "The base model: 'embedded' (the tiny Qwen-Image that ships with the trainer), a Diffusers "
-        "folder, or a hub id 'owner/name'. Only a hub id contacts the network.",
+        "folder, a single .safetensors file of the denoiser (bf16, fp16, fp32, fp8_e4m3fn or "
+        "fp8_scaled) as ComfyUI has them, or a hub id 'owner/name'. Only a hub id contacts the "
+        "network.",
     )
     encoders: str | None = setting(
         None,
-        "A Diffusers folder with text encoder and VAE, when the base folder has none.",
+        "A Diffusers folder with text encoder and VAE, when the base has none; a single file has "
+        "none.",
         advanced=True,
     )
     variant: Variant = setting(
         "auto",
         "How conditions are built: 'generate' (text only), 'edit' (one control picture) or "
         "'edit_plus' (several). 'auto' takes 'generate' without control pictures, else what the "
-        "base folder says.",
+        "base folder or the file's name says.",
     )
     text_length: int | None = setting(
         None,

@@ -26,6 +26,7 @@ PATH_SETTINGS = (
     "base.encoders",
     "dataset.path",
     "cache.dir",
+    "cache.manifest",
     "preview.controls",
     "output.dir",
     "resume",

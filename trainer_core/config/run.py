@@ -46,7 +46,7 @@ class RunConfig(Section):
     resume: str = setting(
         "none",
         "'none' starts a new version; 'latest' goes on with the newest checkpoint; 'auto' does so "
-        "if there is one; a path names a checkpoint folder.",
+        "if there is one that was made with the same settings; a path names a checkpoint folder.",
     )
     seed: int = setting(0, "Seed of every draw of the run.", ge=0, lt=2**63)
     config_version: Literal[1] = setting(CONFIG_VERSION, "Version of the run-file format.")

@@ -70,6 +70,11 @@ class CachedDataset:
         return len(self._items)
 
     @property
+    def items(self) -> tuple[CachedItem, ...]:
+        """Where the parts of each sample are kept."""
+        return self._items
+
+    @property
     def identity(self) -> str:
         """Hash of all that is trained: pictures, captions, sizes, encoders, and their order."""
         keys = [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 import zlib
 from collections.abc import Mapping
@@ -21,10 +22,11 @@ from torch import Tensor
 from ..errors import StorageError
 from ..storage import TEMPORARY_PREFIX, save_tensors
 
-CACHE_VERSION = 1
+CACHE_VERSION = 2
 """Raised when pictures are prepared, or tensors are kept, in another way than before."""
 
 _ABANDONED_SECONDS = 3600.0
+_KEY = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,22 @@ def make_entry(folder: Path, kind: str, *parts: str | int) -> Entry:
     """
     text = json.dumps([CACHE_VERSION, kind, *parts])
     key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return Entry(folder / kind / f"{key}.safetensors", key)
+
+
+def entry_of_key(folder: Path, kind: str, key: str) -> Entry:
+    """The entry of a key that a list of cached files names.
+
+    Args:
+        folder: The cache folder.
+        kind: ``latents``, ``text`` or ``prompts``.
+        key: From an earlier `make_entry`.
+
+    Raises:
+        ValueError: When it is not such a key; it could lead out of the folder otherwise.
+    """
+    if not isinstance(key, str) or not _KEY.fullmatch(key):
+        raise ValueError(f"{key!r} is not a key")
     return Entry(folder / kind / f"{key}.safetensors", key)
 
 

@@ -1,7 +1,8 @@
-"""Pictures as they should be seen: upright, RGB, eight bits, whole.
+"""Pictures as they should be seen: upright, sRGB, eight bits, whole.
 
-Whatever a file holds (palette, CMYK, 16 bits, transparency, an EXIF rotation, several frames) is
-turned into one plain RGB picture, or refused with a message that names the file.
+Whatever a file holds (palette, CMYK, 16 bits, transparency, an EXIF rotation, a colour profile,
+several frames) is turned into one plain sRGB picture, or refused with a message that names the
+file.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from ..errors import DatasetError
 from ..types import Bucket
+from .color_profile import to_srgb
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
 """What is looked for in a file, whatever its name says; fewer decoders are fewer surprises."""
@@ -103,7 +105,8 @@ def picture_size(path: Path) -> tuple[int, int]:
 def open_picture(path: Path, animated: str = "error") -> Image.Image:
     """Decode a picture.
 
-    Transparent parts are laid on white; 16-bit greys are scaled to eight bits.
+    Transparent parts are laid on white; 16-bit greys are scaled to eight bits; colours of an
+    embedded profile are converted to sRGB, where Pillow was built with LittleCMS.
 
     Args:
         path: The file.
@@ -267,15 +270,28 @@ def _is_cut_short(path: Path, format_name: str | None) -> bool:
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
+    profile = image.info.get("icc_profile")
     if image.mode.startswith("I"):
         image = _sixteen_to_eight(image)
-    if image.mode in {"LA", "La", "PA", "RGBA", "RGBa"} or "transparency" in image.info:
-        image = image.convert("RGBA")
-        if image.getchannel("A").getextrema() != (255, 255):
-            background = Image.new("RGBA", image.size, _WHITE)
-            background.alpha_composite(image)
-            image = background
-    return image.convert("RGB")
+    colors, alpha = _colors_and_alpha(image)
+    colors = to_srgb(colors, profile)
+    if alpha is None:
+        return colors
+    colors.putalpha(alpha)
+    background = Image.new("RGBA", colors.size, _WHITE)
+    background.alpha_composite(colors)
+    return background.convert("RGB")
+
+
+def _colors_and_alpha(image: Image.Image) -> tuple[Image.Image, Image.Image | None]:
+    if image.mode not in {"LA", "La", "PA", "RGBA", "RGBa"} and "transparency" not in image.info:
+        return image, None
+    # A profile of greys fits no RGB picture.
+    grey = image.mode in {"1", "L", "LA", "La"}
+    image = image.convert("LA" if grey else "RGBA")
+    alpha = image.getchannel("A")
+    colors = image.convert("L" if grey else "RGB")
+    return colors, None if alpha.getextrema() == (255, 255) else alpha
 
 
 def _sixteen_to_eight(image: Image.Image) -> Image.Image:

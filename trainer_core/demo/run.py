@@ -48,7 +48,7 @@ class DemoSummary:
         adapter_accuracy: The same with the adapter.
         base_captions_accuracy: Share of questions on what the base could do before, with the
             adapter.
-        train_seconds: Time from the first to the last step's end, previews included.
+        train_seconds: Time of the whole run: loading, encoding, steps, previews, export.
         adapter: The adapter file.
         pictures: Before/after pictures.
     """
@@ -125,12 +125,13 @@ class _Exam:
     def take(self, adapter_file: Path) -> tuple[float, float, float]:
         """Give base, adapter and old-skills accuracy."""
         new, old = self._questions()
-        before = self._draw(new)
+        asked = self._requests(new)
+        before = self._draw(asked)
         adapter = self._studio.put_on(adapter_file)
-        after = self._draw(new)
-        kept = self._draw(old)
+        after = self._draw(asked)
+        kept = self._draw(self._requests(old))
         adapter.strength = 0.0
-        if not np.array_equal(self._draw(new), before):
+        if not np.array_equal(self._draw(asked), before):
             raise RunError(
                 "a picture of the adapter at strength 0 differs from the base's",
                 "pictures that are equal bit by bit",
@@ -147,7 +148,7 @@ class _Exam:
             return concept_questions(SAMPLES, _SEED), base_questions(SAMPLES, _SEED)
         # The pictures to edit are drawn by the base itself.
         asked = base_questions(3 * SAMPLES, _SEED + 1)
-        drawn = zip(asked, self._draw(asked), strict=True)
+        drawn = zip(asked, self._draw(self._requests(asked)), strict=True)
         # What a picture shows must be plain before an edit of it can be marked.
         plain = [p for question, p in drawn if question.right(read_picture(p))]
         self._studio = open_studio(self._config, has_controls=True)
@@ -157,8 +158,10 @@ class _Exam:
             base_edit_questions(controls[SAMPLES : 2 * SAMPLES], _SEED),
         )
 
-    def _draw(self, questions: Sequence[Question]) -> list[np.ndarray]:
-        requests = [self._request(q, _SEED + index) for index, q in enumerate(questions)]
+    def _requests(self, questions: Sequence[Question]) -> list[PictureRequest]:
+        return [self._request(q, _SEED + index) for index, q in enumerate(questions)]
+
+    def _draw(self, requests: Sequence[PictureRequest]) -> list[np.ndarray]:
         pixels = self._studio.draw(requests, draw_settings(self._config))
         return [np.asarray(from_pixels(picture)) for picture in pixels]
 

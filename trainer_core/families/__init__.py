@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 
 from ..errors import BaseModelError
+from .detection import detect_base
 from .family import Family, guided_velocity, needs_one_pass
 from .flux import FLUX
 from .location import BaseLocation, locate_base
@@ -16,6 +17,7 @@ __all__ = [
     "FAMILIES",
     "BaseLocation",
     "Family",
+    "detect_base",
     "get_family",
     "guided_velocity",
     "locate_base",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..types import Conditioning
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ..data.cache import Encoders
     from ..formats.keys import NativeKey
     from .location import BaseLocation
+    from .single_file import WeightFile
 
 
 class Predict(Protocol):
@@ -100,6 +102,50 @@ class FolderFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a tensor of Diffusers' transformer is in a single file.
+
+    Attributes:
+        name: Name in the file, without prefix.
+        part: Place among the parts that lie one after another in that tensor.
+        swapped: Whether its two halves are in the opposite order in the file.
+    """
+
+    name: str
+    part: int = 0
+    swapped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """How a single file, as ComfyUI's users have it, becomes the family's denoiser.
+
+    Attributes:
+        transformer: Library and class, such as ``diffusers.FluxTransformer2DModel``.
+        configs: Holds a Diffusers folder of settings without weights for each variant.
+        native_marks: How names begin that only ComfyUI's own naming has; empty when Diffusers'
+            names are ComfyUI's own.
+        markers: Names of tensors that are no weights but say what the file is.
+        tidy: Gives the tensors their present names, where older files spell them differently.
+        origin: (name in the transformer, whether the file has ComfyUI's naming) to its place.
+        settings: What the file itself says of the transformer's settings: sizes above all.
+        edit_variant: What ``base.variant: auto`` means when there are control pictures.
+        restore: Computes the tensors of a transformer that no file holds, such as rotary tables,
+            after it was built without memory.
+    """
+
+    transformer: str
+    configs: Path
+    native_marks: tuple[str, ...]
+    markers: frozenset[str]
+    tidy: Callable[[WeightFile], WeightFile]
+    origin: Callable[[str, bool], Origin]
+    settings: Callable[[WeightFile], dict[str, Any]]
+    edit_variant: Callable[[WeightFile], str]
+    restore: Callable[[nn.Module], None]
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """One architecture.
 
@@ -110,6 +156,7 @@ class Family:
         text_length: Text tokens when ``base.text_length`` is unset: what ComfyUI uses.
         size_multiple: Picture sides are multiples of this many pixels.
         folder: What its Diffusers folders contain.
+        file: How its single files are read.
         repeated_blocks: Module lists whose items run one after another.
         presets: Names of target sets, to regular expressions that match whole module paths.
         unexportable: Regular expressions of layers that no file layout can carry, to the reason.
@@ -138,6 +185,7 @@ class Family:
     text_length: int
     size_multiple: int
     folder: FolderFacts
+    file: FileFacts
     repeated_blocks: tuple[str, ...]
     presets: Mapping[str, tuple[str, ...]]
     unused_layers: Callable[[nn.Module], tuple[str, ...]]

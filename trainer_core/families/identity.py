@@ -34,6 +34,20 @@ def folder_identity(folder: Path, parts: Sequence[str], settings: Sequence[str])
     return digest.hexdigest()[:32]
 
 
+def file_identity(path: Path) -> str:
+    """Hash a file of weights by size and edges, as `folder_identity` does; its name does not count.
+
+    Args:
+        path: A file.
+
+    Returns:
+        32 hexadecimal digits.
+    """
+    digest = hashlib.sha256(f"{path.stat().st_size}\x1f".encode())
+    digest.update(_content(path))
+    return digest.hexdigest()[:32]
+
+
 def _content(path: Path) -> bytes:
     size = path.stat().st_size
     with path.open("rb") as file:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,13 +36,16 @@ class BaseLocation:
     """A checked base.
 
     Attributes:
-        folder: The Diffusers folder with the transformer.
-        encoders: The Diffusers folder with text encoders and VAE; mostly the same.
+        folder: The Diffusers folder with the transformer; for a single file a folder of the pack
+            with the settings alone.
+        encoders: The Diffusers folder with text encoders and VAE; mostly the same. When they were
+            not asked for, it may hold the settings alone.
         variant: ``generate``, ``edit`` or ``edit_plus``; never ``auto``.
         text_length: Most text tokens that the encoder yields.
         identity: Hash of everything that decides what the encoders yield; part of cache keys. The
             precision that they run in is not known here.
         embedded: Whether this is the tiny base that ships with the trainer.
+        file: The single file with the transformer's weights; None when they are in ``folder``.
     """
 
     folder: Path
@@ -51,37 +54,55 @@ class BaseLocation:
     text_length: int
     identity: str
     embedded: bool
+    file: Path | None = None
 
 
-def locate_base(settings: BaseSection, family_name: str, has_controls: bool) -> BaseLocation:
+def locate_base(
+    settings: BaseSection, family_name: str, has_controls: bool, needs_encoders: bool = True
+) -> BaseLocation:
     """Find the base, check that it is whole and of the family, and settle the variant.
 
     Args:
         settings: The run file's ``base`` section.
         family_name: The run file's ``family``.
         has_controls: Whether the samples have control pictures.
+        needs_encoders: Whether text encoders and VAE are loaded from the base. Without, nothing
+            about them is checked, and the identity does not know them.
 
     Returns:
         The checked base. Nothing is loaded. The network is only used when ``base.path`` looks like
         a hub id and there is no such folder here.
 
     Raises:
-        BaseModelError: When the folder is missing, incomplete or of another architecture.
+        BaseModelError: When the base is missing, incomplete, of another architecture or in a
+            number format that is not read.
         ConfigError: When ``base.variant`` does not fit the family or the dataset.
     """
     from . import get_family  # the registry imports this module
 
     family = get_family(family_name)
-    embedded = settings.path == EMBEDDED
-    folder = _base_folder(settings, family)
+    file = _base_file(settings.path)
+    if file is not None:
+        folder, variant = _open_file(file, settings, family, has_controls)
+    else:
+        folder = _base_folder(settings, family, needs_encoders)
+        _check_transformer(folder, family)
+        variant = _settle_variant(
+            settings.variant,
+            family,
+            has_controls,
+            lambda: _folder_variant(family, folder),
+        )
     encoders = _local_folder(settings.encoders, "base.encoders") if settings.encoders else folder
-    _check_transformer(folder, family)
     if not _is_whole(folder, "scheduler"):
         _check_part(encoders, "scheduler", "base.path")
-    variant = _settle_variant(settings.variant, family, folder, has_controls)
-    parts = family.folder.encoder_parts
-    if variant != "generate":
-        parts = (*parts, *family.folder.edit_parts)
+    parts = _encoder_parts(family, variant) if needs_encoders else ()
+    if parts and file is not None and not settings.encoders:
+        raise BaseModelError(
+            f"base.path: {file} holds the denoiser alone, and base.encoders is not set",
+            "a Diffusers folder with text encoder and VAE",
+            f"Set base.encoders to a {family.title} folder that has {', '.join(parts)}.",
+        )
     for part in parts:
         _check_part(encoders, part, "base.encoders" if settings.encoders else "base.path")
     text_length = settings.text_length or family.text_length
@@ -91,7 +112,8 @@ def locate_base(settings: BaseSection, family_name: str, has_controls: bool) -> 
         variant=variant,
         text_length=text_length,
         identity=folder_identity(encoders, parts, (family.name, variant, str(text_length))),
-        embedded=embedded,
+        embedded=settings.path == EMBEDDED,
+        file=file,
     )
 
 
@@ -126,10 +148,56 @@ def read_json(path: Path) -> dict[str, Any]:
     )
 
 
-def _base_folder(settings: BaseSection, family: Family) -> Path:
+def names_hub(text: str) -> bool:
+    """Whether a ``base.path`` is a hub id: of that form, no file of weights, and not here."""
+    from .single_file import looks_like_file
+
+    here = Path(text).expanduser().exists()
+    return not here and not looks_like_file(text) and _HUB_ID.fullmatch(text) is not None
+
+
+def _encoder_parts(family: Family, variant: str) -> tuple[str, ...]:
+    parts = family.folder.encoder_parts
+    return parts if variant == "generate" else (*parts, *family.folder.edit_parts)
+
+
+def _base_file(text: str) -> Path | None:
+    from .single_file import looks_like_file
+
+    path = Path(text).expanduser()
+    if path.is_file():
+        return path
+    if not looks_like_file(text) or path.exists():
+        return None
+    raise BaseModelError(
+        f"base.path: {text} does not exist",
+        "a .safetensors file with the weights of a base model",
+        "Correct base.path. A relative path starts at the run file's folder.",
+    )
+
+
+def _open_file(
+    path: Path, settings: BaseSection, family: Family, has_controls: bool
+) -> tuple[Path, str]:
+    """Check the header of a single file, and choose the settings that the pack has for it."""
+    from .detection import file_family
+    from .single_file import check_formats, open_weights
+
+    file = open_weights(path)
+    found = file_family(file)
+    if found != family.name:
+        raise _wrong_family(f"base.path: {path} is a file of {found}", family.title, family)
+    check_formats(file)
+    variant = _settle_variant(
+        settings.variant, family, has_controls, lambda: family.file.edit_variant(file)
+    )
+    return family.file.configs / variant, variant
+
+
+def _base_folder(settings: BaseSection, family: Family, needs_encoders: bool) -> Path:
     if settings.path != EMBEDDED:
-        if not Path(settings.path).expanduser().exists() and _HUB_ID.fullmatch(settings.path):
-            return _download(settings, family)
+        if names_hub(settings.path):
+            return _download(settings, family, needs_encoders)
         return _local_folder(settings.path, "base.path")
     if family.name != _EMBEDDED_FAMILY:
         raise BaseModelError(
@@ -145,19 +213,20 @@ def _local_folder(text: str, setting: str) -> Path:
     if path.is_dir():
         return path
     found = "is a file" if path.exists() else "does not exist"
+    single = " or a .safetensors file" if setting == "base.path" else ""
     raise BaseModelError(
         f"{setting}: {text} {found}",
-        "a Diffusers folder (with model_index.json, transformer, vae, ...)",
+        f"a Diffusers folder (with model_index.json, transformer, vae, ...){single}",
         f"Correct {setting}. A hub id has the form owner/name; 'embedded' needs no files.",
     )
 
 
-def _download(settings: BaseSection, family: Family) -> Path:
+def _download(settings: BaseSection, family: Family, needs_encoders: bool) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
 
     parts: Sequence[str] = ("transformer", "scheduler")
-    if not settings.encoders:
+    if needs_encoders and not settings.encoders:
         parts = (*parts, *family.folder.encoder_parts, *family.folder.edit_parts)
     patterns = ["model_index.json", *(f"{part}/{name}" for part in parts for name in _FILES)]
     try:
@@ -194,13 +263,15 @@ def _wrong_family(found: str, expected: str, family: Family) -> BaseModelError:
     return BaseModelError(
         found,
         f"a base of family {family.name}: {expected}",
-        "Set family to what the base is, or name another folder as base.path.",
+        "Set family to what the base is, or name another base as base.path.",
     )
 
 
-def _settle_variant(variant: str, family: Family, folder: Path, has_controls: bool) -> str:
+def _settle_variant(
+    variant: str, family: Family, has_controls: bool, edit_variant: Callable[[], str]
+) -> str:
     if variant == "auto":
-        return _automatic_variant(family, folder) if has_controls else "generate"
+        return edit_variant() if has_controls else "generate"
     if variant not in family.variants:
         raise ConfigError(
             f"base.variant: {variant} with family: {family.name}",
@@ -217,7 +288,8 @@ def _settle_variant(variant: str, family: Family, folder: Path, has_controls: bo
     return variant
 
 
-def _automatic_variant(family: Family, folder: Path) -> str:
+def _folder_variant(family: Family, folder: Path) -> str:
+    """What ``auto`` means for a Diffusers folder when there are control pictures."""
     pipeline = read_json(folder / "model_index.json")["_class_name"]
     variant = family.folder.pipelines[pipeline]
     can_edit = family.folder.edit_parts and all(

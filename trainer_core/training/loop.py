@@ -16,6 +16,7 @@ import torch
 
 from ..config import TrainingSection
 from ..types import StepResult
+from .observer import Wishes
 from .processes import Processes
 from .step import MicroStep, non_finite_error
 
@@ -28,13 +29,13 @@ class LoopHooks:
         record: Write a finished step down and tell the observer.
         save: Write a checkpoint of the state after a step.
         preview: Draw the preview pictures of a step.
-        cancelled: Whether this process was asked to stop.
+        wishes: What this process was asked for.
     """
 
     record: Callable[[StepResult], None]
     save: Callable[[int], None]
     preview: Callable[[int], None]
-    cancelled: Callable[[], bool]
+    wishes: Callable[[], Wishes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,20 +80,20 @@ class Loop:
         if self.preview_every and not done:
             self.hooks.preview(0)
         for step in range(done + 1, self.settings.steps + 1):
-            result, cancelled = self._step(step)
+            result, wishes = self._step(step)
             self.hooks.record(result)
-            if self._due(step, self.preview_every):
+            if wishes.preview or self._due(step, self.preview_every):
                 self.hooks.preview(step)
-            if cancelled or self._due(step, self.settings.checkpoint_every):
+            if wishes.end or wishes.save or self._due(step, self.settings.checkpoint_every):
                 self.hooks.save(step)
                 saved = step
-            if cancelled and step < self.settings.steps:
-                return "cancelled", step
+            if wishes.end and step < self.settings.steps:
+                return "cancelled" if wishes.cancel else "done", step
         if saved < self.settings.steps:
             self.hooks.save(self.settings.steps)
         return "done", self.settings.steps
 
-    def _step(self, step: int) -> tuple[StepResult, bool]:
+    def _step(self, step: int) -> tuple[StepResult, Wishes]:
         started = time.perf_counter()
         rate = self.learning_rate(step)
         for group in self.optimizer.param_groups:
@@ -106,8 +107,8 @@ class Loop:
             loss += part.loss.item() / samples
             sigma_sum += sum(part.sigmas)
             seen.append(part)
-        asked = float(self.hooks.cancelled())
-        loss, sigma_sum, asked = self.processes.sum_numbers([loss, sigma_sum, asked])
+        numbers = [loss, sigma_sum, *map(float, self.hooks.wishes())]
+        loss, sigma_sum, *asked = self.processes.sum_numbers(numbers)
         self.processes.sum_gradients(self.parameters)
         limit = self.settings.max_grad_norm or math.inf
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, limit).item()
@@ -125,7 +126,7 @@ class Loop:
             step_seconds=time.perf_counter() - started,
             time=time.time(),
         )
-        return result, asked > 0
+        return result, Wishes(*(count > 0 for count in asked))
 
     def _stop_at(self, step: int, what: str, seen: Sequence[MicroStep]) -> NoReturn:
         # Nothing of this step has reached the weights: they are the last good state.

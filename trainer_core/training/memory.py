@@ -74,8 +74,11 @@ def borrowed_threads(settings: MemorySection, *, embedded: bool) -> Iterator[Non
 @contextlib.contextmanager
 def borrowed_random_state(device: torch.device) -> Iterator[None]:
     """Restore torch's global generators afterwards; dropout draws from them."""
-    if device.type in {"cpu", "mps"}:
+    if device.type == "cpu":
         indices, kind = [], "cuda"
+    elif device.type == "mps":
+        # There is one, and torch.mps cannot be asked for the current device.
+        indices, kind = [0], "mps"
     else:
         current = torch.get_device_module(device).current_device()
         indices, kind = [current if device.index is None else device.index], device.type

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ..types import RunResult, RunSummary, StepResult
 
@@ -70,23 +70,44 @@ class RunFinished:
 Event = CacheProgress | RunStarted | StepDone | PreviewDone | CheckpointSaved | Warned | RunFinished
 
 
+class Wishes(NamedTuple):
+    """What the outside asks of a run; heard once a step.
+
+    Attributes:
+        cancel: Finish the step, save a checkpoint, and end without an adapter.
+        stop: Finish the step, save a checkpoint, export the adapter and end as done.
+        save: Save a checkpoint after the step.
+        preview: Draw the preview pictures after the step.
+    """
+
+    cancel: bool = False
+    stop: bool = False
+    save: bool = False
+    preview: bool = False
+
+    @property
+    def end(self) -> bool:
+        """Whether this is the last step."""
+        return self.cancel or self.stop
+
+
 class Observer(Protocol):
-    """Hears a run's events and may cancel it."""
+    """Hears a run's events and may ask something of it."""
 
     def notify(self, event: Event) -> None:
         """Take note of an event; called in the run's own thread, so it must return quickly."""
 
-    def cancelled(self) -> bool:
-        """Whether the run should finish its step, save a checkpoint and end."""
+    def wishes(self) -> Wishes:
+        """What the run should do after this step; asked once in every step."""
         ...
 
 
 class SilentObserver:
-    """Hears nothing and never cancels."""
+    """Hears nothing and asks for nothing."""
 
     def notify(self, event: Event) -> None:
         """Ignore the event."""
 
-    def cancelled(self) -> bool:
-        """Never."""
-        return False
+    def wishes(self) -> Wishes:
+        """None."""
+        return Wishes()

@@ -6,22 +6,23 @@ denoiser is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from ..config import RunConfig
-from ..data.buckets import Plan, plan_buckets
-from ..data.cache import CachedDataset, Encoders, build_cache
+from ..data.buckets import plan_buckets
+from ..data.cache import CachedDataset, build_cache
 from ..data.folder import scan
 from ..errors import ConfigError
 from ..families import get_family
 from ..families.family import Family
 from ..families.location import BaseLocation, locate_base
-from .memory import DTYPES, release_memory, resolve_precision
+from .encoders import EncoderSource, LazyEncoders, MakeSource
+from .finished_cache import SUFFIX, FinishedCache, read_finished_cache, write_finished_cache
 from .observer import CacheProgress, Observer, Warned
 from .processes import Processes
 from .prompts import EncodedPrompt, encode_prompts
@@ -35,17 +36,21 @@ class Prepared:
     Attributes:
         family: The base's family.
         location: Where the base is.
-        plan: Samples with their sizes.
         dataset: The encoded samples.
         prompts: The encoded preview prompts.
+        encoders: Where the decoder for previews comes from.
     """
 
     family: Family
     location: BaseLocation
-    plan: Plan
     dataset: CachedDataset
     prompts: tuple[EncodedPrompt, ...]
-    encoders: LazyEncoders
+    encoders: EncoderSource
+
+    def samples_per_bucket(self) -> dict[str, int]:
+        """Number of samples of each size, named like ``"64x64"``, in order of size."""
+        counts = Counter(self.dataset.buckets)
+        return {f"{size.width}x{size.height}": counts[size] for size in sorted(counts)}
 
     def painter(self, transformer: torch.nn.Module, device: torch.device) -> Painter:
         """Draw on a denoiser of this base.
@@ -65,13 +70,20 @@ def cache_folder(config: RunConfig) -> Path:
     return Path(config.cache.dir) if config.cache.dir else Path(config.output.dir) / "cache"
 
 
-def prepare(config: RunConfig, observer: Observer, processes: Processes) -> Prepared:
+def prepare(
+    config: RunConfig,
+    observer: Observer,
+    processes: Processes,
+    make_source: MakeSource | None = None,
+) -> Prepared:
     """Scan, plan and encode, or read what is encoded already.
 
     Args:
         config: The run file.
         observer: Hears progress and warnings.
         processes: The first process encodes; the others wait and read.
+        make_source: Gives the encoders; unset: they come from the base's folder or
+            ``base.encoders``.
 
     Returns:
         Everything the run needs before the denoiser.
@@ -79,6 +91,8 @@ def prepare(config: RunConfig, observer: Observer, processes: Processes) -> Prep
     Raises:
         InputError: When dataset, base or previews cannot be used.
     """
+    if config.cache.manifest:
+        return _from_manifest(config, Path(config.cache.manifest), processes, make_source)
     if not config.dataset.path:
         raise ConfigError(
             "dataset.path: nothing",
@@ -91,25 +105,29 @@ def prepare(config: RunConfig, observer: Observer, processes: Processes) -> Prep
             observer.notify(Warned(problem))
     has_controls = any(sample.controls for sample in found.samples)
     family = get_family(config.family)
-    location = locate_base(config.base, family.name, has_controls)
+    location = locate_base(
+        config.base, family.name, has_controls, needs_encoders=make_source is None
+    )
     plan = plan_buckets(found.samples, config.dataset, family.size_multiple, family.control_size)
-    encoders = LazyEncoders(config, family, location, processes.device)
-    # In another precision the encoders yield other numbers.
-    precision = resolve_precision(config.training.precision, processes.device)
-    identity = f"{location.identity} {precision}"
+    encoders = _source(config, family, location, processes, make_source)
 
     def build() -> tuple[CachedDataset, tuple[EncodedPrompt, ...]]:
         dataset = build_cache(
             plan,
             cache_folder(config),
-            identity,
+            encoders.identity,
             encoders.open,
             config.dataset,
             lambda done, total: observer.notify(CacheProgress(done, total)),
             verify=config.cache.verify,
         )
         prompts = encode_prompts(
-            config.preview, config.dataset, family, cache_folder(config), identity, encoders.open
+            config.preview,
+            config.dataset,
+            family,
+            cache_folder(config),
+            encoders.identity,
+            encoders.open,
         )
         return dataset, prompts
 
@@ -123,47 +141,90 @@ def prepare(config: RunConfig, observer: Observer, processes: Processes) -> Prep
     if processes.index == 0:
         for note in (*plan.notes, *dataset.problems):
             observer.notify(Warned(note))
-    return Prepared(family, location, plan, dataset, prompts, encoders)
+    return Prepared(family, location, dataset, prompts, encoders)
 
 
-class LazyEncoders:
-    """Loads the encoders when the first sample needs them, and lets go of them.
+def save_manifest(config: RunConfig, prepared: Prepared) -> Path:
+    """Write the list of a finished cache, so that it can be trained without its encoders.
 
     Args:
         config: The run file.
-        family: The base's family.
-        location: Where the base is.
-        device: Where the encoders compute.
+        prepared: What `prepare` gave for it.
+
+    Returns:
+        The file, named after the run and the content, in the cache's folder.
+
+    Raises:
+        StorageError: When it cannot be written.
     """
+    dataset, prompts = prepared.dataset, prepared.prompts
+    content = hashlib.sha256(dataset.identity.encode())
+    for prompt in prompts:
+        content.update(f"{prompt.entry.key} {prompt.text}".encode())
+    name = f"{config.output.name}-{content.hexdigest()[:16]}{SUFFIX}"
+    path = cache_folder(config) / name
+    cache = FinishedCache(prepared.family.name, prepared.location.variant, dataset, prompts)
+    write_finished_cache(path, cache)
+    return path
 
-    def __init__(
-        self, config: RunConfig, family: Family, location: BaseLocation, device: torch.device
-    ) -> None:
-        precision = resolve_precision(config.training.precision, device)
-        self._load: Callable[[], Encoders] = lambda: family.load_encoders(
-            location, DTYPES[precision], device
+
+def _from_manifest(
+    config: RunConfig, path: Path, processes: Processes, make_source: MakeSource | None
+) -> Prepared:
+    cache = read_finished_cache(path)
+    if cache.family != config.family:
+        raise ConfigError(
+            f"family is {config.family}, and the cache {path.name} was encoded for {cache.family}",
+            "a cache that was encoded for the base's family",
+            "Encode the dataset for this base, or set family.",
         )
-        self._load_decoder: Callable[[], Callable[[Tensor], Tensor]] = lambda: family.load_decoder(
-            location, DTYPES[precision], device
+    if config.base.variant not in {"auto", cache.variant}:
+        raise ConfigError(
+            f"base.variant is {config.base.variant}, and the cache {path.name} was encoded for "
+            f"{cache.variant}",
+            "the same variant",
+            f"Set base.variant to {cache.variant} or auto, or encode the dataset again.",
         )
-        self._device = device
-        self._loaded: Encoders | None = None
-        self._decoder: Callable[[Tensor], Tensor] | None = None
+    base = config.base.model_copy(update={"variant": cache.variant})
+    has_controls = any(cache.dataset.control_buckets)
+    family = get_family(config.family)
+    location = locate_base(base, family.name, has_controls, needs_encoders=False)
+    if config.preview.every > 0:
+        _check_previews(config, cache)
+        if make_source is None:
+            _require_vae(location)
+    encoders = _source(config, family, location, processes, make_source)
+    return Prepared(family, location, cache.dataset, cache.prompts, encoders)
 
-    def open(self) -> Encoders:
-        """Load once."""
-        if self._loaded is None:
-            self._loaded = self._load()
-        return self._loaded
 
-    def decoder(self) -> Callable[[Tensor], Tensor]:
-        """Load the VAE's decoder once; it stays, because previews come again and again."""
-        if self._decoder is None:
-            self._decoder = self._load_decoder()
-        return self._decoder
+def _source(
+    config: RunConfig,
+    family: Family,
+    location: BaseLocation,
+    processes: Processes,
+    make_source: MakeSource | None,
+) -> EncoderSource:
+    if make_source is not None:
+        return make_source(family, location)
+    return LazyEncoders(config, family, location, processes.device)
 
-    def close(self) -> None:
-        """Drop the encoders and give their memory back."""
-        if self._loaded is not None:
-            self._loaded = None
-            release_memory(self._device)
+
+def _check_previews(config: RunConfig, cache: FinishedCache) -> None:
+    encoded = [prompt.text for prompt in cache.prompts]
+    if encoded != list(config.preview.prompts):
+        raise ConfigError(
+            f"preview.prompts has {len(config.preview.prompts)} prompts that are not the "
+            f"{len(encoded)} of the finished cache",
+            "the prompts that were encoded with the cache, in their order",
+            "Encode again with the new prompts, or set preview.every to 0.",
+        )
+
+
+def _require_vae(location: BaseLocation) -> None:
+    folder = location.encoders / "vae"
+    if not any(folder.glob("*.safetensors")):
+        raise ConfigError(
+            f"preview.every is set, and there is no VAE at {folder}",
+            "a VAE that turns the previews into pictures",
+            "Name a Diffusers folder with a VAE as base.encoders, or set preview.every to 0.",
+        )

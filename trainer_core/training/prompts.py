@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,12 +29,14 @@ class EncodedPrompt:
         conditioning: The encoded prompt.
         negative: The encoded negative prompt.
         controls: Latents of its control pictures, each `[C, h, w]`.
+        entry: Where all this is cached.
     """
 
     text: str
     conditioning: Conditioning
     negative: Conditioning
     controls: tuple[Tensor, ...]
+    entry: Entry
 
     def request(self, seed: int) -> PictureRequest:
         """Ask a `Painter` for a picture of this prompt from the noise of a seed."""
@@ -76,7 +78,7 @@ def encode_prompts(
             tensors = _encode(text, preview.negative_prompt, controls, open_encoders())
             write_entry(entry, tensors)
         # Read back even when just encoded: the same numbers at the first preview and the next.
-        encoded.append(_unpack(text, read_entry(entry), len(controls)))
+        encoded.append(read_prompt(text, entry, len(controls)))
     return tuple(encoded)
 
 
@@ -112,9 +114,21 @@ def _encode(
     return tensors
 
 
-def _unpack(text: str, tensors: Mapping[str, Tensor], count: int) -> EncodedPrompt:
+def read_prompt(text: str, entry: Entry, control_count: int) -> EncodedPrompt:
+    """Read a prompt that is in the cache.
+
+    Args:
+        text: The prompt.
+        entry: Where it is.
+        control_count: Number of its control pictures.
+
+    Raises:
+        StorageError: When the file is damaged or gone.
+    """
+    tensors = read_entry(entry)
+
     def side(prefix: str) -> dict[str, Tensor]:
         return {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
 
-    controls = tuple(tensors[f"control.{index}"] for index in range(count))
-    return EncodedPrompt(text, side("positive."), side("negative."), controls)
+    controls = tuple(tensors[f"control.{index}"] for index in range(control_count))
+    return EncodedPrompt(text, side("positive."), side("negative."), controls, entry)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,10 +17,13 @@ from ..config import RunConfig
 from ..config.reading import dump_config
 from ..data.batches import BatchPlan, load_batch
 from ..diffusion.sigma import make_density
-from ..families.identity import folder_identity
+from ..errors import ConfigError
+from ..families.identity import file_identity, folder_identity
+from ..families.single_file import file_settings
 from ..formats import KeyMap
 from ..types import Batch, RunResult, RunSummary
 from .checkpoint import Checkpoint, read_checkpoint, restore_tensors
+from .encoders import MakeSource
 from .loop import Loop, LoopHooks
 from .memory import (
     DTYPES,
@@ -58,7 +62,10 @@ class Loaded:
 
 
 def train(
-    config: RunConfig, observer: Observer | None = None, processes: Processes | None = None
+    config: RunConfig,
+    observer: Observer | None = None,
+    processes: Processes | None = None,
+    make_source: MakeSource | None = None,
 ) -> RunResult:
     """Train an adapter.
 
@@ -66,6 +73,7 @@ def train(
         config: The run file.
         observer: Hears the run's events and may cancel it.
         processes: The processes that share the run; unset: this one alone, on ``memory.device``.
+        make_source: Gives text and picture encoders; unset: they come from the base's folder.
 
     Returns:
         Where the files are; ``status`` is ``done`` or ``cancelled``.
@@ -84,22 +92,28 @@ def train(
         torch.enable_grad(),
     ):
         try:
-            return _train(config, observer, processes)
+            return _train(config, observer, processes, make_source)
         finally:
             release_memory(processes.device)
 
 
-def _train(config: RunConfig, observer: Observer, processes: Processes) -> RunResult:
+def _train(
+    config: RunConfig,
+    observer: Observer,
+    processes: Processes,
+    make_source: MakeSource | None,
+) -> RunResult:
     # What can be refused without loading anything is refused first.
     shares = Shares(config.training, processes.index, processes.count)
     precision = resolve_precision(config.training.precision, processes.device)
     found = find_checkpoint(config)
     checkpoint = read_checkpoint(found) if found else None
-    data = prepare(config, observer, processes)
+    data = prepare(config, observer, processes, make_source)
     hashes = _hashes(data)
     settings = deciding_settings(config, precision, hashes["base"], hashes["dataset"])
     if checkpoint is not None:
-        refuse_changes(checkpoint, settings, config)
+        checkpoint = _fitting(checkpoint, settings, config, observer)
+        found = found if checkpoint else None
     loaded = _load(config, observer, processes, data, checkpoint)
     if processes.index > 0:
         status, step = _loop(loaded, shares, None).run(loaded.done)
@@ -121,6 +135,20 @@ def _train(config: RunConfig, observer: Observer, processes: Processes) -> RunRe
         observer.notify(RunStarted(_summary(loaded, folder)))
         status, step = _loop(loaded, shares, recorder).run(loaded.done)
         return recorder.finish(status, step)
+
+
+def _fitting(
+    checkpoint: Checkpoint, settings: Mapping[str, Any], config: RunConfig, observer: Observer
+) -> Checkpoint | None:
+    try:
+        refuse_changes(checkpoint, settings, config)
+    except ConfigError as error:
+        # Whoever names a checkpoint wants that one; "auto" wants a run that fits the settings.
+        if config.resume != "auto":
+            raise
+        observer.notify(Warned(f"A new version starts. {error.found}."))
+        return None
+    return checkpoint
 
 
 def _load(
@@ -208,7 +236,7 @@ def _loop(run: Loaded, shares: Shares, recorder: Recorder | None) -> Loop:
             record=recorder.record if recorder else nothing,
             save=recorder.save if recorder else nothing,
             preview=preview,
-            cancelled=run.observer.cancelled,
+            wishes=run.observer.wishes,
         ),
     )
 
@@ -244,7 +272,12 @@ def _open_folder(config: RunConfig, found: Path | None, hashes: Mapping[str, str
 def _hashes(data: Prepared) -> dict[str, str]:
     # The location's identity names the encoders alone, because cached samples depend on no more.
     location = data.location
-    base = folder_identity(location.folder, ["transformer"], [location.identity])
+    settings = [location.identity]
+    if location.file is not None:
+        # The folder then holds no weights, and the file itself may say how they are used.
+        found = file_settings(location, data.family.file)
+        settings += [file_identity(location.file), json.dumps(found, sort_keys=True)]
+    base = folder_identity(location.folder, ["transformer"], settings)
     return {"base": base, "dataset": data.dataset.identity}
 
 
@@ -258,7 +291,7 @@ def _summary(run: Loaded, folder: RunFolder) -> RunSummary:
         adapter=f"{config.adapter.kind}, rank {config.adapter.rank}",
         layers=len(run.adapter.names),
         parameters=sum(p.numel() for p in run.adapter.parameters()),
-        samples_per_bucket=run.data.plan.counts(),
+        samples_per_bucket=run.data.samples_per_bucket(),
         steps=config.training.steps,
         folder=folder.path,
     )

@@ -5,7 +5,8 @@ Used for previews while a run trains, for the ``sample`` verb, and to measure wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -91,12 +92,8 @@ class Painter:
         sigmas = self.family.sampling_sigmas(
             self.location, settings.steps, settings.width, settings.height
         )
-        training = self.transformer.training
-        self.transformer.eval()
-        try:
+        with _evaluating(self.transformer):
             return sample_euler(velocity, noise, sigmas.to(self.device))
-        finally:
-            self.transformer.train(training)
 
     @torch.no_grad()
     def draw(self, requests: Sequence[PictureRequest], settings: DrawSettings) -> Tensor:
@@ -110,6 +107,19 @@ class Painter:
             Pixels `[B, 3, H, W]` in [-1, 1], float32, on the CPU.
         """
         return self.decode(self.latents(requests, settings)).float().cpu()
+
+
+@contextlib.contextmanager
+def _evaluating(module: torch.nn.Module) -> Iterator[None]:
+    # Each part has a mode of its own: an adapter trains inside a base that does not, and without
+    # its mode its dropout would be off after the first preview.
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
 
 
 def _noise(shape: tuple[int, int, int], seed: int) -> Tensor:

@@ -5,8 +5,8 @@ Serves the ``sample`` verb and the demo, which look at an adapter file as a user
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -21,8 +21,10 @@ from ..families import get_family
 from ..families.location import locate_base
 from ..formats import KeyMap, read_adapter
 from ..storage import atomic_write
+from ..types import Conditioning
+from .encoders import EncoderSource, LazyEncoders, MakeSource
 from .memory import DTYPES, borrowed_threads, resolve_device, resolve_precision
-from .prepare import LazyEncoders, cache_folder
+from .prepare import cache_folder
 from .prompts import encode_prompts
 from .sampling import DrawSettings, Painter, PictureRequest
 
@@ -35,13 +37,12 @@ class Studio:
         painter: Draws from encoded prompts.
         encoders: Encodes them; loaded when first used.
         key_map: The family's names in its host.
-        identity: Names the encoders and their precision.
     """
 
     painter: Painter
-    encoders: LazyEncoders
+    encoders: EncoderSource
     key_map: KeyMap
-    identity: str
+    _negatives: dict[str, Conditioning] = field(default_factory=dict, init=False, repr=False)
 
     def request(
         self, text: str, seed: int, controls: Sequence[Image.Image] = (), negative: str = ""
@@ -60,10 +61,18 @@ class Studio:
         encoders = self.encoders.open()
         return PictureRequest(
             conditioning=encoders.encode_text(text, controls),
-            negative=encoders.encode_text(negative, controls),
+            negative=self._negative(negative, controls),
             controls=tuple(encoders.encode_image(to_pixels(c)[None])[0] for c in controls),
             seed=seed,
         )
+
+    def _negative(self, text: str, controls: Sequence[Image.Image]) -> Conditioning:
+        if controls:
+            # The text encoder sees these as well, and they are seldom the same twice.
+            return self.encoders.open().encode_text(text, controls)
+        if text not in self._negatives:
+            self._negatives[text] = self.encoders.open().encode_text(text, controls)
+        return self._negatives[text]
 
     def draw(self, requests: Sequence[PictureRequest], settings: DrawSettings) -> Tensor:
         """Draw pictures, `[B, 3, H, W]` in [-1, 1], on the CPU."""
@@ -87,12 +96,15 @@ class Studio:
         return adapter
 
 
-def open_studio(config: RunConfig, *, has_controls: bool) -> Studio:
+def open_studio(
+    config: RunConfig, *, has_controls: bool, make_source: MakeSource | None = None
+) -> Studio:
     """Load a base for drawing.
 
     Args:
         config: The run file; its family, base, precision and device count.
         has_controls: Whether control pictures will be given.
+        make_source: Gives the encoders; unset: they come from the base's folder.
 
     Returns:
         The studio.
@@ -103,18 +115,61 @@ def open_studio(config: RunConfig, *, has_controls: bool) -> Studio:
     device = resolve_device(config.memory.device)
     precision = resolve_precision(config.training.precision, device)
     family = get_family(config.family)
-    location = locate_base(config.base, family.name, has_controls)
-    encoders = LazyEncoders(config, family, location, device)
+    location = locate_base(
+        config.base, family.name, has_controls, needs_encoders=make_source is None
+    )
+    encoders = (
+        make_source(family, location)
+        if make_source is not None
+        else LazyEncoders(config, family, location, device)
+    )
     transformer = family.load_transformer(location, DTYPES[precision], device)
     painter = Painter(family, location, transformer, encoders.decoder(), device)
     key_map = KeyMap(family.native_key, family.module_path)
-    return Studio(painter, encoders, key_map, f"{location.identity} {precision}")
+    return Studio(painter, encoders, key_map)
+
+
+def draw_prompts(
+    config: RunConfig,
+    adapter_file: Path | None,
+    strength: float = 1.0,
+    make_source: MakeSource | None = None,
+) -> Iterator[Tensor]:
+    """Draw the run file's preview prompts with a base and an adapter file.
+
+    Args:
+        config: The run file; its ``preview`` section says what is drawn.
+        adapter_file: The adapter, or None for the base alone.
+        strength: Factor on the adapter; 0 is the base.
+        make_source: Gives the encoders; unset: they come from the base's folder.
+
+    Yields:
+        Pixels `[3, H, W]` in [-1, 1], for each prompt in order.
+
+    Raises:
+        InputError: When base, adapter or prompts cannot be used.
+    """
+    preview = config.preview
+    studio = open_studio(config, has_controls=any(preview.controls), make_source=make_source)
+    if adapter_file is not None:
+        studio.put_on(adapter_file).strength = strength
+    prompts = encode_prompts(
+        preview,
+        config.dataset,
+        studio.painter.family,
+        cache_folder(config),
+        studio.encoders.identity,
+        studio.encoders.open,
+    )
+    size = DrawSettings(preview.width, preview.height, preview.steps, preview.guidance)
+    for index, prompt in enumerate(prompts):
+        yield studio.draw([prompt.request(preview.seed + index)], size)[0]
 
 
 def sample_pictures(
     config: RunConfig, adapter_file: Path | None, folder: Path, strength: float = 1.0
 ) -> list[Path]:
-    """Draw the run file's preview prompts with a base and an adapter file.
+    """Draw the run file's preview prompts into files.
 
     Args:
         config: The run file; its ``preview`` section says what is drawn.
@@ -129,23 +184,10 @@ def sample_pictures(
         InputError: When base, adapter or prompts cannot be used.
         StorageError: When a picture cannot be written.
     """
-    preview, embedded = config.preview, config.base.path == "embedded"
+    embedded = config.base.path == "embedded"
     with borrowed_threads(config.memory, embedded=embedded), torch.inference_mode(False):
-        studio = open_studio(config, has_controls=any(preview.controls))
-        if adapter_file is not None:
-            studio.put_on(adapter_file).strength = strength
-        prompts = encode_prompts(
-            preview,
-            config.dataset,
-            studio.painter.family,
-            cache_folder(config),
-            studio.identity,
-            studio.encoders.open,
-        )
-        size = DrawSettings(preview.width, preview.height, preview.steps, preview.guidance)
         paths: list[Path] = []
-        for index, prompt in enumerate(prompts):
-            pixels = studio.draw([prompt.request(preview.seed + index)], size)[0]
+        for index, pixels in enumerate(draw_prompts(config, adapter_file, strength)):
             paths.append(folder / f"{index}.png")
             image = from_pixels(pixels)
             atomic_write(paths[-1], lambda target, image=image: image.save(target, format="PNG"))

@@ -72,10 +72,11 @@ def test_environment_names_versions_devices_and_what_is_missing():
 
 
 def test_each_missing_package_is_one_line_with_the_remedy():
-    versions = {"torch": "2", "diffusers": None, "peft": "1", "accelerate": "1"}
-    lines = missing_packages({**versions, "transformers": "5", "tensorboard": None})
-    assert len(lines) == 2
-    assert lines[0].startswith("diffusers is needed")
+    versions = {"torch": "2.8.0", "diffusers": None, "peft": "0.17.1", "accelerate": "1.0"}
+    lines = missing_packages({**versions, "transformers": "5.0.0", "tensorboard": None})
+    assert len(lines) == 3
+    assert lines[0].startswith("diffusers is not installed")
+    assert lines[1].startswith("peft 0.17.1 is older than")
     assert all("pip install" in line and "\n" not in line for line in lines)
 
 

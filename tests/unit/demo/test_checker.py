@@ -38,8 +38,14 @@ def what_is_seen(pixels):
 
 
 def test_reads_at_least_98_percent_of_drawn_pictures():
-    outcomes = [what_is_seen(pixels) == drawn for drawn, pixels, _ in drawn_pictures(300, 1)]
-    assert np.mean(outcomes) >= 0.98
+    outcomes = {}
+    for drawn, pixels, _ in drawn_pictures(450, 1):
+        shape, _, _, framed = drawn
+        outcomes.setdefault((shape, framed), []).append(what_is_seen(pixels) == drawn)
+    assert len(outcomes) == 2 * len(EVERY_SHAPE)
+    for kind, right in outcomes.items():
+        assert len(right) >= 30
+        assert np.mean(right) >= 0.98, kind
 
 
 def test_reads_pictures_with_noise_of_the_autoencoder():
@@ -88,6 +94,14 @@ def test_frame_in_another_color_is_no_frame():
     pixels = np.full((64, 64, 3), COLORS["red"], dtype=np.uint8)
     pixels[6:-6, 6:-6] = COLORS["blue"]
     assert not read_picture(pixels).framed
+
+
+@pytest.mark.parametrize("missing", range(4))
+def test_a_frame_that_lacks_a_side_is_no_frame(missing):
+    pixels = np.full((64, 64, 3), FRAME_COLOR, dtype=np.uint8)
+    pixels[6:-6, 6:-6] = COLORS["blue"]
+    pixels[:6] = COLORS["blue"]
+    assert not read_picture(np.rot90(pixels, missing)).framed
 
 
 def test_reads_other_picture_sizes():

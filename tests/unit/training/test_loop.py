@@ -8,6 +8,7 @@ import torch
 from trainer_core.config import TrainingSection
 from trainer_core.errors import NonFiniteError
 from trainer_core.training.loop import Loop, LoopHooks
+from trainer_core.training.observer import Wishes
 from trainer_core.training.processes import SingleProcess
 from trainer_core.training.step import MicroStep
 
@@ -15,15 +16,15 @@ TARGETS = torch.tensor([[1.0, 2.0], [3.0, -1.0], [0.0, 4.0], [2.0, 2.0]])
 
 
 class Recording:
-    def __init__(self, cancel_at=None):
-        self.results, self.saves, self.previews, self.cancel_at = [], [], [], cancel_at
+    def __init__(self, asked=None):
+        self.results, self.saves, self.previews, self.asked = [], [], [], asked or {}
 
     def hooks(self):
         return LoopHooks(
             record=self.results.append,
             save=self.saves.append,
             preview=self.previews.append,
-            cancelled=lambda: len(self.results) + 1 == self.cancel_at,
+            wishes=lambda: self.asked.get(len(self.results) + 1, Wishes()),
         )
 
 
@@ -108,11 +109,25 @@ def test_run_that_has_all_steps_does_nothing_more():
 
 
 def test_cancel_finishes_the_step_and_saves_it():
-    recording = Recording(cancel_at=3)
+    recording = Recording({3: Wishes(cancel=True)})
     loop, _ = make_loop(recording)
     assert loop.run(0) == ("cancelled", 3)
     assert recording.saves == [3]
     assert len(recording.results) == 3
+
+
+def test_stop_finishes_the_step_saves_it_and_counts_as_done():
+    recording = Recording({3: Wishes(stop=True)})
+    loop, _ = make_loop(recording)
+    assert loop.run(0) == ("done", 3)
+    assert (recording.saves, len(recording.results)) == ([3], 3)
+
+
+def test_wish_for_a_checkpoint_or_a_preview_is_granted_once_and_training_goes_on():
+    recording = Recording({2: Wishes(save=True), 4: Wishes(preview=True)})
+    loop, _ = make_loop(recording)
+    assert loop.run(0) == ("done", 6)
+    assert (recording.saves, recording.previews) == ([2, 6], [4])
 
 
 def test_loss_that_is_not_finite_saves_the_step_before_and_names_what_it_saw():

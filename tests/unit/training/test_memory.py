@@ -104,3 +104,16 @@ def test_the_global_generator_goes_on_as_if_nothing_was_drawn(fails):
         pass
     assert torch.equal(torch.rand(4), expected)
     assert not torch.equal(inside, expected)
+
+
+@pytest.mark.skipif(not torch.backends.mps.is_available(), reason="torch sees no MPS device")
+def test_the_generator_of_mps_goes_on_as_if_nothing_was_drawn():
+    device = torch.device("mps")
+    torch.manual_seed(1)
+    expected = torch.rand(4, device=device).cpu()
+    torch.manual_seed(1)
+    with borrowed_random_state(device):
+        torch.manual_seed(2)
+        inside = torch.rand(4, device=device).cpu()
+    assert torch.equal(torch.rand(4, device=device).cpu(), expected)
+    assert not torch.equal(inside, expected)

@@ -108,3 +108,20 @@ def test_threads_and_generator_are_as_they_were(tmp_path, cache):
     sample_pictures(config.model_copy(update={"memory": other}), None, tmp_path)
     assert torch.get_num_threads() == threads
     assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_a_negative_prompt_is_encoded_once_and_with_controls_each_time(cache):
+    studio = open_studio(run_config(cache), has_controls=False)
+    encoders, calls = studio.encoders.open(), []
+    encoders.text_encoder.model.register_forward_hook(lambda *given: calls.append(given))
+    requests = [studio.request(text, 0) for text in PROMPTS]
+    requests += [studio.request(PROMPTS[0], 1, negative="a red square")]
+    assert len(calls) == len(requests) + 2, "the prompts, and two different negative ones"
+    for request, text in zip(requests, ["", "", "a red square"], strict=True):
+        expected = encoders.encode_text(text, ())["text_embeddings"]
+        assert torch.equal(request.negative["text_embeddings"], expected)
+
+    editing = open_studio(run_config(cache), has_controls=True)
+    pictures = [Image.new("RGB", (64, 64), color) for color in ("red", "blue")]
+    one, two = (editing.request(PROMPTS[0], 0, [picture]).negative for picture in pictures)
+    assert not torch.equal(one["text_embeddings"], two["text_embeddings"])

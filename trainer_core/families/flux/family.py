@@ -10,6 +10,7 @@ from ..schedule import scheduled_shift, scheduled_sigmas
 from .encode import control_size, latent_shape, load_decoder, load_encoders
 from .keys import UNEXPORTABLE, detect, module_path, native_key
 from .predict import guide, load_transformer, predict, takes_guidance
+from .single_file import FILE
 
 _ATTENTION = (
     r"transformer_blocks\.\d+\.attn\.(to_[qkv]|to_out\.0|add_[qkv]_proj|to_add_out)",
@@ -82,6 +83,7 @@ FLUX = Family(
         },
         encoder_parts=("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2", "vae"),
     ),
+    file=FILE,
     repeated_blocks=("transformer_blocks", "single_transformer_blocks"),
     presets=PRESETS,
     unexportable=UNEXPORTABLE,

@@ -12,6 +12,8 @@ from ..family import inner_module
 from ..loading import load_frozen
 from ..location import BaseLocation
 from ..packing import pack, unpack
+from ..single_file import load_file
+from .single_file import FILE
 
 
 def load_transformer(
@@ -27,6 +29,8 @@ def load_transformer(
     Returns:
         Diffusers' ``FluxTransformer2DModel`` in evaluation mode, without gradients.
     """
+    if location.file is not None:
+        return load_file(location, FILE, dtype, device)
     return load_frozen(
         "diffusers.FluxTransformer2DModel", location.folder, "transformer", dtype, device
     )

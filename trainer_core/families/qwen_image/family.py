@@ -11,6 +11,7 @@ from ..sizes import area_size
 from .encode import latent_shape, load_decoder, load_encoders
 from .keys import detect, module_path, native_key
 from .predict import guide, load_transformer, predict, takes_guidance
+from .single_file import FILE
 
 _ATTENTION = r"transformer_blocks\.\d+\.attn\.(to_[qkv]|to_out\.0|add_[qkv]_proj|to_add_out)"
 _MLP = r"transformer_blocks\.\d+\.(img|txt)_mlp\.net\.(0\.proj|2)"
@@ -84,6 +85,7 @@ QWEN_IMAGE = Family(
         encoder_parts=("text_encoder", "tokenizer", "vae"),
         edit_parts=("processor",),
     ),
+    file=FILE,
     repeated_blocks=("transformer_blocks",),
     presets=PRESETS,
     unused_layers=unused_layers,

@@ -1,0 +1,256 @@
+"""Installs what training needs into the Python that runs this file, and moves nothing else.
+
+ComfyUI's manager runs it after ``requirements.txt``; by hand: ``python install.py`` with ComfyUI's
+Python. A constraints file holds everything that is installed already at its version, so that the
+resolver chooses the newest Diffusers, PEFT and accelerate which fit beside it. The ranges are those
+of ``pyproject.toml``. Where nothing fits, nothing is changed.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+PACK = Path(__file__).resolve().parent
+HOST_LIBRARIES = ("torch", "transformers", "numpy")
+"""Of what the host owns, what a ComfyUI always has: without it this is the wrong Python."""
+
+# PEP 440, appendix B, as far as installed distributions use it; others stop pip.
+_VALID = re.compile(
+    r"(?:[0-9]+!)?[0-9]+(?:\.[0-9]+)*(?:(?:a|b|rc)[0-9]+)?(?:\.post[0-9]+)?(?:\.dev[0-9]+)?"
+    r"(?:\+[a-z0-9]+(?:[-_.][a-z0-9]+)*)?",
+    re.IGNORECASE,
+)
+
+
+def main() -> int:
+    """Install; 0 when everything that training needs is there, 1 when not, with the reason."""
+    facts = load_requirements()
+    before = installed_versions(facts)
+    wanted = facts.guest_requirements(PACK)
+    problem = host_problem(before, facts)
+    if problem is not None:
+        return refuse(*problem)
+    lacking = [need for need in wanted if not satisfied(need, before, facts)]
+    if not lacking:
+        say("Everything is there: " + described((need.name for need in wanted), before) + ".")
+        return 0
+    command = installer_command(sys.executable)
+    if command is None:
+        return refuse(
+            f"neither pip nor uv for {sys.executable}",
+            "one of them, to install " + ", ".join(map(str, lacking)),
+            f'Install pip with "{sys.executable}" -m ensurepip, or put uv on the PATH; then run '
+            "this file again.",
+        )
+    say("Installing " + ", ".join(map(str, lacking)) + f" into {sys.prefix}.")
+    say("Held as they are: " + described(facts.HOST_OWNED, before) + ", and all else.")
+    code = resolve(command, [str(need) for need in wanted], before, [n.name for n in lacking])
+    importlib.invalidate_caches()
+    return report(code, before, installed_versions(facts), lacking, facts)
+
+
+def report(
+    code: int,
+    before: Mapping[str, str],
+    after: Mapping[str, str],
+    asked: Collection[Any],
+    facts: ModuleType,
+) -> int:
+    """Say what came of it.
+
+    Args:
+        code: What the installer returned.
+        before: Installed versions before it ran.
+        after: Those afterwards.
+        asked: The requirements that were not met before.
+        facts: ``trainer_core/requirements.py``.
+
+    Returns:
+        The exit code of this program.
+    """
+    lacking = [need for need in asked if not satisfied(need, after, facts)]
+    names = [need.name for need in asked]
+    moved = changes(before, after, names)
+    if moved:
+        back = " ".join(f'"{name}=={before[name]}"' for name in moved)
+        return refuse(
+            "the installer changed what it was told to hold: " + ", ".join(moved.values()),
+            "every installed package at its version",
+            f"Put it back: pip install --no-deps {back}. Then report this with the output above.",
+        )
+    if code or lacking:
+        return refuse(
+            f"{', '.join(map(str, lacking or asked))} could not be installed beside "
+            + described(facts.HOST_OWNED, after),
+            "versions that fit together; nothing that was installed has changed",
+            "The installer's output above names the reason. Without a network: run this file again "
+            "with one. When it names a package that is too old: update ComfyUI and its "
+            "requirements, then run this file again.",
+        )
+    say("Installed: " + described(names, after) + ". Nothing else changed its version.")
+    say("Restart ComfyUI.")
+    return 0
+
+
+def load_requirements() -> ModuleType:
+    """Load ``trainer_core/requirements.py`` by its path.
+
+    An embedded Python does not look for modules beside a script, and the rest of the package may
+    need what is not installed yet.
+    """
+    path = PACK / "trainer_core" / "requirements.py"
+    spec = importlib.util.spec_from_file_location("adapter_trainer_requirements", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} cannot be loaded")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def installed_versions(facts: ModuleType) -> dict[str, str]:
+    """Every installed distribution's version, by normalised name; the first on the path counts."""
+    found: dict[str, str] = {}
+    for distribution in importlib.metadata.distributions():
+        # What a broken installation left behind has no name or no version.
+        name, version = (distribution.metadata.get(key) for key in ("Name", "Version"))
+        if name and version:
+            found.setdefault(facts.normalised(name), version)
+    return found
+
+
+def host_problem(installed: Mapping[str, str], facts: ModuleType) -> tuple[str, str, str] | None:
+    """What of the host's own libraries training cannot work with: found, expected, remedy."""
+    absent = [name for name in HOST_LIBRARIES if name not in installed]
+    if absent:
+        return (
+            f"{sys.executable} has no {', '.join(absent)}",
+            "the Python that runs ComfyUI, with ComfyUI's own requirements installed",
+            "Run this file with ComfyUI's Python. For training on the command line alone: "
+            "pip install '.[train]' in this folder.",
+        )
+    needs = [need for need in facts.all_requirements(PACK) if need.name in facts.HOST_OWNED]
+    old = [need for need in needs if not satisfied(need, installed, facts)]
+    if old:
+        return (
+            ", ".join(f"{need.name} {installed[need.name]}" for need in old),
+            ", ".join(map(str, old)) + ", which this pack leaves to ComfyUI",
+            "Update ComfyUI and its requirements, then run this file again. Nothing was changed.",
+        )
+    unclear = [name for name in facts.HOST_OWNED if name in installed and not held(name, installed)]
+    if unclear:
+        return (
+            f"{described(unclear, installed)}: no installer can hold such a version",
+            "a version number as PEP 440 has it",
+            "Reinstall this package, then run this file again. Nothing was changed.",
+        )
+    return None
+
+
+def satisfied(need: Any, installed: Mapping[str, str], facts: ModuleType) -> bool:
+    """Whether a requirement is met by what is installed."""
+    return need.name in installed and facts.meets(installed[need.name], need.minimum)
+
+
+def held(name: str, installed: Mapping[str, str]) -> str | None:
+    """The line that holds a distribution, or None when its version is none to an installer.
+
+    The label of a build stays in it, as in ``torch==2.8.0+cu128``: without, another build would do.
+    """
+    version = installed[name]
+    return f"{name}=={version}" if _VALID.fullmatch(version) else None
+
+
+def constraint_lines(installed: Mapping[str, str], free: Collection[str]) -> list[str]:
+    """Hold everything that is installed.
+
+    Args:
+        installed: Versions by normalised name.
+        free: Names that may change: those that are too old.
+
+    Returns:
+        One line for each distribution.
+    """
+    lines = (held(name, installed) for name in sorted(installed) if name not in free)
+    return [line for line in lines if line is not None]
+
+
+def installer_command(python: str) -> list[str] | None:
+    """The beginning of ``pip install`` or ``uv pip install`` for this Python, or None."""
+    # Without the user's own folder where the host runs without it.
+    isolated = ["-s"] if sys.flags.no_user_site else []
+    if importlib.util.find_spec("pip") is not None:
+        quiet = ["--disable-pip-version-check", "--no-input"]
+        strategy = ["--upgrade-strategy", "only-if-needed"]
+        return [python, *isolated, "-m", "pip", "install", *quiet, *strategy]
+    if importlib.util.find_spec("uv") is not None:
+        return [python, *isolated, "-m", "uv", "pip", "install", "--python", python]
+    uv = shutil.which("uv")
+    return [uv, "pip", "install", "--python", python] if uv else None
+
+
+def resolve(
+    command: list[str], wanted: list[str], installed: Mapping[str, str], free: Collection[str]
+) -> int:
+    """Run the installer with everything held; its output goes through.
+
+    Args:
+        command: `installer_command`.
+        wanted: What to install, such as ``peft>=0.18``.
+        installed: Versions to hold.
+        free: Names not to hold.
+
+    Returns:
+        The installer's exit code. It resolves and downloads before it changes anything.
+    """
+    with tempfile.TemporaryDirectory(prefix="adapter_trainer_") as folder:
+        file = Path(folder) / "constraints.txt"
+        file.write_text("\n".join(constraint_lines(installed, free)) + "\n", encoding="utf-8")
+        # Index, proxy and certificates come from the environment, as for every other package.
+        return subprocess.run([*command, "-c", str(file), *wanted], check=False).returncode
+
+
+def changes(
+    before: Mapping[str, str], after: Mapping[str, str], asked: Collection[str]
+) -> dict[str, str]:
+    """What was installed before, was not asked for, and is not as it was.
+
+    Returns:
+        ``numpy 1.26.4 -> 2.4.6`` by name.
+    """
+    return {
+        name: f"{name} {version} -> {after.get(name, 'removed')}"
+        for name, version in before.items()
+        if name not in asked and after.get(name) != version
+    }
+
+
+def described(names: Any, versions: Mapping[str, str]) -> str:
+    """Names with their versions, those that are installed."""
+    return ", ".join(f"{name} {versions[name]}" for name in names if name in versions)
+
+
+def say(line: str) -> None:
+    """Print a line, before the installer prints its own."""
+    print(f"Adapter Trainer: {line}", flush=True)
+
+
+def refuse(found: str, expected: str, remedy: str) -> int:
+    """Print why training will not work, in three parts; returns the exit code."""
+    sys.stdout.flush()
+    for title, text in (("Found", found), ("Expected", expected), ("To do", remedy)):
+        print(f"Adapter Trainer: {title}: {text}", file=sys.stderr, flush=True)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

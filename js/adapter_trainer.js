@@ -1,0 +1,79 @@
+// @ts-check
+/** The training panel of the Train Adapter node. */
+
+import { api } from "../../scripts/api.js";
+import { app } from "../../scripts/app.js";
+import { Binding } from "./panel/binding.js";
+import { toLook } from "./panel/controls.js";
+import { Hub } from "./panel/hub.js";
+import { TrainPanel } from "./panel/panel.js";
+import { serverFrom } from "./panel/server.js";
+import { addStyle } from "./panel/style.js";
+import { handOnWheel } from "./panel/wheel.js";
+
+/** @typedef {import("./comfyui.js").GraphNode} GraphNode */
+
+const NODE_CLASS = "AdapterTrainerTrain";
+const LOOK_PROPERTY = "adapter_trainer_panel";
+const MIN_HEIGHT = 470;
+const MIN_WIDTH = 400;
+
+const server = serverFrom(api);
+const hub = new Hub();
+hub.listen(api);
+
+/** @type {WeakMap<GraphNode, TrainPanel>} */
+const panels = new WeakMap();
+
+/** @param {GraphNode} node */
+function addPanel(node) {
+  /** @type {Binding} */
+  let binding;
+  const panel = new TrainPanel({
+    ask: (wish) => binding.ask(wish),
+    pictureUrl: server.pictureUrl,
+    onLook: (look) => {
+      node.properties[LOOK_PROPERTY] = { ...look };
+    },
+  });
+  binding = new Binding(node, panel, server, () => app.rootGraph ?? app.graph);
+  panels.set(node, panel);
+  handOnWheel(panel.element, () => app.canvas?.canvas);
+
+  const { onAdded, onRemoved, onConfigure } = node;
+  node.onAdded = function (...args) {
+    onAdded?.apply(this, args);
+    panel.connect();
+    hub.add(binding);
+  };
+  node.onRemoved = function (...args) {
+    hub.delete(binding);
+    panel.disconnect();
+    onRemoved?.apply(this, args);
+  };
+  node.onConfigure = function (...args) {
+    onConfigure?.apply(this, args);
+    panel.setLook(toLook(node.properties[LOOK_PROPERTY]));
+  };
+
+  node.addDOMWidget("training", "adapter_trainer_panel", panel.element, {
+    serialize: false,
+    hideOnZoom: false,
+    getMinHeight: () => MIN_HEIGHT,
+  });
+  const [width, height] = node.computeSize();
+  node.setSize([Math.max(MIN_WIDTH, node.size[0], width), Math.max(node.size[1], height)]);
+}
+
+app.registerExtension({
+  name: "AdapterTrainer.TrainPanel",
+  init() {
+    addStyle(document);
+  },
+  nodeCreated(node) {
+    if (node.comfyClass === NODE_CLASS && !panels.has(node)) addPanel(node);
+  },
+  afterConfigureGraph() {
+    hub.restore();
+  },
+});

@@ -1,0 +1,49 @@
+/** What the panel uses of ComfyUI's frontend, and nothing more. */
+
+export interface GraphNode {
+  id: number | string;
+  comfyClass?: string;
+  graph?: Graph | null;
+  /** Set on nodes that stand for a subgraph. */
+  subgraph?: Graph;
+  size: [number, number];
+  properties: Record<string, unknown>;
+  widgets?: { name: string; value?: unknown }[];
+  inputs?: { name: string; link?: unknown }[];
+  onAdded?: (...args: unknown[]) => void;
+  onRemoved?: (...args: unknown[]) => void;
+  onConfigure?: (...args: unknown[]) => void;
+  computeSize(): [number, number];
+  setSize(size: [number, number]): void;
+  addDOMWidget(
+    name: string,
+    type: string,
+    element: HTMLElement,
+    options: { serialize?: boolean; hideOnZoom?: boolean; getMinHeight?: () => number },
+  ): unknown;
+}
+
+export interface Graph {
+  nodes: GraphNode[];
+  isRootGraph?: boolean;
+}
+
+export interface Extension {
+  name: string;
+  init?(): void;
+  nodeCreated?(node: GraphNode): void;
+  afterConfigureGraph?(): void;
+}
+
+export interface App {
+  graph: Graph;
+  rootGraph?: Graph;
+  canvas?: { canvas: HTMLCanvasElement };
+  registerExtension(extension: Extension): void;
+}
+
+export interface Api {
+  fetchApi(route: string, options?: RequestInit): Promise<Response>;
+  apiURL(route: string): string;
+  addEventListener(type: string, listener: (event: CustomEvent) => void): void;
+}

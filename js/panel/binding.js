@@ -1,0 +1,185 @@
+// @ts-check
+/** A node and its panel: which messages are the node's, and what is asked of the server. */
+
+import { fromSnapshot, isActive, NO_RUN, withProgress, withSample } from "./run.js";
+
+/**
+ * @typedef {import("./run.js").Run} Run
+ * @typedef {import("./server.js").Server} Server
+ * @typedef {import("./server.js").Wish} Wish
+ * @typedef {import("../comfyui.js").GraphNode} GraphNode
+ * @typedef {import("../comfyui.js").Graph} Graph
+ *
+ * @typedef {object} Screen where a run is shown
+ * @property {(run: Run, offline: boolean) => void} show
+ */
+
+const LOST = "The server was restarted. Its last checkpoint is kept; run the graph again to resume.";
+
+export class Binding {
+  /**
+   * @param {GraphNode} node
+   * @param {Screen} screen
+   * @param {Server} server
+   * @param {() => Graph} rootGraph
+   */
+  constructor(node, screen, server, rootGraph) {
+    this.node = node;
+    this.screen = screen;
+    this.server = server;
+    this.rootGraph = rootGraph;
+    /** @type {Run} */
+    this.run = NO_RUN;
+    this.offline = false;
+    /** Counts what was heard, so that an answer that was overtaken is dropped. */
+    this.heard = 0;
+    /** The prompt whose snapshot was asked for: once is enough. */
+    this.askedFor = "";
+    /** The node's id in the running prompt; inside a subgraph it is a path. */
+    this.nodeId = "";
+  }
+
+  /** @param {Record<string, unknown>} payload of a whole snapshot */
+  onState(payload) {
+    if (!this.isMine(payload)) return;
+    const run = fromSnapshot(payload, this.run);
+    if (!run) return;
+    this.heard++;
+    this.nodeId = String(payload.node_id);
+    this.show(run);
+  }
+
+  /** @param {Record<string, unknown>} payload */
+  onProgress(payload) {
+    this.onPart(payload, withProgress);
+  }
+
+  /** @param {Record<string, unknown>} payload */
+  onSample(payload) {
+    this.onPart(payload, withSample);
+  }
+
+  /**
+   * Adds a message to its run. If the run's beginning was not heard, the snapshot is asked for.
+   *
+   * @param {Record<string, unknown>} payload
+   * @param {(run: Run, payload: unknown) => Run} add
+   */
+  onPart(payload, add) {
+    if (!this.isMine(payload)) return;
+    const promptId = String(payload.prompt_id ?? "");
+    const known = this.run.status !== "idle" && this.run.promptId === promptId;
+    /** @type {Run} */
+    const begun = { ...NO_RUN, promptId, name: String(payload.name ?? ""), status: "training" };
+    this.nodeId = String(payload.node_id);
+    this.show(add(known ? this.run : begun, payload));
+    if (!known && this.askedFor !== promptId) {
+      this.askedFor = promptId;
+      void this.restore();
+    }
+  }
+
+  /** Shows what the server knows of this node's run, if it is the run that the node names. */
+  async restore() {
+    const heard = ++this.heard;
+    for (const id of executionIds(this.node, this.rootGraph())) {
+      let payload;
+      try {
+        payload = await this.server.state(id);
+      } catch {
+        return;
+      }
+      if (heard !== this.heard) return;
+      const run = fromSnapshot(payload, this.run);
+      if (run && (run.promptId === this.run.promptId || this.isNamed(run.name))) {
+        this.nodeId = id;
+        this.show(run);
+        return;
+      }
+    }
+    if (isActive(this.run)) this.show({ ...this.run, status: "lost", message: LOST });
+  }
+
+  /** A prompt ended, in whatever way; the last message may have been missed. @param {string} promptId */
+  onPromptEnd(promptId) {
+    if (promptId === this.run.promptId && isActive(this.run)) void this.restore();
+  }
+
+  /** @param {boolean} offline */
+  onConnection(offline) {
+    this.offline = offline;
+    this.show(this.run);
+    if (!offline) void this.restore();
+  }
+
+  /** @param {Wish} wish */
+  ask(wish) {
+    return this.server.wish(this.nodeId || (this.ids()[0] ?? ""), wish);
+  }
+
+  /** @param {Run} run */
+  show(run) {
+    this.run = run;
+    this.screen.show(run, this.offline);
+  }
+
+  ids() {
+    return executionIds(this.node, this.rootGraph());
+  }
+
+  /**
+   * Another workflow may have a node of the same id, so the run's name has to be the node's too.
+   * A run that is already shown stays, even if the name was changed since it began.
+   *
+   * @param {Record<string, unknown>} payload
+   */
+  isMine(payload) {
+    if (!this.ids().includes(String(payload.node_id))) return false;
+    const shown = this.run.status !== "idle" && payload.prompt_id === this.run.promptId;
+    return shown || this.isNamed(payload.name);
+  }
+
+  /** @param {unknown} name */
+  isNamed(name) {
+    const own = runName(this.node);
+    return own === null || own === name;
+  }
+}
+
+/**
+ * @param {GraphNode} node
+ * @returns {string | null} the run's name in the node's widget; null when it comes over a link
+ */
+export function runName(node) {
+  const linked = node.inputs?.some((input) => input.name === "name" && input.link != null);
+  const widget = node.widgets?.find((candidate) => candidate.name === "name");
+  if (linked || typeof widget?.value !== "string") return null;
+  return widget.value.trim();
+}
+
+/**
+ * The ids that a node has in prompts: its own, or a path for each place its subgraph is used.
+ *
+ * @param {GraphNode} node
+ * @param {Graph} root
+ * @returns {string[]}
+ */
+export function executionIds(node, root) {
+  if (!node.graph) return [];
+  if (node.graph === root || node.graph.isRootGraph) return [String(node.id)];
+  return pathsTo(node.graph, root, "").map((path) => path + node.id);
+}
+
+/**
+ * @param {Graph} target
+ * @param {Graph} from
+ * @param {string} prefix
+ * @returns {string[]}
+ */
+function pathsTo(target, from, prefix) {
+  return from.nodes.flatMap((node) => {
+    if (!node.subgraph) return [];
+    const path = `${prefix}${node.id}:`;
+    return [...(node.subgraph === target ? [path] : []), ...pathsTo(target, node.subgraph, path)];
+  });
+}

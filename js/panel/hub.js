@@ -1,0 +1,56 @@
+// @ts-check
+/** The one place that listens to ComfyUI: every message goes to the nodes that are in a graph now. */
+
+/** @typedef {import("./binding.js").Binding} Binding */
+
+const PROMPT_ENDS = ["execution_success", "execution_error", "execution_interrupted"];
+
+export class Hub {
+  constructor() {
+    /** @type {Set<Binding>} */
+    this.bindings = new Set();
+  }
+
+  /** @param {Binding} binding */
+  add(binding) {
+    this.bindings.add(binding);
+  }
+
+  /** @param {Binding} binding */
+  delete(binding) {
+    this.bindings.delete(binding);
+  }
+
+  /** Asks the server for the state of every node's run. */
+  restore() {
+    for (const binding of this.bindings) void binding.restore();
+  }
+
+  /**
+   * Listens for as long as the page lives: ComfyUI reports an event without a listener as an error.
+   *
+   * @param {{ addEventListener: (type: string, listener: (event: any) => void) => void }} api
+   */
+  listen(api) {
+    this.on(api, "adapter_trainer.state", (binding, payload) => binding.onState(payload));
+    this.on(api, "adapter_trainer.progress", (binding, payload) => binding.onProgress(payload));
+    this.on(api, "adapter_trainer.sample", (binding, payload) => binding.onSample(payload));
+    this.on(api, "reconnecting", (binding) => binding.onConnection(true));
+    this.on(api, "reconnected", (binding) => binding.onConnection(false));
+    for (const type of PROMPT_ENDS) {
+      this.on(api, type, (binding, payload) => binding.onPromptEnd(String(payload.prompt_id ?? "")));
+    }
+  }
+
+  /**
+   * @param {{ addEventListener: (type: string, listener: (event: any) => void) => void }} api
+   * @param {string} type
+   * @param {(binding: Binding, payload: Record<string, unknown>) => void} handle
+   */
+  on(api, type, handle) {
+    api.addEventListener(type, (event) => {
+      const payload = event.detail ?? {};
+      for (const binding of [...this.bindings]) handle(binding, payload);
+    });
+  }
+}

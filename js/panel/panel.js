@@ -1,0 +1,171 @@
+// @ts-check
+/** The whole panel: one element, drawn from a run by `show`, at most once for each screen refresh. */
+
+import { ChartView } from "./chart_view.js";
+import { Controls, DEFAULT_LOOK } from "./controls.js";
+import { html, setText } from "./dom.js";
+import { formatNumber } from "./format.js";
+import { Lightbox } from "./lightbox.js";
+import { NO_RUN } from "./run.js";
+import { SamplesView } from "./samples_view.js";
+import { smooth } from "./series.js";
+import { StatusView } from "./status_view.js";
+import { WishBar } from "./wish_bar.js";
+
+/**
+ * @typedef {import("./run.js").Run} Run
+ * @typedef {import("./server.js").Wish} Wish
+ * @typedef {import("./controls.js").Look} Look
+ */
+
+/** @type {Record<Run["status"], string>} */
+const EMPTY = {
+  idle: "When this node runs, the loss curve, the learning rate and sample pictures appear here.",
+  caching: "The pictures and captions are being encoded. The loss curve begins with the first step.",
+  training: "Waiting for the first step.",
+  done: "There are no losses to show.",
+  stopped: "There are no losses to show.",
+  cancelled: "It was cancelled before the first step.",
+  failed: "It failed before the first step.",
+  lost: "There are no losses to show.",
+};
+
+export class TrainPanel {
+  /**
+   * @param {object} host
+   * @param {(wish: Wish) => Promise<{ taken: boolean, reason: string }>} host.ask
+   * @param {(sample: import("./run.js").Sample, thumbnail: boolean) => string} host.pictureUrl
+   * @param {(look: Look) => void} host.onLook told what the reader chose
+   */
+  constructor({ ask, pictureUrl, onLook }) {
+    /** @type {Run} */
+    this.run = NO_RUN;
+    this.offline = false;
+    /** @type {Look} */
+    this.look = DEFAULT_LOOK;
+    this.pointed = -1;
+    this.frame = 0;
+    /** @type {ResizeObserver | null} */
+    this.observer = null;
+
+    this.status = new StatusView();
+    this.empty = html("p", "empty");
+    this.readout = html("div", "readout");
+    this.chart = new ChartView((index) => this.readAt(index));
+    this.plot = html("div", "plot", {}, [this.chart.element, this.empty]);
+    this.controls = new Controls((look) => {
+      this.setLook(look);
+      onLook(look);
+    });
+    this.lightbox = new Lightbox(pictureUrl);
+    this.samples = new SamplesView(pictureUrl, (s) => this.lightbox.open(s, this.run.samples));
+    this.wishes = new WishBar(ask);
+    this.element = html("section", "panel", { "aria-label": "Training panel" }, [
+      this.status.element,
+      this.plot,
+      this.readout,
+      this.controls.element,
+      this.samples.element,
+      this.wishes.element,
+    ]);
+    this.element.addEventListener("keydown", keepKey);
+    this.draw();
+  }
+
+  /** Begins to follow the element's size. */
+  connect() {
+    if (this.observer) return;
+    this.observer = new ResizeObserver(() => this.schedule());
+    this.observer.observe(this.plot);
+    this.schedule();
+  }
+
+  /** Lets go of everything outside the element. */
+  disconnect() {
+    this.observer?.disconnect();
+    this.observer = null;
+    cancelAnimationFrame(this.frame);
+    this.frame = 0;
+    this.lightbox.close();
+    this.wishes.say("");
+  }
+
+  /**
+   * @param {Run} run
+   * @param {boolean} offline whether the connection to the server is down
+   */
+  show(run, offline) {
+    this.run = run;
+    this.offline = offline;
+    this.schedule();
+  }
+
+  /** @param {Look} look */
+  setLook(look) {
+    this.look = look;
+    this.schedule();
+  }
+
+  schedule() {
+    if (this.frame) return;
+    this.frame = requestAnimationFrame(() => {
+      this.frame = 0;
+      this.draw();
+    });
+  }
+
+  draw() {
+    const { run, offline } = this;
+    this.status.draw(run, offline);
+    this.wishes.draw(run, offline);
+    this.samples.draw(run.samples);
+    this.lightbox.update(run.samples);
+    this.controls.draw(this.look);
+
+    const { buckets } = run.series;
+    const drawn = buckets.length > 0;
+    this.empty.hidden = drawn;
+    setText(this.empty, EMPTY[run.status]);
+    this.chart.element.style.display = drawn ? "" : "none";
+    this.readout.hidden = !drawn;
+    this.controls.element.hidden = !drawn;
+    const size = { width: this.plot.clientWidth, height: this.plot.clientHeight };
+    // Without a size (scrolled away, collapsed) the observer calls again when there is one.
+    if (drawn && size.width > 0 && size.height > 0) this.chart.draw(buckets, this.look, size);
+    this.drawReadout();
+  }
+
+  /** @param {number} index of the bucket that the pointer is at, -1 for the last one */
+  readAt(index) {
+    this.pointed = index;
+    this.drawReadout();
+  }
+
+  drawReadout() {
+    const { buckets } = this.run.series;
+    const at = this.pointed >= 0 && this.pointed < buckets.length ? this.pointed : buckets.length - 1;
+    const bucket = buckets[at];
+    if (!bucket) return;
+    const losses = buckets.slice(0, at + 1).map((b) => b.loss);
+    const smoothed = smooth(losses, this.look.smoothing)[at];
+    const parts = [
+      html("span", "", {}, [`step ${bucket.step}`]),
+      html("span", "key-raw", {}, [`loss ${formatNumber(bucket.loss)}`]),
+      html("span", "key-smoothed", {}, [`smoothed ${formatNumber(smoothed)}`]),
+    ];
+    if (this.look.showRate && bucket.rate !== null) {
+      parts.push(html("span", "key-rate", {}, [`rate ${formatNumber(bucket.rate, 3)}`]));
+    }
+    this.readout.replaceChildren(...parts);
+  }
+}
+
+/**
+ * Keys pressed inside the panel are not the graph's: Delete on a button must not delete the node.
+ * Shortcuts with Ctrl, Alt or the command key go on to ComfyUI.
+ *
+ * @param {KeyboardEvent} event
+ */
+function keepKey(event) {
+  if (!event.ctrlKey && !event.metaKey && !event.altKey) event.stopPropagation();
+}

@@ -1,0 +1,200 @@
+// @ts-check
+/**
+ * What the panel knows of one run: pure functions from a run and a message to the next run.
+ * Every message is checked here, so that the drawing code meets only the types below.
+ *
+ * @typedef {import("./series.js").Series} Series
+ * @typedef {"idle" | "caching" | "training" | "done" | "stopped" | "cancelled" | "failed" | "lost"} Status
+ *
+ * @typedef {object} Sample a picture that ComfyUI's /view serves
+ * @property {number} step
+ * @property {number} index which preview prompt, from 0
+ * @property {string} filename
+ * @property {string} subfolder
+ * @property {string} type
+ *
+ * @typedef {object} Run
+ * @property {string} promptId
+ * @property {string} name
+ * @property {Status} status
+ * @property {number} step
+ * @property {number} steps
+ * @property {Series} series
+ * @property {Sample[]} samples by step, then prompt
+ * @property {number | null} stepSeconds
+ * @property {number | null} secondsLeft
+ * @property {string} message
+ * @property {string[]} warnings
+ */
+
+import { append, emptySeries, extend } from "./series.js";
+
+/** A run keeps at most this many pictures' names; beyond it, steps in the middle are thinned. */
+export const MAX_SAMPLES = 600;
+
+const STATUSES = new Set(["caching", "training", "done", "stopped", "cancelled", "failed"]);
+
+/** @type {Readonly<Run>} */
+export const NO_RUN = Object.freeze({
+  promptId: "",
+  name: "",
+  status: "idle",
+  step: 0,
+  steps: 0,
+  series: emptySeries(0),
+  samples: [],
+  stepSeconds: null,
+  secondsLeft: null,
+  message: "",
+  warnings: [],
+});
+
+/**
+ * @param {Run} run
+ * @returns {boolean} whether something is being computed for it right now
+ */
+export function isActive(run) {
+  return run.status === "caching" || run.status === "training";
+}
+
+/**
+ * The run of a snapshot. What the run before it knew beyond the snapshot's end stays if it is
+ * the same run: messages may have overtaken the snapshot.
+ *
+ * @param {unknown} payload
+ * @param {Run} [before]
+ * @returns {Run | null} null when the payload is no snapshot
+ */
+export function fromSnapshot(payload, before = NO_RUN) {
+  const message = record(payload);
+  if (!STATUSES.has(/** @type {string} */ (message.status))) return null;
+  const steps = natural(message.steps) ?? 0;
+  /** @type {Run} */
+  let run = {
+    ...NO_RUN,
+    ...progressFields(message, { ...NO_RUN, steps }),
+    promptId: text(message.prompt_id),
+    name: text(message.name),
+    steps,
+    series: append(emptySeries(steps), message.points),
+    warnings: Array.isArray(message.warnings) ? message.warnings.map(text).filter(Boolean) : [],
+  };
+  if (before.promptId === run.promptId && before.status !== "idle") {
+    run.series = extend(run.series, before.series);
+    for (const sample of before.samples) run = withSample(run, sample);
+  }
+  if (Array.isArray(message.samples)) {
+    for (const sample of message.samples) run = withSample(run, sample);
+  }
+  return run;
+}
+
+/**
+ * @param {Run} run
+ * @param {unknown} payload
+ * @returns {Run}
+ */
+export function withProgress(run, payload) {
+  const message = record(payload);
+  return {
+    ...run,
+    ...progressFields(message, run),
+    series: append(run.series, message.points),
+  };
+}
+
+/**
+ * @param {Run} run
+ * @param {unknown} payload
+ * @returns {Run} with the picture in its place; a picture of the same step and prompt is replaced
+ */
+export function withSample(run, payload) {
+  const sample = toSample(payload);
+  if (!sample) return run;
+  const others = run.samples.filter(
+    (other) => other.step !== sample.step || other.index !== sample.index,
+  );
+  const samples = [...others, sample].sort((a, b) => a.step - b.step || a.index - b.index);
+  return { ...run, samples: thinSamples(samples) };
+}
+
+/**
+ * Every second step is dropped until the pictures are few enough; the last step always stays.
+ *
+ * @param {Sample[]} samples by step
+ * @returns {Sample[]}
+ */
+function thinSamples(samples) {
+  let kept = samples;
+  while (kept.length > MAX_SAMPLES) {
+    const steps = [...new Set(kept.map((sample) => sample.step))];
+    if (steps.length < 2) return kept.slice(0, MAX_SAMPLES);
+    const stay = new Set(steps.filter((_, i) => (steps.length - 1 - i) % 2 === 0));
+    kept = kept.filter((sample) => stay.has(sample.step));
+  }
+  return kept;
+}
+
+/**
+ * @param {Record<string, unknown>} message
+ * @param {Run} run whose values stay where the message says nothing
+ */
+function progressFields(message, run) {
+  const status = /** @type {Status} */ (message.status);
+  const stepSeconds = positive(message.step_seconds);
+  return {
+    status: STATUSES.has(status) ? status : run.status,
+    step: natural(message.step) ?? run.step,
+    steps: natural(message.steps) ?? run.steps,
+    stepSeconds,
+    // Before the first step both are zero, which nobody should read as "done at once".
+    secondsLeft: stepSeconds === null ? null : positive(message.seconds_left, 0),
+    message: text(message.message),
+  };
+}
+
+/**
+ * @param {unknown} payload
+ * @returns {Sample | null}
+ */
+function toSample(payload) {
+  const message = record(payload);
+  const step = natural(message.step);
+  const filename = text(message.filename);
+  if (step === null || !filename) return null;
+  return {
+    step,
+    index: natural(message.index) ?? 0,
+    filename,
+    subfolder: text(message.subfolder),
+    type: text(message.type) || "output",
+  };
+}
+
+/**
+ * @param {unknown} value
+ * @returns {Record<string, unknown>}
+ */
+function record(value) {
+  return value !== null && typeof value === "object"
+    ? /** @type {Record<string, unknown>} */ (value)
+    : {};
+}
+
+/** @param {unknown} value */
+function natural(value) {
+  return typeof value === "number" && Number.isInteger(value) && value >= 0 ? value : null;
+}
+
+/**
+ * @param {unknown} value
+ * @param {number} [least] smallest sensible value
+ */
+function positive(value, least = 1e-9) {
+  return typeof value === "number" && Number.isFinite(value) && value >= least ? value : null;
+}
+
+/** @param {unknown} value */
+function text(value) {
+  return typeof value === "string" ? value : "";
+}

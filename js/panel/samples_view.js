@@ -1,0 +1,101 @@
+// @ts-check
+/** Sample pictures as a table of buttons: a row for each step, newest first, a column per prompt. */
+
+import { html, setText } from "./dom.js";
+
+/** @typedef {import("./run.js").Sample} Sample */
+
+/** So many steps are shown; the rest is reached in the large view. */
+const ROWS = 30;
+
+export class SamplesView {
+  /**
+   * @param {(sample: Sample, thumbnail: boolean) => string} pictureUrl
+   * @param {(sample: Sample) => void} onOpen
+   */
+  constructor(pictureUrl, onOpen) {
+    this.pictureUrl = pictureUrl;
+    this.onOpen = onOpen;
+    /** @type {Map<string, HTMLButtonElement>} */
+    this.buttons = new Map();
+    /** @type {readonly Sample[] | null} */
+    this.drawn = null;
+    this.heading = html("div", "label");
+    this.grid = html("div", "grid", { role: "list", "aria-label": "Sample pictures" });
+    // The attribute lets a focused list keep the mouse wheel in Nodes 2.0.
+    const attributes = { tabindex: "-1", "data-capture-wheel": "true" };
+    this.scroller = html("div", "scroller", attributes, [this.grid]);
+    this.element = html("div", "samples", {}, [this.heading, this.scroller]);
+    this.element.hidden = true;
+  }
+
+  /** @param {readonly Sample[]} samples by step, then prompt */
+  draw(samples) {
+    if (samples === this.drawn) return;
+    this.drawn = samples;
+    this.element.hidden = samples.length === 0;
+    const rows = newestSteps(samples, ROWS);
+    const columns = samples.reduce((most, sample) => Math.max(most, sample.index + 1), 1);
+    this.grid.style.setProperty("--adapter-trainer-columns", String(columns));
+    setText(this.heading, columns > 1 ? "Samples, a column per prompt" : "Samples");
+
+    const before = this.buttons;
+    this.buttons = new Map();
+    const parts = [];
+    for (const [step, row] of rows) {
+      const label = html("div", "row-label", {}, [`step ${step}`]);
+      const cells = row.map((sample) => this.cell(sample, before));
+      parts.push(html("div", "row", { role: "listitem" }, [label, ...cells]));
+    }
+    this.grid.replaceChildren(...parts);
+  }
+
+  /**
+   * @param {Sample} sample
+   * @param {Map<string, HTMLButtonElement>} before pictures already loaded, used again
+   */
+  cell(sample, before) {
+    const key = this.pictureUrl(sample, true);
+    const button = before.get(key) ?? this.makeButton(sample, key);
+    button.style.gridColumn = String(sample.index + 2);
+    this.buttons.set(key, button);
+    return button;
+  }
+
+  /**
+   * @param {Sample} sample
+   * @param {string} url
+   */
+  makeButton(sample, url) {
+    const name = describeSample(sample);
+    const image = html("img", "", { src: url, alt: name, loading: "lazy", draggable: "false" });
+    const button = html("button", "thumbnail", { type: "button", title: name }, [image]);
+    image.addEventListener("error", () => button.classList.add("adapter-trainer-missing"));
+    button.addEventListener("click", () => this.onOpen(sample));
+    return button;
+  }
+}
+
+/**
+ * @param {Sample} sample
+ * @returns {string}
+ */
+export function describeSample(sample) {
+  return `Step ${sample.step}, prompt ${sample.index + 1}`;
+}
+
+/**
+ * @param {readonly Sample[]} samples by step
+ * @param {number} most
+ * @returns {[number, Sample[]][]} the last steps and their pictures, newest first
+ */
+export function newestSteps(samples, most) {
+  /** @type {Map<number, Sample[]>} */
+  const steps = new Map();
+  for (const sample of samples) {
+    const row = steps.get(sample.step);
+    if (row) row.push(sample);
+    else steps.set(sample.step, [sample]);
+  }
+  return [...steps.entries()].reverse().slice(0, most);
+}

@@ -1,0 +1,48 @@
+// @ts-check
+/**
+ * The pack's HTTP routes. Only same-origin requests, all through ComfyUI's own `api`.
+ *
+ * @typedef {"save" | "preview" | "stop"} Wish
+ * @typedef {import("./run.js").Sample} Sample
+ *
+ * @typedef {object} Server
+ * @property {(nodeId: string) => Promise<unknown>} state the snapshot, or null when there is none;
+ *   rejects when the server cannot be asked
+ * @property {(nodeId: string, wish: Wish) => Promise<{ taken: boolean, reason: string }>} wish
+ * @property {(sample: Sample, thumbnail: boolean) => string} pictureUrl
+ */
+
+/**
+ * @param {{ fetchApi: (route: string, options?: RequestInit) => Promise<Response>,
+ *   apiURL: (route: string) => string }} api
+ * @returns {Server}
+ */
+export function serverFrom(api) {
+  return {
+    async state(nodeId) {
+      const query = new URLSearchParams({ node_id: nodeId });
+      const response = await api.fetchApi(`/adapter_trainer/state?${query}`, { cache: "no-store" });
+      if (response.status === 404) return null;
+      if (!response.ok) throw new Error(`the server answered ${response.status}`);
+      return response.json();
+    },
+    async wish(nodeId, wish) {
+      const response = await api.fetchApi("/adapter_trainer/wish", {
+        method: "POST",
+        headers: { "Content-Type": "application/json" },
+        body: JSON.stringify({ node_id: nodeId, wish }),
+      });
+      const answer = await response.json();
+      return {
+        taken: response.ok && answer?.taken === true,
+        reason: typeof answer?.reason === "string" ? answer.reason : "",
+      };
+    },
+    pictureUrl(sample, thumbnail) {
+      const { filename, subfolder, type } = sample;
+      const query = new URLSearchParams({ filename, subfolder, type });
+      if (thumbnail) query.set("preview", "webp;80");
+      return api.apiURL(`/view?${query}`);
+    },
+  };
+}

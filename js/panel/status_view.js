@@ -1,0 +1,77 @@
+// @ts-check
+/** The head of the panel: what is happening, how far it is, and what was warned of. */
+
+import { html, setText } from "./dom.js";
+import { formatDuration, formatNumber, formatStep, formatStepTime, UNKNOWN } from "./format.js";
+import { isActive } from "./run.js";
+
+/** @typedef {import("./run.js").Run} Run */
+
+/** @type {Record<Run["status"], string>} */
+export const STATUS_WORDS = {
+  idle: "Not started",
+  caching: "Encoding",
+  training: "Training",
+  done: "Done",
+  stopped: "Stopped, kept",
+  cancelled: "Cancelled",
+  failed: "Failed",
+  lost: "Interrupted",
+};
+
+const STATS = /** @type {const} */ (["Step", "Loss", "Per step", "Left"]);
+
+export class StatusView {
+  constructor() {
+    this.word = html("span", "word", { role: "status" });
+    this.message = html("span", "message");
+    this.bar = html("progress", "bar", { max: "1", "aria-label": "Training progress" });
+    this.values = STATS.map(() => html("dd", ""));
+    const stats = STATS.map((name, i) => html("div", "", {}, [html("dt", "", {}, [name]), this.values[i]]));
+    this.stats = html("dl", "stats", {}, stats);
+    this.warningCount = html("summary", "");
+    this.warningList = html("ul", "");
+    this.warnings = html("details", "warnings", {}, [this.warningCount, this.warningList]);
+    this.element = html("div", "status", {}, [
+      html("div", "headline", {}, [html("span", "light", { "aria-hidden": "true" }), this.word, this.message]),
+      this.bar,
+      this.stats,
+      this.warnings,
+    ]);
+  }
+
+  /**
+   * @param {Run} run
+   * @param {boolean} offline
+   */
+  draw(run, offline) {
+    this.element.dataset.status = offline ? "lost" : run.status;
+    setText(this.word, offline ? "No connection" : STATUS_WORDS[run.status]);
+    const message = offline ? "Waiting for the server." : run.message;
+    setText(this.message, message);
+    this.message.title = message;
+    const idle = run.status === "idle";
+    this.bar.hidden = idle;
+    this.stats.hidden = idle;
+    this.bar.value = run.steps > 0 ? Math.min(1, run.step / run.steps) : 0;
+    const active = isActive(run);
+    const texts = [
+      formatStep(run.step, run.steps),
+      formatNumber(run.series.buckets.at(-1)?.loss),
+      formatStepTime(run.stepSeconds),
+      active ? formatDuration(run.secondsLeft) : UNKNOWN,
+    ];
+    this.values.forEach((value, i) => setText(value, texts[i]));
+    this.drawWarnings(run.warnings);
+  }
+
+  /** @param {string[]} warnings */
+  drawWarnings(warnings) {
+    this.warnings.hidden = warnings.length === 0;
+    const count = warnings.length === 1 ? "1 warning" : `${warnings.length} warnings`;
+    setText(this.warningCount, count);
+    const shown = [...this.warningList.children].map((item) => item.textContent);
+    if (shown.join("\n") === warnings.join("\n")) return;
+    this.warningList.replaceChildren(...warnings.map((text) => html("li", "", {}, [text])));
+  }
+}

@@ -1,0 +1,132 @@
+// @ts-check
+/** The panel's look. Colours come from ComfyUI's theme; every class begins with the pack's name. */
+
+const ID = "adapter-trainer-style";
+
+const CSS = `
+.adapter-trainer-panel, .adapter-trainer-lightbox {
+  --at-text: var(--input-text, #ddd);
+  --at-quiet: color-mix(in srgb, var(--at-text) 72%, transparent);
+  --at-line: color-mix(in srgb, var(--at-text) 18%, transparent);
+  --at-surface: var(--component-node-widget-background, var(--comfy-input-bg, #222));
+  --at-loss: color-mix(in srgb, #2f81f7 82%, var(--at-text));
+  --at-rate: color-mix(in srgb, #d97706 82%, var(--at-text));
+  --at-good: color-mix(in srgb, #2ea043 82%, var(--at-text));
+  --at-bad: color-mix(in srgb, #e5534b 82%, var(--at-text));
+  font: 12px/1.4 system-ui, sans-serif;
+  color: var(--at-text);
+}
+.adapter-trainer-panel {
+  box-sizing: border-box;
+  display: flex;
+  flex-direction: column;
+  gap: 6px;
+  width: 100%;
+  min-height: 450px;
+  min-width: 0;
+  overflow: hidden;
+  contain: size layout;
+  padding: 8px;
+  border: 1px solid var(--at-line);
+  border-radius: 8px;
+  background: var(--at-surface);
+}
+.adapter-trainer-panel *, .adapter-trainer-lightbox * { box-sizing: border-box; }
+.adapter-trainer-panel [hidden] { display: none !important; }
+.adapter-trainer-status { flex: none; display: grid; gap: 6px; }
+.adapter-trainer-headline { display: flex; align-items: baseline; gap: 6px; min-width: 0; }
+.adapter-trainer-light { width: 8px; height: 8px; border-radius: 50%; background: var(--at-quiet); flex: none; }
+[data-status="training"] .adapter-trainer-light, [data-status="caching"] .adapter-trainer-light { background: var(--at-loss); }
+[data-status="done"] .adapter-trainer-light, [data-status="stopped"] .adapter-trainer-light { background: var(--at-good); }
+[data-status="failed"] .adapter-trainer-light, [data-status="lost"] .adapter-trainer-light { background: var(--at-bad); }
+.adapter-trainer-word { font-weight: 600; flex: none; }
+.adapter-trainer-message { color: var(--at-quiet); min-width: 0; overflow-wrap: anywhere; max-height: 4.2em; overflow-y: auto; }
+.adapter-trainer-bar {
+  appearance: none; width: 100%; height: 4px; border: 0; border-radius: 2px; overflow: hidden; background: var(--at-line);
+}
+.adapter-trainer-bar::-webkit-progress-bar { background: var(--at-line); }
+.adapter-trainer-bar::-webkit-progress-value { background: var(--at-loss); }
+.adapter-trainer-bar::-moz-progress-bar { background: var(--at-loss); }
+.adapter-trainer-stats { display: grid; grid-template-columns: repeat(4, minmax(0, auto)); justify-content: space-between; gap: 2px 10px; margin: 0; }
+.adapter-trainer-stats dt { color: var(--at-quiet); font-size: 11px; }
+.adapter-trainer-stats dd { margin: 0; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.adapter-trainer-warnings { color: var(--at-rate); max-height: 6em; overflow-y: auto; }
+.adapter-trainer-warnings summary { cursor: pointer; }
+.adapter-trainer-warnings ul { margin: 2px 0 0; padding-left: 18px; overflow-wrap: anywhere; }
+.adapter-trainer-plot { position: relative; flex: 1 1 0; min-height: 90px; }
+.adapter-trainer-chart { position: absolute; inset: 0; width: 100%; height: 100%; cursor: crosshair; }
+.adapter-trainer-empty {
+  position: absolute; inset: 0; display: flex; align-items: center; justify-content: center; margin: 0; padding: 0 12%;
+  text-align: center; color: var(--at-quiet); border: 1px dashed var(--at-line); border-radius: 6px;
+}
+.adapter-trainer-axes line { stroke: var(--at-line); stroke-width: 1; shape-rendering: crispEdges; }
+.adapter-trainer-tick { font-size: 11px; fill: var(--at-quiet); font-variant-numeric: tabular-nums; }
+.adapter-trainer-raw, .adapter-trainer-smoothed, .adapter-trainer-rate { fill: none; stroke-linejoin: round; }
+.adapter-trainer-raw { stroke: var(--at-loss); stroke-width: 1; opacity: 0.5; }
+.adapter-trainer-smoothed { stroke: var(--at-loss); stroke-width: 2; }
+.adapter-trainer-rate { stroke: var(--at-rate); stroke-width: 1.5; stroke-dasharray: 5 3; }
+.adapter-trainer-cursor { stroke: var(--at-quiet); stroke-width: 1; }
+.adapter-trainer-dot { fill: var(--at-loss); stroke: var(--at-surface); stroke-width: 1; }
+.adapter-trainer-cursor, .adapter-trainer-dot { pointer-events: none; }
+.adapter-trainer-readout {
+  flex: none; display: flex; flex-wrap: wrap; gap: 0 12px; font-size: 11px; color: var(--at-quiet); font-variant-numeric: tabular-nums;
+}
+.adapter-trainer-key-raw::before, .adapter-trainer-key-smoothed::before, .adapter-trainer-key-rate::before {
+  content: ""; display: inline-block; width: 12px; margin-right: 4px; vertical-align: middle; border-top: 2px solid var(--at-loss);
+}
+.adapter-trainer-key-raw::before { opacity: 0.4; }
+.adapter-trainer-key-rate::before { border-top: 2px dashed var(--at-rate); }
+.adapter-trainer-controls { flex: none; display: flex; flex-wrap: wrap; align-items: center; gap: 4px 16px; }
+.adapter-trainer-controls label { display: inline-flex; align-items: center; gap: 6px; }
+.adapter-trainer-controls input { margin: 0; accent-color: var(--at-loss); }
+.adapter-trainer-slider { width: 110px; }
+.adapter-trainer-controls output { min-width: 2.4em; font-variant-numeric: tabular-nums; color: var(--at-quiet); }
+.adapter-trainer-samples { flex: 1 1 0; min-height: 98px; display: flex; flex-direction: column; gap: 4px; }
+.adapter-trainer-label { color: var(--at-quiet); font-size: 11px; flex: none; }
+.adapter-trainer-scroller { overflow: auto; min-height: 0; overscroll-behavior: contain; }
+.adapter-trainer-grid { display: grid; gap: 4px; min-width: min-content; }
+.adapter-trainer-row {
+  display: grid; grid-template-columns: 62px repeat(var(--adapter-trainer-columns, 1), 72px); gap: 4px; align-items: center;
+}
+.adapter-trainer-row-label { color: var(--at-quiet); font-size: 11px; font-variant-numeric: tabular-nums; grid-column: 1; overflow-wrap: anywhere; }
+.adapter-trainer-thumbnail {
+  width: 72px; height: 72px; padding: 0; overflow: hidden; cursor: zoom-in; border: 1px solid var(--at-line); border-radius: 4px; background: var(--at-line);
+}
+.adapter-trainer-thumbnail img { display: block; width: 100%; height: 100%; object-fit: contain; color: var(--at-quiet); font-size: 11px; }
+.adapter-trainer-missing img { visibility: hidden; }
+.adapter-trainer-wishes { flex: none; margin-top: auto; }
+.adapter-trainer-buttons { display: flex; flex-wrap: wrap; gap: 6px; }
+.adapter-trainer-wish {
+  flex: 1 1 auto; min-height: 28px; padding: 3px 10px; font: inherit; color: inherit; cursor: pointer; white-space: nowrap;
+  border: 1px solid color-mix(in srgb, var(--at-text) 35%, transparent); border-radius: 6px;
+  background: color-mix(in srgb, var(--at-text) 8%, transparent);
+}
+.adapter-trainer-wish:hover:enabled { background: color-mix(in srgb, var(--at-text) 18%, transparent); }
+.adapter-trainer-wish:disabled { cursor: default; opacity: 0.5; }
+.adapter-trainer-feedback { color: var(--at-quiet); overflow-wrap: anywhere; }
+.adapter-trainer-feedback:not(:empty) { margin-top: 4px; }
+.adapter-trainer-panel :focus-visible, .adapter-trainer-lightbox :focus-visible { outline: 2px solid var(--at-loss); outline-offset: 1px; }
+.adapter-trainer-lightbox {
+  max-width: 94vw; max-height: 94vh; margin: auto; padding: 16px; overflow: hidden;
+  border: 1px solid var(--at-line); border-radius: 10px; background: var(--comfy-menu-bg, #222);
+}
+.adapter-trainer-lightbox::backdrop { background: rgb(0 0 0 / 65%); }
+.adapter-trainer-stage { display: flex; align-items: center; justify-content: center; gap: 12px; }
+.adapter-trainer-large { min-width: min(512px, 70vw); max-width: calc(94vw - 140px); max-height: calc(94vh - 90px); object-fit: contain; }
+.adapter-trainer-caption { margin-top: 8px; text-align: center; font-size: 13px; }
+.adapter-trainer-previous, .adapter-trainer-next, .adapter-trainer-close {
+  flex: none; width: 36px; height: 36px; padding: 0; font: inherit; font-size: 18px; line-height: 1; color: inherit; cursor: pointer;
+  border: 1px solid var(--at-line); border-radius: 50%; background: var(--at-surface);
+}
+.adapter-trainer-previous:disabled, .adapter-trainer-next:disabled { opacity: 0.35; cursor: default; }
+.adapter-trainer-close { position: absolute; top: 8px; right: 8px; font-size: 14px; }
+`;
+
+/** Adds the style once. @param {Document} target */
+export function addStyle(target) {
+  if (target.getElementById(ID)) return;
+  const style = target.createElement("style");
+  style.id = ID;
+  style.textContent = CSS;
+  target.head.append(style);
+}

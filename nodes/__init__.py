@@ -1,0 +1,45 @@
+"""ComfyUI nodes around the headless library in `trainer_core`."""
+
+from __future__ import annotations
+
+from comfy_api.latest import ComfyExtension, io
+
+from . import comfy_host
+from .adapter import AdapterSettings
+from .base import LoadBase
+from .cache import CacheEmbeddings
+from .dataset import DatasetFolder, DatasetImages
+from .panel import add_routes
+from .previews import PreviewAdapter, PreviewPrompts
+from .runs import LoadRun, SaveRunFile
+from .save import ConvertAdapter, SaveAdapter
+from .settings import TrainingSettings
+from .train import TrainAdapter
+
+NODES: tuple[type[io.ComfyNode], ...] = (
+    DatasetFolder,
+    DatasetImages,
+    LoadBase,
+    PreviewPrompts,
+    CacheEmbeddings,
+    AdapterSettings,
+    TrainingSettings,
+    TrainAdapter,
+    PreviewAdapter,
+    SaveAdapter,
+    ConvertAdapter,
+    SaveRunFile,
+    LoadRun,
+)
+
+
+class AdapterTrainerExtension(ComfyExtension):
+    """The pack as ComfyUI sees it."""
+
+    async def on_load(self) -> None:
+        """Add the panel's routes to the server."""
+        add_routes(comfy_host.routes())
+
+    async def get_node_list(self) -> list[type[io.ComfyNode]]:
+        """All nodes, in the order of the data's way."""
+        return list(NODES)

@@ -1,0 +1,286 @@
+"""All that the pack asks of ComfyUI: folders, device, memory, progress, interrupts, messages.
+
+The only file that imports ComfyUI's own modules (the schema classes of its node API apart).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import comfy.model_management as management
+import comfy.utils
+import folder_paths
+from comfy_execution.graph_utils import ExecutionBlocker
+from comfy_execution.utils import get_executing_context
+from server import PromptServer
+
+from ..trainer_core.errors import RunError
+from ..trainer_core.requirements import require_libraries as require
+from .folders import folders_below, resolve_below
+
+if TYPE_CHECKING:
+    import torch
+    from PIL.Image import Image
+
+logger = logging.getLogger(__name__)
+
+EMBEDDED = "embedded"
+_ASSETS = Path(__file__).parent.parent / "trainer_core" / "assets"
+_DEMO_SETS = ("demo-generate", "demo-edit")
+_BASE_FOLDERS = ("diffusion_models", "checkpoints", "diffusers")
+Interrupted = management.InterruptProcessingException
+
+
+def output_folder() -> Path:
+    """Where runs are kept: ``<output>/adapter_trainer``."""
+    return Path(folder_paths.get_output_directory()) / "adapter_trainer"
+
+
+def data_roots() -> dict[str, list[Path]]:
+    """The folders that datasets may lie in, by the name that a graph uses."""
+    return {
+        "demo": [_ASSETS],
+        "datasets": [Path(path) for path in folder_paths.get_folder_paths("datasets")],
+        "input": [Path(folder_paths.get_input_directory())],
+        "output": [Path(folder_paths.get_output_directory())],
+    }
+
+
+def dataset_names() -> list[str]:
+    """Dataset folders for a combo box; the bundled ones come first."""
+    roots = data_roots()
+    del roots["demo"]
+    return [f"demo/{name}" for name in _DEMO_SETS] + folders_below(roots)
+
+
+def dataset_path(name: str) -> Path:
+    """The folder behind a name of `dataset_names`.
+
+    Raises:
+        InputError: When it is not one of the allowed folders.
+    """
+    return resolve_below(name, data_roots(), "folder")
+
+
+def base_names() -> list[str]:
+    """Base models for a combo box; the embedded one comes first."""
+    names = [EMBEDDED]
+    for kind in _BASE_FOLDERS:
+        names += [f"{kind}/{name}".replace("\\", "/") for name in _files(kind)]
+    return names
+
+
+def base_path(name: str) -> str:
+    """What the run file says for a name of `base_names`.
+
+    Raises:
+        InputError: When there is no such file or folder.
+    """
+    if name == EMBEDDED:
+        return EMBEDDED
+    roots = {
+        kind: [Path(path) for path in folder_paths.get_folder_paths(kind)] for kind in _BASE_FOLDERS
+    }
+    return str(resolve_below(name, roots, "source"))
+
+
+def lora_names() -> list[str]:
+    """Adapter files for a combo box."""
+    return [name.replace("\\", "/") for name in folder_paths.get_filename_list("loras")]
+
+
+def lora_path(name: str) -> Path:
+    """The adapter file behind a name of `lora_names`.
+
+    Raises:
+        InputError: When there is no such file.
+    """
+    roots = {"loras": [Path(path) for path in folder_paths.get_folder_paths("loras")]}
+    return resolve_below(f"loras/{name}", roots, "file")
+
+
+def loras_folder() -> Path:
+    """The folder that Load LoRA lists and new adapters go to."""
+    return Path(folder_paths.get_folder_paths("loras")[0])
+
+
+def run_names() -> list[str]:
+    """Runs on disk for a combo box, the newest first."""
+    records = [path for path in output_folder().glob("*/v*/run.json") if path.is_file()]
+    records.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    return [f"{path.parent.parent.name}/{path.parent.name}" for path in records]
+
+
+def run_path(name: str) -> Path:
+    """The version folder behind a name of `run_names`.
+
+    Raises:
+        InputError: When there is no such run.
+    """
+    return resolve_below(f"runs/{name}/run.json", {"runs": [output_folder()]}, "run").parent
+
+
+def folder_stamp(folder: Path) -> str:
+    """A hash of names, sizes and times of all files below a folder."""
+    lines: list[str] = []
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            facts = path.stat()
+            lines.append(f"{path.relative_to(folder)} {facts.st_size} {facts.st_mtime_ns}")
+    return hashlib.sha256("\n".join([str(folder), *lines]).encode()).hexdigest()
+
+
+def file_stamp(path: str) -> str:
+    """Changes with the file or folder of a base."""
+    facts = Path(path).stat()
+    return f"{path} {facts.st_size} {facts.st_mtime_ns}"
+
+
+def blocked() -> ExecutionBlocker:
+    """An output that has nothing: the nodes behind it do not run, and nothing is an error."""
+    return ExecutionBlocker(None)
+
+
+def require_libraries() -> None:
+    """Refuse to work without the libraries that training needs, and say how to install them.
+
+    Raises:
+        InputError: Naming what is absent or too old.
+    """
+    require()
+
+
+def _files(kind: str) -> list[str]:
+    if kind != "diffusers":
+        names = folder_paths.get_filename_list(kind)
+        return [name for name in names if name.lower().endswith((".safetensors", ".sft"))]
+    found: set[str] = set()
+    for root in folder_paths.get_folder_paths(kind):
+        indices = Path(root).glob("*/model_index.json") if Path(root).is_dir() else ()
+        found.update(index.parent.name for index in indices)
+    return sorted(found)
+
+
+def device() -> torch.device:
+    """The device that ComfyUI computes on."""
+    return management.get_torch_device()
+
+
+@contextlib.contextmanager
+def cleared_device() -> Iterator[torch.device]:
+    """Take the device for a while: other models are unloaded before, memory is given back after.
+
+    Yields:
+        The device.
+    """
+    management.unload_all_models()
+    management.cleanup_models()
+    management.soft_empty_cache()
+    try:
+        yield device()
+    finally:
+        management.soft_empty_cache()
+
+
+def free_memory() -> int:
+    """Free bytes of ComfyUI's device."""
+    return int(management.get_free_memory(device()))
+
+
+def keeps_models_loaded() -> bool:
+    """Whether ComfyUI was told to keep models on the device (``--highvram``, ``--gpu-only``)."""
+    return management.vram_state == management.VRAMState.HIGH_VRAM
+
+
+def loaded_bytes() -> int:
+    """Bytes of models that ComfyUI still keeps on its device."""
+    return sum(int(loaded.model_loaded_memory()) for loaded in management.current_loaded_models)
+
+
+def out_of_memory(error: BaseException) -> RunError | None:
+    """Explain an error of the device's memory, or None for any other error."""
+    if not isinstance(error, Exception) or not management.is_oom(error):
+        return None
+    text = str(error).strip().splitlines()
+    return RunError(
+        f"the device's memory is full ({text[0] if text else type(error).__name__})",
+        f"room for the base, the adapter and a step; {free_memory() / 2**30:.1f} GiB are free now",
+        "Lower the resolution, the batch size or the rank, choose an fp8 or smaller base, switch "
+        "gradient checkpointing on, or close other programs. The last checkpoint is on disk.",
+    )
+
+
+class ProgressBar:
+    """ComfyUI's progress bar of one node.
+
+    Args:
+        node_id: The node.
+        total: Steps of the whole.
+    """
+
+    def __init__(self, node_id: str, total: int) -> None:
+        self._bar = comfy.utils.ProgressBar(total, node_id=node_id)
+        self._total = total
+
+    def show(self, done: int, picture: Image | None = None) -> bool:
+        """Show how far the work is.
+
+        Args:
+            done: Steps made.
+            picture: Shown on the node.
+
+        Returns:
+            Whether the user has cancelled; ComfyUI asks at each update, and forgets the answer.
+        """
+        preview = None if picture is None else ("JPEG", picture, 512)
+        try:
+            self._bar.update_absolute(done, self._total, preview)
+        except Interrupted:
+            return True
+        return False
+
+
+def interrupted() -> bool:
+    """Whether the user has cancelled the prompt; asking does not forget it."""
+    return management.processing_interrupted()
+
+
+def raise_interrupted() -> None:
+    """End the prompt as ComfyUI's own nodes do it after a cancel."""
+    management.interrupt_current_processing(False)
+    raise Interrupted
+
+
+def show_text(node_id: str, text: str) -> None:
+    """Write a line under a node."""
+    PromptServer.instance.send_progress_text(text, node_id)
+
+
+def send(event: str, payload: dict[str, Any]) -> None:
+    """Send an event to the browser that started the prompt; without one nobody hears it."""
+    client = PromptServer.instance.client_id
+    if client is not None:
+        PromptServer.instance.send_sync(event, payload, client)
+
+
+def current_prompt() -> str:
+    """The id of the prompt that runs."""
+    context = get_executing_context()
+    return "" if context is None else str(context.prompt_id)
+
+
+def output_place(path: Path) -> dict[str, str]:
+    """How the browser asks ComfyUI for a picture below the output folder."""
+    relative = path.relative_to(folder_paths.get_output_directory())
+    folder = "" if relative.parent == Path() else relative.parent.as_posix()
+    return {"filename": relative.name, "subfolder": folder, "type": "output"}
+
+
+def routes() -> Any:
+    """The server's route table, to which a pack adds its own."""
+    return PromptServer.instance.routes

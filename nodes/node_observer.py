@@ -1,0 +1,160 @@
+"""Shows a run on its node and carries the user's cancel and the panel's buttons to it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ..trainer_core.training.observer import (
+    CacheProgress,
+    CheckpointSaved,
+    Event,
+    PreviewDone,
+    RunFinished,
+    RunStarted,
+    StepDone,
+    Warned,
+    Wishes,
+)
+from . import comfy_host
+from .panel import EVENTS_PER_SECOND, PANEL, RunState, Throttle
+
+_SMOOTH = 0.9
+
+
+class NodeObserver:
+    """Observer of one node's work.
+
+    Args:
+        node_id: The node.
+        name: The run's name.
+        steps: Steps of the run; 0 for a node that only encodes.
+    """
+
+    def __init__(self, node_id: str, name: str, steps: int) -> None:
+        self.state = RunState(node_id, comfy_host.current_prompt(), name, steps)
+        self._trains = steps > 0
+        self._bar: comfy_host.ProgressBar | None = None
+        self._throttle = Throttle(EVENTS_PER_SECOND)
+        self._unsent: list[tuple[int, float, float]] = []
+        self._cancel = False
+        if self._trains:
+            PANEL.open(self.state)
+            self._send_state()
+
+    def notify(self, event: Event) -> None:
+        """Show an event."""
+        if isinstance(event, StepDone):
+            self._step(event)
+        elif isinstance(event, CacheProgress):
+            self._encoded(event)
+        elif isinstance(event, RunStarted):
+            self._bar = comfy_host.ProgressBar(self.state.node_id, event.summary.steps)
+            self._set(
+                "training",
+                f"{event.summary.layers} layers, {event.summary.parameters:,} "
+                f"parameters on {event.summary.device} in {event.summary.precision}",
+            )
+        elif isinstance(event, PreviewDone):
+            self._preview(event)
+        elif isinstance(event, CheckpointSaved):
+            self._set(self.state.status, f"checkpoint of step {event.step} saved")
+        elif isinstance(event, Warned):
+            self.warn(event.message)
+        elif isinstance(event, RunFinished):
+            result = event.result
+            early = result.status == "done" and result.step < self.state.steps
+            self._set("stopped" if early else result.status, f"step {result.step}")
+
+    def warn(self, message: str) -> None:
+        """Show something that the user should know."""
+        comfy_host.logger.warning("%s: %s", self.state.name, message)
+        PANEL.change(lambda: self.state.warnings.append(message))
+        if self._trains:
+            self._send_state()
+
+    def failed(self, message: str) -> None:
+        """Show that the run has failed."""
+        if self._trains:
+            self._set("failed", message)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the user has cancelled the prompt since the work began."""
+        return self._cancel or comfy_host.interrupted()
+
+    def wishes(self) -> Wishes:
+        """What the user asked for since the last step."""
+        asked = PANEL.take_wishes(self.state.node_id) if self._trains else Wishes()
+        return asked._replace(cancel=True) if self.cancelled else asked
+
+    def _step(self, event: StepDone) -> None:
+        result, state = event.result, self.state
+        seconds = state.step_seconds
+        smooth = _SMOOTH * seconds + (1 - _SMOOTH) * result.step_seconds
+        point = (result.step, result.loss, result.learning_rate)
+
+        def change() -> None:
+            state.step, state.steps = result.step, event.steps
+            state.step_seconds = smooth if seconds else result.step_seconds
+            state.add_point(*point)
+
+        PANEL.change(change)
+        self._unsent.append(point)
+        if self._bar is not None and self._bar.show(result.step):
+            self._cancel = True
+        if not self._throttle.passes() and result.step < event.steps:
+            return
+        left = _duration((event.steps - result.step) * state.step_seconds)
+        comfy_host.show_text(
+            state.node_id,
+            f"step {result.step}/{event.steps}, loss {result.loss:.4f}, "
+            f"{state.step_seconds:.2f} s/step, {left} left",
+        )
+        self._send("progress", state.progress(self._unsent))
+        self._unsent = []
+
+    def _encoded(self, event: CacheProgress) -> None:
+        if self._bar is None:
+            self._bar = comfy_host.ProgressBar(self.state.node_id, event.total)
+        if self._bar.show(event.done) or comfy_host.interrupted():
+            # What is encoded is on disk already: the next run goes on there.
+            comfy_host.raise_interrupted()
+        if self._throttle.passes() or event.done == event.total:
+            text = f"encoded {event.done}/{event.total} pictures and captions"
+            comfy_host.show_text(self.state.node_id, text)
+            PANEL.change(lambda: setattr(self.state, "message", text))
+            self._send("progress", self.state.progress([]))
+
+    def _preview(self, event: PreviewDone) -> None:
+        from PIL import Image
+
+        place = comfy_host.output_place(event.path)
+        sample = {"step": event.step, "index": event.prompt_index, **place}
+        PANEL.change(lambda: self.state.samples.append(sample))
+        self._send("sample", sample)
+        with Image.open(event.path) as picture:
+            picture.load()
+        if self._bar is not None and self._bar.show(self.state.step, picture):
+            self._cancel = True
+
+    def _set(self, status: str, message: str) -> None:
+        def change() -> None:
+            self.state.status, self.state.message = status, message
+
+        PANEL.change(change)
+        if self._trains:
+            self._send_state()
+        comfy_host.show_text(self.state.node_id, message)
+
+    def _send_state(self) -> None:
+        self._unsent = []
+        comfy_host.send("adapter_trainer.state", self.state.snapshot())
+
+    def _send(self, event: str, values: dict[str, Any]) -> None:
+        if self._trains:
+            comfy_host.send(f"adapter_trainer.{event}", {**self.state.address(), **values})
+
+
+def _duration(seconds: float) -> str:
+    return time.strftime("%H:%M:%S" if seconds >= 3600 else "%M:%S", time.gmtime(seconds))

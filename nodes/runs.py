@@ -1,0 +1,132 @@
+"""Nodes for runs on disk: hand one on to the command line, or load one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from comfy_api.latest import io
+
+from . import comfy_host, sockets
+from .graph_run import adapter_tensors, latest_pictures, picture_batch
+from .run_files import load_run, save_run_file
+from .run_values import training_config
+from .setting_inputs import SettingInput, section_values
+
+_SETTINGS = (
+    SettingInput("output.name"),
+    SettingInput("training.steps"),
+    SettingInput("training.optimizer.learning_rate", step=1e-5),
+    SettingInput("seed"),
+)
+
+
+class SaveRunFile(io.ComfyNode):
+    """Writes what would be trained as a run file."""
+
+    SETTINGS = _SETTINGS
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        """The node's inputs and outputs."""
+        return io.Schema(
+            node_id="AdapterTrainerSaveRunFile",
+            display_name="Save Run File",
+            category="Adapter Trainer",
+            description="Writes the same training as a run file for the command line or a bigger "
+            "machine. It names the finished cache, so no text encoder is needed there.",
+            search_aliases=["export training", "yaml", "command line", "train elsewhere"],
+            is_output_node=True,
+            inputs=[
+                sockets.Base.Input("base", tooltip="The base that is trained on."),
+                sockets.Cache.Input("cache", tooltip="The encoded dataset."),
+                sockets.Adapter.Input("adapter", tooltip="What is trained."),
+                sockets.Settings.Input(
+                    "settings", optional=True, tooltip="Without it, the defaults."
+                ),
+                *(each.input() for each in _SETTINGS),
+                io.Boolean.Input(
+                    "copy_cache",
+                    default=False,
+                    tooltip="Copy the encoded samples beside the run file, so that its folder can "
+                    "be moved to another machine.",
+                ),
+            ],
+            outputs=[io.String.Output(display_name="path")],
+        )
+
+    @classmethod
+    def execute(
+        cls,
+        base: sockets.BaseChoice,
+        cache: sockets.EncodedCache,
+        adapter: sockets.AdapterChoice,
+        copy_cache: bool,
+        settings: sockets.SettingsChoice | None = None,
+        **given: Any,
+    ) -> io.NodeOutput:
+        """Write the run file."""
+        comfy_host.require_libraries()
+        own = section_values(_SETTINGS, given)
+        output = str(comfy_host.output_folder())
+        config = training_config(cache, adapter, settings, own, output, draws=True)
+        return io.NodeOutput(str(save_run_file(config, copy_cache=copy_cache)))
+
+
+class LoadRun(io.ComfyNode):
+    """A run on disk."""
+
+    SETTINGS = ()
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        """The node's inputs and outputs."""
+        return io.Schema(
+            node_id="AdapterTrainerLoadRun",
+            display_name="Load Run",
+            category="Adapter Trainer",
+            description="A finished or interrupted run: its adapter, losses and last previews.",
+            search_aliases=["load training", "resume", "checkpoint", "trained lora"],
+            inputs=[
+                io.Combo.Input(
+                    "run",
+                    options=comfy_host.run_names(),
+                    tooltip="A run of the output folder; the newest come first.",
+                ),
+                io.Int.Input(
+                    "checkpoint",
+                    default=0,
+                    min=0,
+                    max=10_000_000,
+                    tooltip="Step of a checkpoint; 0: the end of the run.",
+                ),
+            ],
+            outputs=[
+                sockets.LoraModel.Output(display_name="lora"),
+                sockets.LossMap.Output(display_name="loss"),
+                io.Image.Output(display_name="previews"),
+                sockets.Run.Output(display_name="run"),
+            ],
+        )
+
+    @classmethod
+    def validate_inputs(cls, run: str) -> bool:
+        """Leave the check to `execute`, which says what to do."""
+        return True
+
+    @classmethod
+    def fingerprint_inputs(cls, run: str, **given: Any) -> str:
+        """Changes when the run goes on."""
+        return comfy_host.file_stamp(str(comfy_host.run_path(run) / "run.json"))
+
+    @classmethod
+    def execute(cls, run: str, checkpoint: int) -> io.NodeOutput:
+        """Read the run."""
+        comfy_host.require_libraries()
+        handle, losses = load_run(comfy_host.run_path(run), checkpoint)
+        pictures = picture_batch(latest_pictures(handle.folder))
+        return io.NodeOutput(
+            adapter_tensors(handle.adapter),
+            {"loss": losses},
+            comfy_host.blocked() if pictures is None else pictures,
+            handle,
+        )

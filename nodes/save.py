@@ -1,0 +1,162 @@
+"""Nodes that write adapter files for ComfyUI and other programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from comfy_api.latest import io
+
+from ..trainer_core.config.describe import choices_of, find_setting
+from ..trainer_core.errors import InputError
+from . import comfy_host, sockets
+from .adapter_files import convert_adapter, save_adapter
+from .graph_run import adapter_tensors
+
+_LAYOUTS = ("comfyui", "diffusers")
+_LAYOUT_HELP = "comfyui: for ComfyUI's own loaders. diffusers: for Diffusers and other programs."
+_NONE = "none"
+
+
+def _families() -> list[str]:
+    field = find_setting("family")
+    return ["auto", *(choices_of(field) if field else [])]
+
+
+class SaveAdapter(io.ComfyNode):
+    """Writes a trained adapter into the loras folder."""
+
+    SETTINGS = ()
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        """The node's inputs and outputs."""
+        return io.Schema(
+            node_id="AdapterTrainerSave",
+            display_name="Save Adapter",
+            category="Adapter Trainer",
+            description="Writes the adapter into ComfyUI's loras folder, where Load LoRA lists it "
+            "after a refresh (key R).",
+            search_aliases=["save lora", "export lora", "export adapter"],
+            is_output_node=True,
+            inputs=[
+                sockets.Run.Input(
+                    "run", optional=True, tooltip="A run; its facts go into the file's header."
+                ),
+                sockets.LoraModel.Input(
+                    "lora",
+                    optional=True,
+                    tooltip="An adapter without a run, such as a converted one.",
+                ),
+                io.String.Input(
+                    "name", default="my_adapter", tooltip="Name of the file; folders with /."
+                ),
+                io.Combo.Input(
+                    "layout", options=list(_LAYOUTS), default="comfyui", tooltip=_LAYOUT_HELP
+                ),
+                io.Boolean.Input(
+                    "overwrite",
+                    default=False,
+                    tooltip="Replace a file of this name; off: a number is added.",
+                ),
+            ],
+            outputs=[io.String.Output(display_name="path")],
+        )
+
+    @classmethod
+    def execute(
+        cls,
+        name: str,
+        layout: str,
+        overwrite: bool,
+        run: sockets.RunHandle | None = None,
+        lora: Any = None,
+    ) -> io.NodeOutput:
+        """Write the file."""
+        if (run is None) == (lora is None):
+            raise InputError(
+                "both a run and a lora" if run else "neither a run nor a lora",
+                "one of the two",
+                "Connect the output run of Train Adapter, or a LORA_MODEL.",
+            )
+        path = save_adapter(run.adapter if run else lora, name, layout, overwrite=overwrite)
+        return io.NodeOutput(str(path))
+
+
+class ConvertAdapter(io.ComfyNode):
+    """Rewrites an adapter file in another layout."""
+
+    SETTINGS = ()
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        """The node's inputs and outputs."""
+        return io.Schema(
+            node_id="AdapterTrainerConvert",
+            display_name="Convert Adapter",
+            category="Adapter Trainer",
+            description="Reads an adapter and writes it in another layout, into the loras folder.",
+            search_aliases=["convert lora", "lora format", "kohya", "diffusers lora"],
+            is_output_node=True,
+            inputs=[
+                io.Combo.Input(
+                    "file",
+                    options=[_NONE, *comfy_host.lora_names()],
+                    default=_NONE,
+                    tooltip="A file of the loras folder; none: the lora input.",
+                ),
+                sockets.LoraModel.Input("lora", optional=True, tooltip="An adapter of the graph."),
+                io.Combo.Input(
+                    "layout", options=list(_LAYOUTS), default="comfyui", tooltip=_LAYOUT_HELP
+                ),
+                io.Combo.Input(
+                    "family",
+                    options=_families(),
+                    default="auto",
+                    tooltip="Architecture of the adapter's base. auto: read from the file.",
+                ),
+                io.String.Input(
+                    "name", default="converted", tooltip="Name of the new file; folders with /."
+                ),
+                io.Boolean.Input(
+                    "overwrite",
+                    default=False,
+                    tooltip="Replace a file of this name; off: a number is added.",
+                ),
+            ],
+            outputs=[
+                sockets.LoraModel.Output(display_name="lora"),
+                io.String.Output(display_name="path"),
+            ],
+        )
+
+    @classmethod
+    def validate_inputs(cls, file: str) -> bool:
+        """Leave the check to `execute`, which says what to do."""
+        return True
+
+    @classmethod
+    def fingerprint_inputs(cls, file: str, **given: Any) -> str:
+        """Changes with the file."""
+        return _NONE if file == _NONE else comfy_host.file_stamp(str(comfy_host.lora_path(file)))
+
+    @classmethod
+    def execute(
+        cls,
+        file: str,
+        layout: str,
+        family: str,
+        name: str,
+        overwrite: bool,
+        lora: Any = None,
+    ) -> io.NodeOutput:
+        """Read, convert, write."""
+        comfy_host.require_libraries()
+        if (file == _NONE) == (lora is None):
+            raise InputError(
+                "neither a file nor a lora" if lora is None else "both a file and a lora",
+                "one of the two",
+                "Choose a file, or set file to none and connect a LORA_MODEL.",
+            )
+        source = lora if file == _NONE else comfy_host.lora_path(file)
+        path = convert_adapter(source, name, layout, family, overwrite=overwrite)
+        return io.NodeOutput(adapter_tensors(path), str(path))

@@ -1,0 +1,131 @@
+"""A workflow as its author thinks of it: nodes with what differs from the default, in sections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """An output of a node.
+
+    Attributes:
+        node: The node's id.
+        name: The output's name.
+    """
+
+    node: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node of the graph.
+
+    Attributes:
+        id: Its number in the workflow.
+        type: Its id in ComfyUI.
+        values: What differs from the defaults, and the links, by input name.
+        title: Shown instead of the node's own name.
+        models: Model files that it names.
+        tall: Height instead of the measured one; for pictures.
+    """
+
+    id: int
+    type: str
+    values: Mapping[str, Any]
+    title: str = ""
+    models: tuple[Mapping[str, str], ...] = ()
+    tall: int = 0
+
+    def __getitem__(self, output: str) -> Output:
+        return Output(self.id, output)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A text beside the nodes, in Markdown."""
+
+    id: int
+    text: str
+    width: int
+    height: int
+
+
+Item = Node | Note
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A framed part of the picture: columns of nodes, from left to right."""
+
+    title: str
+    columns: Sequence[Sequence[Item]]
+
+
+@dataclass(slots=True)
+class Workflow:
+    """One workflow.
+
+    Attributes:
+        name: Name of its files.
+        purpose: What it does, in a line.
+        rows: Sections from left to right, one such row below the other.
+    """
+
+    name: str
+    purpose: str
+    rows: list[list[Section]] = field(default_factory=list)
+    _nodes: list[Node] = field(default_factory=list)
+    _notes: list[Note] = field(default_factory=list)
+
+    def node(
+        self,
+        kind: str,
+        values: Mapping[str, Any] | None = None,
+        *,
+        title: str = "",
+        models: Sequence[Mapping[str, str]] = (),
+        tall: int = 0,
+    ) -> Node:
+        """Add a node; the order of adding numbers the nodes."""
+        node = Node(len(self._nodes) + 1, kind, dict(values or {}), title, tuple(models), tall)
+        self._nodes.append(node)
+        return node
+
+    def note(self, text: str, height: int, width: int = 420) -> Note:
+        """Add a note; notes are numbered behind 100."""
+        note = Note(101 + len(self._notes), text.strip(), width, height)
+        self._notes.append(note)
+        return note
+
+    def row(self, *sections: Section) -> None:
+        """Add a row of sections below the others."""
+        self.rows.append(list(sections))
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """All nodes, by number."""
+        return self._nodes
+
+    @property
+    def notes(self) -> Sequence[Note]:
+        """All notes, by number."""
+        return self._notes
+
+    def ordered(self) -> Iterator[Node]:
+        """The nodes so that each comes behind those that it is linked to."""
+        left, done = list(self._nodes), set()
+        while left:
+            ready = [node for node in left if _sources(node) <= done]
+            if not ready:
+                raise ValueError(f"{self.name}: the links run in a circle")
+            yield from ready
+            done |= {node.id for node in ready}
+            left = [node for node in left if node.id not in done]
+
+
+def _sources(node: Node) -> set[int]:
+    return {value.node for value in node.values.values() if isinstance(value, Output)}

@@ -1,0 +1,127 @@
+"""Where nodes stand: columns from left to right, nothing on top of anything.
+
+Sizes were measured in ComfyUI's frontend 1.49: the larger one of its two renderers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .graph import Item, Note, Section, Workflow
+
+TITLE = 30
+_GAP = 30
+_FRAME = 20
+_FRAME_TITLE = 44
+_BETWEEN = 40
+
+_SIZES: Mapping[str, tuple[int, int]] = {
+    "AdapterTrainerDatasetFolder": (420, 394),
+    "AdapterTrainerBase": (420, 194),
+    "AdapterTrainerPreviewPrompts": (420, 320),
+    "AdapterTrainerCache": (340, 166),
+    "AdapterTrainerAdapter": (400, 560),
+    "AdapterTrainerSettings": (340, 634),
+    "AdapterTrainerTrain": (520, 780),
+    "AdapterTrainerPreview": (340, 166),
+    "AdapterTrainerSave": (340, 162),
+    "AdapterTrainerConvert": (400, 218),
+    "UNETLoader": (400, 86),
+    "CLIPLoader": (400, 114),
+    "DualCLIPLoader": (400, 142),
+    "VAELoader": (400, 62),
+    "LoraModelLoader": (340, 134),
+    "KSampler": (340, 262),
+    "EmptySD3LatentImage": (340, 118),
+    "ModelSamplingAuraFlow": (340, 62),
+    "CFGNorm": (340, 114),
+    "FluxGuidance": (340, 62),
+    "ConditioningZeroOut": (340, 34),
+    "FluxKontextImageScale": (340, 34),
+    "ReferenceLatent": (340, 54),
+    "LossGraphNode": (400, 480),
+    "TextEncodeQwenImageEditPlus": (400, 200),
+    "CLIPTextEncode": (400, 160),
+    "LoadImage": (340, 320),
+    "EmptyImage": (340, 142),
+    "ImageCompositeMasked": (340, 142),
+    "PreviewImage": (400, 280),
+    "SaveImage": (420, 440),
+    "VAEDecode": (340, 54),
+    "VAEEncode": (340, 54),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where something stands; a node's title bar is above its `y`."""
+
+    x: int
+    y: int
+    width: int
+    height: int
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A section's frame and title."""
+
+    title: str
+    place: Place
+
+
+def arrange(workflow: Workflow) -> tuple[dict[int, Place], list[Frame]]:
+    """Give every node and note a place.
+
+    Args:
+        workflow: Its sections say what stands beside and below what.
+
+    Returns:
+        Places by id, and the frames.
+
+    Raises:
+        ValueError: When an item stands in no section or in two.
+    """
+    places: dict[int, Place] = {}
+    frames: list[Frame] = []
+    top = 0
+    for row in workflow.rows:
+        left, lowest = 0, top
+        for section in row:
+            frame = _section(section, left, top, places)
+            frames.append(frame)
+            left += frame.place.width + _BETWEEN
+            lowest = max(lowest, top + frame.place.height)
+        top = lowest + _BETWEEN
+    items = [*workflow.nodes, *workflow.notes]
+    if sorted(places) != sorted(item.id for item in items):
+        raise ValueError(f"{workflow.name}: not every node stands in a section")
+    return places, frames
+
+
+def _section(section: Section, left: int, top: int, places: dict[int, Place]) -> Frame:
+    x, bottom = left + _FRAME, 0
+    for column in section.columns:
+        y, width = top + _FRAME_TITLE + TITLE, max(_size(item)[0] for item in column)
+        for item in column:
+            if item.id in places:
+                raise ValueError(f"{section.title}: {item} stands in two places")
+            height = _size(item)[1]
+            places[item.id] = Place(x, y, width, height)
+            bottom = max(bottom, y + height)
+            y += height + _GAP + TITLE
+        x += width + _GAP
+    return Frame(section.title, Place(left, top, x - _GAP + _FRAME - left, bottom + _FRAME - top))
+
+
+def _size(item: Item) -> tuple[int, int]:
+    if isinstance(item, Note):
+        return item.width, item.height
+    width, height = _SIZES[item.type]
+    return width, item.tall or height
+
+
+def rectangles(places: Sequence[Place]) -> list[tuple[int, int, int, int]]:
+    """Left, top, right and bottom of nodes with their title bars."""
+    return [(p.x, p.y - TITLE, p.x + p.width, p.y + p.height) for p in places]

@@ -1,0 +1,139 @@
+"""A headless Chromium with ComfyUI's own frontend, driven over a line protocol by driver.mjs."""
+
+from __future__ import annotations
+
+import json
+import queue
+import shutil
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
+_PLAYWRIGHT = ROOT / "node_modules" / "playwright-core" / "package.json"
+_ANSWER_SECONDS = 180
+
+
+def missing() -> str:
+    """Why no browser can be driven on this machine, or nothing."""
+    if shutil.which("node") is None:
+        return "no node"
+    if not any(shutil.which(name) for name in CHROMIUM_NAMES):
+        return "no chromium"
+    if not _PLAYWRIGHT.is_file():
+        return "playwright-core is not installed (make js)"
+    return ""
+
+
+class BrowserError(AssertionError):
+    """What was asked of the page did not happen."""
+
+
+class Browser:
+    """One page; a new one with each ``open``.
+
+    Args:
+        address: The server's address, ``http://127.0.0.1:8188``.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        chromium = next(path for name in CHROMIUM_NAMES if (path := shutil.which(name)))
+        self._process = subprocess.Popen(
+            ["node", str(Path(__file__).with_name("driver.mjs")), chromium],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        self._answers: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def close(self) -> None:
+        """End the browser."""
+        assert self._process.stdin
+        self._process.stdin.close()
+        try:
+            self._process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+    def open(self) -> None:
+        """Open ComfyUI in a fresh context and wait until the graph can be used."""
+        self._do("open", url=self.address)
+        self.wait_ready()
+
+    def reload(self) -> None:
+        """Reload the page, as a user does, and wait until the graph can be used."""
+        self._do("reload")
+        self.wait_ready()
+
+    def wait_ready(self) -> None:
+        """Wait until the frontend has set up every extension."""
+        self.wait(
+            """const app = window.app;
+            return Boolean(app?.canvas && app.extensionManager && app.graph
+              && document.querySelector('#graph-canvas')
+              && window.LiteGraph?.registered_node_types?.AdapterTrainerTrain);""",
+            seconds=60,
+        )
+
+    def evaluate(self, body: str, argument: Any = None) -> Any:
+        """The value of a function body run in the page with ``argument``."""
+        return self._do("evaluate", body=body, argument=argument)
+
+    def wait(self, body: str, argument: Any = None, seconds: float = 30) -> Any:
+        """Wait until a function body returns something true, and return it."""
+        return self._do("wait", body=body, argument=argument, ms=int(seconds * 1000))
+
+    def click(self, selector: str) -> None:
+        """Click with the pointer; fails when something covers the element."""
+        self._do("click", selector=selector)
+
+    def hover(self, selector: str, x: float, y: float) -> None:
+        """Move the pointer to a place in an element, in CSS pixels from its corner."""
+        self._do("hover", selector=selector, position={"x": x, "y": y})
+
+    def fill(self, selector: str, value: str) -> None:
+        """Set a form field."""
+        self._do("fill", selector=selector, value=value)
+
+    def press(self, key: str) -> None:
+        """Press a key."""
+        self._do("press", key=key)
+
+    def focus(self, selector: str) -> None:
+        """Focus an element."""
+        self._do("focus", selector=selector)
+
+    def offline(self, value: bool) -> None:
+        """Take the network away, or give it back."""
+        self._do("offline", value=value)
+
+    def problems(self) -> list[str]:
+        """Console errors and uncaught exceptions since the page was opened."""
+        return self._do("problems")
+
+    def screenshot(self, path: Path, selector: str | None = None) -> None:
+        """Save a picture of the page or of one element."""
+        self._do("screenshot", path=str(path), selector=selector)
+
+    def _do(self, operation: str, **fields: Any) -> Any:
+        assert self._process.stdin
+        self._process.stdin.write(json.dumps({"op": operation, **fields}) + "\n")
+        self._process.stdin.flush()
+        line = self._answers.get(timeout=_ANSWER_SECONDS)
+        if not line:
+            raise BrowserError("the browser's driver ended")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise BrowserError(answer["error"])
+        return answer["value"]
+
+    def _read(self) -> None:
+        assert self._process.stdout
+        for line in self._process.stdout:
+            self._answers.put(line)
+        self._answers.put("")

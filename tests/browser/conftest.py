@@ -1,0 +1,66 @@
+"""A ComfyUI server of their own for the browser tests, because its settings are changed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browser.browser import Browser, missing
+from browser.page import RENDERERS, GraphPage
+from comfy.conftest import comfy_programs, make_data
+from comfy.server import ComfyServer, comfy_server
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory) -> Iterator[ComfyServer]:
+    reason = missing()
+    if reason:
+        pytest.skip(reason)
+    folder, python = comfy_programs()
+    data = make_data(tmp_path_factory.mktemp("browser"))
+    with comfy_server(folder, python, data) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def browser(server) -> Iterator[Browser]:
+    browser = Browser(server.address)
+    yield browser
+    browser.close()
+
+
+@pytest.fixture(scope="session")
+def screenshots(tmp_path_factory) -> Path:
+    """Where pictures of the page go: $ADAPTER_TRAINER_SCREENSHOTS keeps them."""
+    folder = os.environ.get("ADAPTER_TRAINER_SCREENSHOTS")
+    if not folder:
+        return tmp_path_factory.mktemp("screenshots")
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    return Path(folder)
+
+
+@pytest.fixture(params=RENDERERS)
+def renderer(request) -> str:
+    return request.param
+
+
+@pytest.fixture
+def page(server, browser, screenshots, renderer) -> Iterator[GraphPage]:
+    """A fresh page in one renderer; whatever it left running is stopped."""
+    page = GraphPage(server, browser, screenshots, renderer)
+    page.open()
+    yield page
+    server.post("/instruments/disturb", {"what": "nothing"})
+    server.post("/queue", {"clear": True})
+    server.post("/interrupt", {})
+    server.wait(lambda: server.get("/prompt")["exec_info"]["queue_remaining"] == 0, 60)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything in this folder needs ComfyUI and a browser."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.comfy)
+            item.add_marker(pytest.mark.browser)

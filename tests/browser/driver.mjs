@@ -1,0 +1,80 @@
+// Drives a headless Chromium for the tests: one JSON command on a line in, one JSON answer out.
+//   {"op": "open", "url", "width", "height"}      {"op": "evaluate", "body", "argument"}
+//   {"op": "wait", "body", "argument", "ms"}       {"op": "click" | "hover", "selector"}
+//   {"op": "press", "key"}   {"op": "fill", "selector", "value"}
+//   {"op": "screenshot", "path", "selector"?}     {"op": "problems"}
+//   {"op": "offline", "value"}
+// "body" is the body of an async function of `argument`, run in the page.
+import { writeFile } from "node:fs/promises";
+import { createInterface } from "node:readline";
+import { chromium } from "playwright-core";
+
+const [executablePath] = process.argv.slice(2);
+const browser = await chromium.launch({
+  executablePath,
+  args: ["--no-sandbox", "--disable-background-networking", "--disable-gpu"],
+});
+let page;
+let problems = [];
+
+function inPage(body) {
+  return `async (argument) => { ${body} }`;
+}
+
+const OPERATIONS = {
+  async open({ url, width = 1400, height = 1000 }) {
+    await page?.context().close();
+    problems = [];
+    const context = await browser.newContext({ viewport: { width, height } });
+    page = await context.newPage();
+    page.on("console", (message) => {
+      const { url: source } = message.location();
+      if (message.type() === "error") problems.push(`console: ${message.text()} (${source})`);
+      if (message.text().includes("Unknown message type")) problems.push(message.text());
+    });
+    page.on("pageerror", (error) => problems.push(`uncaught: ${error.stack ?? error}`));
+    await page.goto(url, { waitUntil: "load" });
+  },
+  async reload() {
+    await page.reload({ waitUntil: "load" });
+  },
+  evaluate: ({ body, argument }) => page.evaluate(`(${inPage(body)})(${JSON.stringify(argument ?? null)})`),
+  async wait({ body, argument, ms = 30000 }) {
+    const end = Date.now() + ms;
+    for (;;) {
+      const value = await OPERATIONS.evaluate({ body, argument });
+      if (value) return value;
+      if (Date.now() > end) throw new Error(`not within ${ms} ms: ${body}`);
+      await new Promise((resolve) => setTimeout(resolve, 50));
+    }
+  },
+  click: ({ selector }) => page.click(selector, { timeout: 10000 }),
+  hover: ({ selector, position }) => page.hover(selector, { timeout: 10000, position }),
+  fill: ({ selector, value }) => page.fill(selector, value, { timeout: 10000 }),
+  press: ({ key }) => page.keyboard.press(key),
+  focus: ({ selector }) => page.focus(selector, { timeout: 10000 }),
+  // Straight from the browser: Playwright's own waits for quiet frames, which a running graph on a
+  // machine without a GPU does not give.
+  async screenshot({ path, selector }) {
+    const box = selector && (await page.locator(selector).first().boundingBox());
+    const session = await page.context().newCDPSession(page);
+    const clip = box ? { clip: { ...box, scale: 1 } } : {};
+    const { data } = await session.send("Page.captureScreenshot", { format: "png", ...clip });
+    await session.detach();
+    await writeFile(path, Buffer.from(data, "base64"));
+  },
+  problems: () => problems,
+  offline: ({ value }) => page.context().setOffline(value),
+};
+
+for await (const line of createInterface({ input: process.stdin })) {
+  const command = JSON.parse(line);
+  let answer;
+  try {
+    answer = { value: (await OPERATIONS[command.op](command)) ?? null };
+  } catch (error) {
+    answer = { error: String(error.message ?? error) };
+  }
+  process.stdout.write(`${JSON.stringify(answer)}\n`);
+}
+await browser.close();

@@ -1,0 +1,153 @@
+"""ComfyUI's page with a graph on it, as a person sees it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from browser.browser import Browser
+from comfy.server import ComfyServer
+
+RENDERERS = ("canvas", "nodes2")
+PANEL = ".adapter-trainer-panel"
+
+# What ComfyUI's own page logs on a fresh profile, with or without a pack.
+_OF_COMFYUI = (
+    "user.css",
+    "/api/userdata",
+    "ComfyApp graph accessed before initialization",
+    "violates the following Content Security Policy",
+    "violates the document's Content Security Policy",
+    # A state that does not exist yet is answered with 404, which the browser logs.
+    "/api/adapter_trainer/state",
+)
+
+
+class GraphPage:
+    """A page of ComfyUI in one renderer.
+
+    Args:
+        server: The server.
+        browser: The browser.
+        screenshots: Where pictures go.
+        renderer: ``canvas`` or ``nodes2``.
+    """
+
+    def __init__(
+        self, server: ComfyServer, browser: Browser, screenshots: Path, renderer: str
+    ) -> None:
+        self.server = server
+        self.browser = browser
+        self.screenshots = screenshots
+        self.renderer = renderer
+
+    def open(self, palette: str = "dark") -> None:
+        """Open the page anew with its renderer and a theme."""
+        status, _ = self.server.post(
+            "/settings",
+            {
+                "Comfy.VueNodes.Enabled": self.renderer == "nodes2",
+                "Comfy.ColorPalette": palette,
+                "Comfy.TutorialCompleted": True,
+            },
+        )
+        assert status == 200
+        self.browser.open()
+
+    def load_api(self, prompt: dict[str, Any]) -> None:
+        """Load a workflow in API format, laid out by ComfyUI, through the UI format."""
+        workflow = self.browser.evaluate(
+            """await window.app.loadApiJson(argument, "test");
+            window.app.graph.arrange();
+            return window.app.graph.serialize();""",
+            prompt,
+        )
+        self.load(workflow)
+
+    def load(self, workflow: dict[str, Any]) -> None:
+        """Load a workflow in UI format and bring the train node into view."""
+        self.browser.evaluate("await window.app.loadGraphData(argument)", workflow)
+        self.show_train_node()
+
+    def show_train_node(self) -> None:
+        """Put the train node into the middle of the page at its natural size."""
+        self.browser.wait(
+            """const app = window.app;
+            const node = app.graph.nodes.find((n) => n.type === "AdapterTrainerTrain");
+            if (!node) return true;
+            app.canvas.ds.scale = 1;
+            app.canvas.ds.offset[0] = 480 - node.pos[0];
+            app.canvas.ds.offset[1] = 110 - node.pos[1];
+            app.canvas.setDirty(true, true);
+            const box = document.querySelector(argument)?.getBoundingClientRect();
+            return box && box.width > 100 && box.height > 100;""",
+            PANEL,
+        )
+        time.sleep(0.3)
+
+    def run(self) -> None:
+        """Press Run."""
+        self.browser.evaluate("await window.app.queuePrompt(0)")
+
+    def text(self, name: str) -> str:
+        """The text of a part of the panel; the name is its class without the prefix."""
+        return self.browser.evaluate(
+            "return document.querySelector(argument)?.textContent ?? ''", f".adapter-trainer-{name}"
+        )
+
+    def count(self, selector: str) -> int:
+        """How many elements match."""
+        return self.browser.evaluate("return document.querySelectorAll(argument).length", selector)
+
+    def stats(self) -> list[str]:
+        """Step, loss, time per step, time left."""
+        return self.browser.evaluate(
+            "return [...document.querySelectorAll(argument)].map((e) => e.textContent)",
+            f"{PANEL} dd",
+        )
+
+    def path(self, name: str) -> str:
+        """The SVG path of a line: ``raw``, ``smoothed`` or ``rate``."""
+        return self.browser.evaluate(
+            "return document.querySelector(argument)?.getAttribute('d') ?? ''",
+            f"{PANEL} path.adapter-trainer-{name}",
+        )
+
+    def missing_nodes(self) -> list[str]:
+        """Types of nodes in the graph that ComfyUI does not know."""
+        return self.browser.evaluate(
+            """const known = window.LiteGraph.registered_node_types;
+            return window.app.graph.nodes.map((n) => n.type).filter((type) => !(type in known));"""
+        )
+
+    def wait_for(self, word: str, seconds: float = 120) -> None:
+        """Wait until the panel shows a status."""
+        self.browser.wait(
+            "return document.querySelector('.adapter-trainer-word')?.textContent === argument",
+            word,
+            seconds,
+        )
+
+    def wait_for_count(self, selector: str, count: int, seconds: float = 60) -> None:
+        """Wait until at least so many elements match."""
+        self.browser.wait(
+            "return document.querySelectorAll(argument[0]).length >= argument[1]",
+            [selector, count],
+            seconds,
+        )
+
+    def problems(self) -> list[str]:
+        """Errors on the page that are not ComfyUI's own."""
+        return [
+            problem
+            for problem in self.browser.problems()
+            if not any(known in problem for known in _OF_COMFYUI)
+        ]
+
+    def shoot(self, name: str) -> Path:
+        """Take a picture of the page."""
+        path = self.screenshots / f"{name}_{self.renderer}.png"
+        self.browser.screenshot(path)
+        assert path.stat().st_size > 10_000
+        return path

@@ -1,0 +1,252 @@
+"""The training panel in ComfyUI's real page, in both renderers."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+import pytest
+from browser.page import PANEL
+from comfy.graphs import checkpoints, graph, hold, release, run_folder, wait_until_held
+
+THUMBNAIL = f"{PANEL} .adapter-trainer-thumbnail"
+TWO_PROMPTS = "a red diamond\na blue circle"
+FAST = {"checkpoint_every": 0, "preview_every": 10}
+
+_PROTRUDING = """
+const panel = document.querySelector(".adapter-trainer-panel").getBoundingClientRect();
+return [...document.querySelectorAll(".adapter-trainer-panel *")]
+  .filter((e) => !e.closest(".adapter-trainer-scroller, svg, [hidden]"))
+  .filter((e) => {
+    const box = e.getBoundingClientRect();
+    if (!box.width || !box.height) return false;
+    return box.left < panel.left - 1 || box.right > panel.right + 1
+      || box.top < panel.top - 1 || box.bottom > panel.bottom + 1;
+  })
+  .map((e) => e.className);
+"""
+
+_OUTSIDE_NODE = """
+const app = window.app;
+const node = app.graph.nodes.find((n) => n.type === "AdapterTrainerTrain");
+const canvas = app.canvas.canvas.getBoundingClientRect();
+const { scale, offset } = app.canvas.ds;
+const left = canvas.left + (node.pos[0] + offset[0]) * scale;
+const top = canvas.top + (node.pos[1] + offset[1]) * scale;
+const box = document.querySelector(".adapter-trainer-panel").getBoundingClientRect();
+const right = left + node.size[0] * scale, bottom = top + node.size[1] * scale;
+return [left - box.left, box.right - right, top - box.top, box.bottom - bottom];
+"""
+
+
+_COUNT_EVENTS = """
+window.progressTimes = [];
+window.app.api.addEventListener("adapter_trainer.progress", () => {
+  window.progressTimes.push(performance.now());
+});
+"""
+
+_LOSE_CONNECTION = """
+const words = [];
+const word = document.querySelector(".adapter-trainer-word");
+new MutationObserver(() => words.push(word.textContent)).observe(word, { childList: true });
+window.seenWords = words;
+window.app.api.socket.close();
+"""
+
+_COPY_TRAIN_NODE = """
+const { canvas, graph } = window.app;
+canvas.select(graph.nodes.find((n) => n.type === "AdapterTrainerTrain"));
+canvas.copyToClipboard();
+canvas.pasteFromClipboard();
+"""
+
+_REMOVE_TRAIN_NODES = """
+const { graph } = window.app;
+for (const node of [...graph.nodes]) if (node.type === "AdapterTrainerTrain") graph.remove(node);
+"""
+
+
+def unique(name: str) -> str:
+    return f"{name}_{uuid.uuid4().hex[:6]}"
+
+
+def training_graph(name: str, steps: int = 30, **settings):
+    return graph(
+        name,
+        previews=True,
+        prompts={"prompts": TWO_PROMPTS},
+        settings={**FAST, **settings},
+        train={"steps": steps},
+    )
+
+
+def assert_well_laid_out(page) -> None:
+    assert page.browser.evaluate(_PROTRUDING) == []
+    assert all(outside <= 1 for outside in page.browser.evaluate(_OUTSIDE_NODE))
+
+
+@pytest.mark.parametrize("palette", ["dark", "light"])
+def test_empty_panel_says_what_will_appear(page, palette):
+    page.open(palette)
+    page.load_api(training_graph(unique("empty")))
+    assert page.missing_nodes() == []
+    assert page.text("word") == "Not started"
+    assert "loss curve" in page.text("empty")
+    assert page.count(f"{PANEL} [data-wish]:disabled") == 3
+    assert_well_laid_out(page)
+    page.shoot(f"before_{palette}")
+    assert page.problems() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("palette", ["dark", "light"])
+def test_training_draws_curve_and_pictures_and_survives_a_reload(page, palette):
+    page.open(palette)
+    name = unique("curve")
+    page.load_api(training_graph(name))
+    hold(page.server, at=40)
+    page.run()
+    wait_until_held(page.server)
+    page.wait_for("Training")
+    page.wait_for_count(f"{PANEL} [data-wish]:enabled", 3)
+    page.wait_for_count(THUMBNAIL, 2)
+    time.sleep(0.5)
+    assert_well_laid_out(page)
+    page.shoot(f"during_{palette}")
+
+    page.browser.reload()
+    page.show_train_node()
+    page.wait_for("Training")
+    page.wait_for_count(THUMBNAIL, 2)
+
+    release(page.server)
+    page.wait_for("Done")
+    page.wait_for_count(THUMBNAIL, 6)
+    assert page.stats()[0] == "30 / 30"
+    curve, readout = page.path("smoothed"), page.text("readout")
+    assert curve.count("L") >= 20
+    # Pictures further down load when they are scrolled to.
+    page.browser.wait(
+        "return [...document.querySelectorAll(argument)].slice(0, 2).every((i) => i.naturalWidth)",
+        f"{THUMBNAIL} img",
+    )
+    assert_well_laid_out(page)
+    page.shoot(f"after_{palette}")
+
+    page.browser.reload()
+    page.show_train_node()
+    page.wait_for("Done")
+    page.wait_for_count(THUMBNAIL, 6)
+    assert (page.path("smoothed"), page.text("readout")) == (curve, readout)
+    assert page.problems() == []
+
+
+def test_the_buttons_reach_the_training(page):
+    name = unique("buttons")
+    page.load_api(training_graph(name, steps=5000, preview_every=0))
+    page.browser.evaluate(_COUNT_EVENTS)
+    page.run()
+    page.wait_for("Training")
+    page.browser.wait("return window.progressTimes.length > 15", seconds=60)
+    times = page.browser.evaluate("return window.progressTimes")
+    assert (len(times) - 1) / ((times[-1] - times[0]) / 1000) <= 5.5, "at most 5 events a second"
+    page.wait_for_count(f"{PANEL} path.adapter-trainer-smoothed[d^=M]", 1)
+    assert page.count(THUMBNAIL) == 0
+
+    page.browser.click(f"{PANEL} [data-wish=preview]")
+    page.wait_for_count(THUMBNAIL, 2)
+    page.browser.click(f"{PANEL} [data-wish=save]")
+    page.browser.wait("return document.querySelector('.adapter-trainer-feedback').textContent")
+    page.server.wait(lambda: bool(checkpoints(run_folder(page.server, name))), 30)
+    page.shoot("buttons")
+
+    page.browser.click(f"{PANEL} [data-wish=stop]")
+    page.wait_for("Stopped, kept")
+    assert page.count(f"{PANEL} [data-wish]:disabled") == 3
+    assert page.text("feedback") == ""
+    assert (run_folder(page.server, name) / f"{name}.safetensors").is_file()
+    assert page.problems() == []
+
+
+def test_pictures_open_large_and_keys_stay_in_the_dialog(page):
+    page.load_api(training_graph(unique("large")))
+    page.run()
+    page.wait_for("Done")
+    page.wait_for_count(THUMBNAIL, 6)
+    nodes = page.browser.evaluate("return window.app.graph.nodes.length")
+    page.browser.click(THUMBNAIL)
+    assert page.text("caption") == "Step 30, prompt 1"
+    page.browser.press("ArrowLeft")
+    page.browser.press("ArrowDown")
+    assert page.text("caption") == "Step 20, prompt 2"
+    page.browser.wait("return document.querySelector('.adapter-trainer-large').naturalWidth > 0")
+    page.shoot("large")
+    page.browser.press("Delete")
+    page.browser.press("Escape")
+    assert page.count("dialog.adapter-trainer-lightbox") == 0
+    # Back on the picture's button, Delete is still not the graph's.
+    page.browser.press("Delete")
+    assert page.browser.evaluate("return window.app.graph.nodes.length") == nodes
+    assert page.problems() == []
+
+
+def test_pointer_smoothing_and_rate_change_what_is_read(page):
+    page.load_api(training_graph(unique("reading")))
+    page.run()
+    page.wait_for("Done")
+    page.browser.hover(f"{PANEL} .adapter-trainer-chart", 90, 40)
+    page.browser.wait(
+        "return !document.querySelector('.adapter-trainer-readout').textContent.includes('step 30')"
+    )
+    before = page.path("smoothed")
+    assert page.path("rate")
+    page.browser.fill(f"{PANEL} input[type=range]", "0")
+    page.browser.click(f"{PANEL} input[type=checkbox]")
+    page.browser.wait(
+        "return document.querySelector('path.adapter-trainer-smoothed').getAttribute('d') !== argument",
+        before,
+    )
+    assert page.path("rate") == ""
+    # What was chosen is saved with the workflow; the run is found again by its name.
+    workflow = page.browser.evaluate("return window.app.graph.serialize()")
+    page.load(workflow)
+    page.wait_for("Done")
+    slider = "return document.querySelector('.adapter-trainer-slider').value"
+    assert page.browser.evaluate(slider) == "0"
+    # Another workflow's node of the same id shows nothing of it.
+    page.load_api(training_graph(unique("another")))
+    time.sleep(1.0)
+    assert page.text("word") == "Not started"
+    assert page.problems() == []
+
+
+def test_copies_and_removed_nodes_keep_to_themselves(page):
+    page.load_api(training_graph(unique("copied"), steps=5000))
+    page.run()
+    page.wait_for("Training")
+    page.browser.evaluate(_COPY_TRAIN_NODE)
+    page.wait_for_count(".adapter-trainer-word", 2)
+    time.sleep(1.0)
+    words = page.browser.evaluate(
+        "return [...document.querySelectorAll('.adapter-trainer-word')].map((e) => e.textContent)"
+    )
+    assert sorted(words) == ["Not started", "Training"]
+    page.browser.evaluate(_REMOVE_TRAIN_NODES)
+    page.browser.wait("return !document.querySelector('.adapter-trainer-panel')")
+    time.sleep(0.7)
+    assert page.problems() == []
+
+
+@pytest.mark.parametrize("renderer", ["nodes2"], indirect=True)
+def test_a_lost_connection_is_shown_and_mended(page):
+    page.load_api(training_graph(unique("lost"), steps=5000, preview_every=0))
+    page.run()
+    page.wait_for("Training")
+    page.browser.evaluate(_LOSE_CONNECTION)
+    page.browser.wait("return window.seenWords.includes('No connection')")
+    page.wait_for("Training", 30)
+    page.browser.wait(
+        "return document.querySelector('.adapter-trainer-panel dd').textContent !== argument",
+        page.stats()[0],
+    )

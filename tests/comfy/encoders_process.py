@@ -1,0 +1,333 @@
+"""Runs inside ComfyUI's interpreter: encode with CLIP and VAE objects of ComfyUI's own loaders.
+
+Usage: encoders_process.py FOLDER, with ComfyUI's folder in PYTHONPATH. FOLDER has the model files,
+``pictures.safetensors`` (pixels in [-1, 1] and control pictures as bytes) and ``jobs.json``; it
+gets ``results.safetensors`` and ``results.json``.
+"""
+
+import importlib
+import importlib.util
+import json
+import logging
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+PACK = "pack_under_test"
+
+
+def load_encoders():
+    """The pack's graph_encoders, under a name like the one that ComfyUI gives a pack.
+
+    The packages above it are made but not run: ComfyUI's node interface is no part of this test.
+    """
+    root = Path(__file__).resolve().parents[2]
+    for name, folder in ((PACK, root), (f"{PACK}.nodes", root / "nodes")):
+        spec = importlib.util.spec_from_file_location(
+            name, folder / "__init__.py", submodule_search_locations=[str(folder)]
+        )
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+    return importlib.import_module(f"{PACK}.nodes.graph_encoders")
+
+
+class Loaders:
+    """ComfyUI's own loaders at float32, with the sizes that the jobs name."""
+
+    def __init__(self, folder, jobs):
+        import comfy.sd
+        import torch
+        from comfy.text_encoders import llama, qwen_image, qwen_vl
+
+        class SmallQwen(llama.Qwen25_7BVLI):
+            """ComfyUI fixes the size of the vision tower, the only part rebuilt here."""
+
+            def __init__(self, config, dtype, device, operations):
+                torch.nn.Module.__init__(self)
+                settings = llama.Qwen25_7BVLI_Config(**config)
+                self.num_layers, self.dtype = settings.num_hidden_layers, dtype
+                self.model = llama.Llama2_(settings, device=device, dtype=dtype, ops=operations)
+                self.visual = qwen_vl.Qwen2VLVisionTransformer(
+                    output_hidden_size=settings.hidden_size,
+                    **jobs["vision"],
+                    device=device,
+                    dtype=dtype,
+                    ops=operations,
+                )
+                self.visual.fullatt_block_indexes = [1]
+
+        class SmallQwenModel(qwen_image.Qwen25_7BVLIModel):
+            def __init__(self, device="cpu", dtype=None, model_options=None, **_):
+                qwen_image.sd1_clip.SDClipModel.__init__(
+                    self,
+                    device=device,
+                    textmodel_json_config={},
+                    dtype=dtype,
+                    special_tokens={"pad": 151643},
+                    layer_norm_hidden_state=False,
+                    model_class=SmallQwen,
+                    enable_attention_masks=True,
+                    return_attention_masks=True,
+                    model_options=model_options,
+                )
+
+        self.folder, self.sd = folder, comfy.sd
+        self.options = {
+            "dtype": torch.float32,
+            "t5xxl_model_config": jobs["t5"],
+            "qwen25_7b_model_config": jobs["qwen"],
+            "qwen25_7b_class": SmallQwenModel,
+            "clip_g_model_config": {"hidden_size": 64, "intermediate_size": 64},
+        }
+
+    def clip(self, kind, *names):
+        return self.sd.load_clip(
+            [str(self.folder / f"{name}.safetensors") for name in names],
+            clip_type=getattr(self.sd.CLIPType, kind),
+            model_options=dict(self.options),
+        )
+
+    def sd3(self):
+        """SD3's of CLIP-L and T5; the loader knows only a T5 of full size as SD3's."""
+        from comfy.text_encoders import sd3_clip
+
+        target = SimpleNamespace(
+            params={},
+            clip=sd3_clip.sd3_clip(clip_l=True, clip_g=False, t5=True),
+            tokenizer=sd3_clip.SD3Tokenizer,
+        )
+        return self.sd.CLIP(target, model_options=dict(self.options))
+
+    def vae(self, name, change=lambda tensors: tensors):
+        from safetensors.torch import load_file
+
+        return self.sd.VAE(sd=change(load_file(self.folder / f"{name}.safetensors")))
+
+
+class Complaints(logging.Handler):
+    """What ComfyUI's loaders say about weights that a file lacks."""
+
+    def __init__(self):
+        super().__init__(logging.WARNING)
+        self.messages = []
+
+    def emit(self, record):
+        if "missing" in record.getMessage().lower():
+            self.messages.append(record.getMessage())
+
+
+class Session:
+    """What is found, by name."""
+
+    def __init__(self, make, pictures, jobs):
+        self.make, self.pictures, self.jobs = make, pictures, jobs
+        self.expected = importlib.import_module(f"{PACK}.trainer_core.errors").TrainerError
+        self.tensors, self.facts = {}, {}
+
+    def controls(self, names):
+        from PIL import Image
+
+        return [Image.fromarray(self.pictures[name].numpy()) for name in names]
+
+    def keep(self, name, tensors):
+        for key, tensor in tensors.items():
+            ordinary = not (tensor.is_inference() or tensor.requires_grad)
+            self.facts.setdefault("not ordinary", [])
+            if not ordinary or tensor.dtype.itemsize != 4 or not tensor.is_contiguous():
+                self.facts["not ordinary"].append(f"{name} {key}")
+            self.tensors[f"{name}/{key}"] = tensor
+
+    def text(self, name, family, clip, job):
+        encoders = self.make(family, job["variant"], clip, None, job["length"]).open()
+        found = encoders.encode_text(job["caption"], self.controls(job.get("controls", [])))
+        self.keep(name, found)
+
+    def error(self, name, action):
+        try:
+            action()
+        except self.expected as error:
+            self.facts[f"error {name}"] = [type(error).__name__, *error.args]
+        else:
+            self.facts[f"error {name}"] = None
+
+
+def encode_texts(session, clips):
+    for index, job in enumerate(session.jobs["texts"]):
+        session.text(f"text {index}", job["family"], clips[job["family"]], job)
+    flux, qwen = clips["flux"], clips["qwen_image"]
+    from comfy_extras import nodes_qwen
+
+    import nodes
+
+    for caption in session.jobs["captions"]:
+        for name, clip in clips.items():
+            ((text, extra),) = nodes.CLIPTextEncode().encode(clip, caption)[0]
+            session.tensors[f"node {name} {caption}/text"] = text
+            if name == "flux":
+                session.tensors[f"node {name} {caption}/pooled"] = extra["pooled_output"]
+    images = {
+        name: picture[None].float() / 255
+        for name, picture in session.pictures.items()
+        if picture.ndim == 3
+    }
+    one, two = images["wide"], images["tall"]
+    caption = session.jobs["instruction"]
+    ((text, _),) = nodes_qwen.TextEncodeQwenImageEdit.execute(qwen, caption, image=one).result[0]
+    session.tensors["node edit/text"] = text
+    plus = nodes_qwen.TextEncodeQwenImageEditPlus.execute(qwen, caption, image1=one, image2=two)
+    session.tensors["node edit_plus/text"] = plus.result[0][0][0]
+    session.facts["tokens"] = {
+        caption: [token for token, _ in qwen.tokenize(caption)["qwen25_7b"][0]]
+        for caption in session.jobs["captions"]
+    }
+    session.facts["t5 tokens"] = [
+        len(flux.tokenize(caption)["t5xxl"][0]) for caption in session.jobs["captions"]
+    ]
+
+
+def encode_pictures(session, vaes):
+    import comfy.latent_formats
+    import torch
+
+    formats = {"flux": comfy.latent_formats.Flux(), "qwen_image": comfy.latent_formats.Wan21()}
+    pixels = session.pictures["pixels"]
+    for family, vae in vaes.items():
+        encoders = session.make(family, "generate", None, vae, None)
+        latents = encoders.open().encode_image(pixels)
+        session.keep(f"vae {family}", {"latents": latents})
+        session.keep(f"vae {family}", {"pixels": encoders.decoder()(latents)})
+        raw = torch.cat([vae.encode(p[None]) for p in ((pixels + 1) / 2).movedim(1, -1)])
+        session.tensors[f"vae {family}/raw"] = raw
+        session.tensors[f"vae {family}/format"] = formats[family].process_in(raw)
+        session.error(
+            f"size {family}",
+            lambda encoders=encoders: encoders.open().encode_image(pixels[..., :60]),
+        )
+
+
+def identities(session, loaders, clips, vaes):
+    import comfy.sd
+    import torch
+
+    def identity(clip=clips["flux"], vae=vaes["flux"], variant="generate", length=None):
+        return session.make("flux", variant, clip, vae, length).identity
+
+    start = time.perf_counter()
+    found = {"first": identity()}
+    session.facts["seconds"] = time.perf_counter() - start
+    again = loaders.clip("FLUX", "clip_l", "t5xxl")
+    # The file lacks it, so that it is whatever was in memory; FLUX does not use it.
+    again.cond_stage_model.clip_l.transformer.text_projection.weight.fill_(7)
+    found["second load"] = identity(again)
+    found["vae second load"] = identity(vae=loaders.vae("flux_vae"))
+    found["explicit length"] = identity(length=256)
+    found["length"] = identity(length=512)
+    found["variant"] = identity(variant="edit")
+    found["no vae"] = identity(vae=None)
+    changed = loaders.clip("FLUX", "clip_l", "t5xxl")
+    weight = changed.cond_stage_model.t5xxl.transformer.shared.weight
+    weight.data[:, 0] += 1e-3
+    found["weight"] = identity(changed)
+    bf16 = loaders.vae("flux_vae")
+    bf16.first_stage_model.to(torch.bfloat16)
+    found["precision"] = identity(vae=bf16)
+    skipped = clips["flux"].clone()
+    skipped.clip_layer(-2)
+    found["layer"] = identity(skipped)
+    path = "text_encoders.clip_l.transformer.text_model.encoder.layers.0.self_attn.q_proj"
+    lora = {
+        f"{path}.lora_up.weight": torch.ones(768, 2),
+        f"{path}.lora_down.weight": torch.ones(2, 768),
+    }
+    patched = comfy.sd.load_lora_for_models(None, clips["flux"], lora, 1.0, 1.0)[1]
+    found["lora"] = identity(patched)
+    weaker = comfy.sd.load_lora_for_models(None, clips["flux"], lora, 1.0, 0.5)[1]
+    found["lora strength"] = identity(weaker)
+    # Now the patched weights take the place of the others, which the plain CLIP still stands for.
+    session.text("lora", "flux", patched, {"variant": "generate", "length": 256, "caption": "a"})
+    session.text("plain", "flux", clips["flux"].clone(), session.jobs["texts"][0])
+    session.text("lora", "flux", patched, {"variant": "generate", "length": 256, "caption": "a"})
+    session.facts["patched in place"] = len(patched.patcher.backup)
+    found["first, while patched"] = identity()
+    found["lora, while patched"] = identity(patched)
+    session.facts["identities"] = found
+    bypassed = comfy.sd.load_bypass_lora_for_models(None, clips["flux"], lora, 1.0, 1.0)[1]
+    session.error("bypass", lambda: session.make("flux", "generate", bypassed, None, None))
+
+
+def errors(session, loaders, clips, vaes):
+    import comfy.taesd.taesd
+
+    def four_channels(tensors):
+        tensors = dict(tensors)
+        tensors["decoder.conv_in.weight"] = tensors["decoder.conv_in.weight"][:, :4]
+        for part in ("weight", "bias"):
+            tensors[f"encoder.conv_out.{part}"] = tensors[f"encoder.conv_out.{part}"][:8]
+        return tensors
+
+    taesd = comfy.taesd.taesd.TAESD(latent_channels=16).state_dict()
+    wrong = {
+        "flux clip_l": ("flux", loaders.clip("STABLE_DIFFUSION", "clip_l"), None),
+        "flux sdxl": ("flux", loaders.clip("STABLE_DIFFUSION", "clip_l", "clip_g"), None),
+        "flux sd3": ("flux", loaders.sd3(), None),
+        "flux qwen": ("flux", clips["qwen_image"], None),
+        "qwen flux": ("qwen_image", clips["flux"], None),
+        "qwen hunyuan": ("qwen_image", loaders.clip("HUNYUAN_IMAGE", "qwen_vl"), None),
+        "flux qwen vae": ("flux", None, vaes["qwen_image"]),
+        "qwen flux vae": ("qwen_image", None, vaes["flux"]),
+        "flux sd vae": ("flux", None, loaders.vae("flux_vae", four_channels)),
+        "flux taesd": ("flux", None, loaders.sd.VAE(sd=taesd)),
+        "flux empty vae": ("flux", None, loaders.sd.VAE(sd={})),
+    }
+    for name, (family, clip, vae) in wrong.items():
+        session.error(name, lambda f=family, c=clip, v=vae: session.make(f, "generate", c, v, None))
+    unconnected = session.make("flux", "generate", None, None, None)
+    session.facts["unconnected"] = unconnected.identity
+    session.error("no clip", lambda: unconnected.open().encode_text("a", []))
+    session.error("no vae", lambda: unconnected.open().encode_image(session.pictures["pixels"]))
+    session.error("no decoder", unconnected.decoder)
+    session.error("family", lambda: session.make("wan", "generate", None, None, None))
+    session.error("variant", lambda: session.make("flux", "edit_plus", None, None, None))
+    edit = session.make("qwen_image", "edit", clips["qwen_image"], None, None).open()
+    session.error("controls", lambda: edit.encode_text("a", []))
+    wide = session.controls(["wide"])
+    session.error("image token", lambda: edit.encode_text("a <|image_pad|>", wide))
+
+
+def main():
+    (argument,) = sys.argv[1:]
+    sys.argv = sys.argv[:1]
+    make = load_encoders().graph_encoders
+    light = not {"torch", "transformers", "diffusers"} & set(sys.modules)
+    import comfy.cli_args
+
+    comfy.cli_args.args.cpu = True
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    folder = Path(argument)
+    jobs = json.loads((folder / "jobs.json").read_text(encoding="utf-8"))
+    session = Session(make, load_file(folder / "pictures.safetensors"), jobs)
+    session.facts["light import"] = light
+    # As ComfyUI runs every node.
+    with torch.inference_mode():
+        complaints = Complaints()
+        logging.getLogger().addHandler(complaints)
+        loaders = Loaders(folder, jobs)
+        clips = {
+            "flux": loaders.clip("FLUX", "clip_l", "t5xxl"),
+            "qwen_image": loaders.clip("QWEN_IMAGE", "qwen_vl"),
+        }
+        vaes = {"flux": loaders.vae("flux_vae"), "qwen_image": loaders.vae("qwen_vae")}
+        logging.getLogger().removeHandler(complaints)
+        session.facts["missing"] = complaints.messages
+        encode_texts(session, clips)
+        encode_pictures(session, vaes)
+        identities(session, loaders, clips, vaes)
+        errors(session, loaders, clips, vaes)
+    tensors = {name: tensor.float().contiguous() for name, tensor in session.tensors.items()}
+    save_file(tensors, folder / "results.safetensors")
+    (folder / "results.json").write_text(json.dumps(session.facts), encoding="utf-8")
+
+
+main()

@@ -1,0 +1,357 @@
+"""CLIP and VAE objects of a real ComfyUI give what the Diffusers components give."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy
+import pytest
+import torch
+from fixtures import graph_models
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+from trainer_core.families.flux.encode import FluxEncoders, FluxVae
+from trainer_core.families.qwen_image.encode import QwenEncoders, QwenVae, prompt_text
+
+pytestmark = pytest.mark.comfy
+
+TOLERANCE = 1e-4
+SHORT = "a red cube on a table"
+LONG = "a slow blue river runs past the old mill, and " * 40
+CAPTIONS = [SHORT, "", "a caf\u00e9 in \u5317\u4eac, \U0001f600 \u2014 50% off!", LONG]
+WEIGHTED = "a (red:1.4) cube"
+INSTRUCTION = "make the cube blue"
+FLUX_TEXTS = [(caption, length) for caption in CAPTIONS for length in (256, 64, 512)]
+QWEN_TEXTS = [(caption, length) for caption in CAPTIONS for length in (None, 9)]
+# This size stays as it is at every resize of ComfyUI's edit node and of the image processor.
+STILL = (112, 1316)
+FITTING = {"family": "qwen_image", "variant": "edit_plus", "length": None, "caption": INSTRUCTION}
+
+
+def picture(width, height, seed):
+    """Smooth and coloured, so that a resize keeps its content."""
+    generator = numpy.random.default_rng(seed)
+    coarse = generator.integers(0, 256, (6, 5, 3), dtype=numpy.uint8)
+    return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+
+
+PICTURES = {"wide": picture(96, 64, 1), "tall": picture(40, 120, 2), "still": picture(*STILL, 3)}
+
+
+def text_jobs():
+    jobs = [
+        {"family": "flux", "variant": "generate", "length": length, "caption": caption}
+        for caption, length in FLUX_TEXTS
+    ]
+    jobs += [
+        {"family": "qwen_image", "variant": "generate", "length": length, "caption": caption}
+        for caption, length in QWEN_TEXTS
+    ]
+    jobs += [
+        {**FITTING, "controls": ["still"]},
+        {**FITTING, "controls": ["still"], "length": 3},
+        {**FITTING, "controls": ["wide", "tall"]},
+        {**FITTING, "controls": ["wide"], "variant": "edit"},
+        {"family": "flux", "variant": "generate", "length": None, "caption": WEIGHTED},
+        {"family": "flux", "variant": "edit", "length": None, "caption": SHORT}
+        | {"controls": ["wide"]},
+    ]
+    return jobs
+
+
+JOBS = text_jobs()
+
+
+@pytest.fixture(scope="module")
+def comfyui():
+    folder = Path(os.environ.get("COMFYUI_PATH") or Path.home() / "ComfyUI")
+    python = Path(os.environ.get("COMFYUI_PYTHON") or folder / "venv" / "bin" / "python")
+    if not python.is_file():
+        pytest.skip(f"no interpreter for ComfyUI at $COMFYUI_PYTHON or {python.name} in its venv")
+    return folder, python
+
+
+@pytest.fixture(scope="module")
+def models():
+    return {
+        "clip_l": graph_models.make_clip_l(),
+        "t5xxl": graph_models.make_t5(),
+        "qwen_vl": graph_models.make_qwen_vl(),
+        "qwen_vae": graph_models.make_qwen_image_vae(),
+        "flux_vae": graph_models.make_full_flux_vae(),
+    }
+
+
+@pytest.fixture(scope="module")
+def pixels():
+    shown = [picture(96, 64, seed) for seed in (8, 9)]
+    values = numpy.stack([numpy.array(each) for each in shown]).astype(numpy.float32)
+    return torch.from_numpy(values / 127.5 - 1).movedim(-1, 1).contiguous()
+
+
+@pytest.fixture(scope="module")
+def found(comfyui, models, pixels, tmp_path_factory):
+    """Everything that one start of ComfyUI's interpreter found: tensors and facts."""
+    root, python = comfyui
+    folder = tmp_path_factory.mktemp("encoders")
+    graph_models.write_files(folder, models)
+    # All that ComfyUI's detection looks at; the weights of SDXL's second encoder do not matter.
+    mark = {"text_model.encoder.layers.30.mlp.fc1.weight": torch.zeros(64, 64)}
+    save_file(mark, folder / "clip_g.safetensors")
+    controls = {name: torch.from_numpy(numpy.array(each)) for name, each in PICTURES.items()}
+    save_file({"pixels": pixels, **controls}, folder / "pictures.safetensors")
+    vision = {**graph_models.QWEN_VISION, "num_layers": graph_models.QWEN_VISION_DEPTH}
+    jobs = {
+        "texts": JOBS,
+        "captions": [*CAPTIONS, WEIGHTED],
+        "instruction": INSTRUCTION,
+        "t5": graph_models.T5_CONFIG,
+        "qwen": graph_models.QWEN_CONFIG,
+        "vision": vision,
+    }
+    (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
+    done = subprocess.run(
+        [python, Path(__file__).with_name("encoders_process.py"), folder],
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    facts = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    return SimpleNamespace(tensors=load_file(folder / "results.safetensors"), facts=facts)
+
+
+@pytest.fixture(scope="module")
+def flux_reference(comfyui, models):
+    from transformers import CLIPTokenizer, T5TokenizerFast
+
+    comfy = comfyui[0] / "comfy"
+    clip_tokenizer = CLIPTokenizer.from_pretrained(comfy / "sd1_tokenizer", model_max_length=77)
+    t5_tokenizer = T5TokenizerFast.from_pretrained(comfy / "text_encoders" / "t5_tokenizer")
+    parts = (clip_tokenizer, models["clip_l"], t5_tokenizer, models["t5xxl"])
+    return lambda length: FluxEncoders(*parts, FluxVae(models["flux_vae"]), "generate", length)
+
+
+@pytest.fixture(scope="module")
+def qwen_tokenizer(comfyui):
+    from transformers import Qwen2Tokenizer
+
+    folder = comfyui[0] / "comfy" / "text_encoders" / "qwen25_tokenizer"
+    return Qwen2Tokenizer.from_pretrained(folder)
+
+
+def relative(value, reference):
+    assert value.shape == reference.shape
+    return float((value - reference).norm() / reference.norm())
+
+
+def result(found, **job):
+    index = next(i for i, each in enumerate(JOBS) if job.items() <= each.items())
+    prefix = f"text {index}/"
+    return {k.removeprefix(prefix): v for k, v in found.tensors.items() if k.startswith(prefix)}
+
+
+@pytest.mark.parametrize(("caption", "length"), FLUX_TEXTS)
+def test_flux_texts_are_those_of_diffusers(caption, length, found, flux_reference):
+    expected = flux_reference(length).encode_text(caption)
+    mine = result(found, family="flux", caption=caption, length=length)
+    assert mine.keys() == expected.keys() == {"text_embeddings", "pooled_text"}
+    assert len(mine["text_embeddings"]) == length
+    for key, value in expected.items():
+        assert relative(mine[key], value) < TOLERANCE, key
+
+
+def test_another_length_gives_other_flux_embeddings(found):
+    """Else the comparison at equal length would say nothing."""
+    full, more = (result(found, family="flux", caption=SHORT, length=n) for n in (256, 512))
+    assert relative(more["text_embeddings"][:256], full["text_embeddings"]) > 100 * TOLERANCE
+    assert torch.equal(more["pooled_text"], full["pooled_text"])
+
+
+@pytest.mark.parametrize("caption", [*CAPTIONS[:3], WEIGHTED])
+def test_flux_texts_are_those_of_clip_text_encode(caption, found):
+    length = None if caption == WEIGHTED else 256
+    mine = result(found, family="flux", caption=caption, length=length)
+    assert torch.equal(mine["text_embeddings"], found.tensors[f"node flux {caption}/text"][0])
+    assert torch.equal(mine["pooled_text"], found.tensors[f"node flux {caption}/pooled"][0])
+
+
+def test_only_a_long_flux_caption_differs_from_clip_text_encode(found):
+    assert found.facts["t5 tokens"][:3] == [256, 256, 256]
+    assert found.facts["t5 tokens"][3] > 256
+    assert len(found.tensors[f"node flux {LONG}/text"][0]) == found.facts["t5 tokens"][3]
+
+
+def test_flux_controls_do_not_change_the_text(found):
+    edit = result(found, family="flux", variant="edit")
+    plain = result(found, family="flux", caption=SHORT, length=256)
+    assert torch.equal(edit["text_embeddings"], plain["text_embeddings"])
+
+
+@pytest.mark.parametrize(("caption", "length"), QWEN_TEXTS)
+def test_qwen_texts_are_those_of_diffusers(caption, length, found, models, qwen_tokenizer):
+    vae = QwenVae(models["qwen_vae"])
+    parts = (qwen_tokenizer, models["qwen_vl"], vae, None, "generate")
+    expected = QwenEncoders(*parts, length or 1024).encode_text(caption)
+    mine = result(found, family="qwen_image", variant="generate", caption=caption, length=length)
+    assert mine.keys() == expected.keys() == {"text_embeddings"}
+    assert relative(mine["text_embeddings"], expected["text_embeddings"]) < TOLERANCE
+
+
+@pytest.mark.parametrize("caption", CAPTIONS)
+def test_qwen_texts_are_those_of_clip_text_encode(caption, found):
+    mine = result(found, family="qwen_image", variant="generate", caption=caption, length=None)
+    assert torch.equal(mine["text_embeddings"], found.tensors[f"node qwen_image {caption}/text"][0])
+
+
+@pytest.mark.parametrize("caption", CAPTIONS)
+def test_the_template_has_the_same_tokens_in_comfyui(caption, found, qwen_tokenizer):
+    ids = qwen_tokenizer(prompt_text("generate", caption, ())).input_ids
+    assert found.facts["tokens"][caption] == ids
+    user = qwen_tokenizer("<|im_start|>user\n").input_ids
+    assert ids[34 - len(user) : 34] == user
+    edit = qwen_tokenizer(prompt_text("edit_plus", caption, (3,))).input_ids
+    assert edit[64 - len(user) : 64] == user
+
+
+@pytest.mark.parametrize("length", [None, 3])
+def test_an_edit_text_sees_the_picture_as_in_transformers(length, found, models, qwen_tokenizer):
+    """The resizes differ between ComfyUI and Diffusers; here is a size that both leave alone."""
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    prepared = Qwen2VLImageProcessorPil()(images=[PICTURES["still"]], return_tensors="pt")
+    grid = prepared["image_grid_thw"]
+    count = int(grid.prod()) // 4
+    assert grid.tolist() == [[1, STILL[1] // 14, STILL[0] // 14]]
+    text = prompt_text("edit_plus", INSTRUCTION, (count,))
+    ids = qwen_tokenizer(text, return_tensors="pt").input_ids
+    # The picture and the token that closes it stay, whatever the length.
+    last = int((ids[0] == graph_models.QWEN_IMAGE_TOKEN).nonzero()[-1])
+    ids = ids if length is None else ids[:, : max(64 + length + count, last + 2)]
+    with torch.no_grad():
+        output = models["qwen_vl"].model(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            pixel_values=prepared["pixel_values"],
+            image_grid_thw=grid,
+            mm_token_type_ids=(ids == graph_models.QWEN_IMAGE_TOKEN).int(),
+        )
+    mine = result(found, variant="edit_plus", length=length, controls=["still"])
+    assert relative(mine["text_embeddings"], output.last_hidden_state[0, 64:]) < TOLERANCE
+
+
+@pytest.mark.parametrize("variant", ["edit", "edit_plus"])
+def test_edit_texts_are_those_of_comfyuis_edit_nodes(variant, found):
+    controls = ["wide"] if variant == "edit" else ["wide", "tall"]
+    mine = result(found, variant=variant, controls=controls)["text_embeddings"]
+    theirs = found.tensors[f"node {variant}/text"][0]
+    assert torch.equal(mine, theirs)
+    area = 1024 * 1024 if variant == "edit" else 2 * 384 * 384
+    assert len(mine) == pytest.approx(area / 28**2, rel=0.1)
+
+
+@pytest.mark.parametrize("family", ["flux", "qwen_image"])
+def test_latents_and_pictures_are_those_of_diffusers(family, found, models, pixels):
+    reference = {"flux": FluxVae, "qwen_image": QwenVae}[family](
+        models["flux_vae" if family == "flux" else "qwen_vae"]
+    )
+    latents, decoded = (found.tensors[f"vae {family}/{name}"] for name in ("latents", "pixels"))
+    assert relative(latents, reference.encode(pixels)) < TOLERANCE
+    expected = reference.decode(latents)
+    assert relative(decoded, expected) < TOLERANCE
+    assert decoded.shape == pixels.shape
+    assert float((expected.abs() < 1).float().mean()) > 0.2, "all of it is clipped"
+
+
+@pytest.mark.parametrize("family", ["flux", "qwen_image"])
+def test_the_normalisation_is_that_of_comfyuis_model(family, found):
+    latents = found.tensors[f"vae {family}/latents"]
+    in_model = found.tensors[f"vae {family}/format"].reshape(latents.shape)
+    assert relative(latents, in_model) < 1e-6
+    raw = found.tensors[f"vae {family}/raw"].reshape(latents.shape)
+    assert relative(raw, in_model) > 0.05
+
+
+def test_comfyui_finds_every_weight_in_the_files(found):
+    """But for CLIP-L's last projection, which FLUX does not use."""
+    assert found.facts["missing"] == ["clip missing: ['text_projection.weight']"]
+
+
+def test_what_leaves_comfyui_is_ordinary(found):
+    assert found.facts["not ordinary"] == []
+
+
+def test_importing_the_encoders_loads_no_heavy_library(found):
+    assert found.facts["light import"]
+
+
+SAME = ("second load", "vae second load", "explicit length", "first, while patched")
+OTHER = ("length", "variant", "no vae", "weight", "precision", "layer", "lora", "lora strength")
+
+
+@pytest.mark.parametrize("case", SAME)
+def test_the_identity_of_the_same_weights_is_the_same(case, found):
+    assert found.facts["identities"][case] == found.facts["identities"]["first"]
+
+
+def test_the_identity_tells_every_change_apart(found):
+    names = found.facts["identities"]
+    assert len({names["first"], *(names[case] for case in OTHER)}) == 1 + len(OTHER)
+    assert names["lora"] == names["lora, while patched"]
+    assert found.facts["patched in place"] > 0, "the LoRA was not patched in"
+    assert not torch.equal(
+        found.tensors["lora/pooled_text"], result(found, caption=SHORT)["pooled_text"]
+    )
+
+
+def test_the_identity_takes_well_below_a_second(found):
+    assert found.facts["seconds"] < 0.7
+
+
+ERRORS = {
+    "flux clip_l": ("clip_l (SD1ClipModel)", "DualCLIPLoader, type flux"),
+    "flux sdxl": ("clip_g, clip_l", "DualCLIPLoader, type flux"),
+    "flux sd3": ("SD3ClipModel", "DualCLIPLoader, type flux"),
+    "flux qwen": ("qwen25_7b", "DualCLIPLoader, type flux"),
+    "qwen flux": ("clip_l, t5xxl", "Load CLIP, type qwen_image"),
+    "qwen hunyuan": ("another prompt template", "Load CLIP, type qwen_image"),
+    "flux qwen vae": ("WanVAE, 16 latent channels", "ae.safetensors"),
+    "qwen flux vae": ("16 latent channels", "qwen_image_vae.safetensors"),
+    "flux sd vae": ("4 latent channels", "ae.safetensors"),
+    "flux taesd": ("TAESD", "ae.safetensors"),
+    "flux empty vae": ("without weights", "ae.safetensors"),
+    "no clip": ("nothing at the CLIP input", "DualCLIPLoader, type flux"),
+    "no vae": ("nothing at the VAE input", "ae.safetensors"),
+    "no decoder": ("nothing at the VAE input", "ae.safetensors"),
+    "bypass": ("bypass", "Load LoRA"),
+    "size flux": ("60 x 64", "multiples of"),
+    "size qwen_image": ("60 x 64", "multiples of"),
+}
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_what_does_not_fit_is_said_in_three_parts(case, found):
+    kind, problem, expected, remedy = found.facts[f"error {case}"]
+    assert kind == "InputError"
+    assert ERRORS[case][0] in problem
+    assert expected
+    assert ERRORS[case][1] in remedy
+
+
+def test_other_wrong_input_has_its_own_kind_of_error(found):
+    kinds = {
+        case: found.facts[f"error {case}"][0]
+        for case in ("family", "variant", "controls", "image token")
+    }
+    assert kinds == {
+        "family": "BaseModelError",
+        "variant": "ConfigError",
+        "controls": "DatasetError",
+        "image token": "DatasetError",
+    }
+    assert found.facts["unconnected"] == "comfyui flux generate"

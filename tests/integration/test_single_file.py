@@ -1,0 +1,117 @@
+"""A base in one file trains through the command line's own path, resumes, and is told apart."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from runs import metrics
+from safetensors.torch import save_file
+
+from tests.fixtures.flux_base import make_flux_base
+from tests.fixtures.native_files import flux_to_native, make_native_flux
+from tests.fixtures.random_weights import randomize
+from trainer_core.cli import main
+from trainer_core.config import RunConfig
+from trainer_core.errors import ConfigError
+from trainer_core.training import train
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A native file, its encoders in a folder, and two pictures."""
+    from diffusers import AutoencoderKL
+
+    folder = tmp_path_factory.mktemp("single")
+    model = make_native_flux(layers=1, single_layers=1, joint=32)
+    save_file(flux_to_native(model.state_dict()), folder / "flux.safetensors")
+    encoders = make_flux_base(folder / "encoders")
+    vae = AutoencoderKL(
+        down_block_types=("DownEncoderBlock2D",) * 4,
+        up_block_types=("UpDecoderBlock2D",) * 4,
+        block_out_channels=(8, 8, 8, 8),
+        layers_per_block=1,
+        latent_channels=16,
+        norm_num_groups=4,
+        scaling_factor=0.3611,
+        shift_factor=0.1159,
+        use_quant_conv=False,
+        use_post_quant_conv=False,
+        mid_block_add_attention=False,
+    )
+    randomize(vae, 2).save_pretrained(encoders / "vae")
+    random = np.random.default_rng(0)
+    (folder / "data").mkdir()
+    for index in range(2):
+        pixels = random.integers(0, 256, (64, 64, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / "data" / f"{index}.png")
+        (folder / "data" / f"{index}.txt").write_text(f"picture {index}")
+    # The same base as a Diffusers folder, the reference.
+    model.save_pretrained(encoders / "transformer")
+    return folder
+
+
+def settings(files, output, base, **training):
+    return {
+        "family": "flux",
+        "base": {"path": str(base), "encoders": str(files / "encoders")},
+        "dataset": {"path": str(files / "data"), "resolution": 64},
+        "adapter": {"kind": "lora", "rank": 2},
+        "training": {"steps": 2, "precision": "fp32", "checkpoint_every": 1} | training,
+        "memory": {"device": "cpu", "threads": 1},
+        "output": {"dir": str(output), "name": "run"},
+    }
+
+
+def run(*args, resume="none", **training):
+    config = settings(*args, **training) | {"resume": resume}
+    return train(RunConfig.model_validate(config))
+
+
+def test_a_file_trains_as_the_same_weights_in_a_folder(files, tmp_path):
+    from_file = run(files, tmp_path / "file", files / "flux.safetensors")
+    from_folder = run(files, tmp_path / "folder", files / "encoders")
+    assert from_file.status == "done"
+    one, two = (metrics(result.folder) for result in (from_file, from_folder))
+    # The same weights at another place in memory may be added up in another order.
+    assert [step["loss"] for step in one] == pytest.approx([step["loss"] for step in two], rel=1e-6)
+    assert one[0]["loss"] > 0.1
+
+
+def test_a_run_resumes_only_on_the_same_weights(files, tmp_path):
+    path = tmp_path / "base.safetensors"
+    model = make_native_flux(layers=1, single_layers=1, joint=32)
+    tensors = flux_to_native(model.state_dict())
+    save_file(tensors, path)
+    run(files, tmp_path / "output", path)
+    # Another name is the same base.
+    renamed = path.rename(tmp_path / "renamed.safetensors")
+    assert run(files, tmp_path / "output", renamed, resume="latest", steps=3).status == "done"
+    save_file({name: tensor * 1.01 for name, tensor in tensors.items()}, renamed)
+    with pytest.raises(ConfigError, match=r"base \(content\)"):
+        run(files, tmp_path / "output", renamed, resume="latest", steps=4)
+
+
+def test_the_doctor_reads_a_file(files, tmp_path, capsys):
+    config = settings(files, tmp_path / "output", files / "flux.safetensors")
+    words = [
+        f"{section}.{name}={value}"
+        for section, values in config.items()
+        if isinstance(values, dict)
+        for name, value in values.items()
+    ]
+    assert main(["doctor", "family=flux", *words, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)["run"]
+    assert report["base"]["folder"] == str(files / "flux.safetensors")
+    assert report["base"]["variant"] == "generate"
+    assert report["base"]["blocks"] == 2
+    assert report["adapter"]["layers"] > 10
+    spoilt = tmp_path / "spoilt.safetensors"
+    spoilt.write_bytes((files / "flux.safetensors").read_bytes()[:-8])
+    words = [word for word in words if not word.startswith("base.path")]
+    assert main(["doctor", "family=flux", *words, f"base.path={spoilt}", "--json"]) == 2
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert problem.startswith("base: ")
+    assert str(spoilt) in problem

@@ -1,0 +1,194 @@
+import { describe, expect, test } from "vitest";
+import { Binding, executionIds, runName } from "../../js/panel/binding.js";
+import { Hub } from "../../js/panel/hub.js";
+import { losses, progress, sampleAt, snapshot } from "./messages.js";
+
+function makeNode(values = {}) {
+  const graph = { nodes: [], isRootGraph: true };
+  return { id: 7, graph, widgets: [{ name: "name", value: "my_adapter" }], inputs: [{ name: "base", link: 4 }], ...values };
+}
+
+/** A node's binding with a server that answers what `states` says, and what was shown last. */
+function setUp(node = makeNode(), states = {}) {
+  const shown = { run: null, offline: null };
+  const asked = [];
+  const server = {
+    state: async (id) => {
+      asked.push(id);
+      const answer = states[id] ?? null;
+      if (answer instanceof Error) throw answer;
+      return typeof answer === "function" ? answer() : answer;
+    },
+    wish: async (id, wish) => ({ taken: true, reason: `${id} ${wish}` }),
+    pictureUrl: () => "",
+  };
+  const screen = { show: (run, offline) => Object.assign(shown, { run, offline }) };
+  return { binding: new Binding(node, screen, server, () => node.graph), shown, states, asked };
+}
+
+const settled = () => new Promise((resolve) => setTimeout(resolve, 0));
+
+describe("messages", () => {
+  test("of this node's run are shown", () => {
+    const { binding, shown } = setUp();
+    binding.onState(snapshot());
+    binding.onProgress(progress({ step: 2, points: losses(2) }));
+    binding.onSample({ node_id: "7", prompt_id: "p1", name: "my_adapter", ...sampleAt(2) });
+    expect(shown.run).toMatchObject({ status: "training", step: 2, samples: [sampleAt(2)] });
+    expect(shown.run.series.buckets).toHaveLength(2);
+  });
+
+  test.each([["another node", { node_id: "8" }], ["another run's name", { name: "other" }]])("for %s are not", (_, values) => {
+    const { binding, shown, asked } = setUp();
+    binding.onState(snapshot(values));
+    binding.onProgress(progress(values));
+    binding.onSample({ ...snapshot(values), ...sampleAt(1) });
+    expect(shown.run).toBeNull();
+    expect(asked).toEqual([]);
+  });
+
+  test("of the next prompt replace the last run", () => {
+    const { binding, shown } = setUp();
+    binding.onState(snapshot({ points: losses(5) }));
+    binding.onState(snapshot({ prompt_id: "p2", points: [] }));
+    expect(shown.run.series.buckets).toEqual([]);
+    expect(shown.run.promptId).toBe("p2");
+  });
+
+  test("go on being shown when the name is edited meanwhile", () => {
+    const node = makeNode();
+    const { binding, shown } = setUp(node);
+    binding.onState(snapshot());
+    node.widgets[0].value = "renamed";
+    binding.onProgress(progress({ step: 9 }));
+    expect(shown.run.step).toBe(9);
+    binding.onState(snapshot({ prompt_id: "p2" }));
+    expect(shown.run.promptId).toBe("p1");
+  });
+
+  test("whose beginning was missed fetch the snapshot once", async () => {
+    const whole = snapshot({ step: 3, points: losses(3), warnings: ["mind"] });
+    const { binding, shown, asked } = setUp(makeNode(), { 7: whole });
+    binding.onProgress(progress({ step: 4, points: [[4, 0.25, 1e-4]] }));
+    binding.onProgress(progress({ step: 5, points: [[5, 0.2, 1e-4]] }));
+    await settled();
+    expect(asked).toEqual(["7"]);
+    expect(shown.run.warnings).toEqual(["mind"]);
+    expect(shown.run.series.buckets.map((b) => b.step)).toEqual([1, 2, 3, 4, 5]);
+  });
+});
+
+describe("restoring", () => {
+  test("shows the run that the node names", async () => {
+    const { binding, shown } = setUp(makeNode(), { 7: snapshot({ status: "done", points: losses(4) }) });
+    await binding.restore();
+    expect(shown.run.status).toBe("done");
+    expect(shown.run.series.buckets).toHaveLength(4);
+  });
+
+  test("shows nothing of another workflow's run under the same node id", async () => {
+    const { binding, shown } = setUp(makeNode(), { 7: snapshot({ name: "other" }) });
+    await binding.restore();
+    expect(shown.run).toBeNull();
+  });
+
+  test.each([["no run", null], ["an empty answer", {}], ["no answer", new Error("down")]])("with %s shows nothing", async (_, answer) => {
+    const { binding, shown } = setUp(makeNode(), { 7: answer });
+    await binding.restore();
+    expect(shown.run).toBeNull();
+  });
+
+  test("drops an answer that was overtaken by the next prompt", async () => {
+    let answer;
+    const { binding, shown } = setUp(makeNode(), { 7: () => new Promise((resolve) => { answer = resolve; }) });
+    const restored = binding.restore();
+    binding.onState(snapshot({ prompt_id: "p2" }));
+    answer(snapshot({ prompt_id: "p1", status: "done" }));
+    await restored;
+    expect(shown.run).toMatchObject({ promptId: "p2", status: "training" });
+  });
+});
+
+describe("a lost connection", () => {
+  test("is shown, and the state is asked for when it is back", async () => {
+    const { binding, shown, states } = setUp();
+    binding.onState(snapshot({ step: 1 }));
+    binding.onConnection(true);
+    expect(shown.offline).toBe(true);
+    states[7] = snapshot({ step: 8, points: losses(8) });
+    binding.onConnection(false);
+    await settled();
+    expect(shown).toMatchObject({ offline: false, run: { step: 8 } });
+  });
+
+  test("to a server that was restarted ends the run", async () => {
+    const { binding, shown } = setUp();
+    binding.onState(snapshot({ points: losses(3) }));
+    binding.onConnection(false);
+    await settled();
+    expect(shown.run.status).toBe("lost");
+    expect(shown.run.series.buckets).toHaveLength(3);
+  });
+
+  test("leaves a finished run as it is", async () => {
+    const { binding, shown } = setUp();
+    binding.onState(snapshot({ status: "done" }));
+    binding.onConnection(false);
+    await settled();
+    expect(shown.run.status).toBe("done");
+  });
+});
+
+test("the end of the prompt asks once more if the run still looks active", async () => {
+  const { binding, shown, states, asked } = setUp();
+  binding.onState(snapshot());
+  states[7] = snapshot({ status: "failed", message: "no room" });
+  binding.onPromptEnd("another");
+  expect(asked).toEqual([]);
+  binding.onPromptEnd("p1");
+  await settled();
+  expect(shown.run).toMatchObject({ status: "failed", message: "no room" });
+  binding.onPromptEnd("p1");
+  expect(asked).toHaveLength(1);
+});
+
+describe("ids and names", () => {
+  test("a node in a subgraph has a path for each place it is used", () => {
+    const inner = { nodes: [] };
+    const middle = { nodes: [{ id: 5, subgraph: inner }] };
+    const root = { nodes: [{ id: 1 }, { id: 2, subgraph: middle }, { id: 9, subgraph: inner }], isRootGraph: true };
+    expect(executionIds({ id: 7, graph: inner }, root)).toEqual(["2:5:7", "9:7"]);
+    expect(executionIds({ id: 1, graph: root }, root)).toEqual(["1"]);
+    expect(executionIds({ id: -1, graph: null }, root)).toEqual([]);
+  });
+
+  test("a wish goes to the id that the run has", async () => {
+    const { binding } = setUp();
+    binding.onState(snapshot());
+    expect((await binding.ask("save")).reason).toBe("7 save");
+  });
+
+  test("a name that comes over a link is not known", () => {
+    expect(runName(makeNode({ inputs: [{ name: "name", link: 3 }] }))).toBeNull();
+    expect(runName(makeNode())).toBe("my_adapter");
+    expect(runName(makeNode({ widgets: [] }))).toBeNull();
+  });
+});
+
+test("the hub gives a message to every node that is in a graph, and to no other", () => {
+  const api = new EventTarget();
+  const hub = new Hub();
+  hub.listen(api);
+  const first = setUp();
+  const second = setUp(makeNode({ id: 8 }));
+  hub.add(first.binding);
+  hub.add(second.binding);
+  api.dispatchEvent(new CustomEvent("adapter_trainer.state", { detail: snapshot({ node_id: "8" }) }));
+  expect(first.shown.run).toBeNull();
+  expect(second.shown.run.status).toBe("training");
+  hub.delete(second.binding);
+  api.dispatchEvent(new CustomEvent("adapter_trainer.progress", { detail: progress({ node_id: "8", step: 5 }) }));
+  expect(second.shown.run.step).toBe(0);
+  api.dispatchEvent(new CustomEvent("reconnecting"));
+  expect(first.shown.offline).toBe(true);
+});

@@ -1,0 +1,238 @@
+import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { toLook } from "../../js/panel/controls.js";
+import { TrainPanel } from "../../js/panel/panel.js";
+import { fromSnapshot, NO_RUN } from "../../js/panel/run.js";
+import { serverFrom } from "../../js/panel/server.js";
+import { losses, sampleAt, snapshot } from "./messages.js";
+
+const { pictureUrl } = serverFrom({ fetchApi: async () => new Response(), apiURL: (route) => `/api${route}` });
+
+let panel;
+let answer;
+let asked;
+let looks;
+
+beforeEach(() => {
+  answer = { taken: true, reason: "" };
+  asked = [];
+  looks = [];
+  const ask = async (wish) => {
+    asked.push(wish);
+    if (answer instanceof Error) throw answer;
+    return answer;
+  };
+  panel = new TrainPanel({ ask, pictureUrl, onLook: (look) => looks.push(look) });
+  document.body.append(panel.element);
+  Object.defineProperty(panel.plot, "clientWidth", { value: 400 });
+  Object.defineProperty(panel.plot, "clientHeight", { value: 150 });
+});
+
+afterEach(() => {
+  panel.disconnect();
+  document.body.replaceChildren();
+});
+
+function show(values, offline = false) {
+  panel.run = values === null ? NO_RUN : fromSnapshot(snapshot(values));
+  panel.offline = offline;
+  panel.draw();
+}
+
+const find = (selector) => panel.element.querySelector(selector);
+const text = (selector) => find(`.adapter-trainer-${selector}`).textContent;
+const wishButtons = () => [...panel.element.querySelectorAll("[data-wish]")];
+const settled = () => new Promise((resolve) => setTimeout(resolve, 0));
+
+test("before the first run it says what will appear", () => {
+  show(null);
+  expect(text("word")).toBe("Not started");
+  expect(text("empty")).toContain("loss curve");
+  expect(find(".adapter-trainer-empty").hidden).toBe(false);
+  expect(find(".adapter-trainer-samples").hidden).toBe(true);
+  expect(wishButtons().every((button) => button.disabled)).toBe(true);
+});
+
+test("while training it shows step, loss, time, and the curve", () => {
+  show({ step: 40, points: losses(40), step_seconds: 0.42, seconds_left: 25.2 });
+  expect([...panel.element.querySelectorAll("dd")].map((e) => e.textContent)).toEqual(["40 / 100", "0.025", "0.42 s", "25 s"]);
+  expect(find("progress").value).toBeCloseTo(0.4);
+  expect(find(".adapter-trainer-empty").hidden).toBe(true);
+  for (const line of ["raw", "smoothed", "rate"]) {
+    expect(find(`path.adapter-trainer-${line}`).getAttribute("d")).toMatch(/^M[\d.]+,[\d.]+(L[\d.]+,[\d.]+)+$/);
+  }
+  expect(find("title").textContent).toContain("at step 40");
+  expect(text("readout")).toContain("step 40");
+});
+
+test("a run with one point and a run of constant loss draw finite paths", () => {
+  for (const points of [[[1, 0.5, 1e-4]], [[1, 0, 0], [2, 0, 0], [3, 0, 0]]]) {
+    show({ points });
+    expect(panel.element.innerHTML).not.toMatch(/NaN|Infinity/);
+  }
+});
+
+test("the smoothing slider and the learning rate box change the curve and are told", () => {
+  show({ points: [[1, 1, 1e-4], [2, 0, 1e-4], [3, 1, 1e-4], [4, 0, 1e-4]] });
+  const before = find("path.adapter-trainer-smoothed").getAttribute("d");
+  const slider = find("input[type=range]");
+  slider.value = "0.5";
+  slider.dispatchEvent(new Event("input"));
+  const box = find("input[type=checkbox]");
+  box.checked = false;
+  box.dispatchEvent(new Event("change"));
+  panel.draw();
+  expect(looks).toEqual([{ smoothing: 0.5, showRate: true }, { smoothing: 0.5, showRate: false }]);
+  expect(find("path.adapter-trainer-smoothed").getAttribute("d")).not.toBe(before);
+  expect(find("path.adapter-trainer-rate").getAttribute("d")).toBe("");
+});
+
+test.each([[null], [{}], [{ smoothing: NaN, showRate: "yes" }], ["x"]])("a stored look of %j is the default", (stored) => {
+  expect(toLook(stored)).toEqual({ smoothing: 0.9, showRate: true });
+});
+
+test("a stored look is kept within its bounds", () => {
+  expect(toLook({ smoothing: 7, showRate: false })).toEqual({ smoothing: 0.99, showRate: false });
+});
+
+test("text from the server is text", () => {
+  const evil = "<img src=x onerror=alert(1)>";
+  show({ message: evil, warnings: [evil], samples: [{ ...sampleAt(1), filename: `${evil}.png` }] });
+  expect(text("message")).toBe(evil);
+  expect(panel.element.querySelectorAll("img")).toHaveLength(1);
+  const { pathname, searchParams } = new URL(find("img").src, "http://localhost");
+  expect(pathname).toBe("/api/view");
+  expect(searchParams.get("filename")).toBe(`${evil}.png`);
+});
+
+test("screen refreshes are shared: many messages, one drawing", async () => {
+  const draw = vi.spyOn(panel, "draw");
+  for (let i = 0; i < 500; i++) panel.show(fromSnapshot(snapshot({ step: i })), false);
+  expect(draw).not.toHaveBeenCalled();
+  await new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve, 0)));
+  expect(draw).toHaveBeenCalledTimes(1);
+});
+
+describe("samples", () => {
+  const samples = [sampleAt(10, 0), sampleAt(10, 2), sampleAt(20, 0)];
+
+  test("have a row for each step, newest first, and a column for each prompt", () => {
+    show({ samples });
+    const rows = [...panel.element.querySelectorAll(".adapter-trainer-row")];
+    expect(rows.map((row) => row.firstChild.textContent)).toEqual(["step 20", "step 10"]);
+    const columns = [...rows[1].querySelectorAll("button")].map((button) => button.style.gridColumn);
+    expect(columns).toEqual(["2", "4"]);
+    expect(find("button img").alt).toBe("Step 20, prompt 1");
+  });
+
+  test("are not loaded again when one is added", () => {
+    show({ samples });
+    const first = panel.element.querySelectorAll("button img")[0];
+    show({ samples: [...samples, sampleAt(30)] });
+    expect([...panel.element.querySelectorAll("button img")]).toContain(first);
+    expect(panel.element.querySelectorAll(".adapter-trainer-thumbnail")).toHaveLength(4);
+  });
+
+  test("open large, go by keys, and close without the graph hearing a key", () => {
+    show({ samples });
+    const heard = [];
+    const listen = (event) => heard.push(event.key);
+    document.addEventListener("keydown", listen);
+    find("button.adapter-trainer-thumbnail").click();
+    const dialog = document.querySelector("dialog");
+    expect(dialog.open).toBe(true);
+    const caption = () => dialog.querySelector(".adapter-trainer-caption").textContent;
+    const key = (name) => dialog.dispatchEvent(new KeyboardEvent("keydown", { key: name, bubbles: true, cancelable: true }));
+    expect(caption()).toBe("Step 20, prompt 1");
+    key("ArrowRight");
+    expect(caption()).toBe("Step 20, prompt 1");
+    key("ArrowLeft");
+    expect(caption()).toBe("Step 10, prompt 1");
+    key("ArrowDown");
+    expect(caption()).toBe("Step 10, prompt 3");
+    expect(dialog.querySelector("img").getAttribute("src")).toBe(pictureUrl(samples[1], false));
+    key("Escape");
+    expect(document.querySelector("dialog")).toBeNull();
+    document.removeEventListener("keydown", listen);
+    expect(heard).toEqual([]);
+  });
+
+  test("in the large view follow the run, and go with the node", () => {
+    show({ samples });
+    find("button.adapter-trainer-thumbnail").click();
+    const next = document.querySelector("dialog .adapter-trainer-next");
+    expect(next.disabled).toBe(true);
+    show({ samples: [...samples, sampleAt(30)] });
+    expect(next.disabled).toBe(false);
+    panel.disconnect();
+    expect(document.querySelector("dialog")).toBeNull();
+  });
+});
+
+describe("the buttons", () => {
+  test.each([["caching", true], ["training", false], ["done", true], ["stopped", true], ["cancelled", true], ["failed", true]])(
+    "while %s are disabled: %s",
+    (status, disabled) => {
+      show({ status });
+      expect(wishButtons().map((button) => button.disabled)).toEqual([disabled, disabled, disabled]);
+    },
+  );
+
+  test("are disabled without a connection", () => {
+    show({}, true);
+    expect(wishButtons().every((button) => button.disabled)).toBe(true);
+    expect(text("word")).toBe("No connection");
+  });
+
+  test("ask, and say what was answered", async () => {
+    show({});
+    for (const button of wishButtons().slice(0, 2)) {
+      button.click();
+      expect(button.disabled).toBe(true);
+      await settled();
+      expect(button.disabled).toBe(false);
+      expect(text("feedback")).toContain("after the step in progress");
+    }
+    expect(asked).toEqual(["save", "preview"]);
+  });
+
+  test("stay disabled from the stop to the end", async () => {
+    show({});
+    find("[data-wish=stop]").click();
+    await settled();
+    show({ step: 5 });
+    expect(wishButtons().every((button) => button.disabled)).toBe(true);
+    show({ status: "stopped" });
+    expect(text("feedback")).toBe("");
+    show({ prompt_id: "p2" });
+    expect(wishButtons().some((button) => button.disabled)).toBe(false);
+  });
+
+  test("give the reason of a refusal", async () => {
+    show({});
+    answer = { taken: false, reason: "this node is not training" };
+    find("[data-wish=stop]").click();
+    await settled();
+    expect(text("feedback")).toBe("this node is not training");
+    expect(find("[data-wish=stop]").disabled).toBe(false);
+  });
+
+  test("say that nobody answered", async () => {
+    show({});
+    answer = new Error("down");
+    find("[data-wish=save]").click();
+    await settled();
+    expect(text("feedback")).toBe("The server did not answer.");
+    expect(find("[data-wish=save]").disabled).toBe(false);
+  });
+});
+
+test("keys in the panel are not the graph's, shortcuts are", () => {
+  const heard = [];
+  const listen = (event) => heard.push(event.key);
+  document.addEventListener("keydown", listen);
+  const button = find("[data-wish=save]");
+  button.dispatchEvent(new KeyboardEvent("keydown", { key: "Delete", bubbles: true }));
+  button.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", ctrlKey: true, bubbles: true }));
+  document.removeEventListener("keydown", listen);
+  expect(heard).toEqual(["Enter"]);
+});

@@ -1,0 +1,83 @@
+import { describe, expect, test } from "vitest";
+import { fromSnapshot, isActive, MAX_SAMPLES, NO_RUN, withProgress, withSample } from "../../js/panel/run.js";
+import { sampleAt, snapshot } from "./messages.js";
+
+test("a snapshot is a run", () => {
+  const run = fromSnapshot(snapshot({ step: 2, points: [[1, 0.9, 1e-4], [2, 0.8, 2e-4]], samples: [sampleAt(1)] }));
+  expect(run).toMatchObject({ status: "training", step: 2, steps: 100, name: "my_adapter", promptId: "p1" });
+  expect(run.series.buckets.map((b) => b.loss)).toEqual([0.9, 0.8]);
+  expect(run.samples).toEqual([sampleAt(1)]);
+  expect(isActive(run)).toBe(true);
+});
+
+test.each([null, undefined, {}, [], "training", { status: "idle" }, { status: "evil" }])(
+  "%j is no snapshot",
+  (payload) => expect(fromSnapshot(payload)).toBeNull(),
+);
+
+test("wrong types in a snapshot become nothing", () => {
+  const run = fromSnapshot({
+    status: "done", step: "7", steps: -1, points: "x", samples: [{}, 3, { step: 1 }], step_seconds: "fast",
+    seconds_left: NaN, message: { html: "<b>" }, warnings: [1, "mind"], name: 5, prompt_id: null,
+  });
+  expect(run).toEqual({ ...NO_RUN, status: "done", warnings: ["mind"] });
+});
+
+test("progress adds points and keeps what it does not mention", () => {
+  const run = fromSnapshot(snapshot({ points: [[1, 1, 1e-4]], samples: [sampleAt(0)], warnings: ["mind"] }));
+  const next = withProgress(run, {
+    status: "training", step: 3, steps: 100, points: [[2, 0.5, 1e-4], [3, 0.4, 1e-4]], step_seconds: 0.5, seconds_left: 48.5, message: "m",
+  });
+  expect(next.series.buckets).toHaveLength(3);
+  expect(next).toMatchObject({ step: 3, stepSeconds: 0.5, secondsLeft: 48.5, message: "m", warnings: ["mind"] });
+  expect(next.samples).toBe(run.samples);
+  expect(run.series.buckets).toHaveLength(1);
+});
+
+test("an unknown status leaves the status alone", () => {
+  const run = fromSnapshot(snapshot());
+  expect(withProgress(run, { status: "<img>" }).status).toBe("training");
+});
+
+test("before the first step nothing is known of the time left", () => {
+  expect(fromSnapshot(snapshot({ step_seconds: 0, seconds_left: 0 }))).toMatchObject({ stepSeconds: null, secondsLeft: null });
+});
+
+describe("a snapshot that was overtaken by messages", () => {
+  const early = snapshot({ step: 1, points: [[1, 1, 1e-4]], samples: [sampleAt(0)] });
+
+  test("keeps the points and pictures that came since", () => {
+    let run = withProgress(fromSnapshot(early), { step: 2, points: [[2, 0.5, 1e-4]] });
+    run = withSample(run, sampleAt(2));
+    const after = fromSnapshot(early, run);
+    expect(after.series.buckets.map((b) => b.step)).toEqual([1, 2]);
+    expect(after.samples.map((s) => s.step)).toEqual([0, 2]);
+  });
+
+  test("of another prompt starts anew", () => {
+    const run = withProgress(fromSnapshot(early), { step: 2, points: [[2, 0.5, 1e-4]] });
+    const after = fromSnapshot(snapshot({ prompt_id: "p2", points: [[1, 3, 1e-4]] }), run);
+    expect(after.series.buckets.map((b) => b.loss)).toEqual([3]);
+    expect(after.samples).toEqual([]);
+  });
+});
+
+describe("samples", () => {
+  test("are in the order of steps and prompts, however they came", () => {
+    let run = fromSnapshot(snapshot());
+    for (const [step, index] of [[20, 1], [10, 0], [20, 0], [10, 1]]) run = withSample(run, sampleAt(step, index));
+    expect(run.samples.map((s) => [s.step, s.index])).toEqual([[10, 0], [10, 1], [20, 0], [20, 1]]);
+  });
+
+  test("of the same step and prompt replace each other", () => {
+    const again = { ...sampleAt(5), filename: "again.png" };
+    expect(withSample(withSample(fromSnapshot(snapshot()), sampleAt(5)), again).samples).toEqual([again]);
+  });
+
+  test("are bounded, and the newest stay", () => {
+    let run = fromSnapshot(snapshot());
+    for (let step = 0; step < 2 * MAX_SAMPLES; step++) run = withSample(run, sampleAt(step));
+    expect(run.samples.length).toBeLessThanOrEqual(MAX_SAMPLES);
+    expect(run.samples.at(-1).step).toBe(2 * MAX_SAMPLES - 1);
+  });
+});

@@ -1,0 +1,42 @@
+import { expect, test } from "vitest";
+import { serverFrom } from "../../js/panel/server.js";
+import { sampleAt, snapshot } from "./messages.js";
+
+/** The pack's routes asked through the real Response class. */
+function setUp(status, body) {
+  const calls = [];
+  const fetchApi = async (route, options) => {
+    calls.push({ route, ...options });
+    return new Response(body, { status });
+  };
+  return { calls, server: serverFrom({ fetchApi, apiURL: (route) => `/api${route}` }) };
+}
+
+test("a state is asked for by node id, also inside a subgraph", async () => {
+  const { server, calls } = setUp(200, JSON.stringify(snapshot()));
+  expect(await server.state("5:7&x")).toEqual(snapshot());
+  expect(calls[0].route).toBe("/adapter_trainer/state?node_id=5%3A7%26x");
+});
+
+test("no state is null, a broken server an error", async () => {
+  expect(await setUp(404, "{}").server.state("7")).toBeNull();
+  await expect(setUp(500, "oops").server.state("7")).rejects.toThrow("500");
+});
+
+test("a wish is posted, and the answer read", async () => {
+  const { server, calls } = setUp(200, '{"taken": true}');
+  expect(await server.wish("7", "save")).toEqual({ taken: true, reason: "" });
+  expect(calls[0]).toMatchObject({ route: "/adapter_trainer/wish", method: "POST" });
+  expect(JSON.parse(calls[0].body)).toEqual({ node_id: "7", wish: "save" });
+  const refused = setUp(409, '{"taken": false, "reason": "not training"}').server;
+  expect(await refused.wish("7", "stop")).toEqual({ taken: false, reason: "not training" });
+});
+
+test("a picture's address cannot leave /view", () => {
+  const { server } = setUp(200, "{}");
+  const url = new URL(server.pictureUrl({ ...sampleAt(1), filename: "a&type=input/../b.png", subfolder: "../x" }, true), "http://h");
+  expect(url.pathname).toBe("/api/view");
+  expect(Object.fromEntries(url.searchParams)).toEqual({
+    filename: "a&type=input/../b.png", subfolder: "../x", type: "output", preview: "webp;80",
+  });
+});

@@ -1,0 +1,171 @@
+"""Pictures with an embedded colour profile are seen as they are meant."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import warnings
+
+import numpy as np
+import pytest
+from PIL import Image, ImageCms, features
+
+from tests.fixtures.icc_profiles import (
+    ADOBE_RGB,
+    DISPLAY_P3,
+    SRGB,
+    as_srgb,
+    grey_profile,
+    ink_profile,
+    rgb_profile,
+)
+from trainer_core.data.color_profile import to_srgb
+from trainer_core.data.entries import make_entry
+from trainer_core.data.image import open_picture
+
+pytestmark = pytest.mark.skipif(
+    not features.check("littlecms2"), reason="this Pillow was built without LittleCMS"
+)
+
+WIDE = {
+    "Display P3": (DISPLAY_P3, None),
+    "Adobe RGB": (ADOBE_RGB, 563 / 256),
+    "light": (SRGB, 1.0),
+}
+
+
+@pytest.fixture
+def colors():
+    """Random colours, and a few that sRGB cannot show."""
+    random = np.random.default_rng(1)
+    values = random.integers(0, 256, size=(16, 16, 3), dtype=np.uint8)
+    values[0, :3] = np.eye(3) * 255
+    return values
+
+
+def pixels(image):
+    return np.asarray(image).astype(int)
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_wide_colours_become_srgb(tmp_path, colors, name):
+    path = tmp_path / "a.png"
+    Image.fromarray(colors).save(path, icc_profile=rgb_profile(*WIDE[name]))
+    found = open_picture(path)
+    assert (found.mode, found.info) == ("RGB", {})
+    expected = as_srgb(colors.astype(float), *WIDE[name])
+    assert np.abs(pixels(found) - expected).max() <= 2
+    assert np.abs(expected - colors).max() > 15, "the profile hardly moves a colour"
+
+
+@pytest.mark.parametrize("options", [{"quality": 100, "subsampling": 0}, {"lossless": True}])
+def test_profiles_in_jpeg_and_webp_count_too(tmp_path, options):
+    path = tmp_path / ("a.webp" if "lossless" in options else "a.jpg")
+    color = np.full((16, 16, 3), (60, 180, 90), np.uint8)
+    Image.fromarray(color).save(path, icc_profile=rgb_profile(*WIDE["Adobe RGB"]), **options)
+    expected = as_srgb(color.astype(float), *WIDE["Adobe RGB"])
+    assert np.abs(pixels(open_picture(path)) - expected).max() <= 3
+    assert np.abs(expected - color).max() > 15
+
+
+@pytest.mark.parametrize(
+    "profile",
+    [rgb_profile(SRGB, None), ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()],
+)
+def test_srgb_by_whatever_name_moves_no_pixel(tmp_path, colors, profile):
+    Image.fromarray(colors).save(tmp_path / "a.png", icc_profile=profile)
+    assert np.array_equal(pixels(open_picture(tmp_path / "a.png")), colors)
+
+
+def broken_profiles():
+    whole = rgb_profile(*WIDE["Display P3"])
+    lost = whole.replace(b"rTRC", b"xTRC")
+    return {
+        "text": b"this is no profile",
+        "empty": b"",
+        "cut": whole[:200],
+        "without a curve": lost,
+        "zeros": bytes(len(whole)),
+        "of Lab": ImageCms.ImageCmsProfile(ImageCms.createProfile("LAB")).tobytes(),
+        "of greys": grey_profile(1.0),
+        "of inks": ink_profile(),
+    }
+
+
+@pytest.mark.parametrize("name", broken_profiles())
+def test_a_profile_that_is_broken_or_does_not_fit_moves_no_pixel_and_warns_of_nothing(
+    tmp_path, colors, name, capfd
+):
+    Image.fromarray(colors).save(tmp_path / "a.png", icc_profile=broken_profiles()[name])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert np.array_equal(pixels(open_picture(tmp_path / "a.png")), colors)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_damaged_profiles_give_a_picture_and_nothing_else(colors):
+    whole, random = rgb_profile(*WIDE["Display P3"]), np.random.default_rng(2)
+    for _ in range(300):
+        damaged = bytearray(whole)
+        for place in random.integers(0, len(whole), size=4):
+            damaged[place] = random.integers(0, 256)
+        cut = bytes(damaged[: random.integers(1, len(whole) + 1)])
+        assert to_srgb(Image.fromarray(colors), cut).mode == "RGB"
+
+
+@pytest.mark.parametrize("mode", ["L", "LA"])
+def test_a_profile_of_greys_is_for_grey_pictures(tmp_path, mode):
+    ramp = Image.fromarray(np.arange(256, dtype=np.uint8).reshape(16, 16))
+    picture = ramp if mode == "L" else Image.merge("LA", (ramp, Image.new("L", ramp.size, 255)))
+    picture.save(tmp_path / "a.png", icc_profile=grey_profile(1.75))
+    found = pixels(open_picture(tmp_path / "a.png"))
+    levels = np.asarray(ramp, float)[..., None].repeat(3, axis=2)
+    expected = as_srgb(levels, SRGB, 1.75)
+    assert np.abs(found - expected).max() <= 2
+    assert np.abs(expected - levels).max() > 15
+
+
+def test_a_grey_picture_with_a_profile_of_colours_follows_its_curve(tmp_path):
+    Image.new("L", (16, 16), 64).save(tmp_path / "a.png", icc_profile=rgb_profile(SRGB, 1.0))
+    expected = as_srgb(np.full(3, 64.0), SRGB, 1.0)
+    assert np.abs(pixels(open_picture(tmp_path / "a.png")) - expected).max() <= 2
+
+
+def test_alpha_and_palette_are_kept_apart_from_the_colours(tmp_path):
+    color, profile = np.array((60, 180, 90)), rgb_profile(*WIDE["Adobe RGB"])
+    expected = as_srgb(color.astype(float), *WIDE["Adobe RGB"])
+    clear = Image.new("RGBA", (16, 16), (*color, 255))
+    clear.paste((*color, 0), (8, 0, 16, 16))
+    clear.save(tmp_path / "alpha.png", icc_profile=profile)
+    palette = Image.new("P", (16, 16), 1)
+    palette.putpalette([0, 0, 0, *color])
+    palette.save(tmp_path / "palette.png", icc_profile=profile)
+    for name, place in (("alpha.png", (0, 0)), ("palette.png", (9, 9))):
+        found = open_picture(tmp_path / name)
+        assert np.abs(np.array(found.getpixel(place)) - expected).max() <= 2
+    assert open_picture(tmp_path / "alpha.png").getpixel((12, 4)) == (255, 255, 255)
+
+
+def test_inks_are_mixed_as_their_profile_says(tmp_path):
+    cyan = Image.new("CMYK", (16, 16), (255, 0, 0, 0))
+    cyan.save(tmp_path / "plain.jpg", quality=100)
+    cyan.save(tmp_path / "profile.jpg", quality=100, icc_profile=ink_profile())
+    assert pixels(open_picture(tmp_path / "plain.jpg"))[4, 4].tolist() == [0, 255, 255]
+    found = pixels(open_picture(tmp_path / "profile.jpg"))[4, 4]
+    assert found.max() < 30, "the inks of this printer are grey"
+    Image.new("CMYK", (16, 16)).save(tmp_path / "paper.jpg", icc_profile=ink_profile())
+    assert pixels(open_picture(tmp_path / "paper.jpg")).min() > 250
+
+
+def test_a_host_without_a_profile_gets_the_plain_conversion():
+    buffer = io.BytesIO()
+    Image.new("L", (4, 4), 7).save(buffer, "PNG")
+    assert to_srgb(Image.open(buffer), None).getpixel((0, 0)) == (7, 7, 7)
+
+
+def test_what_was_cached_before_profiles_counted_is_encoded_anew(tmp_path):
+    """The key holds the file's bytes, which are the same, and how pictures were prepared."""
+    parts = ["latents", "encoder", "content", 64, 64, "cover"]
+    before = hashlib.sha256(json.dumps([1, *parts]).encode()).hexdigest()
+    assert make_entry(tmp_path, *parts).key != before

@@ -1,0 +1,67 @@
+"""When a demonstration counts as missed, and when as broken."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from trainer_core.cli import main
+from trainer_core.commands.demo import learned_text
+from trainer_core.demo import run as demo_run
+from trainer_core.demo.bars import KEPT, LEARNED, require_working
+from trainer_core.demo.run import DemoSummary
+from trainer_core.errors import RunError
+
+
+def summary(learned=0.9, kept=0.8, kind="lokr", task="generate"):
+    return DemoSummary(kind, task, 0.02, learned, kept, 60.0, "a.safetensors", ("p.png",))
+
+
+@pytest.mark.parametrize(("learned", "missed"), [(1.0, False), (0.8, False), (0.78, True)])
+def test_what_is_missed_is_told_with_its_bar(learned, missed, tmp_path):
+    found = summary(learned=learned)
+    assert LEARNED.text(found) == ("below the bar of 80%" if missed else "bar: 80%")
+    text = learned_text(found, tmp_path)
+    assert LEARNED.text(found) in text
+    assert "(bar: 75%)" in text
+    assert "below the bar of 75%" in learned_text(summary(kept=0.74), tmp_path)
+
+
+@pytest.mark.parametrize("task", ["generate", "edit"])
+@pytest.mark.parametrize(("learned", "kept"), [(0.4, 0.8), (0.78, 0.74), (0.9, 0.38), (1.0, 1.0)])
+def test_a_share_a_little_below_its_bar_is_no_failure(learned, kept, task):
+    require_working(summary(learned, kept, task=task))
+
+
+@pytest.mark.parametrize(
+    ("learned", "kept", "bars"),
+    [(0.38, 0.9, [LEARNED]), (0.9, 0.3, [KEPT]), (0.0, 0.0, [LEARNED, KEPT])],
+)
+@pytest.mark.parametrize("kind", ["lokr", "lora", "loha"])
+def test_a_broken_adapter_is_an_error_that_names_each_share(learned, kept, bars, kind):
+    with pytest.raises(RunError) as caught:
+        require_working(summary(learned, kept, kind))
+    error = caught.value
+    assert error.exit_code == 1
+    assert kind in error.found
+    for bar, share in ((LEARNED, learned), (KEPT, kept)):
+        assert (f"{share:.0%} {bar.asked}" in error.found) == (bar in bars)
+        assert (f"{bar.wanted:.0%} {bar.asked}" in error.expected) == (bar in bars)
+    assert "doctor" in error.remedy
+
+
+@pytest.mark.parametrize(("learned", "code"), [(0.86, 0), (0.7, 0), (0.1, 1)])
+def test_exit_code_and_report_of_the_command(learned, code, monkeypatch, capsys):
+    """The training itself is left out: what it gave is put in its place."""
+    monkeypatch.setattr(demo_run, "run_demo", lambda *given: summary(learned))
+    assert main(["demo"]) == code
+    captured = capsys.readouterr()
+    assert f"{learned:.0%} with the adapter" in captured.out, "the report comes before the error"
+    begun = [line.split(":")[0] for line in captured.err.splitlines()]
+    assert begun == (["Found", "Expected", "To do"] if code else [])
+
+    assert main(["demo", "--json"]) == code
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert records[0]["adapter_accuracy"] == learned
+    assert [record.get("event") for record in records[1:]] == (["error"] if code else [])

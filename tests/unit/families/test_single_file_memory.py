@@ -1,0 +1,101 @@
+"""Loading a single file never holds two copies of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tests.fixtures.native_files import F8, flux_to_native, to_scaled
+
+PROCESS = """
+import sys, torch
+from trainer_core.config import BaseSection
+from trainer_core.families import get_family, locate_base
+
+def load(path):
+    location = locate_base(BaseSection(path=path), "flux", False, needs_encoders=False)
+    return get_family("flux").load_transformer(location, getattr(torch, sys.argv[3]), "cpu")
+
+def peak():
+    # getrusage's peak would be that of the process that started this one.
+    with open("/proc/self/status") as file:
+        line = next(line for line in file if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
+
+load(sys.argv[1])  # everything is imported and has run once
+before = peak()
+if sys.argv[4] == "twice":
+    from safetensors.torch import load_file
+    whole = {name: tensor.clone() for name, tensor in load_file(sys.argv[2]).items()}
+model = load(sys.argv[2])
+print(peak() - before, sum(p.numel() * p.element_size() for p in model.parameters()))
+"""
+
+
+def make_wide_flux(layers):
+    """A width of four heads; 14 layers of each kind are about 120 million values."""
+    from diffusers import FluxTransformer2DModel
+
+    model = FluxTransformer2DModel(
+        num_layers=layers,
+        num_single_layers=layers,
+        num_attention_heads=4,
+        joint_attention_dim=64,
+        pooled_projection_dim=64,
+    )
+    return flux_to_native(model.state_dict())
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("memory")
+    small, large = make_wide_flux(1), make_wide_flux(14)
+    save_file({k: v.to(torch.bfloat16) for k, v in small.items()}, folder / "small.safetensors")
+    for name, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32), ("fp8", F8)):
+        path = folder / f"{name}.safetensors"
+        save_file({k: v.to(dtype).contiguous() for k, v in large.items()}, path)
+    save_file(to_scaled(large, "new")[0], folder / "scaled.safetensors")
+    return folder
+
+
+def measure(files, name, dtype, mode="once"):
+    paths = [str(files / "small.safetensors"), str(files / f"{name}.safetensors")]
+    done = subprocess.run(
+        [sys.executable, "-c", PROCESS, *paths, dtype, mode],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    grown, kept = (int(word) for word in done.stdout.split())
+    assert kept > 150e6
+    return grown / kept
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux' peak of memory")
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("bf16", "bfloat16"),
+        ("bf16", "float32"),
+        ("fp32", "bfloat16"),
+        ("fp8", "bfloat16"),
+        ("scaled", "bfloat16"),
+    ],
+)
+def test_loading_takes_little_more_than_the_model(name, dtype, files):
+    # On top comes what is read at a time: 64 MiB of the mapped file, and one tensor.
+    assert measure(files, name, dtype) < 1.3
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux' peak of memory")
+def test_a_second_copy_would_be_noticed(files):
+    assert measure(files, "bf16", "bfloat16", "twice") > 1.9

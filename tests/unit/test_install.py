@@ -1,0 +1,159 @@
+"""install.py as far as it needs no network; `make matrix` runs it in real environments."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import install
+from trainer_core import requirements as facts
+
+ROOT = Path(install.__file__).resolve().parent
+HOST = {
+    "torch": "2.8.0+cu128",
+    "torchvision": "0.23.0+cu128",
+    "transformers": "4.57.6",
+    "tokenizers": "0.22.2",
+    "huggingface-hub": "0.36.2",
+    "numpy": "2.2.6",
+    "pydantic": "2.11.0",
+    "pyyaml": "6.0.2",
+    "pillow": "11.0.0",
+    "safetensors": "0.6.0",
+    "psutil": "7.0.0",
+}
+OURS = {"diffusers": "0.39.0", "peft": "0.21.2", "accelerate": "1.15.0"}
+
+
+def needs(*names):
+    return [need for need in facts.guest_requirements() if need.name in names]
+
+
+def test_everything_is_held_with_the_label_of_its_build():
+    lines = install.constraint_lines(HOST, [])
+    assert len(lines) == len(HOST)
+    assert {"torch==2.8.0+cu128", "huggingface-hub==0.36.2"} <= set(lines)
+
+
+def test_what_is_too_old_is_let_go():
+    lines = install.constraint_lines({**HOST, "peft": "0.17.0"}, ["peft"])
+    assert len(lines) == len(HOST)
+    assert not [line for line in lines if line.startswith("peft")]
+
+
+@pytest.mark.parametrize(
+    "version", ["1.0", "2.13.0+cpu", "2.8.0a0+git1a2b3c4", "1!2.0", "4.57.0.dev0", "1.0rc1.post2"]
+)
+def test_versions_of_an_installer_are_held(version):
+    assert install.held("torch", {"torch": version}) == f"torch=={version}"
+
+
+@pytest.mark.parametrize("version", ["unknown", "2.0-dirty build", "", "1.0\ntorch==1"])
+def test_what_is_no_version_makes_no_line(version):
+    assert install.constraint_lines({"odd": version, "numpy": "1.0"}, []) == ["numpy==1.0"]
+
+
+def test_a_changed_distribution_is_noticed():
+    after = {**HOST, **OURS, "huggingface-hub": "2.4.0"}
+    assert install.changes(HOST, after, list(OURS)) == {
+        "huggingface-hub": "huggingface-hub 0.36.2 -> 2.4.0"
+    }
+    assert install.changes(HOST, {**HOST, **OURS}, list(OURS)) == {}
+    del after["numpy"]
+    assert "numpy 2.2.6 -> removed" in install.changes(HOST, after, []).values()
+
+
+def test_the_same_version_of_another_build_is_a_change():
+    assert install.changes(HOST, {**HOST, "torch": "2.8.0"}, [])
+
+
+def test_a_changed_distribution_is_said_loudly(capfd):
+    after = {**HOST, **OURS, "numpy": "2.4.6"}
+    assert install.report(0, HOST, after, needs(*OURS), facts) == 1
+    told = capfd.readouterr().err
+    assert "numpy 2.2.6 -> 2.4.6" in told
+    assert '"numpy==2.2.6"' in told
+
+
+def test_success_names_what_came(capfd):
+    assert install.report(0, HOST, {**HOST, **OURS}, needs(*OURS), facts) == 0
+    told = capfd.readouterr().out
+    assert "diffusers 0.39.0" in told
+    assert "Restart ComfyUI" in told
+
+
+@pytest.mark.parametrize(("code", "after"), [(1, HOST), (0, HOST), (1, {**HOST, **OURS})])
+def test_a_failed_installer_is_told_in_three_parts(code, after, capfd):
+    assert install.report(code, HOST, after, needs(*OURS), facts) == 1
+    lines = capfd.readouterr().err.splitlines()
+    assert [line.split(": ")[1] for line in lines] == ["Found", "Expected", "To do"]
+    assert "huggingface-hub 0.36.2" in lines[0]
+
+
+def test_a_python_without_comfyuis_libraries_is_refused():
+    assert install.host_problem(HOST, facts) is None
+    found, _, todo = install.host_problem({"numpy": "2.0"}, facts)
+    assert "torch, transformers" in found
+    assert "ComfyUI's Python" in todo
+
+
+def test_a_host_that_is_too_old_is_told_to_update():
+    found, expected, todo = install.host_problem({**HOST, "transformers": "4.50.3"}, facts)
+    assert found == "transformers 4.50.3"
+    assert expected.startswith("transformers>=")
+    assert todo.startswith("Update ComfyUI")
+
+
+def test_a_host_that_no_installer_can_hold_is_refused():
+    problem = install.host_problem({**HOST, "tokenizers": "unknown"}, facts)
+    assert problem is not None
+    assert "tokenizers unknown" in problem[0]
+
+
+def test_pip_of_the_running_python_is_used():
+    command = install.installer_command(sys.executable)
+    assert command is not None
+    assert command[0] == sys.executable
+    assert "only-if-needed" in command
+
+
+def test_nothing_is_called_when_everything_is_there():
+    """In this environment; without a PATH and an index no installer could have worked."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "install.py")],
+        env={**os.environ, "PATH": "", "PIP_NO_INDEX": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 1
+    assert "Everything is there" in done.stdout
+
+
+def test_a_python_that_has_nothing_is_refused_before_anything_is_installed():
+    """Isolated and without site-packages, as an embedded Python that is not ComfyUI's."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(ROOT / "install.py")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    assert "has no torch, transformers, numpy" in done.stderr
+    assert done.stdout == ""
+
+
+def test_constraints_reach_the_installer_whole(tmp_path):
+    """The installer is stood in for by a Python that copies the file it is given."""
+    copy = "import shutil, sys; shutil.copy(sys.argv[2], sys.argv[-1])"
+    kept = tmp_path / "kept.txt"
+    command = [sys.executable, "-c", copy]
+    assert install.resolve(command, [str(kept)], HOST, []) == 0
+    assert kept.read_text(encoding="utf-8").splitlines() == install.constraint_lines(HOST, [])

@@ -1,0 +1,201 @@
+"""What training needs, read from one place, and what of it is missing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainer_core.requirements import (
+    HOST_OWNED,
+    MissingLibrary,
+    Requirement,
+    all_requirements,
+    guest_requirements,
+    installed_version,
+    meets,
+    missing_requirements,
+    normalised,
+    parse_requirement,
+    pyproject_list,
+    remedy,
+    require_libraries,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+PYPROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
+def requirement_lines(name):
+    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib came with Python 3.11")
+@pytest.mark.parametrize(
+    ("section", "key"),
+    [
+        ("project", "dependencies"),
+        ("project", "classifiers"),
+        ("project.optional-dependencies", "train"),
+        ("project.optional-dependencies", "tensorboard"),
+        ("project.optional-dependencies", "dev"),
+        ("tool.ruff", "extend-exclude"),
+        ("tool.pytest.ini_options", "markers"),
+    ],
+)
+def test_lists_are_read_as_tomllib_reads_them(section, key):
+    import tomllib
+
+    expected = tomllib.loads(PYPROJECT)
+    for name in section.split("."):
+        expected = expected[name]
+    assert pyproject_list(PYPROJECT, section, key) == expected[key] != []
+
+
+def test_comments_and_other_sections_are_no_part_of_a_list():
+    text = '[one]\nlist = [\n  "a>=1",  # why not "b"\n]\n[two]\nother = ["c"]\n'
+    assert pyproject_list(text, "one", "list") == ["a>=1"]
+    for section, key in (("one", "other"), ("two", "list"), ("three", "list")):
+        with pytest.raises(ValueError, match=key):
+            pyproject_list(text, section, key)
+
+
+def test_requirements_are_the_projects_and_the_extras():
+    names = [requirement.name for requirement in all_requirements()]
+    assert {"numpy", "pydantic", "torch", "diffusers", "peft", "accelerate"} <= set(names)
+    assert not {"pytest", "tensorboard"} & set(names)
+    guests = [requirement.name for requirement in guest_requirements()]
+    assert guests == [name for name in names if name not in HOST_OWNED]
+    assert {"torch", "transformers", "numpy"} <= set(names) - set(guests)
+
+
+def test_an_installed_library_says_the_same_without_its_pyproject(tmp_path):
+    try:
+        importlib.metadata.distribution("adapter-trainer")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("the library is not installed, as in ComfyUI")
+    assert {r.name for r in all_requirements(tmp_path)} == {r.name for r in all_requirements()}
+
+
+def test_the_requirements_file_is_the_projects_dependencies_but_what_the_host_owns():
+    """The manager installs it unconstrained: none of these depends on what must not move."""
+    listed = requirement_lines("requirements.txt")
+    declared = pyproject_list(PYPROJECT, "project", "dependencies")
+    assert sorted(listed) == sorted(
+        line for line in declared if parse_requirement(line).name not in HOST_OWNED
+    )
+
+
+def test_nothing_in_the_requirements_file_depends_on_what_the_host_owns():
+    def needs(name):
+        lines = importlib.metadata.requires(name) or []
+        plain = [line for line in lines if "extra ==" not in line]
+        return {
+            normalised(line.split(";")[0].split()[0].rstrip("<>=!~0123456789.,")) for line in plain
+        }
+
+    waiting = [parse_requirement(line).name for line in requirement_lines("requirements.txt")]
+    seen = set()
+    while waiting:
+        name = waiting.pop()
+        if name not in seen and installed_version(name):
+            seen.add(name)
+            waiting += needs(name)
+    assert {"pydantic", "pydantic-core"} <= seen
+    assert not seen & set(HOST_OWNED)
+    assert needs("transformers") & set(HOST_OWNED), "the walk sees no dependency"
+
+
+@pytest.mark.parametrize(
+    ("version", "minimum", "expected"),
+    [
+        ("0.37.0", "0.37", True),
+        ("0.37", "0.37.0", True),
+        ("0.36.9", "0.37", False),
+        ("0.100", "0.37", True),
+        ("10.0", "9.9", True),
+        ("4.55.4", "4.56", False),
+        ("5.0.0rc1", "4.56", True),
+        ("0.37.0.dev0", "0.37", False),
+        ("0.37.0rc1", "0.37", False),
+        ("0.37.0.post1", "0.37", True),
+        ("2.13.0+cpu", "2.13", True),
+        ("2.4.0a0+gitabc", "2.4", False),
+        ("unknown", "1.0", False),
+    ],
+)
+def test_versions_are_compared_as_numbers(version, minimum, expected):
+    assert meets(version, minimum) is expected
+
+
+@pytest.mark.parametrize("line", ["torch", "torch==2.4", "torch>=2,<3", "a[b]>=1", "torch>=2; x"])
+def test_ranges_that_are_no_lower_bound_are_refused(line):
+    with pytest.raises(ValueError, match="name>=version"):
+        parse_requirement(line)
+
+
+def test_names_have_one_spelling():
+    assert parse_requirement("Huggingface_Hub >= 0.34") == Requirement("huggingface-hub", "0.34")
+    assert normalised("a.b--c__D") == "a-b-c-d"
+
+
+def test_nothing_is_missing_here():
+    assert missing_requirements() == []
+    require_libraries()
+
+
+def test_missing_and_old_libraries_are_told_apart():
+    assert str(MissingLibrary("peft", "0.18", None)) == "peft is not installed"
+    assert str(MissingLibrary("peft", "0.18", "0.17.1")) == "peft 0.17.1 is older than 0.18"
+
+
+def test_the_remedy_is_the_packs_own_script_and_comfyuis_update():
+    ours = remedy([MissingLibrary("peft", "0.18", None)])
+    assert ours == f'Run "{sys.executable}" "{ROOT / "install.py"}" and restart ComfyUI.'
+    hosts = remedy([MissingLibrary("transformers", "4.56", "4.50.3")])
+    assert hosts.startswith("Update ComfyUI and its requirements (transformers). Then run ")
+
+
+def test_a_python_without_the_libraries_gets_the_message(tmp_path):
+    """An isolated interpreter without site-packages: the library itself has to be enough."""
+    shutil.copytree(ROOT / "trainer_core", tmp_path / "trainer_core", ignore=_heavy)
+    for name in ("pyproject.toml", "install.py"):
+        shutil.copy(ROOT / name, tmp_path)
+    probe = (
+        "from trainer_core.errors import InputError\n"
+        "from trainer_core.requirements import require_libraries\n"
+        "try:\n    require_libraries()\nexcept InputError as error:\n    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", probe],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    found, expected, todo = done.stdout.splitlines()
+    assert "diffusers is not installed" in found
+    assert "torch is not installed" in found
+    assert "diffusers>=" in expected
+    assert str(tmp_path / "install.py") in todo
+
+
+def _heavy(folder, names):
+    return [name for name in names if name in {"assets", "__pycache__"}]
+
+
+def test_asking_imports_no_library():
+    probe = (
+        "import sys; from trainer_core.requirements import missing_requirements as ask; ask();"
+        "print({'torch', 'diffusers', 'peft', 'transformers', 'accelerate'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "set()"

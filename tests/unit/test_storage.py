@@ -1,0 +1,80 @@
+"""Tensors in a file: whole and separate, however they lie in memory."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from trainer_core.storage import save_tensors
+
+
+def written(path, tensors):
+    save_tensors(path, tensors, {"made": "here"})
+    return load_file(str(path))
+
+
+def assert_same(found, expected):
+    assert set(found) == set(expected)
+    for name, tensor in expected.items():
+        assert found[name].dtype == tensor.dtype
+        assert torch.equal(found[name], tensor), name
+
+
+def shared_memory():
+    """Tensors that lie in each other's memory in every way."""
+    whole = torch.arange(24, dtype=torch.float32).reshape(4, 6)
+    return {
+        "whole": whole,
+        "same": whole,
+        "view": whole.view(6, 4),
+        "half": whole[:2],
+        "other_half": whole[2:],
+        "detached": torch.nn.Parameter(whole).detach(),
+    }
+
+
+def test_the_format_itself_refuses_shared_memory(tmp_path):
+    """Without this the next test would prove nothing."""
+    with pytest.raises(RuntimeError, match="share memory"):
+        save_file(shared_memory(), str(tmp_path / "a.safetensors"))
+
+
+def test_tensors_that_share_memory_are_written_each_whole(tmp_path):
+    tensors = shared_memory()
+    assert_same(written(tmp_path / "a.safetensors", tensors), tensors)
+    assert tensors["whole"].data_ptr() == tensors["same"].data_ptr(), "the caller's were changed"
+
+
+def test_tensors_that_are_not_contiguous_are_written_as_they_read(tmp_path):
+    base = torch.arange(24, dtype=torch.bfloat16).reshape(4, 6)
+    tensors = {
+        "transposed": base.T,
+        "column": base[:, 1],
+        "every_other": base[::2, ::3],
+        "expanded": torch.ones(1, dtype=torch.int64).expand(5),
+        "expanded_rows": base[:1].expand(3, 6),
+    }
+    assert not any(tensor.is_contiguous() for tensor in tensors.values())
+    assert_same(written(tmp_path / "a.safetensors", tensors), tensors)
+
+
+def test_a_view_takes_only_its_own_room(tmp_path):
+    large = torch.zeros(1 << 18)
+    save_tensors(tmp_path / "a.safetensors", {"view": large[5:7]})
+    assert (tmp_path / "a.safetensors").stat().st_size < 1000
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_empty_tensors_and_scalars_are_written(tmp_path, count):
+    tensors = {f"empty{i}": torch.zeros(0, 4) for i in range(count)}
+    tensors |= {f"scalar{i}": torch.tensor(float(i)) for i in range(count)}
+    assert_same(written(tmp_path / "a.safetensors", tensors), tensors)
+
+
+def test_gradients_are_left_behind(tmp_path):
+    weight = torch.nn.Parameter(torch.ones(2, 2))
+    tied = {"a": weight, "b": weight, "c": weight * 2}
+    assert_same(
+        written(tmp_path / "a.safetensors", tied), {n: t.detach() for n, t in tied.items()}
+    )

@@ -122,7 +122,8 @@ def installed_versions(facts: ModuleType) -> dict[str, str]:
     found: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
         # What a broken installation left behind has no name or no version.
-        name, version = (distribution.metadata.get(key) for key in ("Name", "Version"))
+        metadata: Any = distribution.metadata
+        name, version = metadata.get("Name"), metadata.get("Version")
         if name and version:
             found.setdefault(facts.normalised(name), version)
     return found

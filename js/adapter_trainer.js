@@ -15,7 +15,7 @@ import { handOnWheel } from "./panel/wheel.js";
 
 const NODE_CLASS = "AdapterTrainerTrain";
 const LOOK_PROPERTY = "adapter_trainer_panel";
-const MIN_HEIGHT = 470;
+const MIN_HEIGHT = 500;
 const MIN_WIDTH = 400;
 
 const server = serverFrom(api);

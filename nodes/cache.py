@@ -7,6 +7,7 @@ from typing import Any
 from comfy_api.latest import io
 
 from . import comfy_host, sockets
+from .cache_watch import WATCH
 from .graph_run import encode
 from .setting_inputs import SettingInput, section_values
 
@@ -47,6 +48,11 @@ class CacheEmbeddings(io.ComfyNode):
         )
 
     @classmethod
+    def fingerprint_inputs(cls, **given: Any) -> int:
+        """Changes when encoded files were deleted."""
+        return WATCH.losses(comfy_host.cache_folder())
+
+    @classmethod
     def execute(
         cls,
         dataset: sockets.DatasetChoice,
@@ -60,4 +66,6 @@ class CacheEmbeddings(io.ComfyNode):
         comfy_host.require_libraries()
         options = section_values(_SETTINGS, given)
         node_id = str(cls.hidden.unique_id)
-        return io.NodeOutput(encode(node_id, dataset, base, clip, vae, previews, options))
+        cache = encode(node_id, dataset, base, clip, vae, previews, options)
+        WATCH.losses(comfy_host.cache_folder())
+        return io.NodeOutput(cache)

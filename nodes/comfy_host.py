@@ -19,7 +19,7 @@ from comfy_execution.graph_utils import ExecutionBlocker
 from comfy_execution.utils import get_executing_context
 from server import PromptServer
 
-from ..trainer_core.errors import RunError
+from ..trainer_core.errors import InputError, RunError
 from ..trainer_core.requirements import require_libraries as require
 from .folders import folders_below, resolve_below
 
@@ -39,6 +39,11 @@ Interrupted = management.InterruptProcessingException
 def output_folder() -> Path:
     """Where runs are kept: ``<output>/adapter_trainer``."""
     return Path(folder_paths.get_output_directory()) / "adapter_trainer"
+
+
+def cache_folder() -> Path:
+    """Where encoded samples are kept: the run file's default in `output_folder`."""
+    return output_folder() / "cache"
 
 
 def data_roots() -> dict[str, list[Path]]:
@@ -64,7 +69,14 @@ def dataset_path(name: str) -> Path:
     Raises:
         InputError: When it is not one of the allowed folders.
     """
-    return resolve_below(name, data_roots(), "folder")
+    path = resolve_below(name, data_roots(), "folder")
+    if not path.is_dir():
+        raise InputError(
+            f"folder: {name} is a file",
+            "a folder with pictures and captions",
+            "Choose the folder that it lies in.",
+        )
+    return path
 
 
 def base_names() -> list[str]:

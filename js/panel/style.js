@@ -22,7 +22,7 @@ const CSS = `
   flex-direction: column;
   gap: 6px;
   width: 100%;
-  min-height: 450px;
+  min-height: 480px;
   min-width: 0;
   overflow: hidden;
   contain: size layout;
@@ -53,7 +53,7 @@ const CSS = `
 .adapter-trainer-warnings { color: var(--at-rate); max-height: 6em; overflow-y: auto; }
 .adapter-trainer-warnings summary { cursor: pointer; }
 .adapter-trainer-warnings ul { margin: 2px 0 0; padding-left: 18px; overflow-wrap: anywhere; }
-.adapter-trainer-plot { position: relative; flex: 1 1 0; min-height: 90px; }
+.adapter-trainer-plot { position: relative; flex: 3 1 0; min-height: 90px; }
 .adapter-trainer-chart { position: absolute; inset: 0; width: 100%; height: 100%; cursor: crosshair; }
 .adapter-trainer-empty {
   position: absolute; inset: 0; display: flex; align-items: center; justify-content: center; margin: 0; padding: 0 12%;
@@ -81,7 +81,7 @@ const CSS = `
 .adapter-trainer-controls input { margin: 0; accent-color: var(--at-loss); }
 .adapter-trainer-slider { width: 110px; }
 .adapter-trainer-controls output { min-width: 2.4em; font-variant-numeric: tabular-nums; color: var(--at-quiet); }
-.adapter-trainer-samples { flex: 1 1 0; min-height: 98px; display: flex; flex-direction: column; gap: 4px; }
+.adapter-trainer-samples { flex: 2 1 0; min-height: 98px; display: flex; flex-direction: column; gap: 4px; }
 .adapter-trainer-label { color: var(--at-quiet); font-size: 11px; flex: none; }
 .adapter-trainer-scroller { overflow: auto; min-height: 0; overscroll-behavior: contain; }
 .adapter-trainer-grid { display: grid; gap: 4px; min-width: min-content; }

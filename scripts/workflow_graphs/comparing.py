@@ -39,20 +39,20 @@ def convert_and_compare() -> Workflow:
         """
 ## Convert an adapter, and see that nothing changed
 
-1. Choose the adapter in *file* of both **Convert Adapter** nodes. `diamond.safetensors` is what the
-   workflow *embedded_generate* saves. Files of other trainers are read too: ComfyUI, Diffusers,
-   PEFT, kohya and LyCORIS names.
+1. Choose the adapter in *file* of both **Convert Adapter** nodes. *diamond.safetensors* is what the
+   workflow *embedded_generate* saves: run that first. Files with ComfyUI's or Diffusers' names are
+   read.
 2. Choose the base that it was trained for. A base other than the embedded one needs its CLIP and
    VAE: connect them to each **Preview Adapter**, and raise *width* and *height* of the prompts.
 3. Press **Run**. Both files lie in the folder *converted* of the loras folder.
 
 The pictures of both layouts are the same; those of the base alone differ.
 """,
-        360,
+        290,
         width=460,
     )
     flow.row(
-        Section("1. Base, prompts and file", [[about, base, previews], [native, other]]),
+        Section("1. Base, prompts and file", [[about, base], [previews], [native, other]]),
         Section("2. Draw with each", [list(pair) for pair in columns]),
     )
     return flow

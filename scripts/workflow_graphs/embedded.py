@@ -47,7 +47,7 @@ Press **Run**, then watch the loss curve and the pictures on **Train Adapter**.
 Your own pictures: choose another *folder*. Each picture needs a text file of the same name with
 its caption.
 """,
-        320,
+        250,
     )
     _generate_places(flow, about, [data, base, previews], [cache, adapter, chosen], train)
     return flow
@@ -82,14 +82,14 @@ def embedded_edit() -> Workflow:
         """
 ## Teach an edit: no model is needed
 
-The dataset has **pairs**: `control_images/001.png` is the picture before, and
-`training_images/001.png` the one after, with the instruction in `001.txt`. The tiny base that
+The dataset has **pairs**: *control_images/001.png* is the picture before, and
+*training_images/001.png* the one after, with the instruction in *001.txt*. The tiny base that
 ships with this pack learns the edit *add a frame*.
 
 Press **Run**. The previews edit the control picture that is put together here; the second prompt
 is an edit that the base knew before and should keep.
 """,
-        300,
+        250,
     )
     _generate_places(
         flow, about, [data, base], [cache, adapter, chosen], train, [ground, shape, control]
@@ -153,14 +153,16 @@ def _generate_places(
 - Run again: nothing is trained twice. Raise *steps*, and it goes on where it stopped.
 - Other kinds: set *kind* of **Adapter Config** to lora or loha.
 """,
-        250,
+        200,
         width=400,
+        title="What next",
     )
+    data, base, *others = first
     if controls:
-        previews = flow.nodes[controls[-1].id]
-        pictures = [[about, *first], [*controls, previews]]
+        others = [*controls, flow.nodes[controls[-1].id]]
+        pictures = [[about, data, base], others]
     else:
-        pictures = [[about, *first]]
+        pictures = [[about, base], [data, *others]]
     flow.row(
         Section("1. Pictures and base", pictures),
         Section("2. Encode and choose the adapter", [[cache, adapter], [chosen]]),

@@ -169,6 +169,7 @@ def _note(note: Note, place: Place) -> dict[str, Any]:
         **_standing(place, -1),
         "inputs": [],
         "outputs": [],
+        "title": note.title,
         "properties": {},
         "widgets_values": [note.text],
         **_NOTE_COLORS,

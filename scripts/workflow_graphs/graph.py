@@ -46,9 +46,13 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A text beside the nodes, in Markdown."""
+    """A text beside the nodes, in Markdown.
+
+    ComfyUI shows code in blue on the note's colour, which cannot be read: the texts have none.
+    """
 
     id: int
+    title: str
     text: str
     width: int
     height: int
@@ -95,9 +99,11 @@ class Workflow:
         self._nodes.append(node)
         return node
 
-    def note(self, text: str, height: int, width: int = 420) -> Note:
+    def note(
+        self, text: str, height: int, width: int = 420, title: str = "Read this first"
+    ) -> Note:
         """Add a note; notes are numbered behind 100."""
-        note = Note(101 + len(self._notes), text.strip(), width, height)
+        note = Note(101 + len(self._notes), title, text.strip(), width, height)
         self._notes.append(note)
         return note
 

@@ -1,6 +1,7 @@
 """Where nodes stand: columns from left to right, nothing on top of anything.
 
-Sizes were measured in ComfyUI's frontend 1.49: the larger one of its two renderers.
+Sizes were measured in ComfyUI's frontend 1.49: the larger one of its two renderers, with room
+for the line that it adds below a node whose model file is absent.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ _BETWEEN = 40
 
 _SIZES: Mapping[str, tuple[int, int]] = {
     "AdapterTrainerDatasetFolder": (420, 394),
-    "AdapterTrainerBase": (420, 194),
+    "AdapterTrainerBase": (420, 226),
     "AdapterTrainerPreviewPrompts": (420, 320),
     "AdapterTrainerCache": (340, 166),
-    "AdapterTrainerAdapter": (400, 560),
+    "AdapterTrainerAdapter": (400, 520),
     "AdapterTrainerSettings": (340, 634),
     "AdapterTrainerTrain": (520, 780),
     "AdapterTrainerPreview": (340, 166),
-    "AdapterTrainerSave": (340, 162),
-    "AdapterTrainerConvert": (400, 218),
-    "UNETLoader": (400, 86),
-    "CLIPLoader": (400, 114),
-    "DualCLIPLoader": (400, 142),
-    "VAELoader": (400, 62),
+    "AdapterTrainerSave": (340, 170),
+    "AdapterTrainerConvert": (400, 256),
+    "UNETLoader": (400, 118),
+    "CLIPLoader": (400, 146),
+    "DualCLIPLoader": (400, 176),
+    "VAELoader": (400, 94),
     "LoraModelLoader": (340, 134),
     "KSampler": (340, 262),
     "EmptySD3LatentImage": (340, 118),
@@ -43,9 +44,9 @@ _SIZES: Mapping[str, tuple[int, int]] = {
     "LossGraphNode": (400, 480),
     "TextEncodeQwenImageEditPlus": (400, 200),
     "CLIPTextEncode": (400, 160),
-    "LoadImage": (340, 320),
-    "EmptyImage": (340, 142),
-    "ImageCompositeMasked": (340, 142),
+    "LoadImage": (340, 330),
+    "EmptyImage": (340, 146),
+    "ImageCompositeMasked": (340, 158),
     "PreviewImage": (400, 280),
     "SaveImage": (420, 440),
     "VAEDecode": (340, 54),

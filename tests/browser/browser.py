@@ -116,6 +116,10 @@ class Browser:
         """Console errors and uncaught exceptions since the page was opened."""
         return self._do("problems")
 
+    def forget_problems(self) -> None:
+        """Forget them."""
+        self._do("forget")
+
     def screenshot(self, path: Path, selector: str | None = None) -> None:
         """Save a picture of the page or of one element."""
         self._do("screenshot", path=str(path), selector=selector)

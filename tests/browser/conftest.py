@@ -41,17 +41,20 @@ def screenshots(tmp_path_factory) -> Path:
     return Path(folder)
 
 
-@pytest.fixture(params=RENDERERS)
-def renderer(request) -> str:
-    return request.param
+@pytest.fixture(scope="module", params=RENDERERS)
+def opened(request, server, browser, screenshots) -> GraphPage:
+    """ComfyUI's page in one renderer."""
+    page = GraphPage(server, browser, screenshots, request.param)
+    page.open()
+    return page
 
 
 @pytest.fixture
-def page(server, browser, screenshots, renderer) -> Iterator[GraphPage]:
-    """A fresh page in one renderer; whatever it left running is stopped."""
-    page = GraphPage(server, browser, screenshots, renderer)
-    page.open()
-    yield page
+def page(opened) -> Iterator[GraphPage]:
+    """The page without the problems of the test before; what was left running is stopped."""
+    opened.browser.forget_problems()
+    yield opened
+    server = opened.server
     server.post("/instruments/disturb", {"what": "nothing"})
     server.post("/queue", {"clear": True})
     server.post("/interrupt", {})

@@ -2,7 +2,7 @@
 //   {"op": "open", "url", "width", "height"}      {"op": "evaluate", "body", "argument"}
 //   {"op": "wait", "body", "argument", "ms"}       {"op": "click" | "hover", "selector"}
 //   {"op": "press", "key"}   {"op": "fill", "selector", "value"}
-//   {"op": "screenshot", "path", "selector"?}     {"op": "problems"}
+//   {"op": "screenshot", "path", "selector"?}     {"op": "problems" | "forget"}
 //   {"op": "offline", "value"}
 // "body" is the body of an async function of `argument`, run in the page.
 import { writeFile } from "node:fs/promises";
@@ -48,11 +48,11 @@ const OPERATIONS = {
       await new Promise((resolve) => setTimeout(resolve, 50));
     }
   },
-  click: ({ selector }) => page.click(selector, { timeout: 10000 }),
-  hover: ({ selector, position }) => page.hover(selector, { timeout: 10000, position }),
-  fill: ({ selector, value }) => page.fill(selector, value, { timeout: 10000 }),
+  click: ({ selector }) => page.click(selector, { timeout: 60000 }),
+  hover: ({ selector, position }) => page.hover(selector, { timeout: 60000, position }),
+  fill: ({ selector, value }) => page.fill(selector, value, { timeout: 60000 }),
   press: ({ key }) => page.keyboard.press(key),
-  focus: ({ selector }) => page.focus(selector, { timeout: 10000 }),
+  focus: ({ selector }) => page.focus(selector, { timeout: 60000 }),
   // Straight from the browser: Playwright's own waits for quiet frames, which a running graph on a
   // machine without a GPU does not give.
   async screenshot({ path, selector }) {
@@ -64,6 +64,9 @@ const OPERATIONS = {
     await writeFile(path, Buffer.from(data, "base64"));
   },
   problems: () => problems,
+  forget() {
+    problems = [];
+  },
   offline: ({ value }) => page.context().setOffline(value),
 };
 

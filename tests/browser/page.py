@@ -17,11 +17,11 @@ _OF_COMFYUI = (
     "user.css",
     "/api/userdata",
     "ComfyApp graph accessed before initialization",
-    "violates the following Content Security Policy",
-    "violates the document's Content Security Policy",
     # A state that does not exist yet is answered with 404, which the browser logs.
     "/api/adapter_trainer/state",
 )
+# It looks for the sizes of models that a workflow names, which its own policy forbids.
+_OF_ITS_POLICY = ("Content Security Policy", "/assets/")
 
 
 class GraphPage:
@@ -42,13 +42,13 @@ class GraphPage:
         self.screenshots = screenshots
         self.renderer = renderer
 
-    def open(self, palette: str = "dark") -> None:
-        """Open the page anew with its renderer and a theme."""
+    def open(self) -> None:
+        """Open the page anew with its renderer, in the dark theme."""
         status, _ = self.server.post(
             "/settings",
             {
                 "Comfy.VueNodes.Enabled": self.renderer == "nodes2",
-                "Comfy.ColorPalette": palette,
+                "Comfy.ColorPalette": "dark",
                 "Comfy.TutorialCompleted": True,
             },
         )
@@ -139,11 +139,17 @@ class GraphPage:
 
     def problems(self) -> list[str]:
         """Errors on the page that are not ComfyUI's own."""
-        return [
-            problem
-            for problem in self.browser.problems()
-            if not any(known in problem for known in _OF_COMFYUI)
-        ]
+        return [problem for problem in self.browser.problems() if not _is_comfyuis(problem)]
+
+    def shoot_themes(self, name: str) -> None:
+        """Take a picture in each theme; the theme is changed while the page is open."""
+        for palette in ("light", "dark"):
+            self.browser.evaluate(
+                "await window.app.extensionManager.setting.set('Comfy.ColorPalette', argument)",
+                palette,
+            )
+            time.sleep(0.5)
+            self.shoot(f"{name}_{palette}")
 
     def shoot(self, name: str) -> Path:
         """Take a picture of the page."""
@@ -151,3 +157,8 @@ class GraphPage:
         self.browser.screenshot(path)
         assert path.stat().st_size > 10_000
         return path
+
+
+def _is_comfyuis(problem: str) -> bool:
+    known = any(part in problem for part in _OF_COMFYUI)
+    return known or all(part in problem for part in _OF_ITS_POLICY)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
 
-import pytest
 from browser.page import PANEL
 from comfy.graphs import checkpoints, graph, hold, release, run_folder, wait_until_held
 
@@ -61,6 +61,12 @@ canvas.copyToClipboard();
 canvas.pasteFromClipboard();
 """
 
+_MAKE_NARROW = """
+const node = window.app.graph.nodes.find((n) => n.type === "AdapterTrainerTrain");
+node.setSize([320, node.size[1]]);
+window.app.canvas.setDirty(true, true);
+"""
+
 _REMOVE_TRAIN_NODES = """
 const { graph } = window.app;
 for (const node of [...graph.nodes]) if (node.type === "AdapterTrainerTrain") graph.remove(node);
@@ -81,30 +87,29 @@ def training_graph(name: str, steps: int = 30, **settings):
     )
 
 
+def curve_places(page) -> list[float]:
+    """Where the curve's points are from left to right; their height goes with the node's."""
+    return [float(x) for x in re.findall(r"[ML]([\d.]+),", page.path("smoothed"))]
+
+
 def assert_well_laid_out(page) -> None:
     assert page.browser.evaluate(_PROTRUDING) == []
     assert all(outside <= 1 for outside in page.browser.evaluate(_OUTSIDE_NODE))
 
 
-@pytest.mark.parametrize("palette", ["dark", "light"])
-def test_empty_panel_says_what_will_appear(page, palette):
-    page.open(palette)
+def test_empty_panel_says_what_will_appear(page):
     page.load_api(training_graph(unique("empty")))
     assert page.missing_nodes() == []
     assert page.text("word") == "Not started"
     assert "loss curve" in page.text("empty")
     assert page.count(f"{PANEL} [data-wish]:disabled") == 3
     assert_well_laid_out(page)
-    page.shoot(f"before_{palette}")
+    page.shoot_themes("before")
     assert page.problems() == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("palette", ["dark", "light"])
-def test_training_draws_curve_and_pictures_and_survives_a_reload(page, palette):
-    page.open(palette)
-    name = unique("curve")
-    page.load_api(training_graph(name))
+def test_training_draws_curve_and_pictures_and_survives_a_reload(page):
+    page.load_api(training_graph(unique("curve")))
     hold(page.server, at=40)
     page.run()
     wait_until_held(page.server)
@@ -113,7 +118,7 @@ def test_training_draws_curve_and_pictures_and_survives_a_reload(page, palette):
     page.wait_for_count(THUMBNAIL, 2)
     time.sleep(0.5)
     assert_well_laid_out(page)
-    page.shoot(f"during_{palette}")
+    page.shoot_themes("during")
 
     page.browser.reload()
     page.show_train_node()
@@ -124,21 +129,21 @@ def test_training_draws_curve_and_pictures_and_survives_a_reload(page, palette):
     page.wait_for("Done")
     page.wait_for_count(THUMBNAIL, 6)
     assert page.stats()[0] == "30 / 30"
-    curve, readout = page.path("smoothed"), page.text("readout")
-    assert curve.count("L") >= 20
+    places, readout = curve_places(page), page.text("readout")
+    assert len(places) == 30
     # Pictures further down load when they are scrolled to.
     page.browser.wait(
         "return [...document.querySelectorAll(argument)].slice(0, 2).every((i) => i.naturalWidth)",
         f"{THUMBNAIL} img",
     )
     assert_well_laid_out(page)
-    page.shoot(f"after_{palette}")
+    page.shoot_themes("after")
 
     page.browser.reload()
     page.show_train_node()
     page.wait_for("Done")
     page.wait_for_count(THUMBNAIL, 6)
-    assert (page.path("smoothed"), page.text("readout")) == (curve, readout)
+    assert (curve_places(page), page.text("readout")) == (places, readout)
     assert page.problems() == []
 
 
@@ -148,9 +153,11 @@ def test_the_buttons_reach_the_training(page):
     page.browser.evaluate(_COUNT_EVENTS)
     page.run()
     page.wait_for("Training")
-    page.browser.wait("return window.progressTimes.length > 15", seconds=60)
-    times = page.browser.evaluate("return window.progressTimes")
-    assert (len(times) - 1) / ((times[-1] - times[0]) / 1000) <= 5.5, "at most 5 events a second"
+    # The first are left out: a page that is busy building the graph gets several at once.
+    page.browser.wait("return window.progressTimes.length > 45", seconds=120)
+    times = page.browser.evaluate("return window.progressTimes.slice(15)")
+    rate = (len(times) - 1) / ((times[-1] - times[0]) / 1000)
+    assert rate <= 6.5, "the server sends at most 5 a second; the page may fall behind and catch up"
     page.wait_for_count(f"{PANEL} path.adapter-trainer-smoothed[d^=M]", 1)
     assert page.count(THUMBNAIL) == 0
 
@@ -191,6 +198,20 @@ def test_pictures_open_large_and_keys_stay_in_the_dialog(page):
     assert page.problems() == []
 
 
+def test_a_narrow_node_cuts_nothing_off(page):
+    page.load_api(training_graph(unique("narrow")))
+    page.run()
+    page.wait_for("Done")
+    page.wait_for_count(THUMBNAIL, 6)
+    page.browser.evaluate(_MAKE_NARROW)
+    page.browser.wait(
+        "return document.querySelector(argument).getBoundingClientRect().width < 330", PANEL
+    )
+    time.sleep(0.5)
+    assert_well_laid_out(page)
+    page.shoot("narrow")
+
+
 def test_pointer_smoothing_and_rate_change_what_is_read(page):
     page.load_api(training_graph(unique("reading")))
     page.run()
@@ -204,8 +225,8 @@ def test_pointer_smoothing_and_rate_change_what_is_read(page):
     page.browser.fill(f"{PANEL} input[type=range]", "0")
     page.browser.click(f"{PANEL} input[type=checkbox]")
     page.browser.wait(
-        "return document.querySelector('path.adapter-trainer-smoothed').getAttribute('d') !== argument",
-        before,
+        "return document.querySelector(argument[0]).getAttribute('d') !== argument[1]",
+        ["path.adapter-trainer-smoothed", before],
     )
     assert page.path("rate") == ""
     # What was chosen is saved with the workflow; the run is found again by its name.
@@ -238,7 +259,6 @@ def test_copies_and_removed_nodes_keep_to_themselves(page):
     assert page.problems() == []
 
 
-@pytest.mark.parametrize("renderer", ["nodes2"], indirect=True)
 def test_a_lost_connection_is_shown_and_mended(page):
     page.load_api(training_graph(unique("lost"), steps=5000, preview_every=0))
     page.run()

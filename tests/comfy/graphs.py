@@ -25,7 +25,7 @@ _SMALL = {
     ADAPTER: {"rank": 4, "targets": "attention", "dropout": 0.1},
     SETTINGS: {
         "batch_size": 2,
-        "warmup_steps": 2,
+        "warmup_steps": 0,
         "preview_every": 0,
         "checkpoint_every": 0,
         "keep_checkpoints": 100,
@@ -128,7 +128,12 @@ def wish(server: ComfyServer, name: str, node: str = TRAIN) -> tuple[int, Any]:
 
 def hold(server: ComfyServer, at: int, where: str = DENOISER) -> None:
     """Let the next work stop at the n-th call of a module until `release`."""
-    server.post("/instruments/disturb", {"what": "hold", "where": where, "at": at})
+    disturb(server, "hold", at, where)
+
+
+def disturb(server: ComfyServer, what: str, at: int, where: str = DENOISER) -> None:
+    """Let something go wrong at the n-th call of a module: ``memory`` or ``poison``."""
+    server.post("/instruments/disturb", {"what": what, "where": where, "at": at})
 
 
 def wait_until_held(server: ComfyServer) -> None:
@@ -141,7 +146,13 @@ def release(server: ComfyServer) -> None:
 
 def forget(server: ComfyServer) -> None:
     """Drop all that ComfyUI keeps of earlier prompts, as its button "free memory" does."""
-    server.post("/free", {"unload_models": True, "free_memory": True})
-    server.wait(lambda: server.get("/instruments/settled"), 60)
-    # The flags are taken a moment before they are acted on.
-    time.sleep(0.3)
+
+    def settled() -> bool:
+        # A request is overheard by a worker that is just busy, so it may need another.
+        server.post("/free", {"unload_models": True, "free_memory": True})
+        time.sleep(0.2)
+        return server.get("/instruments/settled")
+
+    server.wait(settled, 60)
+    # The request is taken a moment before it is acted on.
+    time.sleep(0.2)

@@ -8,6 +8,7 @@ import os
 import random
 import sys
 import threading
+from pathlib import Path
 
 import numpy
 import torch
@@ -20,7 +21,8 @@ from torch.nn.modules import module as torch_module
 class Disturbance:
     """Does something at the n-th call of modules of one class, once.
 
-    ``hold`` waits there until it is released; ``memory`` raises the device's error.
+    ``hold`` waits there until it is released, ``memory`` raises the device's error, ``poison``
+    makes a weight of the module infinite.
     """
 
     def __init__(self) -> None:
@@ -49,6 +51,11 @@ class Disturbance:
         self.fired = True
         if self.what == "memory":
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 12.00 GiB")
+        if self.what == "other":
+            raise ZeroDivisionError("a pack of somebody else")
+        if self.what == "poison":
+            next(module.parameters()).data.fill_(float("inf"))
+            return
         self.holding = True
         self.released.wait(60)
         self.holding = False
@@ -103,7 +110,7 @@ def globals_now() -> dict:
             for name in hooks
             if hasattr(value := getattr(torch_module, name), "__len__")
         },
-        "folder": os.getcwd(),
+        "folder": str(Path.cwd()),
         "path": sys.path,
         "environment": hash(tuple(sorted(os.environ.items()))),
         "threads of python": sorted(
@@ -160,6 +167,11 @@ async def get_owners(request):
 @routes.get("/instruments/states")
 async def get_states(request):
     return web.json_response(STATES)
+
+
+@routes.get("/instruments/now")
+async def get_now(request):
+    return web.json_response(globals_now())
 
 
 @routes.get("/instruments/disturbance")

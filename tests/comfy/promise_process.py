@@ -4,7 +4,7 @@ Usage: promise_process.py JOBS, with ComfyUI's folder in PYTHONPATH. JOBS is a J
 of bases. Each has ``base``, ``inputs`` (noisy, sigma, text, pooled, guidance, reference) and
 ``result``, files all three, and ``adapters``: (name, file, whether in bypass mode). The result has
 the velocities ``NAME/plain`` and ``NAME/with reference``, and in its header, for each name, what
-ComfyUI complained of and how many layers it changes; the name ``without`` is the base alone.
+ComfyUI complained of and how many layers are changed; the name ``without`` is the base alone.
 """
 
 import json
@@ -52,7 +52,29 @@ def velocity(base, inputs, references):
         return ((noisy - clean) / sigma).reshape(inputs["noisy"].shape).clone()
 
 
-def velocities(patcher, inputs, name):
+def load_adapter(model, path, bypass):
+    """The model with an adapter file, by the functions behind ComfyUI's nodes for it."""
+    import comfy.sd
+    import comfy.utils
+
+    weights = comfy.utils.load_torch_file(path, safe_load=True)
+    load = comfy.sd.load_bypass_lora_for_models if bypass else comfy.sd.load_lora_for_models
+    return load(model, None, weights, 1.0, 0.0)[0]
+
+
+def count_changes(patcher):
+    """To how many layers, or slices of layers, patches are applied or bypasses are wrapped."""
+    wrapped = [
+        module
+        for module in patcher.model.modules()
+        # A bypass that was taken off again leaves the class's own function there.
+        if "forward" in vars(module) and module.forward.__func__ is not type(module).forward
+    ]
+    return len(wrapped) + sum(map(len, patcher.patches.values()))
+
+
+def measure(patcher, inputs, name):
+    """The velocities of a model, and how many of its layers are changed."""
     import comfy.model_management
 
     comfy.model_management.load_models_gpu([patcher], force_full_load=True)
@@ -60,37 +82,9 @@ def velocities(patcher, inputs, name):
         f"{name}/plain": velocity(patcher.model, inputs, references=False),
         f"{name}/with reference": velocity(patcher.model, inputs, references=True),
     }
+    layers = count_changes(patcher)
     comfy.model_management.unload_all_models()
-    return found
-
-
-def load_adapter(model, path, bypass):
-    """The model with the adapter, and to how many layers or slices of layers it is applied."""
-    import comfy.sd
-    import comfy.utils
-
-    weights = comfy.utils.load_torch_file(path, safe_load=True)
-    if not bypass:
-        patched, _ = comfy.sd.load_lora_for_models(model, None, weights, 1.0, 0.0)
-        return patched, sum(map(len, patched.patches.values()))
-    patched, _ = comfy.sd.load_bypass_lora_for_models(model, None, weights, 1.0, 0.0)
-    return patched, count_hooks(patched)
-
-
-def count_hooks(patched):
-    """How many layers the bypass mode wraps."""
-    layers = [each for each in patched.model.modules() if hasattr(each, "weight")]
-    before = [layer.forward for layer in layers]
-    with patched.use_ejected():
-        bare = [layer.forward for layer in layers]
-    assert before == [layer.forward for layer in layers]
-    injections = patched.injections.get("bypass_lora", [])
-    for injection in injections:
-        injection.inject(patched)
-    count = sum(layer.forward != own for layer, own in zip(layers, bare, strict=True))
-    for injection in injections:
-        injection.eject(patched)
-    return count
+    return found, layers
 
 
 def run(job, collector):
@@ -98,13 +92,16 @@ def run(job, collector):
 
     inputs = load_file(job["inputs"])
     model = comfy.sd.load_diffusion_model(job["base"], model_options={"dtype": torch.float32})
-    tensors, facts = velocities(model, inputs, "without"), {}
+    tensors, layers = measure(model, inputs, "without")
+    assert layers == 0
+    facts = {}
     for name, path, bypass in job["adapters"]:
         collector.messages.clear()
-        patched, layers = load_adapter(model, path, bypass)
-        tensors |= velocities(patched, inputs, name)
+        found, layers = measure(load_adapter(model, path, bypass), inputs, name)
+        tensors |= found
         facts[name] = {"messages": list(collector.messages), "layers": layers}
-    again = velocities(model, inputs, "without")
+    # Each adapter was taken off again, so that none was measured with another.
+    again, _ = measure(model, inputs, "without")
     assert all(torch.equal(tensors[key], tensor) for key, tensor in again.items())
     save_file(tensors, job["result"], {"facts": json.dumps(facts)})
 

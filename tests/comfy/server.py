@@ -112,6 +112,10 @@ class ComfyServer:
         assert result["status"]["status_str"] == "success", self.failure(result)
         return result
 
+    def remaining(self) -> int:
+        """Prompts that run or wait."""
+        return self.get("/prompt")["exec_info"]["queue_remaining"]
+
     @staticmethod
     def failure(result: Mapping[str, Any]) -> dict[str, Any]:
         """What went wrong: ComfyUI's execution_error or execution_interrupted message."""

@@ -223,4 +223,7 @@ def test_a_run_that_is_done_is_not_trained_again_by_a_fresh_server(server):
     forget(server)
     server.run(nodes)
     folder = run_folder(server, "again")
-    assert ((folder / "metrics.jsonl").read_bytes(), weights(folder / "again.safetensors")) == before
+    assert (
+        (folder / "metrics.jsonl").read_bytes(),
+        weights(folder / "again.safetensors"),
+    ) == before

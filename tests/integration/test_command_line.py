@@ -18,6 +18,7 @@ from trainer_core.demo.settings import dataset_folder
 
 _COMMAND = [sys.executable, "-m", "trainer_core"]
 _SHORT = ("training.schedule.warmup_steps=0",)
+_STOPPING = "Stopping after this step; the state is saved. Once more stops at once."
 
 
 @pytest.fixture(scope="module")
@@ -47,16 +48,18 @@ def events(folder, *words: str, code: int = 0) -> list[dict]:
 
 
 def test_run_is_trained_cancelled_resumed_inspected_and_sampled(workplace):
-    words = ["train", "run.yaml", "training.steps=100000", "output.name=long", "--json"]
-    running = subprocess.Popen(
-        [*_COMMAND, *words], cwd=workplace, stdout=subprocess.PIPE, text=True
-    )
+    # An empty cache: the text encoder is loaded too, whose library would draw a bar.
+    words = ["train", "run.yaml", "training.steps=100000", "output.name=long", "cache.dir=fresh"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    running = subprocess.Popen([*_COMMAND, *words, "--json"], cwd=workplace, text=True, **pipes)
     assert running.stdout is not None
+    assert running.stderr is not None
     for line in running.stdout:
         if json.loads(line)["event"] == "step_done":
             running.send_signal(signal.SIGINT)
             break
     rest = [json.loads(line) for line in running.stdout]
+    assert running.stderr.read().splitlines() == ["", _STOPPING], "the libraries' words are in it"
     assert running.wait(timeout=120) == 1
     assert rest[-1]["event"] == "run_finished"
     assert rest[-1]["result"]["status"] == "cancelled"

@@ -75,6 +75,4 @@ def test_empty_tensors_and_scalars_are_written(tmp_path, count):
 def test_gradients_are_left_behind(tmp_path):
     weight = torch.nn.Parameter(torch.ones(2, 2))
     tied = {"a": weight, "b": weight, "c": weight * 2}
-    assert_same(
-        written(tmp_path / "a.safetensors", tied), {n: t.detach() for n, t in tied.items()}
-    )
+    assert_same(written(tmp_path / "a.safetensors", tied), {n: t.detach() for n, t in tied.items()})

@@ -10,6 +10,7 @@ import torch
 from safetensors import SafetensorError
 
 from ..errors import BaseModelError
+from .quiet import without_bars
 
 # How each library calls the argument that gives the weights' precision.
 _PRECISION = {"diffusers": "torch_dtype", "transformers": "dtype"}
@@ -44,13 +45,14 @@ def load_frozen(
             f"Upgrade it: pip install --upgrade {library}",
         )
     try:
-        loaded, report = model.from_pretrained(
-            folder / part,
-            use_safetensors=True,
-            local_files_only=True,
-            output_loading_info=True,
-            **{_PRECISION[library]: dtype},
-        )
+        with without_bars(library):
+            loaded, report = model.from_pretrained(
+                folder / part,
+                use_safetensors=True,
+                local_files_only=True,
+                output_loading_info=True,
+                **{_PRECISION[library]: dtype},
+            )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         # The libraries wrap a damaged file into errors that end in advice on other matters.
         raise _unreadable(folder / part, str(error).strip().splitlines()[0]) from error

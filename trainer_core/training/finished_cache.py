@@ -146,5 +146,6 @@ def _unusable(path: Path, reason: str) -> DatasetError:
     return DatasetError(
         f"cache.manifest: {path} cannot be used ({reason})",
         "the list of a finished cache, with the folders latents, text and prompts beside it",
-        "Copy the whole cache folder, or make it again (Cache Embeddings, or the verb cache).",
+        "Copy the whole cache folder, or make it again (Cache Embeddings with verify switched on, "
+        "or the verb cache with cache.verify=true).",
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from ..config import RunConfig
-from ..data.buckets import plan_buckets
+from ..data.buckets import Plan, plan_buckets
 from ..data.cache import CachedDataset, build_cache
 from ..data.folder import scan
 from ..errors import ConfigError
@@ -110,38 +110,36 @@ def prepare(
     )
     plan = plan_buckets(found.samples, config.dataset, family.size_multiple, family.control_size)
     encoders = _source(config, family, location, processes, make_source)
-
-    def build() -> tuple[CachedDataset, tuple[EncodedPrompt, ...]]:
-        dataset = build_cache(
-            plan,
-            cache_folder(config),
-            encoders.identity,
-            encoders.open,
-            config.dataset,
-            lambda done, total: observer.notify(CacheProgress(done, total)),
-            verify=config.cache.verify,
-        )
-        prompts = encode_prompts(
-            config.preview,
-            config.dataset,
-            family,
-            cache_folder(config),
-            encoders.identity,
-            encoders.open,
-        )
-        return dataset, prompts
-
+    # The others wait until the first process has encoded, and then only read.
+    if processes.index > 0:
+        processes.barrier()
+    dataset, prompts = _encode(config, family, plan, encoders, observer)
     if processes.index == 0:
-        dataset, prompts = build()
         processes.barrier()
-    else:
-        processes.barrier()
-        dataset, prompts = build()
     encoders.close()
     if processes.index == 0:
         for note in (*plan.notes, *dataset.problems):
             observer.notify(Warned(note))
     return Prepared(family, location, dataset, prompts, encoders)
+
+
+def _encode(
+    config: RunConfig, family: Family, plan: Plan, encoders: EncoderSource, observer: Observer
+) -> tuple[CachedDataset, tuple[EncodedPrompt, ...]]:
+    folder = cache_folder(config)
+    dataset = build_cache(
+        plan,
+        folder,
+        encoders.identity,
+        encoders.open,
+        config.dataset,
+        lambda done, total: observer.notify(CacheProgress(done, total)),
+        verify=config.cache.verify,
+    )
+    prompts = encode_prompts(
+        config.preview, config.dataset, family, folder, encoders.identity, encoders.open
+    )
+    return dataset, prompts
 
 
 def save_manifest(config: RunConfig, prepared: Prepared) -> Path:

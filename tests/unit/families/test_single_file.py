@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import pytest
@@ -21,7 +22,7 @@ from tests.fixtures.native_files import (
 )
 from trainer_core.config import BaseSection
 from trainer_core.families import get_family, locate_base
-from trainer_core.families.single_file import empty_model, file_settings
+from trainer_core.families.single_file import empty_model, file_settings, load_file
 
 PREFIXES = ("", "diffusion_model.", "model.diffusion_model.")
 
@@ -244,6 +245,14 @@ def test_the_loaded_model_predicts_and_trains_as_the_one_it_was_made_from(family
     (gradient,) = torch.autograd.grad(results[0].sum(), noisy)
     assert gradient.isfinite().all()
     assert gradient.abs().sum() > 0
+
+
+def test_tables_that_no_file_holds_cannot_be_forgotten(tmp_path):
+    path = write(tmp_path / "base.safetensors", native("qwen_image"))
+    facts = dataclasses.replace(get_family("qwen_image").file, restore=lambda transformer: None)
+    location = locate(path, "qwen_image")
+    with pytest.raises(RuntimeError, match="nothing gave values"):
+        load_file(location, facts, torch.float32, "cpu")
 
 
 def test_an_empty_model_has_the_sizes_and_no_memory(tmp_path):

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ..family import FileFacts, Origin
 
 _NAMED = 3  # names that a message gives as examples
-_COMPUTED = "tensors that are computed when the model is built"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +70,8 @@ def load_file(
         for target, value in zip(cut.targets, values, strict=True):
             _put(model, target, value)
     facts.restore(model)
-    left = [name for name, tensor in model.state_dict().items() if tensor.is_meta]
-    if left or _has_empty(model):
-        raise file.broken(f"{left[:_NAMED] or _COMPUTED} are missing", "every weight")
+    if _has_empty(model):
+        raise RuntimeError(f"{facts.transformer} has tensors that nothing gave values to")
     return model.requires_grad_(False).eval().to(device)
 
 
@@ -212,9 +210,10 @@ def _put(model: nn.Module, name: str, value: Tensor) -> None:
 
 
 def _has_empty(model: nn.Module) -> bool:
-    """Whether a module keeps a tensor without memory besides its parameters."""
+    """Whether a parameter, a buffer or any other tensor of a module has no memory."""
     return any(
         isinstance(value, Tensor) and value.is_meta
         for module in model.modules()
-        for value in (*vars(module).values(), *module._buffers.values())
+        for place in (vars(module), module._buffers, module._parameters)
+        for value in place.values()
     )

@@ -1,0 +1,115 @@
+"""Writes the table of inputs into each node's help page, ``js/docs/<node id>.md``.
+
+The table is made from what the node itself says, which comes from the run file's settings; the rest
+of a page is written by hand. Run from the root of the repository, with a running ComfyUI that has
+the pack: ``python -m scripts.build_help_pages http://127.0.0.1:8188``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from scripts.workflow_graphs.schemas import Input, inputs_of
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ROOT / "js" / "docs"
+PREFIX = "AdapterTrainer"
+_MANY = 1_000_000
+_SECTION = re.compile(r"(?<=^## Inputs\n).*?(?=^## )", re.MULTILINE | re.DOTALL)
+_OF_THIS_MACHINE = {
+    "AdapterTrainerDatasetFolder.folder": "a folder",
+    "AdapterTrainerBase.source": "a file or folder",
+    "AdapterTrainerConvert.file": "a file",
+    "AdapterTrainerLoadRun.run": "a run",
+}
+
+
+def with_table(page: str, node: str, schema: Mapping[str, Any]) -> str:
+    """A page with its table of inputs made anew.
+
+    Args:
+        page: The page's text.
+        node: The node's id.
+        schema: Its entry of ``/object_info``.
+
+    Raises:
+        ValueError: When the page has no section "Inputs" with another one behind it.
+    """
+    rows = "\n".join(_rows(node, schema))
+    table = f"\n| Input | Takes | Default | Meaning |\n|---|---|---|---|\n{rows}\n\n"
+    made, count = _SECTION.subn(lambda _: table, page)
+    if count != 1:
+        raise ValueError(f"{node}: the page has {count} sections 'Inputs'")
+    return made
+
+
+def _rows(node: str, schema: Mapping[str, Any]) -> Iterator[str]:
+    whole = {each.name: each for each in inputs_of(schema, {})}
+    for each in whole.values():
+        if "." in each.name:
+            continue
+        yield _row(node, each.name, each, "")
+        if each.type == "COMFY_DYNAMICCOMBO_V3":
+            for key in each.choices:
+                for inner in inputs_of(schema, {each.name: key}):
+                    if inner.name.startswith(f"{each.name}."):
+                        name = inner.name.partition(".")[2]
+                        yield _row(node, name, inner, f" (only {key})")
+
+
+def _row(node: str, name: str, each: Input, note: str) -> str:
+    where = _OF_THIS_MACHINE.get(f"{node}.{name}")
+    if each.options.get("advanced"):
+        note += " (advanced)"
+    if not each.is_widget and not each.required:
+        note += " (optional)"
+    takes = where or (_takes(each) if each.is_widget else f"link: {each.type}")
+    unknown = not each.is_widget or (where and "default" not in each.options)
+    default = "" if unknown else _shown(each.default)
+    meaning = str(each.options.get("tooltip", "")).replace("|", "\\|")
+    return f"| **{name}**{note} | {takes} | {default} | {meaning} |"
+
+
+def _takes(each: Input) -> str:
+    if each.choices:
+        return ", ".join(f"`{choice}`" for choice in each.choices)
+    if each.type in {"INT", "FLOAT"}:
+        kind = "whole number" if each.type == "INT" else "number"
+        low, high = each.options.get("min"), each.options.get("max")
+        if high is None or high >= _MANY:
+            return kind if low is None else f"{kind} from {low:g}"
+        return f"{kind}, {low:g} to {high:g}"
+    return {"BOOLEAN": "on or off", "STRING": "text"}[each.type]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if value in ("", None):
+        return ""
+    return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
+
+
+def main() -> None:
+    """Asks the server and rewrites the pages."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("server", help="address of a running ComfyUI")
+    address = parser.parse_args().server.rstrip("/")
+    with urllib.request.urlopen(f"{address}/object_info", timeout=60) as answer:
+        schemas = json.load(answer)
+    for node in sorted(name for name in schemas if name.startswith(PREFIX)):
+        path = PAGES / f"{node}.md"
+        path.write_text(
+            with_table(path.read_text(encoding="utf-8"), node, schemas[node]), encoding="utf-8"
+        )
+        print(f"wrote {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""What the workflows for full-size bases share: model files, training, and saving."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .graph import Node, Note, Output, Section, Workflow
+
+_HUB = "https://huggingface.co"
+_WHERE = {
+    "qwen_image_fp8_e4m3fn.safetensors": (
+        "diffusion_models",
+        "Comfy-Org/Qwen-Image_ComfyUI/resolve/main/split_files/diffusion_models",
+    ),
+    "qwen_image_edit_2509_fp8_e4m3fn.safetensors": (
+        "diffusion_models",
+        "Comfy-Org/Qwen-Image-Edit_ComfyUI/resolve/main/split_files/diffusion_models",
+    ),
+    "qwen_2.5_vl_7b_fp8_scaled.safetensors": (
+        "text_encoders",
+        "Comfy-Org/Qwen-Image_ComfyUI/resolve/main/split_files/text_encoders",
+    ),
+    "qwen_image_vae.safetensors": (
+        "vae",
+        "Comfy-Org/Qwen-Image_ComfyUI/resolve/main/split_files/vae",
+    ),
+    "flux1-dev.safetensors": ("diffusion_models", "Comfy-Org/flux1-dev/resolve/main"),
+    "flux1-dev-kontext_fp8_scaled.safetensors": (
+        "diffusion_models",
+        "Comfy-Org/flux1-kontext-dev_ComfyUI/resolve/main/split_files/diffusion_models",
+    ),
+    "clip_l.safetensors": ("text_encoders", "comfyanonymous/flux_text_encoders/resolve/main"),
+    "t5xxl_fp8_e4m3fn_scaled.safetensors": (
+        "text_encoders",
+        "comfyanonymous/flux_text_encoders/resolve/main",
+    ),
+    "ae.safetensors": (
+        "vae",
+        "Comfy-Org/Lumina_Image_2.0_Repackaged/resolve/main/split_files/vae",
+    ),
+}
+
+
+def model(name: str) -> dict[str, str]:
+    """A model file as ComfyUI offers it for download when it is absent.
+
+    Args:
+        name: Its name, as in ComfyUI's own templates.
+    """
+    folder, place = _WHERE[name]
+    return {"name": name, "url": f"{_HUB}/{place}/{name}", "directory": folder}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What sets one full-size workflow apart from the others.
+
+    Attributes:
+        base: File of the diffusion model.
+        folder: Dataset folder that stands there until the user chooses one.
+        adapter: Values of Adapter Config.
+        previews: Values of Preview Prompts.
+        run: Values of Train Adapter.
+        dataset: Further values of Dataset From Folder.
+        settings: Further values of Training Settings.
+    """
+
+    base: str
+    folder: str
+    adapter: Mapping[str, Any]
+    previews: Mapping[str, Any]
+    run: Mapping[str, Any]
+    dataset: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """The nodes of the training half, for the half that draws."""
+
+    model: Output
+    clip: Output
+    vae: Output
+    picture: Output | None
+
+
+def training_half(flow: Workflow, choice: Choice, about: Note, clip: Node, vae: str) -> Trained:
+    """Add model files, dataset, adapter, training and saving.
+
+    Args:
+        flow: The workflow.
+        choice: What is trained.
+        about: The first note.
+        clip: The text encoder's loader.
+        vae: File of the VAE.
+    """
+    decoder = flow.node("VAELoader", {"vae_name": vae}, models=[model(vae)])
+    unet = flow.node("UNETLoader", {"unet_name": choice.base}, models=[model(choice.base)])
+    base = flow.node("AdapterTrainerBase", {"source": f"diffusion_models/{choice.base}"})
+    dataset = {"folder": choice.folder, "resolution": 1024, **choice.dataset}
+    data = flow.node("AdapterTrainerDatasetFolder", dataset)
+    pairs = "control" in choice.previews
+    picture = _control(flow) if pairs else None
+    prompts = {name: value for name, value in choice.previews.items() if name != "control"}
+    controls = {"controls": picture["IMAGE"]} if picture else {}
+    previews = flow.node("AdapterTrainerPreviewPrompts", {**prompts, **controls})
+    train, cache, adapter, settings = _train(flow, choice, data, base, clip, decoder, previews)
+    shown = flow.node(
+        "PreviewImage", {"images": train["previews"]}, title="Previews of the last checkpoint"
+    )
+    save = flow.node("AdapterTrainerSave", {"run": train["run"], "name": choice.run["name"]})
+    loss = flow.node(
+        "LossGraphNode",
+        {"loss": train["loss"], "filename_prefix": f"{choice.run['name']}_loss"},
+        tall=330,
+    )
+    columns = [[base, data], [*_picture_nodes(flow, picture), previews]]
+    flow.row(
+        Section("1. Model files", [[about, clip, decoder, unet]]),
+        Section("2. Base, pictures and preview prompts", columns),
+        Section("3. Encode and choose the adapter", [[cache, adapter], [settings]]),
+        Section("4. Train", [[train], [shown, loss, save]]),
+    )
+    return Trained(
+        unet["MODEL"], clip["CLIP"], decoder["VAE"], picture["IMAGE"] if picture else None
+    )
+
+
+def _control(flow: Workflow) -> Node:
+    loaded = flow.node("LoadImage", {"image": "example.png"}, title="Picture to edit")
+    return flow.node("FluxKontextImageScale", {"image": loaded["IMAGE"]})
+
+
+def _picture_nodes(flow: Workflow, scaled: Node | None) -> list[Node]:
+    return [] if scaled is None else [flow.nodes[scaled.id - 2], scaled]
+
+
+def _train(
+    flow: Workflow, choice: Choice, data: Node, base: Node, clip: Node, vae: Node, previews: Node
+) -> tuple[Node, Node, Node, Node]:
+    cache = flow.node(
+        "AdapterTrainerCache",
+        {
+            "dataset": data["dataset"],
+            "base": base["base"],
+            "clip": clip["CLIP"],
+            "vae": vae["VAE"],
+            "previews": previews["previews"],
+        },
+    )
+    adapter = flow.node("AdapterTrainerAdapter", {"rank": 16, **choice.adapter})
+    settings = flow.node(
+        "AdapterTrainerSettings",
+        {
+            "preview_every": 250,
+            "checkpoint_every": 250,
+            "warmup_steps": 100,
+            "sigma_density": "shifted",
+            **choice.settings,
+        },
+    )
+    train = flow.node(
+        "AdapterTrainerTrain",
+        {
+            "base": base["base"],
+            "cache": cache["cache"],
+            "adapter": adapter["adapter"],
+            "settings": settings["settings"],
+            "vae": vae["VAE"],
+            "steps": 2000,
+            "learning_rate": 1e-4,
+            **choice.run,
+        },
+    )
+    return train, cache, adapter, settings
+
+
+def with_adapter(flow: Workflow, unet: Output) -> Node:
+    """Core's Load LoRA Model behind the Train Adapter of this workflow.
+
+    Args:
+        flow: The workflow, with its training half.
+        unet: Core's own diffusion model.
+    """
+    train = next(node for node in flow.nodes if node.type == "AdapterTrainerTrain")
+    return flow.node("LoraModelLoader", {"model": unet, "lora": train["lora"]})
+
+
+def drawing_row(flow: Workflow, columns: Sequence[Sequence[Node]], latent: Node | None) -> None:
+    """Add the row that draws with the trained adapter, with its note.
+
+    Args:
+        flow: The workflow.
+        columns: Nodes before the sampler, the last two of them sampler and decoder.
+        latent: Where the picture's size is chosen, or None.
+    """
+    size = "the size in **EmptySD3LatentImage**" if latent else "the picture to edit"
+    note = flow.note(
+        f"""
+## Draw with the trained adapter
+
+This part waits for the training and then draws with ComfyUI's own nodes. Write a prompt as your
+captions are written, with your trigger word; choose {size} and *strength_model* of **Load LoRA
+Model**.
+
+**Next:** the file that **Save Adapter** wrote is in the list of *Load LoRA* after a refresh
+(key R), for any other workflow. Only change the prompt and run again: the training is not repeated.
+""",
+        230,
+        title="What next",
+    )
+    flow.row(Section("5. Draw with the trained adapter", [[note], *columns]))

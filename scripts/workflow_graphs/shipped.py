@@ -1,0 +1,22 @@
+"""All workflows that the pack ships."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from .comparing import convert_and_compare
+from .embedded import embedded_edit, embedded_generate
+from .flux import flux_dev_lora, flux_kontext
+from .graph import Workflow
+from .qwen_image import qwen_image_edit, qwen_image_lokr
+
+WORKFLOWS: Sequence[Callable[[], Workflow]] = (
+    embedded_generate,
+    embedded_edit,
+    convert_and_compare,
+    qwen_image_lokr,
+    qwen_image_edit,
+    flux_dev_lora,
+    flux_kontext,
+)
+"""What makes each of them."""

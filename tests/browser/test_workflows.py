@@ -1,0 +1,37 @@
+"""Every shipped workflow opens in ComfyUI's real page, in both renderers."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from comfy.server import ROOT
+
+WORKFLOWS = sorted(path.name for path in (ROOT / "workflows").glob("*.json"))
+
+
+def test_there_are_workflows():
+    assert WORKFLOWS
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_a_workflow_opens_without_missing_nodes_or_errors(page, name):
+    workflow = json.loads((ROOT / "workflows" / name).read_text(encoding="utf-8"))
+    page.load(workflow)
+    page.browser.evaluate(
+        "await window.app.extensionManager.command.execute('Comfy.Canvas.FitView')"
+    )
+    time.sleep(1.0)
+    page.shoot(f"workflow_{name.removesuffix('.json')}")
+    assert page.missing_nodes() == []
+    assert page.browser.evaluate("return window.app.graph.nodes.length") == len(workflow["nodes"])
+    assert page.problems() == []
+
+
+@pytest.mark.parametrize("name", WORKFLOWS[:1])
+def test_a_node_that_nobody_registered_is_found(page, name):
+    workflow = json.loads((ROOT / "workflows" / name).read_text(encoding="utf-8"))
+    workflow["nodes"][0]["type"] = "AdapterTrainerNothing"
+    page.load(workflow)
+    assert page.missing_nodes() == ["AdapterTrainerNothing"]

@@ -1,0 +1,125 @@
+"""A finished cache is trained elsewhere, without pictures and without encoders."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from integration.runs import run_config, tensors
+
+from trainer_core.errors import ConfigError, DatasetError
+from trainer_core.training import SingleProcess, train
+from trainer_core.training.finished_cache import read_finished_cache
+from trainer_core.training.observer import SilentObserver
+from trainer_core.training.prepare import prepare, save_manifest
+
+PROMPTS = ["a red circle on a blue background", "a green cross on a white background"]
+SHORT = {"steps": 3, "gradient_accumulation_steps": 1}
+
+
+def no_encoders(family, location):
+    return Refusing()
+
+
+class Refusing:
+    """A source that no run on a finished cache may open."""
+
+    identity = "none"
+
+    def open(self):
+        raise AssertionError("a finished cache was encoded again")
+
+    def decoder(self):
+        return lambda latents: torch.zeros(len(latents), 3, 64, 64)
+
+    def close(self):
+        pass
+
+
+@pytest.fixture(scope="module")
+def encoded(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("encoded")
+    config = run_config(
+        folder / "runs",
+        folder / "cache",
+        training=SHORT,
+        preview={"prompts": PROMPTS, "width": 64, "height": 64, "steps": 2, "every": 2},
+    )
+    with torch.inference_mode(False):
+        prepared = prepare(config, SilentObserver(), SingleProcess(torch.device("cpu")))
+    return config, save_manifest(config, prepared)
+
+
+def moved(encoded, folder, **overrides):
+    """The same run with the cache in another folder, and no pictures."""
+    config, manifest = encoded
+    shutil.copytree(manifest.parent, folder / "cache")
+    values = config.model_dump(mode="json")
+    values["dataset"]["path"] = ""
+    values["cache"] = {"manifest": str(folder / "cache" / manifest.name)}
+    values["output"]["dir"] = str(folder / "runs")
+    for name, section in overrides.items():
+        values[name] = {**values[name], **section}
+    return type(config).model_validate(values)
+
+
+def test_run_on_a_moved_cache_gives_the_same_weights_and_needs_no_encoder(encoded, tmp_path):
+    config, _ = encoded
+    plain = train(config)
+    elsewhere = train(moved(encoded, tmp_path), make_source=no_encoders)
+    ours, theirs = tensors(plain.adapters[0]), tensors(elsewhere.adapters[0])
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert len(elsewhere.pictures) == len(PROMPTS) * 2
+
+
+def test_manifest_names_neither_pictures_nor_folders(encoded):
+    config, manifest = encoded
+    text = manifest.read_text()
+    assert config.dataset.path not in text
+    assert str(manifest.parent) not in text
+    assert len(read_finished_cache(manifest).dataset) == 40
+
+
+def test_previews_other_than_those_encoded_are_refused(encoded, tmp_path):
+    config = moved(encoded, tmp_path, preview={"prompts": ["something else"]})
+    with pytest.raises(ConfigError, match=r"preview\.prompts has 1 prompts"):
+        train(config, make_source=no_encoders)
+
+
+def test_another_variant_than_that_encoded_is_refused(encoded, tmp_path):
+    with pytest.raises(ConfigError, match="was encoded for"):
+        train(moved(encoded, tmp_path, base={"variant": "edit"}), make_source=no_encoders)
+
+
+def test_missing_file_of_the_cache_is_an_error_with_the_number(encoded, tmp_path):
+    config = moved(encoded, tmp_path)
+    victim = next((tmp_path / "cache" / "latents").glob("*.safetensors"))
+    victim.unlink()
+    with pytest.raises(DatasetError, match="1 of its files are missing"):
+        train(config, make_source=no_encoders)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda record: record.pop("samples"),
+        lambda record: record.update(format=99),
+        lambda record: record.update(samples=[]),
+        lambda record: record["samples"][0].update(latents="../../../etc/passwd"),
+        lambda record: record["samples"][0].update(size=[64]),
+    ],
+)
+def test_damaged_list_is_refused(encoded, tmp_path, damage):
+    config = moved(encoded, tmp_path)
+    path = next((tmp_path / "cache").glob("*.cache.json"))
+    record = json.loads(path.read_text())
+    damage(record)
+    path.write_text(json.dumps(record))
+    with pytest.raises(DatasetError, match="cannot be used"):
+        read_finished_cache(type(path)(config.cache.manifest))
+
+
+def test_missing_list_is_refused(tmp_path):
+    with pytest.raises(DatasetError, match="cannot be used"):
+        read_finished_cache(tmp_path / "none.cache.json")

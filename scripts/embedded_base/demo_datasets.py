@@ -24,7 +24,7 @@ from .examples import random_edit
 
 PAIRS = 16
 ORDINARY = 24
-ORDINARY_EDITS = 24
+ORDINARY_EDITS = 56
 _SEED = 61
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from ..errors import ConfigError
-from .describe import bounds_in_words, choices_of, section_of
+from .describe import bounds_in_words, choices_of, is_advanced, section_of
 from .dialect import format_value
 from .reading import load_config
 from .run import RunConfig
@@ -75,7 +75,7 @@ PRESETS: Mapping[tuple[str, str], Mapping[str, Any]] = {
         **_TINY,
         "base.variant": "edit",
         "dataset.path": "pairs",
-        "training.steps": 1000,
+        "training.steps": 500,
         "training.sigma.density": "uniform",
     },
     ("flux", "generate"): {
@@ -178,12 +178,6 @@ def _section_lines(
         value = preset.get(path, field.get_default(call_default_factory=True))
         hidden = is_advanced(field) and path not in preset
         yield f"{indent}{'# ' if hidden else ''}{name}: {format_value(value)}"
-
-
-def is_advanced(field: FieldInfo) -> bool:
-    """Whether a setting is seldom changed."""
-    extra = field.json_schema_extra
-    return isinstance(extra, dict) and bool(extra.get("advanced"))
 
 
 def _help_text(field: FieldInfo) -> str:

@@ -9,30 +9,36 @@ TORCH ?= torch
 KIND ?= lokr
 TASK ?= generate
 OUTPUT ?= demo_output
+WORKERS ?= 2
 
 BIN := .venv/bin
 READY := .venv/.ready
 CONSTRAINTS := constraints/development.txt
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint $(CONSTRAINTS)
 
-.PHONY: demo test bench lint types js js-checks unit matrix
+.PHONY: demo test bench lint types js js-checks unit matrix matrix-old matrix-new
 
 demo: $(READY)
 	$(BIN)/adapter-trainer demo kind=$(KIND) task=$(TASK) output=$(OUTPUT)
 
 test: lint types js unit
 
+# A file's tests stay together, because they share a server or a trained adapter.
 unit: $(READY)
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile
 
 bench: $(READY)
 	set -e; for file in benchmarks/*.py; do \
 		$(BIN)/python $$file --output benchmarks/results/$$(basename $$file .py).json; \
 	done
 
-# Installs the pack as a guest in two host environments and runs its tests there.
-matrix: $(READY)
-	MATRIX=1 MATRIX_TORCH='$(TORCH)' $(BIN)/pytest tests/matrix -m matrix
+# Installs the pack as a guest in two host environments and runs its tests there; -j2 runs both at
+# the same time. Needs the package index.
+matrix: matrix-old matrix-new
+
+matrix-old matrix-new: matrix-%: $(READY)
+	MATRIX=1 MATRIX_HOSTS=$* MATRIX_TORCH='$(TORCH)' OMP_NUM_THREADS=1 \
+		$(BIN)/pytest -p no:cacheprovider tests/matrix -m matrix
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -49,8 +49,8 @@ def main() -> int:
         return refuse(
             f"neither pip nor uv for {sys.executable}",
             "one of them, to install " + ", ".join(map(str, lacking)),
-            f'Install pip with "{sys.executable}" -m ensurepip, or put uv on the PATH; then run '
-            "this file again.",
+            f"Install pip with {facts.shell_word(sys.executable)} -m ensurepip, or put uv on the "
+            "PATH; then run this file again.",
         )
     say("Installing " + ", ".join(map(str, lacking)) + f" into {sys.prefix}.")
     say("Held as they are: " + described(facts.HOST_OWNED, before) + ", and all else.")

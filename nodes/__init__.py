@@ -1,4 +1,8 @@
-"""ComfyUI nodes around the headless library in `trainer_core`."""
+"""ComfyUI nodes around the headless library in `trainer_core`.
+
+At its start ComfyUI waits for every pack. So the files of the nodes import at their top only what
+their schemas need, and each `execute` imports what it works with.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ from comfy_api.latest import io
 
 from . import comfy_host, sockets
 from .cache_watch import WATCH
-from .graph_run import encode
 from .setting_inputs import SettingInput, section_values
 
 _SETTINGS = (SettingInput("cache.verify", advanced=True),)
@@ -63,6 +62,8 @@ class CacheEmbeddings(io.ComfyNode):
         **given: Any,
     ) -> io.NodeOutput:
         """Encode what is missing."""
+        from .graph_run import encode
+
         comfy_host.require_libraries()
         options = section_values(_SETTINGS, given)
         node_id = str(cls.hidden.unique_id)

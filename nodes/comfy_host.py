@@ -6,8 +6,10 @@ The only file that imports ComfyUI's own modules (the schema classes of its node
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import logging
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +22,6 @@ from comfy_execution.utils import get_executing_context
 from server import PromptServer
 
 from ..trainer_core.errors import InputError, RunError
-from ..trainer_core.requirements import require_libraries as require
 from .folders import folders_below, resolve_below
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ _ASSETS = Path(__file__).parent.parent / "trainer_core" / "assets"
 _DEMO_SETS = ("demo-generate", "demo-edit")
 _BASE_FOLDERS = ("diffusion_models", "checkpoints", "diffusers")
 Interrupted = management.InterruptProcessingException
+# Models that were unloaded before a work of ours. With --highvram "unloaded" leaves them where they
+# are, as long as the graph holds them, and ComfyUI itself no longer lists them.
+_unloaded: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
 
 def output_folder() -> Path:
@@ -164,7 +168,9 @@ def require_libraries() -> None:
     Raises:
         InputError: Naming what is absent or too old.
     """
-    require()
+    from ..trainer_core import requirements
+
+    requirements.require_libraries()
 
 
 def _files(kind: str) -> list[str]:
@@ -190,6 +196,9 @@ def cleared_device() -> Iterator[torch.device]:
     Yields:
         The device.
     """
+    _unloaded.update(
+        loaded.model.model for loaded in management.current_loaded_models if loaded.model
+    )
     management.unload_all_models()
     management.cleanup_models()
     management.soft_empty_cache()
@@ -204,14 +213,22 @@ def free_memory() -> int:
     return int(management.get_free_memory(device()))
 
 
-def keeps_models_loaded() -> bool:
-    """Whether ComfyUI was told to keep models on the device (``--highvram``, ``--gpu-only``)."""
-    return management.vram_state == management.VRAMState.HIGH_VRAM
+def kept_models() -> dict[str, int]:
+    """Bytes of the models that stay on the device although they were unloaded, by their class.
 
-
-def loaded_bytes() -> int:
-    """Bytes of models that ComfyUI still keeps on its device."""
-    return sum(int(loaded.model_loaded_memory()) for loaded in management.current_loaded_models)
+    Only under ``--highvram`` and ``--gpu-only``: otherwise models go to the CPU's memory.
+    """
+    if management.vram_state != management.VRAMState.HIGH_VRAM:
+        return {}
+    gc.collect()
+    kind, found = device().type, dict[str, int]()
+    for model in _unloaded:
+        weights = (*model.parameters(), *model.buffers())
+        size = sum(each.nbytes for each in weights if each.device.type == kind)
+        if size:
+            name = type(model).__name__
+            found[name] = found.get(name, 0) + size
+    return found
 
 
 def out_of_memory(error: BaseException) -> RunError | None:
@@ -222,8 +239,8 @@ def out_of_memory(error: BaseException) -> RunError | None:
     return RunError(
         f"the device's memory is full ({text[0] if text else type(error).__name__})",
         f"room for the base, the adapter and a step; {free_memory() / 2**30:.1f} GiB are free now",
-        "Lower the resolution, the batch size or the rank, choose an fp8 or smaller base, switch "
-        "gradient checkpointing on, or close other programs. The last checkpoint is on disk.",
+        "Lower the resolution, the batch size or the rank, switch gradient checkpointing on, or "
+        "close other programs. The last checkpoint is on disk.",
     )
 
 

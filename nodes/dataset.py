@@ -6,8 +6,8 @@ from typing import Any
 
 from comfy_api.latest import io
 
+from ..trainer_core.errors import InputError
 from . import comfy_host, sockets
-from .picture_folder import write_picture_folder
 from .setting_inputs import SettingInput, section_values
 
 _READING = (
@@ -123,6 +123,9 @@ class DatasetImages(io.ComfyNode):
         cls, images: list[Any], texts: list[str], controls: list[Any] | None = None, **given: Any
     ) -> io.NodeOutput:
         """Keep the pictures as files and describe them as a folder."""
+        from .picture_folder import write_picture_folder
+
+        _refuse_others(given)
         folder = write_picture_folder(
             comfy_host.output_folder() / "pictures", images, texts, controls or []
         )
@@ -132,3 +135,14 @@ class DatasetImages(io.ComfyNode):
         # A caption may be empty on purpose; a folder would call that a mistake.
         values |= {"path": str(folder), "layout": layout, "missing_caption": "empty"}
         return io.NodeOutput(sockets.DatasetChoice(values))
+
+
+def _refuse_others(given: dict[str, Any]) -> None:
+    # ComfyUI hands on every link, also one to an input that a node does not have.
+    others = sorted(given.keys() - {each.id for each in _SIZING})
+    if others:
+        raise InputError(
+            f"{', '.join(others)} connected to Dataset From Images",
+            "images, texts and controls: whole pictures are trained, without masks",
+            "Disconnect it. To train a part of the pictures, crop them before this node.",
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,16 @@ from ..trainer_core.config import RunConfig
 from ..trainer_core.errors import RunError, TrainerError
 from . import comfy_host
 from .node_observer import NodeObserver
-from .run_values import encoding_config
-from .sockets import BaseChoice, DatasetChoice, EncodedCache, PreviewChoice, RunHandle
+from .run_values import encoding_config, training_config
+from .sockets import (
+    AdapterChoice,
+    BaseChoice,
+    DatasetChoice,
+    EncodedCache,
+    PreviewChoice,
+    RunHandle,
+    SettingsChoice,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -137,6 +145,51 @@ def encode(
     return EncodedCache(manifest, base, dataset, previews, samples)
 
 
+def train_on_node(
+    node_id: str,
+    base: BaseChoice,
+    cache: EncodedCache,
+    adapter: AdapterChoice,
+    settings: SettingsChoice | None,
+    vae: Any,
+    own: Mapping[str, Any],
+) -> tuple[RunHandle, Sequence[float]]:
+    """Train what a node's inputs describe.
+
+    Args:
+        node_id: The node that shows the run.
+        base: The base.
+        cache: The encoded samples.
+        adapter: What is trained.
+        settings: Everything else, or None for the defaults.
+        vae: Decodes previews, or None for a base with its own and for no previews.
+        own: What the node itself says of the run file.
+
+    Returns:
+        The run, and its losses.
+
+    Raises:
+        TrainerError: As `run_training`, and when base and cache do not belong together.
+    """
+    checked_cache(base, cache)
+    draws = base.embedded or vae is not None
+    output = str(comfy_host.output_folder())
+    config = training_config(cache, adapter, settings, own, output, draws=draws)
+    observer = NodeObserver(node_id, config.output.name, config.training.steps)
+    if cache.previews and not draws:
+        observer.warn("Previews are off: connect a VAE to Train Adapter to see them.")
+    result = run_training(config, source_of(None, vae, base), observer)
+    handle = RunHandle(result.folder, result.adapters[0], result.status, result.step)
+    return handle, result.losses
+
+
+def run_outputs(handle: RunHandle, losses: Sequence[float]) -> tuple[Any, ...]:
+    """What a run gives to the graph: LORA_MODEL, LOSS_MAP, the last previews, the run."""
+    pictures = picture_batch(latest_pictures(handle.folder))
+    shown = comfy_host.blocked() if pictures is None else pictures
+    return adapter_tensors(handle.adapter), {"loss": list(losses)}, shown, handle
+
+
 def run_training(
     config: RunConfig, make_source: MakeSource | None, observer: NodeObserver
 ) -> RunResult:
@@ -157,10 +210,12 @@ def run_training(
     from ..trainer_core.training import SingleProcess, train
 
     with guest(observer) as device:
-        _refuse_what_does_not_fit(config, device)
-        if comfy_host.keeps_models_loaded():
-            kept = comfy_host.loaded_bytes() / 2**30
-            observer.warn(f"ComfyUI keeps models on the device as it was told: {kept:.1f} GiB.")
+        _check_memory(config, device, observer)
+        if kept := comfy_host.kept_models():
+            names = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in kept.items())
+            observer.warn(
+                f"ComfyUI keeps models on {device}, as it was told (--highvram): {names}."
+            )
         result = train(config, observer, SingleProcess(device), make_source)
     # In its last step a cancelled run is done; the nodes behind it must not run all the same.
     if result.status == "cancelled" or observer.cancelled:
@@ -168,38 +223,13 @@ def run_training(
     return result
 
 
-def _refuse_what_does_not_fit(config: RunConfig, device: torch.device) -> None:
-    if device.type == "cpu":
-        return
-    from ..trainer_core.training.memory import DTYPES, resolve_precision
+def _check_memory(config: RunConfig, device: torch.device, observer: NodeObserver) -> None:
+    from ..trainer_core.training.memory_estimate import cached_run_estimate, check_memory
 
-    path = Path(config.base.path)
-    weights = _weight_bytes(path)
-    width = DTYPES[resolve_precision(config.training.precision, device)].itemsize
-    needed, free = weights(width), comfy_host.free_memory()
-    if needed > free:
-        raise RunError(
-            f"the base needs about {needed / 2**30:.1f} GiB on {device}, "
-            f"and {free / 2**30:.1f} GiB are free",
-            "room for the base, and some GiB more for the training itself",
-            "Close other programs that use the graphics card, or choose a smaller base.",
-        )
-
-
-def _weight_bytes(path: Path) -> Callable[[int], int]:
-    """Bytes of a base's weights, by the bytes of a number."""
-    from safetensors import safe_open
-
-    files = [path] if path.is_file() else sorted((path / "transformer").glob("*.safetensors"))
-    count = 0
-    for file in files:
-        with safe_open(file, framework="pt") as opened:
-            for name in opened.keys():  # noqa: SIM118 - not a dict
-                size = 1
-                for edge in opened.get_slice(name).get_shape():
-                    size *= edge
-                count += size
-    return lambda width: count * width
+    estimate = cached_run_estimate(config, device)
+    warning = check_memory(estimate, comfy_host.free_memory(), device)
+    if warning:
+        observer.warn(warning)
 
 
 def adapter_tensors(path: Path) -> dict[str, Tensor]:
@@ -244,11 +274,6 @@ def latest_pictures(folder: Path) -> list[Path]:
     if not steps:
         return []
     return sorted(steps[-1].glob("*.png"), key=lambda path: int(path.stem))
-
-
-def handle_of(result: RunResult) -> RunHandle:
-    """Describe a run for the nodes behind it."""
-    return RunHandle(result.folder, result.adapters[0], result.status, result.step)
 
 
 def checked_cache(base: BaseChoice, cache: EncodedCache) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
+from ..trainer_core.training.metrics import TENSORBOARD_ABSENT
 from ..trainer_core.training.observer import (
     CacheProgress,
     CheckpointSaved,
@@ -37,6 +37,8 @@ class NodeObserver:
         self._bar: comfy_host.ProgressBar | None = None
         self._throttle = Throttle(EVENTS_PER_SECOND)
         self._unsent: list[tuple[int, float, float]] = []
+        # Whether the browser lacks more than the unsent points.
+        self._behind = False
         self._cancel = False
         if self._trains:
             PANEL.open(self.state)
@@ -58,8 +60,9 @@ class NodeObserver:
         elif isinstance(event, PreviewDone):
             self._preview(event)
         elif isinstance(event, CheckpointSaved):
-            self._set(self.state.status, f"checkpoint of step {event.step} saved")
-        elif isinstance(event, Warned):
+            self._say(f"checkpoint of step {event.step} saved")
+        elif isinstance(event, Warned) and event.message != TENSORBOARD_ABSENT:
+            # The panel shows what TensorBoard would.
             self.warn(event.message)
         elif isinstance(event, RunFinished):
             result = event.result
@@ -70,8 +73,7 @@ class NodeObserver:
         """Show something that the user should know."""
         comfy_host.logger.warning("%s: %s", self.state.name, message)
         PANEL.change(lambda: self.state.warnings.append(message))
-        if self._trains:
-            self._send_state()
+        self._refresh()
 
     def failed(self, message: str) -> None:
         """Show that the run has failed."""
@@ -101,16 +103,20 @@ class NodeObserver:
 
         PANEL.change(change)
         self._unsent.append(point)
+        # What does not pass goes with what follows; the end of the run sends everything.
+        if not self._throttle.passes():
+            return
         if self._bar is not None and self._bar.show(result.step):
             self._cancel = True
-        if not self._throttle.passes() and result.step < event.steps:
-            return
         left = _duration((event.steps - result.step) * state.step_seconds)
         comfy_host.show_text(
             state.node_id,
             f"step {result.step}/{event.steps}, loss {result.loss:.4f}, "
             f"{state.step_seconds:.2f} s/step, {left} left",
         )
+        if self._behind:
+            self._send_state()
+            return
         self._send("progress", state.progress(self._unsent))
         self._unsent = []
 
@@ -132,13 +138,35 @@ class NodeObserver:
         place = comfy_host.output_place(event.path)
         sample = {"step": event.step, "index": event.prompt_index, **place}
         PANEL.change(lambda: self.state.samples.append(sample))
-        self._send("sample", sample)
+        if not self._throttle.passes():
+            self._behind = True
+            return
+        if self._behind:
+            self._send_state()
+        else:
+            self._send("sample", sample)
         with Image.open(event.path) as picture:
             picture.load()
         if self._bar is not None and self._bar.show(self.state.step, picture):
             self._cancel = True
 
+    def _say(self, message: str) -> None:
+        """Change the line beside the status; may be done more often than events are sent."""
+        PANEL.change(lambda: setattr(self.state, "message", message))
+        if self._refresh():
+            comfy_host.show_text(self.state.node_id, message)
+
+    def _refresh(self) -> bool:
+        """Send the whole state, now or with the next event that passes; says whether now."""
+        self._behind = True
+        passes = self._trains and self._throttle.passes()
+        if passes:
+            self._send_state()
+        return passes
+
     def _set(self, status: str, message: str) -> None:
+        """Change the status, which happens a few times in a run and is sent at once."""
+
         def change() -> None:
             self.state.status, self.state.message = status, message
 
@@ -148,7 +176,7 @@ class NodeObserver:
         comfy_host.show_text(self.state.node_id, message)
 
     def _send_state(self) -> None:
-        self._unsent = []
+        self._unsent, self._behind = [], False
         comfy_host.send("adapter_trainer.state", self.state.snapshot())
 
     def _send(self, event: str, values: dict[str, Any]) -> None:
@@ -157,4 +185,7 @@ class NodeObserver:
 
 
 def _duration(seconds: float) -> str:
-    return time.strftime("%H:%M:%S" if seconds >= 3600 else "%M:%S", time.gmtime(seconds))
+    # strftime asks the system for its time zone, which costs more than all the rest of an event.
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:02}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"

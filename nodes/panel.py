@@ -10,9 +10,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..trainer_core.training.observer import Wishes
+if TYPE_CHECKING:
+    from ..trainer_core.training.observer import Wishes
 
 EVENTS_PER_SECOND = 5
 _POINTS = 2000
@@ -119,6 +120,8 @@ class Panel:
 
     def take_wishes(self, node_id: str) -> Wishes:
         """The wishes since the last call."""
+        from ..trainer_core.training.observer import Wishes
+
         with self._lock:
             asked = self._wishes.get(node_id, set())
             taken = Wishes(**{name: name in asked for name in sorted(_WISHES)})

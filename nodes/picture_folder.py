@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..trainer_core.errors import DatasetError
+from ..trainer_core.errors import ConfigError, DatasetError
 from ..trainer_core.storage import storage_error
 
 if TYPE_CHECKING:
@@ -104,6 +104,32 @@ def write_pictures(root: Path, batches: Sequence[Any]) -> list[Path]:
         if not files[-1].is_file():
             image = Image.fromarray(picture)
             atomic_write(files[-1], lambda path, image=image: image.save(path, format="PNG"))
+    return files
+
+
+def write_controls(root: Path, controls: Any, prompts: int) -> list[Path]:
+    """Keep the control pictures of preview prompts.
+
+    Args:
+        root: The folder.
+        controls: A batch of pictures: one for each prompt, or one for all.
+        prompts: How many prompts there are.
+
+    Returns:
+        A file for each prompt.
+
+    Raises:
+        ConfigError: When the numbers do not agree.
+        StorageError: When a file cannot be written.
+    """
+    files = write_pictures(root, [controls])
+    files = files * prompts if len(files) == 1 else files
+    if len(files) != prompts:
+        raise ConfigError(
+            f"{prompts} prompts and {len(files)} control pictures",
+            "one control picture for each prompt, or one for all",
+            "Connect a batch of as many pictures as there are lines of prompts.",
+        )
     return files
 
 

@@ -6,10 +6,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..trainer_core.errors import ConfigError
 from . import comfy_host, sockets
-from .graph_draw import draw_previews
-from .picture_folder import write_pictures
 from .setting_inputs import SettingInput, section_values
 
 _SETTINGS = (
@@ -54,18 +51,12 @@ class PreviewPrompts(io.ComfyNode):
     def execute(cls, controls: Any = None, **given: Any) -> io.NodeOutput:
         """Describe the previews; control pictures are kept as files."""
         values = section_values(_SETTINGS, given)["preview"]
-        count = len(values["prompts"])
         if controls is not None:
+            from .picture_folder import write_controls
+
             folder = comfy_host.output_folder() / "pictures" / "controls"
-            files = [str(path) for path in write_pictures(folder, [controls])]
-            files = files * count if len(files) == 1 else files
-            if len(files) != count:
-                raise ConfigError(
-                    f"{count} prompts and {len(files)} control pictures",
-                    "one control picture for each prompt, or one for all",
-                    "Connect a batch of as many pictures as there are lines of prompts.",
-                )
-            values["controls"] = [[file] for file in files]
+            files = write_controls(folder, controls, len(values["prompts"]))
+            values["controls"] = [[str(file)] for file in files]
         return io.NodeOutput(sockets.PreviewChoice(values))
 
 
@@ -120,6 +111,8 @@ class PreviewAdapter(io.ComfyNode):
         vae: Any = None,
     ) -> io.NodeOutput:
         """Draw."""
+        from .graph_draw import draw_previews
+
         comfy_host.require_libraries()
         images = draw_previews(str(cls.hidden.unique_id), base, previews, lora, clip, vae, strength)
         return io.NodeOutput(images)

@@ -7,9 +7,6 @@ from typing import Any
 from comfy_api.latest import io
 
 from . import comfy_host, sockets
-from .graph_run import adapter_tensors, latest_pictures, picture_batch
-from .run_files import load_run, save_run_file
-from .run_values import training_config
 from .setting_inputs import SettingInput, section_values
 
 _SETTINGS = (
@@ -65,6 +62,9 @@ class SaveRunFile(io.ComfyNode):
         **given: Any,
     ) -> io.NodeOutput:
         """Write the run file."""
+        from .run_files import save_run_file
+        from .run_values import training_config
+
         comfy_host.require_libraries()
         own = section_values(_SETTINGS, given)
         output = str(comfy_host.output_folder())
@@ -121,12 +121,9 @@ class LoadRun(io.ComfyNode):
     @classmethod
     def execute(cls, run: str, checkpoint: int) -> io.NodeOutput:
         """Read the run."""
+        from .graph_run import run_outputs
+        from .run_files import load_run
+
         comfy_host.require_libraries()
         handle, losses = load_run(comfy_host.run_path(run), checkpoint)
-        pictures = picture_batch(latest_pictures(handle.folder))
-        return io.NodeOutput(
-            adapter_tensors(handle.adapter),
-            {"loss": losses},
-            comfy_host.blocked() if pictures is None else pictures,
-            handle,
-        )
+        return io.NodeOutput(*run_outputs(handle, losses))

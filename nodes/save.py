@@ -9,8 +9,6 @@ from comfy_api.latest import io
 from ..trainer_core.config.describe import choices_of, find_setting
 from ..trainer_core.errors import InputError
 from . import comfy_host, sockets
-from .adapter_files import convert_adapter, save_adapter
-from .graph_run import adapter_tensors
 
 _LAYOUTS = ("comfyui", "diffusers")
 _LAYOUT_HELP = "comfyui: for ComfyUI's own loaders. diffusers: for Diffusers and other programs."
@@ -72,6 +70,8 @@ class SaveAdapter(io.ComfyNode):
         lora: Any = None,
     ) -> io.NodeOutput:
         """Write the file."""
+        from .adapter_files import save_adapter
+
         if (run is None) == (lora is None):
             raise InputError(
                 "both a run and a lora" if run else "neither a run nor a lora",
@@ -150,6 +150,9 @@ class ConvertAdapter(io.ComfyNode):
         lora: Any = None,
     ) -> io.NodeOutput:
         """Read, convert, write."""
+        from .adapter_files import convert_adapter
+        from .graph_run import adapter_tensors
+
         comfy_host.require_libraries()
         if (file == _NONE) == (lora is None):
             raise InputError(

@@ -14,8 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from comfy_api.latest import io
 from pydantic.fields import FieldInfo
 
-from ..trainer_core.config.describe import find_setting
-from ..trainer_core.config.template import is_advanced
+from ..trainer_core.config.describe import find_setting, is_advanced
 from ..trainer_core.errors import ConfigError
 
 LARGEST = 2**63 - 1
@@ -155,7 +154,17 @@ def _int(setting: SettingInput, shape: _Shape, common: dict[str, Any]) -> io.Inp
     low, high = _number_bounds(setting, shape)
     if high is None or high > LARGEST:
         high = LARGEST
-    return io.Int.Input(setting.id, default=_default(setting) or 0, min=low, max=high, **common)
+    # ComfyUI gives every seed a rule for its next value, by default a random one: then a second
+    # Run would train anew, and a cancelled run could not be resumed.
+    rule = io.ControlAfterGenerate.fixed if setting.id == "seed" else None
+    return io.Int.Input(
+        setting.id,
+        default=_default(setting) or 0,
+        min=low,
+        max=high,
+        control_after_generate=rule,
+        **common,
+    )
 
 
 def _float(setting: SettingInput, shape: _Shape, common: dict[str, Any]) -> io.Input:

@@ -7,17 +7,6 @@ from typing import Any
 from comfy_api.latest import io
 
 from . import comfy_host, sockets
-from .graph_run import (
-    adapter_tensors,
-    checked_cache,
-    handle_of,
-    latest_pictures,
-    picture_batch,
-    run_training,
-    source_of,
-)
-from .node_observer import NodeObserver
-from .run_values import training_config
 from .setting_inputs import SettingInput, section_values
 
 _SETTINGS = (
@@ -86,21 +75,10 @@ class TrainAdapter(io.ComfyNode):
         **given: Any,
     ) -> io.NodeOutput:
         """Train, or go on."""
+        from .graph_run import run_outputs, train_on_node
+
         comfy_host.require_libraries()
-        checked_cache(base, cache)
         own = {**section_values(_SETTINGS, given), "resume": "auto" if resume else "none"}
-        output, draws = str(comfy_host.output_folder()), base.embedded or vae is not None
-        config = training_config(cache, adapter, settings, own, output, draws=draws)
-        observer = NodeObserver(
-            str(cls.hidden.unique_id), config.output.name, config.training.steps
-        )
-        if cache.previews and not draws:
-            observer.warn("Previews are off: connect a VAE to Train Adapter to see them.")
-        result = run_training(config, source_of(None, vae, base), observer)
-        pictures = picture_batch(latest_pictures(result.folder))
-        return io.NodeOutput(
-            adapter_tensors(result.adapters[0]),
-            {"loss": list(result.losses)},
-            comfy_host.blocked() if pictures is None else pictures,
-            handle_of(result),
-        )
+        node_id = str(cls.hidden.unique_id)
+        handle, losses = train_on_node(node_id, base, cache, adapter, settings, vae, own)
+        return io.NodeOutput(*run_outputs(handle, losses))

@@ -183,7 +183,16 @@ def remedy(missing: list[MissingLibrary]) -> str:
         # The pack moves none of them: every other pack depends on them too.
         update = f"Update ComfyUI and its requirements ({', '.join(hosts)}). Then run "
     start = update or "Run "
-    return f'{start}"{sys.executable}" "{script}" and restart ComfyUI.'
+    return f"{start}{shell_word(sys.executable)} {shell_word(script)} and restart ComfyUI."
+
+
+def shell_word(path: str | Path) -> str:
+    """A path to type into a shell: in quotes only where it needs them.
+
+    PowerShell takes a command in quotes for a text, other shells take both.
+    """
+    text = str(path)
+    return f'"{text}"' if re.search(r"[\s&()']", text) else text
 
 
 def _pyproject(pack: Path) -> str | None:

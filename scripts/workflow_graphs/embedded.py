@@ -76,7 +76,7 @@ def embedded_edit() -> Workflow:
     )
     settings = {**_TINY_SETTINGS, "sigma_density": "uniform"}
     cache, adapter, chosen, train = _training(
-        flow, data, base, previews, settings, {"name": "frame", "steps": 1000}
+        flow, data, base, previews, settings, {"name": "frame", "steps": 500}
     )
     about = flow.note(
         """

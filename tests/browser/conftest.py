@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from browser.browser import Browser, missing
 from browser.page import RENDERERS, GraphPage
-from comfy.conftest import comfy_programs, make_data
+from comfy.conftest import comfy_programs, make_data, write_example
 from comfy.server import ComfyServer, comfy_server
 
 
@@ -20,6 +20,7 @@ def server(tmp_path_factory) -> Iterator[ComfyServer]:
         pytest.skip(reason)
     folder, python = comfy_programs()
     data = make_data(tmp_path_factory.mktemp("browser"))
+    write_example(data)
     with comfy_server(folder, python, data) as server:
         yield server
 

@@ -6,8 +6,9 @@ import re
 import time
 import uuid
 
+import pytest
 from browser.page import PANEL
-from comfy.graphs import checkpoints, graph, hold, release, run_folder, wait_until_held
+from comfy.graphs import TRAIN, checkpoints, graph, hold, release, run_folder, wait_until_held
 
 THUMBNAIL = f"{PANEL} .adapter-trainer-thumbnail"
 TWO_PROMPTS = "a red diamond\na blue circle"
@@ -85,6 +86,35 @@ def training_graph(name: str, steps: int = 30, **settings):
         settings={**FAST, **settings},
         train={"steps": steps},
     )
+
+
+def renumbered(nodes, new: str):
+    """The graph with another id for its train node; the server keeps a state for each id."""
+
+    def linked(value):
+        return [new, value[1]] if isinstance(value, list) and value[0] == TRAIN else value
+
+    return {
+        new if node == TRAIN else node: content
+        | {"inputs": {name: linked(value) for name, value in content["inputs"].items()}}
+        for node, content in nodes.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def finished(opened):
+    """A graph whose run is done, for tests that only look at it; each loads it anew."""
+    opened.load_api(renumbered(training_graph(unique("finished")), "70"))
+    opened.run()
+    opened.wait_for("Done")
+    opened.wait_for_count(THUMBNAIL, 6)
+    return opened.browser.evaluate("return window.app.graph.serialize()")
+
+
+def show(page, workflow) -> None:
+    page.load(workflow)
+    page.wait_for("Done")
+    page.wait_for_count(THUMBNAIL, 6)
 
 
 def curve_places(page) -> list[float]:
@@ -176,11 +206,8 @@ def test_the_buttons_reach_the_training(page):
     assert page.problems() == []
 
 
-def test_pictures_open_large_and_keys_stay_in_the_dialog(page):
-    page.load_api(training_graph(unique("large")))
-    page.run()
-    page.wait_for("Done")
-    page.wait_for_count(THUMBNAIL, 6)
+def test_pictures_open_large_and_keys_stay_in_the_dialog(page, finished):
+    show(page, finished)
     nodes = page.browser.evaluate("return window.app.graph.nodes.length")
     page.browser.click(THUMBNAIL)
     assert page.text("caption") == "Step 30, prompt 1"
@@ -198,11 +225,8 @@ def test_pictures_open_large_and_keys_stay_in_the_dialog(page):
     assert page.problems() == []
 
 
-def test_a_narrow_node_cuts_nothing_off(page):
-    page.load_api(training_graph(unique("narrow")))
-    page.run()
-    page.wait_for("Done")
-    page.wait_for_count(THUMBNAIL, 6)
+def test_a_narrow_node_cuts_nothing_off(page, finished):
+    show(page, finished)
     page.browser.evaluate(_MAKE_NARROW)
     page.browser.wait(
         "return document.querySelector(argument).getBoundingClientRect().width < 330", PANEL
@@ -212,10 +236,8 @@ def test_a_narrow_node_cuts_nothing_off(page):
     page.shoot("narrow")
 
 
-def test_pointer_smoothing_and_rate_change_what_is_read(page):
-    page.load_api(training_graph(unique("reading")))
-    page.run()
-    page.wait_for("Done")
+def test_pointer_smoothing_and_rate_change_what_is_read(page, finished):
+    show(page, finished)
     page.browser.hover(f"{PANEL} .adapter-trainer-chart", 90, 40)
     page.browser.wait(
         "return !document.querySelector('.adapter-trainer-readout').textContent.includes('step 30')"
@@ -236,7 +258,7 @@ def test_pointer_smoothing_and_rate_change_what_is_read(page):
     slider = "return document.querySelector('.adapter-trainer-slider').value"
     assert page.browser.evaluate(slider) == "0"
     # Another workflow's node of the same id shows nothing of it.
-    page.load_api(training_graph(unique("another")))
+    page.load_api(renumbered(training_graph(unique("another")), "70"))
     time.sleep(1.0)
     assert page.text("word") == "Not started"
     assert page.problems() == []

@@ -8,6 +8,7 @@ import time
 import pytest
 from comfy.server import ROOT
 
+QUEUED = ROOT / "tests" / "workflows"
 WORKFLOWS = sorted(path.name for path in (ROOT / "workflows").glob("*.json"))
 
 
@@ -26,6 +27,11 @@ def test_a_workflow_opens_without_missing_nodes_or_errors(page, name):
     page.shoot(f"workflow_{name.removesuffix('.json')}")
     assert page.missing_nodes() == []
     assert page.browser.evaluate("return window.app.graph.nodes.length") == len(workflow["nodes"])
+    # What the page would queue is what the tests of the server run.
+    queued = page.browser.evaluate("return (await window.app.graphToPrompt()).output")
+    for node in queued.values():
+        del node["_meta"]
+    assert queued == json.loads((QUEUED / name).read_text(encoding="utf-8"))
     assert page.problems() == []
 
 

@@ -36,14 +36,19 @@ def write_pictures(folder: Path, captions=CAPTIONS, size: int = 64, first: int =
     return folder
 
 
+def write_example(data: Path) -> None:
+    """Write the picture that every ComfyUI has in its input folder; this base directory is new."""
+    shutil.copyfile(data / "input" / "loose" / "0.png", data / "input" / "example.png")
+
+
 def make_data(data: Path) -> Path:
     """A base directory for a server, with a dataset and the instruments."""
     write_pictures(data / "datasets" / "four")
     write_pictures(data / "input" / "loose")
-    instruments = data / "custom_nodes" / "instruments"
-    instruments.mkdir(parents=True)
-    source = Path(__file__).with_name("instruments.py")
-    shutil.copyfile(source, instruments / "__init__.py")
+    for pack in ("instruments", "panel_meter"):
+        folder = data / "custom_nodes" / pack
+        folder.mkdir(parents=True)
+        shutil.copyfile(Path(__file__).with_name(f"{pack}.py"), folder / "__init__.py")
     return data
 
 

@@ -8,8 +8,11 @@ import os
 import random
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 
+import comfy.model_management as management
+import comfy.model_patcher
 import numpy
 import torch
 from aiohttp import web
@@ -17,12 +20,14 @@ from comfy_api.latest import ComfyExtension, io
 from server import PromptServer
 from torch.nn.modules import module as torch_module
 
+import nodes
+
 
 class Disturbance:
     """Does something at the n-th call of modules of one class, once.
 
     ``hold`` waits there until it is released, ``memory`` raises the device's error, ``poison``
-    makes a weight of the module infinite.
+    makes a weight of the module infinite. ``count`` disturbs nothing and counts the calls of all.
     """
 
     def __init__(self) -> None:
@@ -34,6 +39,7 @@ class Disturbance:
         if self.handle is not None:
             self.handle.remove()
         self.handle, self.calls, self.holding, self.fired = None, 0, False, False
+        self.counts = Counter()
         self.released.set()
 
     def arm(self, what: str, where: str, at: int) -> None:
@@ -43,6 +49,9 @@ class Disturbance:
         self.handle = torch_module.register_module_forward_pre_hook(self.before)
 
     def before(self, module, inputs) -> None:
+        if self.what == "count":
+            self.counts[type(module).__name__] += 1
+            return
         if type(module).__name__ != self.where:
             return
         self.calls += 1
@@ -136,9 +145,31 @@ class NoteState(io.ComfyNode):
         return io.NodeOutput()
 
 
+class KeepModel(io.ComfyNode):
+    """Loads a model of one matrix as core's loaders do; ComfyUI's cache then keeps it."""
+
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(
+            node_id="InstrumentsKeepModel",
+            category="tests",
+            inputs=[io.Int.Input("megabytes", max=1000)],
+            outputs=[io.Model.Output()],
+            is_output_node=True,
+        )
+
+    @classmethod
+    def execute(cls, megabytes):
+        model = torch.nn.Linear(1024, 256 * megabytes, bias=False)
+        device = management.get_torch_device()
+        patcher = comfy.model_patcher.ModelPatcher(model, device, device)
+        management.load_models_gpu([patcher])
+        return io.NodeOutput(patcher)
+
+
 class Instruments(ComfyExtension):
     async def get_node_list(self):
-        return [NoteState]
+        return [NoteState, KeepModel]
 
 
 async def comfy_entrypoint():
@@ -176,7 +207,28 @@ async def get_now(request):
 
 @routes.get("/instruments/disturbance")
 async def get_disturbance(request):
-    return web.json_response({"calls": DISTURBANCE.calls, "holding": DISTURBANCE.holding})
+    state = {name: getattr(DISTURBANCE, name) for name in ("calls", "holding", "counts")}
+    return web.json_response(state)
+
+
+@routes.get("/instruments/settings")
+async def get_settings(request):
+    """Of each of the pack's nodes: its inputs that stand for a setting of the run file."""
+    found = {
+        name: {each.id: each.path for each in node.SETTINGS}
+        for name, node in nodes.NODE_CLASS_MAPPINGS.items()
+        if name.startswith("AdapterTrainer")
+    }
+    return web.json_response(found)
+
+
+@routes.post("/instruments/keep")
+async def keep(request):
+    """What --highvram sets where there is a GPU; with --cpu ComfyUI puts it aside."""
+    asked = await request.json()
+    state = "HIGH_VRAM" if asked["keep"] else "DISABLED"
+    management.vram_state = management.VRAMState[state]
+    return web.json_response({})
 
 
 @routes.post("/instruments/disturb")

@@ -5,7 +5,7 @@ Usage: single_file_process.py JOBS, with ComfyUI's folder in PYTHONPATH. JOBS is
 ``noisy``, ``sigma``, ``text``, ``pooled``, ``guidance`` and ``reference``. A result has the
 velocities without and with the reference, and in its header the model's class and SHA-256 of every
 weight, dequantised in float32 and in bfloat16. ``headers`` maps a file with the names and shapes of
-tensors to the file for those of ComfyUI's own model of that size, which is built without memory.
+tensors to the file for what ComfyUI builds for them, see `own_model`.
 """
 
 import hashlib
@@ -54,8 +54,10 @@ def digests(denoiser, dtype):
     return found
 
 
-def own_layout(path):
-    """Names and shapes of the model that ComfyUI builds for a file; no weight is made."""
+def own_model(path):
+    """What ComfyUI builds for a file: names and shapes, settings that no shape shows, and what it
+    makes of latents that are all 0 and all 1. No weight is made.
+    """
     import comfy.model_base
     import comfy.model_detection
     import comfy.ops
@@ -77,7 +79,15 @@ def own_layout(path):
         device="meta",
         operations=comfy.ops.disable_weight_init,
     )
-    return {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
+    latents = torch.zeros(2, 16, *(1,) * config.latent_format.latent_dimensions)
+    latents[1] = 1
+    return {
+        "layout": {name: list(tensor.shape) for name, tensor in model.state_dict().items()},
+        "axes": list(model.pe_embedder.axes_dim),
+        "theta": model.pe_embedder.theta,
+        "guidance": settings.get("guidance_embed", False),
+        "latents": config.latent_format.process_in(latents).flatten(1).tolist(),
+    }
 
 
 def main():
@@ -90,7 +100,7 @@ def main():
 
     jobs = json.loads(Path(jobs_file).read_text(encoding="utf-8"))
     for path, result in jobs["headers"].items():
-        Path(result).write_text(json.dumps(own_layout(path)), encoding="utf-8")
+        Path(result).write_text(json.dumps(own_model(path)), encoding="utf-8")
     for path, (family, result) in jobs["files"].items():
         inputs = load_file(jobs["inputs"][family])
         base = comfy.sd.load_diffusion_model(path, model_options={"dtype": torch.float32}).model

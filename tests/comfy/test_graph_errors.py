@@ -258,7 +258,8 @@ def test_full_memory_is_explained_and_given_back(server):
 
 
 def test_full_memory_while_encoding_is_explained(server):
-    nodes = graph("full-cache", dataset={"resolution": 48})
+    write_pictures(server.data / "datasets" / "full", first=20)
+    nodes = graph("full-cache", dataset={"folder": "datasets/full"})
     disturb(server, "memory", at=2, where=ENCODER)
     assert "memory is full" in refused(server, nodes, CACHE)
     server.run(nodes)

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from comfy.conftest import write_pictures
 from comfy.graphs import (
     CACHE,
     DENOISER,
@@ -12,6 +13,7 @@ from comfy.graphs import (
     forget,
     graph,
     hold,
+    panel,
     release,
     wait_until_held,
 )
@@ -36,13 +38,14 @@ def small(name, **changes):
     return graph(name, previews=True, behind=True, **changes)
 
 
-@pytest.fixture
-def warm(server):
+@pytest.fixture(scope="module")
+def warm(shared_server):
     """The census of a server that has done everything once: modules keep tensors of their own."""
-    server.run(small("warm", settings={"preview_every": 6}))
-    disturb(server, "memory", at=2)
-    server.result(server.queue(graph("warm-error")))
-    return census(server)
+    shared_server.run(small("warm", settings={"preview_every": 4}))
+    disturb(shared_server, "memory", at=2)
+    shared_server.result(shared_server.queue(graph("warm-error")))
+    disturb(shared_server, "nothing", 0)
+    return census(shared_server)
 
 
 def test_three_trainings_in_a_row_leave_nothing(server, warm):
@@ -50,7 +53,7 @@ def test_three_trainings_in_a_row_leave_nothing(server, warm):
         nodes = small(
             f"row-{precision}",
             base={"precision": precision},
-            settings={"preview_every": 6},
+            settings={"preview_every": 4},
             train={"resume": False},
         )
         server.run(nodes)
@@ -84,17 +87,20 @@ def test_an_error_of_another_pack_in_the_middle_leaves_nothing(server, warm):
 
 
 def test_an_error_while_encoding_leaves_nothing(server, warm):
+    write_pictures(server.data / "datasets" / "unseen", first=40)
     disturb(server, "memory", at=1, where=ENCODER)
-    nodes = graph("error-cache", dataset={"resolution": 80})
+    nodes = graph("error-cache", dataset={"folder": "datasets/unseen"})
     failure = server.failure(server.result(server.queue(nodes)))
     assert failure["node_id"] == CACHE
     assert_nothing_stays(server, warm)
 
 
-@pytest.mark.parametrize(("at", "where", "size"), [(4, DENOISER, 64), (2, ENCODER, 96)])
-def test_a_cancel_leaves_nothing(server, warm, at, where, size):
+@pytest.mark.parametrize(("at", "where", "first"), [(4, DENOISER, 0), (2, ENCODER, 60)])
+def test_a_cancel_leaves_nothing(server, warm, at, where, first):
+    folder = f"cancel-{first}"
+    write_pictures(server.data / "datasets" / folder, first=first)
     hold(server, at, where)
-    prompt = server.queue(graph(f"cancel-{at}", dataset={"resolution": size}))
+    prompt = server.queue(graph(f"cancel-{at}", dataset={"folder": f"datasets/{folder}"}))
     wait_until_held(server)
     server.post("/interrupt", {"prompt_id": prompt})
     release(server)
@@ -120,7 +126,8 @@ def note(server, number):
 
 def test_the_globals_of_the_process_are_as_they_were(server, warm):
     before = note(server, 1)
-    server.run(small("globals", settings={"preview_every": 6}))
+    # Without core's Preview Image, which draws a name for its file.
+    server.run(graph("globals", previews=True, settings={"preview_every": 4}))
     assert note(server, 2) == before
     disturb(server, "memory", at=4)
     server.result(server.queue(graph("globals-error")))
@@ -138,3 +145,28 @@ def test_the_globals_of_the_process_are_as_they_were(server, warm):
     # Else the note would see nothing at all.
     assert held != before
     assert before["inference mode"]
+
+
+def test_what_highvram_keeps_is_said_with_its_size(server):
+    model = {"class_type": "InstrumentsKeepModel", "inputs": {"megabytes": 21}}
+
+    def warnings(seed, *, held=True):
+        nodes = graph("kept-models", train={"seed": seed, "steps": 2})
+        if held:
+            # ComfyUI's cache keeps what is in the graph.
+            server.run({"30": model})
+            nodes["30"] = model
+        server.run(nodes)
+        return [each for each in panel(server)["warnings"] if "--highvram" in each]
+
+    assert warnings(1) == []
+    server.post("/instruments/keep", {"keep": True})
+    try:
+        (said,) = warnings(2)
+        # The second time ComfyUI does not list the model any more, and it is still there.
+        assert warnings(3) == [said]
+        forget(server)
+        assert warnings(4, held=False) == []
+    finally:
+        server.post("/instruments/keep", {"keep": False})
+    assert "Linear 0.02 GiB" in said

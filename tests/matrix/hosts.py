@@ -17,10 +17,17 @@ FIVE = ("torch", "transformers", "tokenizers", "huggingface-hub", "numpy")
 
 # What ComfyUI itself installs and training touches.
 _HOST = ("numpy", "pyyaml", "Pillow", "psutil", "safetensors", "pydantic~=2.0", "tqdm", "filelock")
-HOSTS = {
+# Both are slow to build, and each needs one core: `make -j2 matrix` runs them side by side.
+_ALL_HOSTS = {
     "old": ("transformers==4.57.6", "huggingface-hub<1", *_HOST),
     "new": ("transformers", *_HOST),
 }
+HOSTS = {
+    name: parts
+    for name, parts in _ALL_HOSTS.items()
+    if name in os.environ.get("MATRIX_HOSTS", "old new").split()
+}
+_LONGEST_SECONDS = 1800
 _VERSIONS = """
 import importlib.metadata, json, re
 print(json.dumps({re.sub(r"[-_.]+", "-", d.name).lower(): d.version
@@ -33,7 +40,7 @@ class Host:
     """One environment.
 
     Attributes:
-        name: Key of `HOSTS`.
+        name: ``old`` or ``new``.
         python: Its interpreter.
     """
 
@@ -66,6 +73,7 @@ def execute(
         capture_output=True,
         text=True,
         check=False,
+        timeout=_LONGEST_SECONDS,
     )
     if check and done.returncode:
         words = " ".join(command)
@@ -78,7 +86,7 @@ def make_host(folder: Path, name: str, own_pip: bool = True) -> Host:
 
     Args:
         folder: Where; it must not exist.
-        name: Key of `HOSTS`.
+        name: ``old`` or ``new``.
         own_pip: Whether pip is in it, as in a plain venv; not so in one that uv made.
     """
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
@@ -88,7 +96,7 @@ def make_host(folder: Path, name: str, own_pip: bool = True) -> Host:
     # torch comes first and alone, so that the build that was asked for (CPU, CUDA) stays.
     torch = shlex.split(os.environ.get("MATRIX_TORCH", "torch"))
     execute([*install, *torch, "--constraint", "constraints/development.txt"])
-    execute([*install, *HOSTS[name], *(["pip"] if own_pip else [])])
+    execute([*install, *_ALL_HOSTS[name], *(["pip"] if own_pip else [])])
     return Host(name, python)
 
 

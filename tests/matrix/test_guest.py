@@ -138,6 +138,7 @@ def test_the_packs_tests_pass(guest, tmp_path, pytestconfig):
     assert moved(guest.before, guest.host.versions()) == {}
 
 
+@pytest.mark.skipif("old" not in HOSTS, reason="it uses the old host, which runs by itself")
 def test_uv_installs_where_there_is_no_pip():
     """An environment that uv made has no pip; its uv is a program on the PATH."""
     with tempfile.TemporaryDirectory(prefix="matrix_") as folder:

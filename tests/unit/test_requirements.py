@@ -24,6 +24,7 @@ from trainer_core.requirements import (
     pyproject_list,
     remedy,
     require_libraries,
+    shell_word,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -156,9 +157,16 @@ def test_missing_and_old_libraries_are_told_apart():
 
 def test_the_remedy_is_the_packs_own_script_and_comfyuis_update():
     ours = remedy([MissingLibrary("peft", "0.18", None)])
-    assert ours == f'Run "{sys.executable}" "{ROOT / "install.py"}" and restart ComfyUI.'
+    command = f"{shell_word(sys.executable)} {shell_word(ROOT / 'install.py')}"
+    assert ours == f"Run {command} and restart ComfyUI."
     hosts = remedy([MissingLibrary("transformers", "4.56", "4.50.3")])
     assert hosts.startswith("Update ComfyUI and its requirements (transformers). Then run ")
+
+
+def test_a_path_is_quoted_only_where_a_shell_needs_it():
+    assert shell_word("C:\\ComfyUI\\python.exe") == "C:\\ComfyUI\\python.exe"
+    assert shell_word(Path("/my files/python")) == '"/my files/python"'
+    assert shell_word("a folder (1)/python") == '"a folder (1)/python"'
 
 
 def test_a_python_without_the_libraries_gets_the_message(tmp_path):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,25 +16,10 @@ from .arguments import Arguments
 from .console import show_report
 from .dataset import dataset_report
 from .environment import NEEDED, environment_report, installed_version
-from .estimate import Size, gibibytes, memory_estimate
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from ..adapters import AttachedAdapter
-    from ..families import BaseLocation, Family
-
-
-@dataclass(frozen=True, slots=True)
-class _EmptyBase:
-    """A base without weights; `parameters` and `blocks` are counts, `width` the hidden state's."""
-
-    family: Family
-    location: BaseLocation
-    transformer: nn.Module
-    parameters: int
-    blocks: int
-    width: int
+    from ..training.memory_estimate import EmptyBase, Size
 
 
 def run(arguments: Arguments) -> int:
@@ -90,6 +74,8 @@ def run_report(config: RunConfig) -> tuple[dict[str, Any], list[str]]:
         report["base"] = _base_report(base)
         adapter = attempt("adapter", lambda: _attach(config, base))
         if adapter is not None:
+            from ..training.memory_estimate import gibibytes, memory_estimate
+
             report["adapter"] = _adapter_report(config, adapter)
             estimate = memory_estimate(_size(config, base, adapter, controls))
             report["memory_estimate"] = {name: gibibytes(n) for name, n in estimate.items()}
@@ -104,38 +90,17 @@ def _folder_problems(config: RunConfig) -> list[str]:
     return [f"output.dir: {folder} cannot be written. Give write access or choose another folder."]
 
 
-def _open_base(config: RunConfig, controls: bool) -> _EmptyBase:
+def _open_base(config: RunConfig, controls: bool) -> EmptyBase:
     from ..families import get_family, locate_base
     from ..families.location import names_hub
+    from ..training.memory_estimate import empty_base
 
     settings = config.base
     if names_hub(settings.path):
         settings = settings.model_copy(update={"path": str(_downloaded(settings.path))})
     family = get_family(config.family)
     location = locate_base(settings, family.name, controls)
-    transformer = _build_empty(location, family)
-    count = sum(p.numel() for p in transformer.parameters())
-    blocks = sum(
-        sum(1 for _ in transformer.get_submodule(name).children())
-        for name in family.repeated_blocks
-    )
-    facts: Any = transformer.config
-    width = facts["num_attention_heads"] * facts["attention_head_dim"]
-    return _EmptyBase(family, location, transformer, count, blocks, width)
-
-
-def _build_empty(location: BaseLocation, family: Family) -> nn.Module:
-    import diffusers
-    import torch
-
-    from ..families.location import read_json
-    from ..families.single_file import empty_model
-
-    if location.file is not None:
-        return empty_model(location, family.file)
-    facts = read_json(location.folder / "transformer" / "config.json")
-    with torch.device("meta"):
-        return getattr(diffusers, facts["_class_name"]).from_config(facts)
+    return empty_base(location, family)
 
 
 def _downloaded(hub_id: str) -> Path:
@@ -152,7 +117,7 @@ def _downloaded(hub_id: str) -> Path:
     )
 
 
-def _attach(config: RunConfig, base: _EmptyBase) -> AttachedAdapter:
+def _attach(config: RunConfig, base: EmptyBase) -> AttachedAdapter:
     from ..adapters import attach
 
     unused = base.family.unused_layers(base.transformer)
@@ -160,7 +125,7 @@ def _attach(config: RunConfig, base: _EmptyBase) -> AttachedAdapter:
     return attach(base.transformer, config.adapter, presets=presets, unused=unused)
 
 
-def _base_report(base: _EmptyBase) -> dict[str, Any]:
+def _base_report(base: EmptyBase) -> dict[str, Any]:
     return {
         "folder": base.location.file or base.location.folder,
         "encoders": base.location.encoders,
@@ -182,22 +147,13 @@ def _adapter_report(config: RunConfig, adapter: AttachedAdapter) -> dict[str, An
     }
 
 
-def _size(config: RunConfig, base: _EmptyBase, adapter: AttachedAdapter, controls: int) -> Size:
-    from ..training.memory import resolve_device, resolve_precision
+def _size(config: RunConfig, base: EmptyBase, adapter: AttachedAdapter, controls: int) -> Size:
+    from ..training.memory import resolve_device
+    from ..training.memory_estimate import picture_tokens, step_size
+    from ..types import Bucket
 
     multiple = base.family.size_multiple
     edge = max(config.dataset.resolution // multiple, 1) * multiple
-    _, height, width = base.family.latent_shape(base.location, edge, edge)
-    # Every family so far makes one token of 2 x 2 latents.
-    picture = height * width // 4
-    precision = resolve_precision(config.training.precision, resolve_device(config.memory.device))
-    return Size(
-        base_parameters=base.parameters,
-        trainable_parameters=sum(p.numel() for p in adapter.parameters()),
-        blocks=base.blocks,
-        width=base.width,
-        tokens=picture * (1 + controls) + base.location.text_length,
-        samples=config.training.batch_size,
-        value_bytes=2 if precision == "bf16" else 4,
-        checkpointing=config.memory.gradient_checkpointing,
-    )
+    tokens = picture_tokens(base, Bucket(edge, edge)) * (1 + controls)
+    trainable = sum(p.numel() for p in adapter.parameters())
+    return step_size(config, base, trainable, tokens, resolve_device(config.memory.device))

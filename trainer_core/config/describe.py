@@ -75,6 +75,12 @@ def choices_of(field: FieldInfo) -> list[str]:
     return [str(value) for value in get_args(field.annotation)]
 
 
+def is_advanced(field: FieldInfo) -> bool:
+    """Whether a setting is seldom changed."""
+    extra = field.json_schema_extra
+    return isinstance(extra, dict) and bool(extra.get("advanced"))
+
+
 def bounds_in_words(field: FieldInfo) -> str:
     """The bounds of a setting, such as ``at least 1 and at most 4096``, or nothing."""
     parts = [

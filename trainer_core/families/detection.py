@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from ..errors import BaseModelError
 from .location import EMBEDDED, read_json
-from .single_file import WeightFile, looks_like_file, open_weights
+from .single_file import WeightFile, check_formats, looks_like_file, open_weights
 
 _NAMED = 3  # names that a message gives as examples
+# "distill" with nothing before it that turns it round, as in de-distilled.
+_DISTILLED = re.compile(
+    r"(?<![a-z])(schnell|lightning|turbo|hyper|lightx2v|nunchaku|[48]-?steps?)(?![a-z])"
+    r"|(?<!de)(?<!de[-_ ])(?<!un)(?<!un[-_ ])distill(ed)?"
+)
 
 
 def detect_base(path: str | Path) -> str:
-    """Find the family of a base. Reads a header or two small files, never a weight.
+    """Find the family of a base, and refuse a file that could not be trained on.
+
+    Reads a header or two small files, never a weight.
 
     Args:
         path: A Diffusers folder, a single file, or ``embedded``.
@@ -21,7 +29,8 @@ def detect_base(path: str | Path) -> str:
         The family's name.
 
     Raises:
-        BaseModelError: When there is nothing, it is damaged, or no family's.
+        BaseModelError: When there is nothing, it is damaged, no family's, in a number format that
+            is not read, or a model of a family that is not trained here.
     """
     if str(path) == EMBEDDED:
         return "qwen_image"
@@ -29,13 +38,42 @@ def detect_base(path: str | Path) -> str:
     if place.is_dir():
         return _folder_family(place)
     if place.is_file():
-        return file_family(open_weights(place))
+        return trainable_family(open_weights(place))
     kind = "file" if looks_like_file(str(path)) else "folder or file"
     raise BaseModelError(
         f"base.path: {path} does not exist",
         f"a {kind} with a base model",
         "Correct the path, or download the model first.",
     )
+
+
+def trainable_family(file: WeightFile) -> str:
+    """Find the family of an opened single file, and refuse what could not be trained on.
+
+    Args:
+        file: Its header.
+
+    Returns:
+        The family's name.
+
+    Raises:
+        BaseModelError: As `detect_base`.
+    """
+    from . import FAMILIES
+
+    name = file_family(file)
+    check_formats(file)
+    facts = FAMILIES[name].file
+    facts.settings(facts.tidy(file))
+    distilled = _DISTILLED.search(file.hints)
+    if distilled is not None:
+        raise file.broken(
+            f"its name or title says {distilled.group()!r}, so that it is distilled to few steps",
+            "a model that was not distilled: training would undo the distillation",
+            "Train on the model that it was made from; most adapters work on both. If the name is "
+            "wrong, rename the file.",
+        )
+    return name
 
 
 def file_family(file: WeightFile) -> str:

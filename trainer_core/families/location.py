@@ -180,14 +180,13 @@ def _open_file(
     path: Path, settings: BaseSection, family: Family, has_controls: bool
 ) -> tuple[Path, str]:
     """Check the header of a single file, and choose the settings that the pack has for it."""
-    from .detection import file_family
-    from .single_file import check_formats, open_weights
+    from .detection import trainable_family
+    from .single_file import open_weights
 
     file = open_weights(path)
-    found = file_family(file)
+    found = trainable_family(file)
     if found != family.name:
         raise _wrong_family(f"base.path: {path} is a file of {found}", family.title, family)
-    check_formats(file)
     variant = _settle_variant(
         settings.variant, family, has_controls, lambda: family.file.edit_variant(file)
     )

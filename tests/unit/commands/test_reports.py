@@ -9,7 +9,6 @@ from PIL import Image
 
 from trainer_core.cli import main
 from trainer_core.commands.environment import environment_report, missing_packages
-from trainer_core.commands.estimate import Size, gibibytes, memory_estimate
 from trainer_core.commands.inspect import norm_summary, readable
 
 
@@ -127,22 +126,6 @@ def test_doctor_does_not_download(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     problems = report(capsys, "doctor", "base.path=no-owner/no-name", code=2)["problems"]
     assert any("no-owner/no-name is not on this machine" in text for text in problems)
-
-
-def test_memory_estimate_adds_up():
-    size = Size(1000, 10, 4, 8, 100, 2, 2, checkpointing=True)
-    found = memory_estimate(size)
-    assert found["base"] == 2000
-    assert found["adapter"] == 160
-    assert found["activations"] == 2 * 100 * 8 * 2 * (4 + 17)
-    assert found["total"] == sum(found[name] for name in ("base", "adapter", "activations"))
-    without = memory_estimate(Size(1000, 10, 4, 8, 100, 2, 2, checkpointing=False))
-    assert without["activations"] == 2 * 100 * 8 * 2 * 4 * 17
-
-
-def test_sizes_read_well():
-    assert gibibytes(3 << 29) == "1.50 GiB"
-    assert gibibytes(1 << 20) == "1.0 MiB"
 
 
 def test_norms_are_summed_up_for_a_person():

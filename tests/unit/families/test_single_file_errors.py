@@ -245,6 +245,16 @@ def test_an_empty_model_refuses_what_the_loader_refuses(tmp_path):
         empty_model(location, get_family("flux").file)
 
 
+def test_what_cannot_be_read_is_said_where_the_base_is_chosen(tmp_path):
+    """Load Training Base only asks for the family."""
+    for spoilt in (scaled(comfy_quant=note("nvfp4")), scaled(comfy_quant=note("mxfp8"))):
+        with pytest.raises(BaseModelError, match="bf16 or the fp8_scaled file"):
+            detect_base(write(tmp_path, *spoilt))
+    fill = flux() | {"img_in.weight": torch.ones(128, 384)}
+    with pytest.raises(BaseModelError, match="Fill"):
+        detect_base(write(tmp_path, fill))
+
+
 def test_layered_is_not_taken_for_qwen_image(tmp_path):
     more = {"time_text_embed.addition_t_embedding.weight": torch.ones(2, 128)}
     assert "Layered" in refusal(write(tmp_path, {**qwen(), **more}), "qwen_image").found

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import struct
 import sys
 
 import pytest
 
 from tests.fixtures.full_size import full_size_transformer
+from tests.fixtures.hollow_files import write_hollow
 from tests.fixtures.native_files import flux_to_native
 from trainer_core.config import BaseSection
 from trainer_core.errors import BaseModelError
@@ -21,20 +20,6 @@ PARAMETERS = {"flux": 11_901_408_320, "qwen_image": 20_430_401_088}
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="needs files whose empty parts take no room"
 )
-
-
-def write_hollow(path, shapes):
-    """A bf16 file with these tensors, all zeros, that takes no room on the disk."""
-    header, end = {}, 0
-    for name, shape in shapes.items():
-        start = end
-        end += 2 * int(shape.numel())
-        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [start, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        file.truncate(8 + len(text) + end)
 
 
 def shapes(family):

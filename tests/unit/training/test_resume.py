@@ -68,6 +68,7 @@ FREE = {
     "dataset.missing_control": "skip",
     "dataset.unreadable": "skip",
     "cache.dir": "elsewhere",
+    "cache.manifest": "elsewhere/manifest.json",
     "cache.verify": True,
     "training.steps": 5,
     "training.checkpoint_every": 5,

@@ -67,7 +67,7 @@ def origin(name: str, native: bool) -> Origin:
 
 
 def settings(file: WeightFile) -> dict[str, Any]:
-    """`FileFacts.settings`: dev, Kontext and schnell only differ in what the file shows."""
+    """`FileFacts.settings`: dev and Kontext have the same tensors."""
     native = any(name.startswith(_NATIVE_MARKS) for name in file.tensors)
 
     def at(name: str) -> str:
@@ -79,8 +79,15 @@ def settings(file: WeightFile) -> dict[str, Any]:
         raise file.broken(
             f"it reads {channels} values for each patch and predicts {made}, as FLUX.1 Fill, Canny "
             "and Depth do",
-            "FLUX.1 dev, Kontext or schnell",
+            "FLUX.1 dev or Kontext",
             "Name a file of one of these as base.path.",
+        )
+    if at("time_text_embed.guidance_embedder.linear_1.weight") not in file.tensors:
+        raise file.broken(
+            "it has no layer for guidance, as FLUX.1 schnell, which is distilled to few steps",
+            "FLUX.1 dev or Kontext",
+            "Train on the file of dev; most of its adapters work on schnell too. A model without "
+            "guidance that was not distilled can be trained from a Diffusers folder.",
         )
     head = file.length(at("transformer_blocks.0.attn.norm_q.weight"))
     double, single = _BLOCKS.values() if native else _BLOCKS.keys()
@@ -94,7 +101,7 @@ def settings(file: WeightFile) -> dict[str, Any]:
         "pooled_projection_dim": file.matrix(at("time_text_embed.text_embedder.linear_1.weight"))[
             1
         ],
-        "guidance_embeds": at("time_text_embed.guidance_embedder.linear_1.weight") in file.tensors,
+        "guidance_embeds": True,
     }
 
 

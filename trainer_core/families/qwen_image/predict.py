@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor, nn
@@ -31,10 +32,22 @@ def load_transformer(
         Diffusers' ``QwenImageTransformer2DModel`` in evaluation mode, without gradients.
     """
     if location.file is not None:
-        return load_file(location, FILE, dtype, device)
-    return load_frozen(
-        "diffusers.QwenImageTransformer2DModel", location.folder, "transformer", dtype, device
-    )
+        transformer = load_file(location, FILE, dtype, device)
+    else:
+        transformer = load_frozen(
+            "diffusers.QwenImageTransformer2DModel", location.folder, "transformer", dtype, device
+        )
+    _remember_by_itself(transformer.get_submodule("pos_embed"))
+    return transformer
+
+
+def _remember_by_itself(rope: nn.Module) -> None:
+    # Diffusers remembers rotary tables in caches of the class, which would keep those of every
+    # model that was ever loaded, on a GPU in its memory. These caches go with the model.
+    for name in ("_get_device_freqs", "_compute_video_freqs"):
+        plain = getattr(getattr(type(rope), name, None), "__wrapped__", None)
+        if plain is not None:
+            setattr(rope, name, lru_cache(maxsize=128)(partial(plain, rope)))
 
 
 def predict(

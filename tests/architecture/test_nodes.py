@@ -1,0 +1,127 @@
+"""The nodes are thin, cost nothing at ComfyUI's start, and touch it in one place."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import pytest
+from architecture.source import Source, absolute_imports, functions, sources
+
+NODES = sources("nodes")
+GATE = "nodes/comfy_host.py"
+HOST = {"comfy", "comfy_execution", "comfy_extras", "execution", "folder_paths", "server", "nodes"}
+HEAVY = {
+    *("torch", "diffusers", "peft", "transformers", "accelerate"),
+    *("numpy", "PIL", "safetensors", "yaml"),
+}
+EXECUTE_LINES = 15
+
+
+def top(name: str) -> str:
+    """The package that a module belongs to."""
+    return name.split(".")[0]
+
+
+def imports_at_load(tree: ast.Module) -> Iterator[str]:
+    """Top-level packages that are imported when a file is: not in functions, not for types only."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            waiting += node.orelse
+            continue
+        if isinstance(node, ast.Import):
+            yield from (top(alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield top(node.module)
+        waiting += ast.iter_child_nodes(node)
+
+
+def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of a function without its head and its docstring."""
+    body = function.body
+    if isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+        body = body[1:]
+    return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+
+
+def executes(source: Source) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """The functions of a file that ComfyUI calls to run a node."""
+    return (each for each in functions(source) if each.name == "execute")
+
+
+def test_one_file_touches_comfyui():
+    touching = {
+        source.path
+        for source in NODES
+        if HOST & {top(name) for name, _ in absolute_imports(source)}
+    }
+    assert touching == {GATE}
+
+
+def test_nothing_heavy_is_imported_at_load():
+    heavy = {s.path: found for s in NODES if (found := HEAVY & set(imports_at_load(s.tree)))}
+    assert heavy == {}
+
+
+def test_heavy_imports_are_there_where_they_may_be():
+    inside = {top(name) for source in NODES for name, _ in absolute_imports(source)}
+    assert {"torch", "numpy", "PIL"} <= inside
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("import torch", {"torch"}),
+        ("from torch import nn", {"torch"}),
+        ("class A:\n    import torch.nn", {"torch"}),
+        ("try:\n    import peft\nexcept ImportError:\n    pass", {"peft"}),
+        ("def f():\n    import torch", set()),
+        ("if TYPE_CHECKING:\n    import torch\nelse:\n    import os", {"os"}),
+        ("from . import torch", set()),
+    ],
+)
+def test_imports_at_load_are_told_from_others(text, found):
+    assert set(imports_at_load(ast.parse(text))) == found
+
+
+def test_a_node_only_reads_its_inputs_calls_and_answers():
+    lengths = {
+        f"{source.path}:{each.lineno}": body_lines(each)
+        for source in NODES
+        for each in executes(source)
+    }
+    assert len(lengths) == 13
+    assert {place: lines for place, lines in lengths.items() if lines > EXECUTE_LINES} == {}
+
+
+def test_docstrings_and_heads_are_no_lines_of_a_body():
+    tree = ast.parse(
+        "def execute(\n    a,\n):\n    '''One\n    two.'''\n    b = (\n        a\n    )\n"
+    )
+    function = tree.body[0]
+    assert isinstance(function, ast.FunctionDef)
+    assert body_lines(function) == 3
+
+
+def test_nodes_name_the_core_relatively():
+    wrong = {
+        source.path: name
+        for source in (*NODES, *(s for s in sources() if s.path == "__init__.py"))
+        for name, _ in absolute_imports(source)
+        if top(name) in {"trainer_core", "nodes"}
+    }
+    assert wrong == {}
+
+
+def test_the_pack_offers_no_old_mappings():
+    """ComfyUI would not call `comfy_entrypoint` if there were any, even empty ones."""
+    (entry,) = (source for source in sources() if source.path == "__init__.py")
+    names = {node.id for node in ast.walk(entry.tree) if isinstance(node, ast.Name)}
+    assert "NODE_CLASS_MAPPINGS" not in names
+    assert "WEB_DIRECTORY" in names
+    assert any(each.name == "comfy_entrypoint" for each in functions(entry))
+    assert set(imports_at_load(entry.tree)) <= {"__future__", "typing"}

@@ -1,0 +1,127 @@
+"""No name from a graph leads out of the folders that it may name."""
+
+import posixpath
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+REFUSED = {
+    "up": "data/../secret",
+    "up at the start": "../data",
+    "only up": "..",
+    "here": "data/./cats",
+    "absolute": "/etc/passwd",
+    "empty": "",
+    "empty part": "data//cats",
+    "end": "data/cats/",
+    "drive": "C:/Windows",
+    "drive inside": "data/C:cats",
+    "backslash": "data\\..\\secret",
+    "network": "//host/share",
+    "network of windows": "\\\\host\\share",
+    "stream": "data/cats:hidden",
+    "null": "data/cats\0",
+    "line": "data/ca\nts",
+    "escape": "data/\x1b[2J",
+    "device": "data/NUL",
+    "device with ending": "data/con.safetensors",
+    "device with a raised digit": "data/COM¹",
+    "console": "data/CONOUT$",
+    "right to left": "data/\u202eteg",
+    "no width": "data/ca\u200bts",
+    "byte order": "data/\ufeffcats",
+    "loose accent": "data/e\u0301",
+    "half a pair": "data/\ud800",
+    "private": "data/\ue000",
+    "space in front": "data/ cats",
+    "space behind": "data/cats ",
+    "dot behind": "data/cats.",
+    "wildcard": "data/*",
+    "question": "data/ca?s",
+    "pipe": "data/cats|more",
+    "long": "data/" + "a" * 300,
+    "not there": "data/dogs",
+    "other root": "models/cats",
+    "root alone that is not there": "nothing",
+}
+
+
+@pytest.fixture
+def roots(tmp_path):
+    (tmp_path / "data" / "cats").mkdir(parents=True)
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "data" / "one.png").write_text("x")
+    return {"data": [tmp_path / "data"]}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_name_that_leads_out_is_refused(folders, errors, roots, case):
+    with pytest.raises(errors.InputError) as caught:
+        folders.resolve_below(REFUSED[case], roots, "folder")
+    assert caught.value.found.startswith("folder: ")
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "name", ["data/cats", "data/one.png", "data", "data/Zürich", "data/猫", "data/a b-c_d.e"]
+)
+def test_a_plain_name_is_found(folders, roots, name):
+    path = roots["data"][0].parent / name
+    if not path.exists():
+        path.mkdir()
+    assert folders.resolve_below(name, roots, "folder") == path
+
+
+def test_a_link_that_leads_out_is_refused_and_one_that_stays_is_taken(folders, errors, roots):
+    data = roots["data"][0]
+    (data / "out").symlink_to(data.parent / "secret", target_is_directory=True)
+    (data / "in").symlink_to(data / "cats", target_is_directory=True)
+    with pytest.raises(errors.InputError, match="link"):
+        folders.resolve_below("data/out", roots, "folder")
+    assert folders.resolve_below("data/in", roots, "folder").resolve() == data / "cats"
+
+
+def test_what_is_below_a_link_that_leads_out_is_refused(folders, errors, roots):
+    data = roots["data"][0]
+    (data.parent / "secret" / "inner").mkdir()
+    (data / "out").symlink_to(data.parent / "secret", target_is_directory=True)
+    with pytest.raises(errors.InputError, match="link"):
+        folders.resolve_below("data/out/inner", roots, "folder")
+
+
+def test_a_root_may_itself_be_a_link(folders, tmp_path):
+    (tmp_path / "disk" / "cats").mkdir(parents=True)
+    (tmp_path / "data").symlink_to(tmp_path / "disk", target_is_directory=True)
+    found = folders.resolve_below("data/cats", {"data": [tmp_path / "data"]}, "folder")
+    assert found == tmp_path / "data" / "cats"
+
+
+def test_the_second_place_of_a_root_is_looked_at(folders, tmp_path):
+    places = [tmp_path / "one", tmp_path / "two"]
+    (places[1] / "cats").mkdir(parents=True)
+    found = folders.resolve_below("data/cats", {"data": places}, "folder")
+    assert found == places[1] / "cats"
+
+
+@given(st.text(max_size=30))
+def test_whatever_is_accepted_stays_below(folders, errors, text):
+    try:
+        parts = folders.checked_parts(text, "name")
+    except errors.InputError:
+        return
+    assert parts
+    path = "/".join(["/top", *parts])
+    assert posixpath.normpath(path) == path
+    assert all(unicodedata.is_normalized("NFC", part) for part in parts)
+
+
+def test_folders_are_listed_without_links_and_hidden_ones(folders, roots):
+    data = roots["data"][0]
+    for name in (".hidden", "_work", "cats/kittens/deep", "dogs"):
+        (data / name).mkdir(parents=True)
+    (data / "link").symlink_to(data / "cats", target_is_directory=True)
+    names = folders.folders_below(roots)
+    assert names == ["data/cats", "data/cats/kittens", "data/dogs"]
+    assert all(folders.resolve_below(name, roots, "folder").is_dir() for name in names)

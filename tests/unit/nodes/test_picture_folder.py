@@ -1,0 +1,103 @@
+"""Pictures of a graph become files that are named by their content."""
+
+import numpy
+import pytest
+import torch
+from PIL import Image
+
+
+def pictures(count, size=8, seed=0):
+    """A batch as ComfyUI has it: `[B, H, W, 3]`, in [0, 1]."""
+    generator = torch.Generator().manual_seed(seed)
+    whole = torch.randint(0, 256, (count, size, size, 3), generator=generator)
+    return whole.float() / 255
+
+
+def read(path):
+    with Image.open(path) as picture:
+        return numpy.asarray(picture)
+
+
+def test_a_batch_is_taken_apart_without_loss(picture_folder):
+    batch = pictures(3)
+    found = picture_folder.single_pictures([batch[:2], batch[2]])
+    assert len(found) == 3
+    for ours, theirs in zip(found, batch, strict=True):
+        assert ours.dtype == numpy.uint8
+        assert (ours == (theirs * 255).round().numpy()).all()
+
+
+def test_what_is_outside_the_range_or_a_fourth_channel_is_cut_off(picture_folder):
+    batch = torch.tensor([[[[-1.0, 0.5, 2.0, 0.0]]]])
+    (found,) = picture_folder.single_pictures([batch])
+    assert found.tolist() == [[[0, 128, 255]]]
+
+
+def test_pictures_and_texts_lie_side_by_side(picture_folder, tmp_path):
+    batch = pictures(2)
+    folder = picture_folder.write_picture_folder(tmp_path, [batch], ["one", "zwei ü"], [])
+    assert folder.parent == tmp_path
+    assert (folder / "00001.txt").read_text(encoding="utf-8") == "zwei ü"
+    assert (read(folder / "00001.png") == (batch[1] * 255).round().numpy()).all()
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+
+
+def test_the_same_content_is_written_once_and_any_other_anew(picture_folder, tmp_path):
+    def place(batch, texts, controls=()):
+        return picture_folder.write_picture_folder(tmp_path, [batch], texts, list(controls))
+
+    batch = pictures(2)
+    first = place(batch, ["a", "b"])
+    time = (first / "00000.png").stat().st_mtime_ns
+    assert place(batch, ["a", "b"]) == first
+    assert (first / "00000.png").stat().st_mtime_ns == time
+    pixel = batch.clone()
+    pixel[0, 0, 0, 0] = 1 - pixel[0, 0, 0, 0]
+    others = [
+        place(pixel, ["a", "b"]),
+        place(batch, ["a", "c"]),
+        place(batch.flip(0), ["a", "b"]),
+        place(batch, ["a", "b"], [pictures(2, seed=1)]),
+        place(batch.reshape(2, 4, 16, 3), ["a", "b"]),
+    ]
+    assert len({first, *others}) == 6
+
+
+def test_control_pictures_have_the_names_of_their_pictures(picture_folder, tmp_path):
+    folder = picture_folder.write_picture_folder(
+        tmp_path, [pictures(2)], ["for both"], [pictures(2, seed=1)]
+    )
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    trained = {f"training_images/0000{n}.{end}" for n in (0, 1) for end in ("png", "txt")}
+    assert names == trained | {"control_images/00000.png", "control_images/00001.png"}
+
+
+@pytest.mark.parametrize(
+    ("texts", "controls", "message"),
+    [(["a", "b"], 0, "3 pictures and 2 texts"), (["a"], 2, "3 pictures and 2 controls")],
+)
+def test_other_numbers_are_refused_and_nothing_is_written(
+    picture_folder, errors, tmp_path, texts, controls, message
+):
+    given = [pictures(controls)] if controls else []
+    with pytest.raises(errors.DatasetError, match=message):
+        picture_folder.write_picture_folder(tmp_path, [pictures(3)], texts, given)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_control_picture_serves_all_prompts(picture_folder, errors, tmp_path):
+    (one,) = set(picture_folder.write_controls(tmp_path, pictures(1), 3))
+    assert one.is_file()
+    assert len(set(picture_folder.write_controls(tmp_path, pictures(3), 3))) == 3
+    with pytest.raises(errors.ConfigError, match="3 prompts and 2 control pictures"):
+        picture_folder.write_controls(tmp_path, pictures(2), 3)
+
+
+def test_a_place_that_cannot_be_written_is_an_error_and_leaves_nothing(
+    picture_folder, errors, tmp_path
+):
+    place = tmp_path / "file"
+    place.write_text("in the way")
+    with pytest.raises(errors.StorageError):
+        picture_folder.write_picture_folder(place, [pictures(1)], ["a"], [])
+    assert place.read_text() == "in the way"

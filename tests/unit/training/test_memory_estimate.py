@@ -1,0 +1,150 @@
+"""The estimate of a run's memory: its parts, what is said of it, and a measured peak."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from trainer_core.errors import RunError
+from trainer_core.training.memory_estimate import Size, check_memory, gibibytes, memory_estimate
+
+PROCESS = """
+import gc, sys, torch
+from diffusers import FluxTransformer2DModel, QwenImageTransformer2DModel
+from trainer_core.adapters import attach
+from trainer_core.config import AdapterConfig
+from trainer_core.families import get_family
+from trainer_core.training.memory_estimate import Size, memory_estimate
+
+name, kind, dtype, checkpointing, pixels = sys.argv[1:]
+dtype, checkpointing = getattr(torch, dtype), checkpointing == "True"
+torch.set_num_threads(1)
+settings = {"attention_head_dim": 128, "num_attention_heads": 2, "joint_attention_dim": 64}
+with torch.device("cpu"):
+    if name == "flux":
+        model = FluxTransformer2DModel(
+            num_layers=2, num_single_layers=4, pooled_projection_dim=64, **settings
+        )
+    else:
+        model = QwenImageTransformer2DModel(num_layers=5, **settings)
+blocks = 6 if name == "flux" else 5
+model = model.to(dtype).requires_grad_(False)
+family = get_family(name)
+if checkpointing:
+    family.enable_checkpointing(model)
+unused = family.unused_layers(model)
+adapter = attach(model, AdapterConfig(kind=kind, rank=8), presets=family.presets, unused=unused)
+adapter.train()
+
+def step(edge, length):
+    text = {"text_embeddings": torch.randn(length, 64), "pooled_text": torch.randn(64)}
+    noisy = torch.randn(1, 16, edge // 8, edge // 8)
+    velocity = family.predict(model, noisy, torch.tensor([0.5]), [text], [], 1.0)
+    velocity.float().pow(2).mean().backward()
+
+def status(field):
+    with open("/proc/self/status") as file:
+        line = next(line for line in file if line.startswith(field))
+    return int(line.split()[1]) * 1024
+
+step(64, 8)  # everything is imported, and gradients have their memory
+gc.collect()
+before = status("VmRSS")
+with open("/proc/self/clear_refs", "w") as file:
+    file.write("5")  # the peak begins anew
+step(int(pixels), 128)
+tokens = (int(pixels) // 16) ** 2 + 128
+size = Size(0, 0, kind, blocks, 256, tokens, 1, dtype.itemsize, checkpointing)
+print(status("VmHWM") - before, memory_estimate(size)["activations"])
+"""
+# In bfloat16 the CPU's own buffers are as large as what a checkpointed step of this size keeps.
+CASES = [
+    ("flux", "lora", "bfloat16", False),
+    ("flux", "lokr", "float32", True),
+    ("qwen_image", "loha", "float32", False),
+]
+
+
+def measure(name, kind, dtype, checkpointing, pixels=512):
+    done = subprocess.run(
+        [sys.executable, "-c", PROCESS, name, kind, dtype, str(checkpointing), str(pixels)],
+        # Else freed memory would stay with the process, and count as used.
+        env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    peak, estimated = (int(word) for word in done.stdout.split())
+    return peak / estimated
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux' peak")
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_measured_step_is_within_a_factor_of_one_and_a_half(case):
+    assert 1 / 1.5 < measure(*case) < 1.5
+
+
+def make_size(**changes):
+    values = {
+        "base_parameters": 1000,
+        "trainable_parameters": 10,
+        "kind": "lora",
+        "blocks": 4,
+        "width": 8,
+        "tokens": 100,
+        "samples": 2,
+        "value_bytes": 2,
+        "checkpointing": True,
+    }
+    return Size(**(values | changes))
+
+
+def test_the_parts_add_up():
+    found = memory_estimate(make_size())
+    unit = 2 * 100 * 8 * 2
+    assert list(found) == ["base", "adapter", "activations", "total"]
+    assert found["base"] == 2000
+    assert found["adapter"] == 160
+    assert found["activations"] == unit * (4 + 20 + 15)
+    assert found["total"] == sum(found[name] for name in ("base", "adapter", "activations"))
+    without = memory_estimate(make_size(checkpointing=False))
+    assert without["activations"] == unit * (4 * 20 + 15)
+    lokr = memory_estimate(make_size(kind="lokr", checkpointing=False))
+    assert lokr["activations"] == unit * (4 * 29 + 15)
+
+
+def test_what_cannot_fit_is_refused_with_numbers_and_what_to_do():
+    gib = 1 << 30
+    estimate = {"base": 24 * gib, "adapter": gib, "activations": 2 * gib, "total": 27 * gib}
+    device = torch.device("cpu")
+    with pytest.raises(RunError) as error:
+        check_memory(estimate, 10 * gib, device)
+    assert "27.00 GiB on cpu" in error.value.found
+    assert "base 24.00 GiB, adapter 1.00 GiB, activations 2.00 GiB" in error.value.found
+    assert "10.00 GiB are free" in error.value.found
+    assert "smaller base" in error.value.remedy
+
+
+def test_what_may_not_fit_is_warned_of():
+    estimate = {"base": 20, "adapter": 5, "activations": 10, "total": 35}
+    device = torch.device("cpu")
+    assert check_memory(estimate, 35, device) is None
+    warning = check_memory(estimate, 34, device)
+    assert warning is not None
+    assert "gradient checkpointing" in warning
+    assert check_memory(estimate, 25, device) is not None
+    with pytest.raises(RunError):
+        check_memory(estimate, 24, device)
+
+
+def test_sizes_read_well():
+    assert gibibytes(3 << 29) == "1.50 GiB"
+    assert gibibytes(1 << 20) == "1.0 MiB"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..trainer_core.errors import ConfigError, DatasetError
-from ..trainer_core.storage import storage_error
+from ..trainer_core.storage import move, storage_error
 
 if TYPE_CHECKING:
     import numpy as np
@@ -71,7 +71,7 @@ def write_picture_folder(
         _write(trained, pictures, captions)
         if shown:
             _write(temporary / "control_images", shown, None)
-        temporary.rename(target)
+        move(temporary, target)
     except OSError as error:
         if not target.is_dir():
             raise storage_error(target, error) from error

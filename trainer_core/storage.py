@@ -10,6 +10,7 @@ import contextlib
 import errno
 import json
 import os
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 TEMPORARY_PREFIX = ".writing-"
+# Windows refuses to move what somebody has open, be it a virus scanner that looks at a new file.
+_PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0) if os.name == "nt" else ()
 
 
 def atomic_write(path: Path, write: Callable[[Path], None]) -> None:
@@ -38,13 +41,35 @@ def atomic_write(path: Path, write: Callable[[Path], None]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(temporary)
         _flush(temporary)
-        temporary.replace(path)
+        move(temporary, path, replace=True)
         flush_folder(path.parent)
     except OSError as error:
         raise storage_error(path, error) from error
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def move(path: Path, target: Path, *, replace: bool = False) -> None:
+    """Give a file or folder its final name; on Windows wait a little for who has it open.
+
+    Args:
+        path: What to rename.
+        target: The new name, on the same disk.
+        replace: Whether an existing file of that name is replaced.
+
+    Raises:
+        OSError: When it cannot be renamed.
+    """
+    rename = path.replace if replace else path.rename
+    for pause in _PAUSES:
+        try:
+            rename(target)
+        except PermissionError:
+            time.sleep(pause)
+        else:
+            return
+    rename(target)
 
 
 def save_tensors(
@@ -126,7 +151,10 @@ def storage_error(path: Path, error: OSError) -> StorageError:
         remedy = "Free some space and start again with resume=latest; finished files are intact."
         return StorageError(f"the disk is full while writing {path}", "enough free space", remedy)
     if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
-        remedy = "Give write access to the folder, or choose another with output.dir."
+        remedy = (
+            "Give write access to the folder, or choose another with output.dir. On Windows: close "
+            "the programs that have the file open, or save under another name."
+        )
         return StorageError(f"{path} cannot be written ({error.strerror})", "write access", remedy)
     return StorageError(
         f"{path} cannot be written ({error})",

@@ -157,7 +157,8 @@ def _load(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
                 "Ask its author for a safetensors file.",
             )
         with safe_open(str(path), framework="pt") as file:
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            # Copies: Windows neither replaces nor removes a file while a tensor points into it.
+            tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
             return tensors, dict(file.metadata() or {})
     except (SafetensorError, UnicodeDecodeError, MemoryError, RuntimeError, TypeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -6,6 +6,7 @@ on the disk, so one that has its final name is whole.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, NonFiniteError
-from ..storage import flush_folder, save_tensors, storage_error, write_json
+from ..storage import flush_folder, move, save_tensors, storage_error, write_json
 from .optimizer import load_optimizer_tensors, optimizer_tensors
 
 FORMAT = 1
@@ -83,7 +84,7 @@ def save_checkpoint(
         state = {"format": FORMAT, "step": step, "settings": dict(settings)}
         write_json(temporary / "state.json", state)
         flush_folder(temporary)
-        temporary.rename(target)
+        move(temporary, target)
         flush_folder(folder)
     except OSError as error:
         raise storage_error(target, error) from error
@@ -101,8 +102,9 @@ def prune_checkpoints(folder: Path, keep: int) -> None:
     """
     for path in checkpoint_folders(folder)[:-keep]:
         # Renamed first: a checkpoint that is half removed must not look whole.
-        doomed = folder / f".removing-{uuid.uuid4().hex}"
-        path.rename(doomed)
+        # One that is open elsewhere (Windows) stays until the next time.
+        with contextlib.suppress(PermissionError):
+            path.rename(folder / f".removing-{uuid.uuid4().hex}")
     for pattern in (".removing-*", ".writing-*"):
         for path in folder.glob(pattern):
             shutil.rmtree(path, ignore_errors=True)
@@ -119,10 +121,16 @@ def drop_later_checkpoints(folder: Path, step: int) -> list[int]:
 
     Returns:
         The steps whose checkpoints were removed.
+
+    Raises:
+        StorageError: When one cannot be moved away, such as one that is open (Windows).
     """
     later = [path for path in checkpoint_folders(folder) if int(path.name) > step]
     for path in later:
-        path.rename(folder / f".removing-{uuid.uuid4().hex}")
+        try:
+            move(path, folder / f".removing-{uuid.uuid4().hex}")
+        except OSError as error:
+            raise storage_error(path, error) from error
     return [int(path.name) for path in later]
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from ..storage import storage_error, write_and_flush, write_json, write_text
+from ..storage import move, storage_error, write_and_flush, write_json, write_text
 
 MINIMUM_STEPS = 5
 """A dead version with fewer steps and no checkpoint is removed."""
@@ -96,7 +96,7 @@ def create_version(root: Path, record: Mapping[str, Any], run_file: str) -> RunF
         target = root / f"v{number}"
         try:
             # A rename onto a folder with content fails, so two runs cannot get one version.
-            temporary.rename(target)
+            move(temporary, target)
         except OSError as error:
             if not target.exists():
                 raise storage_error(target, error) from error

@@ -29,7 +29,8 @@ unit: $(READY)
 
 bench: $(READY)
 	set -e; for file in benchmarks/*.py; do \
-		$(BIN)/python $$file --output benchmarks/results/$$(basename $$file .py).json; \
+		name=$$(basename $$file .py); \
+		$(BIN)/python -m benchmarks.$$name --output benchmarks/results/$$name.json; \
 	done
 
 # Installs the pack as a guest in two host environments and runs its tests there; -j2 runs both at

@@ -6,34 +6,43 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from . import sockets
+from . import comfy_host, sockets
 from .setting_inputs import SettingInput, section_values
 
 _KIND = SettingInput("adapter.kind")
+_LORA = (SettingInput("adapter.init"),)
 _LOKR = (
     SettingInput("adapter.factor"),
     SettingInput("adapter.full_matrix"),
     SettingInput("adapter.decompose_both", advanced=False),
+    SettingInput("adapter.unbalanced"),
 )
+_START_FROM = SettingInput("adapter.start_from")
+_NONE = "none"
 _SHARED = (
     SettingInput("adapter.rank"),
     SettingInput("adapter.alpha", step=1.0),
+    SettingInput("adapter.dora"),
     SettingInput("adapter.targets"),
     SettingInput("adapter.include", advanced=True),
     SettingInput("adapter.exclude", advanced=True),
     SettingInput("adapter.dropout"),
     SettingInput("adapter.rank_dropout"),
+    SettingInput("adapter.rank_dropout_scale"),
     SettingInput("adapter.module_dropout"),
     SettingInput("adapter.rank_pattern"),
     SettingInput("adapter.alpha_pattern"),
+    SettingInput("adapter.rslora"),
+    SettingInput("adapter.dora_axis"),
+    SettingInput("adapter.exact_delta"),
 )
-_OWN = {"lokr": _LOKR}
+_OWN = {"lora": _LORA, "lokr": _LOKR}
 
 
 class AdapterSettings(io.ComfyNode):
     """Kind, size and targets of the adapter."""
 
-    SETTINGS = (*_SHARED, *_LOKR)
+    SETTINGS = (*_SHARED, *_LORA, *_LOKR)
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -59,13 +68,34 @@ class AdapterSettings(io.ComfyNode):
                     tooltip=kinds.tooltip,
                 ),
                 *(each.input() for each in _SHARED),
+                io.Combo.Input(
+                    "start_from",
+                    options=[_NONE, *comfy_host.lora_names()],
+                    default=_NONE,
+                    tooltip=_START_FROM.field.description,
+                ),
             ],
             outputs=[sockets.Adapter.Output(display_name="adapter")],
         )
 
     @classmethod
-    def execute(cls, kind: dict[str, Any], **given: Any) -> io.NodeOutput:
+    def validate_inputs(cls, start_from: str) -> bool:
+        """Leave the check to `execute`, which says what to do."""
+        return True
+
+    @classmethod
+    def fingerprint_inputs(cls, start_from: str, **given: Any) -> str:
+        """Changes with the file that training starts from."""
+        if start_from == _NONE:
+            return _NONE
+        return comfy_host.file_stamp(str(comfy_host.lora_path(start_from)))
+
+    @classmethod
+    def execute(cls, kind: dict[str, Any], start_from: str, **given: Any) -> io.NodeOutput:
         """Describe the adapter."""
         own = section_values(_OWN.get(kind["kind"], ()), kind).get("adapter", {})
         values = section_values(_SHARED, given)["adapter"]
-        return io.NodeOutput(sockets.AdapterChoice({"kind": kind["kind"], **values, **own}))
+        values |= {"kind": kind["kind"], **own}
+        if start_from != _NONE:
+            values["start_from"] = str(comfy_host.lora_path(start_from))
+        return io.NodeOutput(sockets.AdapterChoice(values))

@@ -31,6 +31,8 @@ _SETTINGS = (
     SettingInput("training.optimizer.beta2", step=0.001),
     SettingInput("training.optimizer.eps", step=1e-9),
     SettingInput("training.optimizer.weight_decay"),
+    SettingInput("training.optimizer.lora_plus_ratio", step=1.0),
+    SettingInput("training.optimizer.rate_pattern"),
     SettingInput("memory.gradient_checkpointing"),
     SettingInput("memory.threads"),
     SettingInput("output.dtype", advanced=True),

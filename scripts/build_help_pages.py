@@ -24,6 +24,7 @@ _MANY = 1_000_000
 _SECTION = re.compile(r"(?<=^## Inputs\n).*?(?=^## )", re.MULTILINE | re.DOTALL)
 _OF_THIS_MACHINE = {
     "AdapterTrainerDatasetFolder.folder": "a folder",
+    "AdapterTrainerAdapter.start_from": "a file",
     "AdapterTrainerBase.source": "a file or folder",
     "AdapterTrainerConvert.file": "a file",
     "AdapterTrainerLoadRun.run": "a run",

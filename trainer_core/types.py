@@ -110,11 +110,13 @@ class LayerState:
             tensor, as the kind's equation names them.
         alpha: The layer's alpha; scale = alpha / rank, and 1 where the kind's equation says so.
         rank: The layer's rank.
+        kernel: A convolution's window; empty for a Linear, and where it is not known.
     """
 
     tensors: Mapping[str, Tensor]
     alpha: float
     rank: int
+    kernel: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

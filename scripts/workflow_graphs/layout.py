@@ -22,7 +22,7 @@ _SIZES: Mapping[str, tuple[int, int]] = {
     "AdapterTrainerBase": (420, 226),
     "AdapterTrainerPreviewPrompts": (420, 320),
     "AdapterTrainerCache": (340, 166),
-    "AdapterTrainerAdapter": (400, 520),
+    "AdapterTrainerAdapter": (400, 590),
     "AdapterTrainerSettings": (340, 634),
     "AdapterTrainerTrain": (520, 780),
     "AdapterTrainerPreview": (340, 166),

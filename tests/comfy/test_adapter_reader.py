@@ -11,6 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from trainer_core.adapters import KINDS, LayerPlan, layer_delta, layer_scale
+from trainer_core.adapters.magnitude import DORA_SCALE
 from trainer_core.config import AdapterConfig
 from trainer_core.formats import KeyMap, NativeKey, write_adapter
 from trainer_core.types import AdapterState, LayerState
@@ -40,7 +41,15 @@ CASES = {
     "lokr decomposed": {"kind": "lokr", "decompose_both": True, "rank": 1},
     "lokr full": {"kind": "lokr", "full_matrix": True},
     "lokr full by rank": {"kind": "lokr", "rank": 500},
+    "lokr unbalanced": {"kind": "lokr", "unbalanced": True},
+    "lokr full unbalanced": {"kind": "lokr", "unbalanced": True, "full_matrix": True},
+    "lora dora": {"kind": "lora", "dora": True},
+    "loha dora": {"kind": "loha", "dora": True},
+    "lokr dora": {"kind": "lokr", "dora": True},
+    "lokr full dora": {"kind": "lokr", "full_matrix": True, "dora": True},
 }
+BYPASSED = [case for case, options in CASES.items() if case != "loha" and "dora" not in options]
+"""ComfyUI's bypass has no LoHa and passes over DoRA's lengths."""
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +75,10 @@ def make_state(alpha=3.0, **options):
         plan = LayerPlan(name, name, inputs, outputs, config.rank, alpha, config)
         tensors = {
             factor: torch.randn(shape, generator=generator)
-            for factor, shape in kind.shapes(plan).items()
+            for factor, shape in kind.layer_shapes(plan).items()
         }
+        if DORA_SCALE in tensors:
+            tensors[DORA_SCALE] = tensors[DORA_SCALE].abs() + 0.5
         scale = kind.scale(tensors, alpha, config.rank)
         layers[name] = LayerState(tensors, scale * config.rank, config.rank)
     return AdapterState(config.kind, layers)
@@ -86,6 +97,7 @@ CONTROLS = {
     "renamed": ("lokr", "a layer is renamed"),
     "alpha": ("lokr", "alpha is doubled"),
     "swapped": ("lokr full", "w1 and w2 are exchanged"),
+    "stretched": ("lokr dora", "the lengths are doubled"),
 }
 
 
@@ -95,6 +107,8 @@ def spoil(change, tensors):
             tensors[key.replace(".head.", ".haed.")] = tensors.pop(key)
     elif change == "alpha":
         tensors["diffusion_model.head.alpha"] = tensors["diffusion_model.head.alpha"] * 2
+    elif change == "stretched":
+        tensors["diffusion_model.head.dora_scale"] *= 2
     else:
         first, second = "diffusion_model.head.lokr_w1", "diffusion_model.head.lokr_w2"
         tensors[first], tensors[second] = tensors[second], tensors[first]
@@ -113,7 +127,6 @@ def readings(comfyui, tmp_path_factory):
         tensors = load_file(folder / f"{case}.safetensors")
         spoil(change, tensors)
         save_file(tensors, folder / f"{change}.safetensors")
-    bypassed = [case for case in CASES if case != "loha"]  # ComfyUI's bypass has no LoHa
     jobs = {
         "base": str(folder / "base.safetensors"),
         "names": TO_LOAD,
@@ -121,7 +134,7 @@ def readings(comfyui, tmp_path_factory):
             str(folder / f"{name}.safetensors"): str(folder / f"{name}.result")
             for name in (*CASES, *CONTROLS)
         },
-        "bypass": [str(folder / f"{case}.safetensors") for case in bypassed],
+        "bypass": [str(folder / f"{case}.safetensors") for case in BYPASSED],
     }
     (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
     script = Path(__file__).with_name("reader_process.py")
@@ -143,6 +156,19 @@ def readings(comfyui, tmp_path_factory):
     return found
 
 
+def expected_delta(state, name):
+    """Textbook: the delta of the factors and, with DoRA, the columns' new lengths."""
+    layer = state.layers[name]
+    delta = layer_delta(state.kind, layer)
+    if DORA_SCALE not in layer.tensors:
+        return delta
+    base = make_base()[f"{NATIVE[name][0].name}.weight"]
+    if name in SLICES:
+        base = base.narrow(*SLICES[name])
+    total = base + delta
+    return layer.tensors[DORA_SCALE] * total / total.norm(dim=0, keepdim=True) - base
+
+
 def delta_of(weights, name):
     base, native = make_base(), NATIVE[name][0].name
     found, before = weights[f"{native}.weight"], base[f"{native}.weight"]
@@ -162,13 +188,15 @@ def test_comfyui_reads_our_delta_and_every_key(case, readings):
     assert messages == []
     assert patched == len(NATIVE)
     for name, layer in state.layers.items():
-        assert relative(delta_of(weights, name), layer_delta(state.kind, layer)) < 1e-6
+        assert relative(delta_of(weights, name), expected_delta(state, name)) < 1e-6
+        if DORA_SCALE in layer.tensors:
+            assert relative(delta_of(weights, name), layer_delta(state.kind, layer)) > 0.1
     # The slice of the fused layer that no adapter names stays as it is.
     untouched = make_base()[f"{FUSED}.weight"][20:40]
     assert torch.equal(weights[f"{FUSED}.weight"][20:40], untouched)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case != "loha"])
+@pytest.mark.parametrize("case", BYPASSED)
 def test_the_bypass_of_comfyui_adds_our_delta(case, readings):
     state = make_state(**CASES[case])
     for name, layer in state.layers.items():
@@ -185,7 +213,7 @@ def test_a_changed_file_is_noticed_by_these_checks(change, readings):
     case, fault = CONTROLS[change]
     state = make_state(**CASES[case])
     weights, messages, _ = readings[change]
-    error = relative(delta_of(weights, "head"), layer_delta("lokr", state.layers["head"]))
+    error = relative(delta_of(weights, "head"), expected_delta(state, "head"))
     assert error > 0.1, fault
     assert bool(messages) == (change == "renamed")
 

@@ -44,6 +44,8 @@ NOT_AN_INPUT = {
     "base.encoders": "the graph's CLIP and VAE",
     "dataset.path": "the input folder, a list of what is there",
     "adapter.kind": "the choice that shows the inputs of a kind",
+    "adapter.start_from": "the input start_from, a list of what is there",
+    "adapter.tucker": "no family's model has convolutions that a preset adapts",
     "cache.dir": "always in the output folder",
     "cache.manifest": "what Cache Embeddings hands on",
     "preview.controls": "the input controls",

@@ -20,10 +20,18 @@ def assert_equal_runs(one, other, step):
     assert metrics(one) == metrics(other)
 
 
-@pytest.mark.parametrize("kind", ["lora", "loha", "lokr"])
-def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path, cache, kind):
-    adapter = {"kind": kind}
-    checkpointing = {"gradient_checkpointing": kind == "lora"}
+ADAPTERS = {
+    "lora": {"kind": "lora"},
+    "loha": {"kind": "loha"},
+    "lokr": {"kind": "lokr"},
+    "dora": {"kind": "lora", "dora": True, "dropout": 0.0, "rank_dropout": 0.0},
+}
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path, cache, name):
+    adapter = ADAPTERS[name]
+    checkpointing = {"gradient_checkpointing": adapter["kind"] == "lora"}
     whole = train(run_config(tmp_path / "a", cache, adapter=adapter, memory=checkpointing))
     observer = CancelAfter(10)
     stopped = train(

@@ -13,7 +13,8 @@ from ..config import AdapterConfig
 from ..errors import AdapterError
 from ..types import AdapterState, LayerState
 from .advice import nearest
-from .layers import ADAPTER_NAME, FactorLayer
+from .convolution import reshaped
+from .factor_layer import ADAPTER_NAME, FactorLayer
 from .targets import Selection
 
 Places = tuple[tuple[nn.Module, str], ...]
@@ -104,25 +105,31 @@ class AttachedAdapter:
         layers = {}
         for name, layer in self._layers.items():
             tensors = {k: v.detach().to("cpu", copy=True) for k, v in layer.factors().items()}
-            layers[name] = LayerState(tensors, layer.adapter_alpha, layer.r[ADAPTER_NAME])
+            kernel = layer.weight_shape[2:]
+            layers[name] = LayerState(tensors, layer.adapter_alpha, layer.r[ADAPTER_NAME], kernel)
         return AdapterState(self.kind, layers, self.config.model_dump(mode="json"))
 
     def load_state(self, state: AdapterState) -> None:
         """Take over the factors and scales of a state of the same layers and shapes.
 
+        A window may be written as in files (`reshaped`).
+
         Raises:
             AdapterError: When kind, layers or shapes differ; nothing is changed then.
         """
-        self._check_state(state)
+        self._check_layers(state)
+        ready = {name: self._fitting(name, saved) for name, saved in state.layers.items()}
         with torch.no_grad():
             for name, saved in state.layers.items():
                 layer = self._layers[name]
                 for factor, parameter in layer.factors().items():
-                    parameter.copy_(saved.tensors[factor])
-                layer.set_scale_of(saved.tensors, saved.alpha, saved.rank)
+                    parameter.copy_(ready[name][factor])
+                layer.set_scale_of(ready[name], saved.alpha, saved.rank)
 
     def delta_weight(self, name: str) -> Tensor:
-        """The weight difference `[out, in]` of one layer at strength 1, in the factors' dtype.
+        """The weight difference of one layer at strength 1, in the factors' dtype.
+
+        It has the weight's shape: `[out, in]`, or `[out, in / groups, *kernel]`.
 
         Raises:
             AdapterError: When the layer is not adapted.
@@ -185,6 +192,7 @@ class AttachedAdapter:
             return
         self.unmerge()
         for name, layer in self._layers.items():
+            layer.release()
             for owner, attribute in self._places[name]:
                 setattr(owner, attribute, layer.get_base_layer())
         self._restoration.restore(self._module)
@@ -199,7 +207,7 @@ class AttachedAdapter:
         if not condition:
             raise AdapterError(found, "an adapter in place, beside the base's weights", remedy)
 
-    def _check_state(self, state: AdapterState) -> None:
+    def _check_layers(self, state: AdapterState) -> None:
         if state.kind != self.kind:
             raise AdapterError(
                 f"an adapter of kind {state.kind}",
@@ -215,12 +223,16 @@ class AttachedAdapter:
                 "the same layers in both",
                 "Attach with the same adapter.targets, include and exclude as the state's.",
             )
-        for name, saved in state.layers.items():
-            own = {k: tuple(v.shape) for k, v in self._layers[name].factors().items()}
-            given = {k: tuple(v.shape) for k, v in saved.tensors.items()}
-            if own != given:
-                raise AdapterError(
-                    f"{name} has factors {given}",
-                    f"{own}",
-                    "Attach with the same rank, factor and options as the state's.",
-                )
+
+    def _fitting(self, name: str, saved: LayerState) -> dict[str, Tensor]:
+        """A state's factors of one layer, in the shapes that they have here."""
+        own = {k: tuple(v.shape) for k, v in self._layers[name].factors().items()}
+        tensors = reshaped(saved.tensors, own)
+        given = {k: tuple(v.shape) for k, v in tensors.items()}
+        if own != given:
+            raise AdapterError(
+                f"{name} has factors {given}",
+                f"{own}",
+                "Attach with the same rank, factor and options as the state's.",
+            )
+        return tensors

@@ -24,12 +24,12 @@ def attach(
     unused: Sequence[str] = (),
     seed: int = 0,
 ) -> AttachedAdapter:
-    """Put an adapter on a module's Linear layers, in place, and freeze the module's own weights.
+    """Put an adapter on a module's layers, in place, and freeze the module's own weights.
 
     The adapter changes nothing yet: its delta is zero until it is trained.
 
     Args:
-        module: Any module with Linear layers below it.
+        module: Any module with Linear layers or convolutions below it.
         config: Kind, size and options.
         targets: A preset's name, a list of regular expressions that match whole dotted layer
             names, or the layers themselves by name (then `include` and `exclude` do not apply).

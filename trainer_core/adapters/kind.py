@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from ..config import AdapterConfig
 from ..counters import counter_seed
+from ..errors import AdapterError
+from .convolution import Window
+from .fused import Branch, Factors
+from .magnitude import DORA_SCALE, Axis
 
-Factors = Mapping[str, Tensor]
 Initializer = Callable[[Tensor, torch.Generator], object]
 
 
@@ -23,11 +26,12 @@ class LayerPlan:
     Attributes:
         name: The layer's name in the adapter's state.
         path: Where it lies in the module.
-        inputs: Number of input features.
-        outputs: Number of output features.
+        inputs: Number of input features; of a convolution, the channels that one output sees.
+        outputs: Number of output features or channels.
         rank: Rank of this layer's factors.
         alpha: Alpha of this layer.
         config: The adapter's settings; kinds read their own options from it.
+        kernel: A convolution's window; empty for a Linear.
     """
 
     name: str
@@ -37,6 +41,22 @@ class LayerPlan:
     rank: int
     alpha: float
     config: AdapterConfig
+    kernel: tuple[int, ...] = ()
+
+    @property
+    def width(self) -> int:
+        """Columns of the weight as a matrix: the inputs at every place of the window."""
+        return self.inputs * math.prod(self.kernel)
+
+    @property
+    def tucker(self) -> bool:
+        """Whether a core of its own stands for the window; one of a single place needs none."""
+        return self.config.tucker and math.prod(self.kernel) != 1
+
+    @property
+    def ones(self) -> tuple[int, ...]:
+        """The kernel of a factor that does not look around; empty for a Linear."""
+        return (1,) * len(self.kernel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +64,8 @@ class Kind:
     """The mathematics of one adapter kind, free of any layer or file.
 
     Factors are named as LyCORIS and ComfyUI name them. Every function takes them as a mapping
-    from name to tensor.
+    from name to tensor, and but for `shapes` and `scale` as matrices: those of a convolution by
+    `as_matrices`, where "in" is ``in * window``.
 
     Attributes:
         name: ``lora``, ``loha`` or ``lokr``.
@@ -55,16 +76,35 @@ class Kind:
         scale: ``(factors, alpha, rank)`` to the number that multiplies the delta.
         delta: ``(factors, scale)`` to the weight difference ``[out, in]``.
         apply: ``(x [..., in], factors, scale)`` to ``x @ delta.T`` ``[..., out]`` in the dtype of
-            x, without keeping anything of the layer's size.
+            x, without keeping anything of the layer's size: the plain form.
+        convolve: ``(window, x [B, in, ...], factors, scale)`` to the convolution of x with the
+            delta ``[B, out, ...]`` in the dtype of x.
+        branch: The same, added to a Linear's output in place (`fused`).
+        overlap: ``(weight [out, in], factors, axis)`` to ``<W, D>`` and ``|D|^2`` of each row
+            (axis ``output``) or column (``input``), for the delta D at scale 1.
+        other_initializers: The same as `initializers`, by the other names of ``adapter.init``.
     """
 
     name: str
     factor_names: tuple[str, ...]
-    shapes: Callable[[LayerPlan], dict[str, tuple[int, int]]]
+    shapes: Callable[[LayerPlan], dict[str, tuple[int, ...]]]
     initializers: Mapping[str, Initializer]
     scale: Callable[[Factors, float, int], float]
     delta: Callable[[Factors, float], Tensor]
     apply: Callable[[Tensor, Factors, float], Tensor]
+    convolve: Callable[[Window, Tensor, Factors, float], Tensor]
+    branch: Branch
+    overlap: Callable[[Tensor, Factors, Axis], tuple[Tensor, Tensor]]
+    other_initializers: Mapping[str, Mapping[str, Initializer]] = field(default_factory=dict)
+
+    def layer_shapes(self, plan: LayerPlan) -> dict[str, tuple[int, ...]]:
+        """The factors of a layer and, with DoRA, its lengths, and their shapes."""
+        shapes = self.shapes(plan)
+        if plan.config.dora:
+            output = plan.config.dora_axis == "output"
+            sides = (plan.outputs, 1) if output else (1, plan.inputs)
+            shapes[DORA_SCALE] = (*sides, *plan.ones)
+        return shapes
 
     def initial_factors(self, plan: LayerPlan, seed: int) -> dict[str, Tensor]:
         """Make the first values of a layer's factors.
@@ -78,17 +118,32 @@ class Kind:
 
         Returns:
             Factor name to a float32 tensor on the CPU.
+
+        Raises:
+            AdapterError: When the kind has no first values of the wanted name.
         """
+        initializers = self._initializers(plan.config.init)
         factors = {}
         for name, shape in self.shapes(plan).items():
             factor = torch.zeros(shape, dtype=torch.float32)
-            if name in self.initializers:
+            if name in initializers:
                 generator = torch.Generator().manual_seed(
                     counter_seed(seed, "init", plan.name, name)
                 )
-                self.initializers[name](factor, generator)
+                initializers[name](factor, generator)
             factors[name] = factor
         return factors
+
+    def _initializers(self, name: str) -> Mapping[str, Initializer]:
+        if name == "default":
+            return self.initializers
+        if name not in self.other_initializers:
+            raise AdapterError(
+                f"adapter.init is {name} and adapter.kind is {self.name}",
+                f"an init of {', '.join(('default', *self.other_initializers))} for this kind",
+                "Leave adapter.init out, or set adapter.kind to lora.",
+            )
+        return self.other_initializers[name]
 
 
 def ratio_scale(factors: Factors, alpha: float, rank: int) -> float:
@@ -105,10 +160,12 @@ def normal(std: float) -> Initializer:
 def uniform_by_inputs(factor: Tensor, generator: torch.Generator) -> Tensor:
     """Initializer: Kaiming's uniform with a = sqrt(5), that is U(-b, b) with b = 1 / sqrt(columns).
 
+    The columns of a factor with a window are its inputs at every place.
+
     Source:
         He et al. 2015, arXiv:1502.01852; the value of a is torch's habit for Linear layers.
     """
-    bound = 1.0 / math.sqrt(factor.shape[1])
+    bound = 1.0 / math.sqrt(factor[0].numel())
     return factor.uniform_(-bound, bound, generator=generator)
 
 

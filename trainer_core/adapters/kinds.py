@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..types import LayerState
+from .convolution import as_matrices
 from .kind import Kind
 from .loha import LOHA
 from .lokr import LOKR
@@ -19,5 +20,9 @@ def layer_scale(kind: str, layer: LayerState) -> float:
 
 
 def layer_delta(kind: str, layer: LayerState) -> Tensor:
-    """The weight difference `[out, in]` that a layer's factors stand for, in their own dtype."""
-    return KINDS[kind].delta(layer.tensors, layer_scale(kind, layer))
+    """The weight difference that a layer's factors stand for, in their own dtype.
+
+    Returns:
+        `[out, in]`; of a convolution its weight as a matrix, `[out, in * window]`.
+    """
+    return KINDS[kind].delta(as_matrices(layer.tensors), layer_scale(kind, layer))

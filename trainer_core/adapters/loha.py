@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from .kind import Factors, Kind, LayerPlan, normal, ratio_scale, scaled
+from .convolution import Window
+from .fused import Branch, Factors, Gradients, Operands, Widened, like
+from .kind import Kind, LayerPlan, normal, ratio_scale, scaled
+from .magnitude import Axis, low_rank_overlap
+
+_NAMES = ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b")
+_PART_SIZE = 1 << 20
+"""Numbers of the delta that are made at once where it has to be built."""
+
+_EXACT_RANK = 16
+"""Rank up to which the form of rank r^2 is taken for its one rounding, though it costs more."""
 
 
 def khatri_rao(factors: Factors) -> tuple[Tensor, Tensor]:
@@ -41,9 +48,19 @@ def prefers_khatri_rao(rank: int, outputs: int, inputs: int) -> bool:
     return 3 * rank * rank * (outputs + inputs) < outputs * inputs
 
 
-def _shapes(plan: LayerPlan) -> dict[str, tuple[int, int]]:
-    up, down = (plan.outputs, plan.rank), (plan.rank, plan.inputs)
-    return {"hada_w1_a": up, "hada_w1_b": down, "hada_w2_a": up, "hada_w2_b": down}
+def _shapes(plan: LayerPlan) -> dict[str, tuple[int, ...]]:
+    if plan.tucker:
+        core, up, down = (plan.rank, plan.rank, *plan.kernel), plan.outputs, plan.inputs
+        shapes: dict[str, tuple[int, ...]] = {}
+        for index in ("1", "2"):
+            shapes |= {
+                f"hada_t{index}": core,
+                f"hada_w{index}_a": (plan.rank, up),
+                f"hada_w{index}_b": (plan.rank, down),
+            }
+        return shapes
+    rows, columns = (plan.outputs, plan.rank), (plan.rank, plan.width)
+    return {"hada_w1_a": rows, "hada_w1_b": columns, "hada_w2_a": rows, "hada_w2_b": columns}
 
 
 def _delta(factors: Factors, scale: float) -> Tensor:
@@ -57,70 +74,168 @@ def _apply(x: Tensor, factors: Factors, scale: float) -> Tensor:
     if prefers_khatri_rao(rank, outputs, inputs):
         down, up = khatri_rao(factors)
         return F.linear(F.linear(x, down.to(x.dtype)), scaled(up, scale, x.dtype))
-    return _BuiltDelta.apply(
-        x,
-        factors["hada_w1_a"],
-        factors["hada_w1_b"],
-        factors["hada_w2_a"],
-        factors["hada_w2_b"],
-        scale,
+    return F.linear(x, _delta(factors, scale).to(x.dtype))
+
+
+def _convolve(window: Window, x: Tensor, factors: Factors, scale: float) -> Tensor:
+    outputs, rank = factors["hada_w1_a"].shape
+    inputs = factors["hada_w1_b"].shape[1]
+    if window.groups == 1 and prefers_khatri_rao(rank, outputs, inputs):
+        down, up = khatri_rao(factors)
+        hidden = window.convolve(x, down.to(x.dtype))
+        return window.combine(hidden, scaled(up, scale, x.dtype))
+    return window.convolve(x, _delta(factors, scale).to(x.dtype))
+
+
+def _operands(factors: Factors) -> Operands:
+    return tuple(factors[name] for name in _NAMES)
+
+
+def _add_output(x: Tensor, y: Tensor, operands: Operands, scale: float) -> Operands:
+    first_up, first_down = operands[:2]
+    if prefers_khatri_rao(first_up.shape[1], first_up.shape[0], first_down.shape[1]):
+        down, up = _cast_khatri_rao(operands, scale, x.dtype)
+        hidden = x @ down.t()
+        y.addmm_(hidden, up.t())
+        return (hidden,)
+    for part in _row_parts(first_up.shape[0], first_down.shape[1]):
+        _, _, delta = _delta_rows(operands, part, scale)
+        y[:, part].addmm_(x, delta.to(x.dtype).t())
+    return ()
+
+
+def _columns(operands: Operands) -> int:
+    (outputs, rank), inputs = operands[0].shape, operands[1].shape[1]
+    fits = prefers_khatri_rao(rank, outputs, inputs) or rank <= _EXACT_RANK
+    return rank * rank if fits else 0
+
+
+def _widen(x: Tensor, operands: Operands, scale: float) -> Widened:
+    down, up = _cast_khatri_rao(operands, scale, x.dtype)
+    hidden = x @ down.t()
+    return hidden, up, (hidden,)
+
+
+def _add_gradients(
+    g: Tensor,
+    x: Tensor,
+    x_gradient: Tensor | None,
+    operands: Operands,
+    kept: Operands,
+    scale: float,
+) -> Gradients:
+    rule = _khatri_rao_gradients if kept else _built_gradients
+    return like(rule(g, x, x_gradient, operands, kept, scale), operands)
+
+
+def _cast_khatri_rao(operands: Operands, scale: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    first_up, first_down, second_up, second_down = operands
+    cast = {
+        "hada_w1_a": scaled(first_up, scale, dtype),
+        "hada_w1_b": first_down.to(dtype),
+        "hada_w2_a": second_up.to(dtype),
+        "hada_w2_b": second_down.to(dtype),
+    }
+    return khatri_rao(cast)
+
+
+def _khatri_rao_gradients(
+    g: Tensor,
+    x: Tensor,
+    x_gradient: Tensor | None,
+    operands: Operands,
+    kept: Operands,
+    scale: float,
+) -> Gradients:
+    (hidden,) = kept
+    first_up, first_down, second_up, second_down = (part.to(g.dtype) for part in operands)
+    rank = first_up.shape[1]
+    down, up = _cast_khatri_rao(operands, scale, g.dtype)
+    of_hidden = g @ up
+    if x_gradient is not None:
+        x_gradient.addmm_(of_hidden, down)
+    of_up = (g.t() @ hidden).view(-1, rank, rank)
+    of_down = (of_hidden.t() @ x).view(rank, rank, -1)
+    return (
+        torch.einsum("oij,oj->oi", of_up, second_up) * scale,
+        torch.einsum("ijn,jn->in", of_down, second_down),
+        torch.einsum("oij,oi->oj", of_up, first_up) * scale,
+        torch.einsum("ijn,in->jn", of_down, first_down),
     )
 
 
-class _BuiltDelta(torch.autograd.Function):
-    """x @ delta.T that keeps only x and the factors, and builds the delta again for backward."""
+def _built_gradients(
+    g: Tensor,
+    x: Tensor,
+    x_gradient: Tensor | None,
+    operands: Operands,
+    kept: Operands,
+    scale: float,
+) -> Gradients:
+    del kept
+    first_up, first_down, second_up, second_down = operands
+    of_first_up, of_second_up = torch.empty_like(first_up), torch.empty_like(second_up)
+    of_first_down, of_second_down = torch.zeros_like(first_down), torch.zeros_like(second_down)
+    for part in _row_parts(first_up.shape[0], first_down.shape[1]):
+        first, second, delta = _delta_rows(operands, part, scale)
+        rows = g[:, part]
+        if x_gradient is not None:
+            x_gradient.addmm_(rows, delta.to(g.dtype))
+        of_delta = (rows.t() @ x).to(first.dtype).mul_(scale)
+        of_first = of_delta * second
+        of_second = of_delta.mul_(first)
+        of_first_up[part] = of_first @ first_down.t()
+        of_first_down += first_up[part].t() @ of_first
+        of_second_up[part] = of_second @ second_down.t()
+        of_second_down += second_up[part].t() @ of_second
+    return of_first_up, of_first_down, of_second_up, of_second_down
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        first_up: Tensor,
-        first_down: Tensor,
-        second_up: Tensor,
-        second_down: Tensor,
-        scale: float,
-    ) -> Tensor:
-        ctx.save_for_backward(x, first_up, first_down, second_up, second_down)
-        ctx.scale = scale
-        delta = (first_up @ first_down) * (second_up @ second_down) * scale
-        return F.linear(x, delta.to(x.dtype))
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        x, first_up, first_down, second_up, second_down = ctx.saved_tensors
-        output_gradient = gradients[0]
-        first = first_up @ first_down
-        second = (second_up @ second_down) * ctx.scale
-        x_gradient = None
-        if ctx.needs_input_grad[0]:
-            x_gradient = output_gradient @ (first * second).to(output_gradient.dtype)
-        rows = output_gradient.reshape(-1, output_gradient.shape[-1])
-        delta_gradient = (rows.T @ x.reshape(-1, x.shape[-1])).to(first.dtype)
-        of_first = delta_gradient * second
-        of_second = delta_gradient.mul_(first).mul_(ctx.scale)
-        return (
-            x_gradient,
-            of_first @ first_down.T,
-            first_up.T @ of_first,
-            of_second @ second_down.T,
-            second_up.T @ of_second,
-            None,
-        )
+def _row_parts(outputs: int, inputs: int) -> list[slice]:
+    """Cut a layer's rows, so that a part of the delta has about `_PART_SIZE` numbers."""
+    step = max(1, _PART_SIZE // inputs)
+    return [slice(start, min(start + step, outputs)) for start in range(0, outputs, step)]
+
+
+def _delta_rows(operands: Operands, part: slice, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Both products, and the delta at `scale`, of some rows, in the factors' own precision."""
+    first_up, first_down, second_up, second_down = operands
+    first, second = first_up[part] @ first_down, second_up[part] @ second_down
+    return first, second, (first * second).mul_(scale)
+
+
+def _overlap(weight: Tensor, factors: Factors, axis: Axis) -> tuple[Tensor, Tensor]:
+    operands = _operands(factors)
+    outputs, rank = operands[0].shape
+    inputs = operands[1].shape[1]
+    if prefers_khatri_rao(rank, outputs, inputs):
+        return low_rank_overlap(weight, *khatri_rao(factors), axis)
+    parts = []
+    for part in _row_parts(outputs, inputs):
+        delta = _delta_rows(operands, part, 1.0)[2]
+        pair = torch.stack([weight[part].to(delta.dtype) * delta, delta.square()])
+        parts.append(pair.sum(dim=2 if axis == "output" else 1))
+    whole = torch.cat(parts, dim=1) if axis == "output" else torch.stack(parts).sum(dim=0)
+    return whole[0], whole[1]
 
 
 LOHA = Kind(
     name="loha",
-    factor_names=("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b"),
+    factor_names=(*_NAMES, "hada_t1", "hada_t2"),
     shapes=_shapes,
     initializers={
         "hada_w1_a": normal(0.1),
         "hada_w1_b": normal(1.0),
         "hada_w2_b": normal(1.0),
+        "hada_t1": normal(0.1),
+        "hada_t2": normal(0.1),
     },
     scale=ratio_scale,
     delta=_delta,
     apply=_apply,
+    convolve=_convolve,
+    branch=Branch(_operands, _add_output, _add_gradients, _columns, _widen),
+    overlap=_overlap,
 )
 """delta = (w1_a @ w1_b) * (w2_a @ w2_b) * alpha / rank.
 

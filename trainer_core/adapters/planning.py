@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import torch
 from torch import nn
@@ -12,6 +12,7 @@ from torch import nn
 from ..config import AdapterConfig
 from ..errors import AdapterError
 from .advice import nearest
+from .convolution import CONVOLUTIONS, layer_sizes
 from .factorization import factorize
 from .kind import LayerPlan
 from .lokr import keeps_second_whole
@@ -33,34 +34,53 @@ def plan_layers(layers: Mapping[str, Layer], config: AdapterConfig) -> tuple[Lay
     Raises:
         AdapterError: For a rank, alpha or pattern that does not fit; the message names the setting.
     """
-    ranks = _by_pattern(layers, config.rank_pattern, "adapter.rank_pattern")
-    alphas = _by_pattern(layers, config.alpha_pattern, "adapter.alpha_pattern")
+    ranks = by_pattern(layers, config.rank_pattern, "adapter.rank_pattern")
+    alphas = by_pattern(layers, config.alpha_pattern, "adapter.alpha_pattern")
     plans = []
     for name, layer in layers.items():
-        linear = layer.module
-        if not isinstance(linear, nn.Linear):
-            raise TypeError(f"{name} is no Linear")
+        inputs, outputs, kernel = layer_sizes(layer.module)
         rank = int(ranks.get(name, config.rank))
         alpha = alphas.get(name, config.alpha)
+        alpha = float(rank) if alpha is None else alpha
+        if config.rslora:
+            # Scale alpha / sqrt(rank), said by the rule that every reader has: alpha / rank.
+            alpha *= math.sqrt(rank)
         plan = LayerPlan(
             name=name,
             path=layer.paths[0],
-            inputs=linear.in_features,
-            outputs=linear.out_features,
+            inputs=inputs,
+            outputs=outputs,
             rank=rank,
-            alpha=float(rank) if alpha is None else _as_stored(alpha),
+            alpha=_as_stored(alpha),
             config=config,
+            kernel=kernel,
         )
+        _check_groups(plan, layer.module)
         _check(plan, "adapter.rank_pattern" if name in ranks else "adapter.rank")
         plans.append(plan)
+    if config.tucker:
+        _check_tucker(plans, config)
     if config.kind == "lokr":
         _log_factors(plans, config)
     return tuple(plans)
 
 
-def _by_pattern(
-    layers: Mapping[str, Layer], patterns: Mapping[str, float], setting: str
+def by_pattern(
+    layers: Collection[str], patterns: Mapping[str, float], setting: str
 ) -> dict[str, float]:
+    """Give layers the value of the first pattern that matches their whole name.
+
+    Args:
+        layers: Names of the adapted layers.
+        patterns: Regular expression to a positive number.
+        setting: Where the patterns stand in the run file, for messages.
+
+    Returns:
+        Layer name to value, for those that a pattern matches.
+
+    Raises:
+        AdapterError: For a pattern that matches nothing, or a value that is not positive.
+    """
     values: dict[str, float] = {}
     for pattern, value in patterns.items():
         expression = compile_pattern(pattern, setting)
@@ -91,11 +111,42 @@ def _as_stored(alpha: float) -> float:
     return float(torch.tensor(alpha, dtype=torch.float32))
 
 
+def _check_groups(plan: LayerPlan, layer: nn.Module) -> None:
+    groups = layer.groups if isinstance(layer, CONVOLUTIONS) else 1
+    if groups != 1 and plan.config.kind == "lokr":
+        raise AdapterError(
+            f"{plan.name} is a {type(layer).__name__} with {groups} groups",
+            "for lokr, a layer without groups: its blocks of channels would cut across them",
+            "Leave it out with adapter.exclude, or set adapter.kind to lora or loha.",
+        )
+
+
+def _check_tucker(plans: Iterable[LayerPlan], config: AdapterConfig) -> None:
+    if not any(plan.tucker for plan in plans):
+        raise AdapterError(
+            "adapter.tucker is set, and no adapted layer has a window larger than one place",
+            "a convolution whose kernel is larger than 1 among the adapted layers",
+            "Leave adapter.tucker out, or name such a layer in adapter.targets.",
+        )
+    if config.init != "default":
+        raise AdapterError(
+            f"adapter.tucker is set and adapter.init is {config.init}",
+            "adapter.init default: the others know no core between the two factors",
+            "Leave adapter.tucker or adapter.init out.",
+        )
+
+
 def _check(plan: LayerPlan, setting: str) -> None:
-    limit = min(plan.inputs, plan.outputs)
+    if plan.config.dora and plan.outputs == 1:
+        raise AdapterError(
+            f"adapter.dora is set, and {plan.name} has one output",
+            "layers with more outputs: readers tell the axis of the lengths by their shape",
+            "Leave the layer out with adapter.exclude, or adapter.dora out.",
+        )
+    limit = min(plan.width, plan.outputs)
     if plan.config.kind != "lokr" and plan.rank > limit:
         raise AdapterError(
-            f"{setting}: rank {plan.rank} for {plan.name}, which is {plan.outputs} x {plan.inputs}",
+            f"{setting}: rank {plan.rank} for {plan.name}, which is {plan.outputs} x {plan.width}",
             f"a rank of at most {limit} for {plan.config.kind} on this layer",
             "Lower the rank, give this layer its own in adapter.rank_pattern, or exclude it.",
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import product
+from typing import Any
 
 from torch import nn
 
@@ -13,9 +14,11 @@ from ..errors import AdapterError
 from ..types import AdapterState, LayerState
 from .advice import nearest
 from .attached import AttachedAdapter
+from .convolution import CONVOLUTIONS, CORES, layer_sizes, reshaped
 from .injection import attach
 from .kind import LayerPlan
 from .kinds import KINDS
+from .magnitude import DORA_SCALE, axis_of
 
 
 def attach_state(module: nn.Module, state: AdapterState) -> AttachedAdapter:
@@ -38,9 +41,9 @@ def attach_state(module: nn.Module, state: AdapterState) -> AttachedAdapter:
     targets: dict[str, nn.Module] = {}
     named = dict(module.named_modules())
     for name in state.layers:
-        if not isinstance(named.get(name), nn.Linear):
+        if not isinstance(named.get(name), (nn.Linear, *CONVOLUTIONS)):
             raise AdapterError(
-                f"the adapter's layer {name!r} is no Linear of the base",
+                f"the adapter's layer {name!r} is no Linear or convolution of the base",
                 "an adapter of this base",
                 f"Choose the base that it was trained on. Nearest layers: {nearest(name, named)}.",
             )
@@ -54,7 +57,7 @@ def fitting_config(module: nn.Module, state: AdapterState) -> AdapterConfig:
     """Find the settings that give the state's factors on a module's layers.
 
     Args:
-        module: Has all of the state's layers as Linears.
+        module: Has all of the state's layers, as Linears or convolutions.
         state: The adapter.
 
     Returns:
@@ -73,10 +76,10 @@ def fitting_config(module: nn.Module, state: AdapterState) -> AdapterConfig:
         misfits = min(misfits, wrong, key=len)
     wrong = misfits[0]
     found = {name: tuple(t.shape) for name, t in state.layers[wrong].tensors.items()}
-    layer = layers[wrong]
+    inputs, outputs, kernel = layer_sizes(layers[wrong])
+    size = " x ".join(map(str, (outputs, inputs, *kernel)))
     raise AdapterError(
-        f"the factors {found} of {wrong!r} do not fit the layer, which is "
-        f"{layer.out_features} x {layer.in_features}",
+        f"the factors {found} of {wrong!r} do not fit the layer, which is {size}",
         f"factors of a {state.kind} that one rule of splitting explains",
         "Choose the base that the adapter was trained on.",
     )
@@ -85,13 +88,27 @@ def fitting_config(module: nn.Module, state: AdapterState) -> AdapterConfig:
 def _candidates(state: AdapterState) -> Iterator[AdapterConfig]:
     ranks = {re.escape(name): layer.rank for name, layer in state.layers.items()}
     alphas = {re.escape(name): layer.alpha for name, layer in state.layers.items()}
-    base = AdapterConfig(kind=KINDS[state.kind].name, rank_pattern=ranks, alpha_pattern=alphas)  # type: ignore[arg-type]
+    base = AdapterConfig(
+        kind=KINDS[state.kind].name,  # type: ignore[arg-type]
+        rank_pattern=ranks,
+        alpha_pattern=alphas,
+        tucker=any(name in CORES for layer in state.layers.values() for name in layer.tensors),
+        **_dora_options(state),
+    )
     if state.kind != "lokr":
         yield base
         return
-    for factor, full, both in product(_factors(state), (False, True), (False, True)):
+    flags = (False, True)
+    for factor, full, both, turned in product(_factors(state), flags, flags, flags):
         options = {"factor": factor, "full_matrix": full, "decompose_both": both}
-        yield base.model_copy(update=options)
+        yield base.model_copy(update={**options, "unbalanced": turned})
+
+
+def _dora_options(state: AdapterState) -> dict[str, Any]:
+    for layer in state.layers.values():
+        if DORA_SCALE in layer.tensors:
+            return {"dora": True, "dora_axis": axis_of(layer.tensors[DORA_SCALE])}
+    return {}
 
 
 def _factors(state: AdapterState) -> list[int]:
@@ -99,18 +116,19 @@ def _factors(state: AdapterState) -> list[int]:
     sizes: set[int] = set()
     for layer in state.layers.values():
         for name, tensor in layer.tensors.items():
+            if name == DORA_SCALE:
+                continue
             sizes |= {tensor.shape[1] if name.endswith("_b") else tensor.shape[0]}
             sizes |= set() if name.endswith(("_a", "_b")) else {tensor.shape[1]}
     return [-1, *sorted(sizes)]
 
 
-def _fits(name: str, linear: nn.Module, layer: LayerState, config: AdapterConfig) -> bool:
-    if not isinstance(linear, nn.Linear):
-        return False
-    size = (linear.in_features, linear.out_features)
-    plan = LayerPlan(name, name, *size, layer.rank, layer.alpha, config)
-    shapes = {factor: tuple(tensor.shape) for factor, tensor in layer.tensors.items()}
-    return KINDS[config.kind].shapes(plan) == shapes
+def _fits(name: str, module: nn.Module, layer: LayerState, config: AdapterConfig) -> bool:
+    inputs, outputs, kernel = layer_sizes(module)
+    plan = LayerPlan(name, name, inputs, outputs, layer.rank, layer.alpha, config, kernel)
+    wanted = KINDS[config.kind].layer_shapes(plan)
+    found = reshaped(layer.tensors, wanted)
+    return wanted == {factor: tuple(tensor.shape) for factor, tensor in found.items()}
 
 
 __all__ = ["attach_state", "fitting_config"]

@@ -10,8 +10,8 @@ from torch import nn
 
 from ..errors import AdapterError
 from .advice import class_counts, nearest
+from .convolution import CONVOLUTIONS, is_plain
 
-CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 FALLBACK_PRESETS: Mapping[str, Sequence[str]] = {"default": (".*",), "all_linear": (".*",)}
 """Presets of a module of which nothing is known: every Linear."""
 
@@ -81,7 +81,7 @@ class LayerIndex:
         matched = f"; it matches only {', '.join(sorted(others))}" if others else ""
         raise AdapterError(
             f"{setting}: the pattern {pattern!r} matches no layer{matched}",
-            "a regular expression that matches the whole dotted name of a Linear layer",
+            "a regular expression that matches the whole dotted name of a Linear or convolution",
             f"Remove it or correct it. Nearest names: {nearest(pattern, self.by_path)}.",
         )
 
@@ -125,7 +125,8 @@ def select(
         exclude: Patterns of layers to leave out.
 
     Raises:
-        AdapterError: For an unknown preset, a bad or dead pattern, a convolution, or no layer.
+        AdapterError: For an unknown preset, a bad or dead pattern, a convolution that does more
+            than torch's, or no layer.
     """
     matches = _preset_matches(index, targets, presets) if isinstance(targets, str) else []
     dropped: list[str] = []
@@ -165,7 +166,7 @@ def select_modules(index: LayerIndex, targets: Mapping[str, nn.Module]) -> Selec
         layer = index.locate(targets[name])
         if layer is None:
             raise AdapterError(
-                f"target {name!r} ({type(targets[name]).__name__}) is no Linear inside the module",
+                f"target {name!r} ({type(targets[name]).__name__}) is no layer inside the module",
                 "modules that module.named_modules() yields, below the module itself",
                 "Pass layers of the module that is adapted.",
             )
@@ -223,9 +224,10 @@ def _check_selected(index: LayerIndex, layers: Iterable[Layer]) -> None:
             f"Some layers: {nearest('', index.by_path)}.",
         )
     for layer in chosen:
-        if not isinstance(layer.module, nn.Linear):
+        if not is_plain(layer.module):
             raise AdapterError(
-                f"{layer.paths[0]} is a {type(layer.module).__name__}",
-                "Linear layers; convolutions cannot be adapted yet",
+                f"{layer.paths[0]} is a {type(layer.module).__name__}, which computes more than a "
+                "convolution",
+                "Linear layers, and convolutions with the forward pass of torch",
                 "Leave it out with adapter.exclude, or narrow the pattern that names it.",
             )

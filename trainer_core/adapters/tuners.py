@@ -11,8 +11,9 @@ from peft import LoHaConfig, LoHaModel, LoKrConfig, LoKrModel, LoraConfig, LoraM
 from torch import nn
 
 from ..config import AdapterConfig
+from .factor_layer import ADAPTER_NAME, FactorLayer
 from .kind import LayerPlan
-from .layers import ADAPTER_NAME, FactorLayer, LohaLinear, LokrLinear, LoraLinear
+from .layers import LohaConv, LohaLinear, LokrConv, LokrLinear, LoraConv, LoraLinear
 from .targets import Layer
 
 
@@ -34,7 +35,8 @@ class PlannedTuner:
         jobs: Path to job.
     """
 
-    layer_class: ClassVar[type[Any]]
+    linear_class: ClassVar[type[Any]]
+    conv_class: ClassVar[type[Any]]
     layers: dict[str, FactorLayer]
 
     def __init__(self, model: nn.Module, config: PeftConfig, jobs: Mapping[str, Job]) -> None:
@@ -55,7 +57,8 @@ class PlannedTuner:
     ) -> None:
         del config, adapter_name, target_name, parent, kwargs
         job = self.__dict__["jobs"][current_key]
-        replacement = self.layer_class(target, job.plan, job.seed)
+        layer_class = self.conv_class if job.plan.kernel else self.linear_class
+        replacement = layer_class(target, job.plan, job.seed)
         for owner, attribute in job.layer.places:
             setattr(owner, attribute, replacement)
         self.__dict__["layers"][job.plan.name] = replacement
@@ -64,19 +67,22 @@ class PlannedTuner:
 class LoraTuner(PlannedTuner, LoraModel):  # type: ignore[misc]  # PEFT names a parameter otherwise
     """LoRA."""
 
-    layer_class = LoraLinear
+    linear_class = LoraLinear
+    conv_class = LoraConv
 
 
 class LohaTuner(PlannedTuner, LoHaModel):
     """LoHa."""
 
-    layer_class = LohaLinear
+    linear_class = LohaLinear
+    conv_class = LohaConv
 
 
 class LokrTuner(PlannedTuner, LoKrModel):
     """LoKr."""
 
-    layer_class = LokrLinear
+    linear_class = LokrLinear
+    conv_class = LokrConv
 
 
 def _target_expression(paths: list[str]) -> str:

@@ -23,6 +23,12 @@ class AdapterConfig(Section):
     alpha: float | None = setting(
         None, "Scale = alpha / rank. Unset: alpha = rank, so that the scale is 1.", gt=0.0
     )
+    rslora: bool = setting(
+        False,
+        "Scale = alpha / sqrt(rank) instead of alpha / rank, so that a high rank is not scaled "
+        "away. Files hold an alpha that means the same to every reader.",
+        advanced=True,
+    )
     targets: str | list[str] = setting(
         "default",
         "Which layers are adapted: the name of a preset of the family ('default', 'attention', "
@@ -49,6 +55,24 @@ class AdapterConfig(Section):
     decompose_both: bool = setting(
         False, "lokr: split the first factor into two low-rank parts as well.", advanced=True
     )
+    dora: bool = setting(
+        False,
+        "DoRA: train the length of each row or column of the weight beside its direction. Often "
+        "closer to full training at low rank; each step costs more.",
+    )
+    dora_axis: Literal["input", "output"] = setting(
+        "input",
+        "DoRA: what has a length. 'input': columns, which every ComfyUI reads rightly. 'output': "
+        "rows, as PEFT and LyCORIS by default.",
+        advanced=True,
+    )
+    exact_delta: bool = setting(
+        False,
+        "Compute base and adapter in one matrix product, so that bf16 does not round a small delta "
+        "away. For lora, for loha up to about rank 16 and for lokr with few rows in its mixing "
+        "factor; others are computed as without. Costs a little memory.",
+        advanced=True,
+    )
     dropout: float = setting(
         0.0, "Share of the adapter's input features that a training step drops.", ge=0.0, lt=1.0
     )
@@ -59,6 +83,38 @@ class AdapterConfig(Section):
         ge=0.0,
         lt=1.0,
     )
+    rank_dropout_scale: bool = setting(
+        True,
+        "Scale the rows that rank_dropout leaves up, so that their mean stays.",
+        advanced=True,
+    )
     module_dropout: float = setting(
         0.0, "Chance that a training step skips a layer's adapter.", advanced=True, ge=0.0, lt=1.0
+    )
+    unbalanced: bool = setting(
+        False,
+        "lokr: give the first factor the larger share of the outputs, where it otherwise has the "
+        "smaller one.",
+        advanced=True,
+    )
+    tucker: bool = setting(
+        False,
+        "Convolutions whose window is larger than one place: a small core of its own for the "
+        "window. Fewer parameters.",
+        advanced=True,
+    )
+    init: Literal["default", "gaussian", "orthogonal"] = setting(
+        "default",
+        "First values of the factors; each starts at a delta of zero. 'default': LyCORIS's, for "
+        "every kind. lora only: 'gaussian', lora_down from N(0, 1 / rank^2), as PEFT; "
+        "'orthogonal', half of the rank starts in lora_down and the other half in lora_up, PEFT's "
+        "orthogonal turned so that the delta is exactly zero. Those that move the base (pissa, "
+        "olora) or need a pass over data (eva) are not offered.",
+        advanced=True,
+    )
+    start_from: str | None = setting(
+        None,
+        "Adapter file of the same kind that training starts from, of any layout. Another rank or "
+        "lokr factor is fitted as closely as it allows, and the error is reported. A resumed run "
+        "goes on from its checkpoint instead.",
     )

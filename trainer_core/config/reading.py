@@ -27,6 +27,7 @@ PATH_SETTINGS = (
     "dataset.path",
     "cache.dir",
     "cache.manifest",
+    "adapter.start_from",
     "preview.controls",
     "output.dir",
     "resume",

@@ -74,15 +74,31 @@ def _dataset_problems(config: RunConfig) -> Iterator[Problem]:
 
 
 def _adapter_problems(adapter: AdapterConfig) -> Iterator[Problem]:
-    if adapter.kind != "lokr":
-        defaults = AdapterConfig()
-        for name in ("factor", "full_matrix", "decompose_both"):
-            if getattr(adapter, name) != getattr(defaults, name):
-                yield Problem(
-                    f"adapter.{name} is set and adapter.kind is {adapter.kind}",
-                    f"adapter.{name} only with kind lokr",
-                    f"Leave adapter.{name} out, or set adapter.kind to lokr.",
-                )
+    lokr = adapter.kind == "lokr"
+    needed = {
+        "factor": (lokr, "kind", "lokr"),
+        "full_matrix": (lokr, "kind", "lokr"),
+        "decompose_both": (lokr, "kind", "lokr"),
+        "unbalanced": (lokr, "kind", "lokr"),
+        "dora_axis": (adapter.dora, "dora", "true"),
+        "rank_dropout_scale": (adapter.rank_dropout > 0, "rank_dropout", "more than 0"),
+    }
+    defaults = AdapterConfig()
+    for name, (met, setting, value) in needed.items():
+        if not met and getattr(adapter, name) != getattr(defaults, name):
+            found = str(getattr(adapter, setting)).lower()
+            yield Problem(
+                f"adapter.{name} is set and adapter.{setting} is {found}",
+                f"adapter.{name} only with {setting} {value}",
+                f"Leave adapter.{name} out, or set adapter.{setting} to {value}.",
+            )
+    if adapter.init != "default" and adapter.kind != "lora":
+        yield Problem(
+            f"adapter.init is {adapter.init} and adapter.kind is {adapter.kind}",
+            f"{adapter.init} only with kind lora: it speaks of the two factors of one product, and "
+            "loha and lokr have other factors",
+            "Leave adapter.init out, or set adapter.kind to lora.",
+        )
     for path, pattern in _patterns(adapter):
         mistake = _pattern_mistake(pattern)
         if mistake:

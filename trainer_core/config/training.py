@@ -20,7 +20,25 @@ class OptimizerSection(Section):
     )
     eps: float = setting(1e-8, "Added to the denominator.", advanced=True, gt=0.0, le=1.0)
     weight_decay: float = setting(
-        0.01, "Decoupled decay of the adapter's weights.", advanced=True, ge=0.0, le=1.0
+        0.01,
+        "Decoupled decay of the adapter's weights; DoRA's lengths do not decay.",
+        advanced=True,
+        ge=0.0,
+        le=1.0,
+    )
+    lora_plus_ratio: float = setting(
+        1.0,
+        "LoRA+: learning rate of the upper factor over that of the lower one; kind lora only. The "
+        "paper takes 16.",
+        advanced=True,
+        ge=1.0,
+        le=1000.0,
+    )
+    rate_pattern: dict[str, float] = setting(
+        {},
+        "Another learning rate for layers that match: regular expression to a multiple of "
+        "learning_rate.",
+        advanced=True,
     )
 
 

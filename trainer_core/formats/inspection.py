@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 
-from ..adapters import layer_delta, layer_scale
+from ..adapters import KINDS, layer_scale
+from ..adapters.convolution import as_matrices
+from ..adapters.magnitude import DORA_SCALE, axis_of
 from ..types import LayerState
 from .keys import KeyMap
 from .metadata import SETTINGS_KEY
@@ -33,7 +35,8 @@ class AdapterReport:
         parameters: Number of values in all factors.
         family: The architecture as the header says it; None when it does not.
         base: What the header tells of the base model (a hash, or a path at level ``full``).
-        norms: Layer to the Frobenius norm of its delta at strength 1.
+        dora: The axis of DoRA's lengths, ``input`` or ``output``; None without DoRA.
+        norms: Layer to the Frobenius norm of its delta at strength 1, before DoRA.
         unknown: Layers that the given key map does not know.
         metadata: The header's strings.
     """
@@ -48,6 +51,7 @@ class AdapterReport:
     parameters: int
     family: str | None
     base: str | None
+    dora: str | None
     norms: Mapping[str, float]
     unknown: tuple[str, ...]
     metadata: Mapping[str, str]
@@ -85,6 +89,7 @@ def inspect_adapter(path: Path, key_map: KeyMap | None = None) -> AdapterReport:
         parameters=sum(t.numel() for layer in file.layers.values() for t in layer.tensors.values()),
         family=_text(own.get("family")) or file.metadata.get("ss_base_model_version"),
         base=_base(own, file.metadata),
+        dora=_dora_axis(file.layers),
         norms=dict(sorted(norms.items())),
         unknown=tuple(sorted(unknown)),
         metadata=file.metadata,
@@ -93,7 +98,7 @@ def inspect_adapter(path: Path, key_map: KeyMap | None = None) -> AdapterReport:
 
 def delta_norm(kind: str, layer: LayerState) -> float:
     """Frobenius norm of a layer's delta, in float64; only LoHa's delta is built for it."""
-    factors = {name: tensor.double() for name, tensor in layer.tensors.items()}
+    factors = as_matrices({name: tensor.double() for name, tensor in layer.tensors.items()})
     scale = abs(layer_scale(kind, layer))
     if kind == "lora":
         # ||B A||^2 = <B^T B, A A^T>, which is rank x rank.
@@ -103,7 +108,12 @@ def delta_norm(kind: str, layer: LayerState) -> float:
         # The norm of a Kronecker product is the product of the norms.
         sizes = [_product_norm(factors, name) for name in ("lokr_w1", "lokr_w2")]
         return scale * sizes[0] * sizes[1]
-    return float(torch.linalg.norm(layer_delta(kind, LayerState(factors, layer.alpha, layer.rank))))
+    return float(torch.linalg.norm(KINDS[kind].delta(factors, scale)))
+
+
+def _dora_axis(layers: Mapping[str, LayerState]) -> str | None:
+    lengths = (layer.tensors.get(DORA_SCALE) for layer in layers.values())
+    return next((axis_of(each) for each in lengths if each is not None), None)
 
 
 def _product_norm(factors: Mapping[str, torch.Tensor], name: str) -> float:

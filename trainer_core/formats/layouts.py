@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from ..adapters import layer_scale
+from ..adapters.convolution import CORES, as_matrices, filed_shape
 from ..adapters.loha import khatri_rao
+from ..adapters.magnitude import DORA_SCALE, axis_of
 from ..errors import AdapterError
 from ..types import AdapterState, LayerState
 from .keys import DIFFUSERS_PREFIX, NATIVE_PREFIX, KeyMap
@@ -48,11 +50,20 @@ def encode_comfyui(state: AdapterState, key_map: KeyMap) -> Encoded:
     """ComfyUI's names, with one alpha per layer.
 
     A whole layer is written by its native name; a part of a fused layer by its Diffusers name,
-    which ComfyUI maps to a slice.
+    which ComfyUI maps to a slice. Of convolutions, LoRA's and LoHa's cores and LoKr's whole second
+    factors get two axes for the window, whatever the layer has, and a LoKr's core is multiplied
+    into its factor: ComfyUI reads no other forms.
 
     Raises:
         AdapterError: When a layer is unknown to the key map, or two get the same name.
     """
+    _refuse_lengths(
+        state,
+        "output",
+        "lengths of the input axis: ComfyUI up to 0.33 divides those of the output axis by the "
+        "norm of the base's weight alone",
+        "Train with adapter.dora_axis: input; kind lora can also be exported as 'diffusers'.",
+    )
     tensors: dict[str, Tensor] = {}
     for name, layer in state.layers.items():
         native = key_map.to_native(name)
@@ -69,7 +80,7 @@ def encode_comfyui(state: AdapterState, key_map: KeyMap) -> Encoded:
                 "one name for each layer",
                 "This is a fault of the family's key map; please report it.",
             )
-        for factor, tensor in layer.tensors.items():
+        for factor, tensor in _readable(layer.tensors).items():
             suffix = f".{factor}.weight" if factor.startswith("lora_") else f".{factor}"
             tensors[prefix + suffix] = tensor
         rank = reader_rank(layer.tensors)
@@ -84,9 +95,18 @@ def encode_diffusers(state: AdapterState, key_map: KeyMap) -> Encoded:
     Diffusers has no LoHa; it is written as the LoRA of rank r^2 that equals it exactly.
 
     Raises:
-        AdapterError: When Diffusers could not read the LoKr's factorisation.
+        AdapterError: When Diffusers could not read the LoKr's factorisation, or a layer is a
+            convolution.
     """
     del key_map
+    _refuse_convolutions(state)
+    for axis in ("input",) if state.kind == "lora" else ("input", "output"):
+        _refuse_lengths(
+            state,
+            axis,
+            "DoRA only with kind lora and the output axis, the one that Diffusers knows",
+            "Export with layout 'comfyui', or train with adapter.dora_axis: output and kind lora.",
+        )
     if state.kind == "lokr":
         _check_lokr(state)
         return Encoded(_baked(state, _baked_lokr), {})
@@ -99,6 +119,40 @@ LAYOUTS: dict[str, Callable[[AdapterState, KeyMap], Encoded]] = {
     "comfyui": encode_comfyui,
     "diffusers": encode_diffusers,
 }
+
+
+def _readable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Factors as ComfyUI's reader can use them; only those of convolutions change."""
+    readable = dict(tensors)
+    if "lokr_t2" in tensors:
+        # ComfyUI 0.33 hands the product of core and factors to torch.kron, which refuses its
+        # strides. The same LoKr without a core is read.
+        matrices = as_matrices(tensors)
+        del readable["lokr_t2"]
+        readable |= {name: matrices[name].contiguous() for name in CORES["lokr_t2"]}
+    for name in ("lokr_w2", "lora_mid", "hada_t1", "hada_t2"):
+        if name in readable:
+            readable[name] = readable[name].reshape(filed_shape(tuple(readable[name].shape)))
+    return readable
+
+
+def _refuse_convolutions(state: AdapterState) -> None:
+    """Refuse what PEFT, Diffusers' reader, computes without the base's dilation and groups."""
+    for name, layer in state.layers.items():
+        if layer.kernel or any(tensor.dim() > 2 for tensor in layer.tensors.values()):
+            raise AdapterError(
+                f"{name} is a convolution",
+                "Linear layers: Diffusers reads no adapter of a convolution as it was trained",
+                "Export with layout 'comfyui', or leave the layer out with adapter.exclude.",
+            )
+
+
+def _refuse_lengths(state: AdapterState, axis: str, expected: str, remedy: str) -> None:
+    """Refuse DoRA of an axis that a layout's readers do not compute as it was trained."""
+    for name, layer in state.layers.items():
+        lengths = layer.tensors.get(DORA_SCALE)
+        if lengths is not None and axis_of(lengths) == axis:
+            raise AdapterError(f"{name} has DoRA lengths of the {axis} axis", expected, remedy)
 
 
 def _baked(
@@ -119,7 +173,10 @@ def _times(tensor: Tensor, scale: float) -> Tensor:
 
 def _baked_lora(layer: LayerState, scale: float) -> Mapping[str, Tensor]:
     up = _times(layer.tensors["lora_up"], scale)
-    return {"lora_A.weight": layer.tensors["lora_down"], "lora_B.weight": up}
+    baked = {"lora_A.weight": layer.tensors["lora_down"], "lora_B.weight": up}
+    if DORA_SCALE in layer.tensors:
+        baked["lora_magnitude_vector"] = layer.tensors[DORA_SCALE].flatten()
+    return baked
 
 
 def _baked_loha(layer: LayerState, scale: float) -> Mapping[str, Tensor]:
@@ -155,7 +212,7 @@ def _check_lokr(state: AdapterState) -> None:
     """Diffusers rebuilds every layer's factorisation from one number; see whether one exists."""
     from peft.tuners.lokr.layer import factorization
 
-    splits = {name: _split(layer.tensors) for name, layer in state.layers.items()}
+    splits = {name: split_sizes(layer.tensors) for name, layer in state.layers.items()}
     candidates = [*sorted({out[0] for out, _ in splits.values()}), -1]
     for candidate in candidates:
         if all(
@@ -172,7 +229,9 @@ def _check_lokr(state: AdapterState) -> None:
     )
 
 
-def _split(tensors: Mapping[str, Tensor]) -> tuple[tuple[int, int], tuple[int, int]]:
+def split_sizes(tensors: Mapping[str, Tensor]) -> tuple[tuple[int, int], tuple[int, int]]:
+    """How a LoKr's factors split the layer: (small, large) of the outputs and of the inputs."""
+
     def outer(name: str) -> tuple[int, int]:
         if name in tensors:
             return tensors[name].shape[0], tensors[name].shape[1]

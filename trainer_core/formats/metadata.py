@@ -19,6 +19,9 @@ SETTINGS_KEY = "adapter_trainer"
 """The header key that holds this trainer's own JSON."""
 
 _ALL = ("*",)
+_PRIVATE = {"adapter": frozenset({"start_from"})}
+"""Settings of whole sections that could hold a path."""
+
 _SHAREABLE: Mapping[str, tuple[str, ...]] = {
     "adapter": _ALL,
     "training": _ALL,
@@ -83,7 +86,9 @@ def adapter_metadata(state: AdapterState, facts: RunFacts, level: str) -> dict[s
         return {}
     full = level == "full"
     settings = dict(facts.settings) if full else shareable_settings(facts.settings)
-    settings.setdefault("adapter", dict(state.settings))
+    hidden = frozenset() if full else _PRIVATE["adapter"]
+    own_settings = {k: None if k in hidden else v for k, v in state.settings.items()}
+    settings.setdefault("adapter", own_settings)
     hashes = {
         k: v for k, v in facts.hashes.items() if full or (_fits(_SAFE_NAME, k) and _fits(_HASH, v))
     }
@@ -116,7 +121,9 @@ def shareable_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         if section not in settings:
             continue
         value = settings[section]
-        if names == _ALL:
+        if names == _ALL and section in _PRIVATE:
+            kept[section] = {k: v for k, v in value.items() if k not in _PRIVATE[section]}
+        elif names == _ALL:
             kept[section] = value
         else:
             kept[section] = {name: value[name] for name in names if name in value}
@@ -158,11 +165,18 @@ def _kohya(
     dataset = settings.get("dataset", {})
     optimizer, schedule = training.get("optimizer", {}), training.get("schedule", {})
     arguments = {"algo": state.kind}
+    options = settings.get("adapter", {})
+    if options.get("dora"):
+        arguments["dora_wd"] = "True"
+        arguments["wd_on_output"] = str(options.get("dora_axis") == "output")
     if state.kind == "lokr":
-        options = settings.get("adapter", {})
         arguments["factor"] = str(options.get("factor", -1))
         arguments["full_matrix"] = str(options.get("full_matrix", False))
         arguments["decompose_both"] = str(options.get("decompose_both", False))
+        if options.get("unbalanced"):
+            arguments["unbalanced_factorization"] = "True"
+    elif options.get("tucker"):
+        arguments["use_tucker"] = "True"
     resolution = dataset.get("resolution")
     return {
         "ss_network_module": "networks.lora" if state.kind == "lora" else "lycoris.kohya",

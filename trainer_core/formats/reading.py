@@ -13,19 +13,33 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from ..adapters.convolution import CORES, as_matrices
+from ..adapters.magnitude import DORA_SCALE
 from ..errors import AdapterFileError
 from ..types import AdapterState, LayerState
-from .keys import ALPHA_SUFFIX, DIFFUSERS_PREFIX, FACTOR_SUFFIXES, NATIVE_PREFIX, KeyMap
-from .layouts import reader_rank
+from .keys import (
+    ALPHA_SUFFIX,
+    DIFFUSERS_PREFIX,
+    FACTOR_SUFFIXES,
+    LENGTHS_SUFFIXES,
+    NATIVE_PREFIX,
+    KeyMap,
+)
+from .layouts import reader_rank, split_sizes
 from .metadata import SETTINGS_KEY
 
+_LOHA = {"hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b"}
 _WHOLE_SETS = {
-    "lora": [{"lora_down", "lora_up"}],
-    "loha": [{"hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b"}],
+    "lora": [{"lora_down", "lora_up"}, {"lora_down", "lora_mid", "lora_up"}],
+    "loha": [_LOHA, _LOHA | {"hada_t1", "hada_t2"}],
     "lokr": [
         first | second
         for first in ({"lokr_w1"}, {"lokr_w1_a", "lokr_w1_b"})
-        for second in ({"lokr_w2"}, {"lokr_w2_a", "lokr_w2_b"})
+        for second in (
+            {"lokr_w2"},
+            {"lokr_w2_a", "lokr_w2_b"},
+            {"lokr_w2_a", "lokr_w2_b", "lokr_t2"},
+        )
     ],
 }
 _PAIRS = (
@@ -35,6 +49,7 @@ _PAIRS = (
     ("lokr_w1_a", "lokr_w1_b"),
     ("lokr_w2_a", "lokr_w2_b"),
 )
+_CORE_OF = {pair: core for core, pair in CORES.items()}
 _LARGEST_RANK = 2**31
 
 
@@ -125,6 +140,10 @@ def read_file(path: Path) -> AdapterFile:
         if suffix == ALPHA_SUFFIX:
             alphas[name] = _alpha(path, key, tensor)
             continue
+        if suffix in LENGTHS_SUFFIXES:
+            lengths = tensor.unsqueeze(1) if tensor.dim() == 1 else tensor
+            grouped.setdefault(name, {})[DORA_SCALE] = _checked(path, key, lengths)
+            continue
         kind, factor = FACTOR_SUFFIXES[suffix]
         spelling = "lora_A" if suffix.startswith((".lora_A", ".lora_B")) else kind
         spellings.setdefault(spelling, key)
@@ -172,7 +191,7 @@ def _load(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def _parse(path: Path, key: str) -> tuple[str, str]:
-    for suffix in (*FACTOR_SUFFIXES, ALPHA_SUFFIX):
+    for suffix in (*FACTOR_SUFFIXES, *LENGTHS_SUFFIXES, ALPHA_SUFFIX):
         if not key.endswith(suffix):
             continue
         name = key[: -len(suffix)]
@@ -194,11 +213,11 @@ def _alpha(path: Path, key: str, tensor: Tensor) -> float:
 
 
 def _checked(path: Path, key: str, tensor: Tensor) -> Tensor:
-    if tensor.dim() != 2 or 0 in tensor.shape or not tensor.is_floating_point():
+    if not 2 <= tensor.dim() <= 5 or 0 in tensor.shape or not tensor.is_floating_point():
         raise AdapterFileError(
             f"{path}: {key} is {tensor.dtype} of shape {tuple(tensor.shape)}",
-            "a floating-point matrix",
-            "Only adapters of Linear layers can be read so far.",
+            "a floating-point matrix, with up to three axes more for a convolution's window",
+            "Only adapters of Linear layers and of convolutions can be read.",
         )
     if tensor.dtype != torch.float64:
         tensor = tensor.to(torch.float32)
@@ -224,12 +243,13 @@ def _only_kind(path: Path, spellings: Mapping[str, str]) -> str:
 def _layer(
     path: Path, name: str, kind: str, factors: dict[str, Tensor], alpha: float | None
 ) -> LayerState:
-    if set(factors) not in _WHOLE_SETS[kind]:
+    if set(factors) - {DORA_SCALE} not in _WHOLE_SETS[kind]:
         raise _broken(path, f"{name} has only {', '.join(sorted(factors))}; a factor is missing")
-    for up, down in _PAIRS:
-        if up in factors and factors[up].shape[1] != factors[down].shape[0]:
-            shapes = f"{tuple(factors[up].shape)} and {tuple(factors[down].shape)}"
-            raise _broken(path, f"{name}: {up} and {down} of shapes {shapes} do not fit")
+    for pair in _PAIRS:
+        _check_pair(path, name, pair, factors)
+    if DORA_SCALE in factors and not _lengths_fit(factors[DORA_SCALE], _sizes(kind, factors)):
+        found = tuple(factors[DORA_SCALE].shape)
+        raise _broken(path, f"{name}: lengths (dora_scale) of shape {found} do not fit its factors")
     rank = reader_rank(factors)
     if rank is None:
         return _whole_layer(factors, alpha)
@@ -238,12 +258,52 @@ def _layer(
     return LayerState(factors, float(alpha or rank), rank)
 
 
+def _check_pair(path: Path, name: str, pair: tuple[str, str], factors: dict[str, Tensor]) -> None:
+    """See whether two factors, and the core between them, agree on the rank."""
+    if pair[0] not in factors:
+        return
+    up, down = (tuple(factors[each].shape) for each in pair)
+    core = factors.get(_CORE_OF.get(pair, ""))
+    if core is None:
+        fits = up[1] == down[0]
+    else:
+        # LoHa and LoKr keep the outputs' factor lying beside a core.
+        fits = tuple(core.shape[:2]) == (up[1] if pair[0] == "lora_up" else up[0], down[0])
+    if not fits:
+        beside = "" if core is None else f" beside a core {tuple(core.shape)}"
+        raise _broken(
+            path, f"{name}: {pair[0]} and {pair[1]} of shapes {up} and {down}{beside} do not fit"
+        )
+
+
+def _sizes(kind: str, factors: dict[str, Tensor]) -> tuple[int, int]:
+    """Rows and columns of the delta as a matrix."""
+    matrices = as_matrices(factors)
+    if kind == "lora":
+        return matrices["lora_up"].shape[0], matrices["lora_down"].shape[1]
+    if kind == "loha":
+        return matrices["hada_w1_a"].shape[0], matrices["hada_w1_b"].shape[1]
+    (out_first, out_second), (in_first, in_second) = split_sizes(matrices)
+    return out_first * out_second, in_first * in_second
+
+
+def _lengths_fit(lengths: Tensor, sizes: tuple[int, int]) -> bool:
+    """Whether there is one length for each row, or for each column or window of columns."""
+    rows, columns = sizes
+    if math.prod(lengths.shape[2:]) != 1:
+        return False
+    given = tuple(lengths.shape[:2])
+    if lengths.dim() == 2:
+        return given in ((rows, 1), (1, columns))
+    return given == (rows, 1) or (given[0] == 1 and columns % given[1] == 0)
+
+
 def _whole_layer(factors: dict[str, Tensor], alpha: float | None) -> LayerState:
     """Both factors whole: the scale is 1, and alpha only remembers the rank (or is junk)."""
     if alpha is not None and 1.0 <= alpha < _LARGEST_RANK:
         rank = round(alpha)
     else:
-        rank = math.ceil(max(factors["lokr_w2"].shape) / 2)
+        rank = math.ceil(max(factors["lokr_w2"].shape[:2]) / 2)
     return LayerState(factors, float(rank), rank)
 
 

@@ -17,6 +17,7 @@ import torch
 from ..config import TrainingSection
 from ..types import StepResult
 from .observer import Wishes
+from .optimizer import set_learning_rate
 from .processes import Processes
 from .step import MicroStep, non_finite_error
 
@@ -96,8 +97,7 @@ class Loop:
     def _step(self, step: int) -> tuple[StepResult, Wishes]:
         started = time.perf_counter()
         rate = self.learning_rate(step)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        set_learning_rate(self.optimizer, rate)
         samples = self.settings.batch_size * self.settings.gradient_accumulation_steps
         loss, sigma_sum = 0.0, 0.0
         seen: list[MicroStep] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -10,28 +11,43 @@ from torch import Tensor
 from ..config import OptimizerSection
 from ..errors import RunError
 
+if TYPE_CHECKING:
+    from ..adapters.groups import ParameterGroup
+
 STATE_PREFIX = "optimizer."
 
 
 def make_optimizer(
-    settings: OptimizerSection, parameters: Sequence[torch.nn.Parameter]
+    settings: OptimizerSection, groups: Sequence[ParameterGroup]
 ) -> torch.optim.Optimizer:
     """Build the optimizer that the run file names.
 
     Args:
         settings: The run file's section.
-        parameters: The adapter's parameters, float32, in a fixed order.
+        groups: The adapter's parameters, float32, in a fixed order.
 
     Returns:
-        A torch optimizer; the loop sets its learning rate before each step.
+        A torch optimizer; `set_learning_rate` is called before each step.
     """
     return torch.optim.AdamW(
-        parameters,
+        [
+            {
+                "params": list(group.parameters),
+                "rate": group.rate,
+                "weight_decay": settings.weight_decay if group.decays else 0.0,
+            }
+            for group in groups
+        ],
         lr=settings.learning_rate,
         betas=(settings.beta1, settings.beta2),
         eps=settings.eps,
-        weight_decay=settings.weight_decay,
     )
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Give each of an optimizer's groups its share of the run's learning rate."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group.get("rate", 1.0)
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -13,15 +13,18 @@ from typing import Any
 import torch
 
 from ..adapters import AttachedAdapter, attach
+from ..adapters.groups import parameter_groups
+from ..adapters.starting import start_from
 from ..config import RunConfig
 from ..config.reading import dump_config
 from ..data.batches import BatchPlan, load_batch
 from ..diffusion.sigma import make_density
 from ..errors import ConfigError
+from ..families import get_family
 from ..families.identity import file_identity, folder_identity
 from ..families.single_file import file_settings
-from ..formats import KeyMap
-from ..types import Batch, RunResult, RunSummary
+from ..formats import KeyMap, read_adapter
+from ..types import AdapterState, Batch, RunResult, RunSummary
 from .checkpoint import Checkpoint, read_checkpoint, restore_tensors
 from .encoders import MakeSource
 from .loop import Loop, LoopHooks
@@ -108,13 +111,15 @@ def _train(
     precision = resolve_precision(config.training.precision, processes.device)
     found = find_checkpoint(config)
     checkpoint = read_checkpoint(found) if found else None
+    start = None if checkpoint else _read_start(config)
     data = prepare(config, observer, processes, make_source)
     hashes = _hashes(data)
     settings = deciding_settings(config, precision, hashes["base"], hashes["dataset"])
     if checkpoint is not None:
         checkpoint = _fitting(checkpoint, settings, config, observer)
         found = found if checkpoint else None
-    loaded = _load(config, observer, processes, data, checkpoint)
+        start = None if checkpoint else _read_start(config)
+    loaded = _load(config, observer, processes, data, checkpoint or start)
     if processes.index > 0:
         status, step = _loop(loaded, shares, None).run(loaded.done)
         return RunResult(Path(config.output.dir), status, step, (), (), ())
@@ -151,12 +156,27 @@ def _fitting(
     return checkpoint
 
 
+def _read_start(config: RunConfig) -> AdapterState | None:
+    """The adapter that a run without a checkpoint starts from."""
+    if config.adapter.start_from is None:
+        return None
+    path = Path(config.adapter.start_from)
+    if not path.is_file():
+        raise ConfigError(
+            f"adapter.start_from: there is no file {path}",
+            "an adapter file (.safetensors)",
+            "Check the path, or leave adapter.start_from out.",
+        )
+    family = get_family(config.family)
+    return read_adapter(path, KeyMap(family.native_key, family.module_path))
+
+
 def _load(
     config: RunConfig,
     observer: Observer,
     processes: Processes,
     data: Prepared,
-    checkpoint: Checkpoint | None,
+    begin: Checkpoint | AdapterState | None,
 ) -> Loaded:
     precision = resolve_precision(config.training.precision, processes.device)
     transformer = data.family.load_transformer(data.location, DTYPES[precision], processes.device)
@@ -174,11 +194,16 @@ def _load(
         observer.notify(
             Warned(f"{adapter.skipped_duplicates} layers matched twice and are adapted once.")
         )
-    optimizer = make_optimizer(config.training.optimizer, adapter.parameters())
+    groups = parameter_groups(adapter, config.training.optimizer)
+    optimizer = make_optimizer(config.training.optimizer, groups)
     done = 0
-    if checkpoint is not None:
-        restore_tensors(checkpoint, dict(adapter.named_parameters()), optimizer)
-        done = checkpoint.step
+    if isinstance(begin, Checkpoint):
+        restore_tensors(begin, dict(adapter.named_parameters()), optimizer)
+        done = begin.step
+    elif begin is not None:
+        taken = start_from(transformer, adapter, begin)
+        if processes.index == 0:
+            observer.notify(Warned(taken.summary()))
     return Loaded(
         config, data, precision, transformer, adapter, optimizer, processes, observer, done
     )

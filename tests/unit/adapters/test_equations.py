@@ -2,72 +2,14 @@
 
 import pytest
 import torch
+from fixtures.textbook import CASES, make_plan, random_factors, relative, textbook_delta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer_core.adapters import KINDS, LayerPlan
 from trainer_core.adapters.loha import khatri_rao, prefers_khatri_rao
-from trainer_core.config import AdapterConfig
 
 TOLERANCE = 1e-12
-
-
-def make_plan(kind, inputs, outputs, rank, alpha=None, **options):
-    config = AdapterConfig(kind=kind, rank=rank, alpha=alpha, **options)
-    return LayerPlan(
-        "layer", "layer", inputs, outputs, rank, float(rank if alpha is None else alpha), config
-    )
-
-
-def random_factors(plan, seed=0, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-    return {
-        name: torch.randn(shape, generator=generator, dtype=dtype).requires_grad_(True)
-        for name, shape in KINDS[plan.config.kind].shapes(plan).items()
-    }
-
-
-def textbook_delta(kind, factors, alpha, rank):
-    """Five lines each, by definition and by index; shares nothing with the package."""
-    if kind == "lora":
-        return torch.einsum("or,ri->oi", factors["lora_up"], factors["lora_down"]) * (alpha / rank)
-    if kind == "loha":
-        first = torch.einsum("or,ri->oi", factors["hada_w1_a"], factors["hada_w1_b"])
-        second = torch.einsum("or,ri->oi", factors["hada_w2_a"], factors["hada_w2_b"])
-        return first * second * (alpha / rank)
-    whole = "lokr_w1" in factors and "lokr_w2" in factors
-    parts = []
-    for name in ("lokr_w1", "lokr_w2"):
-        if name in factors:
-            parts.append(factors[name])
-        else:
-            parts.append(torch.einsum("or,ri->oi", factors[f"{name}_a"], factors[f"{name}_b"]))
-    (out_l, in_m), (out_k, in_n) = parts[0].shape, parts[1].shape
-    product = torch.einsum("lm,kn->lkmn", *parts).reshape(out_l * out_k, in_m * in_n)
-    return product * (1.0 if whole else alpha / rank)
-
-
-def relative(value, reference):
-    value, reference = value.detach(), reference.detach()
-    norm = torch.linalg.vector_norm(reference)
-    return float(torch.linalg.vector_norm(value - reference) / norm.clamp(min=1e-300))
-
-
-CASES = [
-    ("lora", 12, 20, 3, {}),
-    ("lora", 1, 1, 1, {}),
-    ("loha", 12, 20, 2, {}),  # built delta
-    ("loha", 128, 96, 2, {}),  # Khatri-Rao
-    ("lokr", 12, 20, 1, {}),  # low-rank second factor
-    ("lokr", 12, 20, 1, {"decompose_both": True}),  # both low-rank
-    ("lokr", 12, 20, 1, {"full_matrix": True}),
-    ("lokr", 12, 20, 64, {}),  # whole because of the rank
-    ("lokr", 64, 32, 3, {"factor": 4}),
-    ("lokr", 32, 64, 3, {"factor": 4, "full_matrix": True}),  # mixes before
-    ("lokr", 64, 32, 3, {"factor": 4, "full_matrix": True}),  # mixes after
-    ("lokr", 250, 30, 2, {"factor": 4}),  # does not divide
-    ("lokr", 7, 13, 2, {}),  # primes
-]
 
 
 @pytest.mark.parametrize("alpha", [None, 0.7])
@@ -151,39 +93,6 @@ def test_cases_cover_both_forms_of_loha():
     assert forms == {True, False}
 
 
-def test_built_loha_keeps_nothing_of_the_size_of_the_layer():
-    plan = make_plan("loha", 64, 80, 4)
-    assert not prefers_khatri_rao(4, 80, 64)
-    factors = random_factors(plan, dtype=torch.float32)
-    saved = []
-
-    def pack(tensor):
-        saved.append(tensor.numel())
-        return tensor
-
-    x = torch.randn(2, 64)
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        KINDS["loha"].apply(x, factors, 1.0)
-    assert saved
-    assert max(saved) < 64 * 80 / 4
-
-
-def test_factored_lokr_keeps_nothing_of_the_size_of_the_layer():
-    plan = make_plan("lokr", 64, 80, 2)
-    factors = random_factors(plan, dtype=torch.float32)
-    saved = []
-
-    def pack(tensor):
-        saved.append(tensor.numel())
-        return tensor
-
-    x = torch.randn(2, 64)
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        KINDS["lokr"].apply(x, factors, 1.0)
-    assert saved
-    assert max(saved) < 64 * 80 / 4
-
-
 @pytest.mark.parametrize(
     ("rank", "options", "expected"),
     [
@@ -210,6 +119,23 @@ def test_factored_lokr_keeps_nothing_of_the_size_of_the_layer():
             4,
             {"decompose_both": True, "full_matrix": True},
             {"lokr_w1": (96, 48), "lokr_w2": (128, 64)},
+        ),
+        # Unbalanced: the outputs' larger part goes to the first factor.
+        (
+            16,
+            {"unbalanced": True},
+            {"lokr_w1": (128, 48), "lokr_w2_a": (96, 16), "lokr_w2_b": (16, 64)},
+        ),
+        (48, {"unbalanced": True}, {"lokr_w1": (128, 48), "lokr_w2": (96, 64)}),
+        (
+            48,
+            {"unbalanced": True, "decompose_both": True, "factor": 8},
+            {
+                "lokr_w1_a": (1536, 48),
+                "lokr_w1_b": (48, 8),
+                "lokr_w2_a": (8, 48),
+                "lokr_w2_b": (48, 384),
+            },
         ),
         (
             16,

@@ -108,6 +108,13 @@ LYCORIS_CASES = [
     ("lokr", {"alpha": 3.0, "factor": 5}, {"factor": 5}),
     ("lokr", {"alpha": 3.0, "full_matrix": True}, {"full_matrix": True}),
     ("lokr", {"alpha": 3.0, "decompose_both": True, "factor": 4}, {"decompose_both": True}),
+    ("lokr", {"alpha": 3.0, "unbalanced": True}, {"unbalanced_factorization": True}),
+    ("lokr", {"alpha": 3.0, "unbalanced": True, "factor": 2}, {"unbalanced_factorization": True}),
+    (
+        "lokr",
+        {"alpha": 3.0, "unbalanced": True, "full_matrix": True},
+        {"unbalanced_factorization": True, "full_matrix": True},
+    ),
 ]
 
 

@@ -17,6 +17,8 @@ CONFIGS = [
     {"kind": "lokr", "rank": 2, "factor": 8, "full_matrix": True},
     {"kind": "lokr", "rank": 1, "factor": 6, "decompose_both": True, "alpha": 3.0},
     {"kind": "lokr", "rank": 64},
+    {"kind": "lokr", "rank": 2, "factor": 4, "unbalanced": True},
+    {"kind": "lokr", "rank": 2, "factor": 8, "unbalanced": True, "full_matrix": True},
 ]
 
 

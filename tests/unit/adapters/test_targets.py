@@ -21,11 +21,17 @@ class Block(nn.Module):
         return self.ff(self.to_q(x) + self.to_k(self.norm(x)))
 
 
+class Padded(nn.Conv2d):
+    def forward(self, x):
+        return super().forward(nn.functional.pad(x, (1, 0, 1, 0)))
+
+
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
         self.blocks = nn.ModuleList(Block() for _ in range(12))
         self.patch = nn.Conv2d(3, 8, 2)
+        self.padded = Padded(3, 8, 2)
         self.head = nn.Linear(8, 4)
 
 
@@ -50,6 +56,11 @@ def test_the_configuration_gives_the_targets_when_none_are_passed():
 def test_without_presets_the_default_is_every_linear():
     adapter = attach(Model(), AdapterConfig(kind="lora", rank=2))
     assert len(adapter.names) == 12 * 4 + 1
+
+
+def test_a_pattern_may_name_a_convolution():
+    assert names(["patch", "head"]).names == ("head", "patch")
+    assert names("attention", include=["patch"]).names == (*tuple(sorted(QK)), "patch")
 
 
 def test_patterns_match_whole_names():
@@ -163,8 +174,8 @@ def test_rank_and_alpha_by_pattern():
         ({"targets": []}, r"no layer is selected; the module has .*49 Linear"),
         ({"targets": "attention", "exclude": [".*"]}, r"no layer is selected"),
         ({"targets": [r".*\.norm"]}, r"matches no layer; it matches only LayerNorm"),
-        ({"targets": ["patch"]}, r"patch is a Conv2d"),
-        ({"targets": "attention", "include": ["patch"]}, r"patch is a Conv2d"),
+        ({"targets": ["padded"]}, r"padded is a Padded, which computes more than a convolution"),
+        ({"targets": "attention", "include": ["padded"]}, r"padded is a Padded"),
     ],
 )
 def test_bad_targets_are_refused_by_setting(options, message):

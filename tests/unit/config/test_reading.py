@@ -95,12 +95,14 @@ def test_paths_are_relative_to_the_run_file_or_the_current_folder(run_file, tmp_
     path = run_file("""
     base: {path: models/qwen/v1}
     dataset: {path: pictures}
+    adapter: {start_from: first.safetensors}
     preview: {prompts: [a], controls: [[one.png, /two.png]]}
     resume: out/checkpoints/000010
     """)
     config = load_config(path, ["cache.dir=kept"])
     assert config.base.path == str(tmp_path / "models/qwen/v1")
     assert config.dataset.path == str(tmp_path / "pictures")
+    assert config.adapter.start_from == str(tmp_path / "first.safetensors")
     assert config.preview.controls == [[str(tmp_path / "one.png"), str(Path("/two.png"))]]
     assert config.resume == str(tmp_path / "out/checkpoints/000010")
     assert config.output.dir == str(tmp_path / "output")

@@ -10,10 +10,11 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from tests.fixtures.adapter_states import KEY_MAP, SIZES, STATES, make_state
+from tests.fixtures.adapter_states import DORA_STATES, KEY_MAP, SIZES, STATES, make_state
 from trainer_core.adapters import attach, layer_delta, layer_scale
+from trainer_core.adapters.magnitude import DORA_SCALE
 from trainer_core.config import AdapterConfig
-from trainer_core.errors import AdapterError, NonFiniteError
+from trainer_core.errors import AdapterError, AdapterFileError, NonFiniteError
 from trainer_core.formats import (
     KeyMap,
     NativeKey,
@@ -61,6 +62,46 @@ def test_diffusers_layout_returns_the_same_deltas(case, tmp_path):
     assert read.kind == ("lora" if state.kind == "loha" else state.kind)
     assert_same_deltas(read, state, 1e-6)
     assert all(layer_scale(read.kind, layer) == 1.0 for layer in read.layers.values())
+
+
+DORA_CELLS = {
+    # state: layout that holds it exactly
+    "lora input": "comfyui",
+    "loha input": "comfyui",
+    "lokr input": "comfyui",
+    "lora output": "diffusers",
+    "loha output": None,
+    "lokr output": None,
+}
+
+
+@pytest.mark.parametrize("layout", ["comfyui", "diffusers"])
+@pytest.mark.parametrize("case", DORA_CELLS)
+def test_lengths_are_held_exactly_or_refused(case, layout, tmp_path):
+    state, path = DORA_STATES[case], tmp_path / "a.safetensors"
+    axis = case.split()[1]
+    if layout != DORA_CELLS[case]:
+        with pytest.raises(AdapterError, match=f"lengths of the {axis} axis"):
+            write_adapter(path, state, layout, KEY_MAP, {})
+        assert not path.exists()
+        return
+    write_adapter(path, state, layout, KEY_MAP, {})
+    read = read_adapter(path, KEY_MAP)
+    assert_same_deltas(read, state, 1e-6)
+    for name, layer in state.layers.items():
+        assert torch.equal(read.layers[name].tensors[DORA_SCALE], layer.tensors[DORA_SCALE])
+    assert inspect_adapter(path).dora == axis
+
+
+def test_lengths_that_do_not_fit_the_factors_are_refused(tmp_path):
+    state, path = DORA_STATES["lokr input"], tmp_path / "a.safetensors"
+    write_adapter(path, state, "comfyui", KEY_MAP, {})
+    tensors = load_file(path)
+    key = "diffusion_model.head.dora_scale"
+    tensors[key] = tensors[key][:, :-1].contiguous()
+    save_file(tensors, path)
+    with pytest.raises(AdapterFileError, match=r"dora_scale.*of shape \(1, 11\)"):
+        read_adapter(path, KEY_MAP)
 
 
 @settings(max_examples=60, deadline=None)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from trainer_core.adapters.groups import ParameterGroup
 from trainer_core.config import OptimizerSection
 from trainer_core.errors import InputError, NonFiniteError
 from trainer_core.training.checkpoint import (
@@ -23,7 +24,7 @@ def make_state(seed=0, steps=2):
         name: torch.nn.Parameter(torch.randn(shape, generator=generator))
         for name, shape in {"a.lora_up": (3, 2), "a.lora_down": (2, 5)}.items()
     }
-    optimizer = make_optimizer(OptimizerSection(), list(parameters.values()))
+    optimizer = make_optimizer(OptimizerSection(), [ParameterGroup(tuple(parameters.values()))])
     for _ in range(steps):
         for parameter in parameters.values():
             parameter.grad = torch.randn(parameter.shape, generator=generator)

@@ -1,12 +1,14 @@
 import pytest
 import torch
 
+from trainer_core.adapters.groups import ParameterGroup
 from trainer_core.config import OptimizerSection
 from trainer_core.errors import RunError
 from trainer_core.training.optimizer import (
     load_optimizer_tensors,
     make_optimizer,
     optimizer_tensors,
+    set_learning_rate,
 )
 
 
@@ -27,7 +29,7 @@ def test_adamw_follows_the_textbook_update():
     """Loshchilov & Hutter 2019, algorithm 2, in float64."""
     settings = OptimizerSection(learning_rate=0.01, weight_decay=0.1, beta1=0.8, beta2=0.95)
     parameter = torch.nn.Parameter(torch.randn(6, dtype=torch.float64))
-    optimizer = make_optimizer(settings, [parameter])
+    optimizer = make_optimizer(settings, [ParameterGroup((parameter,))])
     weight, mean, square = parameter.detach().clone(), torch.zeros(6), torch.zeros(6)
     for step in range(1, 6):
         gradient = torch.randn(6, dtype=torch.float64)
@@ -41,12 +43,31 @@ def test_adamw_follows_the_textbook_update():
         torch.testing.assert_close(parameter.detach(), weight, rtol=1e-12, atol=1e-12)
 
 
+def test_groups_have_their_own_rate_and_decay():
+    settings = OptimizerSection(weight_decay=0.5)
+    slow, fast, free = (torch.nn.Parameter(torch.ones(3)) for _ in range(3))
+    groups = [
+        ParameterGroup((slow,)),
+        ParameterGroup((fast,), rate=4.0),
+        ParameterGroup((free,), decays=False),
+    ]
+    optimizer = make_optimizer(settings, groups)
+    set_learning_rate(optimizer, 0.01)
+    for parameter in (slow, fast, free):
+        parameter.grad = torch.full((3,), 2.0)
+    optimizer.step()
+    # The first AdamW step moves by the rate, after a decay by rate * weight_decay.
+    assert torch.allclose(slow, torch.tensor(1 - 0.01 * 0.5 - 0.01))
+    assert torch.allclose(fast, torch.tensor(1 - 0.04 * 0.5 - 0.04))
+    assert torch.allclose(free, torch.tensor(1 - 0.01))
+
+
 def test_state_round_trip_goes_on_bit_for_bit():
     whole = make_parameters()
-    optimizer = make_optimizer(OptimizerSection(), whole)
+    optimizer = make_optimizer(OptimizerSection(), [ParameterGroup(tuple(whole))])
     run_steps(optimizer, whole, 3, seed=1)
     copies = [torch.nn.Parameter(p.detach().clone()) for p in whole]
-    other = make_optimizer(OptimizerSection(), copies)
+    other = make_optimizer(OptimizerSection(), [ParameterGroup(tuple(copies))])
     load_optimizer_tensors(other, optimizer_tensors(optimizer))
     run_steps(optimizer, whole, 3, seed=2)
     run_steps(other, copies, 3, seed=2)
@@ -55,8 +76,8 @@ def test_state_round_trip_goes_on_bit_for_bit():
 
 def test_state_of_other_parameters_is_refused():
     parameters = make_parameters()
-    optimizer = make_optimizer(OptimizerSection(), parameters)
+    optimizer = make_optimizer(OptimizerSection(), [ParameterGroup(tuple(parameters))])
     run_steps(optimizer, parameters, 1, seed=1)
-    smaller = make_optimizer(OptimizerSection(), make_parameters()[:1])
+    smaller = make_optimizer(OptimizerSection(), [ParameterGroup(tuple(make_parameters()[:1]))])
     with pytest.raises(RunError, match="state of 1 parameters"):
         load_optimizer_tensors(smaller, optimizer_tensors(optimizer))

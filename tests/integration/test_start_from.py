@@ -1,0 +1,107 @@
+"""A run that starts from the adapter file of another one."""
+
+import json
+
+import pytest
+import torch
+from PIL import Image
+from runs import CancelAfter, run_config, tensors
+from safetensors import safe_open
+
+from trainer_core.errors import AdapterError, ConfigError
+from trainer_core.training import train
+from trainer_core.training.observer import Warned
+
+SHORT = {"steps": 3, "optimizer": {"learning_rate": 2e-2}}
+PREVIEW = {
+    "every": 3,
+    "prompts": ["a red circle on a blue background"],
+    "width": 64,
+    "height": 64,
+    "steps": 4,
+}
+
+
+def picture(folder, step):
+    (path,) = (folder / "samples").glob(f"*{step}/0.png")
+    return Image.open(path).tobytes()
+
+
+def start(file, **adapter):
+    return {"adapter": {"start_from": str(file), **adapter}}
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory, cache):
+    """Three steps, with the base's picture and that of the end."""
+    folder = tmp_path_factory.mktemp("first")
+    layouts = {"layouts": ["comfyui", "diffusers"]}
+    return train(run_config(folder, cache, training=SHORT, preview=PREVIEW, output=layouts))
+
+
+@pytest.mark.parametrize("layout", [0, 1])
+def test_second_run_draws_at_step_0_what_the_first_drew_at_its_end(tmp_path, cache, first, layout):
+    observer = CancelAfter(1)
+    file = first.adapters[layout]
+    config = run_config(tmp_path, cache, training=SHORT, preview=PREVIEW, **start(file))
+    second = train(config, observer)
+    base, end = picture(first.folder, 0), picture(first.folder, 3)
+    assert base != end, "three steps change nothing that a picture shows"
+    assert picture(second.folder, 0) == end
+    said = [event.message for event in observer.events if isinstance(event, Warned)]
+    assert any("starts from a file" in message and "as they are" in message for message in said)
+
+
+def test_unmoved_weights_are_the_first_runs(tmp_path, cache, first):
+    """A rate too small for any float32 leaves the taken-over values to be compared."""
+    still = {"steps": 1, "optimizer": {"learning_rate": 1e-30, "weight_decay": 0.0}}
+    second = train(run_config(tmp_path, cache, training=still, **start(first.adapters[0])))
+    one, two = tensors(first.adapters[0]), tensors(second.adapters[0])
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[key], two[key]) for key in one)
+
+
+def test_resized_start_is_reported(tmp_path, cache, first):
+    observer = CancelAfter(1)
+    train(run_config(tmp_path, cache, training=SHORT, **start(first.adapters[0], rank=2)), observer)
+    (said,) = [
+        e.message for e in observer.events if isinstance(e, Warned) and "starts" in e.message
+    ]
+    assert "resized (relative error of the delta: median" in said
+
+
+def test_resumed_run_goes_on_from_its_checkpoint(tmp_path, cache, first):
+    file = tmp_path / "first.safetensors"
+    file.write_bytes(first.adapters[0].read_bytes())
+    six = {**SHORT, "steps": 6}
+    whole = train(run_config(tmp_path / "a", cache, training=six, **start(file)))
+    stopped = train(run_config(tmp_path / "b", cache, training=six, **start(file)), CancelAfter(3))
+    assert stopped.step == 3
+    file.unlink()
+    observer = CancelAfter(99)
+    again = run_config(tmp_path / "b", cache, training=six, resume="latest", **start(file))
+    resumed = train(again, observer)
+    one, two = tensors(whole.adapters[0]), tensors(resumed.adapters[0])
+    assert all(torch.equal(one[key], two[key]) for key in one)
+    assert not any("starts from a file" in str(event) for event in observer.events)
+    with pytest.raises(ConfigError, match=r"adapter\.start_from: there is no file"):
+        train(run_config(tmp_path / "c", cache, training=six, **start(file)))
+
+
+def test_file_does_not_tell_where_it_started_unless_asked(tmp_path, cache, first):
+    for level, told in (("shareable", False), ("full", True)):
+        output = {"metadata": level}
+        config = run_config(
+            tmp_path / level, cache, training=SHORT, output=output, **start(first.adapters[0])
+        )
+        result = train(config)
+        with safe_open(str(result.adapters[0]), framework="pt") as file:
+            header = json.dumps(file.metadata())
+        assert ("first" in header) is told
+
+
+def test_layers_that_are_not_trained_are_named_before_a_folder_is_made(tmp_path, cache, first):
+    narrow = {"targets": [r".*\.0\.attn\.to_q"]}
+    with pytest.raises(AdapterError, match=r"layers of the file are not adapted: .*to_k"):
+        train(run_config(tmp_path, cache, training=SHORT, **start(first.adapters[0], **narrow)))
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,304 @@
+"""What an adapted convolution does besides its equation: detach, merge, states, refusals."""
+
+import copy
+
+import pytest
+import torch
+from fixtures.convolutions import CLASSES, Shape, adapted_conv, relative, textbook_weight
+from torch import nn
+
+from trainer_core.adapters import attach
+from trainer_core.adapters.restoring import attach_state
+from trainer_core.config import AdapterConfig
+from trainer_core.errors import AdapterError
+from trainer_core.types import AdapterState, LayerState
+
+OPTIONS = {
+    "lora": {"kind": "lora", "rank": 3},
+    "lora tucker": {"kind": "lora", "rank": 3, "tucker": True},
+    "loha": {"kind": "loha", "rank": 2},
+    "loha tucker": {"kind": "loha", "rank": 2, "tucker": True},
+    "lokr": {"kind": "lokr", "rank": 1, "factor": 2},
+    "lokr tucker": {"kind": "lokr", "rank": 1, "tucker": True},
+    "lokr full": {"kind": "lokr", "full_matrix": True},
+    "lokr unbalanced": {"kind": "lokr", "rank": 1, "unbalanced": True},
+    "lokr both": {"kind": "lokr", "rank": 1, "decompose_both": True, "factor": 4},
+    "lora dora": {"kind": "lora", "rank": 3, "dora": True},
+    "loha dora": {"kind": "loha", "rank": 2, "dora": True, "dora_axis": "output"},
+    "lokr dora": {"kind": "lokr", "rank": 1, "dora": True},
+}
+SHAPES = {
+    "1d": Shape((3,), padding=1),
+    "2d": Shape((3, 3), stride=2, padding=1),
+    "3d": Shape((2, 3, 2)),
+}
+
+
+def make_input(shape, seed=3, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    size = (2, shape.inputs, *[7] * len(shape.kernel))
+    return torch.randn(size, generator=generator, dtype=torch.float64).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("options", OPTIONS)
+def test_the_first_step_computes_the_base_to_the_last_bit(options, shape, dtype):
+    torch.manual_seed(0)
+    module = nn.Sequential(SHAPES[shape].build().to(dtype))
+    x = make_input(SHAPES[shape], dtype=dtype)
+    before, base = module(x), module[0]
+    adapter = attach(module, AdapterConfig(**OPTIONS[options]), ["0"])
+    assert not adapter.delta_weight("0").any() or "dora" in options
+    assert torch.equal(module(x), before)
+    # Every factor but one is on its way: else none would get a gradient.
+    factors = [p for name, p in adapter.named_parameters() if "dora_scale" not in name]
+    assert sum(not factor.any() for factor in factors) == 1
+    assert all(parameter.dtype == torch.float32 for parameter in factors)
+    adapter.detach()
+    assert module[0] is base
+    assert torch.equal(module(x), before)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("options", OPTIONS)
+def test_merge_unmerge_and_detach(options, shape):
+    module, adapter = adapted_conv(SHAPES[shape], OPTIONS[options])
+    x = make_input(SHAPES[shape])
+    base = module[0].get_base_layer()
+    weight = base.weight.detach().clone()
+    expected, plain = module(x), base(x)
+    adapter.merge()
+    assert relative(base.weight, textbook_weight_before(module, adapter, weight)) < 1e-12
+    assert relative(module(x), expected) < 1e-12
+    assert relative(adapter.delta_weight("0"), base.weight - weight) < 1e-12
+    adapter.unmerge()
+    assert torch.equal(base.weight, weight)
+    adapter.detach()
+    assert module[0] is base
+    assert torch.equal(module(x), plain)
+    assert not base._forward_hooks
+    assert base.weight.requires_grad
+
+
+def textbook_weight_before(module, adapter, weight):
+    merged = module[0].get_base_layer().weight.detach().clone()
+    with torch.no_grad():
+        module[0].get_base_layer().weight.copy_(weight)
+        wanted = textbook_weight(module, adapter).detach()
+        module[0].get_base_layer().weight.copy_(merged)
+    return wanted
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_strength_goes_from_the_base_to_the_adapter(options):
+    module, adapter = adapted_conv(SHAPES["2d"], OPTIONS[options])
+    x = make_input(SHAPES["2d"])
+    whole = module(x)
+    adapter.strength = 0.0
+    base = module(x)
+    assert torch.equal(base, module[0].get_base_layer()(x))
+    adapter.strength = 0.25
+    assert relative(module(x), base + 0.25 * (whole - base)) < 1e-12
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("options", OPTIONS)
+def test_a_state_is_put_on_another_module(options, shape):
+    module, adapter = adapted_conv(SHAPES[shape], OPTIONS[options], dtype=torch.float32)
+    x = make_input(SHAPES[shape], dtype=torch.float32)
+    state = adapter.state()
+    assert state.layers["0"].kernel == SHAPES[shape].kernel
+    other = nn.Sequential(copy.deepcopy(module[0].get_base_layer()))
+    restored = attach_state(other, state)
+    torch.testing.assert_close(other(x), module(x))
+    back = restored.state().layers["0"].tensors
+    for name, tensor in state.layers["0"].tensors.items():
+        assert torch.equal(back[name], tensor)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_a_state_with_flat_windows_is_understood(options):
+    """Some trainers file a convolution's factors as matrices."""
+    module, adapter = adapted_conv(SHAPES["2d"], OPTIONS[options], dtype=torch.float32)
+    state = adapter.state()
+    flat = {
+        name: tensor if name in ("lora_mid", "hada_t1", "hada_t2", "lokr_t2") else tensor.flatten(1)
+        for name, tensor in state.layers["0"].tensors.items()
+    }
+    layer = LayerState(flat, state.layers["0"].alpha, state.layers["0"].rank)
+    other = nn.Sequential(copy.deepcopy(module[0].get_base_layer()))
+    attach_state(other, AdapterState(state.kind, {"0": layer}, {}))
+    x = make_input(SHAPES["2d"], dtype=torch.float32)
+    torch.testing.assert_close(other(x), module(x))
+
+
+def test_a_state_of_another_window_is_refused():
+    _, adapter = adapted_conv(Shape((3, 1)), OPTIONS["lora"])
+    other = nn.Sequential(Shape((1, 3)).build())
+    with pytest.raises(AdapterError, match="do not fit the layer, which is 8 x 12 x 1 x 3"):
+        attach_state(other, adapter.state())
+
+
+def test_a_linear_takes_factors_that_were_filed_with_a_window_of_one_place():
+    module = nn.Sequential(nn.Linear(6, 5))
+    factors = {"lora_up": torch.randn(5, 2, 1, 1), "lora_down": torch.randn(2, 6, 1, 1)}
+    state = AdapterState("lora", {"0": LayerState(factors, 2.0, 2)}, {})
+    adapter = attach_state(module, state)
+    wanted = factors["lora_up"].flatten(1) @ factors["lora_down"].flatten(1)
+    torch.testing.assert_close(adapter.delta_weight("0"), wanted)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("options", ["lora", "loha", "lokr"])
+def test_rank_dropout_drops_channels(options, shape):
+    module, adapter = adapted_conv(
+        SHAPES[shape], {**OPTIONS[options], "rank_dropout": 0.5}, dtype=torch.float64
+    )
+    x = make_input(SHAPES[shape])
+    adapter.eval()
+    base = module[0].get_base_layer()(x)
+    added = module(x) - base
+    adapter.train()
+    torch.manual_seed(1)
+    dropped = module(x) - base
+    rest = [axis for axis in range(added.dim()) if axis != 1]
+    kept = dropped.abs().sum(dim=rest) > 1e-9
+    assert 0 < int(kept.sum()) < 8
+    assert relative(dropped[:, kept], 2.0 * added[:, kept]) < 1e-12
+
+
+@pytest.mark.parametrize("options", ["lora", "loha", "lokr"])
+def test_other_dropouts_work(options):
+    module, adapter = adapted_conv(SHAPES["2d"], {**OPTIONS[options], "module_dropout": 0.999})
+    x = make_input(SHAPES["2d"])
+    torch.testing.assert_close(module(x), module[0].get_base_layer()(x))
+    module, adapter = adapted_conv(SHAPES["2d"], {**OPTIONS[options], "dropout": 0.5})
+    torch.manual_seed(0)
+    first = module(x)
+    assert not torch.equal(first, module(x))
+    adapter.eval()
+    assert torch.equal(module(x), module(x))
+
+
+@pytest.mark.parametrize("options", ["lora", "loha", "lokr", "lokr full", "lokr tucker"])
+def test_autocast_computes_in_its_precision(options):
+    module, _ = adapted_conv(SHAPES["2d"], OPTIONS[options], dtype=torch.float32)
+    x = make_input(SHAPES["2d"], dtype=torch.float32)
+    exact = module(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = module(x)
+    assert rounded.dtype == torch.bfloat16
+    assert 0 < relative(rounded.float(), exact) < 2e-2
+
+
+@pytest.mark.parametrize("options", ["lora", "loha", "lokr", "lokr tucker", "lora dora"])
+def test_it_compiles_without_a_graph_break(options):
+    module, adapter = adapted_conv(SHAPES["2d"], OPTIONS[options], dtype=torch.float32)
+    x = make_input(SHAPES["2d"], dtype=torch.float32).requires_grad_(True)
+    leaves = [x, *adapter.parameters()]
+    wanted = torch.autograd.grad(module(x).square().sum(), leaves)
+    torch.compiler.reset()
+    compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
+    found = torch.autograd.grad(compiled(x).square().sum(), leaves)
+    for value, reference in zip(found, wanted, strict=True):
+        assert relative(value, reference) < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["lora", "loha", "lokr"])
+def test_no_weight_of_the_layers_size_is_made(kind):
+    """A LoRA's and a LoKr's forward touches no tensor as large as the weight."""
+    shape = Shape((3, 3), inputs=64, outputs=64, padding=1)
+    module, _ = adapted_conv(shape, {"kind": kind, "rank": 2}, dtype=torch.float32)
+    largest = 0
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            nonlocal largest
+            result = function(*args, **(kwargs or {}))
+            if isinstance(result, torch.Tensor):
+                largest = max(largest, result.numel())
+            return result
+
+    with Watch():
+        module(torch.randn(1, 64, 4, 4))
+    weight = 64 * 64 * 9
+    # The rank-r^2 form of this LoHa costs less than building its delta.
+    assert largest < weight / 10
+    assert largest >= 64 * 16
+
+
+def test_peft_recognises_the_layers():
+    from peft.tuners.loha.layer import LoHaLayer
+    from peft.tuners.lokr.layer import LoKrLayer
+    from peft.tuners.lora.layer import LoraLayer
+    from peft.utils import get_peft_model_state_dict
+
+    owners = {"lora": LoraLayer, "loha": LoHaLayer, "lokr": LoKrLayer}
+    for options in ("lora", "loha", "lokr", "lora tucker", "loha tucker", "lokr tucker"):
+        module, adapter = adapted_conv(SHAPES["2d"], OPTIONS[options])
+        assert isinstance(module[0], owners[adapter.kind])
+        assert isinstance(module[0].get_base_layer(), nn.Conv2d)
+        x = make_input(SHAPES["2d"])
+        whole = module(x)
+        module[0].enable_adapters(False)
+        assert torch.equal(module(x), module[0].get_base_layer()(x))
+        module[0].enable_adapters(True)
+        assert torch.equal(module(x), whole)
+        states = get_peft_model_state_dict(module, adapter_name="default")
+        assert len(states) >= 2
+
+
+class Causal(nn.Conv1d):
+    def forward(self, x):
+        return super().forward(nn.functional.pad(x, (2, 0)))
+
+
+REFUSED = [
+    (Shape((3,), groups=2).build(), {"kind": "lokr"}, r"0 is a Conv1d with 2 groups"),
+    (Causal(12, 8, 3), {"kind": "lora"}, r"0 is a Causal, which computes more than a convolution"),
+    (Shape((1, 1)).build(), {"kind": "lora", "tucker": True}, r"no adapted layer has a window"),
+    (
+        Shape((3, 3)).build(),
+        {"kind": "lora", "rank": 2, "tucker": True, "init": "gaussian"},
+        r"adapter\.tucker is set and adapter\.init is gaussian",
+    ),
+    (Shape((3, 3)).build(), {"kind": "lora", "rank": 9}, r"rank 9 for 0, which is 8 x 108"),
+    (
+        Shape((3,), outputs=1).build(),
+        {"kind": "lora", "rank": 1, "dora": True},
+        r"adapter\.dora is set, and 0 has one output",
+    ),
+]
+
+
+@pytest.mark.parametrize(("layer", "options", "message"), REFUSED)
+def test_what_cannot_be_adapted_is_refused(layer, options, message):
+    module = nn.Sequential(layer)
+    with pytest.raises(AdapterError, match=message):
+        attach(module, AdapterConfig(**{"rank": 2, **options}), ["0"])
+    assert module[0] is layer
+
+
+def test_a_preset_means_linears_and_a_pattern_may_name_convolutions():
+    module = nn.ModuleDict({"patch": nn.Conv2d(3, 8, 2), "head": nn.Linear(8, 8)})
+    config = AdapterConfig(kind="lora", rank=2)
+    preset = attach(module, config)
+    assert preset.names == ("head",)
+    preset.detach()
+    assert attach(module, config, [".*"]).names == ("head", "patch")
+
+
+def test_tucker_concerns_only_windows():
+    module = nn.Sequential(nn.Linear(12, 12), *(CLASSES[2](12, 12, k) for k in (1, 3)))
+    config = AdapterConfig(kind="lora", rank=2, tucker=True)
+    names = {name for name, _ in attach(module, config, [".*"]).named_parameters()}
+    assert {name for name in names if name.endswith("lora_mid")} == {"2.lora_mid"}
+
+
+def test_an_integer_weight_is_not_merged_into():
+    module, adapter = adapted_conv(SHAPES["2d"], OPTIONS["lora"], dtype=torch.float32)
+    base = module[0].get_base_layer()
+    base.weight = nn.Parameter((base.weight * 10).to(torch.int8), requires_grad=False)
+    with pytest.raises(AdapterError, match=r"has a weight of torch\.int8"):
+        adapter.merge()

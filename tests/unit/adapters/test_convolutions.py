@@ -1,0 +1,156 @@
+"""Adapters on convolutions against the dense delta and torch's convolution, in float64."""
+
+import pytest
+import torch
+from fixtures.convolutions import (
+    Shape,
+    adapted_conv,
+    relative,
+    textbook_output,
+    textbook_weight,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+TOLERANCE = 1e-12
+AXES = ("input", "output")
+OPTIONS = {
+    "lora": {"kind": "lora", "rank": 3},
+    "lora tucker": {"kind": "lora", "rank": 3, "tucker": True},
+    "loha": {"kind": "loha", "rank": 2},
+    "loha tucker": {"kind": "loha", "rank": 2, "tucker": True},
+    "lokr": {"kind": "lokr", "rank": 1},
+    "lokr tucker": {"kind": "lokr", "rank": 1, "tucker": True},
+    "lokr full": {"kind": "lokr", "full_matrix": True},
+    "lokr both": {"kind": "lokr", "rank": 1, "decompose_both": True},
+    "lokr unbalanced": {"kind": "lokr", "rank": 1, "unbalanced": True},
+    "lokr unbalanced full": {"kind": "lokr", "full_matrix": True, "unbalanced": True},
+}
+SHAPES = {
+    "1d": Shape((3,)),
+    "1d strided": Shape((4,), stride=3, padding=2),
+    "2d": Shape((3, 3), padding=1),
+    "2d uneven": Shape((3, 2), stride=2, padding=1, dilation=2, bias=False),
+    "2d same": Shape((3, 3), padding="same", dilation=2),
+    "2d reflected": Shape((3, 3), padding=2, padding_mode="reflect"),
+    "3d": Shape((2, 3, 2), padding=1),
+}
+
+
+def draw(*size, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*size, generator=generator, dtype=torch.float64)
+
+
+def compare(shape, options, seed=0, batch=(2,), size=9):
+    """Output, every gradient, and the weight difference."""
+    module, adapter = adapted_conv(shape, {"alpha": 0.75, **options}, seed)
+    axes = len(shape.kernel)
+    x = draw(*batch, shape.inputs, *[size] * axes, seed=seed + 1).requires_grad_(True)
+    base = module[0].get_base_layer()
+    weight = textbook_weight(module, adapter)
+    wanted = textbook_output(shape, x, weight, base.bias)
+    found = module(x)
+    assert found.shape == wanted.shape
+    assert relative(found, wanted) < TOLERANCE
+    g = draw(*wanted.shape, seed=seed + 2)
+    leaves = [x, *adapter.parameters()]
+    expected = torch.autograd.grad(wanted, leaves, g)
+    # Lengths make the output blind to the factors' size, so that a gradient may nearly cancel.
+    smallest = 1e-3 * max(float(reference.norm()) for reference in expected)
+    for value, reference in zip(torch.autograd.grad(found, leaves, g), expected, strict=True):
+        assert value.shape == reference.shape
+        limit = TOLERANCE * max(float(reference.norm()), smallest)
+        assert float((value - reference).norm()) <= limit
+    delta = adapter.delta_weight("0")
+    assert delta.shape == base.weight.shape
+    assert relative(base.weight + delta, weight) < TOLERANCE
+    # A check that would also pass without an adapter would prove nothing.
+    assert relative(base(x), wanted) > 1e-6
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("options", OPTIONS)
+def test_output_and_gradients_equal_the_textbook(options, shape):
+    compare(SHAPES[shape], OPTIONS[options])
+
+
+@pytest.mark.parametrize("axis", AXES)
+@pytest.mark.parametrize("shape", ["1d", "2d uneven", "2d reflected", "3d"])
+@pytest.mark.parametrize("options", OPTIONS)
+def test_dora_equals_the_textbook(options, shape, axis):
+    compare(SHAPES[shape], {**OPTIONS[options], "dora": True, "dora_axis": axis})
+
+
+@pytest.mark.parametrize("dora", [None, *AXES])
+@pytest.mark.parametrize("groups", [2, 4])
+@pytest.mark.parametrize("options", ["lora", "lora tucker", "loha", "loha tucker"])
+def test_groups_equal_the_textbook(options, groups, dora):
+    lengths = {"dora": True, "dora_axis": dora} if dora else {}
+    compare(Shape((3, 3), padding=1, groups=groups), {**OPTIONS[options], **lengths})
+
+
+def test_a_convolution_of_single_channels_equals_the_textbook():
+    compare(Shape((3,), inputs=6, outputs=6, groups=6), {"kind": "lora", "rank": 2})
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_an_input_without_a_batch_axis(options):
+    compare(SHAPES["2d"], OPTIONS[options], batch=())
+
+
+def test_both_forms_of_loha_are_tried():
+    """The form of rank r^2 is for wide layers; the others here build the delta."""
+    compare(Shape((3, 3), inputs=32, outputs=96), {"kind": "loha", "rank": 2}, size=4)
+
+
+@pytest.mark.parametrize("sizes", [(4, 64), (64, 4)])
+def test_lokr_mixes_before_and_after_its_convolution(sizes):
+    shape = Shape((3,), inputs=sizes[0], outputs=sizes[1])
+    compare(shape, {"kind": "lokr", "full_matrix": True})
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    options=st.sampled_from([name for name in OPTIONS if "tucker" not in name]),
+    kernel=st.lists(st.integers(1, 3), min_size=1, max_size=3).map(tuple),
+    channels=st.tuples(st.integers(1, 12), st.integers(2, 12)),
+    groups=st.sampled_from([1, 1, 2, 3]),
+    stride=st.integers(1, 3),
+    padding=st.sampled_from([0, 1, 2, "valid"]),
+    dilation=st.integers(1, 2),
+    factor=st.sampled_from([-1, 2, 3]),
+    dora=st.sampled_from([None, *AXES]),
+    batch=st.sampled_from([(), (1,), (3,)]),
+    seed=st.integers(0, 10**6),
+)
+def test_any_shape_equals_the_textbook(
+    options, kernel, channels, groups, stride, padding, dilation, factor, dora, batch, seed
+):
+    chosen = {**OPTIONS[options]}
+    if chosen["kind"] == "lokr":
+        chosen["factor"], groups = factor, 1
+    else:
+        chosen["rank"] = 1
+    if dora:
+        chosen |= {"dora": True, "dora_axis": dora}
+        # A row of one number may meet its opposite, which leaves a length of mere rounding.
+        channels = tuple(max(3, channel) for channel in channels)
+    shape = Shape(
+        kernel, channels[0] * groups, channels[1] * groups, stride, padding, dilation, groups
+    )
+    compare(shape, chosen, seed, batch, size=6)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    kind=st.sampled_from(["lora", "loha", "lokr"]),
+    kernel=st.lists(st.integers(2, 3), min_size=1, max_size=3).map(tuple),
+    channels=st.tuples(st.integers(3, 12), st.integers(3, 12)),
+    rank=st.integers(1, 3),
+    padding=st.integers(0, 2),
+    seed=st.integers(0, 10**6),
+)
+def test_any_tucker_core_equals_the_textbook(kind, kernel, channels, rank, padding, seed):
+    shape = Shape(kernel, *channels, padding=padding)
+    compare(shape, {"kind": kind, "rank": rank, "tucker": True}, seed, size=5)

@@ -1,0 +1,136 @@
+"""The benchmark's own parts: what it counts, what it times, what it calls met."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from benchmarks.measuring.checkouts import NotHereError, checkout, load_modules
+from benchmarks.measuring.counters import Peak
+from benchmarks.measuring.fidelity import measure_fidelity
+from benchmarks.measuring.goals import all_goals, judge
+from benchmarks.measuring.peers import peer_recipes
+from benchmarks.measuring.recipes import OURS, as_if_updated, our_recipes
+from benchmarks.measuring.single_layer import Layer, measure_layer
+from benchmarks.measuring.tables import layer_table, verdict_table
+from benchmarks.measuring.timing import Ratio
+
+SMALL = Layer(64, 64, torch.bfloat16, "cpu")
+GOAL_SECTION = "layer 3072->3072 bf16 cpu"
+
+
+def recipes(*names):
+    found = [each for each in our_recipes() if each.name in names]
+    assert len(found) == len(names)
+    return found
+
+
+def test_peak_is_of_what_lives_at_once():
+    x = torch.zeros(1024)
+
+    def one_after_the_other():
+        for _ in range(5):
+            (x + 1).sum()
+
+    def all_at_once():
+        return torch.stack([x + number for number in range(5)])
+
+    with Peak() as low:
+        one_after_the_other()
+    with Peak() as high:
+        all_at_once()
+    assert 4096 <= low.bytes < 2 * 4096
+    assert high.bytes >= 10 * 4096
+
+
+def test_a_mark_of_an_update_makes_what_was_cached_stale():
+    built = recipes("ours dora output")[0].build(torch.nn.Linear(32, 32).requires_grad_(False))
+    layer = built.forward[0]
+    first = layer.norm()
+    assert layer.norm() is first
+    as_if_updated(built.parameters)
+    assert layer.norm() is not first
+
+
+def test_rows_of_one_layer_are_measured_beside_the_frozen_one():
+    rows = measure_layer(SMALL, recipes("ours lora", "ours dora input"), rounds=2)
+    assert [row.name for row in rows] == ["frozen", "ours lora", "ours dora input"]
+    frozen, lora, dora = rows
+    assert (frozen.written, frozen.flops, frozen.saved) == (1.0, 1.0, 0.0)
+    assert 1.0 < lora.flops <= dora.flops
+    assert lora.saved < dora.saved
+    assert all(row.times["eager"].median > 0 for row in rows)
+    assert "ours lora" in layer_table(SMALL.name, rows)
+
+
+def test_peft_is_measured_with_the_same_arithmetic():
+    peers, _ = peer_recipes(["PEFT"])
+    group = [each for each in peers if each.name == "PEFT lora"]
+    ours, theirs = measure_layer(SMALL, [*recipes("ours lora"), *group], rounds=0)[1:]
+    assert theirs.flops == ours.flops
+    assert theirs.written > ours.written
+
+
+def test_exact_delta_keeps_what_the_default_form_loses():
+    default, exact = measure_fidelity(recipes("ours lora", "ours lora exact_delta"), "cpu")
+    assert default.gains["1e-03"] < 0.7
+    assert exact.gains["1e-03"] > 0.95
+    assert exact.gains["1e-04"] > 0.9
+
+
+def measured(**changes):
+    row = measure_layer(SMALL, recipes("ours lora"), rounds=0)[1]
+    good = {"saved": 1.0052, "written": 2.1, "flops": 1.016, "times": {"eager": Ratio(1.1, 1.1)}}
+    return replace(row, **{**good, **changes})
+
+
+def verdicts(*rows):
+    return {each.goal.quantity: each for each in judge({GOAL_SECTION: rows})}
+
+
+def test_a_goal_is_met_or_not_by_what_was_measured():
+    peft = measured(name="PEFT lora", source="PEFT", times={"eager": Ratio(1.3, 1.3)})
+    found = verdicts(measured(), peft)
+    assert {each.goal.group for each in found.values()} == {"lora"}
+    assert all(each.met for each in found.values())
+    assert found["time eager"].measured == pytest.approx(1.1 / 1.3, abs=1e-4)
+    assert found["time eager"].against == "PEFT lora"
+    worse = verdicts(measured(saved=1.02, times={"eager": Ratio(1.25, 1.25)}), peft)
+    assert {name for name, each in worse.items() if not each.met} == {"saved", "time eager"}
+    assert "NOT MET" in verdict_table("goals", list(worse.values()))
+
+
+def test_a_goal_beside_an_absent_peer_is_neither():
+    assert verdicts(measured())["time eager"].met is None
+    failed = measured(name="PEFT lora", source="PEFT", times={"eager": Ratio(failure="no")})
+    assert verdicts(measured(), failed)["time eager"].met is None
+
+
+def test_goals_name_what_can_be_measured():
+    forms = {(each.group, each.form) for each in our_recipes()}
+    assert all((goal.group, goal.form) in forms for goal in all_goals())
+    assert all(each.source == OURS for each in our_recipes())
+
+
+def test_a_source_tree_is_read_without_what_it_does_not_need(tmp_path):
+    package = tmp_path / "peer"
+    package.mkdir()
+    (package / "layer.py").write_text("from absent_library.parts import Packed\nVALUE = 3\n")
+    folders = {"peer": package}
+    needed = ("absent_library", "absent_library.parts")
+    (layer,) = load_modules(folders, needed, ("peer.layer",))
+    assert layer.VALUE == 3
+    assert not isinstance(3, layer.Packed)
+    with pytest.raises(ModuleNotFoundError):
+        __import__("absent_library")
+    with pytest.raises(NotHereError, match="absent_library"):
+        load_modules(folders, (), ("peer.layer",))
+
+
+def test_an_absent_source_tree_says_which_variable_names_it(monkeypatch, tmp_path):
+    monkeypatch.delenv("PEER_PATH", raising=False)
+    with pytest.raises(NotHereError, match="PEER_PATH is not set"):
+        checkout("PEER_PATH", None, "layer.py")
+    monkeypatch.setenv("PEER_PATH", str(tmp_path))
+    with pytest.raises(NotHereError, match=r"layer\.py"):
+        checkout("PEER_PATH", None, "layer.py")

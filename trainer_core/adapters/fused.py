@@ -1,0 +1,136 @@
+"""A frozen Linear and its adapter as one autograd function.
+
+The plain form, ``linear(x) + kind.apply(x)``, lets autograd keep every intermediate result and
+writes the sums into new tensors. Here a kind adds its contribution straight into the output and,
+on the way back, straight into the input's gradient; of the forward pass only the input and what
+the kind names is kept. The plain form stays the reference, and serves bases whose weight cannot be
+read as a matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+Factors = Mapping[str, Tensor]
+Operands = tuple[Tensor, ...]
+Gradients = tuple[Tensor, ...]
+AddOutput = Callable[[Tensor, Tensor, Operands, float], Operands]
+Widened = tuple[Tensor, Tensor, Operands]
+Widen = Callable[[Tensor, Operands, float], Widened]
+AddGradients = Callable[[Tensor, Tensor, Tensor | None, Operands, Operands, float], Gradients]
+FusedApply = Callable[..., Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """How a kind adds itself to a Linear. T is the number of rows of the flattened input.
+
+    Attributes:
+        operands: Makes of a layer's factors what the other two take; autograd sees how.
+        add_output: ``(x [T, in], y [T, out], operands, scale)``: adds ``scale * x @ delta.T`` to y
+            in place, and returns what has to be kept for the way back.
+        add_gradients: ``(g [T, out], x, x_gradient [T, in] or None, operands, kept, scale)``: adds
+            ``scale * g @ delta`` to the input's gradient in place, and returns the operands'
+            gradients in the operands' dtype.
+        columns: The small R of `widen`; 0 where there is no such form.
+        widen: ``(x, operands, scale)`` to ``u [T, R]``, ``up [out, R]`` and what has to be kept:
+            the contribution is ``u @ up.T``.
+    """
+
+    operands: Callable[[Factors], Operands]
+    add_output: AddOutput
+    add_gradients: AddGradients
+    columns: Callable[[Operands], int]
+    widen: Widen
+
+
+def fuse(branch: Branch) -> FusedApply:
+    """Make the function of a kind.
+
+    Args:
+        branch: How the kind adds itself.
+
+    Returns:
+        ``(x [..., in], weight [out, in], bias [out] or None, scale, room, *operands)`` to
+        ``[..., out]``. Input and weight have the same dtype; operands may have a wider one. The
+        weight and the bias get no gradient. With ``room`` (`make_room`) base and adapter are one
+        product, which is rounded once; None adds the adapter to the rounded output of the base.
+    """
+
+    class FusedLinear(torch.autograd.Function):
+        @staticmethod
+        def forward(
+            ctx: Any,
+            x: Tensor,
+            weight: Tensor,
+            bias: Tensor | None,
+            scale: float,
+            room: Tensor | None,
+            *operands: Tensor,
+        ) -> Tensor:
+            rows = x.reshape(-1, x.shape[-1]).contiguous()
+            if room is None:
+                # The base's own call, so that its bits are those of the base without an adapter.
+                y = F.linear(x, weight, bias)
+                kept = branch.add_output(rows, y.view(-1, y.shape[-1]), operands, scale)
+            else:
+                widened = branch.widen(rows, operands, scale)
+                kept = widened[2]
+                y = _one_product(rows, room, bias, widened).view(*x.shape[:-1], -1)
+            ctx.save_for_backward(x, weight, *operands, *kept)
+            ctx.scale, ctx.count = scale, len(operands)
+            return y
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+            x, weight, *others = ctx.saved_tensors
+            operands, kept = tuple(others[: ctx.count]), tuple(others[ctx.count :])
+            g = gradients[0].reshape(-1, gradients[0].shape[-1]).contiguous()
+            x_gradient = g @ weight if ctx.needs_input_grad[0] else None
+            rows = x.reshape(-1, x.shape[-1]).contiguous()
+            of_operands = branch.add_gradients(g, rows, x_gradient, operands, kept, ctx.scale)
+            if x_gradient is not None:
+                x_gradient = x_gradient.view(x.shape)
+            return (x_gradient, None, None, None, None, *of_operands)
+
+    return FusedLinear.apply
+
+
+def make_room(weight: Tensor, columns: int) -> Tensor:
+    """Copy a weight into a matrix with free columns at its right, for one product of both.
+
+    Args:
+        weight: `[out, in]`.
+        columns: How many columns the adapter needs.
+
+    Returns:
+        `[out, in + columns]`; the free columns are zero.
+    """
+    room = weight.new_zeros(weight.shape[0], weight.shape[1] + columns)
+    room[:, : weight.shape[1]] = weight
+    return room
+
+
+def _one_product(rows: Tensor, room: Tensor, bias: Tensor | None, widened: Widened) -> Tensor:
+    """``[x | u] @ [W | up].T + bias``, whose sums are rounded once."""
+    narrow, up, _ = widened
+    inputs = rows.shape[1]
+    # What is saved for the way back is the weight's own columns, which stay as they are; `data`
+    # keeps autograd from taking the new values of the free columns for a change of those.
+    room.data[:, inputs:] = up
+    wide = torch.cat([rows, narrow], dim=1)
+    return F.linear(wide, room, bias)
+
+
+def like(gradients: Gradients, operands: Operands) -> Gradients:
+    """Give gradients the dtype of what they are gradients of."""
+    pairs = zip(gradients, operands, strict=True)
+    return tuple(gradient.to(operand.dtype) for gradient, operand in pairs)

@@ -114,7 +114,7 @@ class AdapterConfig(Section):
     )
     start_from: str | None = setting(
         None,
-        "Adapter file of the same kind that training starts from, of any layout. Another rank or "
-        "lokr factor is fitted as closely as it allows, and the error is reported. A resumed run "
-        "goes on from its checkpoint instead.",
+        "Adapter file of the same kind, in layout comfyui or diffusers, that training starts from. "
+        "Another rank or lokr factor is fitted as closely as it allows, and the error is reported. "
+        "A resumed run goes on from its checkpoint instead.",
     )

@@ -8,6 +8,7 @@ of ``pyproject.toml``. Where nothing fits, nothing is changed.
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import importlib.util
 import re
@@ -15,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,8 +33,17 @@ _VALID = re.compile(
 )
 
 
-def main() -> int:
-    """Install; 0 when everything that training needs is there, 1 when not, with the reason."""
+def main(words: Sequence[str] | None = None) -> int:
+    """Install.
+
+    Args:
+        words: The command line without the program; unset: that of this process.
+
+    Returns:
+        0 when everything that training needs is there, 1 when not, with the reason. Words that are
+        not understood end the program with 2.
+    """
+    asked = arguments(words)
     facts = load_requirements()
     before = installed_versions(facts)
     wanted = facts.guest_requirements(PACK)
@@ -43,6 +53,10 @@ def main() -> int:
     lacking = [need for need in wanted if not satisfied(need, before, facts)]
     if not lacking:
         say("Everything is there: " + described((need.name for need in wanted), before) + ".")
+        return 0
+    if asked.dry_run:
+        say("Would install " + ", ".join(map(str, lacking)) + f" into {sys.prefix}.")
+        say("Would hold as they are: " + described(facts.HOST_OWNED, before) + ", and all else.")
         return 0
     command = installer_command(sys.executable)
     if command is None:
@@ -57,6 +71,20 @@ def main() -> int:
     code = resolve(command, [str(need) for need in wanted], before, [n.name for n in lacking])
     importlib.invalidate_caches()
     return report(code, before, installed_versions(facts), lacking, facts)
+
+
+def arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line; ``--help`` and mistakes end the program."""
+    parser = argparse.ArgumentParser(
+        prog="install.py",
+        description="Installs what training needs into the Python that runs this file, and moves "
+        "nothing else.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be installed, and install nothing"
+    )
+    return parser.parse_args(words)
 
 
 def report(

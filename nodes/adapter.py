@@ -79,11 +79,6 @@ class AdapterSettings(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, start_from: str) -> bool:
-        """Leave the check to `execute`, which says what to do."""
-        return True
-
-    @classmethod
     def fingerprint_inputs(cls, start_from: str, **given: Any) -> str:
         """Changes with the file that training starts from."""
         if start_from == _NONE:

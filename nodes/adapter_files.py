@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..trainer_core.errors import AdapterFileError, InputError
+from ..trainer_core.errors import AdapterFileError, InputError, NonFiniteError
 from . import comfy_host
 from .folders import checked_parts
 
@@ -46,6 +47,8 @@ def convert_adapter(
 ) -> Path:
     """Read an adapter and write it in a layout; as `save_adapter`, with the family named.
 
+    Factors keep their number format; where they have several, fp32 is written.
+
     Args:
         source: A file, or tensors by key.
         name: Name of the new file, without its ending.
@@ -57,20 +60,56 @@ def convert_adapter(
     from ..trainer_core.formats.reading import read_file
 
     target = _target(name, overwrite=overwrite)
-    if isinstance(source, Path):
-        path, passing = source, None
-    else:
-        path = passing = _kept(source)
-    try:
+    with contextlib.ExitStack() as stack:
+        path = source if isinstance(source, Path) else stack.enter_context(as_file(source))
         file = read_file(path)
         found = _family_of(file.layers, family)
         key_map = KeyMap(found.native_key, found.module_path)
         state = read_adapter(path, key_map)
-        write_adapter(target, state, layout, key_map, _own_header(file.metadata), "fp32")
-    finally:
-        if passing is not None:
-            passing.unlink(missing_ok=True)
+        given = target, state, layout, key_map, _own_header(file.metadata)
+        dtype = _dtype_of(path)
+        try:
+            write_adapter(*given, dtype)
+        except NonFiniteError:
+            # A layout that takes alpha into a factor can make it too large for fp16.
+            if dtype == "fp32":
+                raise
+            write_adapter(*given, "fp32")
     return target
+
+
+@contextlib.contextmanager
+def as_file(lora: Mapping[str, Tensor]) -> Iterator[Path]:
+    """An adapter of the graph as a file, for as long as a block.
+
+    Args:
+        lora: Tensors by key.
+
+    Yields:
+        The file.
+
+    Raises:
+        StorageError: When it cannot be written.
+    """
+    from ..trainer_core.storage import save_tensors
+
+    path = comfy_host.output_folder() / f".adapter-{uuid.uuid4().hex}{_SUFFIX}"
+    try:
+        save_tensors(path, lora)
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _dtype_of(path: Path) -> str:
+    """The one number format of a file's factors, or fp32."""
+    from safetensors import safe_open
+
+    with safe_open(str(path), framework="pt") as file:
+        factors = [key for key in file.keys() if not key.endswith(".alpha")]  # noqa: SIM118
+        found = {str(file.get_slice(key).get_dtype()) for key in factors}
+    known = {"BF16": "bf16", "F16": "fp16"}
+    return known.get(found.pop(), "fp32") if len(found) == 1 else "fp32"
 
 
 def _own_header(metadata: Mapping[str, str]) -> dict[str, str]:
@@ -116,11 +155,3 @@ def _target(name: str, *, overwrite: bool) -> Path:
     raise InputError(
         f"name: {name} is taken {_MOST_COPIES} times", "a free name", "Choose another."
     )
-
-
-def _kept(lora: Mapping[str, Tensor]) -> Path:
-    from ..trainer_core.storage import save_tensors
-
-    path = comfy_host.output_folder() / f".adapter-{uuid.uuid4().hex}{_SUFFIX}"
-    save_tensors(path, lora)
-    return path

@@ -6,20 +6,14 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..trainer_core.config.describe import choices_of, find_setting
 from . import comfy_host, sockets
-from .setting_inputs import SettingInput, section_values
+from .setting_inputs import SettingInput, family_choices, section_values
 
 _SETTINGS = (
     SettingInput("training.precision"),
     SettingInput("base.variant"),
     SettingInput("base.text_length"),
 )
-
-
-def _families() -> list[str]:
-    field = find_setting("family")
-    return choices_of(field) if field else []
 
 
 class LoadBase(io.ComfyNode):
@@ -47,7 +41,7 @@ class LoadBase(io.ComfyNode):
                 ),
                 io.Combo.Input(
                     "family",
-                    options=["auto", *_families()],
+                    options=family_choices(),
                     default="auto",
                     tooltip="Architecture of the base. auto: read from the file.",
                 ),

@@ -22,7 +22,7 @@ from comfy_execution.utils import get_executing_context
 from server import PromptServer
 
 from ..trainer_core.errors import InputError, RunError
-from .folders import folders_below, resolve_below
+from .folders import base_stamp, folders_below, resolve_below
 
 if TYPE_CHECKING:
     import torch
@@ -64,7 +64,9 @@ def dataset_names() -> list[str]:
     """Dataset folders for a combo box; the bundled ones come first."""
     roots = data_roots()
     del roots["demo"]
-    return [f"demo/{name}" for name in _DEMO_SETS] + folders_below(roots)
+    # Runs, caches and the pictures of Dataset From Images are ours, and no datasets to choose.
+    found = folders_below(roots, skipped=output_folder())
+    return [f"demo/{name}" for name in _DEMO_SETS] + found
 
 
 def dataset_path(name: str) -> Path:
@@ -102,7 +104,7 @@ def base_path(name: str) -> str:
     roots = {
         kind: [Path(path) for path in folder_paths.get_folder_paths(kind)] for kind in _BASE_FOLDERS
     }
-    return str(resolve_below(name, roots, "source"))
+    return str(resolve_below(name, roots, "source", links=True))
 
 
 def lora_names() -> list[str]:
@@ -117,7 +119,8 @@ def lora_path(name: str) -> Path:
         InputError: When there is no such file.
     """
     roots = {"loras": [Path(path) for path in folder_paths.get_folder_paths("loras")]}
-    return resolve_below(f"loras/{name}", roots, "file")
+    remedy = "Choose from the list after a refresh (key R), or move the file to the loras folder."
+    return resolve_below(f"loras/{name}", roots, "file", links=True, remedy=remedy)
 
 
 def loras_folder() -> Path:
@@ -138,22 +141,34 @@ def run_path(name: str) -> Path:
     Raises:
         InputError: When there is no such run.
     """
-    return resolve_below(f"runs/{name}/run.json", {"runs": [output_folder()]}, "run").parent
+    remedy = "Choose a run from the list after a refresh (key R); Train Adapter makes them."
+    roots = {"runs": [output_folder()]}
+    return resolve_below(f"runs/{name}/run.json", roots, "run", remedy=remedy).parent
 
 
-def folder_stamp(folder: Path) -> str:
-    """A hash of names, sizes and times of all files below a folder."""
+def folder_stamp(folder: Path, patterns: tuple[str, ...] = ("**/*",)) -> str:
+    """A hash of names, sizes and times of files below a folder: of all, or of those that match."""
     lines: list[str] = []
-    for path in sorted(folder.rglob("*")):
+    for path in sorted({path for pattern in patterns for path in folder.glob(pattern)}):
         if path.is_file():
             facts = path.stat()
             lines.append(f"{path.relative_to(folder)} {facts.st_size} {facts.st_mtime_ns}")
-    return hashlib.sha256("\n".join([str(folder), *lines]).encode()).hexdigest()
+    content = "\n".join([str(folder), *lines])
+    return hashlib.sha256(content.encode(errors="surrogateescape")).hexdigest()
+
+
+def run_stamp(folder: Path) -> str:
+    """Changes with a run's record and its adapters."""
+    adapters = ("*.safetensors", "checkpoints/*/adapter.safetensors")
+    return folder_stamp(folder, ("run.json", *adapters))
 
 
 def file_stamp(path: str) -> str:
-    """Changes with the file or folder of a base."""
-    facts = Path(path).stat()
+    """Changes with a file, or with the files of a base's folder: their names, sizes and times."""
+    place = Path(path)
+    if place.is_dir():
+        return base_stamp(place)
+    facts = place.stat()
     return f"{path} {facts.st_size} {facts.st_mtime_ns}"
 
 
@@ -196,16 +211,21 @@ def cleared_device() -> Iterator[torch.device]:
     Yields:
         The device.
     """
+    unload_models()
+    try:
+        yield device()
+    finally:
+        management.soft_empty_cache()
+
+
+def unload_models() -> None:
+    """Take every model of ComfyUI off the device; it loads them again when it needs them."""
     _unloaded.update(
         loaded.model.model for loaded in management.current_loaded_models if loaded.model
     )
     management.unload_all_models()
     management.cleanup_models()
     management.soft_empty_cache()
-    try:
-        yield device()
-    finally:
-        management.soft_empty_cache()
 
 
 def free_memory() -> int:
@@ -231,16 +251,21 @@ def kept_models() -> dict[str, int]:
     return found
 
 
-def out_of_memory(error: BaseException) -> RunError | None:
-    """Explain an error of the device's memory, or None for any other error."""
+def out_of_memory(error: BaseException, room: str, remedy: str) -> RunError | None:
+    """Explain an error of the device's memory, or None for any other error.
+
+    Args:
+        error: What was raised.
+        room: What needs the memory.
+        remedy: What the user can do.
+    """
     if not isinstance(error, Exception) or not management.is_oom(error):
         return None
     text = str(error).strip().splitlines()
     return RunError(
         f"the device's memory is full ({text[0] if text else type(error).__name__})",
-        f"room for the base, the adapter and a step; {free_memory() / 2**30:.1f} GiB are free now",
-        "Lower the resolution, the batch size or the rank, switch gradient checkpointing on, or "
-        "close other programs. The last checkpoint is on disk.",
+        f"room for {room}; {free_memory() / 2**30:.1f} GiB are free now",
+        remedy,
     )
 
 

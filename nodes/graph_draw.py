@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..trainer_core.config import RunConfig
 from ..trainer_core.config.reading import load_config
 from . import comfy_host
+from .adapter_files import as_file
 from .graph_run import guest, source_of
 from .run_values import base_values, merged
 from .sockets import BaseChoice, PreviewChoice
@@ -17,6 +19,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import Tensor
+
+    from ..trainer_core.data.cache import Encoders
+    from ..trainer_core.families.family import Family
+    from ..trainer_core.families.location import BaseLocation
+    from ..trainer_core.training.encoders import EncoderSource, MakeSource
 
 
 def draw_previews(
@@ -50,13 +57,10 @@ def draw_previews(
         {"preview": previews.values, "output": {"dir": str(comfy_host.output_folder())}},
     )
     config = load_config(values)
-    file = None if lora is None else _kept(lora)
-    try:
-        with guest() as device:
-            return _draw(config, base, clip, vae, file, strength, node_id, str(device))
-    finally:
-        if file is not None:
-            file.unlink(missing_ok=True)
+    with contextlib.ExitStack() as stack:
+        file = None if lora is None else stack.enter_context(as_file(lora))
+        device = stack.enter_context(guest("draw"))
+        return _draw(config, base, clip, vae, file, strength, node_id, str(device))
 
 
 def _draw(
@@ -71,25 +75,56 @@ def _draw(
 ) -> Tensor:
     import torch
 
+    from ..trainer_core.diffusion.sampler import SamplingStopped
     from ..trainer_core.training.memory import borrowed_threads
     from ..trainer_core.training.studio import draw_prompts
 
     bar = comfy_host.ProgressBar(node_id, len(config.preview.prompts))
     drawn: list[Tensor] = []
-    make_source = source_of(clip, vae, base)
+    make_source = _unloading(source_of(clip, vae, base))
     memory = config.memory.model_copy(update={"device": device})
     config = config.model_copy(update={"memory": memory})
     with borrowed_threads(config.memory, embedded=base.embedded):
-        for pixels in draw_prompts(config, adapter, strength, make_source):
-            drawn.append((pixels / 2 + 0.5).clamp(0, 1).permute(1, 2, 0).float().cpu())
-            if bar.show(len(drawn)) or comfy_host.interrupted():
-                comfy_host.raise_interrupted()
+        stop = comfy_host.interrupted
+        try:
+            for pixels in draw_prompts(config, adapter, strength, make_source, stop):
+                drawn.append((pixels / 2 + 0.5).clamp(0, 1).permute(1, 2, 0).float().cpu())
+                if bar.show(len(drawn)) or stop():
+                    comfy_host.raise_interrupted()
+        except SamplingStopped:
+            comfy_host.raise_interrupted()
     return torch.stack(drawn)
 
 
-def _kept(lora: Mapping[str, Tensor]) -> Path:
-    from ..trainer_core.storage import save_tensors
+@dataclass(frozen=True, slots=True)
+class _UnloadingSource:
+    """The graph's encoders, which leave the device when they are closed.
 
-    path = comfy_host.output_folder() / f".adapter-{uuid.uuid4().hex}.safetensors"
-    save_tensors(path, lora)
-    return path
+    ComfyUI would keep them beside the denoiser, of which it does not know.
+    """
+
+    inner: EncoderSource
+
+    @property
+    def identity(self) -> str:
+        return self.inner.identity
+
+    def open(self) -> Encoders:
+        return self.inner.open()
+
+    def decoder(self) -> Callable[[Tensor], Tensor]:
+        return self.inner.decoder()
+
+    def close(self) -> None:
+        self.inner.close()
+        comfy_host.unload_models()
+
+
+def _unloading(make_source: MakeSource | None) -> MakeSource | None:
+    if make_source is None:
+        return None
+
+    def make(family: Family, location: BaseLocation) -> EncoderSource:
+        return _UnloadingSource(make_source(family, location))
+
+    return make

@@ -6,7 +6,7 @@ import contextlib
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..trainer_core.config import RunConfig
 from ..trainer_core.errors import RunError, TrainerError
@@ -31,14 +31,35 @@ if TYPE_CHECKING:
     from ..trainer_core.types import RunResult
 
 
+Work = Literal["encode", "train", "draw"]
+_CLOSE = "or close other programs."
+# What needs the device's memory, and what makes it less.
+_MEMORY: Mapping[Work, tuple[str, str]] = {
+    "encode": (
+        "the text encoder and the VAE",
+        f"Lower the resolution of the dataset, {_CLOSE} What is encoded already is on disk.",
+    ),
+    "train": (
+        "the base, the adapter and a step",
+        "Lower the resolution, the batch size or the rank, switch gradient checkpointing on, "
+        + _CLOSE,
+    ),
+    "draw": (
+        "the base, the adapter and a picture",
+        f"Lower width and height of Preview Prompts, {_CLOSE}",
+    ),
+}
+
+
 @contextlib.contextmanager
-def guest(observer: NodeObserver | None = None) -> Iterator[torch.device]:
+def guest(work: Work, observer: NodeObserver | None = None) -> Iterator[torch.device]:
     """Compute on ComfyUI's device, and let nothing stay behind.
 
     Inside, gradients are on and tensors are ordinary ones. An error of ours leaves without the
     frames that hold models; an error of the device's memory becomes one that says what to do.
 
     Args:
+        work: What is done; an error of the device's memory says what makes it smaller.
         observer: Told of a failure.
 
     Yields:
@@ -53,10 +74,16 @@ def guest(observer: NodeObserver | None = None) -> Iterator[torch.device]:
                 yield device
         except TrainerError as error:
             failure = error
+        except comfy_host.Interrupted as error:
+            # Whoever cancels while pictures are encoded or drawn wants the memory back.
+            _forget_frames(error)
+            _release(device)
+            raise
         except Exception as error:
-            failure = comfy_host.out_of_memory(error)
+            failure = _full_memory(error, work, observer)
             if failure is None:
                 _forget_frames(error)
+                _release(device)
                 _tell(observer, error)
                 raise
         if failure is not None:
@@ -65,6 +92,15 @@ def guest(observer: NodeObserver | None = None) -> Iterator[torch.device]:
     if failure is not None:
         _tell(observer, failure)
         raise failure.with_traceback(None) from None
+
+
+def _full_memory(
+    error: Exception, work: Work, observer: NodeObserver | None
+) -> TrainerError | None:
+    room, remedy = _MEMORY[work]
+    if observer is not None and observer.has_checkpoint:
+        remedy += " The last checkpoint is on disk."
+    return comfy_host.out_of_memory(error, room, remedy)
 
 
 def _forget_frames(error: BaseException) -> None:
@@ -137,12 +173,14 @@ def encode(
     output = str(comfy_host.output_folder())
     config = encoding_config(base, dataset, previews, output, options)
     observer = NodeObserver(node_id, "cache", 0)
-    with guest(observer) as device, borrowed_threads(config.memory, embedded=base.embedded):
+    with (
+        guest("encode", observer) as device,
+        borrowed_threads(config.memory, embedded=base.embedded),
+    ):
         make_source = source_of(clip, vae, base)
         prepared = prepare(config, observer, SingleProcess(device), make_source)
         manifest = save_manifest(config, prepared)
-        samples = len(prepared.dataset)
-    return EncodedCache(manifest, base, dataset, previews, samples)
+    return EncodedCache(manifest, base, dataset, previews)
 
 
 def train_on_node(
@@ -179,13 +217,12 @@ def train_on_node(
     if cache.previews and not draws:
         observer.warn("Previews are off: connect a VAE to Train Adapter to see them.")
     result = run_training(config, source_of(None, vae, base), observer)
-    handle = RunHandle(result.folder, result.adapters[0], result.status, result.step)
-    return handle, result.losses
+    return RunHandle(result.folder, result.adapters[0], result.step), result.losses
 
 
 def run_outputs(handle: RunHandle, losses: Sequence[float]) -> tuple[Any, ...]:
     """What a run gives to the graph: LORA_MODEL, LOSS_MAP, the last previews, the run."""
-    pictures = picture_batch(latest_pictures(handle.folder))
+    pictures = picture_batch(latest_pictures(handle.folder, handle.step))
     shown = comfy_host.blocked() if pictures is None else pictures
     return adapter_tensors(handle.adapter), {"loss": list(losses)}, shown, handle
 
@@ -209,7 +246,7 @@ def run_training(
     """
     from ..trainer_core.training import SingleProcess, train
 
-    with guest(observer) as device:
+    with guest("train", observer) as device:
         _check_memory(config, device, observer)
         if kept := comfy_host.kept_models():
             names = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in kept.items())
@@ -218,7 +255,7 @@ def run_training(
             )
         result = train(config, observer, SingleProcess(device), make_source)
     # In its last step a cancelled run is done; the nodes behind it must not run all the same.
-    if result.status == "cancelled" or observer.cancelled:
+    if result.status == "cancelled" or observer.cancelled():
         comfy_host.raise_interrupted()
     return result
 
@@ -267,13 +304,19 @@ def picture_batch(paths: list[Path]) -> Tensor | None:
     return torch.from_numpy(np.stack(arrays))
 
 
-def latest_pictures(folder: Path) -> list[Path]:
-    """The preview pictures of a run's last landmark, in the order of the prompts."""
-    samples = folder / "samples"
-    steps = sorted(p for p in samples.iterdir() if p.is_dir()) if samples.is_dir() else []
-    if not steps:
+def latest_pictures(folder: Path, step: int) -> list[Path]:
+    """The last preview pictures up to a step, in the order of the prompts.
+
+    Args:
+        folder: A run's version folder.
+        step: Pictures of later steps are another adapter's.
+    """
+    drawn = {int(path.name): path for path in folder.glob("samples/[0-9]*") if path.name.isdigit()}
+    last = max((each for each in drawn if each <= step), default=None)
+    if last is None:
         return []
-    return sorted(steps[-1].glob("*.png"), key=lambda path: int(path.stem))
+    files = [path for path in drawn[last].glob("*.png") if path.stem.isdigit()]
+    return sorted(files, key=lambda path: int(path.stem))
 
 
 def checked_cache(base: BaseChoice, cache: EncodedCache) -> None:
@@ -282,10 +325,21 @@ def checked_cache(base: BaseChoice, cache: EncodedCache) -> None:
     Raises:
         RunError: When the two differ.
     """
-    if base != cache.base:
-        raise RunError(
-            f"Cache Embeddings was given the base {cache.base.values['path']}, and this node "
-            f"{base.values['path']} with other settings or of another family",
-            "the same base on both nodes",
-            "Connect one Load Training Base to both.",
-        )
+    if base == cache.base:
+        return
+    ours, theirs = _base_facts(base), _base_facts(cache.base)
+    differing = [name for name in ours if ours[name] != theirs.get(name)]
+    raise RunError(
+        "Cache Embeddings was given a base with "
+        + ", ".join(f"{name} {theirs.get(name)}" for name in differing)
+        + ", and this node one with "
+        + ", ".join(f"{name} {ours[name]}" for name in differing),
+        "the same base on both nodes",
+        "Connect one Load Training Base to both.",
+    )
+
+
+def _base_facts(base: BaseChoice) -> dict[str, Any]:
+    # By the names of the inputs of Load Training Base.
+    facts = {"source" if name == "path" else name: value for name, value in base.values.items()}
+    return {**facts, "family": base.family, "precision": base.precision}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from ..trainer_core.training.metrics import TENSORBOARD_ABSENT
+from ..trainer_core.training.board import TENSORBOARD_ABSENT
 from ..trainer_core.training.observer import (
     CacheProgress,
     CheckpointSaved,
@@ -34,6 +35,7 @@ class NodeObserver:
     def __init__(self, node_id: str, name: str, steps: int) -> None:
         self.state = RunState(node_id, comfy_host.current_prompt(), name, steps)
         self._trains = steps > 0
+        self._folder: Path | None = None
         self._bar: comfy_host.ProgressBar | None = None
         self._throttle = Throttle(EVENTS_PER_SECOND)
         self._unsent: list[tuple[int, float, float]] = []
@@ -52,6 +54,7 @@ class NodeObserver:
             self._encoded(event)
         elif isinstance(event, RunStarted):
             self._bar = comfy_host.ProgressBar(self.state.node_id, event.summary.steps)
+            self._folder = event.summary.folder
             self._set(
                 "training",
                 f"{event.summary.layers} layers, {event.summary.parameters:,} "
@@ -69,6 +72,11 @@ class NodeObserver:
             early = result.status == "done" and result.step < self.state.steps
             self._set("stopped" if early else result.status, f"step {result.step}")
 
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether the run that has started can go on from the disk."""
+        return self._folder is not None and any(self._folder.glob("checkpoints/[0-9]*"))
+
     def warn(self, message: str) -> None:
         """Show something that the user should know."""
         comfy_host.logger.warning("%s: %s", self.state.name, message)
@@ -80,7 +88,6 @@ class NodeObserver:
         if self._trains:
             self._set("failed", message)
 
-    @property
     def cancelled(self) -> bool:
         """Whether the user has cancelled the prompt since the work began."""
         return self._cancel or comfy_host.interrupted()
@@ -88,7 +95,7 @@ class NodeObserver:
     def wishes(self) -> Wishes:
         """What the user asked for since the last step."""
         asked = PANEL.take_wishes(self.state.node_id) if self._trains else Wishes()
-        return asked._replace(cancel=True) if self.cancelled else asked
+        return asked._replace(cancel=True) if self.cancelled() else asked
 
     def _step(self, event: StepDone) -> None:
         result, state = event.result, self.state

@@ -19,7 +19,7 @@ EVENTS_PER_SECOND = 5
 _POINTS = 2000
 _KEPT_STATES = 64
 _WISHES = frozenset({"save", "preview", "stop"})
-ACTIVE = frozenset({"caching", "training"})
+ACTIVE = frozenset({"caching", "loading", "training"})
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class RunState:
     prompt_id: str
     name: str
     steps: int
-    status: str = "caching"
+    status: str = "loading"
     step: int = 0
     points: list[tuple[int, float, float]] = field(default_factory=list)
     samples: list[dict[str, Any]] = field(default_factory=list)

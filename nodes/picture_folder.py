@@ -15,24 +15,48 @@ from ..trainer_core.storage import move, storage_error
 if TYPE_CHECKING:
     import numpy as np
 
+_WHITE = (255, 255, 255, 255)
+
 
 def single_pictures(batches: Iterable[Any]) -> list[np.ndarray]:
     """Take lists of batches apart.
 
     Args:
-        batches: Each `[B, H, W, C]` or `[H, W, C]`, in [0, 1].
+        batches: Each `[B, H, W, C]` or `[H, W, C]`, in [0, 1]; with one channel grey, with four
+            transparent, which is laid on white as it is for picture files.
 
     Returns:
         One uint8 `[H, W, 3]` for each picture.
+
+    Raises:
+        DatasetError: When a batch holds something else.
     """
     import numpy as np
 
     found: list[np.ndarray] = []
     for batch in batches:
+        if batch.ndim not in {3, 4} or batch.shape[-1] not in {1, 3, 4}:
+            raise DatasetError(
+                f"pictures of shape {tuple(batch.shape)}",
+                "[pictures, height, width, channels] with one, three or four channels",
+                "Connect an IMAGE output; a mask or a video is turned into pictures by a node.",
+            )
         pixels = batch.detach().cpu().float().numpy()
-        whole = np.rint(np.clip(pixels[..., :3], 0, 1) * 255).astype(np.uint8)
-        found.extend(whole if whole.ndim == 4 else whole[None])
+        whole = np.rint(np.clip(pixels, 0, 1) * 255).astype(np.uint8)
+        found.extend(map(_three_channels, whole if whole.ndim == 4 else whole[None]))
     return found
+
+
+def _three_channels(picture: np.ndarray) -> np.ndarray:
+    import numpy as np
+    from PIL import Image
+
+    channels = picture.shape[-1]
+    if channels == 4:
+        background = Image.new("RGBA", (picture.shape[1], picture.shape[0]), _WHITE)
+        background.alpha_composite(Image.fromarray(picture))
+        return np.asarray(background.convert("RGB"))
+    return np.repeat(picture, 3, axis=-1) if channels == 1 else picture
 
 
 def write_picture_folder(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..trainer_core.config import RunConfig
 from ..trainer_core.config.reading import dump_config
 from ..trainer_core.errors import InputError
-from ..trainer_core.storage import storage_error, write_text
+from ..trainer_core.storage import atomic_write, storage_error, write_text
 from .sockets import RunHandle
+
+_START = "start.safetensors"
 
 
 def save_run_file(config: RunConfig, *, copy_cache: bool) -> Path:
@@ -18,12 +21,14 @@ def save_run_file(config: RunConfig, *, copy_cache: bool) -> Path:
 
     Args:
         config: What would be trained.
-        copy_cache: Whether to copy the encoded samples beside it; it then names them relatively.
+        copy_cache: Whether to copy the encoded samples beside it, and the file that the adapter
+            starts from; it then names them relatively.
 
     Returns:
         ``<output>/<name>/run-file/run.yaml``; an older one is replaced.
 
     Raises:
+        InputError: When the file that the adapter starts from is absent.
         StorageError: When it cannot be written.
     """
     folder = Path(config.output.dir) / config.output.name / "run-file"
@@ -36,7 +41,11 @@ def save_run_file(config: RunConfig, *, copy_cache: bool) -> Path:
         # On another machine these folders do not exist; the finished cache needs neither.
         dataset = config.dataset.model_copy(update={"path": ""})
         output = config.output.model_copy(update={"dir": "output"})
-        values = config.model_copy(update={"cache": cache, "dataset": dataset, "output": output})
+        start = _copied_start(config.adapter.start_from, folder)
+        adapter = config.adapter.model_copy(update={"start_from": start})
+        values = config.model_copy(
+            update={"cache": cache, "dataset": dataset, "output": output, "adapter": adapter}
+        )
     path = folder / "run.yaml"
     write_text(path, dump_config(values))
     return path
@@ -53,27 +62,72 @@ def load_run(folder: Path, checkpoint: int) -> tuple[RunHandle, list[float]]:
         The run, and its losses up to there.
 
     Raises:
-        InputError: When it has no such checkpoint, or none at all.
+        InputError: When its record is damaged, when it has no such checkpoint or none at all, or
+            when its adapter is in another layout alone.
     """
     from ..trainer_core.training.checkpoint import checkpoint_folders
     from ..trainer_core.training.metrics import read_metrics
 
-    record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    name = f"{folder.parent.name}/{folder.name}"
+    status, end = _record(folder / "run.json", name)
     saved = {int(path.name): path for path in checkpoint_folders(folder / "checkpoints")}
     finished = sorted(folder.glob("*.safetensors"), key=lambda path: len(path.name))
-    if not checkpoint and finished and record["status"] == "done":
-        adapter, step = finished[0], int(record["step"])
-    else:
-        step = checkpoint or max(saved, default=0)
-        if step not in saved:
-            raise InputError(
-                f"checkpoint: {checkpoint or 'the newest'} of {folder.parent.name}/{folder.name}",
-                "one of the steps " + (", ".join(map(str, sorted(saved))) or "(it has none)"),
-                "Choose a step that was saved, or 0 for the end of a finished run.",
-            )
+    whole = not checkpoint and bool(finished) and status == "done"
+    step = end if whole else checkpoint or max(saved, default=0)
+    # A checkpoint's adapter is always in ComfyUI's layout; the finished ones are as was asked for.
+    adapter = _for_comfyui(finished) if whole else None
+    if adapter is None and step in saved:
         adapter = saved[step] / "adapter.safetensors"
+    if adapter is None and whole:
+        raise InputError(
+            f"run: {name} has its adapter in another layout alone ({finished[0].name})",
+            "a run with an adapter in layout comfyui, or with a checkpoint of its last step",
+            "Copy the file to the loras folder, and load it with Convert Adapter.",
+        )
+    if adapter is None:
+        raise InputError(
+            f"checkpoint: {checkpoint or 'the newest'} of {name}",
+            "one of the steps " + (", ".join(map(str, sorted(saved))) or "(it has none)"),
+            "Choose a step that was saved, or 0 for the end of a finished run.",
+        )
     losses = [result.loss for result in read_metrics(folder / "metrics.jsonl")]
-    return RunHandle(folder, adapter, str(record["status"]), step), losses[:step]
+    return RunHandle(folder, adapter, step), losses[:step]
+
+
+def _record(path: Path, name: str) -> tuple[str, int]:
+    """Status and steps of a run."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        return str(record["status"]), int(record.get("step", 0))
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(
+            f"run: run.json of {name} is damaged ({reason})",
+            "the record that the trainer keeps of every run",
+            "Choose another run. The adapters of this one are still in its folder: copy one to the "
+            "loras folder, and load it from there.",
+        ) from error
+
+
+def _for_comfyui(files: Sequence[Path]) -> Path | None:
+    from ..trainer_core.formats.reading import read_file
+
+    return next((path for path in files if read_file(path).layout == "comfyui"), None)
+
+
+def _copied_start(file: str | None, folder: Path) -> str | None:
+    """Copy the file that the adapter starts from, and name the copy relatively."""
+    if file is None:
+        return None
+    source = Path(file)
+    if not source.is_file():
+        raise InputError(
+            f"adapter.start_from: there is no file {source}",
+            "an adapter file (.safetensors), to be copied beside the run file",
+            "Choose another adapter to start from, or none.",
+        )
+    atomic_write(folder / _START, lambda target: shutil.copyfile(source, target))
+    return _START
 
 
 def _copied_cache(manifest: Path, target: Path) -> Path:

@@ -7,6 +7,8 @@ from typing import Any
 
 from ..trainer_core.config import RunConfig
 from ..trainer_core.config.reading import load_config
+from ..trainer_core.errors import ConfigError, InputError
+from .folders import checked_parts
 from .sockets import (
     AdapterChoice,
     BaseChoice,
@@ -15,6 +17,8 @@ from .sockets import (
     PreviewChoice,
     SettingsChoice,
 )
+
+_OWN_FOLDERS = {"cache": "encoded samples", "pictures": "pictures of the graph"}
 
 
 def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,6 +74,38 @@ def encoding_config(
     )
 
 
+def checked_run_name(name: str) -> None:
+    """Refuse a name that a run of the graph cannot have.
+
+    Args:
+        name: What the input ``name`` says.
+
+    Raises:
+        InputError: When the run file refuses it, when a system cannot have a folder of that name,
+            or when the folder is the pack's own.
+    """
+    load_config({"output": {"name": name}})
+    checked_parts(name, "output.name")
+    # Not every disk tells small letters from capital ones.
+    if name.lower() in _OWN_FOLDERS:
+        raise ConfigError(
+            f"output.name is {name}, where the nodes keep {_OWN_FOLDERS[name.lower()]}",
+            "a name that is no folder of the nodes",
+            "Choose another name.",
+        )
+
+
+def name_problem(name: str | None) -> str:
+    """Why a run cannot have a name, in one line, or nothing; None is not known yet."""
+    if name is None:
+        return ""
+    try:
+        checked_run_name(name)
+    except InputError as error:
+        return str(error).replace("\n", " ")
+    return ""
+
+
 def training_config(
     cache: EncodedCache,
     adapter: AdapterChoice,
@@ -90,7 +126,8 @@ def training_config(
         draws: Whether previews can be drawn.
 
     Raises:
-        ConfigError: When the values are out of range or contradict each other.
+        InputError: When the values are out of range or contradict each other, or the run cannot
+            have its name.
     """
     values = merged(
         base_values(cache.base),
@@ -106,4 +143,6 @@ def training_config(
     )
     if not (draws and cache.previews):
         values.setdefault("preview", {})["every"] = 0
-    return load_config(values)
+    config = load_config(values)
+    checked_run_name(config.output.name)
+    return config

@@ -7,20 +7,13 @@ from typing import Any
 from comfy_api.latest import io
 
 from . import comfy_host, sockets
-from .setting_inputs import SettingInput, section_values
-
-_SETTINGS = (
-    SettingInput("output.name"),
-    SettingInput("training.steps"),
-    SettingInput("training.optimizer.learning_rate", step=1e-5),
-    SettingInput("seed"),
-)
+from .setting_inputs import RUN_SETTINGS, section_values
 
 
 class SaveRunFile(io.ComfyNode):
     """Writes what would be trained as a run file."""
 
-    SETTINGS = _SETTINGS
+    SETTINGS = RUN_SETTINGS
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -40,7 +33,7 @@ class SaveRunFile(io.ComfyNode):
                 sockets.Settings.Input(
                     "settings", optional=True, tooltip="Without it, the defaults."
                 ),
-                *(each.input() for each in _SETTINGS),
+                *(each.input() for each in RUN_SETTINGS),
                 io.Boolean.Input(
                     "copy_cache",
                     default=False,
@@ -50,6 +43,13 @@ class SaveRunFile(io.ComfyNode):
             ],
             outputs=[io.String.Output(display_name="path")],
         )
+
+    @classmethod
+    def validate_inputs(cls, name: str | None = None) -> bool | str:
+        """Refuse a bad name when the graph is queued; one that is linked comes later."""
+        from .run_values import name_problem
+
+        return name_problem(name) or True
 
     @classmethod
     def execute(
@@ -66,7 +66,7 @@ class SaveRunFile(io.ComfyNode):
         from .run_values import training_config
 
         comfy_host.require_libraries()
-        own = section_values(_SETTINGS, given)
+        own = section_values(RUN_SETTINGS, given)
         output = str(comfy_host.output_folder())
         config = training_config(cache, adapter, settings, own, output, draws=True)
         return io.NodeOutput(str(save_run_file(config, copy_cache=copy_cache)))
@@ -115,8 +115,8 @@ class LoadRun(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, run: str, **given: Any) -> str:
-        """Changes when the run goes on."""
-        return comfy_host.file_stamp(str(comfy_host.run_path(run) / "run.json"))
+        """Changes when the run goes on, or loses an adapter."""
+        return comfy_host.run_stamp(comfy_host.run_path(run))
 
     @classmethod
     def execute(cls, run: str, checkpoint: int) -> io.NodeOutput:

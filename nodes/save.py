@@ -6,18 +6,13 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..trainer_core.config.describe import choices_of, find_setting
 from ..trainer_core.errors import InputError
 from . import comfy_host, sockets
+from .setting_inputs import family_choices
 
 _LAYOUTS = ("comfyui", "diffusers")
 _LAYOUT_HELP = "comfyui: for ComfyUI's own loaders. diffusers: for Diffusers and other programs."
 _NONE = "none"
-
-
-def _families() -> list[str]:
-    field = find_setting("family")
-    return ["auto", *(choices_of(field) if field else [])]
 
 
 class SaveAdapter(io.ComfyNode):
@@ -110,7 +105,7 @@ class ConvertAdapter(io.ComfyNode):
                 ),
                 io.Combo.Input(
                     "family",
-                    options=_families(),
+                    options=family_choices(),
                     default="auto",
                     tooltip="Architecture of the adapter's base. auto: read from the file.",
                 ),

@@ -14,7 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from comfy_api.latest import io
 from pydantic.fields import FieldInfo
 
-from ..trainer_core.config.describe import find_setting, is_advanced
+from ..trainer_core.config.describe import choices_of, find_setting, is_advanced
 from ..trainer_core.errors import ConfigError
 
 LARGEST = 2**63 - 1
@@ -29,7 +29,6 @@ class SettingInput:
         name: The input's id; unset: the last part of the path.
         step: Step of the arrows of a number with a fraction.
         advanced: Whether the node hides it; unset: as the setting says.
-        linked: Whether the input needs a link instead of a widget.
     """
 
     path: str
@@ -96,6 +95,21 @@ def section_values(inputs: Sequence[SettingInput], given: Mapping[str, Any]) -> 
             place = place.setdefault(section, {})
         place[name] = each.read(given[each.id])
     return values
+
+
+RUN_SETTINGS = (
+    SettingInput("output.name"),
+    SettingInput("training.steps"),
+    SettingInput("training.optimizer.learning_rate", step=1e-5),
+    SettingInput("seed"),
+)
+"""What a run is asked for last: by Train Adapter, and by Save Run File in its place."""
+
+
+def family_choices() -> list[str]:
+    """For an input that names the family: ``auto``, or one of the run file's."""
+    field = find_setting("family")
+    return ["auto", *(choices_of(field) if field else [])]
 
 
 @dataclass(frozen=True, slots=True)

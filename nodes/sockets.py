@@ -51,9 +51,7 @@ class BaseChoice:
 class PreviewChoice:
     """What previews draw: the run file's ``preview`` section without ``every``.
 
-    Attributes:
-        values: The section's values.
-        controls: For each prompt its control pictures, as files.
+    Its ``controls`` are files that Preview Prompts has written.
     """
 
     values: Values
@@ -68,14 +66,12 @@ class EncodedCache:
         base: The base that it was encoded for.
         dataset: The dataset's settings.
         previews: What was encoded for previews, or nothing.
-        samples: Number of samples.
     """
 
     manifest: Path
     base: BaseChoice
     dataset: DatasetChoice
     previews: PreviewChoice | None
-    samples: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +95,9 @@ class RunHandle:
     Attributes:
         folder: Its version folder.
         adapter: The adapter file that it yields, in layout comfyui.
-        status: ``done`` or ``cancelled``.
-        step: Steps made.
+        step: The step that this adapter is of.
     """
 
     folder: Path
     adapter: Path
-    status: str
     step: int

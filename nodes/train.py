@@ -7,20 +7,14 @@ from typing import Any
 from comfy_api.latest import io
 
 from . import comfy_host, sockets
-from .setting_inputs import SettingInput, section_values
-
-_SETTINGS = (
-    SettingInput("output.name"),
-    SettingInput("training.steps"),
-    SettingInput("training.optimizer.learning_rate", step=1e-5),
-    SettingInput("seed"),
-)
+from .cache_watch import ADAPTERS
+from .setting_inputs import RUN_SETTINGS, section_values
 
 
 class TrainAdapter(io.ComfyNode):
     """Trains an adapter and hands it to the graph."""
 
-    SETTINGS = _SETTINGS
+    SETTINGS = RUN_SETTINGS
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -46,7 +40,7 @@ class TrainAdapter(io.ComfyNode):
                     tooltip="Decodes previews. Without it there are none; the embedded base has "
                     "its own.",
                 ),
-                *(each.input() for each in _SETTINGS),
+                *(each.input() for each in RUN_SETTINGS),
                 io.Boolean.Input(
                     "resume",
                     default=True,
@@ -64,6 +58,18 @@ class TrainAdapter(io.ComfyNode):
         )
 
     @classmethod
+    def validate_inputs(cls, name: str | None = None) -> bool | str:
+        """Refuse a bad name when the graph is queued; one that is linked comes later."""
+        from .run_values import name_problem
+
+        return name_problem(name) or True
+
+    @classmethod
+    def fingerprint_inputs(cls, name: str | None, **given: Any) -> int:
+        """Changes when the adapter that this node handed on was deleted."""
+        return ADAPTERS.losses(str(cls.hidden.unique_id), name)
+
+    @classmethod
     def execute(
         cls,
         base: sockets.BaseChoice,
@@ -78,7 +84,8 @@ class TrainAdapter(io.ComfyNode):
         from .graph_run import run_outputs, train_on_node
 
         comfy_host.require_libraries()
-        own = {**section_values(_SETTINGS, given), "resume": "auto" if resume else "none"}
+        own = {**section_values(RUN_SETTINGS, given), "resume": "auto" if resume else "none"}
         node_id = str(cls.hidden.unique_id)
         handle, losses = train_on_node(node_id, base, cache, adapter, settings, vae, own)
+        ADAPTERS.hand_on(node_id, given["name"], handle.adapter)
         return io.NodeOutput(*run_outputs(handle, losses))

@@ -6,6 +6,9 @@ prints them as they are; the class decides the exit code.
 
 from __future__ import annotations
 
+RESUME = "resume=latest (in ComfyUI: run the graph again)"
+"""How a remedy says to go on, wherever the run was started."""
+
 
 class TrainerError(Exception):
     """Base of every error that the trainer raises on purpose.

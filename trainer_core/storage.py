@@ -10,13 +10,14 @@ import contextlib
 import errno
 import json
 import os
+import re
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import StorageError
+from .errors import RESUME, StorageError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,6 +25,13 @@ if TYPE_CHECKING:
 TEMPORARY_PREFIX = ".writing-"
 # Windows refuses to move what somebody has open, be it a virus scanner that looks at a new file.
 _PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0) if os.name == "nt" else ()
+
+_WINDOWS_CODES = {
+    5: errno.EACCES,  # ERROR_ACCESS_DENIED
+    32: errno.EACCES,  # ERROR_SHARING_VIOLATION
+    39: errno.ENOSPC,  # ERROR_HANDLE_DISK_FULL
+    112: errno.ENOSPC,  # ERROR_DISK_FULL
+}
 
 
 def atomic_write(path: Path, write: Callable[[Path], None]) -> None:
@@ -96,7 +104,7 @@ def save_tensors(
             save_file(ready, str(target), metadata=dict(metadata or {}))
         except SafetensorError as error:
             # The library wraps the system's error into its own class and keeps only the text.
-            raise OSError(_errno_from_text(str(error)), str(error)) from error
+            raise OSError(errno_of_text(str(error), os.name), str(error)) from error
 
     atomic_write(path, write)
 
@@ -148,7 +156,7 @@ def flush_folder(folder: Path) -> None:
 def storage_error(path: Path, error: OSError) -> StorageError:
     """Explain a failed write in three parts."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        remedy = "Free some space and start again with resume=latest; finished files are intact."
+        remedy = f"Free some space and start again with {RESUME}; finished files are intact."
         return StorageError(f"the disk is full while writing {path}", "enough free space", remedy)
     if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
         remedy = (
@@ -171,8 +179,18 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def _errno_from_text(text: str) -> int:
-    for code in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
-        if f"os error {code}" in text.lower():
-            return code
-    return errno.EIO
+def errno_of_text(text: str, platform: str) -> int:
+    """Read the system's error number out of what a library written in Rust says of it.
+
+    Args:
+        text: Such as ``No space left on device (os error 28)``.
+        platform: As ``os.name``; on Windows (``nt``) the numbers are its own.
+
+    Returns:
+        A number of ``errno``; EIO where the text names none.
+    """
+    found = re.search(r"os error (\d+)\b", text, re.IGNORECASE)
+    if found is None:
+        return errno.EIO
+    code = int(found.group(1))
+    return _WINDOWS_CODES.get(code, errno.EIO) if platform == "nt" else code

@@ -22,6 +22,7 @@ import { WishBar } from "./wish_bar.js";
 const EMPTY = {
   idle: "When this node runs, the loss curve, the learning rate and sample pictures appear here.",
   caching: "The pictures and captions are being encoded. The loss curve begins with the first step.",
+  loading: "The base is being loaded. The loss curve begins with the first step.",
   training: "Waiting for the first step.",
   done: "There are no losses to show.",
   stopped: "There are no losses to show.",

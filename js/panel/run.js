@@ -4,7 +4,7 @@
  * Every message is checked here, so that the drawing code meets only the types below.
  *
  * @typedef {import("./series.js").Series} Series
- * @typedef {"idle" | "caching" | "training" | "done" | "stopped" | "cancelled" | "failed" | "lost"} Status
+ * @typedef {"idle" | "caching" | "loading" | "training" | "done" | "stopped" | "cancelled" | "failed" | "lost"} Status
  *
  * @typedef {object} Sample a picture that ComfyUI's /view serves
  * @property {number} step
@@ -32,7 +32,7 @@ import { append, emptySeries, extend } from "./series.js";
 /** A run keeps at most this many pictures' names; beyond it, steps in the middle are thinned. */
 export const MAX_SAMPLES = 600;
 
-const STATUSES = new Set(["caching", "training", "done", "stopped", "cancelled", "failed"]);
+const STATUSES = new Set(["caching", "loading", "training", "done", "stopped", "cancelled", "failed"]);
 
 /** @type {Readonly<Run>} */
 export const NO_RUN = Object.freeze({
@@ -54,7 +54,7 @@ export const NO_RUN = Object.freeze({
  * @returns {boolean} whether something is being computed for it right now
  */
 export function isActive(run) {
-  return run.status === "caching" || run.status === "training";
+  return run.status === "caching" || run.status === "loading" || run.status === "training";
 }
 
 /**

@@ -11,6 +11,7 @@ import { isActive } from "./run.js";
 export const STATUS_WORDS = {
   idle: "Not started",
   caching: "Encoding",
+  loading: "Loading",
   training: "Training",
   done: "Done",
   stopped: "Stopped, kept",

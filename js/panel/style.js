@@ -36,7 +36,7 @@ const CSS = `
 .adapter-trainer-status { flex: none; display: grid; gap: 6px; }
 .adapter-trainer-headline { display: flex; align-items: baseline; gap: 6px; min-width: 0; }
 .adapter-trainer-light { width: 8px; height: 8px; border-radius: 50%; background: var(--at-quiet); flex: none; }
-[data-status="training"] .adapter-trainer-light, [data-status="caching"] .adapter-trainer-light { background: var(--at-loss); }
+[data-status="training"] .adapter-trainer-light, [data-status="caching"] .adapter-trainer-light, [data-status="loading"] .adapter-trainer-light { background: var(--at-loss); }
 [data-status="done"] .adapter-trainer-light, [data-status="stopped"] .adapter-trainer-light { background: var(--at-good); }
 [data-status="failed"] .adapter-trainer-light, [data-status="lost"] .adapter-trainer-light { background: var(--at-bad); }
 .adapter-trainer-word { font-weight: 600; flex: none; }

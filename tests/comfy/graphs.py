@@ -74,7 +74,8 @@ def changed(nodes: Mapping[str, Any], node: str, **inputs: Any) -> dict[str, Any
 
 def adapter_kind(kind: str, **own: Any) -> dict[str, Any]:
     """What the DynamicCombo of Adapter Config says for a kind, for `graph`."""
-    return {"kind": kind, **{f"kind.{name}": value for name, value in own.items()}}
+    shown = {"init": "default"} if kind == "lora" else {}
+    return {"kind": kind, **{f"kind.{name}": value for name, value in (shown | own).items()}}
 
 
 def runs(server: ComfyServer, name: str) -> list[Path]:

@@ -36,10 +36,10 @@ GUIDANCE, SEED, SIZE, DRAWN = 3.5, 7, 64, 2
 NOISE, CHANGE, LEAST_CHANGE = 1e-5, 1e-3, 0.1
 SCALE, SHIFT = 0.3611, 0.1159  # of FLUX.1's latents, from the published vae/config.json
 KINDS = {
-    "lora": {"kind": "lora"},
+    "lora": {"kind": "lora", "kind.init": "default"},
     "loha": {"kind": "loha"},
     "lokr": {"kind": "lokr", "kind.factor": 4}
-    | {"kind.full_matrix": False, "kind.decompose_both": False},
+    | {"kind.full_matrix": False, "kind.decompose_both": False, "kind.unbalanced": False},
 }
 CHECKPOINT, FOLDER = "flux1-dev-all.safetensors", "flux1-dev"
 # What each kind is trained on; the weights are the same.

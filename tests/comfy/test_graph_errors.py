@@ -40,6 +40,17 @@ def refused(server, nodes, node):
     return message
 
 
+def refused_at_once(server, nodes, node):
+    """Queue a graph that is not even begun because of a node; gives the message."""
+    status, answer = server.post("/prompt", {"prompt": nodes, "client_id": server.client})
+    assert status == 400, answer
+    (error,) = answer["node_errors"][node]["errors"]
+    message = error["details"]
+    for part in ("Found: ", " Expected: ", " To do: "):
+        assert part in message
+    return message
+
+
 def assert_alive(server):
     """The next prompt works."""
     server.run({"1": {"class_type": "InstrumentsNoteState", "inputs": {"number": 0}}})
@@ -108,7 +119,7 @@ def test_a_base_of_no_known_family_is_refused(server):
 
 @pytest.mark.parametrize("name", ["../out", "/tmp/out", "a/b", "", "C:x", "a\\b", "a\0b", "é" * 9])
 def test_a_run_name_that_leads_out_is_refused(server, name):
-    refused(server, graph(name), TRAIN)
+    refused_at_once(server, graph(name), TRAIN)
     assert not (server.data / "output" / "out").exists()
     assert not (server.data / "output" / "adapter_trainer" / "a").exists()
 
@@ -248,6 +259,7 @@ def test_full_memory_is_explained_and_given_back(server):
     message = refused(server, nodes, TRAIN)
     assert "memory is full" in message
     assert "gradient checkpointing" in message
+    assert "The last checkpoint is on disk." in message
     folder = run_folder(server, "full")
     assert (record(folder)["status"], checkpoints(folder)) == ("failed", [2, 4])
     assert panel(server)["status"] == "failed"
@@ -261,7 +273,9 @@ def test_full_memory_while_encoding_is_explained(server):
     write_pictures(server.data / "datasets" / "full", first=20)
     nodes = graph("full-cache", dataset={"folder": "datasets/full"})
     disturb(server, "memory", at=2, where=ENCODER)
-    assert "memory is full" in refused(server, nodes, CACHE)
+    message = refused(server, nodes, CACHE)
+    assert "memory is full" in message
+    assert "checkpoint" not in message
     server.run(nodes)
 
 

@@ -94,6 +94,20 @@ def test_a_batch_and_one_text_for_all(server):
     assert (pixels(folder / "00000.png") == (255, 0, 0)).all()
 
 
+def test_transparent_parts_are_laid_on_white_as_those_of_files_are(server):
+    nodes = from_images("transparent", [MASK, 0], [EXTRA, 0], train={"steps": 2})
+    nodes[EXTRA] = {"class_type": "PrimitiveString", "inputs": {"value": "pale"}}
+    nodes[LOADER] = batch(64, color=0xFF0000)
+    shown = {"value": 0.2, "width": 64, "height": 64}
+    nodes[CONTROLS] = {"class_type": "SolidMask", "inputs": shown}
+    given = {"image": [LOADER, 0], "alpha": [CONTROLS, 0]}
+    nodes[MASK] = {"class_type": "JoinImageWithAlpha", "inputs": given}
+    server.run(nodes)
+    (color,) = {tuple(each) for each in pixels(kept(server)[-1] / "00000.png").reshape(-1, 3)}
+    # The node takes a mask for what is hidden: a fifth is white.
+    assert color == (255, 51, 51)
+
+
 def test_an_empty_text_is_trained_as_it_is(server):
     nodes = from_images("wordless", [LOADER, 0], [EXTRA, 0], train={"steps": 2})
     nodes[LOADER] = batch(64, color=0xFF)

@@ -20,7 +20,7 @@ PER_SECOND = 5
 MOST = 0.01
 STEPS = 100
 SHORT = 12
-STATUSES = 3  # caching, training, done: each is sent at once
+STATUSES = 3  # loading, training, done: each is sent at once
 
 
 def measured(server, nodes):

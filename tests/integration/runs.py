@@ -16,7 +16,7 @@ from trainer_core.training.observer import StepDone, Wishes
 NOISY_FIELDS = {"step_seconds", "time"}
 
 
-def run_config(folder: Path, cache: Path, **overrides: Any) -> RunConfig:
+def run_config(folder: Path, cache: Path, /, **overrides: Any) -> RunConfig:
     """A run of the demo dataset with everything on that draws random numbers."""
     values: dict[str, Any] = {
         "base": {"path": "embedded"},
@@ -67,6 +67,9 @@ class CancelAfter:
 
     def wishes(self) -> Wishes:
         return Wishes(cancel=self.last >= self.step - 1)
+
+    def cancelled(self) -> bool:
+        return self.last >= self.step
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:

@@ -3,13 +3,54 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 import yaml
-from runs import metrics, run_config, tensors
+from runs import CancelAfter, metrics, run_config, tensors
 
-from trainer_core.training import train
+from trainer_core.training import SingleProcess, train
+from trainer_core.training.observer import SilentObserver
+from trainer_core.training.prepare import prepare, save_manifest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+BEGIN = """
+import sys, time
+from pathlib import Path
+import torch
+from trainer_core.config.reading import load_config
+from trainer_core.training import AccelerateProcesses, train
+processes = AccelerateProcesses(torch.device("cpu"))
+"""
+TRAIN = """
+result = train(load_config(sys.argv[1]), None, processes)
+name = f"{processes.index} of {processes.count}"
+Path(sys.argv[2], name).write_text(f"{result.status} {result.step}")
+"""
+
+
+def launch_two(folder, program, run_file, ends):
+    """Run a program in two processes; accelerate's launcher starts one where there is no GPU."""
+    script = folder / "program.py"
+    script.write_text(BEGIN + program)
+    ends.mkdir()
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc_per_node", "2", str(script), str(run_file), str(ends)]
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=150,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+    )
+
+
+def how_they_ended(ends):
+    return {path.name: path.read_text() for path in ends.iterdir()}
 
 
 @pytest.mark.slow
@@ -19,18 +60,10 @@ def test_two_gloo_processes_train_the_weights_of_one(tmp_path, cache, training):
     config = run_config(tmp_path / "two", cache, training=training)
     run_file = tmp_path / "run.yaml"
     run_file.write_text(yaml.safe_dump(config.model_dump(mode="json")))
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--cpu"]
-    command += ["--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no"]
-    command += ["--dynamo_backend", "no", "--main_process_port", "0", "-m", "trainer_core"]
-    done = subprocess.run(
-        [*command, "train", str(run_file)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    ends = tmp_path / "ends"
+    done = launch_two(tmp_path, TRAIN, run_file, ends)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert how_they_ended(ends) == {"0 of 2": "done 5", "1 of 2": "done 5"}
     one = train(run_config(tmp_path / "one", cache, training=training))
     two = tmp_path / "two" / "run" / "v0"
     assert len(list((tmp_path / "two" / "run").iterdir())) == 1, "each process made a folder"
@@ -40,3 +73,22 @@ def test_two_gloo_processes_train_the_weights_of_one(tmp_path, cache, training):
     for a, b in zip(metrics(two), metrics(one.folder), strict=True):
         assert a["sigma_mean"] == pytest.approx(b["sigma_mean"], rel=1e-12)
         assert a["loss"] == pytest.approx(b["loss"], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_two_processes_on_a_finished_cache_resume_the_same_checkpoint(tmp_path, cache):
+    training = {"batch_size": 2, "gradient_accumulation_steps": 2, "steps": 6}
+    config = run_config(tmp_path, cache, training=training)
+    with torch.inference_mode(False):
+        prepared = prepare(config, SilentObserver(), SingleProcess(torch.device("cpu")))
+    manifest = str(save_manifest(config, prepared))
+    finished = {"cache": {"manifest": manifest}, "dataset": {"path": ""}, "resume": "auto"}
+    config = run_config(tmp_path, cache, training=training, **finished)
+    assert train(config, CancelAfter(3)).status == "cancelled"
+    run_file, ends = tmp_path / "run.yaml", tmp_path / "ends"
+    run_file.write_text(yaml.safe_dump(config.model_dump(mode="json")))
+    done = launch_two(tmp_path, "time.sleep(10 * processes.index)\n" + TRAIN, run_file, ends)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert how_they_ended(ends) == {"0 of 2": "done 6", "1 of 2": "done 6"}
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["v0"]
+    assert [entry["step"] for entry in metrics(tmp_path / "run" / "v0")] == list(range(1, 7))

@@ -4,9 +4,11 @@ import shutil
 
 import pytest
 import torch
+import yaml
 from runs import CancelAfter, metrics, run_config, tensors
 
 from trainer_core.config import BaseSection
+from trainer_core.config.reading import load_config
 from trainer_core.errors import ConfigError
 from trainer_core.families import locate_base
 from trainer_core.training import train
@@ -134,3 +136,29 @@ def test_resume_from_an_earlier_checkpoint_makes_the_later_ones_anew(tmp_path, c
     assert any(not torch.equal(before[key], after[key]) for key in before)
     assert any("3, 4, 5, 6" in str(event) for event in observer.events), "nothing was said of it"
     assert [entry["step"] for entry in metrics(again.folder)] == [1, 2, 3, 4, 5]
+
+
+def test_a_resumed_run_writes_its_own_run_file_and_draws_later_pictures_anew(tmp_path, cache):
+    preview = {"every": 2, "prompts": ["a red circle"], "width": 64, "height": 64, "steps": 2}
+    settings = {"steps": 4, "checkpoint_every": 2, "keep_checkpoints": 9}
+    first = train(run_config(tmp_path, cache, training=settings, preview=preview))
+    version = first.folder
+    assert yaml.safe_load((version / "run.yaml").read_text())["training"]["steps"] == 4
+    earlier = str(version / "checkpoints" / "000002")
+    longer = {**settings, "steps": 12}
+    config = run_config(tmp_path, cache, training=longer, preview=preview, resume=earlier)
+    seen = []
+
+    class Look(CancelAfter):
+        def notify(self, event):
+            super().notify(event)
+            if type(event).__name__ == "RunStarted":
+                seen.extend(sorted(path.name for path in (version / "samples").iterdir()))
+
+    again = train(config, Look(5))
+    assert again.folder == version
+    assert seen == ["000000", "000002"], "pictures of steps that are made anew passed for new ones"
+    written = load_config(version / "run.yaml")
+    assert written.training.steps == 12
+    assert written.training == config.training
+    assert not list(version.glob(".writing-*"))

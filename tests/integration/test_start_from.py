@@ -7,6 +7,7 @@ import torch
 from PIL import Image
 from runs import CancelAfter, run_config, tensors
 from safetensors import safe_open
+from safetensors.torch import save_file
 
 from trainer_core.errors import AdapterError, ConfigError
 from trainer_core.training import train
@@ -105,3 +106,52 @@ def test_layers_that_are_not_trained_are_named_before_a_folder_is_made(tmp_path,
     with pytest.raises(AdapterError, match=r"layers of the file are not adapted: .*to_k"):
         train(run_config(tmp_path, cache, training=SHORT, **start(first.adapters[0], **narrow)))
     assert not (tmp_path / "run").exists()
+
+
+def another(file, path):
+    """An adapter of the same size at another place, with one weight changed."""
+    content = tensors(file)
+    name = next(iter(sorted(content)))
+    content[name] = content[name] + 0.5
+    with safe_open(str(file), framework="pt") as source:
+        save_file(content, str(path), metadata=source.metadata())
+    assert path.stat().st_size == file.stat().st_size
+
+
+def test_the_file_is_known_by_its_content_and_may_move(tmp_path, cache, first):
+    here, there = tmp_path / "here.safetensors", tmp_path / "there.safetensors"
+    here.write_bytes(first.adapters[0].read_bytes())
+    train(run_config(tmp_path, cache, training=SHORT, **start(here)))
+    here.rename(there)
+    six = {**SHORT, "steps": 6}
+    resumed = run_config(tmp_path, cache, training=six, resume="latest", **start(there))
+    assert (train(resumed).folder.name, train(resumed).step) == ("v0", 6)
+    another(first.adapters[0], there)
+    with pytest.raises(ConfigError, match=r"adapter\.start_from \(content\) was "):
+        train(resumed)
+
+
+def test_a_finished_run_is_not_taken_for_one_from_another_file(tmp_path, cache, first):
+    file = tmp_path / "start.safetensors"
+    file.write_bytes(first.adapters[0].read_bytes())
+    config = run_config(tmp_path, cache, training=SHORT, resume="auto", **start(file))
+    one = train(config)
+    assert train(config).folder == one.folder, "the same file is the same run"
+    another(first.adapters[0], file)
+    observer = CancelAfter(99)
+    two = train(config, observer)
+    assert (two.folder.name, two.step) == ("v1", 3)
+    assert any("starts from a file" in str(event) for event in observer.events)
+    weights, others = tensors(one.adapters[0]), tensors(two.adapters[0])
+    assert any(not torch.equal(weights[name], others[name]) for name in weights)
+
+
+def test_a_run_without_a_file_does_not_go_on_with_one(tmp_path, cache, first):
+    train(run_config(tmp_path, cache, training=SHORT))
+    with pytest.raises(ConfigError, match=r"start_from \(content\) was None and is"):
+        train(
+            run_config(tmp_path, cache, training=SHORT, resume="latest", **start(first.adapters[0]))
+        )
+    missing = start(tmp_path / "absent.safetensors")
+    with pytest.raises(ConfigError, match="there is no file"):
+        train(run_config(tmp_path, cache, training=SHORT, resume="latest", **missing))

@@ -169,7 +169,7 @@ describe("samples", () => {
 });
 
 describe("the buttons", () => {
-  test.each([["caching", true], ["training", false], ["done", true], ["stopped", true], ["cancelled", true], ["failed", true]])(
+  test.each([["caching", true], ["loading", true], ["training", false], ["done", true], ["stopped", true], ["cancelled", true], ["failed", true]])(
     "while %s are disabled: %s",
     (status, disabled) => {
       show({ status });

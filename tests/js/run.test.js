@@ -43,6 +43,13 @@ test("before the first step nothing is known of the time left", () => {
   expect(fromSnapshot(snapshot({ step_seconds: 0, seconds_left: 0 }))).toMatchObject({ stepSeconds: null, secondsLeft: null });
 });
 
+test("a run that loads its base is active", () => {
+  const run = fromSnapshot(snapshot({ status: "loading" }));
+  expect(run).toMatchObject({ status: "loading" });
+  expect(isActive(run)).toBe(true);
+  expect(isActive(fromSnapshot(snapshot({ status: "done" })))).toBe(false);
+});
+
 describe("a snapshot that was overtaken by messages", () => {
   const early = snapshot({ step: 1, points: [[1, 1, 1e-4]], samples: [sampleAt(0)] });
 

@@ -157,3 +157,40 @@ def test_constraints_reach_the_installer_whole(tmp_path):
     command = [sys.executable, "-c", copy]
     assert install.resolve(command, [str(kept)], HOST, []) == 0
     assert kept.read_text(encoding="utf-8").splitlines() == install.constraint_lines(HOST, [])
+
+
+def run_install(*words, without_libraries=False):
+    alone = ["-I", "-S"] if without_libraries else []
+    return subprocess.run(
+        [sys.executable, *alone, str(ROOT / "install.py"), *words],
+        env={**os.environ, "PATH": "", "PIP_NO_INDEX": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize("word", ["--upgrade", "peft", "--dry"])
+def test_words_that_are_not_known_are_a_mistake(word):
+    done = run_install(word)
+    assert done.returncode == 2
+    assert word in done.stderr
+    assert done.stdout == ""
+
+
+def test_help_explains_and_does_nothing():
+    done = run_install("--help", without_libraries=True)
+    assert done.returncode == 0
+    assert "--dry-run" in done.stdout
+    assert done.stderr == ""
+
+
+def test_a_dry_run_says_what_would_be_installed(monkeypatch, capfd):
+    monkeypatch.setattr(install, "installed_versions", lambda facts: {**HOST, "peft": "0.1.0"})
+    monkeypatch.setattr(install, "resolve", None)
+    assert install.main(["--dry-run"]) == 0
+    told = capfd.readouterr().out
+    for name in OURS:
+        assert f"{name}>=" in told
+    assert "Would hold as they are: torch 2.8.0+cu128" in told

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from trainer_core.storage import save_tensors
+from trainer_core.storage import errno_of_text, save_tensors
 
 
 def written(path, tensors):
@@ -76,3 +78,26 @@ def test_gradients_are_left_behind(tmp_path):
     weight = torch.nn.Parameter(torch.ones(2, 2))
     tied = {"a": weight, "b": weight, "c": weight * 2}
     assert_same(written(tmp_path / "a.safetensors", tied), {n: t.detach() for n, t in tied.items()})
+
+
+@pytest.mark.parametrize(
+    ("platform", "text", "expected"),
+    [
+        ("posix", "I/O error: No space left on device (os error 28)", errno.ENOSPC),
+        ("posix", "Permission denied (os error 13)", errno.EACCES),
+        ("posix", "Read-only file system (OS Error 30)", errno.EROFS),
+        ("posix", "Disk quota exceeded (os error 122)", errno.EDQUOT),
+        ("posix", "an error of another kind", errno.EIO),
+        ("nt", "There is not enough space on the disk. (os error 112)", errno.ENOSPC),
+        ("nt", "The disk is full. (os error 39)", errno.ENOSPC),
+        ("nt", "Access is denied. (os error 5)", errno.EACCES),
+        ("nt", "It is being used by another process. (os error 32)", errno.EACCES),
+        # A number that begins like another, or that means something else on Windows.
+        ("posix", "(os error 282)", 282),
+        ("posix", "(os error 130)", 130),
+        ("nt", "Out of paper (os error 28)", errno.EIO),
+        ("nt", "(os error 1123)", errno.EIO),
+    ],
+)
+def test_the_systems_number_is_read_exactly(platform, text, expected):
+    assert errno_of_text(text, platform) == expected

@@ -206,7 +206,8 @@ def _preset_matches(
         raise AdapterError(
             f"adapter.targets: {name!r} is not a preset",
             f"one of {', '.join(presets)}, or a list of regular expressions",
-            f"Nearest: {nearest(name, presets)}. A single expression is written as a list.",
+            f"Nearest: {nearest(name, presets)}. A single expression is written as a list; in a "
+            "node: with a dot or brackets in it, such as (name).",
         )
     expressions = [compile_pattern(p, f"preset {name!r}") for p in presets[name]]
     # A preset means Linear layers; what else its patterns reach is not asked for.

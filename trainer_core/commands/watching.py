@@ -68,6 +68,10 @@ class JsonObserver:
     def __init__(self, wishes: Callable[[], Wishes]) -> None:
         self.wishes = wishes
 
+    def cancelled(self) -> bool:
+        """Whether Ctrl-C or SIGTERM came."""
+        return self.wishes().cancel
+
     def notify(self, event: Event) -> None:
         """Print the event."""
         show_json(event_record(event))
@@ -98,6 +102,10 @@ class TextObserver:
         else:
             self._line(event_text(event))
 
+    def cancelled(self) -> bool:
+        """Whether Ctrl-C or SIGTERM came."""
+        return self.wishes().cancel
+
     def close(self) -> None:
         """Leave the terminal on a fresh line."""
         if self._bar_shown:
@@ -125,6 +133,10 @@ class _OtherProcess:
 
     def __init__(self, wishes: Callable[[], Wishes]) -> None:
         self.wishes = wishes
+
+    def cancelled(self) -> bool:
+        """Whether Ctrl-C or SIGTERM came."""
+        return self.wishes().cancel
 
     def notify(self, event: Event) -> None:
         """Ignore the event."""

@@ -19,7 +19,11 @@ class DatasetSection(Section):
         "captions and control_images/ with pictures of the same names. 'auto' looks which it is.",
     )
     caption_extension: str = setting(
-        ".txt", "Extension of the caption files.", advanced=True, pattern=r"^\.[A-Za-z0-9]+$"
+        ".txt",
+        "Extension of the caption files.",
+        advanced=True,
+        pattern=r"^\.[A-Za-z0-9]+$",
+        pattern_in_words="a dot with letters or digits behind it",
     )
     missing_caption: Literal["error", "skip", "empty"] = setting(
         "error", "A picture without a caption: stop, leave it out, or train it with empty text."

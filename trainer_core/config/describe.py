@@ -83,8 +83,10 @@ def is_advanced(field: FieldInfo) -> bool:
 
 def bounds_in_words(field: FieldInfo) -> str:
     """The bounds of a setting, such as ``at least 1 and at most 4096``, or nothing."""
+    extra = field.json_schema_extra
+    told = str(extra.get("pattern_in_words", "")) if isinstance(extra, dict) else ""
     parts = [
-        wording.format(value)
+        told if name == "pattern" and told else wording.format(value)
         for name, wording in _BOUNDS
         if (value := _bound(field, name)) is not None
     ]

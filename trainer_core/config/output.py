@@ -19,6 +19,8 @@ class OutputSection(Section):
         min_length=1,
         max_length=100,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$",
+        pattern_in_words="of letters without accents, digits, space, dot, underscore and hyphen, "
+        "a letter or digit first",
     )
     layouts: list[LayoutName] = setting(
         ["comfyui"], "Layouts of the exported adapter files: 'comfyui', 'diffusers'."

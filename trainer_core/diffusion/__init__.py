@@ -6,10 +6,11 @@ to 1 (pure noise), and the velocity ``eps - x_0`` that a denoiser predicts.
 
 from .flow import interpolate, velocity_target
 from .loss import flow_loss
-from .sampler import ShiftSettings, flow_sigmas, sample_euler, sigma_shift
+from .sampler import SamplingStopped, ShiftSettings, flow_sigmas, sample_euler, sigma_shift
 from .sigma import make_density, shift_sigma
 
 __all__ = [
+    "SamplingStopped",
     "ShiftSettings",
     "flow_loss",
     "flow_sigmas",

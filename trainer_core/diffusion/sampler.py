@@ -14,6 +14,10 @@ import torch
 from torch import Tensor
 
 
+class SamplingStopped(Exception):  # noqa: N818 - it was asked for
+    """A drawing was given up because its caller asked for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class ShiftSettings:
     """How a base's scheduler moves its noise levels.
@@ -92,6 +96,7 @@ def sample_euler(
     noise: Tensor,
     sigmas: Tensor,
     on_step: Callable[[int, Tensor], None] | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Tensor:
     """Draw latents from noise.
 
@@ -100,9 +105,13 @@ def sample_euler(
         noise: `[B, C, h, w]`, standard normal.
         sigmas: `[steps + 1]`, decreasing, as `flow_sigmas` makes them.
         on_step: Called after each step with its index (from 0) and the latents.
+        stop: Asked after each step whether to give up.
 
     Returns:
         `[B, C, h, w]`, latents at the last sigma, in the dtype of ``noise``.
+
+    Raises:
+        SamplingStopped: When ``stop`` said so.
     """
     latents = noise
     sigmas = sigmas.to(noise.device)
@@ -113,4 +122,6 @@ def sample_euler(
         latents = (latents.float() + (following - sigma) * predicted).to(noise.dtype)
         if on_step is not None:
             on_step(index, latents)
+        if stop is not None and stop():
+            raise SamplingStopped
     return latents

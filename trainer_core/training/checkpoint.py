@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import InputError, NonFiniteError
+from ..errors import RESUME, InputError, NonFiniteError
 from ..storage import flush_folder, move, save_tensors, storage_error, write_json
 from .optimizer import load_optimizer_tensors, optimizer_tensors
 
@@ -74,7 +74,7 @@ def save_checkpoint(
             raise NonFiniteError(
                 f"{name} is not finite at step {step}",
                 "finite weights and optimizer state",
-                "Go on from the last checkpoint with resume=latest and a lower learning rate.",
+                f"Go on from the last checkpoint with {RESUME} and a lower learning rate.",
             )
     temporary = folder / f".writing-{uuid.uuid4().hex}"
     try:

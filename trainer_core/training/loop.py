@@ -1,7 +1,6 @@
-"""The training loop, and only the loop.
+"""The training loop: take a micro-batch, draw sigma and noise, predict, measure, go backward.
 
-Take a micro-batch, draw sigma and noise, predict, measure, go backward; after the last micro-batch
-of a step clip, update, record; every so often preview and save; stop when asked.
+After the last micro-batch of a step clip, update, record; at times save, preview; stop when asked.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ class LoopHooks:
     Attributes:
         record: Write a finished step down and tell the observer.
         save: Write a checkpoint of the state after a step.
-        preview: Draw the preview pictures of a step.
+        preview: Draw the preview pictures of a step; whether the run was cancelled meanwhile.
         wishes: What this process was asked for.
     """
 
     record: Callable[[StepResult], None]
     save: Callable[[int], None]
-    preview: Callable[[int], None]
+    preview: Callable[[int], bool]
     wishes: Callable[[], Wishes]
 
 
@@ -77,22 +76,23 @@ class Loop:
         Raises:
             NonFiniteError: When loss or gradient is not finite; the state before is saved.
         """
-        saved = done
-        if self.preview_every and not done:
-            self.hooks.preview(0)
-        for step in range(done + 1, self.settings.steps + 1):
+        last, every = self.settings.steps, self.settings.checkpoint_every
+        if self.preview_every and not done and self.hooks.preview(0):
+            self.hooks.save(0)
+            return "cancelled", 0
+        for step in range(done + 1, last + 1):
             result, wishes = self._step(step)
             self.hooks.record(result)
-            if wishes.preview or self._due(step, self.preview_every):
-                self.hooks.preview(step)
-            if wishes.end or wishes.save or self._due(step, self.settings.checkpoint_every):
-                self.hooks.save(step)
-                saved = step
-            if wishes.end and step < self.settings.steps:
-                return "cancelled" if wishes.cancel else "done", step
-        if saved < self.settings.steps:
-            self.hooks.save(self.settings.steps)
-        return "done", self.settings.steps
+            saved = step == last or wishes.end or wishes.save or self._due(step, every)
+            if saved:
+                self.hooks.save(step)  # before the previews: they take long and may fail
+            draw = wishes.preview or self._due(step, self.preview_every)
+            cancelled = wishes.cancel or (draw and self.hooks.preview(step))
+            if step < last and (cancelled or wishes.stop):
+                if not saved:
+                    self.hooks.save(step)
+                return "cancelled" if cancelled else "done", step
+        return "done", last
 
     def _step(self, step: int) -> tuple[StepResult, Wishes]:
         started = time.perf_counter()
@@ -107,8 +107,8 @@ class Loop:
             loss += part.loss.item() / samples
             sigma_sum += sum(part.sigmas)
             seen.append(part)
-        numbers = [loss, sigma_sum, *map(float, self.hooks.wishes())]
-        loss, sigma_sum, *asked = self.processes.sum_numbers(numbers)
+        wishes = map(float, self.hooks.wishes())
+        loss, sigma_sum, *asked = self.processes.sum_numbers([loss, sigma_sum, *wishes])
         self.processes.sum_gradients(self.parameters)
         limit = self.settings.max_grad_norm or math.inf
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, limit).item()

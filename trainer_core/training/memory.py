@@ -86,6 +86,22 @@ def borrowed_random_state(device: torch.device) -> Iterator[None]:
         yield
 
 
+def seed_generators(seed: int, device: torch.device) -> None:
+    """Seed the global generators that `borrowed_random_state` gives back, and no other device's.
+
+    Args:
+        seed: Of the CPU's generator and the device's.
+        device: Where dropout draws.
+    """
+    torch.default_generator.manual_seed(seed)
+    if device.type == "mps":
+        torch.mps.manual_seed(seed)
+    elif device.type != "cpu":
+        module = torch.get_device_module(device)
+        with module.device(device):
+            module.manual_seed(seed)
+
+
 def release_memory(device: torch.device) -> None:
     """Give unreferenced memory back to the device."""
     gc.collect()

@@ -19,6 +19,7 @@ Source of the idea: Korthikanti et al. 2022, section 4.1.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from torch import nn
 
 from ..adapters import attach
 from ..config import RunConfig
+from ..data.cached import CachedItem
 from ..errors import RunError
 from ..families import BaseLocation, Family, get_family, locate_base
 from ..types import Bucket
@@ -139,8 +141,28 @@ def picture_tokens(base: EmptyBase, picture: Bucket) -> int:
     return height * width // 4
 
 
+def text_tokens(items: Iterable[CachedItem]) -> int:
+    """Tokens of the longest text among encoded samples, padding of the encoder included.
+
+    Args:
+        items: Samples whose files are there; their headers alone are read.
+    """
+    from safetensors import safe_open
+
+    lengths: list[int] = []
+    for path in {entry.path for item in items for entry in (item.text, item.empty_text)}:
+        with safe_open(path, framework="pt") as file:
+            lengths.append(file.get_slice("text_embeddings").get_shape()[0])
+    return max(lengths)
+
+
 def step_size(
-    config: RunConfig, base: EmptyBase, trainable: int, tokens: int, device: torch.device
+    config: RunConfig,
+    base: EmptyBase,
+    trainable: int,
+    tokens: int,
+    device: torch.device,
+    text: int | None = None,
 ) -> Size:
     """Collect what decides the memory of a run's step.
 
@@ -148,8 +170,10 @@ def step_size(
         config: The run file.
         base: Its base.
         trainable: Parameters of the adapter.
-        tokens: Tokens of the largest sample's picture and controls; the longest text is added.
+        tokens: Tokens of the largest sample's picture and controls.
         device: Decides the precision where the run file does not.
+        text: Tokens of the longest text, which are added; None for the most that the family's
+            encoder yields.
 
     Returns:
         The argument of `memory_estimate`.
@@ -161,7 +185,7 @@ def step_size(
         kind=config.adapter.kind,
         blocks=base.blocks,
         width=base.width,
-        tokens=tokens + base.location.text_length,
+        tokens=tokens + (base.location.text_length if text is None else text),
         samples=config.training.batch_size,
         value_bytes=2 if precision == "bf16" else 4,
         checkpointing=config.memory.gradient_checkpointing,
@@ -200,7 +224,8 @@ def cached_run_estimate(config: RunConfig, device: torch.device) -> dict[str, in
         unused=family.unused_layers(base.transformer),
     )
     trainable = sum(parameter.numel() for parameter in adapter.parameters())
-    return memory_estimate(step_size(config, base, trainable, tokens, device))
+    text = text_tokens(cache.dataset.items)
+    return memory_estimate(step_size(config, base, trainable, tokens, device, text))
 
 
 def check_memory(estimate: dict[str, int], free: int, device: torch.device) -> str | None:

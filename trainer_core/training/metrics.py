@@ -2,48 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import importlib.util
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..storage import atomic_write, storage_error
 from ..types import StepResult
+from .board import Board
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from torch import Tensor
 
-TENSORBOARD_ABSENT = (
-    "TensorBoard is not installed, so only metrics.jsonl is written "
-    "(pip install 'adapter-trainer[tensorboard]')."
-)
-
 
 class MetricsWriter:
-    """Appends each step to a run's ``metrics.jsonl`` and, where installed, to TensorBoard.
+    """Appends each step to a run's ``metrics.jsonl`` and, where it works, to TensorBoard.
 
     Args:
         path: The file; lines of later steps than `done` are cut off first.
         done: Steps that the run has made.
+        warn: Told in one line when TensorBoard cannot be used.
+
+    Raises:
+        StorageError: When the file cannot be written.
     """
 
-    def __init__(self, path: Path, done: int) -> None:
+    def __init__(self, path: Path, done: int, warn: Callable[[str], None]) -> None:
         self._path = path
         self.steps = _keep_steps(path, done)
-        self._file = path.open("a", encoding="utf-8", newline="\n")
-        self._board: Any = None
-        if importlib.util.find_spec("tensorboard") is not None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._board = SummaryWriter(str(path.parent), purge_step=done + 1 if done else None)
-
-    @property
-    def has_board(self) -> bool:
-        """Whether TensorBoard events are written."""
-        return self._board is not None
+        try:
+            self._file = path.open("a", encoding="utf-8", newline="\n")
+        except OSError as error:
+            raise storage_error(path, error) from error
+        self._board = Board(path.parent, done, warn)
 
     def write(self, result: StepResult) -> None:
         """Append one step.
@@ -60,9 +55,7 @@ class MetricsWriter:
         except OSError as error:
             raise storage_error(self._path, error) from error
         self.steps.append(result)
-        if self._board is not None:
-            for name in ("loss", "learning_rate", "grad_norm", "sigma_mean", "step_seconds"):
-                self._board.add_scalar(f"training/{name}", getattr(result, name), result.step)
+        self._board.write(result)
 
     def write_picture(self, step: int, index: int, pixels: Tensor) -> None:
         """Add a preview picture to TensorBoard.
@@ -72,8 +65,14 @@ class MetricsWriter:
             index: The prompt's index.
             pixels: `[3, H, W]` in [-1, 1].
         """
-        if self._board is not None:
-            self._board.add_image(f"preview/{index}", (pixels.clamp(-1, 1) + 1) / 2, step)
+        self._board.write_picture(step, index, pixels)
+
+    def close(self) -> None:
+        """Close both; raises nothing, because every whole line is on the disk already."""
+        # What a full disk refused is still pending, and would be refused again.
+        with contextlib.suppress(OSError):
+            self._file.close()
+        self._board.close()
 
     def __enter__(self) -> MetricsWriter:
         return self
@@ -84,9 +83,7 @@ class MetricsWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._file.close()
-        if self._board is not None:
-            self._board.close()
+        self.close()
 
 
 def read_metrics(path: Path) -> list[StepResult]:

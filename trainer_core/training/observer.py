@@ -101,6 +101,14 @@ class Observer(Protocol):
         """What the run should do after this step; asked once in every step."""
         ...
 
+    def cancelled(self) -> bool:
+        """Whether `wishes` asks, or will ask, for an end without an adapter.
+
+        Asked often while pictures are drawn, which may take longer than many steps; asking must
+        not change the answer.
+        """
+        ...
+
 
 class SilentObserver:
     """Hears nothing and asks for nothing."""
@@ -111,3 +119,7 @@ class SilentObserver:
     def wishes(self) -> Wishes:
         """None."""
         return Wishes()
+
+    def cancelled(self) -> bool:
+        """Never."""
+        return False

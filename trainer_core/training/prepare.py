@@ -25,7 +25,7 @@ from .encoders import EncoderSource, LazyEncoders, MakeSource
 from .finished_cache import SUFFIX, FinishedCache, read_finished_cache, write_finished_cache
 from .observer import CacheProgress, Observer, Warned
 from .processes import Processes
-from .prompts import EncodedPrompt, encode_prompts
+from .prompts import EncodedPrompt, check_controls, encode_prompts
 from .sampling import Painter
 
 
@@ -108,6 +108,7 @@ def prepare(
     location = locate_base(
         config.base, family.name, has_controls, needs_encoders=make_source is None
     )
+    check_controls(config.preview, location.variant)
     plan = plan_buckets(found.samples, config.dataset, family.size_multiple, family.control_size)
     encoders = _source(config, family, location, processes, make_source)
     # The others wait until the first process has encoded, and then only read.

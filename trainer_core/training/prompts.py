@@ -43,6 +43,38 @@ class EncodedPrompt:
         return PictureRequest(self.conditioning, self.negative, self.controls, seed)
 
 
+_CONTROLS: dict[str, tuple[int, int | None]] = {"generate": (0, 0), "edit": (1, 1)}
+"""Least and largest number of control pictures of a variant; of others one or more."""
+
+
+def check_controls(preview: PreviewSection, variant: str) -> None:
+    """Refuse prompts that the base cannot draw, before anything is encoded.
+
+    Args:
+        preview: Prompts and controls.
+        variant: The base's variant; never ``auto``.
+
+    Raises:
+        ConfigError: When a prompt has too few or too many control pictures.
+    """
+    least, most = _CONTROLS.get(variant, (1, None))
+    for index, text in enumerate(preview.prompts):
+        count = len(preview.controls[index]) if preview.controls else 0
+        if count >= least and (most is None or count <= most):
+            continue
+        wanted = "none" if most == 0 else "one" if most == 1 else "one or more"
+        raise ConfigError(
+            f"preview.controls: {count} control pictures for the prompt {text[:60]!r}, and the "
+            f"base is trained as {variant}",
+            f"{wanted} for each prompt",
+            "Leave preview.controls out; in a graph: connect nothing to controls of Preview "
+            "Prompts."
+            if most == 0
+            else "Name a picture for each prompt in preview.controls; in a graph: connect it to "
+            "controls of Preview Prompts.",
+        )
+
+
 def encode_prompts(
     preview: PreviewSection,
     dataset: DatasetSection,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from ..adapters import AttachedAdapter
 from ..config import RunConfig
 from ..data.image import from_pixels
-from ..errors import StorageError
+from ..errors import RunError
 from ..formats import KeyMap, RunFacts, adapter_metadata, write_adapter
 from ..storage import atomic_write
 from ..types import RunResult, StepResult
@@ -23,7 +23,7 @@ from .checkpoint import (
     save_checkpoint,
     training_tensors,
 )
-from .metrics import TENSORBOARD_ABSENT, MetricsWriter
+from .metrics import MetricsWriter
 from .observer import CheckpointSaved, Observer, PreviewDone, RunFinished, StepDone, Warned
 from .run_folder import RunFolder
 from .versions import installed_versions
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Recorder:
-    """Writes one run down; only the first process of a run has one.
+    """Writes one run down; only the first process of a run has one. Leaving it closes its files.
 
     Args:
         folder: The run's version folder.
@@ -45,6 +45,9 @@ class Recorder:
         hashes: Identities of base and dataset, for the adapter file's header.
         observer: Hears what was written.
         done: Steps made before.
+
+    Raises:
+        StorageError: When the folder cannot be written.
     """
 
     def __init__(
@@ -73,9 +76,10 @@ class Recorder:
             steps = ", ".join(map(str, later))
             message = f"Going on from step {done}; the later checkpoints ({steps}) are made anew."
             observer.notify(Warned(message))
-        self._metrics = MetricsWriter(folder.metrics, done)
-        if not self._metrics.has_board:
-            observer.notify(Warned(TENSORBOARD_ABSENT))
+        folder.drop_later_samples(done)
+        self._metrics = MetricsWriter(
+            folder.metrics, done, lambda reason: observer.notify(Warned(reason))
+        )
 
     def record(self, result: StepResult) -> None:
         """Write a finished step down."""
@@ -95,6 +99,22 @@ class Recorder:
         prune_checkpoints(self.folder.checkpoints, self._config.training.keep_checkpoints)
         self.folder.update_record(step=step)
         self._observer.notify(CheckpointSaved(step, folder))
+
+    @contextlib.contextmanager
+    def saved_on_failure(self, step: int) -> Iterator[None]:
+        """Write a checkpoint when the body fails, so that no step since the last one is lost.
+
+        Args:
+            step: Steps made.
+        """
+        try:
+            yield
+        except Exception:
+            if step > 0:
+                # On a full disk this fails too; the error that ended the run is the one to show.
+                with contextlib.suppress(RunError):
+                    self.save(step)
+            raise
 
     def picture(self, step: int, index: int, pixels: Tensor) -> None:
         """Keep a preview picture.
@@ -160,9 +180,4 @@ class Recorder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._metrics.__exit__(kind, error, trace)
-        if kind is not None:
-            # On a full disk this fails too; the error that ended the run is the one to show.
-            with contextlib.suppress(StorageError):
-                self.folder.update_record(status="failed")
-        self.folder.release()
+        self._metrics.close()

@@ -18,6 +18,7 @@ FREE_SETTINGS = frozenset(
     {
         "base.path",
         "base.encoders",
+        "adapter.start_from",
         "dataset.path",
         "dataset.unreadable",
         "dataset.missing_caption",
@@ -28,7 +29,11 @@ FREE_SETTINGS = frozenset(
         "training.keep_checkpoints",
     }
 )
-"""Settings that may change too. Base and dataset are compared by content instead of by path."""
+"""Settings that may change too. Base, dataset and the file that an adapter starts from are compared
+by content instead of by path."""
+
+START = "adapter.start_from (content)"
+"""Where a checkpoint's settings keep the identity of the file that the adapter started from."""
 
 
 def find_checkpoint(config: RunConfig) -> Path | None:
@@ -62,7 +67,9 @@ def find_checkpoint(config: RunConfig) -> Path | None:
     return _named_checkpoint(Path(config.resume))
 
 
-def deciding_settings(config: RunConfig, precision: str, base: str, dataset: str) -> dict[str, Any]:
+def deciding_settings(
+    config: RunConfig, precision: str, base: str, dataset: str, start: str | None = None
+) -> dict[str, Any]:
     """List the settings that decide a run's weights, by YAML path.
 
     Args:
@@ -70,6 +77,7 @@ def deciding_settings(config: RunConfig, precision: str, base: str, dataset: str
         precision: The resolved precision.
         base: Identity of the base's weights.
         dataset: Identity of the dataset's content.
+        start: Identity of the file that the adapter starts from; None without one.
 
     Returns:
         JSON values by path.
@@ -81,7 +89,7 @@ def deciding_settings(config: RunConfig, precision: str, base: str, dataset: str
         if path.split(".")[0] not in FREE_SECTIONS and path not in FREE_SETTINGS
     }
     kept["training.precision"] = precision
-    return kept | {"base (content)": base, "dataset (content)": dataset}
+    return kept | {"base (content)": base, "dataset (content)": dataset, START: start}
 
 
 def refuse_changes(checkpoint: Checkpoint, settings: Mapping[str, Any], config: RunConfig) -> None:

@@ -19,13 +19,12 @@ from ..config import RunConfig
 from ..config.reading import dump_config
 from ..data.batches import BatchPlan, load_batch
 from ..diffusion.sigma import make_density
-from ..errors import ConfigError
-from ..families import get_family
 from ..families.identity import file_identity, folder_identity
 from ..families.single_file import file_settings
-from ..formats import KeyMap, read_adapter
+from ..formats import KeyMap
 from ..types import AdapterState, Batch, RunResult, RunSummary
-from .checkpoint import Checkpoint, read_checkpoint, restore_tensors
+from .beginning import find_beginning, fitting, read_start, require_same, start_identity
+from .checkpoint import Checkpoint, restore_tensors
 from .encoders import MakeSource
 from .loop import Loop, LoopHooks
 from .memory import (
@@ -42,7 +41,7 @@ from .prepare import Prepared, prepare
 from .preview import draw_previews
 from .processes import Processes, Shares, SingleProcess
 from .recorder import Recorder
-from .resume import deciding_settings, find_checkpoint, refuse_changes
+from .resume import deciding_settings
 from .run_folder import RunFolder, create_version, open_version
 from .schedule import make_schedule
 from .step import StepMaker
@@ -109,66 +108,45 @@ def _train(
     # What can be refused without loading anything is refused first.
     shares = Shares(config.training, processes.index, processes.count)
     precision = resolve_precision(config.training.precision, processes.device)
-    found = find_checkpoint(config)
-    checkpoint = read_checkpoint(found) if found else None
-    start = None if checkpoint else _read_start(config)
+    found, checkpoint = find_beginning(config, processes)
+    start = None if checkpoint else read_start(config)
     data = prepare(config, observer, processes, make_source)
     hashes = _hashes(data)
-    settings = deciding_settings(config, precision, hashes["base"], hashes["dataset"])
+    given = start_identity(config, checkpoint)
+    settings = deciding_settings(config, precision, hashes["base"], hashes["dataset"], given)
     if checkpoint is not None:
-        checkpoint = _fitting(checkpoint, settings, config, observer)
+        checkpoint = fitting(checkpoint, settings, config, observer)
         found = found if checkpoint else None
-        start = None if checkpoint else _read_start(config)
+        start = None if checkpoint else read_start(config)
+        # What decides may differ from machine to machine, such as a precision of auto.
+        require_same(config, processes, found, checkpoint)
     loaded = _load(config, observer, processes, data, checkpoint or start)
     if processes.index > 0:
         status, step = _loop(loaded, shares, None).run(loaded.done)
         return RunResult(Path(config.output.dir), status, step, (), (), ())
-    folder = _open_folder(config, found, hashes)
-    key_map = KeyMap(data.family.native_key, data.family.module_path)
-    recorder = Recorder(
-        folder,
-        config,
-        loaded.adapter,
-        loaded.optimizer,
-        key_map,
-        settings,
-        hashes,
-        observer,
-        loaded.done,
-    )
-    with recorder:
+    with (
+        _open_folder(config, found, hashes) as folder,
+        _recorder(loaded, folder, settings, hashes) as recorder,
+    ):
         observer.notify(RunStarted(_summary(loaded, folder)))
         status, step = _loop(loaded, shares, recorder).run(loaded.done)
         return recorder.finish(status, step)
 
 
-def _fitting(
-    checkpoint: Checkpoint, settings: Mapping[str, Any], config: RunConfig, observer: Observer
-) -> Checkpoint | None:
-    try:
-        refuse_changes(checkpoint, settings, config)
-    except ConfigError as error:
-        # Whoever names a checkpoint wants that one; "auto" wants a run that fits the settings.
-        if config.resume != "auto":
-            raise
-        observer.notify(Warned(f"A new version starts. {error.found}."))
-        return None
-    return checkpoint
-
-
-def _read_start(config: RunConfig) -> AdapterState | None:
-    """The adapter that a run without a checkpoint starts from."""
-    if config.adapter.start_from is None:
-        return None
-    path = Path(config.adapter.start_from)
-    if not path.is_file():
-        raise ConfigError(
-            f"adapter.start_from: there is no file {path}",
-            "an adapter file (.safetensors)",
-            "Check the path, or leave adapter.start_from out.",
-        )
-    family = get_family(config.family)
-    return read_adapter(path, KeyMap(family.native_key, family.module_path))
+def _recorder(
+    run: Loaded, folder: RunFolder, settings: Mapping[str, Any], hashes: Mapping[str, str]
+) -> Recorder:
+    return Recorder(
+        folder,
+        run.config,
+        run.adapter,
+        run.optimizer,
+        KeyMap(run.data.family.native_key, run.data.family.module_path),
+        settings,
+        hashes,
+        run.observer,
+        run.done,
+    )
 
 
 def _load(
@@ -221,12 +199,15 @@ def _loop(run: Loaded, shares: Shares, recorder: Recorder | None) -> Loop:
         seed=config.seed,
     )
 
-    def preview(step: int) -> None:
+    def preview(step: int) -> bool:
+        stop = run.observer.cancelled
         if recorder is not None:
-            painter = run.data.painter(run.transformer, run.processes.device)
-            deliver = functools.partial(recorder.picture, step)
-            draw_previews(painter, config.preview, run.data.prompts, deliver)
-        run.processes.barrier()
+            with recorder.saved_on_failure(step):
+                painter = run.data.painter(run.transformer, run.processes.device)
+                deliver = functools.partial(recorder.picture, step)
+                draw_previews(painter, config.preview, run.data.prompts, deliver, stop)
+        # All end together; the others wait here until the first process has drawn.
+        return run.processes.sum_numbers([float(stop())])[0] > 0
 
     def nothing(_: Any) -> None:
         return
@@ -290,7 +271,11 @@ def _open_folder(config: RunConfig, found: Path | None, hashes: Mapping[str, str
         root = Path(config.output.dir) / config.output.name
         return create_version(root, record, dump_config(config))
     folder = open_version(found.parent.parent)
-    folder.update_record(status="running", **record)
+    try:
+        folder.go_on(record, dump_config(config))
+    except BaseException:
+        folder.release()
+        raise
     return folder
 
 

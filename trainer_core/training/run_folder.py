@@ -16,29 +16,41 @@ import socket
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError
+from ..errors import InputError, StorageError
 from ..storage import move, storage_error, write_and_flush, write_json, write_text
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 MINIMUM_STEPS = 5
 """A dead version with fewer steps and no checkpoint is removed."""
 
 _VERSION = re.compile(r"v(\d+)")
+_SAMPLES = re.compile(r"\d{6,}")
 _LOCK = "lock.json"
 _RECORD = "run.json"
+_RUN_FILE = "run.yaml"
 _NEW = ".new-"
+# A process's start is told from the machine's, which moves when the clock is set.
+_CLOCK_SECONDS = 60.0
+_held: set[str] = set()
+"""Tokens of the locks that this process holds; one of its own number that is not here is left over
+from a run that failed to remove it, or from another process that had the number before."""
 
 
 class RunFolder:
-    """One version of a run on disk.
+    """One version of a run on disk; leaving it gives up its lock, and an error marks it failed.
 
     Args:
         path: The version's folder, which exists and is locked by this process.
+        token: What the lock is held by.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, token: str) -> None:
         self.path = path
+        self._token = token
 
     @property
     def checkpoints(self) -> Path:
@@ -54,6 +66,18 @@ class RunFolder:
         """Folder of the preview pictures of a step."""
         return self.path / "samples" / f"{step:06d}"
 
+    def drop_later_samples(self, step: int) -> None:
+        """Remove the preview pictures of steps that a resumed run makes again.
+
+        Args:
+            step: The step that the run goes on from.
+        """
+        folder = self.path / "samples"
+        found = list(folder.iterdir()) if folder.is_dir() else []
+        for path in found:
+            if _SAMPLES.fullmatch(path.name) and int(path.name) > step:
+                shutil.rmtree(path, ignore_errors=True)
+
     def read_record(self) -> dict[str, Any]:
         """Read ``run.json``."""
         return json.loads((self.path / _RECORD).read_text(encoding="utf-8"))
@@ -62,10 +86,42 @@ class RunFolder:
         """Change fields of ``run.json``, whole or not at all."""
         write_json(self.path / _RECORD, {**self.read_record(), **values})
 
+    def go_on(self, record: Mapping[str, Any], run_file: str) -> None:
+        """Note that the run goes on, and with which settings.
+
+        Args:
+            record: Changed fields of ``run.json``.
+            run_file: The resolved run file of what follows; replaces the one before.
+
+        Raises:
+            StorageError: When the folder cannot be written.
+        """
+        self.update_record(status="running", **record)
+        write_text(self.path / _RUN_FILE, run_file)
+
     def release(self) -> None:
         """Give up the lock; the version stays."""
+        # First, so that a lock file that cannot be removed binds nobody.
+        _held.discard(self._token)
         with contextlib.suppress(OSError):
             (self.path / _LOCK).unlink(missing_ok=True)
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is not None:
+                # On a full disk this fails too; the error that ended the run is the one to show.
+                with contextlib.suppress(StorageError, OSError, ValueError):
+                    self.update_record(status="failed")
+        finally:
+            self.release()
 
 
 def create_version(root: Path, record: Mapping[str, Any], run_file: str) -> RunFolder:
@@ -82,16 +138,28 @@ def create_version(root: Path, record: Mapping[str, Any], run_file: str) -> RunF
     Raises:
         StorageError: When the folder cannot be written.
     """
-    temporary = root / f"{_NEW}{uuid.uuid4().hex}"
+    token = uuid.uuid4().hex
+    temporary = root / f"{_NEW}{token}"
     try:
-        temporary.mkdir(parents=True)
-        write_and_flush(temporary / _LOCK, json.dumps(_me()))
-    except OSError as error:
-        raise storage_error(root, error) from error
-    write_json(temporary / _RECORD, {"status": "running", "step": 0, **_me(), **record})
-    write_text(temporary / "run.yaml", run_file)
-    number = max((int(_number(path)) for path in versions(root)), default=-1) + 1
-    remove_dead_versions(root)
+        # Held before it is on the disk, or another run of this process might take it for dead.
+        _held.add(token)
+        try:
+            temporary.mkdir(parents=True)
+            write_and_flush(temporary / _LOCK, json.dumps({**_me(), "token": token}))
+        except OSError as error:
+            raise storage_error(root, error) from error
+        write_json(temporary / _RECORD, {"status": "running", "step": 0, **_me(), **record})
+        write_text(temporary / _RUN_FILE, run_file)
+        number = max((version_number(path) for path in versions(root)), default=-1) + 1
+        remove_dead_versions(root)
+        return RunFolder(_move_to_version(temporary, root, number), token)
+    except BaseException:
+        _held.discard(token)
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def _move_to_version(temporary: Path, root: Path, number: int) -> Path:
     while True:
         target = root / f"v{number}"
         try:
@@ -102,7 +170,7 @@ def create_version(root: Path, record: Mapping[str, Any], run_file: str) -> RunF
                 raise storage_error(target, error) from error
             number += 1
         else:
-            return RunFolder(target)
+            return target
 
 
 def open_version(path: Path) -> RunFolder:
@@ -122,10 +190,17 @@ def open_version(path: Path) -> RunFolder:
         raise InputError(
             f"{path} is in use by process {lock['pid']} on {lock['host']}",
             "a run that has ended",
-            "Wait for that run, cancel it, or start a new version with resume=none.",
+            "Wait for that run, cancel it, or start a new version with resume=none. If no such "
+            f"run exists any more, remove {_LOCK} in that folder.",
         )
-    write_json(path / _LOCK, _me())
-    return RunFolder(path)
+    token = uuid.uuid4().hex
+    _held.add(token)
+    try:
+        write_json(path / _LOCK, {**_me(), "token": token})
+    except BaseException:
+        _held.discard(token)
+        raise
+    return RunFolder(path, token)
 
 
 def versions(root: Path) -> list[Path]:
@@ -133,7 +208,13 @@ def versions(root: Path) -> list[Path]:
     if not root.is_dir():
         return []
     found = [path for path in root.iterdir() if path.is_dir() and _VERSION.fullmatch(path.name)]
-    return sorted(found, key=lambda path: int(_number(path)))
+    return sorted(found, key=version_number)
+
+
+def version_number(path: Path) -> int:
+    """The number of a version's folder; -1 for one of another name."""
+    match = _VERSION.fullmatch(path.name)
+    return int(match.group(1)) if match else -1
 
 
 def is_version(path: Path) -> bool:
@@ -163,15 +244,17 @@ def remove_dead_versions(root: Path) -> list[Path]:
 def is_live(path: Path) -> bool:
     """Whether the process that locked a version still runs.
 
-    A lock of another host counts as live, because its processes cannot be seen from here.
+    A lock of another host counts as live, because its processes cannot be seen from here, and so
+    does one of a process that this one may not look at.
     """
     lock = _read_lock(path)
     if not lock:
         return False
     if lock["host"] != socket.gethostname():
         return True
-    started = _process_started(lock["pid"])
-    return started is not None and abs(started - lock["process_started"]) < 1.0
+    if lock["pid"] == os.getpid():
+        return lock["token"] in _held
+    return _runs(lock["pid"], lock["process_started"])
 
 
 def _came_to_nothing(path: Path) -> bool:
@@ -189,11 +272,6 @@ def _came_to_nothing(path: Path) -> bool:
     return status != "done" and step < MINIMUM_STEPS
 
 
-def _number(path: Path) -> str:
-    match = _VERSION.fullmatch(path.name)
-    return match.group(1) if match else "-1"
-
-
 def _me() -> dict[str, Any]:
     return {
         "host": socket.gethostname(),
@@ -202,24 +280,61 @@ def _me() -> dict[str, Any]:
     }
 
 
-def _process_started(pid: int) -> float | None:
-    import psutil
+def _runs(pid: int, started: float | None) -> bool:
+    """Whether a process is the one that was started then; in doubt it is."""
+    if not _exists(pid):
+        return False
+    now = _process_started(pid)
+    return now is None or started is None or abs(now - started) < _CLOCK_SECONDS
 
+
+def _exists(pid: int) -> bool:
+    try:
+        import psutil
+    except ImportError:
+        return _may_exist(pid)
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.AccessDenied:
+        return True
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _may_exist(pid: int) -> bool:
+    if os.name == "nt":
+        # The question below would be a Ctrl-C there.
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _process_started(pid: int) -> float | None:
+    """Seconds since the epoch; None where it cannot be known."""
+    try:
+        import psutil
+    except ImportError:
+        return None
     try:
         return psutil.Process(pid).create_time()
-    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+    except psutil.Error:
         return None
-    except psutil.AccessDenied:
-        return 0.0
 
 
 def _read_lock(path: Path) -> dict[str, Any]:
     try:
         lock = json.loads((path / _LOCK).read_text(encoding="utf-8"))
+        started = lock["process_started"]
         return {
             "host": str(lock["host"]),
             "pid": int(lock["pid"]),
-            "process_started": float(lock["process_started"]),
+            "process_started": None if started is None else float(started),
+            "token": lock.get("token"),
         }
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}

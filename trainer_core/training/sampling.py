@@ -65,15 +65,24 @@ class Painter:
     device: torch.device
 
     @torch.no_grad()
-    def latents(self, requests: Sequence[PictureRequest], settings: DrawSettings) -> Tensor:
+    def latents(
+        self,
+        requests: Sequence[PictureRequest],
+        settings: DrawSettings,
+        stop: Callable[[], bool] | None = None,
+    ) -> Tensor:
         """Sample clean latents.
 
         Args:
             requests: What to draw; all with controls of the same sizes.
             settings: Shared by all.
+            stop: Asked after each sampling step whether to give up.
 
         Returns:
             `[B, C, h, w]`, float32, normalised.
+
+        Raises:
+            SamplingStopped: When ``stop`` said so.
         """
         shape = self.family.latent_shape(self.location, settings.width, settings.height)
         noise = torch.stack([_noise(shape, request.seed) for request in requests]).to(self.device)
@@ -93,20 +102,29 @@ class Painter:
             self.location, settings.steps, settings.width, settings.height
         )
         with _evaluating(self.transformer):
-            return sample_euler(velocity, noise, sigmas.to(self.device))
+            return sample_euler(velocity, noise, sigmas.to(self.device), stop=stop)
 
     @torch.no_grad()
-    def draw(self, requests: Sequence[PictureRequest], settings: DrawSettings) -> Tensor:
+    def draw(
+        self,
+        requests: Sequence[PictureRequest],
+        settings: DrawSettings,
+        stop: Callable[[], bool] | None = None,
+    ) -> Tensor:
         """Draw pictures.
 
         Args:
             requests: What to draw; all with controls of the same sizes.
             settings: Shared by all.
+            stop: Asked after each sampling step whether to give up.
 
         Returns:
             Pixels `[B, 3, H, W]` in [-1, 1], float32, on the CPU.
+
+        Raises:
+            SamplingStopped: When ``stop`` said so.
         """
-        return self.decode(self.latents(requests, settings)).float().cpu()
+        return self.decode(self.latents(requests, settings, stop)).float().cpu()
 
 
 @contextlib.contextmanager

@@ -11,8 +11,9 @@ from torch import Tensor
 from ..counters import counter_seed
 from ..diffusion.flow import interpolate, velocity_target
 from ..diffusion.loss import flow_loss
-from ..errors import NonFiniteError
+from ..errors import RESUME, NonFiniteError
 from ..types import Batch, Conditioning
+from .memory import seed_generators
 
 Predict = Callable[[Tensor, Tensor, Sequence[Conditioning], Sequence[Tensor]], Tensor]
 """Noisy latents `[B, C, h, w]`, sigma `[B]`, conditionings, controls -> velocity, as latents."""
@@ -64,8 +65,8 @@ class StepMaker:
             The loss and what it was measured on.
         """
         batch = self.load(step, micro)
-        # Dropout inside adapters draws from torch's global generator.
-        torch.manual_seed(counter_seed(self.seed, "dropout", step, micro, *self.part))
+        # Dropout inside adapters draws from torch's global generators.
+        seed_generators(counter_seed(self.seed, "dropout", step, micro, *self.part), self.device)
         draw = self.density(batch)
         sigmas = tuple(
             draw(self._generator("sigma", step, position)) for position in batch.positions
@@ -107,6 +108,6 @@ def non_finite_error(step: int, what: str, parts: Sequence[MicroStep]) -> NonFin
     )
     remedy = "Try a lower training.optimizer.learning_rate, or training.precision=fp32."
     if step > 1:
-        remedy = f"The state after step {step - 1} is saved; go on with resume=latest. {remedy}"
+        remedy = f"The state after step {step - 1} is saved; go on with {RESUME}. {remedy}"
     found = f"{what} of step {step} is not finite; samples of this step: {samples}"
     return NonFiniteError(found, "finite numbers", remedy)

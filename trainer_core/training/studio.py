@@ -5,7 +5,7 @@ Serves the ``sample`` verb and the demo, which look at an adapter file as a user
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,14 +18,15 @@ from ..adapters.restoring import attach_state
 from ..config import RunConfig
 from ..data.image import from_pixels, to_pixels
 from ..families import get_family
-from ..families.location import locate_base
+from ..families.family import Family
+from ..families.location import BaseLocation, locate_base
 from ..formats import KeyMap, read_adapter
 from ..storage import atomic_write
-from ..types import Conditioning
+from ..types import AdapterState, Conditioning
 from .encoders import EncoderSource, LazyEncoders, MakeSource
 from .memory import DTYPES, borrowed_threads, resolve_device, resolve_precision
 from .prepare import cache_folder
-from .prompts import encode_prompts
+from .prompts import check_controls, encode_prompts
 from .sampling import DrawSettings, Painter, PictureRequest
 
 
@@ -91,9 +92,40 @@ class Studio:
             AdapterFileError: When the file cannot be read.
             AdapterError: When it does not fit the base.
         """
-        adapter = attach_state(self.painter.transformer, read_adapter(adapter_file, self.key_map))
+        return self.attach(read_adapter(adapter_file, self.key_map))
+
+    def attach(self, state: AdapterState) -> AttachedAdapter:
+        """Attach an adapter that was read before; as `put_on`.
+
+        Raises:
+            AdapterError: When it does not fit the base.
+        """
+        adapter = attach_state(self.painter.transformer, state)
         adapter.eval()
         return adapter
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A checked base of which nothing is loaded yet."""
+
+    family: Family
+    location: BaseLocation
+    encoders: EncoderSource
+    precision: str
+    device: torch.device
+
+    @property
+    def key_map(self) -> KeyMap:
+        return KeyMap(self.family.native_key, self.family.module_path)
+
+    def load(self) -> Studio:
+        """Load decoder and denoiser."""
+        decode = self.encoders.decoder()
+        dtype = DTYPES[self.precision]
+        transformer = self.family.load_transformer(self.location, dtype, self.device)
+        painter = Painter(self.family, self.location, transformer, decode, self.device)
+        return Studio(painter, self.encoders, self.key_map)
 
 
 def open_studio(
@@ -112,6 +144,10 @@ def open_studio(
     Raises:
         BaseModelError: When the base cannot be used.
     """
+    return _locate(config, has_controls, make_source).load()
+
+
+def _locate(config: RunConfig, has_controls: bool, make_source: MakeSource | None) -> _Place:
     device = resolve_device(config.memory.device)
     precision = resolve_precision(config.training.precision, device)
     family = get_family(config.family)
@@ -123,10 +159,7 @@ def open_studio(
         if make_source is not None
         else LazyEncoders(config, family, location, device)
     )
-    transformer = family.load_transformer(location, DTYPES[precision], device)
-    painter = Painter(family, location, transformer, encoders.decoder(), device)
-    key_map = KeyMap(family.native_key, family.module_path)
-    return Studio(painter, encoders, key_map)
+    return _Place(family, location, encoders, precision, device)
 
 
 def draw_prompts(
@@ -134,36 +167,47 @@ def draw_prompts(
     adapter_file: Path | None,
     strength: float = 1.0,
     make_source: MakeSource | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Iterator[Tensor]:
     """Draw the run file's preview prompts with a base and an adapter file.
+
+    The prompts are encoded first: encoders and denoiser are never in memory at the same time.
 
     Args:
         config: The run file; its ``preview`` section says what is drawn.
         adapter_file: The adapter, or None for the base alone.
         strength: Factor on the adapter; 0 is the base.
         make_source: Gives the encoders; unset: they come from the base's folder.
+        stop: Asked after each sampling step whether to give up.
 
     Yields:
         Pixels `[3, H, W]` in [-1, 1], for each prompt in order.
 
     Raises:
+        SamplingStopped: When ``stop`` said so.
         InputError: When base, adapter or prompts cannot be used.
     """
     preview = config.preview
-    studio = open_studio(config, has_controls=any(preview.controls), make_source=make_source)
-    if adapter_file is not None:
-        studio.put_on(adapter_file).strength = strength
+    place = _locate(config, any(preview.controls), make_source)
+    # What cannot be used is refused before anything is encoded or loaded.
+    state = None if adapter_file is None else read_adapter(adapter_file, place.key_map)
+    check_controls(preview, place.location.variant)
+    place.encoders.decoder()
     prompts = encode_prompts(
         preview,
         config.dataset,
-        studio.painter.family,
+        place.family,
         cache_folder(config),
-        studio.encoders.identity,
-        studio.encoders.open,
+        place.encoders.identity,
+        place.encoders.open,
     )
+    place.encoders.close()
+    studio = place.load()
+    if state is not None:
+        studio.attach(state).strength = strength
     size = DrawSettings(preview.width, preview.height, preview.steps, preview.guidance)
     for index, prompt in enumerate(prompts):
-        yield studio.draw([prompt.request(preview.seed + index)], size)[0]
+        yield studio.painter.draw([prompt.request(preview.seed + index)], size, stop)[0]
 
 
 def sample_pictures(

@@ -98,8 +98,11 @@ def test_first_signal_cancels_and_second_stops(number, capfd):
     before = signal.getsignal(number)
     with watching(as_json=True) as observer:
         assert not observer.wishes().cancel
+        assert not observer.cancelled()
         os.kill(os.getpid(), number)
         assert observer.wishes().cancel
+        assert observer.cancelled()
+        assert observer.cancelled(), "asking changed the answer"
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), number)
     assert signal.getsignal(number) is before
@@ -111,4 +114,5 @@ def test_only_the_first_process_prints(capsys, monkeypatch):
     with watching(as_json=True) as observer:
         observer.notify(_STEP)
         assert not observer.wishes().cancel
+        assert not observer.cancelled()
     assert capsys.readouterr().out == ""

@@ -8,7 +8,13 @@ import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
 from diffusers.pipelines.flux.pipeline_flux import calculate_shift
 
-from trainer_core.diffusion import ShiftSettings, flow_sigmas, sample_euler, sigma_shift
+from trainer_core.diffusion import (
+    SamplingStopped,
+    ShiftSettings,
+    flow_sigmas,
+    sample_euler,
+    sigma_shift,
+)
 
 CASES = {
     "static": ({"shift": 3.0}, ShiftSettings(shift=3.0)),
@@ -115,3 +121,20 @@ def test_half_precision_latents_stay_half_precision():
     noise = torch.randn(1, 4, 8, 8, generator=torch.Generator().manual_seed(1)).bfloat16()
     drawn = sample_euler(lambda x, s: x, noise, flow_sigmas(3, ShiftSettings(), 16))
     assert drawn.dtype == torch.bfloat16
+
+
+def test_a_drawing_that_is_given_up_makes_no_further_step():
+    made = []
+
+    def velocity(latents, sigma):
+        made.append(sigma)
+        return latents
+
+    with pytest.raises(SamplingStopped):
+        sample_euler(
+            velocity,
+            torch.randn(1, 16, 8, 8),
+            flow_sigmas(9, ShiftSettings(), 16),
+            stop=lambda: len(made) == 3,
+        )
+    assert len(made) == 3

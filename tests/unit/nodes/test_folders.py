@@ -1,5 +1,6 @@
 """No name from a graph leads out of the folders that it may name."""
 
+import os
 import posixpath
 import unicodedata
 
@@ -125,3 +126,70 @@ def test_folders_are_listed_without_links_and_hidden_ones(folders, roots):
     names = folders.folders_below(roots)
     assert names == ["data/cats", "data/cats/kittens", "data/dogs"]
     assert all(folders.resolve_below(name, roots, "folder").is_dir() for name in names)
+
+
+def test_links_are_followed_where_models_lie(folders, errors, roots):
+    """ComfyUI's own loaders follow them, a Hugging Face cache consists of them, and no workflow can
+    make one; `..` and the like lead nowhere all the same."""
+    data = roots["data"][0]
+    (data.parent / "secret" / "model").write_text("x")
+    (data / "link").symlink_to(data.parent / "secret" / "model")
+    assert folders.resolve_below("data/link", roots, "source", links=True) == data / "link"
+    for name in ("data/../secret/model", "data/cats/../link", str(data / "link")):
+        with pytest.raises(errors.InputError, match="source: "):
+            folders.resolve_below(name, roots, "source", links=True)
+
+
+def test_a_folder_with_loose_accents_is_listed_and_found_and_none_is_made(folders, errors, roots):
+    """As macOS writes the names of files."""
+    name = unicodedata.normalize("NFD", "Zürich")
+    (roots["data"][0] / name).mkdir()
+    assert f"data/{name}" in folders.folders_below(roots)
+    assert folders.resolve_below(f"data/{name}", roots, "folder").name == name
+    with pytest.raises(errors.InputError, match="loose accents"):
+        folders.checked_parts(name, "name")
+
+
+def test_a_folder_is_left_out_with_all_that_is_below(folders, roots):
+    data = roots["data"][0]
+    for name in ("ours/v0", "theirs/v0"):
+        (data / name).mkdir(parents=True)
+    names = folders.folders_below(roots, skipped=data / "ours")
+    assert names == ["data/cats", "data/theirs", "data/theirs/v0"]
+
+
+def test_the_remedy_is_the_callers(folders, errors, roots):
+    with pytest.raises(errors.InputError) as caught:
+        folders.resolve_below("data/none", roots, "run", remedy="Train one.")
+    assert caught.value.remedy == "Train one."
+
+
+def test_the_stamp_of_a_base_changes_with_its_files_alone(folders, tmp_path):
+    base = tmp_path / "base"
+    (base / "transformer").mkdir(parents=True)
+    weights = base / "transformer" / "model.safetensors"
+    weights.write_bytes(b"one")
+    os.utime(base, ns=(1, 1))
+    before = folders.base_stamp(base)
+    (base / "notes.md").write_text("x")
+    (base / "loop").symlink_to(base, target_is_directory=True)
+    (base / "gone.safetensors").symlink_to(tmp_path / "none")
+    with_loop = folders.base_stamp(base)
+    (base / "loop").unlink()
+    assert folders.base_stamp(base) == before
+    assert with_loop != ""
+    weights.write_bytes(b"three")
+    os.utime(base, ns=(1, 1))
+    larger = folders.base_stamp(base)
+    os.utime(weights, ns=(5, 5))
+    assert len({before, larger, folders.base_stamp(base)}) == 3
+
+
+def test_the_files_behind_the_links_of_a_base_count(folders, tmp_path):
+    (tmp_path / "blob").write_bytes(b"one")
+    base = tmp_path / "snapshot"
+    base.mkdir()
+    (base / "model.safetensors").symlink_to(tmp_path / "blob")
+    before = folders.base_stamp(base)
+    (tmp_path / "blob").write_bytes(b"three")
+    assert folders.base_stamp(base) != before

@@ -5,6 +5,8 @@ import pytest
 import torch
 from PIL import Image
 
+from trainer_core.data.image import open_picture
+
 
 def pictures(count, size=8, seed=0):
     """A batch as ComfyUI has it: `[B, H, W, 3]`, in [0, 1]."""
@@ -27,10 +29,32 @@ def test_a_batch_is_taken_apart_without_loss(picture_folder):
         assert (ours == (theirs * 255).round().numpy()).all()
 
 
-def test_what_is_outside_the_range_or_a_fourth_channel_is_cut_off(picture_folder):
-    batch = torch.tensor([[[[-1.0, 0.5, 2.0, 0.0]]]])
+def test_what_is_outside_the_range_is_cut_off(picture_folder):
+    batch = torch.tensor([[[[-1.0, 0.5, 2.0]]]])
     (found,) = picture_folder.single_pictures([batch])
     assert found.tolist() == [[[0, 128, 255]]]
+
+
+def test_one_channel_is_grey(picture_folder):
+    (found,) = picture_folder.single_pictures([torch.tensor([[[[0.2], [1.0]]]])])
+    assert found.tolist() == [[[51, 51, 51], [255, 255, 255]]]
+
+
+def test_a_transparent_picture_becomes_what_its_file_would(picture_folder, tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    batch = torch.randint(0, 256, (1, 9, 9, 4), generator=generator).float() / 255
+    batch[0, 0, 0, 3] = 0
+    (found,) = picture_folder.single_pictures([batch])
+    whole = (batch[0] * 255).round().to(torch.uint8).numpy()
+    Image.fromarray(whole).save(tmp_path / "a.png")
+    assert (found == numpy.asarray(open_picture(tmp_path / "a.png"))).all()
+    assert found[0, 0].tolist() == [255, 255, 255]
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 4, 2), (1, 4, 4, 5), (4, 4), (1, 2, 4, 4, 3)])
+def test_what_is_no_picture_is_refused(picture_folder, errors, shape):
+    with pytest.raises(errors.DatasetError, match="pictures of shape"):
+        picture_folder.single_pictures([torch.zeros(shape)])
 
 
 def test_pictures_and_texts_lie_side_by_side(picture_folder, tmp_path):

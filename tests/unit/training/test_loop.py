@@ -16,16 +16,26 @@ TARGETS = torch.tensor([[1.0, 2.0], [3.0, -1.0], [0.0, 4.0], [2.0, 2.0]])
 
 
 class Recording:
-    def __init__(self, asked=None):
+    def __init__(self, asked=None, cancelled_at=None):
         self.results, self.saves, self.previews, self.asked = [], [], [], asked or {}
+        self.cancelled_at, self.order = cancelled_at, []
 
     def hooks(self):
         return LoopHooks(
             record=self.results.append,
-            save=self.saves.append,
-            preview=self.previews.append,
+            save=self.save,
+            preview=self.preview,
             wishes=lambda: self.asked.get(len(self.results) + 1, Wishes()),
         )
+
+    def save(self, step):
+        self.saves.append(step)
+        self.order.append(("save", step))
+
+    def preview(self, step):
+        self.previews.append(step)
+        self.order.append(("preview", step))
+        return step == self.cancelled_at
 
 
 def make_loop(recording, preview_every=0, broken_step=None, **settings):
@@ -148,3 +158,32 @@ def test_first_step_that_is_not_finite_saves_nothing_and_promises_nothing():
         loop.run(0)
     assert recording.saves == []
     assert "is saved" not in str(error.value)
+
+
+def test_a_step_is_saved_before_its_pictures_are_drawn():
+    recording = Recording()
+    loop, _ = make_loop(recording, preview_every=3, checkpoint_every=3, steps=6)
+    loop.run(0)
+    assert recording.order == [
+        ("preview", 0), ("save", 3), ("preview", 3), ("save", 6), ("preview", 6),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("step", [0, 2, 4])
+def test_a_cancel_while_pictures_are_drawn_saves_the_step_and_makes_no_other(step):
+    recording = Recording(cancelled_at=step)
+    loop, _ = make_loop(recording, preview_every=2, checkpoint_every=4, steps=6)
+    assert loop.run(0) == ("cancelled", step)
+    assert recording.saves == [step]
+    assert len(recording.results) == step
+
+
+def test_a_cancel_before_a_preview_draws_none_and_one_in_the_last_preview_is_too_late():
+    recording = Recording({2: Wishes(cancel=True)})
+    loop, _ = make_loop(recording, preview_every=2)
+    assert loop.run(0) == ("cancelled", 2)
+    assert recording.previews == [0]
+    recording = Recording(cancelled_at=6)
+    loop, _ = make_loop(recording, preview_every=2)
+    assert loop.run(0) == ("done", 6)
+    assert recording.saves == [6]

@@ -8,6 +8,7 @@ from trainer_core.training.memory import (
     borrowed_threads,
     resolve_device,
     resolve_precision,
+    seed_generators,
 )
 
 CPU = torch.device("cpu")
@@ -117,3 +118,31 @@ def test_the_generator_of_mps_goes_on_as_if_nothing_was_drawn():
         inside = torch.rand(4, device=device).cpu()
     assert torch.equal(torch.rand(4, device=device).cpu(), expected)
     assert not torch.equal(inside, expected)
+
+
+def test_a_seed_decides_what_dropout_draws():
+    with borrowed_random_state(CPU):
+        seed_generators(5, CPU)
+        first = torch.rand(4)
+        seed_generators(6, CPU)
+        other = torch.rand(4)
+        seed_generators(5, CPU)
+        assert torch.equal(torch.rand(4), first)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.skipif(not HAS_CUDA, reason="torch sees no CUDA device")
+def test_a_seed_reaches_the_runs_device_and_no_other():
+    gpu = torch.device("cuda", 0)
+    others = [torch.device("cuda", index) for index in range(1, torch.cuda.device_count())]
+    before = {device: torch.cuda.get_rng_state(device) for device in [gpu, *others]}
+    with borrowed_random_state(CPU):
+        seed_generators(5, CPU)
+    assert torch.equal(torch.cuda.get_rng_state(gpu), before[gpu])
+    with borrowed_random_state(gpu):
+        seed_generators(5, gpu)
+        first = torch.rand(4, device=gpu)
+        seed_generators(5, gpu)
+        assert torch.equal(torch.rand(4, device=gpu), first)
+        assert all(torch.equal(torch.cuda.get_rng_state(o), before[o]) for o in others)
+    assert torch.equal(torch.cuda.get_rng_state(gpu), before[gpu])

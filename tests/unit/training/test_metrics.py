@@ -1,9 +1,15 @@
 import json
 
 import pytest
+import torch
 
+from trainer_core.training.board import Board
 from trainer_core.training.metrics import MetricsWriter, read_metrics
 from trainer_core.types import StepResult
+
+
+def refuse(reason):
+    raise AssertionError(reason)
 
 
 def result(step, loss=0.5):
@@ -12,7 +18,7 @@ def result(step, loss=0.5):
 
 def test_lines_have_the_documented_fields_and_exact_numbers(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    with MetricsWriter(path, 0) as writer:
+    with MetricsWriter(path, 0, refuse) as writer:
         writer.write(result(1, loss=0.1 + 0.2))
     fields = json.loads(path.read_text())
     assert list(fields) == [
@@ -31,12 +37,12 @@ def test_lines_have_the_documented_fields_and_exact_numbers(tmp_path):
 
 def test_resume_cuts_off_later_steps_and_half_lines(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    with MetricsWriter(path, 0) as writer:
+    with MetricsWriter(path, 0, refuse) as writer:
         for step in range(1, 5):
             writer.write(result(step))
     whole = path.read_text()
     path.write_text(whole + '{"step": 5, "los')
-    with MetricsWriter(path, 2) as writer:
+    with MetricsWriter(path, 2, refuse) as writer:
         assert [step.step for step in writer.steps] == [1, 2]
         writer.write(result(3))
     assert path.read_text() == "".join(whole.splitlines(keepends=True)[:3])
@@ -45,7 +51,29 @@ def test_resume_cuts_off_later_steps_and_half_lines(tmp_path):
 
 def test_numbers_that_are_not_finite_are_never_written(tmp_path):
     with (
-        MetricsWriter(tmp_path / "metrics.jsonl", 0) as writer,
+        MetricsWriter(tmp_path / "metrics.jsonl", 0, refuse) as writer,
         pytest.raises(ValueError, match="not JSON compliant"),
     ):
         writer.write(result(1, loss=float("nan")))
+
+
+def test_a_board_that_does_not_work_is_told_once_and_missed_by_nobody(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    warnings = []
+    board = Board(blocked / "run", 0, warnings.append)
+    board.write(result(1))
+    board.write_picture(1, 0, torch.zeros(3, 8, 8))
+    board.close()
+    (reason,) = warnings
+    assert reason.startswith("TensorBoard does not work (")
+    assert "\n" not in reason
+
+
+def test_a_board_that_works_says_nothing(tmp_path):
+    board = Board(tmp_path, 0, refuse)
+    board.write(result(1))
+    board.write_picture(1, 0, torch.zeros(3, 8, 8))
+    board.close()
+    (events,) = tmp_path.glob("events.out.tfevents.*")
+    assert b"training/loss" in events.read_bytes()

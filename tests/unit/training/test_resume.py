@@ -47,7 +47,6 @@ DECIDES = {
     "adapter.unbalanced": True,
     "adapter.tucker": True,
     "adapter.init": "gaussian",
-    "adapter.start_from": "first.safetensors",
     "training.batch_size": 2,
     "training.gradient_accumulation_steps": 2,
     "training.max_grad_norm": 0.5,
@@ -71,6 +70,7 @@ DECIDES = {
     "seed": 5,
 }
 FREE = {
+    "adapter.start_from": "first.safetensors",
     "base.path": "elsewhere",
     "base.encoders": "elsewhere",
     "dataset.path": "elsewhere",
@@ -123,8 +123,8 @@ def config_with(path, value):
     return RunConfig.model_validate(values)
 
 
-def deciding(config=None, precision="fp32", base="b", dataset="d"):
-    return deciding_settings(config or RunConfig(), precision, base, dataset)
+def deciding(config=None, precision="fp32", base="b", dataset="d", start=None):
+    return deciding_settings(config or RunConfig(), precision, base, dataset, start)
 
 
 def test_every_setting_is_in_one_of_the_tables():
@@ -162,6 +162,7 @@ def test_settings_of_one_value_are_where_they_belong():
         ({"precision": "bf16"}, "training.precision was 'fp32' and is 'bf16'"),
         ({"base": "c"}, "base (content) was 'b' and is 'c'"),
         ({"dataset": "e"}, "dataset (content) was 'd' and is 'e'"),
+        ({"start": "f"}, "adapter.start_from (content) was None and is 'f'"),
     ],
 )
 def test_what_a_run_resolved_is_compared_by_content(change, named):

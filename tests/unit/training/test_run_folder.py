@@ -1,9 +1,12 @@
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
+import psutil
 import pytest
 
 from trainer_core.errors import InputError, StorageError
@@ -15,13 +18,13 @@ from trainer_core.training.run_folder import (
     versions,
 )
 
+ROOT = Path(__file__).resolve().parents[3]
+
 
 def dead_lock():
     """A lock of a process that has ended."""
     process = subprocess.Popen([sys.executable, "-c", "pass"])
     process.wait()
-    import socket
-
     return {"host": socket.gethostname(), "pid": process.pid, "process_started": 1.0}
 
 
@@ -89,11 +92,96 @@ def test_version_of_another_host_counts_as_live(tmp_path):
     assert is_live(folder.path)
 
 
-def test_pid_that_was_given_to_another_process_is_not_live(tmp_path):
+@pytest.fixture
+def living():
+    """Another process, with the number and the start that its lock would hold."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    started = psutil.Process(process.pid).create_time()
+    yield {"host": socket.gethostname(), "pid": process.pid, "process_started": started}
+    process.communicate(b"\n")
+
+
+@pytest.mark.parametrize(("moved", "live"), [(0, True), (30, True), (-30, True), (3600, False)])
+def test_a_process_is_known_by_its_start_as_exactly_as_a_set_clock_allows(
+    tmp_path, living, moved, live
+):
     folder = create_version(tmp_path, {}, "")
-    lock = json.loads((folder.path / "lock.json").read_text())
-    (folder.path / "lock.json").write_text(json.dumps({**lock, "process_started": 12.0}))
+    lock = {**living, "process_started": living["process_started"] + moved}
+    (folder.path / "lock.json").write_text(json.dumps(lock))
+    assert is_live(folder.path) is live
+
+
+def test_a_start_that_could_not_be_told_counts_as_live(tmp_path, living):
+    folder = create_version(tmp_path, {}, "")
+    (folder.path / "lock.json").write_text(json.dumps({**living, "process_started": None}))
+    assert is_live(folder.path)
+    (folder.path / "lock.json").write_text(json.dumps({**dead_lock(), "process_started": None}))
     assert not is_live(folder.path)
+
+
+def test_a_lock_of_this_process_that_it_does_not_hold_is_dead(tmp_path):
+    """Left by a run whose lock could not be removed, or by a process that had this number."""
+    folder = create_version(tmp_path, {}, "")
+    lock = (folder.path / "lock.json").read_text()
+    assert is_live(folder.path)
+    folder.release()
+    (folder.path / "lock.json").write_text(lock)
+    assert not is_live(folder.path)
+    with open_version(folder.path):
+        assert is_live(folder.path)
+    assert not (folder.path / "lock.json").exists()
+
+
+def test_leaving_a_version_gives_up_its_lock_and_an_error_marks_it_failed(tmp_path):
+    with create_version(tmp_path, {}, "") as folder:
+        pass
+    assert folder.read_record()["status"] == "running"
+    assert not (folder.path / "lock.json").exists()
+    with pytest.raises(KeyboardInterrupt), open_version(folder.path):
+        raise KeyboardInterrupt
+    assert folder.read_record()["status"] == "failed"
+    assert not (folder.path / "lock.json").exists()
+
+
+def test_a_version_whose_record_is_gone_is_left_all_the_same(tmp_path):
+    folder = create_version(tmp_path, {}, "")
+    (folder.path / "run.json").unlink()
+    with pytest.raises(ZeroDivisionError), folder:
+        raise ZeroDivisionError
+    assert not (folder.path / "lock.json").exists()
+
+
+_WITHOUT_PSUTIL = """
+import json, os, socket, subprocess, sys
+from pathlib import Path
+sys.modules["psutil"] = None
+from trainer_core.training.run_folder import create_version, is_live
+root = Path(sys.argv[1])
+folder = create_version(root, {}, "")
+own = is_live(folder.path)
+folder.release()
+host = socket.gethostname()
+def lock(pid):
+    text = json.dumps({"host": host, "pid": pid, "process_started": None})
+    (folder.path / "lock.json").write_text(text)
+    return is_live(folder.path)
+child = subprocess.Popen([sys.executable, "-c", "pass"])
+child.wait()
+print(own, lock(os.getppid()), lock(child.pid))
+"""
+
+
+def test_without_psutil_locks_are_still_kept_and_the_dead_known(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_PSUTIL, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    assert done.stdout.split() == ["True", "True", "False" if os.name != "nt" else "True"], (
+        done.stderr
+    )
 
 
 def test_live_version_cannot_be_resumed_by_a_second_process(tmp_path):

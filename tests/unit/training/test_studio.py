@@ -1,5 +1,8 @@
 """Pictures from a run file and an adapter file."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -11,8 +14,9 @@ from trainer_core.data.image import from_pixels
 from trainer_core.demo.settings import dataset_folder
 from trainer_core.errors import AdapterFileError, ConfigError
 from trainer_core.formats import KeyMap, write_adapter
+from trainer_core.training.encoders import LazyEncoders
 from trainer_core.training.sampling import DrawSettings
-from trainer_core.training.studio import open_studio, sample_pictures
+from trainer_core.training.studio import draw_prompts, open_studio, sample_pictures
 
 PROMPTS = ["a red circle on a blue background", "a white cross on a green background"]
 
@@ -125,3 +129,44 @@ def test_a_negative_prompt_is_encoded_once_and_with_controls_each_time(cache):
     pictures = [Image.new("RGB", (64, 64), color) for color in ("red", "blue")]
     one, two = (editing.request(PROMPTS[0], 0, [picture]).negative for picture in pictures)
     assert not torch.equal(one["text_embeddings"], two["text_embeddings"])
+
+
+def test_encoders_are_gone_before_the_denoiser_is_loaded(tmp_path, adapter_file):
+    """Together they would need the memory of both."""
+    seen = []
+
+    class Watched(LazyEncoders):
+        def open(self):
+            encoders = super().open()
+            seen.append(weakref.ref(encoders.text_encoder))
+            return encoders
+
+        def close(self):
+            super().close()
+            gc.collect()
+            kinds = {type(each).__name__ for each in gc.get_objects()}
+            seen.append("QwenImageTransformer2DModel" in kinds)
+
+    def make(family, location):
+        config = run_config(tmp_path)
+        assert seen == []
+        return Watched(config, family, location, torch.device("cpu"))
+
+    pictures = draw_prompts(run_config(tmp_path), adapter_file, make_source=make)
+    gc.collect()
+    next(pictures)
+    gc.collect()
+    *texts, loaded_before = seen
+    assert len(texts) == len(PROMPTS)
+    assert [each() for each in texts] == [None] * len(texts)
+    assert not loaded_before
+
+
+def test_what_cannot_be_drawn_is_refused_before_anything_is_encoded(tmp_path, adapter_file):
+    control = str(dataset_folder("edit") / "control_images" / "001.png")
+    config = run_config(tmp_path, controls=[[control], []])
+    with pytest.raises(ConfigError, match="controls of Preview Prompts"):
+        next(draw_prompts(config, adapter_file))
+    with pytest.raises(AdapterFileError):
+        next(draw_prompts(run_config(tmp_path), tmp_path / "absent.safetensors"))
+    assert list(tmp_path.rglob("*")) == []

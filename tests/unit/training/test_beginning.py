@@ -1,0 +1,125 @@
+"""Several processes agree on where a run begins. They are threads here, with real barriers."""
+
+import threading
+import time
+
+import pytest
+import torch
+
+from trainer_core.config import RunConfig
+from trainer_core.errors import RunError
+from trainer_core.storage import save_tensors, write_json
+from trainer_core.training.beginning import find_beginning
+from trainer_core.training.processes import SingleProcess
+from trainer_core.training.run_folder import create_version, open_version
+
+SECONDS = 20
+
+
+class Team:
+    """What the processes of one run share."""
+
+    def __init__(self, count):
+        self.count, self.meeting = count, threading.Barrier(count)
+        self.said = [[] for _ in range(count)]
+
+
+class Member(SingleProcess):
+    """One of several processes."""
+
+    def __init__(self, team, index):
+        super().__init__(torch.device("cpu"))
+        self.team, self.index, self.count = team, index, team.count
+
+    def barrier(self):
+        self.team.meeting.wait(SECONDS)
+
+    def sum_numbers(self, numbers):
+        self.team.said[self.index] = list(numbers)
+        self.barrier()
+        total = [sum(column) for column in zip(*self.team.said, strict=True)]
+        self.barrier()
+        return total
+
+
+@pytest.fixture
+def make_version(tmp_path):
+    def make(*steps, root="out"):
+        folder = create_version(tmp_path / root / "run", {"step": 100}, "")
+        for step in steps:
+            path = folder.checkpoints / f"{step:06d}"
+            save_tensors(path / "training_state.safetensors", {"a": torch.ones(1)})
+            write_json(path / "state.json", {"format": 1, "step": step, "settings": {}})
+        folder.release()
+        return folder.path
+
+    return make
+
+
+def config(tmp_path, resume="auto", root="out"):
+    output = {"dir": str(tmp_path / root), "name": "run"}
+    return RunConfig.model_validate({"output": output, "resume": resume})
+
+
+def together(configs, before=lambda index: None, after=lambda index, folder: None):
+    """Let each process begin; what each found, or the error that it met."""
+    team, found = Team(len(configs)), [None] * len(configs)
+
+    def begin(index):
+        try:
+            before(index)
+            folder, checkpoint = find_beginning(configs[index], Member(team, index))
+            after(index, folder)
+            found[index] = (folder, None if checkpoint is None else checkpoint.step)
+        except RunError as error:
+            found[index] = error
+
+    threads = [threading.Thread(target=begin, args=(i,)) for i in range(len(configs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS)
+    return found
+
+
+def test_a_slow_process_finds_what_the_first_has_found_and_then_locked(tmp_path, make_version):
+    make_version(3)
+    newest = make_version(5)
+    held = []
+
+    def late(index):
+        time.sleep(0.5 * index)
+
+    def lock(index, folder):
+        if index == 0:
+            held.append(open_version(folder.parent.parent))
+
+    found = together([config(tmp_path)] * 3, late, lock)
+    assert found == [(newest / "checkpoints" / "000005", 5)] * 3
+    held[0].release()
+
+
+def test_all_begin_anew_together(tmp_path):
+    assert together([config(tmp_path)] * 2) == [(None, None)] * 2
+
+
+@pytest.mark.parametrize("others", [(), (4,), (5,)])
+def test_processes_that_found_different_checkpoints_all_refuse(tmp_path, make_version, others):
+    """The last case: the same step, of another version."""
+    make_version(5)
+    make_version(2, root="elsewhere")
+    if others:
+        make_version(*others, root="elsewhere")
+    two = [config(tmp_path), config(tmp_path, root="elsewhere" if others else "nowhere")]
+    for error in together(two):
+        assert isinstance(error, RunError)
+        assert "found another checkpoint than the first" in error.found
+        assert "the first step 5 of v0" in error.found
+        assert "output.dir" in error.remedy
+
+
+def test_one_process_alone_needs_nobody(tmp_path, make_version):
+    folder, checkpoint = find_beginning(
+        config(tmp_path, resume=str(make_version(7))), SingleProcess(torch.device("cpu"))
+    )
+    assert (folder.name, checkpoint.step) == ("000007", 7)

@@ -1,0 +1,172 @@
+"""Where a run begins: at a checkpoint, at an adapter file, or at nothing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..config import RunConfig
+from ..errors import ConfigError, RunError
+from ..families import get_family
+from ..formats import KeyMap, read_adapter
+from ..types import AdapterState
+from .checkpoint import Checkpoint, read_checkpoint
+from .observer import Observer, Warned
+from .processes import Processes
+from .resume import START, find_checkpoint, refuse_changes
+from .run_folder import version_number
+
+_CHUNK = 1 << 20
+
+
+def find_beginning(
+    config: RunConfig, processes: Processes
+) -> tuple[Path, Checkpoint] | tuple[None, None]:
+    """Find and read the checkpoint that the run goes on from, the same one in every process.
+
+    Args:
+        config: The run file.
+        processes: The first process decides and the others look afterwards. None of them locks a
+            version before all have looked, because a locked one is not found.
+
+    Returns:
+        The checkpoint's folder and content; None for a new run.
+
+    Raises:
+        InputError: As `find_checkpoint` and `read_checkpoint`.
+        RunError: When the processes found different checkpoints.
+    """
+    if processes.index > 0:
+        processes.barrier()
+    folder = find_checkpoint(config)
+    if processes.index == 0:
+        processes.barrier()
+    checkpoint = None if folder is None else read_checkpoint(folder)
+    require_same(config, processes, folder, checkpoint)
+    if folder is None or checkpoint is None:
+        return None, None
+    return folder, checkpoint
+
+
+def fitting(
+    checkpoint: Checkpoint, settings: Mapping[str, Any], config: RunConfig, observer: Observer
+) -> Checkpoint | None:
+    """Compare a checkpoint with the run.
+
+    Args:
+        checkpoint: What the run would go on from.
+        settings: What `deciding_settings` gave for the run.
+        config: The run file.
+        observer: Told when a new version starts instead.
+
+    Returns:
+        The checkpoint, or None where ``resume: auto`` starts anew.
+
+    Raises:
+        ConfigError: When it does not fit, and ``resume`` wants this one.
+    """
+    try:
+        refuse_changes(checkpoint, settings, config)
+    except ConfigError as error:
+        # Whoever names a checkpoint wants that one; "auto" wants a run that fits the settings.
+        if config.resume != "auto":
+            raise
+        observer.notify(Warned(f"A new version starts. {error.found}."))
+        return None
+    return checkpoint
+
+
+def start_identity(config: RunConfig, checkpoint: Checkpoint | None) -> str | None:
+    """Name the content of the file that the adapter starts from; its path does not count.
+
+    Args:
+        config: The run file.
+        checkpoint: What the run would go on from. It holds what the file gave, so the file may be
+            gone; it is then taken for the one that the checkpoint knows.
+
+    Returns:
+        SHA-256 as 64 hexadecimal digits; None without such a file.
+
+    Raises:
+        ConfigError: When the file is needed and cannot be read.
+    """
+    if config.adapter.start_from is None:
+        return None
+    path = Path(config.adapter.start_from)
+    known = None if checkpoint is None else checkpoint.settings.get(START)
+    if known is not None and not path.exists():
+        return known
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+    except OSError as error:
+        raise _no_file(path, error.strerror) from error
+    return digest.hexdigest()
+
+
+def read_start(config: RunConfig) -> AdapterState | None:
+    """Read the adapter that a run without a checkpoint starts from.
+
+    Args:
+        config: The run file.
+
+    Returns:
+        The adapter, or None without ``adapter.start_from``.
+
+    Raises:
+        InputError: When the file is absent or cannot be read.
+    """
+    if config.adapter.start_from is None:
+        return None
+    path = Path(config.adapter.start_from)
+    if not path.is_file():
+        raise _no_file(path)
+    family = get_family(config.family)
+    return read_adapter(path, KeyMap(family.native_key, family.module_path))
+
+
+def require_same(
+    config: RunConfig, processes: Processes, folder: Path | None, checkpoint: Checkpoint | None
+) -> None:
+    """Compare what the processes of a run go on from; none comes through before all have.
+
+    Args:
+        config: The run file.
+        processes: Those that share the run.
+        folder: The folder of this one's checkpoint, or None.
+        checkpoint: Its content, or None for a new run.
+
+    Raises:
+        RunError: In every process, when one has another checkpoint than the first.
+    """
+    own = [-1.0, -1.0]
+    if folder is not None and checkpoint is not None:
+        own = [float(version_number(folder.parent.parent)), float(checkpoint.step)]
+    # A sum to which the first process alone adds something is what the first process has.
+    first = processes.sum_numbers(own if processes.index == 0 else [0.0, 0.0])
+    (others,) = processes.sum_numbers([float(own != first)])
+    if others:
+        raise RunError(
+            f"resume: {config.resume}, and {others:.0f} of {processes.count} processes found "
+            f"another checkpoint than the first; process {processes.index} has "
+            f"{_place(own)}, the first {_place(first)}",
+            "the same checkpoint in every process",
+            "Let all processes see the same output.dir, and name the checkpoint with resume=PATH.",
+        )
+
+
+def _no_file(path: Path, reason: str | None = None) -> ConfigError:
+    return ConfigError(
+        f"adapter.start_from: there is no file {path}"
+        + (f" that can be read ({reason})" if reason else ""),
+        "an adapter file (.safetensors)",
+        "Check the path, or leave adapter.start_from out.",
+    )
+
+
+def _place(found: list[float]) -> str:
+    return f"step {found[1]:.0f} of v{found[0]:.0f}" if found[1] >= 0 else "none"

@@ -40,7 +40,8 @@ VERBS: Mapping[str, Verb] = {
         "train an adapter: encode if needed, train, preview, export",
         "adapter-trainer train run.yaml [key=value ...] [resume=auto|latest|none|FOLDER]",
         "Ctrl-C finishes the step and saves a checkpoint; resume=latest goes on from it.\n"
-        "On several devices: accelerate launch -m trainer_core train run.yaml\n" + _RUN_FILE,
+        "On several devices: accelerate launch --multi_gpu -m trainer_core train run.yaml\n"
+        + _RUN_FILE,
     ),
     "sample": Verb(
         "draw pictures with base and adapter",

@@ -163,5 +163,7 @@ def make_tool(folder: Path) -> Path:
     execute([str(programs / "python"), "-m", "pip", "install", "--quiet", "uv"])
     alone = folder / "programs"
     alone.mkdir()
-    shutil.copy(next(programs.glob("uv*")), alone)
+    # Beside uv itself there is uvx, in no certain order.
+    for program in programs.glob("uv*"):
+        shutil.copy(program, alone)
     return alone

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from functools import lru_cache
-from pathlib import Path
 
 from diffusers import QwenImageEditPipeline, QwenImageEditPlusPipeline, QwenImagePipeline
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -128,8 +127,3 @@ def check_prefixes(tokenizer: Qwen2Tokenizer) -> None:
         found = len(tokenizer(prefix).input_ids)
         if found != count:
             raise ValueError(f"the prompt prefix has {found} tokens instead of {count}")
-
-
-def save_tokenizer(tokenizer: Qwen2Tokenizer, folder: Path) -> None:
-    """Writes the files of the tokenizer into ``folder``."""
-    tokenizer.save_pretrained(folder)

@@ -6,7 +6,7 @@ for the line that it adds below a node whose model file is absent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .graph import Item, Note, Section, Workflow
@@ -121,8 +121,3 @@ def _size(item: Item) -> tuple[int, int]:
         return item.width, item.height
     width, height = _SIZES[item.type]
     return width, item.tall or height
-
-
-def rectangles(places: Sequence[Place]) -> list[tuple[int, int, int, int]]:
-    """Left, top, right and bottom of nodes with their title bars."""
-    return [(p.x, p.y - TITLE, p.x + p.width, p.y + p.height) for p in places]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import numpy
@@ -20,6 +21,18 @@ def comfy_programs() -> tuple[Path, Path]:
     python = Path(os.environ.get("COMFYUI_PYTHON") or folder / "venv" / "bin" / "python")
     if not python.is_file():
         pytest.skip(f"no interpreter for ComfyUI at $COMFYUI_PYTHON or {python.name} in its venv")
+    return folder, python
+
+
+@pytest.fixture(scope="session")
+def comfyui() -> tuple[Path, Path]:
+    """ComfyUI's folder and interpreter, for tests that run its code without a server."""
+    folder, python = comfy_programs()
+    probe = subprocess.run(
+        [python, "-c", "import torch, safetensors"], capture_output=True, check=False, timeout=300
+    )
+    if probe.returncode:
+        pytest.skip("ComfyUI's interpreter lacks torch or safetensors")
     return folder, python
 
 

@@ -52,20 +52,6 @@ BYPASSED = [case for case, options in CASES.items() if case != "loha" and "dora"
 """ComfyUI's bypass has no LoHa and passes over DoRA's lengths."""
 
 
-@pytest.fixture(scope="module")
-def comfyui():
-    folder = Path(os.environ.get("COMFYUI_PATH") or Path.home() / "ComfyUI")
-    python = Path(os.environ.get("COMFYUI_PYTHON") or folder / "venv" / "bin" / "python")
-    if not python.is_file():
-        pytest.skip(f"no interpreter for ComfyUI at $COMFYUI_PYTHON or {python.name} in its venv")
-    probe = subprocess.run(
-        [python, "-c", "import torch, safetensors"], capture_output=True, check=False, timeout=300
-    )
-    if probe.returncode:
-        pytest.skip("ComfyUI's interpreter lacks torch or safetensors")
-    return folder, python
-
-
 def make_state(alpha=3.0, **options):
     config = AdapterConfig(**{"rank": 2, "alpha": alpha, **options})
     kind = KINDS[config.kind]

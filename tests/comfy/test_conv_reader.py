@@ -105,20 +105,6 @@ def spoil(change, tensors, state):
 
 
 @pytest.fixture(scope="module")
-def comfyui():
-    folder = Path(os.environ.get("COMFYUI_PATH") or Path.home() / "ComfyUI")
-    python = Path(os.environ.get("COMFYUI_PYTHON") or folder / "venv" / "bin" / "python")
-    if not python.is_file():
-        pytest.skip(f"no interpreter for ComfyUI at $COMFYUI_PYTHON or {python.name} in its venv")
-    probe = subprocess.run(
-        [python, "-c", "import torch, safetensors"], capture_output=True, check=False, timeout=300
-    )
-    if probe.returncode:
-        pytest.skip("ComfyUI's interpreter lacks torch or safetensors")
-    return folder, python
-
-
-@pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """The base, every case, and every control."""
     path = tmp_path_factory.mktemp("comfyui")

@@ -66,15 +66,6 @@ JOBS = text_jobs()
 
 
 @pytest.fixture(scope="module")
-def comfyui():
-    folder = Path(os.environ.get("COMFYUI_PATH") or Path.home() / "ComfyUI")
-    python = Path(os.environ.get("COMFYUI_PYTHON") or folder / "venv" / "bin" / "python")
-    if not python.is_file():
-        pytest.skip(f"no interpreter for ComfyUI at $COMFYUI_PYTHON or {python.name} in its venv")
-    return folder, python
-
-
-@pytest.fixture(scope="module")
 def models():
     return {
         "clip_l": graph_models.make_clip_l(),

@@ -167,7 +167,8 @@ class FactorLayer(nn.Module, BaseTunerLayer):
         when a checkpointed block runs a second time.
         """
         factors = self.factors()
-        stamp = tuple((id(each), each._version, each.device) for each in factors.values())
+        values = tuple((id(each), each._version, each.device) for each in factors.values())
+        stamp = (self.scaling[ADAPTER_NAME], values)
         if torch.compiler.is_compiling() or self._norm is None or self._norm[0] != stamp:
             # A norm made while inference mode is on could not be used by a later training.
             with torch.inference_mode(False), torch.no_grad():

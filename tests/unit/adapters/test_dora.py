@@ -188,6 +188,9 @@ def test_the_norm_is_computed_once_for_each_state_of_the_factors():
     module(x)
     assert layer.norm() is not first
     assert not torch.equal(layer.norm(), first)
+    second = layer.norm()
+    layer.set_scale("default", 2.0)
+    assert not torch.equal(layer.norm(), second)
 
 
 def test_a_norm_made_under_inference_mode_serves_training():

@@ -59,7 +59,7 @@ class ContentHashes:
             if self._trust and known is not None and known[:-1] == list(stamp):
                 digest = str(known[-1])
             else:
-                digest = _hash_file(path)
+                digest = hash_file(path)
                 self._remember(name, stamp, digest)
         except OSError as error:
             raise DatasetError(
@@ -105,7 +105,8 @@ def _stamp(path: Path) -> _Stamp:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
-def _hash_file(path: Path) -> str:
+def hash_file(path: Path) -> str:
+    """SHA-256 of a file's content, read in parts."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..config import RunConfig
+from ..data.hashes import hash_file
 from ..errors import ConfigError, RunError
 from ..families import get_family
 from ..formats import KeyMap, read_adapter
@@ -17,8 +17,6 @@ from .observer import Observer, Warned
 from .processes import Processes
 from .resume import START, find_checkpoint, refuse_changes
 from .run_folder import version_number
-
-_CHUNK = 1 << 20
 
 
 def find_beginning(
@@ -98,14 +96,10 @@ def start_identity(config: RunConfig, checkpoint: Checkpoint | None) -> str | No
     known = None if checkpoint is None else checkpoint.settings.get(START)
     if known is not None and not path.exists():
         return known
-    digest = hashlib.sha256()
     try:
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK):
-                digest.update(chunk)
+        return hash_file(path)
     except OSError as error:
         raise _no_file(path, error.strerror) from error
-    return digest.hexdigest()
 
 
 def read_start(config: RunConfig) -> AdapterState | None:

@@ -56,7 +56,7 @@ def convert_adapter(
         family: A family's name, or ``auto``.
         overwrite: Whether to replace a file of this name.
     """
-    from ..trainer_core.formats import KeyMap, read_adapter, write_adapter
+    from ..trainer_core.formats import read_adapter, write_adapter
     from ..trainer_core.formats.reading import read_file
 
     target = _target(name, overwrite=overwrite)
@@ -64,7 +64,7 @@ def convert_adapter(
         path = source if isinstance(source, Path) else stack.enter_context(as_file(source))
         file = read_file(path)
         found = _family_of(file.layers, family)
-        key_map = KeyMap(found.native_key, found.module_path)
+        key_map = found.key_map
         state = read_adapter(path, key_map)
         given = target, state, layout, key_map, _own_header(file.metadata)
         dtype = _dtype_of(path)
@@ -119,13 +119,12 @@ def _own_header(metadata: Mapping[str, str]) -> dict[str, str]:
 
 def _family_of(layers: Mapping[str, Any], name: str) -> Family:
     from ..trainer_core.families import FAMILIES, get_family
-    from ..trainer_core.formats import KeyMap
     from ..trainer_core.formats.reading import module_name
 
     if name != "auto":
         return get_family(name)
     for family in FAMILIES.values():
-        key_map = KeyMap(family.native_key, family.module_path)
+        key_map = family.key_map
         if all(module_name(layer, key_map) is not None for layer in layers):
             return family
     raise AdapterFileError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from architecture.source import absolute_imports, internal_imports, sources
 
-_GROUND = {"config", "counters", "errors", "storage", "types"}
+_GROUND = {"config", "counters", "errors", "storage", "streaming", "types"}
 _WORKSHOP = _GROUND | {"data", "diffusion", "adapters", "formats", "families"}
 
 ALLOWED = {
@@ -12,6 +12,7 @@ ALLOWED = {
     "types": set(),
     "counters": set(),
     "storage": {"errors"},
+    "streaming": {"errors", "storage"},
     "requirements": {"errors"},
     "config": {"errors"},
     "diffusion": {"errors"},

@@ -26,7 +26,7 @@ from trainer_core.adapters.restoring import attach_state
 from trainer_core.config import BaseSection
 from trainer_core.diffusion import sample_euler
 from trainer_core.families import get_family, locate_base
-from trainer_core.formats import KeyMap, read_adapter
+from trainer_core.formats import read_adapter
 from trainer_core.training.finished_cache import read_finished_cache
 
 pytestmark = [pytest.mark.comfy, pytest.mark.slow]
@@ -215,7 +215,7 @@ def our_latents(data, adapter=None):
     family, transformer = our_base(data)
     attached = None
     if adapter is not None:
-        key_map = KeyMap(family.native_key, family.module_path)
+        key_map = family.key_map
         attached = attach_state(transformer, read_adapter(adapter, key_map)).eval()
     text = cached_text(data)
 

@@ -120,10 +120,10 @@ def deltas(path):
     """What an adapter file adds to each layer, by our own reader."""
     from trainer_core.adapters import layer_delta
     from trainer_core.families import get_family
-    from trainer_core.formats import KeyMap, read_adapter
+    from trainer_core.formats import read_adapter
 
     family = get_family("qwen_image")
-    state = read_adapter(path, KeyMap(family.native_key, family.module_path))
+    state = read_adapter(path, family.key_map)
     return {name: layer_delta(state.kind, layer) for name, layer in state.layers.items()}
 
 

@@ -20,7 +20,7 @@ from tests.fixtures.wide_qwen import write_wide_qwen
 from trainer_core.adapters import attach
 from trainer_core.config import AdapterConfig, BaseSection
 from trainer_core.families import get_family, locate_base
-from trainer_core.formats import KeyMap, write_adapter
+from trainer_core.formats import write_adapter
 
 pytestmark = [pytest.mark.comfy, pytest.mark.slow]
 
@@ -158,7 +158,7 @@ class Ours:
         self._predict(name)
         adapter.detach()
         path = self.folder / f"{self.family.name} {name}.safetensors"
-        key_map = KeyMap(self.family.native_key, self.family.module_path)
+        key_map = self.family.key_map
         write_adapter(path, state, "comfyui", key_map, {})
         return path
 

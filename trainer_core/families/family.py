@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from ..data.cache import Encoders
-    from ..formats.keys import NativeKey
+    from ..formats.keys import KeyMap
     from .location import BaseLocation
     from .single_file import WeightFile
 
@@ -175,8 +175,7 @@ class Family:
         training_shift: (location, width, height) to the shift that the base's scheduler uses.
         control_size: (width, height, area) of a control picture to the size it is encoded at.
         latent_shape: (location, width, height) in pixels to ``(C, h, w)``.
-        native_key: Module path to ComfyUI's name; None where renaming cannot express the layer.
-        module_path: ComfyUI's name of a whole layer to the module path; None for other names.
+        key_map: The layers' names in adapter files and in ComfyUI's model.
     """
 
     name: str
@@ -201,8 +200,7 @@ class Family:
     training_shift: Callable[[BaseLocation, int, int], float]
     control_size: Callable[[int, int, int], tuple[int, int]]
     latent_shape: Callable[[BaseLocation, int, int], tuple[int, int, int]]
-    native_key: Callable[[str], NativeKey | None]
-    module_path: Callable[[str], str | None]
+    key_map: KeyMap
     unexportable: Mapping[str, str] = field(default_factory=dict)
 
 

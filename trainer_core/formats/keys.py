@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,24 @@ class NativeKey:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """One module's rows of a fused native layer.
+
+    Attributes:
+        module: The module's path in the trainer's naming.
+        share: How many of the fused layer's rows it has, relative to the other parts' shares.
+    """
+
+    module: str
+    share: int = 1
+
+
+def _no_parts(native: str) -> tuple[Part, ...]:
+    del native
+    return ()
+
+
+@dataclass(frozen=True)
 class KeyMap:
     """A family's names, both ways.
 
@@ -28,10 +48,47 @@ class KeyMap:
         to_native: Path of a module in the trainer's (Diffusers') naming to its native place;
             None when the family has no such layer.
         to_module: Native name of a whole layer to the module's path; None when it is unknown.
+        parts: Native name of a fused layer to what lies in its rows, in order; empty for any other
+            name.
+        layers: Paths of every layer that `to_native` knows, with ``{}`` for a block's number.
+        host_spellings: How ComfyUI spells a layer besides its native name: ``{path}`` stands for
+            the module's path, ``{flat}`` for that with ``_`` for each dot.
     """
 
     to_native: Callable[[str], NativeKey | None]
     to_module: Callable[[str], str | None]
+    parts: Callable[[str], tuple[Part, ...]] = _no_parts
+    layers: tuple[str, ...] = ()
+    host_spellings: tuple[str, ...] = ()
+
+    def module_of_flat(self, flat: str) -> str | None:
+        """Path of the module whose dots became ``_``; None when there is none."""
+        return _unflattened(flat, self._flat_modules)
+
+    def native_of_flat(self, flat: str) -> str | None:
+        """Native name, of a whole or fused layer, whose dots became ``_``; None for others."""
+        return _unflattened(flat, self._flat_natives)
+
+    @cached_property
+    def _flat_modules(self) -> dict[str, str]:
+        return {template.replace(".", "_"): template for template in self.layers}
+
+    @cached_property
+    def _flat_natives(self) -> dict[str, str]:
+        found = (self.to_native(template.replace("{}", "0", 1)) for template in self.layers)
+        templates = [key.name.replace(".0.", ".{}.", 1) for key in found if key is not None]
+        return {template.replace(".", "_"): template for template in templates}
+
+
+def _unflattened(flat: str, templates: dict[str, str]) -> str | None:
+    if flat in templates:
+        return templates[flat]
+    # The block's number is the first between two lines; later ones belong to the layer's name.
+    number = re.search(r"_(\d+)_", flat)
+    if number is None:
+        return None
+    template = templates.get(f"{flat[: number.start()]}_{{}}_{flat[number.end() :]}")
+    return None if template is None else template.replace("{}", number.group(1), 1)
 
 
 NATIVE_PREFIX = "diffusion_model."

@@ -10,7 +10,7 @@ from ..config import RunConfig
 from ..data.hashes import hash_file
 from ..errors import ConfigError, RunError
 from ..families import get_family
-from ..formats import KeyMap, read_adapter
+from ..formats import read_adapter
 from ..types import AdapterState
 from .checkpoint import Checkpoint, read_checkpoint
 from .observer import Observer, Warned
@@ -120,7 +120,7 @@ def read_start(config: RunConfig) -> AdapterState | None:
     if not path.is_file():
         raise _no_file(path)
     family = get_family(config.family)
-    return read_adapter(path, KeyMap(family.native_key, family.module_path))
+    return read_adapter(path, family.key_map)
 
 
 def require_same(

@@ -21,7 +21,6 @@ from ..data.batches import BatchPlan, load_batch
 from ..diffusion.sigma import make_density
 from ..families.identity import file_identity, folder_identity
 from ..families.single_file import file_settings
-from ..formats import KeyMap
 from ..types import AdapterState, Batch, RunResult, RunSummary
 from .beginning import find_beginning, fitting, read_start, require_same, start_identity
 from .checkpoint import Checkpoint, restore_tensors
@@ -141,7 +140,7 @@ def _recorder(
         run.config,
         run.adapter,
         run.optimizer,
-        KeyMap(run.data.family.native_key, run.data.family.module_path),
+        run.data.family.key_map,
         settings,
         hashes,
         run.observer,

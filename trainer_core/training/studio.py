@@ -117,7 +117,7 @@ class _Place:
 
     @property
     def key_map(self) -> KeyMap:
-        return KeyMap(self.family.native_key, self.family.module_path)
+        return self.family.key_map
 
     def load(self) -> Studio:
         """Load decoder and denoiser."""

@@ -44,7 +44,7 @@ def fluxs_native_names():
 def test_fluxs_names_are_those_of_diffusers_converter(fluxs_native_names):
     family = get_family("flux")
     for path in linear_layers(full_size_transformer("flux")):
-        key = family.native_key(path)
+        key = family.key_map.to_native(path)
         if path == "norm_out.linear":
             assert key is None
         else:
@@ -56,7 +56,7 @@ def test_a_part_shares_its_native_layer_and_a_whole_does_not(fluxs_native_names)
     family = get_family("flux")
     paths = linear_layers(full_size_transformer("flux"))
     shared = Counter(fluxs_native_names[path] for path in paths)
-    keys = {path: family.native_key(path) for path in paths}
+    keys = {path: family.key_map.to_native(path) for path in paths}
     parts = {path for path, key in keys.items() if key and key.part}
     assert parts == {path for path in paths if shared[fluxs_native_names[path]] > 1}
     assert len(parts) == 19 * 6 + 38 * 4
@@ -67,26 +67,67 @@ def test_whole_layers_come_back_from_their_native_names(family):
     facts = get_family(family)
     wholes = 0
     for path in linear_layers(full_size_transformer(family)):
-        key = facts.native_key(path)
+        key = facts.key_map.to_native(path)
         if key is not None and not key.part:
             wholes += 1
-            assert facts.module_path(key.name) == path
+            assert facts.key_map.to_module(key.name) == path
         elif key is not None:
-            assert facts.module_path(key.name) is None
+            assert facts.key_map.to_module(key.name) is None
     assert wholes == {"qwen_image": 846, "flux": 19 * 8 + 38 * 2 + 9}[family]
 
 
 def test_qwens_names_are_its_own():
     facts = get_family("qwen_image")
     for path in linear_layers(full_size_transformer("qwen_image")):
-        assert facts.native_key(path) == NativeKey(path, part=False)
+        assert facts.key_map.to_native(path) == NativeKey(path, part=False)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_templates_name_every_layer_and_no_other(family):
+    key_map = get_family(family).key_map
+    known = {p for p in linear_layers(full_size_transformer(family)) if key_map.to_native(p)}
+    assert {re.sub(r"(?<=blocks\.)\d+", "{}", path) for path in known} == set(key_map.layers)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_name_whose_dots_became_lines_is_found(family):
+    key_map = get_family(family).key_map
+    for path in linear_layers(full_size_transformer(family)):
+        native = key_map.to_native(path)
+        if native is not None:
+            assert key_map.module_of_flat(path.replace(".", "_")) == path
+            assert key_map.native_of_flat(native.name.replace(".", "_")) == native.name
+    assert key_map.module_of_flat("transformer_blocks_x_attn_to_q") is None
+    assert key_map.native_of_flat("transformer_blocks_0_attn") is None
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_parts_are_the_modules_of_a_fused_layer(family):
+    key_map = get_family(family).key_map
+    fused = defaultdict(list)
+    for path in linear_layers(full_size_transformer(family)):
+        native = key_map.to_native(path)
+        if native is not None and native.part:
+            fused[native.name].append(path)
+    assert len(fused) == {"qwen_image": 0, "flux": 19 * 2 + 38}[family]
+    for name, paths in fused.items():
+        assert sorted(part.module for part in key_map.parts(name)) == sorted(paths)
+    assert key_map.parts("img_in") == ()
+
+
+def test_shares_are_those_of_the_rows():
+    transformer = full_size_transformer("flux")
+    rows = {p: transformer.get_submodule(p).out_features for p in linear_layers(transformer)}
+    for native in ("double_blocks.0.txt_attn.qkv", "single_blocks.37.linear1"):
+        parts = get_family("flux").key_map.parts(native)
+        assert {rows[part.module] / part.share for part in parts} == {3072}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_layer_without_a_name_is_explained(family):
     facts = get_family(family)
     for path in linear_layers(full_size_transformer(family)):
-        if facts.native_key(path) is None:
+        if facts.key_map.to_native(path) is None:
             reasons = [
                 text for item, text in facts.unexportable.items() if re.fullmatch(item, path)
             ]
@@ -101,8 +142,8 @@ def test_a_layer_without_a_name_is_explained(family):
 )  # fmt: skip
 def test_names_that_are_no_layers_have_no_counterpart(family, name):
     facts = get_family(family)
-    assert facts.native_key(name) is None
-    assert facts.module_path(name) is None
+    assert facts.key_map.to_native(name) is None
+    assert facts.key_map.to_module(name) is None
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -120,7 +161,7 @@ def test_an_adapter_is_recognised_by_its_own_family_only(family, preset):
     layouts = defaultdict(list)
     for path in linear_layers(full_size_transformer(family)):
         if any(re.fullmatch(item, path) for item in patterns):
-            key = facts.native_key(path)
+            key = facts.key_map.to_native(path)
             native = f"transformer.{path}" if key.part else f"diffusion_model.{key.name}"
             layouts["comfyui"].append(f"{native}.lora_up.weight")
             layouts["diffusers"].append(f"transformer.{path}.lora_B.weight")

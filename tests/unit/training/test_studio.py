@@ -13,7 +13,7 @@ from trainer_core.config import RunConfig
 from trainer_core.data.image import from_pixels
 from trainer_core.demo.settings import dataset_folder
 from trainer_core.errors import AdapterFileError, ConfigError
-from trainer_core.formats import KeyMap, write_adapter
+from trainer_core.formats import write_adapter
 from trainer_core.training.encoders import LazyEncoders
 from trainer_core.training.sampling import DrawSettings
 from trainer_core.training.studio import draw_prompts, open_studio, sample_pictures
@@ -50,9 +50,7 @@ def adapter_file(tmp_path_factory, cache):
         for parameter in adapter.parameters():
             parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
     path = tmp_path_factory.mktemp("adapter") / "a.safetensors"
-    write_adapter(
-        path, adapter.state(), "comfyui", KeyMap(family.native_key, family.module_path), {}
-    )
+    write_adapter(path, adapter.state(), "comfyui", family.key_map, {})
     return path
 
 

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from ...formats.keys import KeyMap
 from ..family import Family, FolderFacts, inner_module
 from ..location import BaseLocation
 from ..schedule import scheduled_shift, scheduled_sigmas
 from .encode import control_size, latent_shape, load_decoder, load_encoders
-from .keys import UNEXPORTABLE, detect, module_path, native_key
+from .keys import (
+    HOST_SPELLINGS,
+    LAYERS,
+    UNEXPORTABLE,
+    detect,
+    fused_parts,
+    module_path,
+    native_key,
+)
 from .predict import guide, load_transformer, predict, takes_guidance
 from .single_file import FILE
 
@@ -100,6 +109,7 @@ FLUX = Family(
     training_shift=training_shift,
     control_size=control_size,
     latent_shape=latent_shape,
-    native_key=native_key,
-    module_path=module_path,
+    key_map=KeyMap(
+        native_key, module_path, parts=fused_parts, layers=LAYERS, host_spellings=HOST_SPELLINGS
+    ),
 )

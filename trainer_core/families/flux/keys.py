@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ...formats.keys import NativeKey
+from ...formats.keys import NativeKey, Part
 
 _DOUBLE = {
     "attn.to_out.0": "img_attn.proj",
@@ -47,6 +47,19 @@ _OUTER = {
     "time_text_embed.guidance_embedder.linear_2": "guidance_in.out_layer",
     "proj_out": "final_layer.linear",
 }
+LAYERS = (
+    *(f"transformer_blocks.{{}}.{layer}" for layer in (*_DOUBLE, *_DOUBLE_PARTS)),
+    *(f"single_transformer_blocks.{{}}.{layer}" for layer in (*_SINGLE, *_SINGLE_PARTS)),
+    *_OUTER,
+)
+"""Every layer that has a native name, with ``{}`` for the block's number."""
+
+HOST_SPELLINGS = ("transformer.{path}", "{path}", "lycoris_{flat}", "lora_transformer_{flat}")
+"""How ComfyUI 0.33 spells a layer besides its native name (comfy/lora.py)."""
+
+_MLP_SHARE = 4
+"""Rows of a single block's first MLP layer over those of q: the architecture's MLP ratio."""
+
 UNEXPORTABLE = {
     r"norm_out\.linear": "ComfyUI keeps its scale and shift halves in the opposite order, so a new "
     "name alone would swap them",
@@ -112,6 +125,30 @@ def module_path(native: str) -> str | None:
     else:
         prefix, layers = f"single_transformer_blocks.{index}", _NATIVE_SINGLE
     return f"{prefix}.{layers[layer]}" if layer in layers else None
+
+
+def fused_parts(native: str) -> tuple[Part, ...]:
+    """What lies in the rows of one of ComfyUI's fused layers, in order.
+
+    Args:
+        native: ComfyUI's name of a layer.
+
+    Returns:
+        The parts; empty when the name is no fused layer.
+    """
+    block = _NATIVE.fullmatch(native)
+    if block is None:
+        return ()
+    kind, index, layer = block.groups()
+    if kind == "double_blocks":
+        prefix, parts = f"transformer_blocks.{index}", _DOUBLE_PARTS
+    else:
+        prefix, parts = f"single_transformer_blocks.{index}", _SINGLE_PARTS
+    return tuple(
+        Part(f"{prefix}.{path}", _MLP_SHARE if path == "proj_mlp" else 1)
+        for path, fused in parts.items()
+        if fused == layer
+    )
 
 
 def detect(keys: Iterable[str]) -> bool:

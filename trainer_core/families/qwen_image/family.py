@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from ...formats.keys import KeyMap
 from ..family import Family, FolderFacts, inner_module
 from ..location import BaseLocation
 from ..schedule import scheduled_shift, scheduled_sigmas
 from ..sizes import area_size
 from .encode import latent_shape, load_decoder, load_encoders
-from .keys import detect, module_path, native_key
+from .keys import HOST_SPELLINGS, LAYERS, detect, module_path, native_key
 from .predict import guide, load_transformer, predict, takes_guidance
 from .single_file import FILE
 
@@ -101,6 +102,5 @@ QWEN_IMAGE = Family(
     training_shift=training_shift,
     control_size=area_size,
     latent_shape=latent_shape,
-    native_key=native_key,
-    module_path=module_path,
+    key_map=KeyMap(native_key, module_path, layers=LAYERS, host_spellings=HOST_SPELLINGS),
 )

@@ -13,6 +13,38 @@ _BLOCK_LAYER = (
 )
 _OUTER = r"img_in|txt_in|time_text_embed\.timestep_embedder\.linear_[12]|norm_out\.linear|proj_out"
 _LAYER = re.compile(f"{_BLOCK_LAYER}|{_OUTER}")
+LAYERS = (
+    *(
+        f"transformer_blocks.{{}}.{layer}"
+        for layer in (
+            "attn.to_q",
+            "attn.to_k",
+            "attn.to_v",
+            "attn.to_out.0",
+            "attn.add_q_proj",
+            "attn.add_k_proj",
+            "attn.add_v_proj",
+            "attn.to_add_out",
+            "img_mlp.net.0.proj",
+            "img_mlp.net.2",
+            "txt_mlp.net.0.proj",
+            "txt_mlp.net.2",
+            "img_mod.1",
+            "txt_mod.1",
+        )
+    ),
+    "img_in",
+    "txt_in",
+    "time_text_embed.timestep_embedder.linear_1",
+    "time_text_embed.timestep_embedder.linear_2",
+    "norm_out.linear",
+    "proj_out",
+)
+"""Every layer, with ``{}`` for the block's number."""
+
+HOST_SPELLINGS = ("transformer.{path}", "{path}", "lycoris_{flat}")
+"""How ComfyUI 0.33 spells a layer besides its native name (comfy/lora.py)."""
+
 _OWN = re.compile(r"transformer_blocks\.\d+\.(img|txt)_(mlp|mod)\.")
 _SHARED = re.compile(r"transformer_blocks\.\d+\.attn\.(to|add)_")
 _OTHERS = re.compile(

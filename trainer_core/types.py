@@ -127,11 +127,15 @@ class AdapterState:
         kind: ``lora``, ``loha`` or ``lokr``.
         layers: Path of the adapted module in the trainer's (Diffusers') naming, to its factors.
         settings: What is needed to build the same adapter again, as plain JSON values.
+        extras: Differences that are no factors, as other trainers write them: ComfyUI's name of
+            the layer to ending (``diff``, ``diff_b``, ``set_weight``, ``w_norm``, ``b_norm``) to
+            tensor. An adapter that was trained here has none.
     """
 
     kind: str
     layers: Mapping[str, LayerState]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    extras: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ def _run(words: Sequence[str]) -> int:
     if words[0] in {"-V", "--version", "version"}:
         show(f"adapter-trainer {__version__}")
         return 0
-    verb, arguments = parse_arguments(words, list(VERBS))
+    verb, arguments = parse_arguments(words, VERBS)
     if arguments.help:
         show(f"{VERBS[verb].usage}\n\n{VERBS[verb].details}")
         return 0

@@ -8,11 +8,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """What a verb's help says."""
+    """What a verb's help says, and the flags that it knows.
+
+    Attributes:
+        summary: One line.
+        usage: How it is called.
+        details: The rest of its help.
+        options: Its settings that may also be written ``--name VALUE``.
+        switches: Its settings of ``true`` or ``false`` that may also be written ``--name``.
+    """
 
     summary: str
     usage: str
     details: str
+    options: tuple[str, ...] = ()
+    switches: tuple[str, ...] = ()
 
 
 _RUN_FILE = (

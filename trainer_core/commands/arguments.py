@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..config import RunConfig
 from ..config.reading import load_config
 from ..errors import InputError
+from . import Verb
 
 _SETTING = re.compile(r"[A-Za-z_][\w.]*=")
 _FLAGS = ("--json", "--help", "-h")
@@ -110,15 +111,16 @@ class Arguments:
         return {name: values[-1] for name, values in taken.items()}
 
 
-def parse_arguments(words: Sequence[str], verbs: Sequence[str]) -> tuple[str, Arguments]:
+def parse_arguments(words: Sequence[str], verbs: Mapping[str, Verb]) -> tuple[str, Arguments]:
     """Sort the words of a command.
 
     Args:
         words: The verb and what stands behind it.
-        verbs: The verbs there are.
+        verbs: The verbs there are, with the flags that each knows besides ``--json``, ``--help``.
 
     Returns:
-        The verb and its arguments. Everything behind ``--`` is a word.
+        The verb and its arguments. Everything behind ``--`` is a word; a verb's own flag is a
+        setting of the same name, so that ``--to lycoris`` is ``to=lycoris``.
 
     Raises:
         InputError: On an unknown verb or flag, with the nearest one.
@@ -132,19 +134,48 @@ def parse_arguments(words: Sequence[str], verbs: Sequence[str]) -> tuple[str, Ar
             f"Did you mean {near[0]}?" if near else "See adapter-trainer --help.",
         )
     end = rest.index("--") if "--" in rest else len(rest)
-    flags = [word for word in rest[:end] if word.startswith("-")]
-    for flag in flags:
-        if flag not in _FLAGS:
-            near = difflib.get_close_matches(flag, _FLAGS, n=1, cutoff=0.75)
-            raise InputError(
-                f"the flag {flag!r}",
-                "key=value settings, --json or --help",
-                f"Did you mean {near[0]}?" if near else f"Settings are written {verb} key=value.",
-            )
-    plain = [word for word in rest[:end] if not word.startswith("-")]
+    plain, flags = _without_flags(verb, rest[:end], verbs[verb])
     return verb, Arguments(
         words=(*(w for w in plain if not _SETTING.match(w)), *rest[end + 1 :]),
         settings=tuple(w for w in plain if _SETTING.match(w)),
         json="--json" in flags,
-        help=bool({"--help", "-h"} & set(flags)),
+        help=bool({"--help", "-h"} & flags),
+    )
+
+
+def _without_flags(verb: str, words: Sequence[str], own: Verb) -> tuple[list[str], set[str]]:
+    """Write a verb's own flags as the settings that they mean; take out those of every verb."""
+    plain: list[str] = []
+    general: set[str] = set()
+    rest = iter(words)
+    for word in rest:
+        flag, given, value = word.partition("=")
+        name = flag.removeprefix("--")
+        if not word.startswith("-"):
+            plain.append(word)
+        elif word in _FLAGS:
+            general.add(word)
+        elif flag.startswith("--") and name in own.switches and not given:
+            plain.append(f"{name}=true")
+        elif flag.startswith("--") and name in own.options:
+            plain.append(f"{name}={value if given else _value_of(flag, rest)}")
+        else:
+            raise _unknown_flag(verb, word, own)
+    return plain, general
+
+
+def _value_of(flag: str, rest: Iterator[str]) -> str:
+    value = next(rest, None)
+    if value is None:
+        raise InputError(f"nothing behind {flag}", "its value", f"Write {flag} VALUE.")
+    return value
+
+
+def _unknown_flag(verb: str, flag: str, own: Verb) -> InputError:
+    of_verb = [f"--{name}" for name in (*own.options, *own.switches)]
+    near = difflib.get_close_matches(flag, [*of_verb, *_FLAGS], n=1, cutoff=0.75)
+    return InputError(
+        f"the flag {flag!r}",
+        ", ".join(["key=value settings", *of_verb, "--json"]) + " or --help",
+        f"Did you mean {near[0]}?" if near else f"Settings are written {verb} key=value.",
     )

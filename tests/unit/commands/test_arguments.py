@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from trainer_core.commands import VERBS
+from trainer_core.commands import VERBS, Verb
 from trainer_core.commands.arguments import Arguments, parse_arguments
 from trainer_core.errors import InputError
 
-_VERBS = list(VERBS)
+_VERBS = {**VERBS, "copy": Verb("", "", "", options=("to",), switches=("overwrite",))}
 
 
 def test_files_settings_and_flags_are_told_apart():
@@ -40,6 +40,29 @@ def test_a_path_with_an_equals_sign_behind_a_slash_is_a_file():
     ],
 )
 def test_unknown_word_is_refused_with_the_nearest(words, named):
+    with pytest.raises(InputError) as caught:
+        parse_arguments(words, _VERBS)
+    assert named in caught.value.remedy
+
+
+@pytest.mark.parametrize("to", [["--to", "lycoris"], ["--to=lycoris"], ["to=lycoris"]])
+@pytest.mark.parametrize("overwrite", ["--overwrite", "overwrite=true"])
+def test_a_verbs_own_flags_are_its_settings(to, overwrite):
+    _, arguments = parse_arguments(["copy", "a", *to, overwrite, "b"], _VERBS)
+    assert arguments == Arguments(("a", "b"), ("to=lycoris", "overwrite=true"))
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["copy", "--to"], "--to VALUE"),
+        (["copy", "--overwite"], "--overwrite"),
+        (["copy", "--from=x"], "copy key=value"),
+        (["copy", "--overwrite=no"], "Did you mean --overwrite?"),
+        (["train", "--overwrite"], "train key=value"),
+    ],
+)
+def test_a_wrong_flag_of_a_verb_is_refused(words, named):
     with pytest.raises(InputError) as caught:
         parse_arguments(words, _VERBS)
     assert named in caught.value.remedy

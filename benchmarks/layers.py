@@ -61,7 +61,7 @@ class Run:
         if chosen := self._chosen(FIDELITY):
             gains = measure_fidelity(chosen, self._device)
             yield FIDELITY, gains, fidelity_table("gain and noise of small deltas", gains)
-        names = [pair for pair in block_names() if self._wants(BLOCK, " ".join(pair))]
+        names = [each for each in block_names() if self._wants(BLOCK, " ".join(each).strip())]
         if names:
             blocks = measure_block(names, self._rounds, self._device)
             yield BLOCK, blocks, block_table("step of a Qwen block, bf16", blocks)

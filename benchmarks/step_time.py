@@ -118,7 +118,8 @@ class Workload:
             module = self.base()
             config = AdapterConfig(kind=kind, rank=RANK)
             chosen = {name: module.get_submodule(name) for name in targets}
-            adapter = attach(module, config, chosen, presets=presets)
+            shared = self._family.shared_inputs
+            adapter = attach(module, config, chosen, presets=presets, shared=shared)
             adapter.train()
             built.append(self._trained(f"ours {kind}", module, adapter.parameters()))
         for kind in KINDS:

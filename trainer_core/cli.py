@@ -19,6 +19,9 @@ from .commands.arguments import Arguments, parse_arguments
 from .commands.console import prepare_streams, show, show_error
 from .errors import InputError, RunError, TrainerError
 
+_CHATTY = ("bitsandbytes", "diffusers.quantizers.torchao", "torch.utils._pytree", "torchao")
+"""Where it is said, whenever another library is loaded, what they lack for formats of weights."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
@@ -32,6 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     prepare_streams()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    for library in _CHATTY:
+        logging.getLogger(library).setLevel(logging.ERROR)
     as_json = "--json" in words
     try:
         return _run(words)

@@ -99,7 +99,8 @@ def pyproject_list(text: str, section: str, key: str) -> list[str]:
     entry = re.search(rf"^{re.escape(key)} *= *\[([^\]]*)\]", body[1], re.M) if body else None
     if entry is None:
         raise ValueError(f"pyproject.toml has no list {key} in [{section}]")
-    return re.findall(r"[\"']([^\"']+)[\"']", re.sub(r"#.*", "", entry[1]))
+    lines = re.findall(r"\"([^\"]+)\"|'([^']+)'", re.sub(r"#.*", "", entry[1]))
+    return [double or single for double, single in lines]
 
 
 def all_requirements(pack: Path = _PACK) -> list[Requirement]:

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from trainer_core.adapters import attach
 from trainer_core.config import AdapterConfig
+from trainer_core.families import get_family
 
-from .counters import saved_bytes
+from .counters import Operations, count, saved_bytes
 from .peers import peft_configs
 from .recipes import GROUPS, OURS, RANK
 from .timing import Ratio, eager_ratios
@@ -23,6 +24,14 @@ HEADS = 24
 IMAGE_SIDE = {"cpu": 32, "cuda": 64}
 """Image tokens in a row; 1024 tokens, or 4096 on a GPU."""
 TEXT_TOKENS = 64
+SEPARATE = "separate"
+"""The form in which q, k and v do not share their input; in the other, as in training, they do."""
+
+Name = tuple[str, str, str]
+"""Source, group and form."""
+
+_PLACE = "transformer_blocks.0"
+"""Where the block would be in a transformer."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +42,12 @@ class BlockRow:
         name: What was measured.
         source: Who wrote it.
         group: What it computes.
-        form: Empty; as in the other tables.
+        form: Empty, or `SEPARATE`.
         time: Over the frozen step; None without timed rounds.
         saved: Bytes kept for the backward pass, over the frozen step's.
+        written: Bytes that operations wrote in a step, over the frozen step's.
+        flops: Of matrix products, over the frozen step's.
+        operations: How many wrote something.
         parameters: Trainable ones.
     """
 
@@ -45,20 +57,23 @@ class BlockRow:
     form: str
     time: Ratio | None
     saved: float
+    written: float
+    flops: float
+    operations: int
     parameters: int
 
 
-def block_names() -> list[tuple[str, str]]:
-    """Source and group of all that can be measured."""
-    ours = [(OURS, group) for group in GROUPS]
-    return ours + [("PEFT", group) for group in peft_configs()]
+def block_names() -> list[Name]:
+    """Source, group and form of all that can be measured."""
+    ours = [(OURS, group, form) for group in GROUPS for form in ("", SEPARATE)]
+    return ours + [("PEFT", group, "") for group in peft_configs()]
 
 
-def measure_block(names: list[tuple[str, str]], rounds: int, device: str) -> list[BlockRow]:
+def measure_block(names: list[Name], rounds: int, device: str) -> list[BlockRow]:
     """Measure the block with all twelve Linears of attention and feed-forward adapted.
 
     Args:
-        names: Source and group of each implementation.
+        names: Source, group and form of each implementation.
         rounds: Timed rounds; 0 counts only.
         device: ``cpu`` or ``cuda``.
 
@@ -66,25 +81,29 @@ def measure_block(names: list[tuple[str, str]], rounds: int, device: str) -> lis
         The frozen block's row, then one for each implementation.
     """
     world = _World(device)
-    everything = [("frozen", "frozen"), *names]
-    built = [world.build(source, group) for source, group in everything]
+    everything = [("frozen", "frozen", ""), *names]
+    built = [world.build(*name) for name in everything]
     steps = [world.step(module, parameters) for module, parameters in built]
     for step in steps:
         step()
     kept = [world.kept(module) for module, _ in built]
+    done: list[Operations] = [count(step) for step in steps]
     times: list[Ratio | None] = [None] * len(built)
     if rounds:
         times = list(eager_ratios(steps, steps[0], rounds, device))
     rows = []
-    for index, (source, group) in enumerate(everything):
+    for index, (source, group, form) in enumerate(everything):
         rows.append(
             BlockRow(
-                name="frozen" if source == "frozen" else f"{source} {group}",
+                name="frozen" if source == "frozen" else " ".join((source, group, form)).strip(),
                 source=source,
                 group=group,
-                form="",
+                form=form,
                 time=times[index],
                 saved=round(kept[index] / kept[0], 3),
+                written=round(done[index].written / done[0].written, 4),
+                flops=round(done[index].flops / done[0].flops, 4),
+                operations=done[index].calls,
                 parameters=sum(each.numel() for each in built[index][1]),
             )
         )
@@ -131,7 +150,7 @@ class _World:
             return noise.div_(noise.shape[1] ** 0.5)
         return noise.mul_(0.1).add_(1.0 if "norm" in name and name.endswith("weight") else 0.0)
 
-    def build(self, source: str, group: str) -> tuple[nn.Module, list[nn.Parameter]]:
+    def build(self, source: str, group: str, form: str) -> tuple[nn.Module, list[nn.Parameter]]:
         """A block on the shared weights, with an adapter or frozen."""
         module = self._empty()
         module.load_state_dict(self._weights, assign=True)
@@ -142,8 +161,10 @@ class _World:
             if isinstance(part, nn.Linear) and "_mod" not in name
         ]
         if source == OURS:
-            chosen = {name: module.get_submodule(name) for name in targets}
-            adapter = attach(module, AdapterConfig(rank=RANK, **GROUPS[group]), chosen)
+            chosen = {f"{_PLACE}.{name}": module.get_submodule(name) for name in targets}
+            shared = () if form == SEPARATE else get_family("qwen_image").shared_inputs
+            config = AdapterConfig(rank=RANK, **GROUPS[group])
+            adapter = attach(module, config, chosen, shared=shared)
             adapter.train()
             return module, list(adapter.parameters())
         if source == "PEFT":

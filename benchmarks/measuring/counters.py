@@ -19,6 +19,9 @@ _PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "addmm_": (1, 2)} | {
 }
 """Matrix products, and which of their arguments are multiplied."""
 
+_UNWRITTEN = ("detach", "empty", "empty_like", "new_empty")
+"""Operations whose results nobody has written to yet."""
+
 
 class Operations(TorchDispatchMode):
     """Counts operations, the bytes that they write, and the FLOPs of matrix products.
@@ -43,7 +46,7 @@ class Operations(TorchDispatchMode):
         if name in _PRODUCTS:
             left, right = (args[index] for index in _PRODUCTS[name])
             self.flops += 2 * prod(left.shape) * right.shape[-1]
-        if not func.is_view and name not in ("detach", "empty_like", "empty"):
+        if not func.is_view and name not in _UNWRITTEN:
             outputs = [each for each in _tensors(result) if not _is_view_of(each, args, func)]
             if outputs:
                 self.calls += 1

@@ -38,10 +38,13 @@ def fidelity_table(title: str, rows: Sequence[FidelityRow]) -> str:
 
 def block_table(title: str, rows: Sequence[BlockRow]) -> str:
     """The block's table."""
-    lines = [_line(title, ["time", "best", "saved", "parameters"])]
+    heads = ["time", "best", "saved", "written", "FLOPs", "ops", "parameters"]
+    lines = [_line(title, heads)]
     for row in rows:
         times = ["-", "-"] if row.time is None else _times(row.time)
-        lines.append(_line(row.name, [*times, f"{row.saved:.2f}", str(row.parameters)]))
+        counters = [f"{row.saved:.2f}", f"{row.written:.3f}", f"{row.flops:.3f}"]
+        counters += [str(row.operations), str(row.parameters)]
+        lines.append(_line(row.name, [*times, *counters]))
     return "\n".join(lines)
 
 

@@ -15,6 +15,7 @@ from ..types import AdapterState, LayerState
 from .advice import nearest
 from .convolution import reshaped
 from .factor_layer import ADAPTER_NAME, FactorLayer
+from .quantised import repacking_layers, set_repacking
 from .targets import Selection
 
 Places = tuple[tuple[nn.Module, str], ...]
@@ -25,30 +26,42 @@ class Restoration:
     """What `detach` has to give back besides the layers.
 
     Attributes:
-        trainable: The module's own parameters and whether each took a gradient.
+        trainable: Whether each of the module's own parameters took a gradient, by its name: a
+            move between devices may put others in their places.
         attributes: The module's attributes that PEFT and Diffusers use; None when it had none.
+        repacking: Its layers that would pack their weight anew (`repacking_layers`).
     """
 
-    trainable: list[tuple[nn.Parameter, bool]]
+    trainable: dict[str, bool]
     attributes: dict[str, Any]
+    repacking: list[nn.Module]
 
     @classmethod
     def of(cls, module: nn.Module) -> Restoration:
-        """Record a module before an adapter is put on it, and clear what PEFT would add to."""
+        """Record a module before an adapter is put on it, and clear what PEFT would add to.
+
+        Raises:
+            AdapterError: When a layer's weight was packed so that no gradient passes through it.
+        """
+        repacking = repacking_layers(module)
         names = ("peft_config", "_hf_peft_config_loaded")
         kept = {name: module.__dict__[name] for name in names if name in module.__dict__}
         module.__dict__.pop("peft_config", None)
-        return cls([(p, p.requires_grad) for p in module.parameters()], kept)
+        trainable = {name: p.requires_grad for name, p in module.named_parameters()}
+        return cls(trainable, kept, repacking)
 
-    def freeze(self) -> None:
-        """Stop the module's own parameters from taking gradients."""
-        for parameter, _ in self.trainable:
+    def freeze(self, module: nn.Module) -> None:
+        """Stop a module's parameters from taking gradients, and from being packed anew."""
+        for parameter in module.parameters():
             parameter.requires_grad_(False)
+        set_repacking(self.repacking, False)
 
     def restore(self, module: nn.Module) -> None:
         """Give everything back as it was."""
-        for parameter, trainable in self.trainable:
-            parameter.requires_grad_(trainable)
+        for name, parameter in module.named_parameters():
+            if name in self.trainable:
+                parameter.requires_grad_(self.trainable[name])
+        set_repacking(self.repacking, True)
         for name in ("peft_config", "_hf_peft_config_loaded"):
             module.__dict__.pop(name, None)
         module.__dict__.update(self.attributes)
@@ -63,7 +76,10 @@ class AttachedAdapter:
         names: The adapted layers, sorted.
         skipped_duplicates: Matches that pointed at a layer which was already chosen.
         excluded_unused: Layers that a preset left out because their output is unused.
+        shared_inputs: Names of layers that share what they compute on their input, by input.
     """
+
+    shared_inputs: tuple[tuple[str, ...], ...] = ()
 
     def __init__(
         self,
@@ -100,13 +116,33 @@ class AttachedAdapter:
         """The trainable factors in the order of `named_parameters`."""
         return [parameter for _, parameter in self.named_parameters()]
 
+    @property
+    def layers(self) -> Mapping[str, FactorLayer]:
+        """The adapted layers by name."""
+        return self._layers
+
+    def frozen_tensors(self) -> dict[str, Tensor]:
+        """The first values that the factors are differences from, as ``<layer>.<factor>``.
+
+        There are none but with an ``init`` that is a part of the base's weight.
+        """
+        return {
+            f"{name}.{factor}": tensor
+            for name, layer in self._layers.items()
+            for factor, tensor in layer.first_values().items()
+        }
+
+    def named_tensors(self) -> dict[str, Tensor]:
+        """All that makes the adapter what it is: trainable factors and frozen first values."""
+        return {**dict(self.named_parameters()), **self.frozen_tensors()}
+
     def state(self) -> AdapterState:
-        """A copy of the adapter on the CPU, independent of further training."""
-        layers = {}
-        for name, layer in self._layers.items():
-            tensors = {k: v.detach().to("cpu", copy=True) for k, v in layer.factors().items()}
-            kernel = layer.weight_shape[2:]
-            layers[name] = LayerState(tensors, layer.adapter_alpha, layer.r[ADAPTER_NAME], kernel)
+        """A copy of the adapter on the CPU, independent of further training.
+
+        With an ``init`` that is a part of the base's weight it is the LoRA of twice the rank that
+        equals it.
+        """
+        layers = {name: layer.layer_state() for name, layer in self._layers.items()}
         return AdapterState(self.kind, layers, self.config.model_dump(mode="json"))
 
     def load_state(self, state: AdapterState) -> None:
@@ -115,8 +151,10 @@ class AttachedAdapter:
         A window may be written as in files (`reshaped`).
 
         Raises:
-            AdapterError: When kind, layers or shapes differ; nothing is changed then.
+            AdapterError: When kind, layers or shapes differ, or this adapter trains differences
+                from first values of its own; nothing is changed then.
         """
+        self.refuse_own_first_values("a state to take over")
         self._check_layers(state)
         ready = {name: self._fitting(name, saved) for name, saved in state.layers.items()}
         with torch.no_grad():
@@ -125,6 +163,24 @@ class AttachedAdapter:
                 for factor, parameter in layer.factors().items():
                     parameter.copy_(ready[name][factor])
                 layer.set_scale_of(ready[name], saved.alpha, saved.rank)
+
+    def refuse_own_first_values(self, found: str) -> None:
+        """Refuse to give this adapter other factors where its own are differences.
+
+        Args:
+            found: What would give them.
+
+        Raises:
+            AdapterError: When ``init`` is a part of the base's weight.
+        """
+        if any(layer.first_values() for layer in self._layers.values()):
+            raise AdapterError(
+                f"{found}, and adapter.init is {self.config.init}",
+                "an adapter whose factors are those of a file: this one trains differences from a "
+                "part of the base's weight, and its file has twice the rank",
+                "Set adapter.init to default; to go on from such a file, also adapter.rank to that "
+                "of the file.",
+            )
 
     def delta_weight(self, name: str) -> Tensor:
         """The weight difference of one layer at strength 1, in the factors' dtype.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar, cast
 
 import torch
@@ -10,28 +11,35 @@ from torch import Tensor, nn
 
 from ..config import AdapterConfig
 from ..errors import AdapterError
+from ..types import LayerState
 from .base_weight import DENSE_DTYPES, dense_weight, is_dense
 from .convolution import as_matrices
+from .first_values import first_pair, joined
 from .fused import Factors, FusedApply, make_room
+from .fused_quantised import QuantisedApply
+from .kept_norm import KeptNorm
 from .kind import Kind, LayerPlan
 from .magnitude import (
     DORA_SCALE,
-    Axis,
     axis_of,
     ratio,
-    squared_lengths,
     stretch_input,
     stretch_output,
 )
+from .quantised import is_cast_around, is_read_back
+from .room import Room
+from .routes import (
+    is_fusable,
+    is_taken_as_it_is,
+    is_watched,
+    keeping_precision,
+    without_autocast,
+)
+from .sharding import refuse_part, whole
+from .shared_input import SharedInput
 
 ADAPTER_NAME = "default"
 """PEFT's name for the adapter; one module carries one of ours."""
-
-
-def _is_watched(module: nn.Module) -> bool:
-    """Whether somebody's hook or replaced forward wants this module to be called."""
-    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)
-    return any(hooks) or bool(module._backward_pre_hooks) or "forward" in vars(module)
 
 
 class FactorLayer(nn.Module, BaseTunerLayer):
@@ -42,15 +50,17 @@ class FactorLayer(nn.Module, BaseTunerLayer):
     Attributes:
         kind: The equation.
         fused: Base and adapter in one function (`fuse`).
+        fused_quantised: The same around a quantised base (`fuse_quantised`).
         strength: Multiplies the adapter's contribution; 0 leaves the base's output untouched.
+        shared: The layers that are called with the same input as this one.
     """
 
     kind: ClassVar[Kind]
     fused: ClassVar[FusedApply]
+    fused_quantised: ClassVar[QuantisedApply]
     strength: float = 1.0
-    _own_lengths: Tensor | None = None
-    _norm: tuple[Any, Tensor] | None = None
-    _room: Tensor | None = None
+    layer_name: str = ""
+    shared: SharedInput | None = None
     scaling: dict[str, float]
     r: dict[str, int]
     config: AdapterConfig
@@ -80,7 +90,7 @@ class FactorLayer(nn.Module, BaseTunerLayer):
         """Values of the weight's outputs `[out]`, so that they multiply an output."""
         return values
 
-    def _frozen_weight(self) -> Tensor:
+    def frozen_weight(self) -> Tensor:
         """The base's own weight, also while a delta is merged into it."""
         return self._original_weight if self.merged else dense_weight(self.get_base_layer())
 
@@ -92,15 +102,19 @@ class FactorLayer(nn.Module, BaseTunerLayer):
         """
         weight = self.base_weight
         dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32
-        self.config = plan.config
+        self.config, self.layer_name = plan.config, plan.name
+        self._room, self._norms = Room(), KeptNorm(self, plan.config.dora_axis)
         self.set_scale_of(self._blank(plan), plan.alpha, plan.rank)
         for name, factor in self.kind.initial_factors(plan, seed).items():
             self.set_factor(name, nn.Parameter(factor.to(weight.device, dtype)))
+        decompose = self.kind.decompositions.get(plan.config.init)
+        if decompose is not None:
+            pair = first_pair(self.get_base_layer(), plan, seed, decompose)
+            self.keep_first_values(*(each.to(dtype) for each in pair))
         if plan.config.dora:
-            own = self._squared_lengths(plan.config.dora_axis)
             shape = self.kind.layer_shapes(plan)[DORA_SCALE]
-            self.set_factor(DORA_SCALE, nn.Parameter(own.sqrt().to(dtype).view(shape)))
-            self._own_lengths = own
+            lengths = self._norms.of_base().to(dtype).view(shape)
+            self.set_factor(DORA_SCALE, nn.Parameter(lengths))
         self.set_adapter([ADAPTER_NAME])
         # A new module starts in training mode, also inside a base that is in evaluation mode.
         self.train(self.get_base_layer().training)
@@ -131,6 +145,45 @@ class FactorLayer(nn.Module, BaseTunerLayer):
         """The factors of one adapter by name; empty when this layer does not have that adapter."""
         raise NotImplementedError
 
+    def keep_first_values(self, down: Tensor, up: Tensor) -> None:
+        """Train the difference from these factors, which stay as they are."""
+        raise NotImplementedError
+
+    def first_values(self) -> dict[str, Tensor]:
+        """The frozen factors that the trained ones are differences from; empty without such."""
+        return {}
+
+    def equation_factors(self, adapter: str = ADAPTER_NAME) -> dict[str, Tensor]:
+        """What the kind's equation takes: the trained factors and, beside them, the frozen ones."""
+        trained: dict[str, Tensor] = dict(self.factors(adapter))
+        return trained | self.first_values() if adapter == ADAPTER_NAME else trained
+
+    def factors_on(self, device: torch.device, adapter: str = ADAPTER_NAME) -> dict[str, Tensor]:
+        """The same on a device; gradients reach the factors wherever they are."""
+        held = self.equation_factors(adapter)
+        return {name: factor.to(device) for name, factor in held.items()}
+
+    @property
+    def own_scale(self) -> float:
+        """What the delta of this package's adapter is multiplied by."""
+        return self.scaling[ADAPTER_NAME]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> FactorLayer:
+        """Move or convert the layer as ``module.to`` does; no factor loses bits by it."""
+        held = [*self.factors().values(), *self.first_values().values()]
+        held += [each.grad for each in held if each.grad is not None]
+        return super()._apply(keeping_precision(fn, held), recurse)
+
+    def layer_state(self) -> LayerState:
+        """A copy on the CPU; a difference from first values is written as twice the rank."""
+        tensors = {
+            name: whole(factor.detach(), self.layer_name).to("cpu", copy=True)
+            for name, factor in self.equation_factors().items()
+        }
+        parts = 2 if self.first_values() else 1
+        rank, alpha = self.r[ADAPTER_NAME] * parts, self.adapter_alpha * parts
+        return LayerState(joined(tensors), alpha, rank, self.weight_shape[2:])
+
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """The base's output plus the contribution of every active adapter."""
         if self.disable_adapters and self.merged:
@@ -152,108 +205,89 @@ class FactorLayer(nn.Module, BaseTunerLayer):
         """The output at strength 1 where rows or columns have lengths of their own."""
         axis = axis_of(lengths)
         lengths, norm = lengths.to(x.device).flatten(), self.norm().to(x.device)
+        if lengths.requires_grad and not torch.compiler.is_compiling():
+            lengths.register_hook(self._norms.forget)
         if axis == "input":
             stretched = stretch_input(x, self._per_input(lengths), self._per_input(norm))
             return self._sum(stretched, 1.0, *args, **kwargs)
         y = self._sum(x, 1.0, *args, **kwargs)
         bias = cast("Tensor | None", getattr(self.get_base_layer(), "bias", None))
-        bias = None if bias is None else self._per_output(bias)
+        if bias is not None:
+            # One that is stored in 8 bits was computed with as y is. The way back has a copy: the
+            # layer's own may be away by then, or its memory be another layer's.
+            dtype = bias.dtype if bias.dtype in DENSE_DTYPES else y.dtype
+            bias = self._per_output(bias.detach().to(y.device, dtype, copy=True))
         return stretch_output(y, bias, self._per_output(lengths), self._per_output(norm))
 
     def norm(self) -> Tensor:
         """``|W + D|`` of each row or column that has a length, at strength 1, without gradient.
 
-        It is computed once for the factors' present values: not again for another micro-batch or
-        when a checkpointed block runs a second time.
+        It is computed once for the present values of factors and weight: not again for another
+        image, or when a checkpointed block runs a second time.
         """
-        factors = self.factors()
-        values = tuple((id(each), each._version, each.device) for each in factors.values())
-        stamp = (self.scaling[ADAPTER_NAME], values)
-        if torch.compiler.is_compiling() or self._norm is None or self._norm[0] != stamp:
-            # A norm made while inference mode is on could not be used by a later training.
-            with torch.inference_mode(False), torch.no_grad():
-                self._norm = (stamp, self._compute_norm(factors))
-        return self._norm[1]
-
-    def _compute_norm(self, factors: Factors) -> Tensor:
-        weight, lengths = self._frozen_weight(), factors[DORA_SCALE]
-        axis, scale = axis_of(lengths), self.scaling[ADAPTER_NAME]
-        own = self._own_lengths
-        if own is None or own.is_meta:
-            own = self._own_lengths = self._squared_lengths(axis)
-        matrix = weight.to(lengths.device).flatten(1)
-        inner, squared = self.kind.overlap(matrix, as_matrices(factors), axis)
-        added = self._per_row_or_column(2.0 * scale * inner + scale * scale * squared, axis)
-        return (own.to(lengths.device) + added).clamp_(min=0.0).sqrt_().to(lengths.dtype)
-
-    def _squared_lengths(self, axis: Axis) -> Tensor:
-        """Squared norm of each row or column of the base's weight."""
-        return self._per_row_or_column(
-            squared_lengths(self._frozen_weight().flatten(1), axis), axis
-        )
-
-    def _per_row_or_column(self, sums: Tensor, axis: Axis) -> Tensor:
-        """A convolution's column is all places of its window."""
-        return sums if axis == "output" else sums.view(self.weight_shape[1], -1).sum(dim=1)
+        refuse_part(self.base_weight, self.layer_name, "the lengths that DoRA divides by")
+        return self._norms.present()
 
     def _sum(self, x: Tensor, strength: float, *args: Any, **kwargs: Any) -> Tensor:
         """The base's output plus the contributions, without lengths."""
-        linear = self._fusable(x) if strength else None
-        if linear is not None:
-            scale = self.scaling[ADAPTER_NAME] * strength
-            operands = self.kind.branch.operands(self.factors())
-            room = self._room_for(linear, self.kind.branch.columns(operands))
-            return self.fused(x, linear.weight, linear.bias, scale, room, *operands)
+        if strength and self.is_alone() and is_taken_as_it_is(x):
+            y = self._fused_sum(x, self.scaling[ADAPTER_NAME] * strength)
+            if y is not None:
+                return y
+        if self.base_weight.is_meta and not (x.is_meta or is_watched(self.base_layer)):
+            # torch would multiply with it all the same, into memory that nothing was written to.
+            raise AdapterError(
+                f"{self.layer_name} is called while its weight has no values (meta device)",
+                "the base's weights in memory when a layer is called",
+                "Bring them back before the forward pass.",
+            )
         y = self.base_layer(x, *args, **kwargs)
         for adapter in self.active_adapters:
-            factors = self.factors(adapter)
+            factors = self.factors_on(x.device, adapter)
             if factors:
                 own = strength if adapter == ADAPTER_NAME else 1.0
                 y = self._add(y, x, adapter, factors, self.scaling[adapter] * own)
         return y
 
-    def _room_for(self, linear: nn.Linear, columns: int) -> Tensor | None:
+    def _fused_sum(self, x: Tensor, scale: float) -> Tensor | None:
+        """The same by one function, or None where there is none for this base."""
+        base, branch = self.base_layer, self.kind.branch
+        watched = is_watched(base)
+        if not watched and is_fusable(base, x):
+            if self.shared is not None and not torch.compiler.is_compiling():
+                y = self.shared.output(self, x, scale)
+                if y is not None:
+                    return y
+            linear = cast("nn.Linear", base)
+            operands = branch.operands(self.factors_on(x.device))
+            room = self._room_for(linear.weight, branch.columns(operands))
+            return self.fused(x, linear.weight, linear.bias, scale, room, *operands)
+        readable = is_cast_around(base) if watched else is_read_back(base)
+        if readable and not torch.compiler.is_compiling():
+            operands = branch.operands(self.factors_on(x.device))
+            return self.fused_quantised(x, base, scale, *operands)
+        return None
+
+    def _room_for(self, weight: Tensor, columns: int) -> Tensor | None:
         """The base's weight with free columns beside it, where the delta is to be kept exactly."""
         if not (self.config.exact_delta and columns):
             return None
         if torch.compiler.is_compiling():
-            return make_room(linear.weight, columns)
-        weight = linear.weight
-        if self._room is None or self._room.data_ptr() != weight.data_ptr():
-            with torch.inference_mode(False), torch.no_grad():
-                self._room = make_room(weight, columns)
-                # The weight moves into it, so that it is held once.
-                weight.data = self._room[:, : weight.shape[1]]
-        return self._room
+            return make_room(weight, columns)
+        return self._room.around(weight, columns)
 
     def release(self) -> None:
         """Give the base's weight a place of its own again."""
-        if self._room is not None:
-            weight = self.base_weight
-            weight.data = weight.data.contiguous()
-            self._room = None
+        if self.config.exact_delta:
+            self._room.release(self.base_weight)
 
-    def _fusable(self, x: Tensor) -> nn.Linear | None:
-        """The base, where it and the adapter can be computed by one function.
-
-        That asks for an ordinary Linear with nothing hung on it, a weight that can be read as a
-        matrix in the input's precision, and an adapter without dropout.
-        """
-        base, config = self.base_layer, self.config
-        if type(base) is not nn.Linear or self.active_adapters != [ADAPTER_NAME]:
-            return None
-        weight = base.weight
+    def is_alone(self) -> bool:
+        """Whether this adapter is the only one, and drops nothing."""
+        config = self.config
         drops = config.dropout or config.rank_dropout or config.module_dropout
-        readable = weight.dtype == x.dtype and x.dtype in DENSE_DTYPES and not x.is_meta
-        if not readable or weight.requires_grad or (self.training and drops):
-            return None
-        if _is_watched(base) or torch.is_autocast_enabled(x.device.type):
-            return None
-        return base
+        return self.active_adapters == [ADAPTER_NAME] and not (self.training and drops)
 
-    def _add(
-        self, y: Tensor, x: Tensor, adapter: str, factors: dict[str, nn.Parameter], scale: float
-    ) -> Tensor:
+    def _add(self, y: Tensor, x: Tensor, adapter: str, factors: Factors, scale: float) -> Tensor:
         if scale == 0.0:
             return y
         config = self.config
@@ -272,26 +306,23 @@ class FactorLayer(nn.Module, BaseTunerLayer):
             delta = delta * self._per_output(share)
         return y + delta.to(y.dtype)
 
-    def _contribution(self, x: Tensor, factors: dict[str, nn.Parameter], scale: float) -> Tensor:
-        device = x.device.type
-        if x.is_meta or not torch.is_autocast_enabled(device):
-            return self._apply_kind(x, factors, scale)
-        # Autocast would also round the products of factors that are meant to stay in float32.
-        x = x.to(torch.get_autocast_dtype(device))
-        with torch.autocast(device, enabled=False):
+    def _contribution(self, x: Tensor, factors: Factors, scale: float) -> Tensor:
+        if not x.is_meta and torch.is_autocast_enabled(x.device.type):
+            x = x.to(torch.get_autocast_dtype(x.device.type))
+        with without_autocast(x.device):
             return self._apply_kind(x, factors, scale)
 
     def get_delta_weight(self, adapter: str, *args: Any, **kwargs: Any) -> Tensor:
         """The weight difference at strength 1 in the weight's shape and the factors' dtype."""
         del args, kwargs
-        factors = self.factors(adapter)
-        with torch.no_grad():
+        with torch.no_grad(), without_autocast(self.base_weight.device):
+            factors = self.equation_factors(adapter)
             matrix = self.kind.delta(as_matrices(factors), self.scaling[adapter])
             delta = matrix.reshape(self.weight_shape)
             if DORA_SCALE not in factors:
                 return delta
             lengths = factors[DORA_SCALE]
-            weight = self._frozen_weight().to(lengths.device, lengths.dtype)
+            weight = self.frozen_weight().to(lengths.device, lengths.dtype)
             stretch = ratio(lengths, self.norm().view(lengths.shape).to(lengths.device))
             return (weight + delta) * stretch - weight
 
@@ -299,12 +330,14 @@ class FactorLayer(nn.Module, BaseTunerLayer):
         """Refuse weights that a delta cannot be added to.
 
         Raises:
-            AdapterError: For a packed, integer, 8-bit or absent (meta) weight.
+            AdapterError: For a packed, integer, 8-bit or absent (meta) weight, or a part of one.
         """
         shape, weight = self.weight_shape, self.base_weight
+        refuse_part(weight, name, "a delta to be merged into")
         if not is_dense(weight, shape):
             raise AdapterError(
-                f"{name} has a weight of {weight.dtype} {tuple(weight.shape)} on {weight.device}",
+                f"{name} has a weight of {weight.dtype} {tuple(weight.shape)} on {weight.device} "
+                f"({type(weight).__name__})",
                 f"a floating-point weight of shape {shape} to merge into",
                 "Load the base in bf16 or fp32 to merge; adapters also work without merging.",
             )
@@ -319,7 +352,8 @@ class FactorLayer(nn.Module, BaseTunerLayer):
         if not names:
             return
         weight = self.base_weight
-        with torch.no_grad():
+        self.check_mergeable(self.layer_name)
+        with torch.no_grad(), without_autocast(weight.device):
             if not self.merged:
                 self._original_weight = weight.detach().clone()
             total = weight.to(torch.promote_types(weight.dtype, torch.float32))
@@ -330,9 +364,14 @@ class FactorLayer(nn.Module, BaseTunerLayer):
         self.merged_adapters.extend(names)
 
     def unmerge(self) -> None:
-        """Put the weight back that was there before `merge`, bit for bit."""
+        """Put the weight back that was there before `merge`, bit for bit.
+
+        Raises:
+            AdapterError: When the layer's weight has no memory now (meta device).
+        """
         if not self.merged:
             return
+        self.check_mergeable(self.layer_name)
         with torch.no_grad():
             self.base_weight.copy_(self._original_weight)
         del self._original_weight

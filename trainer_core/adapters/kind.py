@@ -17,6 +17,7 @@ from .fused import Branch, Factors
 from .magnitude import DORA_SCALE, Axis
 
 Initializer = Callable[[Tensor, torch.Generator], object]
+Decomposition = Callable[[Tensor, int, float, torch.Generator], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,8 @@ class Kind:
         overlap: ``(weight [out, in], factors, axis)`` to ``<W, D>`` and ``|D|^2`` of each row
             (axis ``output``) or column (``input``), for the delta D at scale 1.
         other_initializers: The same as `initializers`, by the other names of ``adapter.init``.
+        decompositions: Those of them that train the difference from a part of the frozen weight:
+            ``(weight [out, in], rank, scale, generator)`` to that part's lower and upper factor.
     """
 
     name: str
@@ -96,6 +99,7 @@ class Kind:
     branch: Branch
     overlap: Callable[[Tensor, Factors, Axis], tuple[Tensor, Tensor]]
     other_initializers: Mapping[str, Mapping[str, Initializer]] = field(default_factory=dict)
+    decompositions: Mapping[str, Decomposition] = field(default_factory=dict)
 
     def layer_shapes(self, plan: LayerPlan) -> dict[str, tuple[int, ...]]:
         """The factors of a layer and, with DoRA, its lengths, and their shapes."""

@@ -21,7 +21,9 @@ from torch import Tensor, nn
 from .conv_layer import ConvFactorLayer
 from .convolution import CONVOLUTIONS
 from .factor_layer import ADAPTER_NAME, FactorLayer
+from .first_values import FIRST_DOWN, FIRST_UP
 from .fused import fuse
+from .fused_quantised import fuse_quantised
 from .kind import LayerPlan
 from .loha import LOHA
 from .lokr import LOKR
@@ -41,6 +43,8 @@ class _LoraFactors(FactorLayer):
     use_rslora: dict[str, bool]
     use_dora: dict[str, bool]
     lora_bias: dict[str, bool]
+    first_down: Tensor | None
+    first_up: Tensor | None
 
     def _begin(self, base_layer: nn.Module) -> None:
         # PEFT's own constructor makes other factors, with other first values, and its signature
@@ -49,6 +53,9 @@ class _LoraFactors(FactorLayer):
         LoraLayer.__init__(cast("LoraLayer", self), base_layer)
         self.lora_mid = nn.ParameterDict()
         self.lora_lengths = nn.ParameterDict()
+        # Not named lora_: PEFT takes whatever is for trained.
+        self.register_buffer(FIRST_DOWN, None)
+        self.register_buffer(FIRST_UP, None)
         self._active_adapter = ADAPTER_NAME
 
     def set_size(self, rank: int, alpha: float, scale: float) -> None:
@@ -92,11 +99,22 @@ class _LoraFactors(FactorLayer):
                 pair[name] = held[adapter]
         return cast("dict[str, nn.Parameter]", pair)
 
+    def keep_first_values(self, down: Tensor, up: Tensor) -> None:
+        """Train the difference from these factors, which move with the layer."""
+        self.first_down, self.first_up = down, up
+
+    def first_values(self) -> dict[str, Tensor]:
+        """The frozen factors that the trained ones are differences from; empty without such."""
+        if self.first_down is None or self.first_up is None:
+            return {}
+        return {FIRST_DOWN: self.first_down, FIRST_UP: self.first_up}
+
 
 class LoraLinear(_LoraFactors, PeftLoraLinear):
     """A Linear with a LoRA."""
 
     fused = staticmethod(fuse(LORA.branch))
+    fused_quantised = staticmethod(fuse_quantised(LORA.branch))
 
     def __init__(self, base_layer: nn.Module, plan: LayerPlan, seed: int) -> None:
         self._begin(base_layer)
@@ -175,6 +193,7 @@ class LohaLinear(_LohaFactors, PeftLohaLinear):
     """A Linear with a LoHa."""
 
     fused = staticmethod(fuse(LOHA.branch))
+    fused_quantised = staticmethod(fuse_quantised(LOHA.branch))
 
 
 class LohaConv(ConvFactorLayer, _LohaFactors, LoHaLayer):
@@ -197,6 +216,7 @@ class LokrLinear(_LokrFactors, PeftLokrLinear):
     """A Linear with a LoKr."""
 
     fused = staticmethod(fuse(LOKR.branch))
+    fused_quantised = staticmethod(fuse_quantised(LOKR.branch))
 
 
 class LokrConv(ConvFactorLayer, _LokrFactors, LoKrLayer):

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .convolution import Window
-from .fused import Branch, Factors, Gradients, Operands, Widened, like
+from .fused import Branch, Factors, Gradients, Narrow, Operands, Widened, like
 from .kind import Kind, LayerPlan, normal, ratio_scale, scaled
 from .magnitude import Axis, low_rank_overlap
 
@@ -93,10 +93,10 @@ def _operands(factors: Factors) -> Operands:
 
 def _add_output(x: Tensor, y: Tensor, operands: Operands, scale: float) -> Operands:
     first_up, first_down = operands[:2]
-    if prefers_khatri_rao(first_up.shape[1], first_up.shape[0], first_down.shape[1]):
-        down, up = _cast_khatri_rao(operands, scale, x.dtype)
-        hidden = x @ down.t()
-        y.addmm_(hidden, up.t())
+    narrow = _narrow(operands)
+    if narrow is not None:
+        hidden = narrow.hidden(x, operands)
+        narrow.add_up(hidden, y, operands, scale)
         return (hidden,)
     for part in _row_parts(first_up.shape[0], first_down.shape[1]):
         _, _, delta = _delta_rows(operands, part, scale)
@@ -111,9 +111,8 @@ def _columns(operands: Operands) -> int:
 
 
 def _widen(x: Tensor, operands: Operands, scale: float) -> Widened:
-    down, up = _cast_khatri_rao(operands, scale, x.dtype)
-    hidden = x @ down.t()
-    return hidden, up, (hidden,)
+    hidden = _NARROW.hidden(x, operands)
+    return hidden, _up(operands, scale, x.dtype), (hidden,)
 
 
 def _add_gradients(
@@ -128,15 +127,29 @@ def _add_gradients(
     return like(rule(g, x, x_gradient, operands, kept, scale), operands)
 
 
-def _cast_khatri_rao(operands: Operands, scale: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    first_up, first_down, second_up, second_down = operands
-    cast = {
-        "hada_w1_a": scaled(first_up, scale, dtype),
-        "hada_w1_b": first_down.to(dtype),
-        "hada_w2_a": second_up.to(dtype),
-        "hada_w2_b": second_down.to(dtype),
-    }
-    return khatri_rao(cast)
+def _narrow(operands: Operands) -> Narrow | None:
+    (outputs, rank), inputs = operands[0].shape, operands[1].shape[1]
+    return _NARROW if prefers_khatri_rao(rank, outputs, inputs) else None
+
+
+def _down_size(operands: Operands) -> tuple[int, int]:
+    rank, inputs = operands[1].shape
+    return rank * rank, inputs
+
+
+def _fill_down(down: Tensor, operands: Operands) -> None:
+    first, second = (operands[index].to(down.dtype) for index in (1, 3))
+    out = down.view(first.shape[0], first.shape[0], -1)
+    torch.mul(first.unsqueeze(1), second.unsqueeze(0), out=out)
+
+
+def _up(operands: Operands, scale: float, dtype: torch.dtype) -> Tensor:
+    first, second = scaled(operands[0], scale, dtype), operands[2].to(dtype)
+    return (first.unsqueeze(2) * second.unsqueeze(1)).flatten(1)
+
+
+def _add_up(hidden: Tensor, y: Tensor, operands: Operands, scale: float) -> None:
+    y.addmm_(hidden, _up(operands, scale, hidden.dtype).t())
 
 
 def _khatri_rao_gradients(
@@ -148,20 +161,45 @@ def _khatri_rao_gradients(
     scale: float,
 ) -> Gradients:
     (hidden,) = kept
-    first_up, first_down, second_up, second_down = (part.to(g.dtype) for part in operands)
-    rank = first_up.shape[1]
-    down, up = _cast_khatri_rao(operands, scale, g.dtype)
-    of_hidden = g @ up
+    of_hidden = torch.empty_like(hidden)
+    of_upper = _up_gradients(g, hidden, operands, scale, of_hidden)
     if x_gradient is not None:
+        down = g.new_empty(_down_size(operands))
+        _fill_down(down, operands)
         x_gradient.addmm_(of_hidden, down)
+    of_lower = _down_gradients(of_hidden.t() @ x, operands)
+    return of_upper[0], of_lower[1], of_upper[2], of_lower[3]
+
+
+def _up_gradients(
+    g: Tensor, hidden: Tensor, operands: Operands, scale: float, of_hidden: Tensor
+) -> Gradients:
+    torch.mm(g, _up(operands, scale, g.dtype), out=of_hidden)
+    first, second = (operands[index].to(g.dtype) for index in (0, 2))
+    rank = first.shape[1]
     of_up = (g.t() @ hidden).view(-1, rank, rank)
-    of_down = (of_hidden.t() @ x).view(rank, rank, -1)
-    return (
-        torch.einsum("oij,oj->oi", of_up, second_up) * scale,
-        torch.einsum("ijn,jn->in", of_down, second_down),
-        torch.einsum("oij,oi->oj", of_up, first_up) * scale,
-        torch.einsum("ijn,in->jn", of_down, first_down),
-    )
+    of_first = torch.einsum("oij,oj->oi", of_up, second) * scale
+    of_second = torch.einsum("oij,oi->oj", of_up, first) * scale
+    return of_first.to(operands[0].dtype), None, of_second.to(operands[2].dtype), None
+
+
+def _down_gradients(of_down: Tensor, operands: Operands) -> Gradients:
+    first, second = (operands[index].to(of_down.dtype) for index in (1, 3))
+    of_down = of_down.view(first.shape[0], first.shape[0], -1)
+    of_first = torch.einsum("ijn,jn->in", of_down, second)
+    of_second = torch.einsum("ijn,in->jn", of_down, first)
+    return None, of_first.to(operands[1].dtype), None, of_second.to(operands[3].dtype)
+
+
+_NARROW = Narrow(
+    lower=lambda operands: (1, 3),
+    size=_down_size,
+    fill_down=_fill_down,
+    add_up=_add_up,
+    keeps=True,
+    up_gradients=_up_gradients,
+    down_gradients=_down_gradients,
+)
 
 
 def _built_gradients(
@@ -234,7 +272,7 @@ LOHA = Kind(
     delta=_delta,
     apply=_apply,
     convolve=_convolve,
-    branch=Branch(_operands, _add_output, _add_gradients, _columns, _widen),
+    branch=Branch(_operands, _add_output, _add_gradients, _columns, _widen, _narrow),
     overlap=_overlap,
 )
 """delta = (w1_a @ w1_b) * (w2_a @ w2_b) * alpha / rank.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .convolution import Window
 from .factorization import factorize
-from .fused import Branch, Factors, Gradients, Operands, Widened, like
+from .fused import Branch, Factors, Gradients, Narrow, Operands, Widened, like
 from .kind import Kind, LayerPlan, scaled, uniform_by_inputs
 from .magnitude import Axis
 
@@ -123,14 +123,11 @@ def _operands(factors: Factors) -> Operands:
 
 
 def _add_output(x: Tensor, y: Tensor, operands: Operands, scale: float) -> Operands:
-    first, *second = operands
-    mix = scaled(first, scale, x.dtype)
-    if len(second) == 2:
-        up, down = (part.to(x.dtype) for part in second)
-        mixed = torch.matmul(mix, _reduced(x, down, mix.shape[1]))
-        y.view(-1, up.shape[0]).addmm_(mixed.view(-1, up.shape[1]), up.t())
+    if len(operands) == 3:
+        _add_up(_NARROW.hidden(x, operands), y, operands, scale)
         return ()
-    whole = second[0].to(x.dtype)
+    first, second = operands
+    mix, whole = scaled(first, scale, x.dtype), second.to(x.dtype)
     groups = x.view(-1, mix.shape[1], whole.shape[1])
     if x.shape[1] <= y.shape[1]:
         mixed = torch.matmul(mix, groups)
@@ -148,14 +145,16 @@ def _columns(operands: Operands) -> int:
 
 
 def _widen(x: Tensor, operands: Operands, scale: float) -> Widened:
-    first, up, down = operands
-    reduced = _reduced(x, down.to(x.dtype), first.shape[1]).flatten(1)
-    return reduced, torch.kron(first * scale, up).to(x.dtype), ()
+    first, up, _ = operands
+    hidden = _NARROW.hidden(x, operands).view(-1, first.shape[1] * up.shape[1])
+    return hidden, torch.kron(first * scale, up).to(x.dtype), ()
 
 
-def _reduced(x: Tensor, down: Tensor, groups: int) -> Tensor:
-    """`[T, groups, rank]`: every group of the input times the second factor's lower part."""
-    return (x.view(-1, down.shape[1]) @ down.t()).view(-1, groups, down.shape[0])
+def _add_up(hidden: Tensor, y: Tensor, operands: Operands, scale: float) -> None:
+    """Mix the groups of ``hidden [T * groups, rank]``, then take each to the outputs."""
+    first, up = scaled(operands[0], scale, hidden.dtype), operands[1].to(hidden.dtype)
+    mixed = torch.matmul(first, hidden.unflatten(0, (-1, first.shape[1])))
+    y.view(-1, up.shape[0]).addmm_(mixed.view(-1, up.shape[1]), up.t())
 
 
 def _add_gradients(
@@ -174,22 +173,44 @@ def _add_gradients(
 def _low_rank_gradients(
     g: Tensor, x: Tensor, x_gradient: Tensor | None, operands: Operands, scale: float
 ) -> Gradients:
-    first, second_up, second_down = operands
-    mix = scaled(first, scale, g.dtype)
-    up, down = second_up.to(g.dtype), second_down.to(g.dtype)
     # The hidden values are made again: they cost less than keeping them.
-    hidden = _reduced(x, down, mix.shape[1])
-    mixed = torch.matmul(mix, hidden)
+    hidden = _NARROW.hidden(x, operands)
+    of_hidden = torch.empty_like(hidden)
+    of_first, of_up, _ = _up_gradients(g, hidden, operands, scale, of_hidden)
+    down = operands[2].to(g.dtype)
+    if x_gradient is not None:
+        x_gradient.view(-1, down.shape[1]).addmm_(of_hidden, down)
+    return of_first, of_up, of_hidden.t() @ x.view(-1, down.shape[1])
+
+
+def _up_gradients(
+    g: Tensor, hidden: Tensor, operands: Operands, scale: float, of_hidden: Tensor
+) -> Gradients:
+    first, second_up = operands[:2]
+    mix, up = scaled(first, scale, g.dtype), second_up.to(g.dtype)
+    groups, target = (each.unflatten(0, (-1, mix.shape[1])) for each in (hidden, of_hidden))
+    mixed = torch.matmul(mix, groups)
     g_groups = g.view(-1, up.shape[0])
     of_mixed = (g_groups @ up).view(mixed.shape)
-    of_hidden = torch.matmul(mix.t(), of_mixed)
-    if x_gradient is not None:
-        x_gradient.view(-1, down.shape[1]).addmm_(of_hidden.view(-1, down.shape[0]), down)
-    return (
-        _mix_gradient(of_mixed, hidden, first) * scale,
-        g_groups.t() @ mixed.view(-1, up.shape[1]),
-        of_hidden.view(-1, down.shape[0]).t() @ x.view(-1, down.shape[1]),
-    )
+    torch.bmm(mix.t().expand(g.shape[0], -1, -1), of_mixed, out=target)
+    of_first = _mix_gradient(of_mixed, groups, first) * scale
+    of_up = g_groups.t() @ mixed.view(-1, up.shape[1])
+    return (*like((of_first, of_up), operands[:2]), None)
+
+
+_NARROW = Narrow(
+    lower=lambda operands: (2,),
+    size=lambda operands: (operands[2].shape[0], operands[2].shape[1]),
+    fill_down=lambda down, operands: down.copy_(operands[2]),
+    add_up=_add_up,
+    keeps=False,
+    up_gradients=_up_gradients,
+    down_gradients=lambda of_down, operands: (None, None, of_down.to(operands[2].dtype)),
+)
+
+
+def _narrow(operands: Operands) -> Narrow | None:
+    return _NARROW if len(operands) == 3 else None
 
 
 def _whole_gradients(
@@ -206,7 +227,8 @@ def _whole_gradients(
         of_mixed = (rows @ whole).view(-1, mix.shape[0], whole.shape[1])
         of_first = _mix_gradient(of_mixed, groups, first)
         if x_gradient is not None:
-            _add_product(x_gradient.view(groups.shape), mix.t(), of_mixed)
+            back = mix.t().expand(groups.shape[0], -1, -1)
+            x_gradient.view(groups.shape).baddbmm_(back, of_mixed)
     else:
         inner = groups @ whole.t()
         of_first = _mix_gradient(g_groups, inner, first)
@@ -215,15 +237,6 @@ def _whole_gradients(
         if x_gradient is not None:
             x_gradient.view(-1, whole.shape[1]).addmm_(of_inner, whole)
     return of_first * scale, of_second
-
-
-def _add_product(target: Tensor, mix: Tensor, values: Tensor) -> None:
-    """Add ``mix @ values[t]`` to ``target[t]`` for each of the T rows."""
-    if target.dtype in (torch.float32, torch.float64) and target.device.type == "cpu":
-        # There torch multiplies small matrices in batches several times slower.
-        target.add_(torch.matmul(mix, values))
-    else:
-        target.baddbmm_(mix.expand(target.shape[0], -1, -1), values)
 
 
 def _mix_gradient(left: Tensor, right: Tensor, first: Tensor) -> Tensor:
@@ -269,7 +282,7 @@ LOKR = Kind(
     delta=_delta,
     apply=_apply,
     convolve=_convolve,
-    branch=Branch(_operands, _add_output, _add_gradients, _columns, _widen),
+    branch=Branch(_operands, _add_output, _add_gradients, _columns, _widen, _narrow),
     overlap=_overlap,
 )
 """delta = kron(w1, w2) * alpha / rank; scale 1 where both factors are whole.

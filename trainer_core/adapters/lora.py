@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .convolution import Window
-from .fused import Branch, Factors, Gradients, Operands, Widened, like
+from .first_values import FIRST_DOWN, FIRST_UP, joined, leading_columns, principal_part
+from .fused import Branch, Factors, Gradients, Narrow, Operands, Widened, like
 from .kind import Kind, LayerPlan, ratio_scale, scaled, uniform_by_inputs
 from .magnitude import Axis, low_rank_overlap
 
@@ -21,10 +22,12 @@ def _shapes(plan: LayerPlan) -> dict[str, tuple[int, ...]]:
 
 
 def _delta(factors: Factors, scale: float) -> Tensor:
+    factors = joined(factors)
     return factors["lora_up"] @ factors["lora_down"] * scale
 
 
 def _apply(x: Tensor, factors: Factors, scale: float) -> Tensor:
+    factors = joined(factors)
     hidden = F.linear(x, factors["lora_down"].to(x.dtype))
     return F.linear(hidden, scaled(factors["lora_up"], scale, x.dtype))
 
@@ -36,24 +39,52 @@ def _convolve(window: Window, x: Tensor, factors: Factors, scale: float) -> Tens
 
 
 def _operands(factors: Factors) -> Operands:
-    return factors["lora_down"], factors["lora_up"]
+    trained = factors["lora_down"], factors["lora_up"]
+    return (*trained, factors[FIRST_DOWN], factors[FIRST_UP]) if FIRST_DOWN in factors else trained
+
+
+def _down_size(operands: Operands) -> tuple[int, int]:
+    return _columns(operands), operands[0].shape[1]
+
+
+def _fill_down(down: Tensor, operands: Operands) -> None:
+    """Write ``[dA ; A0]``, or the lower factor where it is trained as it is."""
+    rank = operands[0].shape[0]
+    down[:rank].copy_(operands[0])
+    if len(operands) == 4:
+        down[rank:].copy_(operands[2])
+
+
+def _down(operands: Operands, dtype: torch.dtype) -> Tensor:
+    parts = operands[:1] if len(operands) == 2 else (operands[0], operands[2])
+    return (parts[0] if len(parts) == 1 else torch.cat(parts)).to(dtype)
+
+
+def _up(operands: Operands, scale: float, dtype: torch.dtype) -> Tensor:
+    """``[B0 + dB | dB]``, or the upper factor; made here, so that nothing keeps it."""
+    up = operands[1]
+    if len(operands) == 4:
+        up = torch.cat([operands[3] + up, up], dim=1)
+    return scaled(up, scale, dtype)
 
 
 def _add_output(x: Tensor, y: Tensor, operands: Operands, scale: float) -> Operands:
-    down, up = operands
-    hidden = x @ down.to(x.dtype).t()
-    y.addmm_(hidden, scaled(up, scale, x.dtype).t())
+    hidden = x @ _down(operands, x.dtype).t()
+    _add_up(hidden, y, operands, scale)
     return (hidden,)
 
 
+def _add_up(hidden: Tensor, y: Tensor, operands: Operands, scale: float) -> None:
+    y.addmm_(hidden, _up(operands, scale, hidden.dtype).t())
+
+
 def _columns(operands: Operands) -> int:
-    return operands[0].shape[0]
+    return operands[0].shape[0] * len(operands) // 2
 
 
 def _widen(x: Tensor, operands: Operands, scale: float) -> Widened:
-    down, up = operands
-    hidden = x @ down.to(x.dtype).t()
-    return hidden, scaled(up, scale, x.dtype), (hidden,)
+    hidden = x @ _down(operands, x.dtype).t()
+    return hidden, _up(operands, scale, x.dtype), (hidden,)
 
 
 def _add_gradients(
@@ -64,15 +95,46 @@ def _add_gradients(
     kept: Operands,
     scale: float,
 ) -> Gradients:
-    down, up = operands
     (hidden,) = kept
-    of_hidden = g @ scaled(up, scale, g.dtype)
+    of_hidden = torch.empty_like(hidden)
+    of_up = _up_gradients(g, hidden, operands, scale, of_hidden)
     if x_gradient is not None:
-        x_gradient.addmm_(of_hidden, down.to(g.dtype))
-    return like((of_hidden.t() @ x, (g.t() @ hidden).to(up.dtype) * scale), operands)
+        x_gradient.addmm_(of_hidden, _down(operands, g.dtype))
+    # Of [dA ; A0] only the first half is trained.
+    of_down = like((of_hidden[:, : operands[0].shape[0]].t() @ x,), operands[:1])
+    return (*of_down, *of_up[1:])
+
+
+def _up_gradients(
+    g: Tensor, hidden: Tensor, operands: Operands, scale: float, of_hidden: Tensor
+) -> Gradients:
+    torch.mm(g, _up(operands, scale, g.dtype), out=of_hidden)
+    of_up = (g.t() @ hidden).to(operands[1].dtype) * scale
+    if len(operands) == 2:
+        return None, of_up
+    # [B0 + dB | dB] has what is trained twice.
+    rank = operands[0].shape[0]
+    return None, of_up[:, :rank] + of_up[:, rank:], None, None
+
+
+def _down_gradients(of_down: Tensor, operands: Operands) -> Gradients:
+    rank = operands[0].shape[0]
+    return (*like((of_down[:rank],), operands[:1]), *(None for _ in operands[1:]))
+
+
+_NARROW = Narrow(
+    lower=lambda operands: (0,) if len(operands) == 2 else (0, 2),
+    size=_down_size,
+    fill_down=_fill_down,
+    add_up=_add_up,
+    keeps=True,
+    up_gradients=_up_gradients,
+    down_gradients=_down_gradients,
+)
 
 
 def _overlap(weight: Tensor, factors: Factors, axis: Axis) -> tuple[Tensor, Tensor]:
+    factors = joined(factors)
     return low_rank_overlap(weight, factors["lora_down"], factors["lora_up"], axis)
 
 
@@ -96,8 +158,14 @@ _ORTHOGONAL_STD = 0.1
 _OTHER_INITIALIZERS = {
     "gaussian": {"lora_down": _normal_by_rank},
     "orthogonal": {"lora_down": _even_rows, "lora_up": _odd_columns},
+    "pissa": {},
+    "olora": {},
+    "eva": {"lora_down": uniform_by_inputs},
 }
-"""PEFT's ``gaussian``, and its ``orthogonal`` in turned coordinates.
+"""PEFT's ``gaussian``, and its ``orthogonal`` in turned coordinates; what comes from W or the data.
+
+Those that are a part of W are trained as differences, which start at zero. Those from the layers'
+inputs take the place of the usual ones once these inputs were seen (`input_directions`).
 
 PEFT draws up = G2 Q2 and down = (G1 Q1)^T with the rows of one orthogonal matrix in Q1 and Q2:
 their product is zero but for rounding. Turned by that matrix, up and down use different coordinates
@@ -113,8 +181,11 @@ LORA = Kind(
     delta=_delta,
     apply=_apply,
     convolve=_convolve,
-    branch=Branch(_operands, _add_output, _add_gradients, _columns, _widen),
+    branch=Branch(
+        _operands, _add_output, _add_gradients, _columns, _widen, lambda operands: _NARROW
+    ),
     overlap=_overlap,
     other_initializers=_OTHER_INITIALIZERS,
+    decompositions={"pissa": principal_part, "olora": leading_columns},
 )
 """delta = up @ down * alpha / rank. Source: Hu et al. 2021, arXiv:2106.09685."""

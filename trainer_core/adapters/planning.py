@@ -15,10 +15,14 @@ from .advice import nearest
 from .convolution import CONVOLUTIONS, layer_sizes
 from .factorization import factorize
 from .kind import LayerPlan
+from .kinds import KINDS
 from .lokr import keeps_second_whole
 from .targets import Layer, compile_pattern
 
 logger = logging.getLogger(__name__)
+
+_LINEAR_INITS = {"pissa", "olora", "eva"}
+"""First values that come from a layer's weight or inputs as a matrix."""
 
 
 def plan_layers(layers: Mapping[str, Layer], config: AdapterConfig) -> tuple[LayerPlan, ...]:
@@ -143,11 +147,19 @@ def _check(plan: LayerPlan, setting: str) -> None:
             "layers with more outputs: readers tell the axis of the lengths by their shape",
             "Leave the layer out with adapter.exclude, or adapter.dora out.",
         )
-    limit = min(plan.width, plan.outputs)
+    if plan.kernel and plan.config.init in _LINEAR_INITS:
+        raise AdapterError(
+            f"adapter.init is {plan.config.init}, and {plan.name} is a convolution",
+            f"{plan.config.init} on Linear layers only, as in PEFT",
+            "Name the layer in adapter.exclude, or set adapter.init to default.",
+        )
+    doubled = plan.config.init in KINDS[plan.config.kind].decompositions
+    limit = min(plan.width, plan.outputs) // (2 if doubled else 1)
     if plan.config.kind != "lokr" and plan.rank > limit:
         raise AdapterError(
             f"{setting}: rank {plan.rank} for {plan.name}, which is {plan.outputs} x {plan.width}",
-            f"a rank of at most {limit} for {plan.config.kind} on this layer",
+            f"a rank of at most {limit} for {plan.config.kind} on this layer"
+            + (f": files of an adapter with init {plan.config.init} have twice it" * doubled),
             "Lower the rank, give this layer its own in adapter.rank_pattern, or exclude it.",
         )
 

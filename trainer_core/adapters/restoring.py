@@ -35,9 +35,10 @@ def attach_state(module: nn.Module, state: AdapterState) -> AttachedAdapter:
         The adapter, with the state's factors.
 
     Raises:
-        AdapterError: When a layer is missing or has another shape, or no rule of splitting gives
-            the factors' shapes.
+        AdapterError: When a layer is missing or has another shape, no rule of splitting gives
+            the factors' shapes, or the adapter holds more than factors.
     """
+    _refuse_extras(state)
     targets: dict[str, nn.Module] = {}
     named = dict(module.named_modules())
     for name in state.layers:
@@ -51,6 +52,17 @@ def attach_state(module: nn.Module, state: AdapterState) -> AttachedAdapter:
     adapter = attach(module, fitting_config(module, state), targets)
     adapter.load_state(state)
     return adapter
+
+
+def _refuse_extras(state: AdapterState) -> None:
+    """Without its changes of biases and norms an adapter would compute something else."""
+    for layer, tensors in state.extras.items():
+        raise AdapterError(
+            f"the adapter changes {layer}.{next(iter(tensors))}, and {len(state.extras)} layer(s) "
+            "in all, by something that is no factor",
+            "factors alone: whole biases, norms and weights cannot be attached here",
+            "Convert the file with extras=drop to go on without them, or load it in ComfyUI.",
+        )
 
 
 def fitting_config(module: nn.Module, state: AdapterState) -> AdapterConfig:

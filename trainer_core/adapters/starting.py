@@ -70,6 +70,13 @@ def start_from(module: nn.Module, adapter: AttachedAdapter, state: AdapterState)
         AdapterError: For another kind, layers that are not adapted, or factors that cannot be
             fitted; nothing is changed then.
     """
+    adapter.refuse_own_first_values("adapter.start_from")
+    if adapter.config.init == "eva":
+        raise AdapterError(
+            "adapter.start_from, and adapter.init is eva",
+            "one of them: both say where the factors start",
+            "Leave adapter.init or adapter.start_from out.",
+        )
     _check_kind(adapter, state)
     _check_names(adapter, state)
     fresh = adapter.state()

@@ -103,13 +103,15 @@ class AdapterConfig(Section):
         "window. Fewer parameters.",
         advanced=True,
     )
-    init: Literal["default", "gaussian", "orthogonal"] = setting(
+    init: Literal["default", "gaussian", "orthogonal", "pissa", "olora", "eva"] = setting(
         "default",
         "First values of the factors; each starts at a delta of zero. 'default': LyCORIS's, for "
         "every kind. lora only: 'gaussian', lora_down from N(0, 1 / rank^2), as PEFT; "
         "'orthogonal', half of the rank starts in lora_down and the other half in lora_up, PEFT's "
-        "orthogonal turned so that the delta is exactly zero. Those that move the base (pissa, "
-        "olora) or need a pass over data (eva) are not offered.",
+        "orthogonal turned so that the delta is exactly zero; 'pissa', the largest singular values "
+        "of the weight, and 'olora', the first columns of its QR, both trained as differences, in "
+        "files of twice the rank; 'eva', the main directions of the layer's inputs, from a look at "
+        "the data before the first step.",
         advanced=True,
     )
     start_from: str | None = setting(

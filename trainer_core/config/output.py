@@ -6,7 +6,7 @@ from typing import Literal
 
 from .section import Section, setting
 
-LayoutName = Literal["comfyui", "diffusers"]
+LayoutName = Literal["comfyui", "diffusers", "peft", "kohya", "lycoris"]
 
 
 class OutputSection(Section):
@@ -23,7 +23,9 @@ class OutputSection(Section):
         "a letter or digit first",
     )
     layouts: list[LayoutName] = setting(
-        ["comfyui"], "Layouts of the exported adapter files: 'comfyui', 'diffusers'."
+        ["comfyui"],
+        "Layouts of the exported adapter files: 'comfyui', 'diffusers', 'peft' (a folder), 'kohya' "
+        "(musubi's too), 'lycoris'.",
     )
     dtype: Literal["fp32", "bf16", "fp16"] = setting(
         "fp32", "Number format of the exported adapter files."
@@ -31,5 +33,6 @@ class OutputSection(Section):
     metadata: Literal["full", "shareable", "none"] = setting(
         "shareable",
         "What the file says of its making: 'shareable' leaves out paths, names, captions and "
-        "prompts; 'full' adds the whole run file; 'none' writes only what loaders need.",
+        "prompts; 'full' adds the whole run file and ComfyUI's workflow; 'none' writes only what "
+        "loaders need.",
     )

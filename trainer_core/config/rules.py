@@ -92,13 +92,7 @@ def _adapter_problems(adapter: AdapterConfig) -> Iterator[Problem]:
                 f"adapter.{name} only with {setting} {value}",
                 f"Leave adapter.{name} out, or set adapter.{setting} to {value}.",
             )
-    if adapter.init != "default" and adapter.kind != "lora":
-        yield Problem(
-            f"adapter.init is {adapter.init} and adapter.kind is {adapter.kind}",
-            f"{adapter.init} only with kind lora: it speaks of the two factors of one product, and "
-            "loha and lokr have other factors",
-            "Leave adapter.init out, or set adapter.kind to lora.",
-        )
+    yield from _init_problems(adapter)
     for path, pattern in _patterns(adapter):
         mistake = _pattern_mistake(pattern)
         if mistake:
@@ -121,6 +115,23 @@ def _adapter_problems(adapter: AdapterConfig) -> Iterator[Problem]:
                 "alphas above 0",
                 "Leave the layer out of adapter.alpha_pattern for alpha = rank.",
             )
+
+
+def _init_problems(adapter: AdapterConfig) -> Iterator[Problem]:
+    if adapter.init != "default" and adapter.kind != "lora":
+        yield Problem(
+            f"adapter.init is {adapter.init} and adapter.kind is {adapter.kind}",
+            f"{adapter.init} only with kind lora: it speaks of the two factors of one product, and "
+            "loha and lokr have other factors",
+            "Leave adapter.init out, or set adapter.kind to lora.",
+        )
+    if adapter.init in {"pissa", "olora", "eva"} and adapter.start_from is not None:
+        yield Problem(
+            f"adapter.start_from is set and adapter.init is {adapter.init}",
+            "one of them: both say where the factors start",
+            "Leave adapter.init or adapter.start_from out. A file of a run with pissa or olora "
+            "has twice that run's rank: go on from it with that rank and without adapter.init.",
+        )
 
 
 def _patterns(adapter: AdapterConfig) -> Iterator[tuple[str, str]]:
@@ -224,5 +235,5 @@ def _output_problems(config: RunConfig) -> Iterator[Problem]:
         yield Problem(
             f"output.layouts is {layouts}",
             "at least one layout, each once",
-            "Set output.layouts to [comfyui], [diffusers] or [comfyui, diffusers].",
+            "Set output.layouts to [comfyui], or to several, such as [comfyui, diffusers].",
         )

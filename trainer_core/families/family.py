@@ -146,6 +146,19 @@ class FileFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class HeaderNames:
+    """What other programs call a base in the headers of its adapter files.
+
+    Attributes:
+        architecture: In `modelspec.architecture`, without what comes behind the slash.
+        version: In `ss_base_model_version`.
+    """
+
+    architecture: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """One architecture.
 
@@ -162,6 +175,8 @@ class Family:
         unexportable: Regular expressions of layers that no file layout can carry, to the reason.
         unused_layers: Gives regular expressions of the layers of this transformer whose output
             does not reach the prediction, so that they get no gradient.
+        shared_inputs: Regular expressions of layers that are called one after the other with the
+            same tensor: those that one expression matches with the same groups.
         enable_checkpointing: Makes the transformer compute activations again in the backward pass.
         takes_guidance: Whether this transformer is told a guidance value (guidance-distilled).
         detect: Whether the tensor names of a base or of an adapter file look like this family.
@@ -176,6 +191,7 @@ class Family:
         control_size: (width, height, area) of a control picture to the size it is encoded at.
         latent_shape: (location, width, height) in pixels to ``(C, h, w)``.
         key_map: The layers' names in adapter files and in ComfyUI's model.
+        header_names: A variant to its names in adapter files' headers.
     """
 
     name: str
@@ -188,6 +204,7 @@ class Family:
     repeated_blocks: tuple[str, ...]
     presets: Mapping[str, tuple[str, ...]]
     unused_layers: Callable[[nn.Module], tuple[str, ...]]
+    shared_inputs: tuple[str, ...]
     enable_checkpointing: Callable[[nn.Module], None]
     takes_guidance: Callable[[nn.Module], bool]
     detect: Callable[[Iterable[str]], bool]
@@ -202,6 +219,7 @@ class Family:
     latent_shape: Callable[[BaseLocation, int, int], tuple[int, int, int]]
     key_map: KeyMap
     unexportable: Mapping[str, str] = field(default_factory=dict)
+    header_names: Mapping[str, HeaderNames] = field(default_factory=dict)
 
 
 def guided_velocity(

@@ -86,3 +86,12 @@ def test_one_rule_of_splitting_must_explain_every_layer():
     mixed = AdapterState("lokr", {**one.layers, "third": other.layers["third"]})
     with pytest.raises(AdapterError, match="third"):
         fitting_config(make_module(), mixed)
+
+
+def test_differences_that_are_no_factors_are_not_dropped_silently():
+    state, _, _ = trained_state(AdapterConfig(kind="lora", rank=2))
+    extras = {"second": {"diff_b": torch.ones(40)}}
+    module = make_module()
+    with pytest.raises(AdapterError, match=r"second\.diff_b"):
+        attach_state(module, AdapterState("lora", state.layers, extras=extras))
+    assert isinstance(module.second, nn.Linear)

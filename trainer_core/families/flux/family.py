@@ -5,10 +5,11 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from ...formats.keys import KeyMap
-from ..family import Family, FolderFacts, inner_module
+from ..family import Family, FolderFacts, HeaderNames, inner_module
 from ..location import BaseLocation
 from ..schedule import scheduled_shift, scheduled_sigmas
 from .encode import control_size, latent_shape, load_decoder, load_encoders
+from .host_names import HOST_NAMES
 from .keys import (
     HOST_SPELLINGS,
     LAYERS,
@@ -46,6 +47,12 @@ PRESETS = {
     "all_linear": (*_ATTENTION, *_MLP, *_MODULATION, *_OUTER),
     "musubi": (*_ATTENTION, *_MLP),
 }
+
+SHARED_INPUTS = (
+    r"(transformer_blocks\.\d+)\.attn\.to_[qkv]",
+    r"(transformer_blocks\.\d+)\.attn\.add_[qkv]_proj",
+    r"(single_transformer_blocks\.\d+)\.(?:proj_mlp|attn\.to_[qkv])",
+)
 
 
 def unused_layers(transformer: nn.Module) -> tuple[str, ...]:
@@ -97,6 +104,7 @@ FLUX = Family(
     presets=PRESETS,
     unexportable=UNEXPORTABLE,
     unused_layers=unused_layers,
+    shared_inputs=SHARED_INPUTS,
     enable_checkpointing=enable_checkpointing,
     takes_guidance=takes_guidance,
     detect=detect,
@@ -110,6 +118,16 @@ FLUX = Family(
     control_size=control_size,
     latent_shape=latent_shape,
     key_map=KeyMap(
-        native_key, module_path, parts=fused_parts, layers=LAYERS, host_spellings=HOST_SPELLINGS
+        native_key,
+        module_path,
+        parts=fused_parts,
+        layers=LAYERS,
+        host_spellings=HOST_SPELLINGS,
+        host_names=HOST_NAMES,
     ),
+    # As sd-scripts (dev) and musubi-tuner (Kontext) write them; one class of adapters fits both.
+    header_names={
+        "generate": HeaderNames("flux-1-dev", "flux1"),
+        "edit": HeaderNames("flux-1-dev", "flux_kontext"),
+    },
 )

@@ -5,11 +5,12 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from ...formats.keys import KeyMap
-from ..family import Family, FolderFacts, inner_module
+from ..family import Family, FolderFacts, HeaderNames, inner_module
 from ..location import BaseLocation
 from ..schedule import scheduled_shift, scheduled_sigmas
 from ..sizes import area_size
 from .encode import latent_shape, load_decoder, load_encoders
+from .host_names import HOST_NAMES
 from .keys import HOST_SPELLINGS, LAYERS, detect, module_path, native_key
 from .predict import guide, load_transformer, predict, takes_guidance
 from .single_file import FILE
@@ -27,6 +28,11 @@ PRESETS = {
     # musubi means to leave out the modulation, but its pattern "_mod_" matches no layer.
     "musubi": (_ATTENTION, _MLP, _MODULATION),
 }
+
+SHARED_INPUTS = (
+    r"(transformer_blocks\.\d+)\.attn\.to_[qkv]",
+    r"(transformer_blocks\.\d+)\.attn\.add_[qkv]_proj",
+)
 
 
 def unused_layers(transformer: nn.Module) -> tuple[str, ...]:
@@ -90,6 +96,7 @@ QWEN_IMAGE = Family(
     repeated_blocks=("transformer_blocks",),
     presets=PRESETS,
     unused_layers=unused_layers,
+    shared_inputs=SHARED_INPUTS,
     enable_checkpointing=enable_checkpointing,
     takes_guidance=takes_guidance,
     detect=detect,
@@ -102,5 +109,17 @@ QWEN_IMAGE = Family(
     training_shift=training_shift,
     control_size=area_size,
     latent_shape=latent_shape,
-    key_map=KeyMap(native_key, module_path, layers=LAYERS, host_spellings=HOST_SPELLINGS),
+    key_map=KeyMap(
+        native_key,
+        module_path,
+        layers=LAYERS,
+        host_spellings=HOST_SPELLINGS,
+        host_names=HOST_NAMES,
+    ),
+    # As musubi-tuner writes them.
+    header_names={
+        "generate": HeaderNames("Qwen-Image", "qwen_image"),
+        "edit": HeaderNames("Qwen-Image-Edit", "qwen_image_edit"),
+        "edit_plus": HeaderNames("Qwen-Image-Edit", "qwen_image_edit"),
+    },
 )

@@ -1,0 +1,199 @@
+"""The base's weights move between the CPU and CUDA at every point of a training."""
+
+import pytest
+import torch
+from fixtures.quantised_bases import INPUTS, make_dense, make_quantised
+from torch import nn
+
+from trainer_core.adapters import attach
+from trainer_core.config import AdapterConfig
+
+pytestmark = pytest.mark.gpu
+
+DEVICE, HOST = torch.device("cuda"), torch.device("cpu")
+BF16_TOLERANCE = 2e-2
+KINDS = [
+    {"kind": "lora", "rank": 3},
+    {"kind": "lora", "rank": 3, "exact_delta": True},
+    {"kind": "loha", "rank": 2},
+    {"kind": "lokr", "rank": 2, "factor": 4},
+]
+DORA = [{}, {"dora": True, "dora_axis": "input"}, {"dora": True, "dora_axis": "output"}]
+POINTS = ("before the first pass", "between the passes", "between the steps", "before detaching")
+each_kind = pytest.mark.parametrize("options", KINDS)
+each_axis = pytest.mark.parametrize("dora", DORA)
+
+
+def relative(value, reference):
+    value, reference = value.detach().float().cpu(), reference.detach().float().cpu()
+    return float((value - reference).norm() / reference.norm())
+
+
+def make_module():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(24, 16), nn.GELU(), nn.Linear(16, 12, bias=False))
+
+
+def attached(module, options, seed=2):
+    adapter = attach(module, AdapterConfig(**options))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in adapter.parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter += 0.3 * noise.to(parameter.device)
+    return adapter
+
+
+def bases(module):
+    return [module[place].get_base_layer() for place in (0, 2)]
+
+
+def place(layers, device):
+    """Move the frozen weights alone, as swapping blocks does."""
+    for layer in layers:
+        for parameter in layer.parameters():
+            parameter.data = parameter.data.to(device)
+
+
+def away_and_back(module):
+    place(bases(module), HOST)
+    place(bases(module), DEVICE)
+
+
+def all_away_and_back(module):
+    module.to(HOST)
+    module.to(DEVICE)
+
+
+def train(options, device, move=None, point=None, start=None):
+    """Three steps; `start` is where the adapter is attached, before the weights alone move on."""
+
+    def reach(here):
+        if move is not None and here == point:
+            move(module)
+
+    module = make_module().to(start or device)
+    adapter = attached(module, options)
+    place(bases(module), device)
+    optimizer = torch.optim.SGD(adapter.parameters(), lr=0.05)
+    generator = torch.Generator().manual_seed(3)
+    outputs = []
+    reach(POINTS[0])
+    for _ in range(3):
+        x = torch.randn(5, 24, generator=generator).to(device).requires_grad_(True)
+        y = module(x)
+        assert y.device.type == device.type
+        reach(POINTS[1])
+        y.square().mean().backward()
+        outputs += [y.detach(), x.grad]
+        assert all(p.grad.device == p.device for p in adapter.parameters())
+        optimizer.step()
+        optimizer.zero_grad()
+        reach(POINTS[2])
+    reach(POINTS[3])
+    adapter.detach()
+    trained = [parameter.detach() for parameter in adapter.parameters()]
+    return [*outputs, *trained, *(parameter.detach() for parameter in module.parameters())]
+
+
+def assert_close(found, expected, tolerance=1e-4):
+    for value, reference in zip(found, expected, strict=True):
+        assert relative(value, reference) < tolerance
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("move", [away_and_back, all_away_and_back])
+@each_axis
+@each_kind
+def test_a_training_is_the_same_wherever_the_weights_move(options, dora, move, point):
+    options = {**options, **dora}
+    assert_close(train(options, DEVICE, move, point), train(options, HOST))
+
+
+@each_axis
+@each_kind
+def test_an_adapter_may_stay_where_it_was_attached(options, dora):
+    """Lengths and factors on the CPU, the weight on CUDA: what LyCORIS stumbled over."""
+    options = {**options, **dora}
+    assert_close(train(options, DEVICE, start=HOST), train(options, HOST))
+    assert_close(train(options, HOST, start=DEVICE), train(options, HOST))
+
+
+@each_axis
+@each_kind
+def test_a_weight_that_stays_away_on_the_way_back_is_read_where_it_is(options, dora):
+    results = []
+    for away in (False, True):
+        module = make_module().to(DEVICE)
+        adapter = attached(module, {**options, **dora})
+        x = torch.randn(5, 24, generator=torch.Generator().manual_seed(3)).to(DEVICE)
+        y = module(x.requires_grad_(True))
+        if away:
+            place(bases(module), HOST)
+        results.append(torch.autograd.grad(y.square().sum(), [x, *adapter.parameters()]))
+        place(bases(module), DEVICE)
+        assert relative(module(x), y) < 1e-6
+    assert_close(results[1], results[0])
+
+
+@each_axis
+def test_merged_weights_may_move(dora):
+    module = make_module().to(DEVICE)
+    before = [parameter.detach().clone() for parameter in module.parameters()]
+    adapter = attached(module, {**KINDS[0], **dora})
+    adapter.merge()
+    module.to(HOST)
+    adapter.detach()
+    for parameter, value in zip(module.parameters(), before, strict=True):
+        assert parameter.device == HOST
+        assert torch.equal(parameter, value.cpu())
+
+
+@pytest.mark.parametrize("dora", DORA)
+@pytest.mark.parametrize("options", KINDS[:1] + KINDS[2:])
+@pytest.mark.parametrize("name", ["bnb_nf4", "bnb_nf4_nested", "ao_int8", "diffusers_fp8"])
+def test_a_quantised_layer_computes_with_its_numbers(name, options, dora):
+    results = []
+    for make in (make_dense, make_quantised):
+        module = make(name, torch.bfloat16).to(DEVICE)
+        adapter = attached(module, {**options, **dora})
+        x = torch.randn(4, 5, INPUTS, generator=torch.Generator().manual_seed(3))
+        x = x.to(DEVICE, torch.bfloat16).requires_grad_(True)
+        y = module(x)
+        grads = torch.autograd.grad(y.float().square().mean(), [x, *adapter.parameters()])
+        results.append([y, *grads])
+    assert_close(results[1], results[0], 2 * BF16_TOLERANCE)
+    assert {each.device.type for each in results[1]} == {"cuda"}
+
+
+@pytest.mark.parametrize("dora", DORA)
+@pytest.mark.parametrize("name", ["bnb_nf4", "bnb_nf4_nested", "ao_int8"])
+def test_a_quantised_layer_may_be_away_between_the_passes(name, dora):
+    results = []
+    for away in (False, True):
+        module = make_quantised(name, torch.bfloat16).to(DEVICE)
+        adapter = attached(module, {**KINDS[0], **dora})
+        x = torch.randn(4, 5, INPUTS, generator=torch.Generator().manual_seed(3))
+        x = x.to(DEVICE, torch.bfloat16).requires_grad_(True)
+        y = module(x)
+        if away:
+            layer = module[0].get_base_layer()
+            layer.to(HOST)
+            layer.to(DEVICE)
+        grads = torch.autograd.grad(y.float().square().mean(), [x, *adapter.parameters()])
+        results.append([y, *grads, module(x)])
+    assert_close(results[1], results[0], 1e-3)
+
+
+@each_axis
+@each_kind
+def test_autocast_computes_the_same_but_for_rounding(options, dora):
+    module = make_module().to(DEVICE)
+    adapter = attached(module, {**options, **dora})
+    x = torch.randn(5, 24, generator=torch.Generator().manual_seed(3)).to(DEVICE)
+    expected = module(x)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        found = module(x)
+    assert relative(found, expected) < BF16_TOLERANCE
+    found.float().square().mean().backward()
+    assert {parameter.grad.dtype for parameter in adapter.parameters()} == {torch.float32}

@@ -1,0 +1,129 @@
+"""Adapters under torch.autocast: the same but for bf16's rounding, and factors stay in float32."""
+
+import pytest
+import torch
+from fixtures.quantised_bases import INPUTS, make_quantised
+from fixtures.textbook import relative
+from torch import nn
+
+from trainer_core.adapters import attach
+from trainer_core.config import AdapterConfig
+
+OPTIONS = [
+    {"kind": "lora", "rank": 3},
+    {"kind": "loha", "rank": 2},
+    {"kind": "loha", "rank": 40},
+    {"kind": "lokr", "rank": 2, "factor": 4},
+    {"kind": "lokr", "rank": 2, "factor": 4, "full_matrix": True},
+    {"kind": "lokr", "rank": 1, "factor": 4, "decompose_both": True},
+]
+DORA = [{}, {"dora": True, "dora_axis": "input"}, {"dora": True, "dora_axis": "output"}]
+ROUNDING = 1.5e-2
+"""A few roundings of bf16, whose numbers have 8 bits."""
+
+
+def make_linear(dtype):
+    return nn.Sequential(nn.Linear(INPUTS, 96).to(dtype))
+
+
+def make_conv(dtype):
+    return nn.Sequential(nn.Conv2d(INPUTS, 32, 3, padding=1).to(dtype))
+
+
+def attached(module, options):
+    adapter = attach(module, AdapterConfig(**options), ["0"])
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for parameter in adapter.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
+    return adapter
+
+
+def results(module, adapter, x, enabled):
+    """Output, and the gradients of the input and the factors."""
+    x = x.clone().requires_grad_(True)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+        y = module(x)
+    for parameter in adapter.parameters():
+        parameter.grad = None
+    y.float().square().mean().backward()
+    return [y, x.grad, *(parameter.grad for parameter in adapter.parameters())]
+
+
+def check(module, options, x):
+    adapter = attached(module, options)
+    expected = results(module, adapter, x, False)
+    found = results(module, adapter, x, True)
+    assert {parameter.dtype for parameter in adapter.parameters()} == {torch.float32}
+    for value, reference in zip(found[1:], expected[1:], strict=True):
+        assert value.dtype == reference.dtype == torch.float32
+        # A gradient sums many of the output's errors, and lengths cancel most of it.
+        assert relative(value, reference) < 4 * ROUNDING
+    assert relative(found[0].float(), expected[0]) < ROUNDING
+    return found, expected
+
+
+@pytest.mark.parametrize("make", [make_linear, make_conv])
+@pytest.mark.parametrize("dora", DORA)
+@pytest.mark.parametrize("options", OPTIONS)
+def test_it_computes_the_same_but_for_rounding(options, dora, make):
+    torch.manual_seed(0)
+    x = torch.randn(7, INPUTS) if make is make_linear else torch.randn(2, INPUTS, 5, 5)
+    if make is make_conv and options["rank"] > 32:
+        options = {**options, "rank": 32}
+    found, expected = check(make(torch.float32), {**options, **dora}, x)
+    assert found[0].dtype == torch.bfloat16
+    assert relative(found[0].float(), expected[0]) > 1e-5, "autocast was on"
+
+
+@pytest.mark.parametrize("dora", DORA)
+@pytest.mark.parametrize("name", ["bnb_nf4", "bnb_int8", "ao_int8", "ao_float8"])
+def test_on_a_quantised_base_too(name, dora):
+    torch.manual_seed(0)
+    check(make_quantised(name), {**OPTIONS[0], **dora}, torch.randn(7, INPUTS))
+
+
+@pytest.mark.parametrize("dora", DORA)
+@pytest.mark.parametrize("options", OPTIONS)
+def test_a_bf16_base_takes_float32_inputs(options, dora):
+    torch.manual_seed(0)
+    module, x = make_linear(torch.bfloat16), torch.randn(7, INPUTS)
+    adapter = attached(module, {**options, **dora})
+    found = results(module, adapter, x, True)
+    expected = results(module, adapter, x.bfloat16(), False)
+    assert relative(found[0].float(), expected[0].float()) < ROUNDING
+    for value, reference in zip(found[2:], expected[2:], strict=True):
+        assert value.dtype == torch.float32
+        assert relative(value, reference) < 4 * ROUNDING
+
+
+@pytest.mark.parametrize("dora", DORA[1:])
+@pytest.mark.parametrize("options", OPTIONS)
+def test_lengths_and_deltas_are_not_rounded(options, dora):
+    """What is kept or merged later comes from float32 factors as it does without autocast."""
+    torch.manual_seed(0)
+    module = make_linear(torch.float32)
+    adapter = attached(module, {**options, **dora})
+    norm, delta = module[0].norm().clone(), adapter.delta_weight("0")
+    twin = make_linear(torch.float32)
+    twin.load_state_dict(
+        {"0.weight": module[0].base_weight, "0.bias": module[0].get_base_layer().bias}
+    )
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        other = attached(twin, {**options, **dora})
+        twin(torch.randn(7, INPUTS))
+        assert torch.equal(twin[0].norm(), norm)
+        assert torch.equal(other.delta_weight("0"), delta)
+        product = module[0].base_weight @ module[0].base_weight.t()
+    assert product.dtype == torch.bfloat16, "it would have been rounded"
+
+
+@pytest.mark.parametrize("options", [OPTIONS[0], OPTIONS[3]])
+def test_merging_under_autocast_rounds_once(options):
+    torch.manual_seed(0)
+    module = make_linear(torch.float32)
+    adapter = attached(module, options)
+    expected = module[0].base_weight + adapter.delta_weight("0")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        adapter.merge()
+    assert torch.equal(module[0].base_weight, expected)

@@ -1,0 +1,381 @@
+"""First values that are a part of the weight: trained as differences, equal to PEFT's training."""
+
+import pytest
+import torch
+from fixtures.quantised_bases import FORMATS, INPUTS, make_dense, make_quantised
+from fixtures.small_module import make_input, make_module, randomize
+from fixtures.textbook import relative
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
+from torch import nn
+
+from benchmarks.measuring.counters import count, saved_bytes
+from trainer_core.adapters import attach, layer_delta
+from trainer_core.adapters.first_values import largest_singular
+from trainer_core.adapters.restoring import attach_state
+from trainer_core.adapters.starting import start_from
+from trainer_core.config import AdapterConfig
+from trainer_core.errors import AdapterError
+
+INITS = ("pissa", "olora")
+SCALES = {
+    "alpha is the rank": {},
+    "alpha": {"alpha": 5.0},
+    "rslora": {"alpha": 3.0, "rslora": True},
+    "patterns": {"rank_pattern": {r"2\.0": 2}, "alpha_pattern": {r"2\.0": 6.0}},
+}
+each_init = pytest.mark.parametrize("init", INITS)
+
+
+def attached(init, dtype=torch.float32, rank=3, **options):
+    module = make_module(dtype)
+    return module, attach(module, AdapterConfig(kind="lora", rank=rank, init=init, **options))
+
+
+def adapted_by_peft(init, scale):
+    options = SCALES[scale]
+    config = LoraConfig(
+        r=3,
+        lora_alpha=options.get("alpha", 3),
+        use_rslora=options.get("rslora", False),
+        rank_pattern=options.get("rank_pattern", {}),
+        alpha_pattern=options.get("alpha_pattern", {}),
+        init_lora_weights=init,
+        target_modules=["0", "2.0"],
+    )
+    return get_peft_model(make_module(), config)
+
+
+def descend(module, parameters, steps):
+    optimizer = torch.optim.SGD(parameters, lr=0.02)
+    for step in range(steps):
+        optimizer.zero_grad()
+        x = make_input() * (1 + step)
+        (module(x) - x[..., :8]).square().mean().backward()
+        optimizer.step()
+
+
+def gradients(module, adapter):
+    (module(make_input()) - 1).square().mean().backward()
+    return {name: parameter.grad for name, parameter in adapter.named_parameters()}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@each_init
+def test_first_gradients_are_pefts(init, scale):
+    module, adapter = attached(init, **SCALES[scale])
+    found = gradients(module, adapter)
+    theirs = adapted_by_peft(init, scale)
+    (theirs(make_input()) - 1).square().mean().backward()
+    for name in adapter.names:
+        layer = theirs.base_model.model.get_submodule(name)
+        down, up = layer.lora_A["default"].weight, layer.lora_B["default"].weight
+        assert relative(adapter.named_tensors()[f"{name}.first_down"], down) < 1e-5
+        assert relative(found[f"{name}.lora_down"], down.grad) < 1e-4
+        assert relative(found[f"{name}.lora_up"], up.grad) < 1e-4
+        assert float(down.grad.norm()) > 0
+
+
+@pytest.mark.parametrize("scale", ["alpha", "rslora"])
+@each_init
+def test_after_steps_the_delta_is_what_peft_exports(init, scale, tmp_path):
+    """PEFT writes a plain LoRA of twice the rank when it is told where the training began."""
+    module, adapter = attached(init, **SCALES[scale])
+    theirs = adapted_by_peft(init, scale)
+    theirs.peft_config["default"].init_lora_weights = True
+    theirs.save_pretrained(str(tmp_path / "first"))
+    theirs.peft_config["default"].init_lora_weights = init
+    descend(module, adapter.parameters(), 8)
+    descend(theirs, [p for p in theirs.parameters() if p.requires_grad], 8)
+    theirs.save_pretrained(
+        str(tmp_path / "last"), path_initial_model_for_weight_conversion=str(tmp_path / "first")
+    )
+    written = load_file(str(tmp_path / "last" / "adapter_model.safetensors"))
+    scaling = 5.0 / 3 if scale == "alpha" else 3.0 / 3**0.5
+    for name in adapter.names:
+        prefix = f"base_model.model.{name}.lora_"
+        up, down = written[f"{prefix}B.weight"].double(), written[f"{prefix}A.weight"].double()
+        assert up.shape[1] == 6
+        expected = scaling * up @ down
+        assert relative(adapter.delta_weight(name).double(), expected) < 1e-4
+        assert float(expected.norm()) > 0.05
+    torch.testing.assert_close(module(make_input()), theirs(make_input()), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("options", [{}, {"dora": True}, {"dropout": 0.5, "rank_dropout": 0.5}])
+@each_init
+def test_first_output_is_the_bases_bit_for_bit(init, options, dtype):
+    module, x = make_module(dtype), make_input(dtype)
+    before = module(x)
+    adapter = attach(module, AdapterConfig(kind="lora", rank=3, init=init, **options))
+    assert torch.equal(module(x), before)
+    for name in adapter.names:
+        assert not options or adapter.config.dora or not adapter.delta_weight(name).any()
+    randomize(adapter, size=0.1)
+    assert not torch.equal(module(x), before)
+
+
+def textbook(adapter, name):
+    tensors = {key: each.detach().double() for key, each in adapter.named_tensors().items()}
+    part = {key.rsplit(".", 1)[1]: each for key, each in tensors.items() if key.startswith(name)}
+    now = (part["first_up"] + part["lora_up"]) @ (part["first_down"] + part["lora_down"])
+    return now - part["first_up"] @ part["first_down"]
+
+
+@pytest.mark.parametrize("form", ["fused", "plain", "exact_delta"])
+@each_init
+def test_output_and_gradients_equal_the_textbook(init, form):
+    module, adapter = attached(init, torch.float64, alpha=6.0, exact_delta=form == "exact_delta")
+    randomize(adapter)
+    layer, x = module[0], make_input(torch.float64).requires_grad_(True)
+    if form == "plain":
+        layer.base_layer.register_forward_hook(lambda *_: None)
+    frozen, trained = layer.first_values(), layer.factors()
+    leaves = [x, trained["lora_down"], trained["lora_up"]]
+    delta = (frozen["first_up"] + leaves[2]) @ (frozen["first_down"] + leaves[1])
+    delta = 2.0 * (delta - frozen["first_up"] @ frozen["first_down"])
+    base = layer.base_layer
+    wanted = nn.functional.linear(x, base.weight + delta, base.bias)
+    found = layer(x)
+    assert relative(found, wanted) < 1e-12
+    g = torch.randn(wanted.shape, dtype=torch.float64)
+    expected = torch.autograd.grad(wanted, leaves, g)
+    for value, reference in zip(torch.autograd.grad(found, leaves, g), expected, strict=True):
+        assert relative(value, reference) < 1e-12
+    assert relative(adapter.delta_weight("0"), delta) < 1e-12
+
+
+@each_init
+def test_dora_is_that_of_the_delta(init):
+    module, adapter = attached(init, torch.float64, dora=True, dora_axis="output")
+    with torch.no_grad():
+        for name, parameter in adapter.named_parameters():
+            parameter += 0.2 * torch.randn_like(parameter) * (parameter.abs().max() + 1)
+            assert name.rsplit(".", 1)[1] in {"lora_down", "lora_up", "dora_scale"}
+    layer, x = module[0], make_input(torch.float64)
+    weight, base = layer.base_layer.weight, layer.base_layer
+    moved = weight + textbook(adapter, "0")
+    moved = layer.factors()["dora_scale"] * moved / moved.norm(dim=1, keepdim=True)
+    assert relative(layer(x), nn.functional.linear(x, moved, base.bias)) < 1e-12
+
+
+@each_init
+def test_dropout_drops_inputs_of_the_delta(init):
+    """PEFT drops those of the base's part as well, whose output then trembles from the start."""
+    module, adapter = attached(init, torch.float64, dropout=0.4)
+    randomize(adapter)
+    layer, x = module[0], make_input(torch.float64)
+    torch.manual_seed(3)
+    found = layer(x)
+    torch.manual_seed(3)
+    dropped = nn.functional.dropout(x, 0.4)
+    expected = layer.base_layer(x) + dropped @ textbook(adapter, "0").T
+    assert relative(found, expected) < 1e-12
+
+
+@each_init
+def test_state_is_a_plain_lora_of_twice_the_rank(init):
+    module, adapter = attached(init, alpha=5.0, dora=True)
+    randomize(adapter)
+    adapter.eval()
+    expected, state = module(make_input()), adapter.state()
+    for name, layer in state.layers.items():
+        assert (layer.rank, layer.alpha) == (6, 10.0)
+        assert set(layer.tensors) == {"lora_down", "lora_up", "dora_scale"}
+        assert relative(layer_delta("lora", layer), 5 / 3 * textbook(adapter, name)) < 1e-6
+    other = make_module()
+    read = attach_state(other, state)
+    assert relative(other(make_input()), expected) < 1e-6
+    assert len(read.parameters()) == 6
+    adapter.detach()
+    assert torch.equal(module(make_input()), make_module()(make_input()))
+    again = adapter.state()
+    assert torch.equal(again.layers["0"].tensors["lora_up"], state.layers["0"].tensors["lora_up"])
+
+
+@each_init
+def test_merge_then_forward_equals_forward(init):
+    module, adapter = attached(init, alpha=5.0)
+    randomize(adapter)
+    expected, weight = module(make_input()), module[0].base_weight.clone()
+    adapter.merge()
+    assert relative(module(make_input()), expected) < 1e-5
+    adapter.unmerge()
+    assert torch.equal(module[0].base_weight, weight)
+
+
+@pytest.mark.parametrize(("size", "lost"), [(1e-2, 0.03), (1e-3, 0.3), (1e-4, 0.5)])
+@each_init
+def test_a_small_delta_keeps_its_meaning_in_a_bf16_file(init, size, lost):
+    module, adapter = attached(init, torch.float64)
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for parameter in adapter.parameters():
+            drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            parameter.copy_(drawn * size)
+    exact = textbook(adapter, "0")
+    tensors = adapter.state().layers["0"].tensors
+    rounded = {name: each.bfloat16().double() for name, each in tensors.items()}
+    assert relative(rounded["lora_up"] @ rounded["lora_down"], exact) < 5e-3
+    # As PEFT converts it, [B | -B0] [A ; A0], the delta would be lost.
+    frozen = {name: each.bfloat16().double() for name, each in module[0].first_values().items()}
+    trained = module[0].factors()
+    up = (module[0].first_up + trained["lora_up"]).bfloat16().double()
+    down = (module[0].first_down + trained["lora_down"]).bfloat16().double()
+    pefts = up @ down - frozen["first_up"] @ frozen["first_down"]
+    assert relative(pefts, exact) > lost
+
+
+@each_init
+def test_values_depend_on_seed_layer_and_weight_alone(init):
+    values = []
+    for seed in (1, 2):
+        module = nn.Sequential(nn.Linear(512, 400))
+        with torch.no_grad():
+            module[0].weight.copy_(torch.linspace(-1, 1, 512 * 400).view(400, 512).sin())
+            module[0].weight += torch.eye(400, 512)
+        torch.manual_seed(seed)
+        state = torch.random.get_rng_state()
+        adapter = attach(module, AdapterConfig(kind="lora", rank=4, init=init), seed=7)
+        assert torch.equal(torch.random.get_rng_state(), state)
+        values.append(adapter.named_tensors())
+    assert all(torch.equal(values[0][name], values[1][name]) for name in values[0])
+
+
+@each_init
+def test_only_the_differences_are_trained_and_counted(init):
+    module, adapter = attached(init)
+    trainable = {name for name, p in module.named_parameters() if p.requires_grad}
+    assert len(trainable) == len(adapter.parameters()) == 4
+    assert set(adapter.frozen_tensors()) == {
+        f"{name}.{each}" for name in adapter.names for each in ("first_down", "first_up")
+    }
+    module.to("meta")
+    assert all(tensor.is_meta for tensor in adapter.frozen_tensors().values())
+    plain = attach(make_module(), AdapterConfig(kind="lora", rank=3))
+    assert plain.frozen_tensors() == {}
+
+
+@each_init
+def test_a_base_without_values_gets_shapes_alone(init):
+    module = make_module().to("meta")
+    adapter = attach(module, AdapterConfig(kind="lora", rank=3, init=init))
+    assert adapter.named_tensors()["0.first_up"].shape == (20, 3)
+
+
+@pytest.mark.parametrize("shape", [(300, 500), (500, 300)])
+def test_the_iteration_finds_the_largest_singular_values(shape):
+    torch.manual_seed(0)
+    left = torch.linalg.qr(torch.randn(shape[0], 300))[0]
+    right = torch.linalg.qr(torch.randn(shape[1], 300))[0]
+    sizes = torch.arange(1, 301) ** -0.5
+    matrix = (left * sizes) @ right.T
+    u, s, vh = largest_singular(matrix, 8, torch.Generator().manual_seed(1))
+    torch.testing.assert_close(s, sizes[:8], rtol=1e-4, atol=0)
+    exact = (left[:, :8] * sizes[:8]) @ right[:, :8].T
+    assert relative((u * s) @ vh, exact) < 2e-2
+    # One sweep with no directions to spare, as PEFT's pissa_niter_1, is far from it.
+    torch.manual_seed(1)
+    a, b, c = torch.svd_lowrank(matrix, 8, niter=1)
+    assert relative((a * b) @ c.T, exact) > 0.2
+
+
+def test_twice_the_rank_costs_little_more_than_a_plain_lora():
+    """Bytes kept over those of x, written and matmul FLOPs over the frozen layer's."""
+    wide, rows, bf16 = 2048, 512, torch.bfloat16
+    linear = nn.Linear(wide, wide).to(bf16).requires_grad_(False)
+    x, g = torch.randn(rows, wide).to(bf16).requires_grad_(True), torch.empty(rows, wide).to(bf16)
+    frozen = count(lambda: torch.autograd.grad(linear(x), [x], g))
+    module = nn.Sequential(linear)
+    adapter = attach(module, AdapterConfig(kind="lora", rank=8, init="olora"))
+    with saved_bytes([*module.parameters(), *module.buffers()]) as saved:
+        module(x)
+    done = count(lambda: torch.autograd.grad(module(x), [x, *adapter.parameters()], g))
+    assert saved.bytes / (x.numel() * x.element_size()) <= 1.01
+    assert done.written / frozen.written <= 2.4
+    assert done.flops / frozen.flops <= 1.03
+
+
+def refused(module, match, **options):
+    before = module[0]
+    grads = [p.requires_grad for p in module.parameters()]
+    with pytest.raises(AdapterError, match=match) as caught:
+        attach(module, AdapterConfig(kind="lora", **options))
+    assert caught.value.remedy
+    assert module[0] is before
+    assert [p.requires_grad for p in module.parameters()] == grads
+
+
+@each_init
+def test_a_rank_whose_file_would_not_fit_is_refused(init):
+    refused(make_module(), r"rank 5 for 2\.0, which is 8 x 20", rank=5, init=init)
+    attach(make_module(), AdapterConfig(kind="lora", rank=4, init=init))
+
+
+@pytest.mark.parametrize("init", [*INITS, "eva"])
+def test_convolutions_are_refused(init):
+    module = nn.Sequential(nn.Conv2d(8, 8, 3))
+    refused(module, "0 is a convolution", rank=2, init=init, targets=["0"])
+
+
+def test_a_weight_of_low_rank_is_refused_by_pissa_alone():
+    module = make_module()
+    with torch.no_grad():
+        module[2][0].weight.copy_(torch.ones(8, 20))
+    refused(module, r"2\.0: a weight of rank 1 for 2 parts", rank=2, init="pissa")
+    attach(module, AdapterConfig(kind="lora", rank=2, init="olora"))
+
+
+@each_init
+def test_a_weight_that_is_not_finite_is_refused_and_nothing_is_left_behind(init):
+    module = make_module()
+    with torch.no_grad():
+        module[2][0].weight[0, 0] = float("nan")
+    refused(module, r"2\.0: a weight with a value that is not finite", rank=2, init=init)
+
+
+@each_init
+def test_an_unreadable_weight_is_refused(init):
+    module = nn.Sequential(nn.Linear(4, 4))
+    module[0].weight = nn.Parameter(torch.zeros(4, 4, dtype=torch.int32), requires_grad=False)
+    refused(module, f"adapter.init is {init}; 0: ", rank=2, init=init)
+
+
+@each_init
+def test_a_weight_in_eight_bits_is_read(init):
+    module = nn.Sequential(nn.Linear(24, 16).to(torch.float8_e4m3fn))
+    weight = module[0].weight.float()
+    adapter = attach(module, AdapterConfig(kind="lora", rank=8, init=init))
+    tensors = adapter.named_tensors()
+    part = tensors["0.first_up"] @ tensors["0.first_down"]
+    assert tensors["0.first_up"].dtype == torch.float32
+    assert 0.1 < relative(part, weight) < 0.8
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@each_init
+def test_a_quantised_weight_is_decomposed_as_its_numbers_are(init, name):
+    quantised, dense = make_quantised(name), make_dense(name)
+    x = torch.randn(5, INPUTS, generator=torch.Generator().manual_seed(1))
+    before, parts = quantised(x), []
+    for module in (quantised, dense):
+        adapter = attach(module, AdapterConfig(kind="lora", rank=8, init=init))
+        tensors = adapter.named_tensors()
+        parts.append(tensors["0.first_up"] @ tensors["0.first_down"])
+        if module is quantised:
+            assert torch.equal(module(x), before)
+        randomize(adapter, size=0.1)
+    assert relative(*parts) < 2e-2
+    assert relative(quantised(x), dense(x)) < 2e-2
+    assert relative(dense(x), before) > 0.1
+
+
+@each_init
+def test_other_factors_are_refused(init):
+    _, given = attached("default")
+    module, adapter = attached(init)
+    with pytest.raises(AdapterError, match=f"adapter.init is {init}"):
+        adapter.load_state(given.state())
+    with pytest.raises(AdapterError, match=f"start_from, and adapter.init is {init}"):
+        start_from(module, adapter, given.state())

@@ -1,0 +1,191 @@
+"""First values from the layers' inputs: PEFT's eva on the same batches."""
+
+import pytest
+import torch
+from fixtures.textbook import relative
+from peft import EvaConfig, LoraConfig, get_peft_model, initialize_lora_eva_weights
+from torch import nn
+
+from trainer_core.adapters import attach
+from trainer_core.adapters.input_directions import (
+    MOST_BATCHES,
+    Directions,
+    first_values_from_inputs,
+)
+from trainer_core.adapters.starting import start_from
+from trainer_core.config import AdapterConfig
+from trainer_core.errors import AdapterError
+
+WIDTH = 24
+
+
+class Block(nn.Module):
+    """Two layers with one input, one behind them, and one that sees a row for each sample."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.q, self.k = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.out, self.modulation = nn.Linear(WIDTH, 16), nn.Linear(WIDTH, 16)
+        self.unused = nn.Linear(WIDTH, 16)
+        self.requires_grad_(False)
+
+    def forward(self, x):
+        mixed = torch.tanh(self.q(x) * self.k(x))
+        return self.out(mixed) * self.modulation(x[:, :1])
+
+
+def make_batches(count=6, rows=40, seed=3):
+    generator = torch.Generator().manual_seed(seed)
+    sizes = 0.7 ** torch.arange(WIDTH)
+    return [torch.randn(2, rows, WIDTH, generator=generator) * sizes + 0.3 for _ in range(count)]
+
+
+def attached(rank=4, **options):
+    module = Block()
+    options = {"exclude": ["unused"], **options}
+    return module, attach(module, AdapterConfig(kind="lora", rank=rank, init="eva", **options))
+
+
+def looked(module, adapter, batches, **options):
+    return first_values_from_inputs(
+        adapter, lambda number: module(batches[number % len(batches)]), 0, **options
+    )
+
+
+def test_the_components_are_pefts():
+    layers, batches = ["q", "k", "out"], make_batches()
+    module, adapter = attached(exclude=["unused", "modulation"])
+    seen = looked(module, adapter, batches)
+    theirs = get_peft_model(
+        Block(),
+        LoraConfig(
+            r=4,
+            init_lora_weights="eva",
+            target_modules=layers,
+            eva_config=EvaConfig(rho=1.0),
+        ),
+    )
+    initialize_lora_eva_weights(
+        theirs,
+        [{"x": batch} for batch in batches],
+        prepare_model_inputs_fn=None,
+        prepare_layer_inputs_fn=None,
+        show_progress_bar=False,
+    )
+    for name in layers:
+        layer = theirs.base_model.model.get_submodule(name)
+        own = dict(adapter.named_parameters())
+        assert relative(own[f"{name}.lora_down"], layer.lora_A["default"].weight) < 1e-4
+        assert not own[f"{name}.lora_up"].any()
+    assert (set(seen.settled), seen.unsettled, seen.unseen) == (set(layers), (), ())
+    assert 1 < seen.batches < MOST_BATCHES
+
+
+def test_directions_in_batches_are_those_of_all_rows():
+    batches = [batch.flatten(0, 1) for batch in make_batches(5)]
+    parts, at_once = Directions(4), torch.cat(batches).double()
+    for batch in batches:
+        parts.add(batch)
+    values, vectors = torch.linalg.eigh((at_once - at_once.mean(0)).T.cov())
+    exact = vectors[:, -4:].flip(1).T
+    cosines = (exact * parts.found.double()).sum(1).abs()
+    assert cosines.min() > 0.999
+    # Without the mean taken off, the first direction would be the mean's.
+    plain = torch.linalg.svd(at_once)[2][0]
+    assert float((plain * parts.found[0]).sum().abs()) < 0.99
+    assert values[-1] > values[-2]
+
+
+def test_the_first_output_is_the_bases_bit_for_bit():
+    module, batches = Block(), make_batches()
+    before = module(batches[0])
+    adapter = attach(module, AdapterConfig(kind="lora", rank=4, init="eva", dropout=0.3))
+    usual = adapter.state()
+    looked(module, adapter, batches)
+    assert torch.equal(module(batches[0]), before)
+    for name in adapter.names:
+        same = torch.equal(
+            adapter.state().layers[name].tensors["lora_down"],
+            usual.layers[name].tensors["lora_down"],
+        )
+        assert same is (name == "unused")
+    assert not any(layer._forward_pre_hooks for layer in adapter.layers.values())
+
+
+def test_layers_with_one_input_share_its_directions_also_of_another_rank():
+    module, adapter = attached(rank=3, rank_pattern={"k": 6})
+    looked(module, adapter, make_batches())
+    own = dict(adapter.named_parameters())
+    assert torch.equal(own["k.lora_down"][:3], own["q.lora_down"])
+    assert own["k.lora_down"].shape == (6, WIDTH)
+    assert not torch.equal(own["out.lora_down"], own["q.lora_down"])
+
+
+def test_fewer_rows_than_directions_are_completed():
+    """A modulation sees one row for each sample: here two, which span one direction."""
+    module, adapter = attached(rank=8)
+    batch = make_batches(1)[0]
+    seen = looked(module, adapter, [batch])
+    down = dict(adapter.named_parameters())["modulation.lora_down"]
+    rows = batch[:, 0] - batch[:, 0].mean(0)
+    first = rows[0] / rows[0].norm()
+    assert float((first * down[0]).detach().sum().abs()) > 0.999
+    torch.testing.assert_close(down @ down.T, torch.eye(8), rtol=0, atol=1e-5)
+    assert seen.unsettled == ("modulation",)
+    assert seen.batches == MOST_BATCHES
+    assert "settled" in seen.summary()
+
+
+def test_a_layer_that_is_never_called_is_named():
+    module, adapter = attached(exclude=[])
+    seen = looked(module, adapter, make_batches())
+    assert seen.unseen == ("unused",)
+    assert "1 were never called and start anew (unused, ...)" in seen.summary()
+
+
+def test_the_same_batches_give_the_same_bits_whatever_was_there_before():
+    found = []
+    for size in (0.0, 1.0):
+        module, adapter = attached(rank=8)
+        with torch.no_grad():
+            for layer in adapter.layers.values():
+                layer.factors()["lora_down"].mul_(size)
+        state = torch.random.get_rng_state()
+        looked(module, adapter, make_batches())
+        assert torch.equal(torch.random.get_rng_state(), state)
+        found.append(dict(adapter.named_parameters()))
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+
+
+def test_a_stopped_look_changes_nothing():
+    module, adapter = attached()
+    before = {name: parameter.clone() for name, parameter in adapter.named_parameters()}
+    asked = []
+    assert (
+        looked(module, adapter, make_batches(), stop=lambda: len(asked) > 1 or asked.append(1))
+        is None
+    )
+    assert all(torch.equal(p, before[name]) for name, p in adapter.named_parameters())
+    assert not any(layer._forward_pre_hooks for layer in adapter.layers.values())
+
+
+def test_an_input_that_is_not_finite_names_the_layer():
+    module, adapter = attached()
+    batch = make_batches(1)[0]
+    batch[0, 0, 0] = float("inf")
+    with pytest.raises(AdapterError, match="eva, and q was handed a value that is not finite"):
+        looked(module, adapter, [batch])
+    assert not any(layer._forward_pre_hooks for layer in adapter.layers.values())
+
+
+def test_it_is_for_init_eva_alone_and_not_with_a_file():
+    module = Block()
+    adapter = attach(module, AdapterConfig(kind="lora", rank=4))
+    with pytest.raises(AdapterError, match=r"adapter\.init is default"):
+        looked(module, adapter, make_batches())
+    state = adapter.state()
+    adapter.detach()
+    other = attach(module, AdapterConfig(kind="lora", rank=4, init="eva"))
+    with pytest.raises(AdapterError, match=r"start_from, and adapter\.init is eva"):
+        start_from(module, other, state)

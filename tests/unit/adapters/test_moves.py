@@ -1,0 +1,377 @@
+"""The base's weights may move, be away or be replaced at every point of a training."""
+
+import copy
+import functools
+
+import pytest
+import torch
+from fixtures.quantised_bases import INPUTS, make_quantised
+from fixtures.textbook import relative
+from torch import nn
+
+from trainer_core.adapters import attach
+from trainer_core.adapters.base_weight import StorageMark, dense_weight
+from trainer_core.adapters.magnitude import DORA_SCALE
+from trainer_core.config import AdapterConfig
+from trainer_core.errors import AdapterError
+
+KINDS = [
+    {"kind": "lora", "rank": 3},
+    {"kind": "lora", "rank": 3, "exact_delta": True},
+    {"kind": "loha", "rank": 2},
+    {"kind": "lokr", "rank": 2, "factor": 4},
+]
+DORA = [{}, {"dora": True, "dora_axis": "input"}, {"dora": True, "dora_axis": "output"}]
+POINTS = ("before the first pass", "between the passes", "between the steps", "before detaching")
+each_kind = pytest.mark.parametrize("options", KINDS)
+each_axis = pytest.mark.parametrize("dora", DORA)
+
+
+def make_module():
+    """Two Linears whose numbers bf16 holds exactly."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(24, 16), nn.GELU(), nn.Linear(16, 12, bias=False))
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(parameter.bfloat16())
+    return module
+
+
+def attached(module, options, seed=2):
+    adapter = attach(module, AdapterConfig(**options))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in adapter.parameters():
+            parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
+    return adapter
+
+
+def bases(module):
+    return [module[place].get_base_layer() for place in (0, 2)]
+
+
+def replace_storage(layer):
+    """Other memory with the same numbers; what still reads the old one gets no number at all."""
+    for parameter in layer.parameters():
+        old = parameter.data
+        parameter.data = old.clone()
+        old.fill_(torch.nan)
+
+
+def free_and_fill(layer):
+    """No memory at all for a while, as sharding and offloading do it."""
+    for parameter in layer.parameters():
+        numbers = parameter.data.clone()
+        parameter.data = torch.empty(0)
+        parameter.data = numbers
+
+
+def through_bfloat16(layer):
+    layer.to(torch.bfloat16)
+    layer.to(torch.float32)
+
+
+def through_meta(layer):
+    """To the meta device, which makes other parameters of them, and back as others again."""
+    numbers = {name: parameter.data.clone() for name, parameter in layer.named_parameters()}
+    layer.to("meta")
+    for name, value in numbers.items():
+        setattr(layer, name, nn.Parameter(value, requires_grad=False))
+
+
+MOVES = (replace_storage, free_and_fill, through_bfloat16, through_meta)
+
+
+def train(options, move=None, point=None):
+    """Three steps of training; returns every output, the trained factors and the base's weights."""
+
+    def reach(here):
+        if move is not None and here == point:
+            for layer in bases(module):
+                move(layer)
+
+    module = make_module()
+    adapter = attached(module, options)
+    optimizer = torch.optim.SGD(adapter.parameters(), lr=0.05)
+    generator = torch.Generator().manual_seed(3)
+    outputs = []
+    reach(POINTS[0])
+    for _ in range(3):
+        x = torch.randn(5, 24, generator=generator).requires_grad_(True)
+        y = module(x)
+        reach(POINTS[1])
+        y.square().mean().backward()
+        outputs += [y.detach(), x.grad]
+        optimizer.step()
+        optimizer.zero_grad()
+        reach(POINTS[2])
+    reach(POINTS[3])
+    adapter.detach()
+    weights = [parameter.detach() for parameter in module.parameters()]
+    return [*outputs, *(parameter.detach() for parameter in adapter.parameters()), *weights]
+
+
+@functools.cache
+def unmoved(options):
+    return train(dict(options))
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("move", MOVES)
+@each_axis
+@each_kind
+def test_a_training_is_the_same_wherever_the_weights_move(options, dora, move, point):
+    options = {**options, **dora}
+    expected, found = unmoved(tuple(options.items())), train(options, move, point)
+    for value, reference in zip(found, expected, strict=True):
+        assert relative(value, reference) < 1e-6
+
+
+def test_a_move_that_loses_the_numbers_is_told_apart():
+    """The check above can fail: one weight that was not brought back changes everything."""
+    options = {**KINDS[0], **DORA[1]}
+
+    def lose(layer):
+        layer.weight.data = layer.weight.data * 1.5
+
+    expected, found = train(options), train(options, lose, POINTS[1])
+    assert max(map(relative, found, expected)) > 1e-2
+
+
+@pytest.mark.parametrize("options", [KINDS[0], KINDS[3]])
+@each_axis
+def test_converting_the_module_keeps_the_factors_precise(options, dora):
+    module = make_module()
+    adapter = attached(module, {**options, **dora})
+    before = [parameter.detach().clone() for parameter in adapter.parameters()]
+    x = torch.randn(5, 24)
+    expected = module(x)
+    module(x).sum().backward()
+    module.to(torch.bfloat16)
+    assert {layer.weight.dtype for layer in bases(module)} == {torch.bfloat16}
+    for parameter, value in zip(adapter.parameters(), before, strict=True):
+        assert parameter.grad.dtype == torch.float32
+        assert torch.equal(parameter, value)
+    assert relative(module(x.bfloat16()).float(), expected) < 2e-2
+    module.double()
+    assert {parameter.dtype for parameter in adapter.parameters()} == {torch.float64}
+
+
+def by_definition(layer):
+    """|W + D| from the base's present numbers."""
+    factors = {name: value.detach() for name, value in layer.factors().items()}
+    axis = 1 if factors.pop(DORA_SCALE).shape[0] > 1 else 0
+    weight = dense_weight(layer.get_base_layer()).float()
+    return (weight + layer.kind.delta(factors, layer.scaling["default"])).norm(dim=axis)
+
+
+def load_other(layer):
+    layer.load_state_dict({name: value * 1.5 for name, value in layer.state_dict().items()})
+
+
+def assign_other(layer):
+    layer.weight = nn.Parameter(layer.weight.data * 1.5, requires_grad=False)
+
+
+def replace_data(layer):
+    layer.weight.data = layer.weight.data * 1.5
+
+
+def replace_at_the_same_address(layer):
+    """Other memory for torch, which lies where the first one lay."""
+    numbers = layer.weight.data.numpy()
+    address = layer.weight.data_ptr()
+    layer.weight.data = torch.empty(0)
+    numbers *= 1.5
+    layer.weight.data = torch.from_numpy(numbers)
+    assert layer.weight.data_ptr() == address
+
+
+@pytest.mark.parametrize(
+    "change", [load_other, assign_other, replace_data, replace_at_the_same_address]
+)
+@pytest.mark.parametrize("dora", DORA[1:])
+def test_the_norm_follows_the_weights_numbers(dora, change):
+    module = make_module()
+    attached(module, {**KINDS[0], **dora})
+    layer = module[0]
+    first = layer.norm()
+    assert layer.norm() is first, "the same numbers are not looked at again"
+    change(layer.get_base_layer())
+    assert relative(layer.norm(), by_definition(layer)) < 1e-6
+    assert relative(layer.norm(), first) > 1e-2
+
+
+def scale_four_bits(layer):
+    layer.weight.quant_state.absmax.mul_(1.5)
+
+
+def scale_eight_bits(layer):
+    layer.weight.SCB.mul_(1.5)
+
+
+def scale_torchao(layer):
+    layer.weight.scale.mul_(1.5)
+
+
+@pytest.mark.parametrize("used", [False, True])
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [("bnb_nf4", scale_four_bits), ("bnb_int8", scale_eight_bits), ("ao_int8", scale_torchao)],
+)
+def test_the_norm_follows_what_a_packed_weight_stands_for(name, change, used):
+    module = make_quantised(name)
+    attached(module, {**KINDS[0], **DORA[2]})
+    layer = module[0]
+    if used and name == "bnb_int8":
+        # The first forward pass takes the scales from the weight to the layer.
+        module(torch.randn(2, INPUTS))
+
+        def change(base):
+            base.state.SCB.mul_(1.5)
+
+    first = layer.norm()
+    change(layer.get_base_layer())
+    assert relative(layer.norm(), by_definition(layer)) < 1e-3
+    assert relative(layer.norm(), first) > 1e-2
+
+
+@pytest.mark.parametrize("name", ["bnb_nf4_nested", "bnb_int8", "ao_int8", "ao_float8"])
+@each_axis
+def test_a_packed_weight_may_move_between_the_passes(name, dora):
+    results = []
+    for moves in (False, True):
+        module = make_quantised(name)
+        adapter = attached(module, {**KINDS[0], **dora})
+        x = torch.randn(5, INPUTS, generator=torch.Generator().manual_seed(4)).requires_grad_(True)
+        y = module(x)
+        if moves:
+            base = module[0].get_base_layer()
+            base.weight = copy.deepcopy(base.weight)
+        grads = torch.autograd.grad(y.square().sum(), [x, *adapter.parameters()])
+        results.append([y, *grads, module(x)])
+    for value, reference in zip(*results, strict=True):
+        assert relative(value, reference) < 1e-6
+
+
+def test_a_weight_that_is_away_is_named():
+    module = make_module()
+    attached(module, {**KINDS[0], **DORA[1]})
+    bases(module)[1].to("meta")
+    with pytest.raises(AdapterError, match="2 has a weight without values"):
+        module(torch.randn(5, 24))
+    module = make_module()
+    attached(module, KINDS[0])
+    bases(module)[1].to("meta")
+    with pytest.raises(AdapterError, match="2 is called while its weight has no values"):
+        module(torch.randn(5, 24))
+
+
+def test_a_packed_weight_that_is_away_on_the_way_back_is_named():
+    module = make_quantised("ao_int8")
+    attached(module, KINDS[0])
+    y = module(torch.randn(5, INPUTS, requires_grad=True))
+    module[0].get_base_layer().to("meta")
+    with pytest.raises(AdapterError, match=r"no values \(meta device\) in the backward pass"):
+        y.sum().backward()
+
+
+@pytest.mark.parametrize("options", KINDS)
+def test_weights_that_are_brought_in_for_each_call_are_computed_with(options):
+    """Accelerate keeps them on the meta device, and fills them in around each forward pass."""
+    from accelerate import cpu_offload
+    from accelerate.hooks import remove_hook_from_module
+
+    results = []
+    for offloaded in (False, True):
+        module = make_module()
+        adapter = attached(module, options)
+        for layer in bases(module) if offloaded else ():
+            cpu_offload(layer, execution_device=torch.device("cpu"))
+            assert layer.weight.is_meta
+        x = torch.randn(5, 24, generator=torch.Generator().manual_seed(4)).requires_grad_(True)
+        y = module(x)
+        results.append([y, *torch.autograd.grad(y.square().sum(), [x, *adapter.parameters()])])
+        for layer in bases(module):
+            remove_hook_from_module(layer)
+        adapter.detach()
+    for value, reference in zip(*results, strict=True):
+        assert relative(value, reference) < 1e-6
+
+
+def test_dora_on_weights_that_are_brought_in_for_each_call_is_refused():
+    from accelerate import cpu_offload
+
+    module = make_module()
+    attached(module, {**KINDS[0], **DORA[2]})
+    cpu_offload(bases(module)[0], execution_device=torch.device("cpu"))
+    with pytest.raises(AdapterError, match=r"0 has a weight without(.|\n)*adapter\.dora to false"):
+        module(torch.randn(5, 24))
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_detaching_gives_back_what_took_a_gradient(move):
+    module = make_module()
+    module[0].bias.requires_grad_(False)
+    wanted = {name: parameter.requires_grad for name, parameter in module.named_parameters()}
+    adapter = attached(module, KINDS[0])
+    for layer in bases(module):
+        move(layer)
+    adapter.detach()
+    assert {name: p.requires_grad for name, p in module.named_parameters()} == wanted
+    assert sum(wanted.values()) == 2
+
+
+@pytest.mark.parametrize("move", MOVES)
+@each_axis
+def test_a_merged_weight_may_move(dora, move):
+    module = make_module()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    adapter = attached(module, {**KINDS[2], **dora})
+    adapter.merge()
+    for layer in bases(module):
+        move(layer)
+    adapter.detach()
+    for name, value in module.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_a_merged_weight_that_is_away_is_not_lost():
+    module = make_module()
+    adapter = attached(module, KINDS[0])
+    before = bases(module)[0].weight.detach().clone()
+    adapter.merge()
+    merged = bases(module)[0].weight.detach().clone()
+    bases(module)[0].to("meta")
+    with pytest.raises(AdapterError, match=r"0 has a weight of .* on meta"):
+        adapter.detach()
+    bases(module)[0].weight = nn.Parameter(merged, requires_grad=False)
+    adapter.detach()
+    assert torch.equal(module[0].weight, before)
+
+
+def test_no_memory_is_left_where_the_weight_was():
+    module = make_module()
+    adapter = attached(module, KINDS[1])
+    module(torch.randn(5, 24))
+    layer = bases(module)[0]
+    wide = layer.weight.untyped_storage().nbytes()
+    assert wide == 16 * (24 + 3) * 4
+    mark = StorageMark.of(layer.weight)
+    replace_storage(layer)
+    assert mark.expired()
+    adapter.detach()
+
+
+def test_a_copy_of_the_module_has_norms_of_its_own():
+    module = make_module()
+    attached(module, {**KINDS[0], **DORA[2]})
+    x = torch.randn(5, 24)
+    expected = module(x)
+    twin = copy.deepcopy(module)
+    assert torch.equal(twin(x), expected)
+    bases(twin)[0].weight.data *= 1.5
+    load_other(bases(twin)[0])
+    assert relative(twin[0].norm(), by_definition(twin[0])) < 1e-6
+    del module
+    twin(x).sum().backward()

@@ -1,0 +1,320 @@
+"""An adapter on a quantised layer computes what it computes on that layer's numbers."""
+
+import copy
+
+import pytest
+import torch
+from fixtures.quantised_bases import (
+    FORMATS,
+    INPUTS,
+    NO_LIBRARY,
+    OUTPUTS,
+    make_dense,
+    make_quantised,
+    plain_linear,
+)
+from fixtures.textbook import relative
+from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+
+from trainer_core.adapters import attach
+from trainer_core.adapters.base_weight import dense_weight
+from trainer_core.config import AdapterConfig
+from trainer_core.errors import AdapterError
+
+OPTIONS = [
+    {"kind": "lora", "rank": 3},
+    {"kind": "loha", "rank": 2},
+    {"kind": "lokr", "rank": 2, "factor": 4},
+    {"kind": "lokr", "rank": 2, "factor": 4, "full_matrix": True},
+    {"kind": "lokr", "rank": 1, "factor": 4, "decompose_both": True},
+]
+DORA = [{}, {"dora": True, "dora_axis": "input"}, {"dora": True, "dora_axis": "output"}]
+KINDS = [{"kind": "lora", "rank": 3}, {"kind": "loha", "rank": 2}, {"kind": "lokr", "rank": 2}]
+each_format = pytest.mark.parametrize("name", FORMATS)
+
+
+def make_input(dtype=torch.float32, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(2, 5, INPUTS, generator=generator).to(dtype).requires_grad_(True)
+
+
+def attached(module, options, seed=2):
+    """An adapter whose every factor, and length, was moved away from its first value."""
+    adapter = attach(module, AdapterConfig(**options))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in adapter.parameters():
+            parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
+    return adapter
+
+
+def results(module, adapter, dtype=torch.float32, call=None):
+    """Output and the gradients of the input and of every factor."""
+    x = make_input(dtype)
+    g = torch.randn(2, 5, OUTPUTS, generator=torch.Generator().manual_seed(3)).to(dtype)
+    y = (call or module)(x)
+    return [y, *torch.autograd.grad(y, [x, *adapter.parameters()], g)]
+
+
+def assert_close(found, expected, tolerance):
+    assert len(found) == len(expected)
+    for value, reference in zip(found, expected, strict=True):
+        assert value.dtype == reference.dtype
+        assert relative(value.detach().float(), reference.detach().float()) < tolerance
+
+
+def tolerance_of(name, options, dtype):
+    if dtype == torch.bfloat16:
+        return 2e-2
+    # Row lengths are taken of the numbers in bf16 here, and in float16 of bitsandbytes' int8.
+    halved = name in ("diffusers_fp8", "bnb_int8") and options.get("dora")
+    return 5e-4 if halved else 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dora", DORA)
+@pytest.mark.parametrize("options", OPTIONS)
+@each_format
+def test_forward_and_gradients_equal_those_on_its_numbers(name, options, dora, dtype):
+    options = {**options, **dora}
+    tolerance = tolerance_of(name, options, dtype)
+    module, dense = make_quantised(name, dtype), make_dense(name, dtype)
+    base = dense(make_input(dtype))
+    found = results(module, attached(module, options), dtype)
+    assert_close(found, results(dense, attached(dense, options), dtype), tolerance)
+    assert relative(found[0].float(), base.float()) > 5 * tolerance, "a change too small to tell"
+
+
+@each_format
+def test_another_weight_is_told_apart(name):
+    """The check above can fail: the weight before it was quantised gives other numbers."""
+    options = {**KINDS[0], **DORA[2]}
+    module, other = make_quantised(name), nn.Sequential(plain_linear()).requires_grad_(False)
+    found = results(module, attached(module, options))
+    with pytest.raises(AssertionError):
+        assert_close(found, results(other, attached(other, options)), 5e-4)
+
+
+@pytest.mark.parametrize("dora", DORA)
+@each_format
+def test_the_first_step_is_the_bases_and_detaching_gives_it_back(name, dora):
+    module = make_quantised(name)
+    layer, weight, before = module[0], module[0].weight, copy.deepcopy(module.state_dict())
+    attributes = set(vars(layer))
+    with torch.no_grad():
+        expected = make_quantised(name)(make_input())
+    adapter = attach(module, AdapterConfig(**KINDS[0], **dora))
+    assert torch.equal(module(make_input()), expected)
+    with torch.no_grad():
+        adapter.parameters()[-1].mul_(1.5).add_(1.0)
+    results(module, adapter)
+    adapter.delta_weight("0")
+    adapter.strength = 0.0
+    assert torch.equal(module(make_input()), expected)
+    adapter.detach()
+    assert module[0] is layer
+    assert layer.weight is weight
+    assert set(vars(layer)) == attributes
+    after = module.state_dict()
+    assert after.keys() == before.keys()
+    for key, value in after.items():
+        assert type(value) is type(before[key])
+        assert torch.equal(bits(value), bits(before[key]))
+    assert torch.equal(module(make_input()), expected)
+
+
+def bits(tensor):
+    """A tensor in a form that torch.equal compares."""
+    if hasattr(tensor, "qdata"):
+        return torch.cat([tensor.qdata.float().flatten(), tensor.scale.float().flatten()])
+    return tensor.float()
+
+
+@each_format
+def test_its_numbers_are_read_as_the_layer_computes_with_them(name):
+    module, dense = make_quantised(name), make_dense(name)
+    weight = module[0].weight
+    assert relative(dense_weight(module[0]).float(), dense[0].weight) < 5e-4
+    assert relative(dense_weight(module[0], torch.float32).float(), dense[0].weight) < 1e-6
+    assert module[0].weight is weight
+
+
+class DenseCopies(TorchDispatchMode):
+    """Counts what is made in it that has the layer's numbers in full, and still has memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.made = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for each in result if isinstance(result, (tuple, list)) else (result,):
+            # Such as a transposed view; not the weight itself, in 8 bits.
+            large = isinstance(each, torch.Tensor) and each.numel() >= INPUTS * OUTPUTS
+            if large and each.is_floating_point() and each.dtype.itemsize > 1:
+                self.made.append(StorageWeakRef(each.untyped_storage()))
+        return result
+
+    def count(self):
+        return len({each.cdata for each in self.made if not each.expired()})
+
+
+@pytest.mark.parametrize("dora", DORA)
+@each_format
+def test_no_dense_copy_of_the_weight_is_kept(name, dora):
+    module = make_quantised(name)
+    with DenseCopies() as copies:
+        adapter = attached(module, {**KINDS[0], **dora})
+    assert copies.count() == 0, "after it was attached"
+    with copies:
+        y = module(make_input())
+    assert copies.count() == 0, "between the forward and the backward pass"
+    with copies:
+        y.sum().backward()
+    assert copies.made, "the weight is read on the way back"
+    assert copies.count() == 0, "between two steps"
+    adapter.detach()
+
+
+def test_the_count_sees_a_dense_copy():
+    module = make_quantised("ao_int8")
+    with DenseCopies() as copies:
+        y = module(make_input())
+    assert copies.count() == 1, "torchao's own way back keeps the weight"
+    del y
+    assert copies.count() == 0
+
+
+@pytest.mark.parametrize("options", KINDS)
+@each_format
+def test_a_layer_that_somebody_watches_computes_the_same(name, options):
+    results_of = []
+    for watched in (False, True):
+        module = make_quantised(name)
+        adapter = attached(module, {**options, **DORA[1]})
+        calls = []
+        if watched:
+            layer = module[0].get_base_layer()
+            layer.register_forward_hook(lambda *_, calls=calls: calls.append(1))
+        results_of.append(results(module, adapter))
+        assert len(calls) == watched
+    assert_close(results_of[1], results_of[0], 1e-5)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@each_format
+def test_a_checkpointed_layer_computes_the_same(name, reentrant):
+    module = make_quantised(name)
+    adapter = attached(module, {**KINDS[2], **DORA[2]})
+    expected = results(module, adapter)
+
+    def call(x):
+        return checkpoint(module, x, use_reentrant=reentrant)
+
+    x = make_input()
+    y = call(x)
+    g = torch.randn(2, 5, OUTPUTS, generator=torch.Generator().manual_seed(3))
+    y.backward(g)
+    found = [y, x.grad, *(parameter.grad for parameter in adapter.parameters())]
+    assert_close(found, expected, 1e-6)
+
+
+@pytest.mark.parametrize("name", ["bnb_nf4", "ao_int8"])
+def test_compiling_changes_nothing(name):
+    module = make_quantised(name)
+    adapter = attached(module, {**KINDS[0], **DORA[1]})
+    expected = results(module, adapter)
+    torch.compiler.reset()
+    assert_close(
+        results(module, adapter, call=torch.compile(module, backend="aot_eager")), expected, 1e-5
+    )
+
+
+@each_format
+def test_targets_find_it(name):
+    module = nn.ModuleDict({"blocks": nn.ModuleList([make_quantised(name), make_quantised(name)])})
+    adapter = attach(module, AdapterConfig(kind="lora", rank=2, targets="all_linear"))
+    assert adapter.names == ("blocks.0.0", "blocks.1.0")
+    adapter.detach()
+    adapter = attach(module, AdapterConfig(kind="lokr", rank=2), [r"blocks\.1\.0"])
+    assert adapter.names == ("blocks.1.0",)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_merging_is_refused_and_changes_nothing(name):
+    module = make_quantised(name)
+    adapter = attached(module, KINDS[0])
+    before = bits(module[0].get_base_layer().weight.detach()).clone()
+    with pytest.raises(AdapterError, match=r"0 has a weight of (.|\n)*Load the base in bf16"):
+        adapter.merge()
+    with pytest.raises(AdapterError, match="0 has a weight of"):
+        module[0].merge()
+    assert not module[0].merged
+    assert torch.equal(bits(module[0].get_base_layer().weight.detach()), before)
+
+
+def test_four_bits_stay_as_they_are_while_images_are_made():
+    """In evaluation mode bitsandbytes packs them anew, after which no gradient passes."""
+    module = make_quantised("bnb_nf4")
+    layer = module[0].eval()
+    # Elsewhere than on a processor with bfloat16 instructions it would not try.
+    layer.support_avx512bf16_for_cpu = True
+    before = layer.weight.data.clone()
+    adapter = attached(module, KINDS[0])
+    with torch.no_grad():
+        module(make_input().detach())
+    assert torch.equal(layer.weight.data, before)
+    assert not getattr(layer.weight.quant_state, "packing_format_for_cpu", False)
+    expected = results(module.train(), adapter)[1]
+    assert expected.abs().sum() > 0
+    adapter.detach()
+    assert layer.support_avx512bf16_for_cpu is True
+
+
+def test_four_bits_that_were_packed_for_inference_are_refused():
+    functional = pytest.importorskip("bitsandbytes.functional", reason=NO_LIBRARY)
+    module = make_quantised("bnb_nf4")
+    weight = module[0].weight
+    packed = functional._convert_weight_packed_for_cpu(weight.data, weight.quant_state)
+    weight.data, weight.quant_state = packed
+    with pytest.raises(
+        AdapterError, match="0 is a Linear4bit whose weight bitsandbytes has packed"
+    ):
+        attach(module, AdapterConfig(kind="lora", rank=2))
+    with pytest.raises(AdapterError, match="packed it for inference"):
+        dense_weight(module[0])
+
+
+def test_four_bits_that_are_not_quantised_yet_have_no_lengths():
+    bnb = pytest.importorskip("bitsandbytes", reason=NO_LIBRARY)
+    module = nn.Sequential(bnb.nn.Linear4bit(INPUTS, OUTPUTS, quant_type="nf4"))
+    with pytest.raises(AdapterError, match=r"moved to its device(.|\n)*adapter\.dora to false"):
+        attach(module, AdapterConfig(kind="lora", rank=2, dora=True))
+    assert type(module[0]) is bnb.nn.Linear4bit
+
+
+@pytest.mark.parametrize("dora", DORA[1:])
+def test_the_norm_follows_an_optimizer_that_torch_does_not_count(dora):
+    """Optimizers with 8-bit states write the parameters behind torch's back."""
+    bnb = pytest.importorskip("bitsandbytes", reason=NO_LIBRARY)
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(64, 96))
+    adapter = attach(module, AdapterConfig(kind="lora", rank=64, **dora))
+    optimizer = bnb.optim.AdamW8bit(adapter.parameters(), lr=0.1)
+    versions = [parameter._version for parameter in adapter.parameters()]
+    for _ in range(2):
+        module(torch.randn(4, 64)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert [parameter._version for parameter in adapter.parameters()] == versions
+    base = module[0].get_base_layer().weight
+    factors = {name.removeprefix("0."): value for name, value in adapter.named_parameters()}
+    delta = factors["lora_up"] @ factors["lora_down"]
+    expected = (base + delta).norm(dim=1 if dora["dora_axis"] == "output" else 0)
+    with torch.no_grad():
+        module(torch.randn(4, 64))
+    assert relative(module[0].norm(), expected) < 1e-6
+    assert relative(base.norm(dim=1 if dora["dora_axis"] == "output" else 0), expected) > 1e-2

@@ -1,0 +1,263 @@
+"""Layers that read one input together, against the same layers each for itself."""
+
+import pytest
+import torch
+from fixtures.shared_block import (
+    OPTIONS,
+    Block,
+    assert_same,
+    both,
+    everything,
+    group,
+    make,
+    make_input,
+    shares,
+)
+from fixtures.textbook import relative
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from benchmarks.measuring.counters import count
+from trainer_core.adapters import attach
+from trainer_core.config import AdapterConfig
+from trainer_core.errors import AdapterError
+
+each_options = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+
+
+@each_options
+def test_outputs_and_gradients_are_those_of_separate_layers(options):
+    found, expected = both(options, everything)
+    assert_same(found, expected)
+    block, adapter = make(options)
+    assert adapter.shared_inputs == (("q", "k", "v"),)
+    block(make_input())
+    assert group(adapter).waits_for == ()
+
+
+def test_the_layers_really_share_in_these_tests():
+    block, _ = make(OPTIONS["lora"])
+    assert all(shares(y) for y in block(make_input()))
+    block, _ = make(OPTIONS["lora"], shared=False)
+    assert not any(shares(y) for y in block(make_input()))
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    name=st.sampled_from(sorted(OPTIONS)),
+    called=st.permutations("qkv").flatmap(
+        lambda order: st.integers(1, 3).map(lambda number: order[:number])
+    ),
+    used=st.sets(st.integers(0, 2), min_size=1),
+    again=st.booleans(),
+    batch=st.sampled_from([(), (1,), (4,), (2, 3), (2, 1, 3), (0, 4)]),
+    frozen=st.sets(st.integers(0, 5)),
+    input_learns=st.booleans(),
+)
+def test_any_use_gives_what_separate_layers_give(
+    name, called, used, again, batch, frozen, input_learns
+):
+    """Any order, layers that are not called, outputs that are not used, factors that are frozen."""
+    found = []
+    for shared in (True, False):
+        block, adapter = make(OPTIONS[name], shared)
+        for index, parameter in enumerate(adapter.parameters()):
+            parameter.requires_grad_(index not in frozen)
+        x = torch.randn(*batch, 24, generator=torch.Generator().manual_seed(1)).double()
+        x.requires_grad_(input_learns)
+        leaves = [x, *adapter.parameters()]
+        leaves = [leaf for leaf in leaves if leaf.requires_grad]
+        inside = x * 1.0
+        ys = [getattr(block, each)(inside) for each in called]
+        if again:
+            ys += [getattr(block, each)(inside) for each in called]
+        chosen = [y.square().sum() for index, y in enumerate(ys) if index in used]
+        chosen = [y for y in chosen if y.requires_grad]
+        gradients = [None for _ in leaves]
+        if chosen:
+            gradients = torch.autograd.grad(sum(chosen), leaves, allow_unused=True)
+        found.append([*ys, *gradients])
+    assert_same(*found)
+
+
+@each_options
+def test_at_the_first_step_the_bits_are_those_of_the_base(options):
+    torch.manual_seed(0)
+    block = Block().to(torch.bfloat16)
+    x = make_input(dtype=torch.bfloat16)
+    before = block(x)
+    adapter = attach(block, AdapterConfig(**options), ["[qkv]"], shared=["[qkv]"])
+    assert adapter.shared_inputs
+    if not options.get("dora"):
+        assert all(torch.equal(*pair) for pair in zip(block(x), before, strict=True))
+
+
+def test_bf16_is_no_further_from_the_truth_than_separate_layers():
+    errors = []
+    exact = everything(*make(OPTIONS["lora"]), make_input())
+    for shared in (True, False):
+        block, adapter = make(OPTIONS["lora"], shared)
+        block.to(torch.bfloat16)
+        x = make_input(dtype=torch.bfloat16)
+        found = everything(block, adapter, x)
+        errors.append([relative(a.double(), b) for a, b in zip(found, exact, strict=True)])
+    for with_it, without in zip(*errors, strict=True):
+        assert with_it <= 1.25 * without + 5e-3
+
+
+def test_a_pass_that_stops_before_the_input_leaves_nothing_for_the_next():
+    """The gradient of an upper factor alone does not lead to where the input came in."""
+
+    def compute(block, adapter, x):
+        ys = block(x)
+        leaves = [x, *adapter.parameters()]
+        upper = [each for name, each in adapter.named_parameters() if name == "q.lora_up"]
+        first = torch.autograd.grad(ys[0].sum(), upper, retain_graph=True)
+        some = torch.autograd.grad(
+            ys[1].square().sum(), leaves, retain_graph=True, allow_unused=True
+        )
+        loss = sum(y.square().sum() for y in ys)
+        whole = torch.autograd.grad(loss, leaves, retain_graph=True)
+        return [*first, *some, *whole, *torch.autograd.grad(loss, leaves)]
+
+    assert_same(*both(OPTIONS["lora"], compute))
+
+
+def test_gradients_add_up_over_micro_batches():
+    def compute(block, adapter, x):
+        for scale in (1.0, 0.5):
+            sum(y.square().sum() for y in block(scale * x)).backward()
+        return [x.grad, *(parameter.grad for parameter in adapter.parameters())]
+
+    assert_same(*both(OPTIONS["lora"], compute))
+
+
+def test_a_layer_that_is_not_called_gets_no_gradient():
+    block, adapter = make(OPTIONS["lora"])
+    block.q(make_input()).sum().backward()
+    found = {name: each.grad is not None for name, each in adapter.named_parameters()}
+    assert {name for name, has in found.items() if has} == {"q.lora_down", "q.lora_up"}
+    assert group(adapter).waits_for == ()
+
+
+def test_what_nobody_wrote_reaches_no_gradient():
+    """Memory is not cleared where nobody adds to it; here it is filled with what is no number."""
+
+    def compute(block, adapter, x):
+        ys = block(x)
+        leaves = [x, *adapter.parameters()]
+        return torch.autograd.grad(ys[1].square().sum(), leaves, allow_unused=True)
+
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert torch.empty(3).isnan().all()
+        assert_same(*both(OPTIONS["lora"], compute))
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_layers_that_do_not_come_are_not_waited_for_any_more():
+    block, adapter = make(OPTIONS["lora"])
+    outputs = [block.q(make_input()) for _ in range(4)]
+    assert [shares(y) for y in outputs] == [True, True, False, False]
+    assert group(adapter).waits_for == ()
+
+
+def test_factors_that_change_between_two_calls_are_read_again():
+    def compute(block, adapter, x):
+        first = block.q(x)
+        with torch.no_grad():
+            for parameter in adapter.parameters():
+                parameter *= 2.0
+        return [first.detach(), block.k(x), block.v(x)]
+
+    assert_same(*both(OPTIONS["lora"], compute))
+
+
+def test_an_input_that_changes_between_two_calls_is_read_again():
+    def compute(block, adapter, x):
+        x = x.detach().clone()
+        first = block.q(x)
+        x *= 2.0
+        return [first, block.k(x), block.v(x)]
+
+    assert_same(*both(OPTIONS["lora"], compute))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kind": "lora", "rank": 2, "dora": True, "dora_axis": "input"},
+        {"kind": "lora", "rank": 2, "exact_delta": True},
+    ],
+)
+def test_layers_that_read_another_input_do_not_share(options):
+    _, adapter = make(options)
+    assert adapter.shared_inputs == ()
+
+
+def test_groups_are_what_an_expression_matches_alike():
+    torch.manual_seed(0)
+    module = nn.ModuleDict({"a": Block(), "b": Block(), "c": nn.Linear(24, 8)})
+    patterns = [r"(.)\.[qk]", r"(.)\.[qkv]", r"c"]
+    adapter = attach(module, AdapterConfig(rank=2, exclude=["b.v"]), [".*"], shared=patterns)
+    assert adapter.shared_inputs == (("a.q", "a.k"), ("b.q", "b.k"))
+    adapter.detach()
+    with pytest.raises(AdapterError, match="regular expression"):
+        attach(module, AdapterConfig(rank=2), [".*"], shared=["(a"])
+    # Sizes say that these have no common input, whatever the expression says.
+    module = nn.ModuleDict({"q": nn.Linear(8, 4), "k": nn.Linear(6, 4)})
+    assert attach(module, AdapterConfig(rank=2), [".*"], shared=["[qk]"]).shared_inputs == ()
+
+
+WIDTH, ROWS = 512, 512
+FEWER = {
+    # Written less than by separate layers, in sizes of the input; at most, over the frozen layers.
+    "lora": ({"kind": "lora", "rank": 4}, 3.7, 1.4),
+    "loha": ({"kind": "loha", "rank": 4}, 3.6, 1.6),
+    "lokr": ({"kind": "lokr", "rank": 4, "factor": 8}, 3.7, 1.5),
+    "lokr whole": ({"kind": "lokr", "factor": 8, "full_matrix": True}, 2.0, 2.9),
+}
+
+
+@pytest.mark.parametrize("name", FEWER)
+def test_less_is_written_than_by_separate_layers(name):
+    options, fewer, over_frozen = FEWER[name]
+    x = torch.randn(ROWS, WIDTH).to(torch.bfloat16).requires_grad_(True)
+    gradients = [torch.empty(ROWS, WIDTH, dtype=torch.bfloat16) for _ in range(3)]
+    written, flops = {}, {}
+    for form in ("frozen", "separate", "shared"):
+        block = nn.ModuleDict({each: nn.Linear(WIDTH, WIDTH) for each in "qkv"})
+        block.to(torch.bfloat16).requires_grad_(False)
+        leaves = [x]
+        if form != "frozen":
+            shared = ["[qkv]"] if form == "shared" else ()
+            adapter = attach(block, AdapterConfig(**options), [".*"], shared=shared)
+            leaves += adapter.parameters()
+
+        def step(block=block, leaves=leaves):
+            ys = [block[each](x) for each in "qkv"]
+            return torch.autograd.grad(ys, leaves, gradients)
+
+        done = count(step)
+        size = x.numel() * x.element_size()
+        written[form], flops[form] = done.written / size, done.flops
+    assert written["separate"] - written["shared"] >= fewer
+    assert written["shared"] / written["frozen"] <= over_frozen
+    assert flops["shared"] <= 1.001 * flops["separate"]
+
+
+def test_an_input_that_takes_no_gradient_is_not_multiplied_for_one():
+    x, flops = torch.randn(64, 24).double(), []
+    for learns in (True, False):
+        block, adapter = make(OPTIONS["lora"])
+        x.requires_grad_(learns)
+
+        def step(block=block, adapter=adapter):
+            ys = [block.q(x), block.k(x), block.v(x)]
+            return torch.autograd.grad(sum(y.sum() for y in ys), adapter.parameters())
+
+        flops.append(count(step).flops)
+    base = 2 * 64 * 24 * (24 + 16 + 40)
+    assert flops[0] - flops[1] >= base

@@ -1,0 +1,262 @@
+"""Layers that read one input together, inside of what is done to a model around them."""
+
+import copy
+import gc
+import weakref
+
+import pytest
+import torch
+from fixtures.shared_block import (
+    OPTIONS,
+    assert_same,
+    both,
+    everything,
+    group,
+    make,
+    make_input,
+    shares,
+)
+from fixtures.textbook import relative
+from torch import distributed, nn
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils.checkpoint import checkpoint
+
+from benchmarks.measuring.counters import saved_bytes
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("name", ["lora", "loha", "lokr", "lokr whole", "dora of outputs"])
+def test_checkpointing_computes_the_same_bits(name, reentrant):
+    block, adapter = make(OPTIONS[name])
+    found = []
+    for run in (block, lambda x: checkpoint(block, x, use_reentrant=reentrant)):
+        x = make_input()
+        leaves = [x, *adapter.parameters()]
+        for leaf in leaves:
+            leaf.grad = None
+        sum(y.square().sum() for y in run(x)).backward()
+        found.append([leaf.grad for leaf in leaves])
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+    assert all(each.any() for each in found[0])
+    assert group(adapter).waits_for == ()
+
+
+def test_layers_that_are_checkpointed_one_by_one():
+    """Each is computed again alone, in the opposite order."""
+
+    def compute(block, adapter, x):
+        def run(x):
+            inside = block.before(x).tanh()
+            layers = (block.q, block.k, block.v)
+            return [checkpoint(layer, inside, use_reentrant=False) for layer in layers]
+
+        return everything(run, adapter, x)
+
+    for name in ("lora", "lokr"):
+        assert_same(*both(OPTIONS[name], compute))
+
+
+def test_what_is_kept_is_what_separate_layers_keep():
+    sizes = []
+    for shared in (True, False):
+        block, _ = make(OPTIONS["lora"], shared)
+        with saved_bytes(block.parameters()) as saved:
+            block(make_input())
+        sizes.append(saved.bytes)
+    assert sizes[0] <= sizes[1]
+
+
+def test_nothing_is_kept_but_what_may_be_packed_away():
+    """Checkpointing, and moving what is kept to another memory, replace what a function keeps."""
+    block, adapter = make(OPTIONS["lora"])
+    with torch.autograd.graph.saved_tensors_hooks(lambda _: None, lambda _: None):
+        inside = block.before(make_input()).tanh()
+        kept = StorageWeakRef(inside.untyped_storage())
+        ys = [block.q(inside), block.k(inside), block.v(inside)]
+        del inside
+    assert all(shares(y) for y in ys)
+    assert group(adapter).waits_for == ()
+    assert kept.expired()
+
+
+def test_a_factor_of_which_there_is_only_a_part_is_left_to_its_layer():
+    """As FSDP keeps those of a layer that it wraps alone, while the layer does not run."""
+
+    def compute(block, adapter, x):
+        block.k.lora_A["default"].weight = nn.Parameter(torch.zeros(5))
+        return [block.q(x), block.v(x)]
+
+    assert_same(*both(OPTIONS["lora"], compute))
+
+
+def test_no_input_outlives_its_graph():
+    gc.collect()
+    gc.disable()
+    try:
+        block, adapter = make(OPTIONS["lora"])
+        x = make_input()
+        seen = weakref.ref(x)
+        ys = block(x)
+        del x, ys
+        assert seen() is None
+        for name in ("lora", "loha"):
+            block, adapter = make(OPTIONS[name])
+            x = make_input()
+            seen = weakref.ref(x)
+            y = block.q(x)
+            assert group(adapter).waits_for
+            y.sum().backward()
+            del x, y
+            assert seen() is None
+    finally:
+        gc.enable()
+
+
+def test_hooks_on_a_layer_are_called_and_obeyed():
+    def compute(block, adapter, x):
+        calls = []
+        block.k.register_forward_hook(lambda *_: calls.append("after"))
+        block.v.register_forward_pre_hook(lambda _, inputs: (2.0 * inputs[0],))
+        block.q.register_full_backward_hook(lambda *_: calls.append("back"))
+        found = everything(block, adapter, x)
+        assert sorted(calls) == ["after", "back"]
+        return found
+
+    assert_same(*both(OPTIONS["lora"], compute))
+
+
+def hooked(block, adapter):
+    block.k.base_layer.register_forward_hook(lambda *_: None)
+
+
+def disabled(block, adapter):
+    block.k.enable_adapters(False)
+
+
+def merged(block, adapter):
+    block.k.merge()
+
+
+def at_strength_zero(block, adapter):
+    block.k.strength = 0.0
+
+
+@pytest.mark.parametrize("change", [hooked, disabled, merged, at_strength_zero])
+def test_one_layer_apart_leaves_the_others_together(change):
+    def compute(block, adapter, x):
+        change(block, adapter)
+        ys = block(x)
+        if adapter.shared_inputs:
+            assert [shares(y) for y in ys] == [True, False, True]
+            assert group(adapter).waits_for == ()
+        leaves = [each for each in (x, *adapter.parameters()) if each.requires_grad]
+        loss = sum(y.square().sum() for y in ys)
+        return [*ys, *torch.autograd.grad(loss, leaves, allow_unused=True)]
+
+    assert_same(*both(OPTIONS["lora"], compute))
+
+
+@pytest.mark.parametrize("option", ["dropout", "rank_dropout", "module_dropout"])
+def test_dropouts_are_drawn_for_each_layer(option):
+    def compute(block, adapter, x):
+        torch.manual_seed(3)
+        adapter.train()
+        ys = block(x)
+        assert not any(shares(y) for y in ys)
+        assert bool(adapter.shared_inputs) is False or all(map(shares, evaluated(block, adapter)))
+        return list(ys)
+
+    def evaluated(block, adapter):
+        adapter.eval()
+        return block(make_input())
+
+    assert_same(*both({**OPTIONS["lora"], option: 0.5}, compute))
+
+
+def test_without_gradients_the_outputs_have_the_same_bits():
+    block, _ = make(OPTIONS["lora"], dtype=torch.float32)
+    x = make_input(dtype=torch.float32)
+    expected = block(x)
+    with torch.no_grad():
+        assert all(torch.equal(*pair) for pair in zip(block(x), expected, strict=True))
+        block.q(x)
+    # What was begun without gradients is not gone on with.
+    assert torch.autograd.grad(block.k(x).sum(), x)[0].any()
+
+
+def test_in_inference_mode_each_layer_is_alone():
+    """Its tensors do not tell when they change."""
+    block, adapter = make(OPTIONS["lora"])
+    with torch.inference_mode():
+        found = block(make_input())
+        block.q(block.before(make_input()))
+    assert group(adapter).waits_for == ()
+    assert_same(found, [y.detach() for y in block(make_input())])
+
+
+def test_under_autocast_each_layer_is_alone():
+    block, adapter = make(OPTIONS["lora"], dtype=torch.float32)
+    x = make_input(dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not any(shares(y) for y in block(x))
+    assert group(adapter).waits_for == ()
+    assert all(shares(y) for y in block(x))
+
+
+def test_it_compiles_without_a_graph_break():
+    block, adapter = make(OPTIONS["lora"], dtype=torch.float32)
+    x = make_input(dtype=torch.float32)
+    expected = everything(block, adapter, x)
+    torch.compiler.reset()
+    compiled = torch.compile(block, backend="aot_eager", fullgraph=True)
+    assert_same(everything(compiled, adapter, x), expected, 1e-5)
+
+
+def test_a_copy_shares_among_its_own_layers():
+    block, adapter = make(OPTIONS["lora"])
+    block.q(make_input())
+    assert group(adapter).waits_for == (block.k, block.v)
+    other = copy.deepcopy(block)
+    assert other.q.shared is other.k.shared is not block.q.shared
+    assert other.q.shared.waits_for == ()
+    with torch.no_grad():
+        other.q.lora_B["default"].weight.zero_()
+    x = make_input()
+    assert relative(block(x)[0], other(x)[0]) > 1e-3
+    assert torch.equal(block(x)[1], other(x)[1])
+
+
+@pytest.fixture
+def process_group(tmp_path):
+    if not distributed.is_available() or not distributed.is_gloo_available():
+        pytest.skip("this torch has no gloo")
+    store = distributed.FileStore(str(tmp_path / "store"), 1)
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("wrapping", ["ddp", "fsdp1, around each", "fsdp1, around all"])
+def test_wrapped_for_many_processes(process_group, wrapping, checkpointing):
+    def compute(block, adapter, x):
+        run = block
+        if wrapping == "ddp":
+            run = nn.parallel.DistributedDataParallel(block)
+        else:
+            parts = {type(block.q)} if "each" in wrapping else set()
+            run = FullyShardedDataParallel(
+                block,
+                use_orig_params=True,
+                auto_wrap_policy=ModuleWrapPolicy(parts),
+                device_id=torch.device("cpu"),
+            )
+        parameters = [each for each in run.parameters() if each.requires_grad]
+        for _ in range(2):
+            ys = checkpoint(run, x, use_reentrant=False) if checkpointing else run(x)
+            sum(y.square().sum() for y in ys).backward()
+        return [*ys, x.grad, *(each.grad for each in parameters)]
+
+    assert_same(*both(OPTIONS["lora"], compute))

@@ -1,0 +1,98 @@
+"""Which layers of a family read the same tensor, and what training with that in mind computes."""
+
+import re
+
+import pytest
+import torch
+from fixtures.textbook import relative
+from torch import nn
+
+from tests.fixtures.flux_base import make_flux_transformer
+from tests.fixtures.qwen_base import make_qwen_transformer
+from trainer_core.adapters import attach
+from trainer_core.config import AdapterConfig
+from trainer_core.families import FAMILIES, get_family
+
+MAKERS = {"qwen_image": make_qwen_transformer, "flux": make_flux_transformer}
+
+
+def velocity(family, transformer):
+    generator = torch.Generator().manual_seed(0)
+    noisy, control = torch.randn(2, 1, 4, 8, 8, generator=generator)
+    text = {"text_embeddings": torch.randn(5, 32, generator=generator)}
+    pooled = torch.randn(24, generator=generator)
+    conditioning = {**text, "pooled_text": pooled} if family.name == "flux" else text
+    return family.predict(transformer, noisy, torch.tensor([0.4]), [conditioning], [control], 2.0)
+
+
+def called_with_the_same(family, transformer):
+    """Names of Linear layers that are handed the very same tensor, by tensor."""
+    handed = []
+    for name, layer in transformer.named_modules():
+        if isinstance(layer, nn.Linear):
+            hook = lambda _, inputs, name=name: handed.append((inputs[0], name))  # noqa: E731
+            layer.register_forward_pre_hook(hook)
+    velocity(family, transformer)
+    groups = {}
+    for tensor, name in handed:
+        groups.setdefault(id(tensor), set()).add(name)
+    return {frozenset(names) for names in groups.values() if len(names) > 1}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_names_the_layers_that_are_handed_one_tensor(name):
+    family, transformer = get_family(name), MAKERS[name]()
+    named = {}
+    for layer, module in transformer.named_modules():
+        for pattern in family.shared_inputs:
+            match = re.fullmatch(pattern, layer)
+            if match and isinstance(module, nn.Linear):
+                named.setdefault((pattern, match.groups()), set()).add(layer)
+    assert {frozenset(names) for names in named.values()} == called_with_the_same(
+        family, transformer
+    )
+    assert named
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("kind", ["lora", "lokr"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_training_step_computes_what_it_computed_without(name, kind, checkpointing):
+    family, found = get_family(name), []
+    for shared in ((), family.shared_inputs):
+        torch.manual_seed(0)
+        transformer = MAKERS[name]()
+        adapter = attach(
+            transformer,
+            AdapterConfig(kind=kind, rank=2),
+            presets=family.presets,
+            unused=family.unused_layers(transformer),
+            shared=shared,
+        )
+        generator = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            for parameter in adapter.parameters():
+                parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
+        transformer.train()
+        if checkpointing:
+            family.enable_checkpointing(transformer)
+        output = velocity(family, transformer)
+        gradients = torch.autograd.grad(output.square().sum(), adapter.parameters())
+        found.append([output, *gradients])
+        assert bool(adapter.shared_inputs) == bool(shared)
+        waiting = [layer.shared for layer in adapter.layers.values() if layer.shared]
+        assert bool(waiting) == bool(shared)
+        assert all(group.waits_for == () for group in waiting)
+    for with_it, without in zip(*found, strict=True):
+        assert relative(with_it, without) < 1e-5
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_expression_finds_layers_of_the_default_preset(name):
+    family, transformer = get_family(name), MAKERS[name]()
+    for pattern in family.shared_inputs:
+        adapter = attach(
+            transformer, AdapterConfig(rank=2), presets=family.presets, shared=[pattern]
+        )
+        assert adapter.shared_inputs
+        adapter.detach()

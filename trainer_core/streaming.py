@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -16,20 +16,23 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _ALIGNMENT = 8
-_CODES = {
-    "float64": "F64",
-    "float32": "F32",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2",
-    "int64": "I64",
-    "int32": "I32",
-    "int16": "I16",
-    "int8": "I8",
-    "uint8": "U8",
-    "bool": "BOOL",
+NUMBER_FORMATS = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U8": "uint8",
+    "BOOL": "bool",
 }
+"""Names of number formats in a file's header, to torch's; those of later versions are not read."""
+
+_CODES = {name: code for code, name in NUMBER_FORMATS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,7 @@ def stream_tensors(
     outlines: Mapping[str, Outline],
     tensors: Iterable[tuple[str, Tensor]],
     metadata: Mapping[str, str] | None = None,
+    check: Callable[[Path], None] | None = None,
 ) -> None:
     """Write a safetensors file atomically while its tensors are being made.
 
@@ -63,10 +67,13 @@ def stream_tensors(
         outlines: Every tensor of the file, in the order in which they come.
         tensors: The same names in the same order, with the tensors, of any device.
         metadata: Strings for the file's header.
+        check: Told the written file while it has a temporary name; an error keeps it from getting
+            its own.
 
     Raises:
         StorageError: When the disk is full, the folder cannot be written, or a tensor is not what
-            its outline says. Whatever `tensors` raises passes through. Nothing is written then.
+            its outline says. Whatever `tensors` or `check` raises passes through. Nothing is
+            written then.
     """
 
     def write(target: Path) -> None:
@@ -79,6 +86,8 @@ def stream_tensors(
             missing = next(expected, None)
             if missing is not None:
                 raise _unexpected(path, f"no tensor {missing[0]!r}")
+        if check is not None:
+            check(target)
 
     atomic_write(path, write)
 

@@ -63,8 +63,68 @@ VERBS: Mapping[str, Verb] = {
     ),
     "inspect": Verb(
         "describe an adapter file: kind, rank, layout, family, base, norms, metadata",
-        "adapter-trainer inspect FILE [--json]",
-        "Reads any layout that the trainer knows. --json adds the norms of every layer.",
+        "adapter-trainer inspect FILE [--prove [--base PATH] [--family F]] [--json]",
+        "Reads any layout that the trainer knows. --json adds the norms of every layer.\n"
+        "--prove goes the way of ComfyUI's loader: it names every tensor that ComfyUI does not\n"
+        "load, and how far each layer's change is off; exit code 1 when anything is. --base names\n"
+        "the base whose sizes are taken (only headers are read); without it, the published one.",
+        ("base", "family"),
+        ("prove",),
+    ),
+    "convert": Verb(
+        "rewrite adapter files in another layout: comfyui, diffusers, peft, kohya, lycoris",
+        "adapter-trainer convert IN OUT --to LAYOUT [--family F] [--base PATH] [--fused]\n"
+        "    [--dtype keep|fp32|bf16|fp16] [--approximate lora|lokr] [--rank N] [--extras drop]\n"
+        "    [--overwrite]",
+        "IN: an adapter file, PEFT's folder, or a folder of adapters, each of which is written\n"
+        "into the folder OUT. What a layout cannot hold is converted exactly, or refused. --base\n"
+        "lets DoRA that ComfyUI reads wrongly be written as the difference that it makes.\n"
+        "--approximate lora --rank N takes the nearest LoRA, --approximate lokr the nearest\n"
+        "Kronecker product for fused layers; both print every layer's error. --fused writes q, k\n"
+        "and v as ComfyUI's one layer, for its bypass loaders. --extras drop leaves out what is\n"
+        "no factor.",
+        ("to", "family", "base", "dtype", "approximate", "rank", "extras"),
+        ("fused", "overwrite"),
+    ),
+    "merge": Verb(
+        "make adapters part of a base's weights",
+        "adapter-trainer merge BASE ADAPTER [ADAPTER ...] OUT [--strength 1[,0.5 ...]]\n"
+        "    [--dtype keep|bf16|fp16|fp32] [--rounding stochastic|nearest] [--family F] "
+        "[--overwrite]",
+        "BASE: a Diffusers folder (OUT is one too), a single file as ComfyUI has them (also in\n"
+        "8 bits), or embedded. --dtype keep leaves every tensor in its number format. --rounding\n"
+        "says how results in 8 bits are rounded: up or down by chance, or to the nearest.\n"
+        "Prints what rounding took from each layer's change. One tensor is in memory at a time.",
+        ("strength", "family", "dtype", "rounding"),
+        ("overwrite",),
+    ),
+    "extract": Verb(
+        "make an adapter of the difference between two bases",
+        "adapter-trainer extract BASE TUNED OUT [--kind lora|lokr] [--rank N] [--factor F]\n"
+        "    [--targets PRESET] [--layout comfyui] [--dtype fp32] [--family F] [--overwrite]",
+        "The bases may be of different form. lora: the closest product of rank N. lokr: the\n"
+        "closest Kronecker product; full_matrix=true keeps its second factor whole. Prints each\n"
+        "layer's error, and what differs and is not in the adapter.",
+        ("kind", "rank", "factor", "targets", "layout", "dtype", "family"),
+        ("overwrite", "full_matrix", "decompose_both"),
+    ),
+    "resize": Verb(
+        "give an adapter another rank or another split of its Kronecker factors",
+        "adapter-trainer resize IN OUT [--rank N] [--factor F] [--error 0.05] [--layout L]\n"
+        "    [--dtype fp32|bf16|fp16] [--family F] [--overwrite]",
+        "--error gives every layer the smallest rank that loses no more than this share of its\n"
+        "delta. Layout and number format stay those of IN. Prints each layer's error.",
+        ("rank", "factor", "error", "layout", "dtype", "family"),
+        ("overwrite",),
+    ),
+    "combine": Verb(
+        "add adapters up to one",
+        "adapter-trainer combine IN [IN ...] OUT [--weights 1,0.5] [--rank N] [--layout L]\n"
+        "    [--dtype fp32|bf16|fp16] [--family F] [--overwrite]",
+        "The sum is exact, and its rank the sum of the ranks; --rank N takes the closest lora of\n"
+        "that rank and prints each layer's error. loha and lokr become lora.",
+        ("weights", "rank", "layout", "dtype", "family"),
+        ("overwrite",),
     ),
     "doctor": Verb(
         "check environment and devices; with a run file: base, layers, memory, dataset",

@@ -14,31 +14,55 @@ from .console import show_report
 
 
 def run(arguments: Arguments) -> int:
-    """Describe a file; returns the exit code.
+    """Describe a file, and with ``prove`` see whether ComfyUI loads it; returns the exit code.
 
     Raises:
         AdapterFileError: When it is no adapter file that the trainer knows.
     """
-    arguments.only(())
+    from .operations import is_set
+
+    own = arguments.only(("prove", "base", "family"))
     path = Path(arguments.word("an adapter file")).expanduser()
+    if not is_set(own, "prove"):
+        show_report(describe(path, readably=not arguments.json), as_json=arguments.json)
+        return 0
+    from .proving import proof_report, prove_file
+
+    proof = prove_file(path, own.get("family"), own.get("base"))
+    # A kind that only ComfyUI knows has a proof and no description.
+    report = {} if proof.unread else describe(path, readably=not arguments.json)
+    report["proof"] = proof_report(proof, whole=arguments.json)
+    show_report(report, as_json=arguments.json)
+    return 0 if proof.ok else 1
+
+
+def describe(path: Path, *, readably: bool) -> dict[str, Any]:
+    """The facts of an adapter file.
+
+    Args:
+        path: The file.
+        readably: Whether what is long is told in short.
+
+    Raises:
+        AdapterFileError: When it is no adapter file that the trainer knows.
+    """
     from ..formats import inspect_adapter
 
     report = dataclasses.asdict(inspect_adapter(path))
-    if not arguments.json:
+    if readably:
         report["norms"] = norm_summary(report["norms"])
-        report["metadata"] = {
-            name: readable(text) for name, text in sorted(report["metadata"].items())
-        }
-    show_report({**report, "family": report["family"] or _family_of(path)}, as_json=arguments.json)
-    return 0
+    report["metadata"] = header_values(report["metadata"], readably=readably)
+    return {**report, "family": report["family"] or _family_of(report["path"])}
 
 
 def norm_summary(norms: Mapping[str, float]) -> dict[str, Any]:
     """The norms of all layers in a few lines.
 
     Args:
-        norms: Layer to the Frobenius norm of its delta; at least one.
+        norms: Layer to the Frobenius norm of its delta.
     """
+    if not norms:
+        return {"layers": 0}
     weakest, strongest = min(norms, key=norms.__getitem__), max(norms, key=norms.__getitem__)
     return {
         "layers": len(norms),
@@ -46,6 +70,24 @@ def norm_summary(norms: Mapping[str, float]) -> dict[str, Any]:
         "smallest": {weakest: round(norms[weakest], 4)},
         "largest": {strongest: round(norms[strongest], 4)},
     }
+
+
+def header_values(metadata: Mapping[str, str], *, readably: bool) -> dict[str, Any]:
+    """A header's values in order; of a workflow only its size.
+
+    Args:
+        metadata: Of a file that may come from anybody.
+        readably: Whether strings that hold JSON are given as what they hold.
+    """
+    from ..formats.workflow import WORKFLOW_KEYS, workflow_summary
+
+    shown: dict[str, Any] = {}
+    for name, text in sorted(metadata.items()):
+        if name in WORKFLOW_KEYS:
+            shown[name] = workflow_summary(text)
+        else:
+            shown[name] = readable(text) if readably else text
+    return shown
 
 
 def readable(text: str) -> Any:

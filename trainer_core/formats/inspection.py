@@ -17,7 +17,8 @@ from ..adapters.magnitude import DORA_SCALE, axis_of
 from ..types import LayerState
 from .keys import KeyMap
 from .metadata import SETTINGS_KEY
-from .reading import module_name, read_file
+from .reading import AdapterFile, open_file
+from .spellings import find_place
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class AdapterReport:
         path: The file.
         size: Bytes on disk.
         kind: ``lora``, ``loha`` or ``lokr``.
-        layout: ``comfyui`` or ``diffusers``.
+        layout: As `reading.AdapterFile.layout`.
         dtypes: Number formats of the factors.
         ranks: Rank to number of layers.
         scales: Scale to number of layers.
@@ -39,6 +40,7 @@ class AdapterReport:
         norms: Layer to the Frobenius norm of its delta at strength 1, before DoRA.
         unknown: Layers that the given key map does not know.
         metadata: The header's strings.
+        extras: Differences that are no factors, by the file's names.
     """
 
     path: Path
@@ -55,44 +57,59 @@ class AdapterReport:
     norms: Mapping[str, float]
     unknown: tuple[str, ...]
     metadata: Mapping[str, str]
+    extras: tuple[str, ...] = ()
 
 
 def inspect_adapter(path: Path, key_map: KeyMap | None = None) -> AdapterReport:
-    """Report what an adapter file holds.
+    """Report what an adapter file holds; one layer at a time is in memory.
 
     Args:
-        path: A safetensors file of any layout that can be read.
+        path: A safetensors file of any layout that can be read, or PEFT's or Diffusers' folder.
         key_map: The family's names; with it, layers are named as modules, and those that the
-            family lacks are listed. Without it, layers keep the file's names.
+            family lacks are listed. Without it, and where a layer is several modules, layers keep
+            the file's names.
 
     Raises:
         AdapterFileError: When it is no adapter file.
     """
-    file = read_file(path)
+    with open_file(path) as file:
+        return _report(file, key_map)
+
+
+def _report(file: AdapterFile, key_map: KeyMap | None) -> AdapterReport:
     norms: dict[str, float] = {}
     unknown: list[str] = []
+    ranks: Counter[int] = Counter()
+    scales: Counter[float] = Counter()
+    parameters, dora = 0, None
     for name, layer in file.layers.items():
-        module = module_name(name, key_map) if key_map else name
-        if module is None:
+        place = find_place(name, key_map) if key_map else None
+        if key_map and place is None:
             unknown.append(name)
-        norms[module or name] = delta_norm(file.kind, layer)
-    scales = Counter(layer_scale(file.kind, layer) for layer in file.layers.values())
+        modules = [module for module, _ in place.modules] if place else []
+        norms[modules[0] if len(modules) == 1 else name] = delta_norm(file.kind, layer)
+        ranks[layer.rank] += 1
+        scales[layer_scale(file.kind, layer)] += 1
+        parameters += sum(tensor.numel() for tensor in layer.tensors.values())
+        lengths = layer.tensors.get(DORA_SCALE)
+        dora = dora or (None if lengths is None else axis_of(lengths))
     own = _own_facts(file.metadata)
     return AdapterReport(
-        path=path,
-        size=path.stat().st_size,
+        path=file.path,
+        size=file.path.stat().st_size,
         kind=file.kind,
         layout=file.layout,
         dtypes=file.dtypes,
-        ranks=dict(sorted(Counter(layer.rank for layer in file.layers.values()).items())),
+        ranks=dict(sorted(ranks.items())),
         scales=dict(sorted(scales.items())),
-        parameters=sum(t.numel() for layer in file.layers.values() for t in layer.tensors.values()),
+        parameters=parameters,
         family=_text(own.get("family")) or file.metadata.get("ss_base_model_version"),
         base=_base(own, file.metadata),
-        dora=_dora_axis(file.layers),
+        dora=dora,
         norms=dict(sorted(norms.items())),
         unknown=tuple(sorted(unknown)),
         metadata=file.metadata,
+        extras=tuple(sorted(f"{n}.{ending}" for n, each in file.extras.items() for ending in each)),
     )
 
 
@@ -109,11 +126,6 @@ def delta_norm(kind: str, layer: LayerState) -> float:
         sizes = [_product_norm(factors, name) for name in ("lokr_w1", "lokr_w2")]
         return scale * sizes[0] * sizes[1]
     return float(torch.linalg.norm(KINDS[kind].delta(factors, scale)))
-
-
-def _dora_axis(layers: Mapping[str, LayerState]) -> str | None:
-    lengths = (layer.tensors.get(DORA_SCALE) for layer in layers.values())
-    return next((axis_of(each) for each in lengths if each is not None), None)
 
 
 def _product_norm(factors: Mapping[str, torch.Tensor], name: str) -> float:

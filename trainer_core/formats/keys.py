@@ -6,6 +6,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .host_names import HostName
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,9 @@ class KeyMap:
             name.
         layers: Paths of every layer that `to_native` knows, with ``{}`` for a block's number.
         host_spellings: How ComfyUI spells a layer besides its native name: ``{path}`` stands for
-            the module's path, ``{flat}`` for that with ``_`` for each dot.
+            the module's path, ``{flat}`` for that with ``_`` for each dot. Of two keys for the
+            same layer it takes the one that is spelt as the later.
+        host_names: What ComfyUI names besides `layers`.
     """
 
     to_native: Callable[[str], NativeKey | None]
@@ -60,6 +66,7 @@ class KeyMap:
     parts: Callable[[str], tuple[Part, ...]] = _no_parts
     layers: tuple[str, ...] = ()
     host_spellings: tuple[str, ...] = ()
+    host_names: tuple[HostName, ...] = ()
 
     def module_of_flat(self, flat: str) -> str | None:
         """Path of the module whose dots became ``_``; None when there is none."""

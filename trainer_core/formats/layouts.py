@@ -1,241 +1,292 @@
-"""From an adapter's state to the tensors of a file, one function per layout."""
+"""The layouts of adapter files: how an adapter becomes the tensors of a file."""
 
 from __future__ import annotations
 
-import json
-import re
-from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
-from ..adapters import layer_scale
-from ..adapters.convolution import CORES, as_matrices, filed_shape
-from ..adapters.loha import khatri_rao
-from ..adapters.magnitude import DORA_SCALE, axis_of
 from ..errors import AdapterError
 from ..types import AdapterState, LayerState
-from .keys import DIFFUSERS_PREFIX, NATIVE_PREFIX, KeyMap
+from .baking import plan_diffusers, refuse_lengths
+from .fusing import (
+    FusedLayer,
+    fused_layer,
+    may_share_factors,
+    refuse_unfusable,
+    shares_factors,
+    split_sizes,
+)
+from .keys import DIFFUSERS_PREFIX, NATIVE_PREFIX, KeyMap, NativeKey
+from .peft_folder import plan_peft
+from .pieces import (
+    Layers,
+    Layout,
+    Options,
+    Piece,
+    Plan,
+    extras_outline,
+    outlines_of,
+    piece_of,
+    pieces_of_extras,
+    reader_rank,
+    refuse_extras,
+    with_alpha,
+)
+from .spellings import HALVES_EXCHANGED
+from .splitting import InexactCutError, cut_layer
+
+__all__ = ["LAYOUTS", "layout_name", "reader_rank", "split_sizes"]
+
+KOHYA_PREFIX = "lora_unet_"
+LYCORIS_PREFIX = "lycoris_"
+
+_WHOLE = frozenset({"diff", "set_weight", "w_norm"})
+"""Differences for which ComfyUI drops the factors of the same layer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """What a layout makes of an adapter.
-
-    Attributes:
-        tensors: Key to tensor, in the precision that the scale was applied in.
-        header: Strings that the layout's loaders read from the file's header.
-    """
-
-    tensors: dict[str, Tensor]
-    header: dict[str, str]
-
-
-def reader_rank(tensors: Mapping[str, Tensor]) -> int | None:
-    """The number by which readers divide a file's alpha.
-
-    Returns:
-        The rank as ComfyUI's and LyCORIS's readers find it in the shapes; None when nothing is
-        low-rank and alpha is ignored.
-    """
-    for factor in ("lora_down", "hada_w1_b", "lokr_w2_b", "lokr_w1_b"):
-        if factor in tensors:
-            return tensors[factor].shape[0]
-    return None
-
-
-def encode_comfyui(state: AdapterState, key_map: KeyMap) -> Encoded:
+def plan_comfyui(state: AdapterState, key_map: KeyMap, options: Options) -> Plan:
     """ComfyUI's names, with one alpha per layer.
 
     A whole layer is written by its native name; a part of a fused layer by its Diffusers name,
-    which ComfyUI maps to a slice. Of convolutions, LoRA's and LoHa's cores and LoKr's whole second
+    which ComfyUI maps to a slice. ComfyUI's bypass loaders drop slices; with ``options.fused`` the
+    fused layer is written instead. Of convolutions, LoRA's and LoHa's cores and LoKr's whole second
     factors get two axes for the window, whatever the layer has, and a LoKr's core is multiplied
     into its factor: ComfyUI reads no other forms.
 
     Raises:
-        AdapterError: When a layer is unknown to the key map, or two get the same name.
+        AdapterError: When a layer is unknown to the key map, or cannot be expressed.
     """
-    _refuse_lengths(
-        state,
-        "output",
-        "lengths of the input axis: ComfyUI up to 0.33 divides those of the output axis by the "
-        "norm of the base's weight alone",
-        "Train with adapter.dora_axis: input; kind lora can also be exported as 'diffusers'.",
-    )
-    tensors: dict[str, Tensor] = {}
-    for name, layer in state.layers.items():
-        native = key_map.to_native(name)
-        if native is None:
-            raise AdapterError(
-                f"layer {name!r} has no native name in this family",
-                "layers that the family's key map knows",
-                "Use layout 'diffusers', or leave the layer out with adapter.exclude.",
-            )
-        prefix = DIFFUSERS_PREFIX + name if native.part else NATIVE_PREFIX + native.name
-        if f"{prefix}.alpha" in tensors:
-            raise AdapterError(
-                f"two adapted layers are both written as {prefix!r}",
-                "one name for each layer",
-                "This is a fault of the family's key map; please report it.",
-            )
-        for factor, tensor in _readable(layer.tensors).items():
-            suffix = f".{factor}.weight" if factor.startswith("lora_") else f".{factor}"
-            tensors[prefix + suffix] = tensor
-        rank = reader_rank(layer.tensors)
-        alpha = layer.rank if rank is None else layer_scale(state.kind, layer) * rank
-        tensors[f"{prefix}.alpha"] = torch.tensor(float(alpha), dtype=torch.float32)
-    return Encoded(tensors, {})
+    return _plan_native(state, key_map, options, _dotted)
 
 
-def encode_diffusers(state: AdapterState, key_map: KeyMap) -> Encoded:
-    """Diffusers' names, with the scale multiplied into a factor and no alpha.
+def plan_kohya(state: AdapterState, key_map: KeyMap, options: Options) -> Plan:
+    """Names of kohya's scripts, and musubi's by default: ComfyUI's, with ``_`` for each dot.
 
-    Diffusers has no LoHa; it is written as the LoRA of rank r^2 that equals it exactly.
+    There is no name for a slice, so the parts of a fused layer are written as that one layer.
 
     Raises:
-        AdapterError: When Diffusers could not read the LoKr's factorisation, or a layer is a
-            convolution.
+        AdapterError: As `plan_comfyui`, and for what cannot be fused.
     """
-    del key_map
-    _refuse_convolutions(state)
-    for axis in ("input",) if state.kind == "lora" else ("input", "output"):
-        _refuse_lengths(
-            state,
-            axis,
-            "DoRA only with kind lora and the output axis, the one that Diffusers knows",
-            "Export with layout 'comfyui', or train with adapter.dora_axis: output and kind lora.",
-        )
-    if state.kind == "lokr":
-        _check_lokr(state)
-        return Encoded(_baked(state, _baked_lokr), {})
-    if state.kind == "loha":
-        return Encoded(_baked(state, _baked_loha), {})
-    return Encoded(_baked(state, _baked_lora), _mixed_rank_header(state))
+    return _plan_native(state, key_map, replace(options, fused=True), _flat)
 
 
-LAYOUTS: dict[str, Callable[[AdapterState, KeyMap], Encoded]] = {
-    "comfyui": encode_comfyui,
-    "diffusers": encode_diffusers,
+def plan_lycoris(state: AdapterState, key_map: KeyMap, options: Options) -> Plan:
+    """LyCORIS's names: Diffusers', with ``_`` for each dot.
+
+    Raises:
+        AdapterError: When two layers get the same name, or the adapter has more than factors.
+    """
+    del key_map, options
+    refuse_extras(state, "lycoris")
+
+    def prefix(module: str) -> str:
+        return LYCORIS_PREFIX + module.replace(".", "_")
+
+    def encode(layers: Layers) -> dict[str, Tensor]:
+        return {
+            key: tensor
+            for module, layer in layers.items()
+            for key, tensor in with_alpha(prefix(module), state.kind, layer).items()
+        }
+
+    _refuse_same_names(prefix(name) for name in state.layers)
+    return Plan(tuple(piece_of(state, name, [name], encode) for name in state.layers))
+
+
+LAYOUTS: Mapping[str, Layout] = {
+    "comfyui": plan_comfyui,
+    "diffusers": plan_diffusers,
+    "peft": plan_peft,
+    "kohya": plan_kohya,
+    "lycoris": plan_lycoris,
 }
 
 
-def _readable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Factors as ComfyUI's reader can use them; only those of convolutions change."""
-    readable = dict(tensors)
-    if "lokr_t2" in tensors:
-        # ComfyUI 0.33 hands the product of core and factors to torch.kron, which refuses its
-        # strides. The same LoKr without a core is read.
-        matrices = as_matrices(tensors)
-        del readable["lokr_t2"]
-        readable |= {name: matrices[name].contiguous() for name in CORES["lokr_t2"]}
-    for name in ("lokr_w2", "lora_mid", "hada_t1", "hada_t2"):
-        if name in readable:
-            readable[name] = readable[name].reshape(filed_shape(tuple(readable[name].shape)))
-    return readable
+def layout_name(stem: str, layout: str) -> str:
+    """What a run's adapter is called in a layout: a file, or a folder for ``peft``.
+
+    Args:
+        stem: The run's name.
+        layout: The layout.
+    """
+    own = stem if layout == "comfyui" else f"{stem}_{layout}"
+    return own if layout == "peft" else f"{own}.safetensors"
 
 
-def _refuse_convolutions(state: AdapterState) -> None:
-    """Refuse what PEFT, Diffusers' reader, computes without the base's dilation and groups."""
-    for name, layer in state.layers.items():
-        if layer.kernel or any(tensor.dim() > 2 for tensor in layer.tensors.values()):
-            raise AdapterError(
-                f"{name} is a convolution",
-                "Linear layers: Diffusers reads no adapter of a convolution as it was trained",
-                "Export with layout 'comfyui', or leave the layer out with adapter.exclude.",
-            )
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Layers that are written under one name.
+
+    Attributes:
+        name: The name in the file.
+        modules: The layers.
+        native: ComfyUI's name of what is written; None for a slice.
+        fused: What the fused layer is made of; None where nothing is fused.
+        turned: Whether the two halves of its rows are exchanged.
+    """
+
+    name: str
+    modules: tuple[str, ...]
+    native: str | None
+    fused: FusedLayer | None = None
+    turned: bool = False
 
 
-def _refuse_lengths(state: AdapterState, axis: str, expected: str, remedy: str) -> None:
-    """Refuse DoRA of an axis that a layout's readers do not compute as it was trained."""
-    for name, layer in state.layers.items():
-        lengths = layer.tensors.get(DORA_SCALE)
-        if lengths is not None and axis_of(lengths) == axis:
-            raise AdapterError(f"{name} has DoRA lengths of the {axis} axis", expected, remedy)
+def _dotted(native: str) -> str:
+    return NATIVE_PREFIX + native
 
 
-def _baked(
-    state: AdapterState, bake: Callable[[LayerState, float], Mapping[str, Tensor]]
-) -> dict[str, Tensor]:
-    return {
-        f"{DIFFUSERS_PREFIX}{name}.{factor}": tensor
-        for name, layer in state.layers.items()
-        for factor, tensor in bake(layer, layer_scale(state.kind, layer)).items()
-    }
+def _flat(native: str) -> str:
+    return KOHYA_PREFIX + native.replace(".", "_")
 
 
-def _times(tensor: Tensor, scale: float) -> Tensor:
-    if scale == 1.0:
-        return tensor
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32)) * scale
-
-
-def _baked_lora(layer: LayerState, scale: float) -> Mapping[str, Tensor]:
-    up = _times(layer.tensors["lora_up"], scale)
-    baked = {"lora_A.weight": layer.tensors["lora_down"], "lora_B.weight": up}
-    if DORA_SCALE in layer.tensors:
-        baked["lora_magnitude_vector"] = layer.tensors[DORA_SCALE].flatten()
-    return baked
-
-
-def _baked_loha(layer: LayerState, scale: float) -> Mapping[str, Tensor]:
-    down, up = khatri_rao(layer.tensors)
-    return {"lora_A.weight": down, "lora_B.weight": _times(up, scale)}
-
-
-def _baked_lokr(layer: LayerState, scale: float) -> Mapping[str, Tensor]:
-    first = "lokr_w1" if "lokr_w1" in layer.tensors else "lokr_w1_a"
-    return {**layer.tensors, first: _times(layer.tensors[first], scale)}
-
-
-def _mixed_rank_header(state: AdapterState) -> dict[str, str]:
-    """Tell Diffusers the ranks; before 0.40 it takes one alpha for all where they differ."""
-    ranks = {name: layer.tensors["lora_down"].shape[0] for name, layer in state.layers.items()}
-    if len(set(ranks.values())) < 2:
-        return {}
-    usual = Counter(ranks.values()).most_common(1)[0][0]
-    pattern = {f"^{re.escape(name)}": rank for name, rank in ranks.items() if rank != usual}
-    config = {
-        "r": usual,
-        "lora_alpha": usual,
-        "rank_pattern": pattern,
-        "alpha_pattern": pattern,
-        "target_modules": sorted(ranks),
-        "bias": "none",
-    }
-    prefixed = {f"{DIFFUSERS_PREFIX}{key}": value for key, value in config.items()}
-    return {"lora_adapter_metadata": json.dumps(prefixed, indent=2, sort_keys=True)}
-
-
-def _check_lokr(state: AdapterState) -> None:
-    """Diffusers rebuilds every layer's factorisation from one number; see whether one exists."""
-    from peft.tuners.lokr.layer import factorization
-
-    splits = {name: split_sizes(layer.tensors) for name, layer in state.layers.items()}
-    candidates = [*sorted({out[0] for out, _ in splits.values()}), -1]
-    for candidate in candidates:
-        if all(
-            factorization(sizes[0] * sizes[1], candidate) == sizes
-            for pair in splits.values()
-            for sizes in pair
-        ):
-            return
-    raise AdapterError(
-        f"the {len(splits)} layers of this LoKr are split in ways that Diffusers' reader, which "
-        "knows one factor for all, cannot follow",
-        "a factor that suits every adapted layer",
-        "Export with layout 'comfyui', or train with adapter.factor = -1, or with kind 'lora'.",
+def _plan_native(
+    state: AdapterState, key_map: KeyMap, options: Options, spell: Callable[[str], str]
+) -> Plan:
+    outlines = outlines_of(state)
+    refuse_lengths(
+        outlines,
+        "output",
+        "lengths of the input axis: ComfyUI up to 0.33 divides those of the output axis by the "
+        "norm of the base's weight alone",
+        "Train with adapter.dora_axis: input; kind lora can also be exported as 'diffusers'. Or "
+        "convert it with --base PATH, which writes the difference itself, or as a lora with "
+        "--approximate lora --rank N --base PATH.",
+    )
+    groups = list(_groups(state, outlines, key_map, options, spell))
+    _refuse_same_names(group.name for group in groups)
+    for group in groups:
+        _refuse_both(state, group)
+    return Plan(
+        (
+            *(_piece_of_group(state, group, options) for group in groups),
+            *pieces_of_extras(state, spell),
+        )
     )
 
 
-def split_sizes(tensors: Mapping[str, Tensor]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """How a LoKr's factors split the layer: (small, large) of the outputs and of the inputs."""
+def _groups(
+    state: AdapterState,
+    outlines: Layers,
+    key_map: KeyMap,
+    options: Options,
+    spell: Callable[[str], str],
+) -> Iterator[_Group]:
+    """Sort the layers by the name that they are written under, in their own order."""
+    parts: dict[str, list[str]] = {}
+    natives = {name: native_key(name, key_map) for name in outlines}
+    for name, native in natives.items():
+        parts.setdefault(native.name, []).append(name)
+    for name, native in natives.items():
+        turned = is_turned(name, key_map)
+        if not native.part and not turned:
+            yield _Group(spell(native.name), (name,), native.name)
+        elif not options.fused:
+            yield _Group(DIFFUSERS_PREFIX + name, (name,), None)
+        elif turned:
+            yield _Group(spell(native.name), (name,), native.name, turned=True)
+        elif parts[native.name][0] == name:
+            modules = tuple(parts[native.name])
+            fused = _fused_layer(state, outlines, key_map, options, native.name, modules)
+            yield _Group(spell(native.name), modules, native.name, fused)
 
-    def outer(name: str) -> tuple[int, int]:
-        if name in tensors:
-            return tensors[name].shape[0], tensors[name].shape[1]
-        return tensors[f"{name}_a"].shape[0], tensors[f"{name}_b"].shape[1]
 
-    (out_small, in_small), (out_large, in_large) = outer("lokr_w1"), outer("lokr_w2")
-    return (out_small, out_large), (in_small, in_large)
+def native_key(name: str, key_map: KeyMap) -> NativeKey:
+    """ComfyUI's place of a layer, also of one whose rows lie in another order there.
+
+    Args:
+        name: The layer's path.
+        key_map: The family's names.
+
+    Raises:
+        AdapterError: When the family has no such layer.
+    """
+    native = key_map.to_native(name)
+    if native is not None:
+        return native
+    # ComfyUI keeps the halves of such a layer in the opposite order, and exchanges them itself
+    # where it is spelt by its Diffusers name.
+    turned = next((host for host in key_map.host_names if host.swapped and host.path == name), None)
+    if turned is not None:
+        return NativeKey(turned.native)
+    raise AdapterError(
+        f"layer {name!r} has no native name in this family",
+        "layers that the family's key map knows",
+        "Use layout 'diffusers', or leave the layer out with adapter.exclude.",
+    )
+
+
+def is_turned(name: str, key_map: KeyMap) -> bool:
+    """Whether the two halves of a layer's rows are in the opposite order in ComfyUI's model."""
+    return key_map.to_native(name) is None
+
+
+def _fused_layer(
+    state: AdapterState,
+    outlines: Layers,
+    key_map: KeyMap,
+    options: Options,
+    native: str,
+    modules: tuple[str, ...],
+) -> FusedLayer:
+    own = {name: outlines[name] for name in modules}
+    for name, layer in own.items():
+        refuse_unfusable(native, name, layer)
+    fused = fused_layer(native, state.kind, key_map.parts(native), own)
+    shared = (
+        not options.approximated
+        and may_share_factors(state.kind, own)
+        and shares_factors(state.kind, {name: state.layers[name] for name in modules})
+    )
+    return replace(fused, shared=shared)
+
+
+def _piece_of_group(state: AdapterState, group: _Group, options: Options) -> Piece:
+    def encode(layers: Layers) -> dict[str, Tensor]:
+        if group.fused is not None:
+            layer = options.fuse(group.fused, layers)
+        else:
+            layer = layers[group.modules[0]]
+        if group.turned:
+            layer = _turned(group.modules[0], state.kind, layer)
+        return with_alpha(group.name, state.kind, layer)
+
+    return piece_of(state, group.native or group.modules[0], group.modules, encode)
+
+
+def _turned(name: str, kind: str, layer: LayerState) -> LayerState:
+    try:
+        return cut_layer(kind, layer, HALVES_EXCHANGED)
+    except InexactCutError as error:
+        raise AdapterError(
+            f"{name}: {error}",
+            "a layer whose rows can be put into the order that they have in ComfyUI",
+            "Choose layout 'comfyui' without fused: ComfyUI then exchanges the rows itself.",
+        ) from error
+
+
+def _refuse_same_names(names: Iterable[str]) -> None:
+    taken: set[str] = set()
+    for name in names:
+        if name in taken:
+            raise AdapterError(
+                f"two adapted layers are both written as {name!r}",
+                "one name for each layer",
+                "This is a fault of the family's key map; please report it.",
+            )
+        taken.add(name)
+
+
+def _refuse_both(state: AdapterState, group: _Group) -> None:
+    """Refuse factors beside a difference of the same weight: ComfyUI keeps only one of them."""
+    if group.native is None or group.native not in state.extras:
+        return
+    ending = next((e for e in extras_outline(state, group.native) if e in _WHOLE), None)
+    if ending is not None:
+        raise AdapterError(
+            f"{group.native} has factors and {group.native}.{ending}",
+            "one of them: ComfyUI loads the difference and passes over the factors",
+            "Choose layout 'diffusers' with --extras drop, if the factors are the adapter.",
+        )

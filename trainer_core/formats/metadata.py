@@ -1,7 +1,8 @@
 """The strings in an adapter file's header: what made it, and what other tools ask for.
 
 At level ``shareable`` the header tells nothing about its author: settings are copied by a list of
-allowed names, so that a new setting stays out until somebody lets it in.
+allowed names, so that a new setting stays out until somebody lets it in, and the workflow, which
+holds prompts, paths and names, is left out whole.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from .. import __version__
 from ..types import AdapterState
+from .workflow import header_workflow
 
 SETTINGS_KEY = "adapter_trainer"
 """The header key that holds this trainer's own JSON."""
@@ -43,6 +45,9 @@ _SHAREABLE: Mapping[str, tuple[str, ...]] = {
 _SAFE_NAME = re.compile(r"[a-z0-9_.-]{1,64}", re.IGNORECASE)
 _HASH = re.compile(r"(sha256:|0x)?[0-9a-f]{8,128}", re.IGNORECASE)
 _VERSION = re.compile(r"[0-9][0-9a-z.+-]{0,40}", re.IGNORECASE)
+_KINDS = {"lora": "LoRA", "loha": "LoHa", "lokr": "LoKr"}
+_MIXED = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
+"""Precision to what kohya's trainers call it; ``auto`` is none of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +58,29 @@ class RunFacts:
         family: The architecture's name.
         step: Optimizer steps done.
         settings: The resolved run file as plain JSON values.
-        architecture: The base's name in `modelspec.architecture`; None takes the family's.
+        title: The family's name for people; None takes ``family``.
+        architecture: The base's name in `modelspec.architecture`; None takes ``family``.
+        base_version: The base's name in `ss_base_model_version`; None takes ``family``.
+        precision: The number format that was computed in: ``fp32``, ``bf16`` or ``fp16``.
         hashes: What to its hash, in hexadecimal.
         versions: Package to version.
         samples: Number of training pictures.
-        date: ISO 8601 date of the file; None leaves it out.
+        date: ISO 8601 date or time of the file; None leaves it out.
+        workflow: The texts of `workflow_texts`.
     """
 
     family: str
     step: int
     settings: Mapping[str, Any] = field(default_factory=dict)
+    title: str | None = None
     architecture: str | None = None
+    base_version: str | None = None
+    precision: str | None = None
     hashes: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     samples: int | None = None
     date: str | None = None
+    workflow: Mapping[str, str] = field(default_factory=dict)
 
 
 def adapter_metadata(state: AdapterState, facts: RunFacts, level: str) -> dict[str, str]:
@@ -76,8 +89,9 @@ def adapter_metadata(state: AdapterState, facts: RunFacts, level: str) -> dict[s
     Args:
         state: The adapter.
         facts: What is known of the run.
-        level: ``full`` copies every setting; ``shareable`` leaves out whatever could hold a path,
-            name, caption or prompt; ``none`` writes nothing.
+        level: ``full`` copies every setting, and the workflow as far as it fits; ``shareable``
+            leaves out whatever could hold a path, name, caption or prompt, and the time of day;
+            ``none`` writes nothing.
 
     Returns:
         Key to string.
@@ -110,6 +124,7 @@ def adapter_metadata(state: AdapterState, facts: RunFacts, level: str) -> dict[s
         SETTINGS_KEY: json.dumps(own, sort_keys=True),
         **_modelspec(state, facts, settings, full),
         **_kohya(state, facts, settings, hashes),
+        **(_named(settings) | header_workflow(facts.workflow) if full else {}),
     }
     return {key: str(value) for key, value in values.items() if value is not None}
 
@@ -137,18 +152,35 @@ def _fits(pattern: re.Pattern[str], value: object) -> bool:
 def _modelspec(
     state: AdapterState, facts: RunFacts, settings: Mapping[str, Any], full: bool
 ) -> dict[str, Any]:
-    """Source: Stability-AI/ModelSpec 1.0.1; suffixes of the architecture as kohya writes them."""
+    """Source: Stability-AI/ModelSpec 1.0.1; it demands the first four.
+
+    Every kind is a ``/lora``, as kohya's trainers write it: programs know no other adapter of a
+    transformer by this key, and the algorithm is in `ss_network_args`.
+    """
     resolution = settings.get("dataset", {}).get("resolution")
-    title = f"{facts.family} {state.kind}"
+    date = facts.date if full or facts.date is None else facts.date[: len("2000-01-01")]
+    title = f"{facts.title or facts.family} {_KINDS.get(state.kind, state.kind)}"
+    title += f", {facts.step} steps" if facts.step else ""
+    title += f", {date}" if date else ""
     if full:
         title = settings.get("output", {}).get("name", title)
     return {
         "modelspec.sai_model_spec": "1.0.1",
-        "modelspec.architecture": f"{facts.architecture or facts.family}/{state.kind}",
+        "modelspec.architecture": f"{facts.architecture or facts.family}/lora",
         "modelspec.implementation": "diffusers",
         "modelspec.title": title,
-        "modelspec.date": facts.date,
+        "modelspec.date": date,
         "modelspec.resolution": f"{resolution}x{resolution}" if resolution else None,
+    }
+
+
+def _named(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What other programs show of a run's names; for level ``full`` alone."""
+    base = str(settings.get("base", {}).get("path", "")).replace("\\", "/")
+    return {
+        "modelspec.trigger_phrase": settings.get("dataset", {}).get("trigger_word") or None,
+        "ss_output_name": settings.get("output", {}).get("name"),
+        "ss_sd_model_name": base.rstrip("/").rpartition("/")[2] or None,
     }
 
 
@@ -183,18 +215,20 @@ def _kohya(
         "ss_network_dim": ranks.pop() if len(ranks) == 1 else "Dynamic",
         "ss_network_alpha": alphas.pop() if len(alphas) == 1 else "Dynamic",
         "ss_network_args": json.dumps(arguments, sort_keys=True),
-        "ss_base_model_version": facts.family,
+        "ss_network_dropout": options.get("dropout"),
+        "ss_base_model_version": facts.base_version or facts.family,
         "ss_sd_model_hash": hashes.get("base"),
         "ss_steps": facts.step,
         "ss_max_train_steps": training.get("steps"),
         "ss_learning_rate": optimizer.get("learning_rate"),
+        "ss_unet_lr": optimizer.get("learning_rate"),
         "ss_optimizer": optimizer.get("name"),
         "ss_lr_scheduler": schedule.get("name"),
         "ss_lr_warmup_steps": schedule.get("warmup_steps"),
         "ss_batch_size_per_device": training.get("batch_size"),
         "ss_gradient_accumulation_steps": training.get("gradient_accumulation_steps"),
         "ss_gradient_checkpointing": settings.get("memory", {}).get("gradient_checkpointing"),
-        "ss_mixed_precision": training.get("precision"),
+        "ss_mixed_precision": _MIXED.get(facts.precision or training.get("precision")),
         "ss_max_grad_norm": training.get("max_grad_norm"),
         "ss_seed": settings.get("seed"),
         "ss_resolution": f"({resolution}, {resolution})" if resolution else None,

@@ -285,7 +285,7 @@ def test_a_value_that_overflows_in_fp16_is_never_written(tmp_path):
 @pytest.mark.parametrize(
     ("state", "layout", "dtype", "message"),
     [
-        (STATES["lora"], "kohya", "fp32", "layout 'kohya'"),
+        (STATES["lora"], "sdxl", "fp32", "layout 'sdxl'"),
         (STATES["lora"], "comfyui", "int8", "'int8'"),
         (AdapterState("lora", {}), "comfyui", "fp32", "without layers"),
         (make_state("lora", sizes={"foreign": (4, 4)}), "comfyui", "fp32", "'foreign' has no"),

@@ -54,8 +54,8 @@ LAYERS = (
 )
 """Every layer that has a native name, with ``{}`` for the block's number."""
 
-HOST_SPELLINGS = ("transformer.{path}", "{path}", "lycoris_{flat}", "lora_transformer_{flat}")
-"""How ComfyUI 0.33 spells a layer besides its native name (comfy/lora.py)."""
+HOST_SPELLINGS = ("transformer.{path}", "lycoris_{flat}", "lora_transformer_{flat}", "{path}")
+"""How ComfyUI 0.33 spells a layer besides its native name, in its order (comfy/lora.py)."""
 
 _MLP_SHARE = 4
 """Rows of a single block's first MLP layer over those of q: the architecture's MLP ratio."""

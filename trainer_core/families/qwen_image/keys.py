@@ -42,8 +42,8 @@ LAYERS = (
 )
 """Every layer, with ``{}`` for the block's number."""
 
-HOST_SPELLINGS = ("transformer.{path}", "{path}", "lycoris_{flat}")
-"""How ComfyUI 0.33 spells a layer besides its native name (comfy/lora.py)."""
+HOST_SPELLINGS = ("{path}", "transformer.{path}", "lycoris_{flat}")
+"""How ComfyUI 0.33 spells a layer besides its native name, in its order (comfy/lora.py)."""
 
 _OWN = re.compile(r"transformer_blocks\.\d+\.(img|txt)_(mlp|mod)\.")
 _SHARED = re.compile(r"transformer_blocks\.\d+\.attn\.(to|add)_")

@@ -8,17 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ...formats.lazy import DTYPES
 from .quantization import Formats
-from .weights import TensorInfo, WeightFile
-
-_DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-}
+from .weights import READABLE, TensorInfo, WeightFile
 
 
 class TensorReader:
@@ -62,6 +54,32 @@ class TensorReader:
             parts.append(self._convert(raw[start:end], own, dtype))
         return parts
 
+    def stored(self, name: str) -> Tensor:
+        """Read a tensor as it lies in the file.
+
+        Args:
+            name: The tensor's name without prefix.
+
+        Returns:
+            A copy in its own number format, without its scale.
+
+        Raises:
+            BaseModelError: When the file cannot be read, or the format is none of torch's.
+        """
+        self.format_of(name)
+        return self._tensor(name).clone()
+
+    def format_of(self, name: str) -> torch.dtype:
+        """The number format of a tensor as it lies in the file.
+
+        Raises:
+            BaseModelError: When it is none of torch's.
+        """
+        stored = self._file.tensors[name].dtype
+        if stored not in DTYPES:
+            raise self._file.broken(f"{name} is stored as {stored}", READABLE)
+        return DTYPES[stored]
+
     def _convert(self, raw: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
         if self._device.type == "cuda":
             raw = raw.to(self._device)  # 8-bit weights are the smaller freight
@@ -82,7 +100,7 @@ class TensorReader:
     def _tensor(self, name: str) -> Tensor:
         info = self._file.tensors[name]
         if info.start == info.end:
-            return torch.empty(info.shape, dtype=_DTYPES[info.dtype])
+            return torch.empty(info.shape, dtype=DTYPES[info.dtype])
         try:
             return _map(self._file, info)
         except (OSError, ValueError) as error:
@@ -102,4 +120,4 @@ def _map(file: WeightFile, info: TensorInfo) -> Tensor:
     values = torch.frombuffer(mapped, dtype=torch.uint8, offset=inside)
     if inside % 8:
         values = values.clone()  # a header that is not padded would leave numbers across words
-    return values.view(_DTYPES[info.dtype]).reshape(info.shape)
+    return values.view(DTYPES[info.dtype]).reshape(info.shape)

@@ -130,7 +130,7 @@ def open_weights(path: Path) -> WeightFile:
             way that is not read here.
     """
     _refuse_other_endings(path)
-    tensors, metadata = _read_header(path)
+    tensors, metadata = read_header(path)
     prefix = next((p for p in _PREFIXES if any(key.startswith(p) for key in tensors)), "")
     own = {
         key[len(prefix) :]: info
@@ -167,7 +167,18 @@ def _refuse_other_endings(path: Path) -> None:
     )
 
 
-def _read_header(path: Path) -> tuple[dict[str, TensorInfo], dict[str, str]]:
+def read_header(path: Path) -> tuple[dict[str, TensorInfo], dict[str, str]]:
+    """Read every tensor's place in a file, and its strings.
+
+    Args:
+        path: A file that exists.
+
+    Returns:
+        Key to the tensor, and the metadata.
+
+    Raises:
+        BaseModelError: When it is no whole safetensors file.
+    """
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -1,0 +1,177 @@
+"""``convert``: what is written, what is said, and the exit code."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.fixtures.family_states import SIZES, assert_same, family_state, key_map
+from trainer_core.cli import main
+from trainer_core.formats import read_adapter, write_adapter
+
+FLUX = key_map("flux")
+
+
+@pytest.fixture
+def lora(tmp_path):
+    path = tmp_path / "in" / "lora.safetensors"
+    write_adapter(path, family_state("flux", "lora"), "comfyui", FLUX, {})
+    return path
+
+
+def run(*words):
+    return main(["convert", *map(str, words)])
+
+
+def events(capsys):
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_file_is_converted(lora, tmp_path, capsys):
+    out = tmp_path / "out.safetensors"
+    assert run(lora, out, "--to", "kohya") == 0
+    assert_same(read_adapter(out, FLUX), family_state("flux", "lora"))
+    shown = capsys.readouterr().out
+    assert "layout: kohya" in shown
+    assert "exact: true" in shown
+    # A setting may be written either way.
+    assert run(lora, tmp_path / "b.safetensors", "to=kohya", "dtype=bf16", "--json") == 0
+    (report,) = events(capsys)
+    assert (report["kind"], report["layers"]) == ("lora", len(SIZES["flux"]))
+    assert 0 < report["dtype_error"] < 0.01
+
+
+def test_a_file_goes_into_a_folder_that_is_there(lora, tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    assert run(lora, folder, "--to", "diffusers") == 0
+    assert [path.name for path in folder.iterdir()] == ["lora.safetensors"]
+
+
+def test_a_peft_folder_goes_both_ways(lora, tmp_path):
+    assert run(lora, tmp_path / "peft", "--to", "peft") == 0
+    assert run(tmp_path / "peft", tmp_path / "b.safetensors", "--to", "lycoris") == 0
+    assert_same(read_adapter(tmp_path / "b.safetensors", FLUX), family_state("flux", "lora"))
+
+
+def test_every_adapter_of_a_folder_is_converted(lora, tmp_path, capsys):
+    folder, out = lora.parent, tmp_path / "out"
+    write_adapter(folder / "lokr.safetensors", family_state("flux", "lokr"), "comfyui", FLUX, {})
+    write_adapter(folder / "peft", family_state("flux", "loha"), "peft", FLUX, {})
+    (folder / "bad.safetensors").write_bytes(b"no adapter")
+    (folder / "notes.txt").write_text("mine")
+    assert run(folder, out, "--to", "kohya", "--json") == 1
+    found = events(capsys)
+    assert [each["event"] for each in found] == [
+        "failed",
+        "failed",
+        "converted",
+        "converted",
+        "done",
+    ]
+    assert found[-1] == {"event": "done", "converted": 2, "failed": 2}
+    assert found[1]["input"].endswith("lokr.safetensors")
+    assert all(found[1][part] for part in ("found", "expected", "remedy"))
+    assert sorted(path.name for path in out.iterdir()) == ["lora.safetensors", "peft.safetensors"]
+    # Again: what is there is not replaced, and nothing is converted twice.
+    assert run(folder, out, "--to", "kohya") == 1
+    said = capsys.readouterr()
+    assert "0 of 4 converted" in said.out
+    assert "--overwrite" in said.err
+    (folder / "bad.safetensors").unlink()
+    words = ("--to", "kohya", "--overwrite", "--approximate", "lora", "--rank", "3")
+    assert run(folder, out, *words) == 0
+    shown = capsys.readouterr().out
+    assert "3 of 3 converted" in shown
+    assert "proj_out: " in shown
+
+
+def test_two_adapters_do_not_become_one_file(lora, tmp_path, capsys):
+    write_adapter(lora.with_suffix(""), family_state("flux", "lora"), "peft", FLUX, {})
+    assert run(lora.parent, tmp_path / "out", "--to", "kohya", "--overwrite") == 1
+    assert "would both become" in capsys.readouterr().err
+
+
+def test_errors_of_layers_are_printed(tmp_path, capsys):
+    source, out = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    write_adapter(source, family_state("flux", "lokr full"), "comfyui", FLUX, {})
+    assert run(source, out, "--to", "kohya", "--approximate", "lokr") == 0
+    shown = capsys.readouterr().out
+    assert "double_blocks.0.img_attn.qkv: 0." in shown
+    assert "exact: false" in shown
+
+
+def test_the_base_gives_its_weights(tmp_path, capsys):
+    """The embedded base is a Qwen-Image, whose layers are what the adapter is made for."""
+    from tests.fixtures.adapter_states import make_state
+    from trainer_core.families.base_weights import open_base
+
+    base = open_base("embedded")
+    name = "transformer_blocks.0.attn.to_q"
+    outputs, inputs = base.shape(f"{name}.weight")
+    state = make_state("lora", dora=True, dora_axis="output", sizes={name: (inputs, outputs)})
+    source, out = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    names = key_map("qwen_image")
+    write_adapter(source, state, "diffusers", names, {})
+    given = (source, out, "--to", "comfyui", "--family", "qwen_image")
+    assert run(*given) == 2
+    assert "--base" in capsys.readouterr().err
+    assert run(*given, "--base", "embedded") == 0
+    (change,) = load_file(out).values()
+    layer, weight = state.layers[name], base.weight(name)
+    total = weight + layer.tensors["lora_up"] @ layer.tensors["lora_down"] * 1.5
+    trained = layer.tensors["dora_scale"] * total / total.norm(dim=1, keepdim=True)
+    torch.testing.assert_close(weight + change, trained, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("{in}", "{out}"), "no layout to convert to"),
+        (("{in}", "{out}", "--to", "sdxl"), "to=sdxl"),
+        (("{in}", "--to", "kohya"), r"1 word\(s\) behind the verb"),
+        (("{in}", "{in}", "--to", "kohya"), "both what is read"),
+        (("{in}", "{in}", "--to", "kohya", "--overwrite"), "both what is read"),
+        (("{in}", "{there}", "--to", "kohya"), "is there already"),
+        (("{in}", "{out}.txt", "--to", "kohya"), "ends in .safetensors"),
+        (("{none}", "{out}", "--to", "kohya"), "there is no"),
+        (("{folder}", "{folder}", "--to", "kohya"), "another folder"),
+        (("{empty}", "{out}", "--to", "kohya"), "holds no adapter file"),
+        (("{in}", "{out}", "--to", "kohya", "--rank", "x"), "rank=x"),
+        (("{in}", "{out}", "--to", "kohya", "--approximate", "svd"), "approximate=svd"),
+        (("{in}", "{out}", "--to", "kohya", "--family", "sdxl"), "sdxl"),
+        (("{in}", "{out}", "--to", "kohya", "--family", "qwen_image"), "no layer of this family"),
+        (("{in}", "{out}", "--to", "kohya", "--overwrit"), "--overwrite"),
+        (("{both}", "{out}", "--to", "kohya"), "fit qwen_image and flux"),
+        (("{foreign}", "{out}", "--to", "kohya"), "of no family"),
+        (("{pickle}", "{out}", "--to", "kohya"), "pickle"),
+    ],
+)
+def test_bad_input_is_said_and_nothing_is_written(words, message, lora, tmp_path, capsys):
+    from re import search
+
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    places = {
+        "in": lora,
+        "folder": lora.parent,
+        "out": tmp_path / "out.safetensors",
+        "there": tmp_path / "there.safetensors",
+        "none": tmp_path / "none.safetensors",
+        "empty": empty,
+        "both": tmp_path / "both.safetensors",
+        "foreign": tmp_path / "foreign.safetensors",
+        "pickle": tmp_path / "pickle.safetensors",
+    }
+    places["there"].write_bytes(b"mine")
+    places["pickle"].write_bytes(b"\x80\x02" + b"x" * 100)
+    for name, layer in (("both", "transformer_blocks.0.attn.to_q"), ("foreign", "x.0.y")):
+        pair = {"lora_A.weight": torch.ones(2, 12), "lora_B.weight": torch.ones(12, 2)}
+        save_file({f"transformer.{layer}.{k}": t for k, t in pair.items()}, places[name])
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert run(*(word.format(**places) for word in words)) == 2
+    shown = capsys.readouterr().err
+    assert search(message, shown), shown
+    assert shown.count("To do:") == 1
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before

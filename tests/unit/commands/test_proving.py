@@ -1,0 +1,140 @@
+"""``inspect --prove``: whose shapes are taken, what is printed, and the exit code."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.fixtures.adapter_states import make_state
+from tests.fixtures.family_states import family_state, key_map
+from tests.fixtures.hollow_files import write_hollow
+from trainer_core.cli import main
+from trainer_core.families import FAMILIES
+from trainer_core.families.base_weights import open_base
+from trainer_core.families.native_shapes import base_shapes, published_shapes
+from trainer_core.formats import write_adapter
+
+WIDTH = 3072
+SIZES = {
+    "flux": {
+        "transformer_blocks.18.attn.to_q": (WIDTH, WIDTH),
+        "single_transformer_blocks.37.proj_mlp": (WIDTH, 4 * WIDTH),
+        "x_embedder": (64, WIDTH),
+    },
+    "qwen_image": {
+        "transformer_blocks.59.attn.to_q": (WIDTH, WIDTH),
+        "transformer_blocks.0.img_mod.1": (WIDTH, 6 * WIDTH),
+    },
+}
+
+
+def report_of(capsys, *words):
+    code = main(["inspect", *map(str, words), "--prove", "--json"])
+    out = capsys.readouterr().out
+    assert "proof" in json.loads(out), out
+    return code, json.loads(out)["proof"]
+
+
+def write(folder, family, sizes, layout="comfyui"):
+    path = folder / f"{family}.safetensors"
+    state = make_state("lora", sizes=sizes)
+    write_adapter(path, state, layout, key_map(family), {})
+    return path
+
+
+@pytest.mark.parametrize("family", SIZES)
+def test_the_published_base_is_taken(family, capsys, tmp_path):
+    path = write(tmp_path, family, SIZES[family])
+    code, proof = report_of(capsys, path)
+    assert (code, proof["ok"]) == (0, True)
+    assert proof["base"] == f"{FAMILIES[family].title} as published"
+    assert set(proof["layers"]) == set(SIZES[family])
+    assert {each["outcome"] for each in proof["tensors"].values()} == {"loaded"}
+    assert proof["tensors"].keys() == load_file(path).keys()
+
+
+def test_the_embedded_base_is_found_by_its_sizes(capsys, tmp_path):
+    shapes = base_shapes(open_base("embedded"))
+    sizes = {}
+    for name in ("transformer_blocks.0.attn.to_q", "transformer_blocks.0.img_mod.1"):
+        outputs, inputs = shapes[f"{name}.weight"]
+        sizes[name] = (inputs, outputs)
+    path = write(tmp_path, "qwen_image", sizes)
+    code, proof = report_of(capsys, path)
+    assert (code, proof["base"]) == (0, "the embedded base")
+    code, proof = report_of(capsys, path, "--base", "embedded")
+    assert (code, proof["base"]) == (0, "embedded")
+    flux = write(tmp_path, "flux", SIZES["flux"])
+    code, proof = report_of(capsys, flux, "--base", "embedded")
+    assert code == 1
+    assert proof["tensors"]["diffusion_model.img_in.alpha"]["outcome"] == "wrong shape"
+
+
+def test_of_a_base_only_the_header_is_read(capsys, tmp_path):
+    """The bases take no room: there are no weights in them."""
+    shapes = {name: torch.Size(shape) for name, shape in published_shapes(FAMILIES["flux"]).items()}
+    write_hollow(tmp_path / "whole.safetensors", shapes)
+    shorter = {name: shape for name, shape in shapes.items() if "double_blocks.18." not in name}
+    write_hollow(tmp_path / "shorter.safetensors", shorter)
+    path = write(tmp_path, "flux", SIZES["flux"])
+    code, proof = report_of(capsys, path, "--base", tmp_path / "whole.safetensors")
+    assert (code, proof["base"]) == (0, str(tmp_path / "whole.safetensors"))
+    code, proof = report_of(capsys, path, "--base", tmp_path / "shorter.safetensors")
+    ignored = {key for key, each in proof["tensors"].items() if each["outcome"] == "ignored"}
+    assert code == 1
+    assert (
+        ignored == {key for key in load_file(path) if "transformer_blocks.18.attn" in key} != set()
+    )
+
+
+def test_an_adapter_of_another_size_fails_with_code_one(capsys, tmp_path):
+    path = write(tmp_path, "flux", {"x_embedder": (12, 12), "proj_out": (12, 8)}, "lycoris")
+    code, proof = report_of(capsys, path)
+    assert (code, proof["ok"]) == (1, False)
+    assert {each["outcome"] for each in proof["tensors"].values()} == {"wrong shape"}
+
+
+def test_a_person_reads_only_what_is_wrong(capsys, tmp_path):
+    path = write(tmp_path, "flux", SIZES["flux"])
+    tensors = load_file(path)
+    tensors["lora_te1_text_model_encoder_layers_0_mlp_fc1.alpha"] = torch.tensor(1.0)
+    tensors["diffusion_model.img_in.lora_magnet"] = torch.ones(2)
+    save_file(tensors, path)
+    assert main(["inspect", str(path), "--prove", "--family", "flux"]) == 1
+    out = capsys.readouterr().out
+    assert "it is for a text encoder" in out
+    assert "ComfyUI knows no tensor of this name" in out
+    assert "proj_mlp" not in out
+    assert "the trainer does not read this file" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (("--base", "embedded", "--family", "flux"), "embedded is a base of family qwen_image"),
+        (("--family", "fluxx"), "family: 'fluxx'"),
+        (("prove=maybe",), "prove=maybe"),
+        (("--bass", "x"), "the flag '--bass'"),
+    ],
+)
+def test_wrong_words_are_code_two(words, found, capsys, tmp_path):
+    path = write(tmp_path, "flux", SIZES["flux"])
+    assert main(["inspect", str(path), "--prove", *words]) == 2
+    assert found in capsys.readouterr().err
+
+
+def test_what_is_no_adapter_is_code_two(capsys, tmp_path):
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(b"")
+    assert main(["inspect", str(path), "--prove"]) == 2
+    save_file({"some.tensor": torch.ones(2)}, path)
+    assert main(["inspect", str(path), "--prove"]) == 2
+    assert "To do: " in capsys.readouterr().err
+
+
+def test_without_prove_nothing_is_proved(capsys, tmp_path):
+    path = tmp_path / "a.safetensors"
+    write_adapter(path, family_state("flux", "lora"), "comfyui", key_map("flux"), {})
+    assert main(["inspect", str(path), "--json"]) == 0
+    assert "proof" not in json.loads(capsys.readouterr().out)

@@ -1,0 +1,62 @@
+"""Which family an adapter file is for."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from trainer_core.errors import AdapterFileError, BaseModelError
+from trainer_core.families.adapter_family import adapter_family
+
+SHARED = "transformer_blocks.0.attn.to_q"
+"""A layer that two families have under one name in Diffusers, and one of them in ComfyUI."""
+
+
+def write(path, *names, **header):
+    pair = {"lora_A.weight": torch.ones(2, 12), "lora_B.weight": torch.ones(12, 2)}
+    tensors = {f"{name}.{k}": t.clone() for name in names for k, t in pair.items()}
+    save_file(tensors, path, {k: json.dumps(v) for k, v in header.items()})
+    return path
+
+
+@pytest.mark.parametrize(
+    ("names", "family"),
+    [
+        (["transformer.single_transformer_blocks.0.proj_mlp"], "flux"),
+        (["transformer.transformer_blocks.0.img_mlp.net.2"], "qwen_image"),
+        ([f"transformer.{SHARED}", "transformer.single_transformer_blocks.0.proj_mlp"], "flux"),
+        (["lora_unet_double_blocks_0_img_attn_qkv"], "flux"),
+        (["base_model.model.transformer_blocks.0.txt_mod.1"], "qwen_image"),
+        # FLUX has no such name in ComfyUI, where q is a slice.
+        ([f"diffusion_model.{SHARED}"], "qwen_image"),
+        ([f"transformer.{SHARED}", "diffusion_model.double_blocks.0.img_attn.proj"], "flux"),
+    ],
+)
+def test_names_tell_the_family(names, family, tmp_path):
+    (tmp_path / "adapter_config.json").write_text('{"r": 2, "lora_alpha": 2, "peft_type": "LORA"}')
+    assert adapter_family(write(tmp_path / "a.safetensors", *names)).name == family
+
+
+def test_names_of_several_families_are_settled_by_header_or_person(tmp_path):
+    path = write(tmp_path / "a.safetensors", f"transformer.{SHARED}")
+    with pytest.raises(AdapterFileError, match="fit qwen_image and flux") as error:
+        adapter_family(path)
+    assert "--family" in error.value.remedy
+    assert adapter_family(path, "flux").name == "flux"
+    told = write(
+        tmp_path / "b.safetensors", f"transformer.{SHARED}", adapter_trainer={"family": "flux"}
+    )
+    assert adapter_family(told).name == "flux"
+    for odd in ({"family": "sdxl"}, {"family": [1]}, [1], 7):
+        path = write(tmp_path / "c.safetensors", f"transformer.{SHARED}", adapter_trainer=odd)
+        with pytest.raises(AdapterFileError):
+            adapter_family(path)
+
+
+def test_foreign_names_and_families_are_refused(tmp_path):
+    path = write(tmp_path / "a.safetensors", "transformer.x.0.y")
+    with pytest.raises(AdapterFileError, match="of no family that is known here"):
+        adapter_family(path)
+    with pytest.raises(BaseModelError, match="sdxl"):
+        adapter_family(path, "sdxl")

@@ -1,0 +1,257 @@
+"""``convert``: rewrite adapter files in another layout."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError, TrainerError
+from .arguments import Arguments
+from .console import show, show_error, show_json, show_report
+from .operations import (
+    LayerProgress,
+    existing,
+    is_set,
+    rounded,
+    whole_number,
+    word_or,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..families import Family
+    from ..formats.converting import Conversion
+
+_OWN = (
+    "to",
+    "family",
+    "base",
+    "dtype",
+    "approximate",
+    "rank",
+    "extras",
+    "fused",
+    "overwrite",
+)
+_SUFFIX = ".safetensors"
+_LONG = 2.0
+"""Seconds after which the layers of a file are counted on the screen."""
+_FOLDER_MARKS = ("adapter_model.safetensors", "adapter_config.json", "adapter_model.bin")
+
+
+def run(arguments: Arguments) -> int:
+    """Convert a file, a PEFT folder, or every adapter of a folder; returns the exit code.
+
+    Raises:
+        TrainerError: When the input is wrong or the file cannot be written. Of a folder, an error
+            of one file is printed and the others are converted all the same.
+    """
+    work = _Work.of(arguments)
+    if len(arguments.words) != 2:
+        raise InputError(
+            f"{len(arguments.words)} word(s) behind the verb",
+            "what is read, and what is written",
+            "Write adapter-trainer convert IN OUT --to LAYOUT.",
+        )
+    source = existing(arguments.words[0], "an adapter file, or a folder of them")
+    target = Path(arguments.words[1]).expanduser()
+    if source.is_file() or _is_adapter_folder(source):
+        if source.is_file() and target.is_dir() and work.layout != "peft":
+            target = target / f"{source.stem}{_SUFFIX}"
+        report = work.convert(source, target)
+        show_report(_facts(report, as_json=arguments.json), as_json=arguments.json)
+        return 0
+    return _convert_all(source, target, work)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What is done with each file.
+
+    Attributes:
+        layout: The layout to convert to.
+        family: The family as the command names it.
+        base: The base as the command names it.
+        options: More arguments of `formats.converting.convert`.
+        json: Whether output is for programs.
+    """
+
+    layout: str
+    family: str | None
+    base: str | None
+    options: Mapping[str, Any]
+    json: bool
+    _weights: dict[str, Callable[[str], Tensor]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, arguments: Arguments) -> _Work:
+        from ..formats import LAYOUTS
+        from ..formats.writing import DTYPES
+
+        own = arguments.only(_OWN)
+        if "to" not in own:
+            raise InputError(
+                "no layout to convert to",
+                f"one of {', '.join(LAYOUTS)}",
+                "Add --to LAYOUT.",
+            )
+        form = word_or(own, "approximate", ("none", "lora", "lokr"), "none")
+        dtype = word_or(own, "dtype", ("keep", *DTYPES), "keep")
+        options = {
+            "dtype": None if dtype == "keep" else dtype,
+            "fused": is_set(own, "fused"),
+            "approximate": None if form == "none" else form,
+            "rank": whole_number(own, "rank", 1),
+            "extras": word_or(own, "extras", ("keep", "drop"), "keep"),
+            "overwrite": is_set(own, "overwrite"),
+        }
+        layout = word_or(own, "to", tuple(LAYOUTS), "")
+        return cls(layout, own.get("family"), own.get("base"), options, arguments.json)
+
+    def convert(self, source: Path, target: Path) -> Conversion:
+        from ..families.adapter_family import adapter_family
+        from ..formats.converting import check_target, convert
+
+        # Before the file is looked into, which may take a while.
+        check_target(source, target, self.layout, overwrite=self.options["overwrite"])
+        family = adapter_family(source, self.family)
+        with LayerProgress("layers", as_json=self.json) as progress:
+            return convert(
+                source,
+                target,
+                self.layout,
+                family.key_map,
+                weight_of=self._weight_of(family),
+                watch=_after_a_while(progress),
+                **self.options,
+            )
+
+    def _weight_of(self, family: Family) -> Callable[[str], Tensor] | None:
+        if self.base is None:
+            return None
+        if family.name not in self._weights:
+            from ..families.base_weights import open_base
+
+            self._weights[family.name] = open_base(self.base, family.name).weight
+        return self._weights[family.name]
+
+
+def _after_a_while(progress: LayerProgress) -> Callable[[int, int, str], None]:
+    """Pass progress on when the work turns out to be long."""
+    start = time.monotonic()
+
+    def watch(done: int, count: int, layer: str) -> None:
+        if done and time.monotonic() - start > _LONG:
+            progress(done, count, layer)
+
+    return watch
+
+
+def _is_adapter_folder(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in _FOLDER_MARKS)
+
+
+def _convert_all(source: Path, target: Path, work: _Work) -> int:
+    """Convert every adapter of a folder; returns 1 when one of them could not be."""
+    found = sorted(
+        path
+        for path in source.iterdir()
+        if not path.name.startswith(".")
+        and ((path.suffix == _SUFFIX and path.is_file()) or _is_adapter_folder(path))
+    )
+    if not found:
+        raise InputError(
+            f"{source} holds no adapter file",
+            f"files that end in {_SUFFIX}, or PEFT's folders",
+            "Name another folder.",
+        )
+    if target.is_file() or target.resolve() == source.resolve():
+        raise InputError(
+            f"the output {target} for the adapters of a folder",
+            "another folder",
+            "Name a folder of its own for the new files.",
+        )
+    taken: set[Path] = set()
+    failed = 0
+    for number, path in enumerate(found, 1):
+        stem = path.stem if path.is_file() else path.name
+        new = target / (stem if work.layout == "peft" else f"{stem}{_SUFFIX}")
+        try:
+            if new in taken:
+                raise InputError(
+                    f"{path} and another adapter would both become {new}",
+                    "names that differ in more than their ending",
+                    "Rename one of them, or convert it on its own.",
+                )
+            taken.add(new)
+            report = work.convert(path, new)
+        except TrainerError as error:
+            failed += 1
+            _show_failure(path, number, len(found), error, work)
+        else:
+            _show_done(report, number, len(found), work)
+    done = {"event": "done", "converted": len(found) - failed, "failed": failed}
+    if work.json:
+        show_json(done)
+    else:
+        show(f"{len(found) - failed} of {len(found)} converted.")
+    return 1 if failed else 0
+
+
+def _show_failure(path: Path, number: int, count: int, error: TrainerError, work: _Work) -> None:
+    if not work.json:
+        show(f"{number}/{count} {path.name}: not converted")
+        show_error(error, as_json=False)
+        return
+    parts = {"found": error.found, "expected": error.expected, "remedy": error.remedy}
+    show_json({"event": "failed", "input": path, "number": number, "count": count, **parts})
+
+
+def _show_done(report: Conversion, number: int, count: int, work: _Work) -> None:
+    if work.json:
+        facts = _facts(report, as_json=True)
+        show_json({"event": "converted", "number": number, "count": count, **facts})
+        return
+    show(f"{number}/{count} {report.source.name} -> {report.target}: {_in_words(report)}")
+    for layer, error in report.errors.items():
+        show(f"    {layer}: {rounded(error)}")
+    for note in report.notes:
+        show(f"    {note}")
+
+
+def _in_words(report: Conversion) -> str:
+    parts = [f"{report.kind}, {report.layers} layers"]
+    if not report.exact:
+        parts.append(f"largest error {rounded(max(report.errors.values()))}")
+    else:
+        parts.append("exact")
+    if report.merged:
+        parts.append(f"{len(report.merged)} as differences")
+    if report.dropped:
+        parts.append(f"{len(report.dropped)} differences dropped")
+    if report.rounding:
+        parts.append(f"rounded by {rounded(report.rounding)}")
+    return ", ".join(parts)
+
+
+def _facts(report: Conversion, *, as_json: bool) -> dict[str, Any]:
+    def shown(error: float) -> float:
+        return error if as_json else rounded(error)
+
+    return {
+        "input": report.source,
+        "output": report.target,
+        "layout": report.layout,
+        "kind": report.kind,
+        "layers": report.layers,
+        "exact": report.exact,
+        "errors": {layer: shown(error) for layer, error in report.errors.items()},
+        "as_differences": report.merged,
+        "dropped": report.dropped,
+        "dtype_error": shown(report.rounding),
+        "notes": report.notes,
+    }

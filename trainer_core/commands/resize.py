@@ -1,0 +1,94 @@
+"""``resize``: give an adapter another rank or another split of its Kronecker factors."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ..errors import InputError
+from .arguments import Arguments
+from .console import show_report
+from .operations import (
+    PEFT_MARK,
+    LayerProgress,
+    derived_header,
+    error_summary,
+    existing,
+    is_set,
+    kept_dtype,
+    kept_layout,
+    new_target,
+    rounded,
+    whole_number,
+    word_or,
+)
+
+_OWN = ("rank", "factor", "error", "layout", "dtype", "family", "overwrite")
+
+
+def run(arguments: Arguments) -> int:
+    """Write the resized adapter and print what it lost; returns the exit code.
+
+    Raises:
+        TrainerError: When the input is wrong or the file cannot be written.
+    """
+    own = arguments.only(_OWN)
+    if len(arguments.words) != 2:
+        raise InputError(
+            f"{len(arguments.words)} word(s) behind the verb",
+            "the adapter and the output",
+            "Write adapter-trainer resize IN OUT --rank N.",
+        )
+    from ..families.adapter_family import adapter_family
+    from ..formats import LAYOUTS, open_adapter, write_adapter
+    from ..formats.resizing import Sizes, resize_adapter
+
+    sizes = Sizes(
+        whole_number(own, "rank", 1), _factor(own.get("factor")), _share(own.get("error"))
+    )
+    source = existing(arguments.words[0], "an adapter file")
+    family = adapter_family(source, own.get("family"))
+    with open_adapter(source, family.key_map) as opened:
+        layout = word_or(own, "layout", tuple(LAYOUTS), kept_layout([opened.file]))
+        dtype = word_or(own, "dtype", ("fp32", "bf16", "fp16"), kept_dtype([opened.file]))
+        target = new_target(
+            arguments.words[1],
+            [source],
+            overwrite=is_set(own, "overwrite"),
+            folder_of=PEFT_MARK if layout == "peft" else None,
+        )
+        with LayerProgress("resized", as_json=arguments.json) as progress:
+            state, errors = resize_adapter(opened.state, sizes, progress)
+        header = derived_header(state, family, opened.file.metadata)
+        written = write_adapter(target, state, layout, family.key_map, header, dtype)
+    ranks = Counter(layer.rank for layer in state.layers.values())
+    show_report(
+        {
+            "output": target,
+            "family": family.name,
+            "kind": state.kind,
+            "layers": len(state.layers),
+            "ranks": dict(sorted(ranks.items())),
+            "error": errors if arguments.json else error_summary(errors),
+            "dtype_error": rounded(written.rounding),
+        },
+        as_json=arguments.json,
+    )
+    return 0
+
+
+def _factor(text: str | None) -> int | None:
+    if text in (None, "-1"):
+        return None if text is None else -1
+    return whole_number({"factor": text}, "factor", 1)
+
+
+def _share(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.0 < value < 1.0:
+        raise InputError(f"error={text}", "a share between 0 and 1, such as 0.05", "Correct error.")
+    return value

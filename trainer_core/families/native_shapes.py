@@ -1,0 +1,66 @@
+"""The shapes of a base's tensors by ComfyUI's names: of the published base, or of one that is here.
+
+No weight is read.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from .location import read_json
+
+if TYPE_CHECKING:
+    from .base_weights import BaseWeights
+    from .family import Family
+
+Shape = tuple[int, ...]
+
+
+def published_shapes(family: Family) -> dict[str, Shape]:
+    """The shapes of the family's published base, from its bundled settings.
+
+    Args:
+        family: The architecture.
+
+    Returns:
+        ComfyUI's name of each tensor of the denoiser, such as ``img_in.weight``, to its shape.
+    """
+    import torch
+
+    path = family.file.configs / family.variants[0] / "transformer" / "config.json"
+    library, name = family.file.transformer.split(".")
+    kind = getattr(importlib.import_module(library), name)
+    known = inspect.signature(kind.__init__).parameters
+    settings = {key: value for key, value in read_json(path).items() if key in known}
+    with torch.device("meta"):
+        model = kind(**settings)
+    return _native(family, ((key, tuple(each.shape)) for key, each in model.state_dict().items()))
+
+
+def base_shapes(base: BaseWeights) -> dict[str, Shape]:
+    """The shapes of a base that lies on this machine, from its headers.
+
+    Args:
+        base: An opened base.
+
+    Returns:
+        As `published_shapes`.
+    """
+    shapes = ((name, base.shape(name) or ()) for name in base.names)
+    return _native(base.family, shapes)
+
+
+def _native(family: Family, shapes: Iterable[tuple[str, Shape]]) -> dict[str, Shape]:
+    """Join what Diffusers keeps apart: the rows of a fused tensor are those of its parts."""
+    found: dict[str, Shape] = {}
+    for name, shape in shapes:
+        try:
+            native = family.file.origin(name, True).name
+        except ValueError:  # it has ComfyUI's name already
+            native = name
+        rows = found[native][0] if native in found else 0
+        found[native] = (rows + shape[0], *shape[1:])
+    return found

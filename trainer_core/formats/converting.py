@@ -1,0 +1,255 @@
+"""Convert an adapter file to another layout: exactly, refused, or approximated on request."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from ..adapters.magnitude import DORA_SCALE, axis_of
+from ..errors import AdapterError, InputError, NonFiniteError
+from ..types import AdapterState
+from .changing import Changed, Form, WeightOf, Wish, change
+from .keys import KeyMap
+from .layouts import LAYOUTS
+from .metadata import SETTINGS_KEY
+from .peft_folder import CONFIG_NAME, WEIGHTS_NAME
+from .pieces import extras_outline, outlines_of
+from .reading import adapter_files, open_adapter
+from .writing import Watch, Written, write_adapter
+
+EXACT = 1e-6
+"""Relative error of a layer up to which only float32's rounding is left."""
+
+SUFFIX = ".safetensors"
+
+_FUSING = ("comfyui", "kohya")
+_OF_FORM = ("ss_network_module", "ss_network_dim", "ss_network_alpha", "ss_network_args")
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """What a conversion did.
+
+    Attributes:
+        source: The given file or folder.
+        target: The new one.
+        kind: What the new file holds: ``lora``, ``loha`` or ``lokr``.
+        layout: Its layout.
+        layers: Number of layers that were converted.
+        errors: Approximated layer to what it lost of its delta, relative; the others are exact.
+        merged: Layers that are in the file as differences of their weight, which is exact.
+        dropped: What was left out on request.
+        rounding: The largest relative error that the number format makes in a tensor; 0 where
+            every value is as it was.
+        notes: What else is to be known.
+    """
+
+    source: Path
+    target: Path
+    kind: str
+    layout: str
+    layers: int
+    errors: Mapping[str, float]
+    merged: tuple[str, ...]
+    dropped: tuple[str, ...]
+    rounding: float
+    notes: tuple[str, ...]
+
+    @property
+    def exact(self) -> bool:
+        """Whether no layer lost anything but to the number format."""
+        return all(error <= EXACT for error in self.errors.values())
+
+
+def convert(
+    source: Path,
+    target: Path,
+    layout: str,
+    key_map: KeyMap,
+    *,
+    dtype: str | None = None,
+    fused: bool = False,
+    approximate: Form | None = None,
+    rank: int | None = None,
+    weight_of: WeightOf | None = None,
+    extras: Literal["keep", "drop"] = "keep",
+    overwrite: bool = False,
+    watch: Watch | None = None,
+) -> Conversion:
+    """Convert an adapter to a layout. It streams: one layer at a time is in memory.
+
+    What a layout cannot hold is brought into another exact form where there is one, approximated
+    where that is asked for, and else refused. With the base's weights, DoRA that ComfyUI reads
+    wrongly is written as the difference that it makes, which is as large as the base's layers; with
+    ``approximate`` as a LoRA.
+
+    Args:
+        source: An adapter file, or a PEFT folder.
+        target: The new file; for layout ``peft`` the new folder.
+        layout: One of `LAYOUTS`.
+        key_map: The names of the adapter's family.
+        dtype: ``fp32``, ``bf16`` or ``fp16``; None keeps the file's.
+        fused: As in `Options`.
+        approximate: ``lora`` makes every layer that is none the nearest LoRA; ``lokr`` makes the
+            nearest Kronecker product of a LoKr's parts where a fused layer is written.
+        rank: The most that an approximated layer may have.
+        weight_of: Module to the base's weight.
+        extras: ``drop`` leaves differences that are no factors out.
+        overwrite: Whether an existing target is replaced.
+        watch: Told (finished layers, all layers, next layer).
+
+    Raises:
+        InputError: When the source cannot be read, the layout cannot hold the adapter, or the
+            target exists, is the source, or has another ending.
+        RunError: When a value is not finite, or the target cannot be written.
+    """
+    _check_wishes(layout, approximate, rank, fused=fused)
+    check_target(source, target, layout, overwrite=overwrite)
+    wish = Wish(layout, fused, approximate, rank, weight_of)
+    with open_adapter(source, key_map) as opened:
+        state, dropped = opened.state, ()
+        if extras == "drop":
+            dropped = _names_of_extras(state)
+            state = replace(state, extras={})
+        changed = change(state, key_map, wish)
+        kind = _written_kind(changed.state.kind, layout)
+        header = _header(opened.file.metadata, state.kind, kind, reformed=bool(changed.merged))
+        written, notes = _write(target, changed, layout, key_map, header, dtype, watch)
+        notes += _warnings(changed.state, layout)
+    outcome = dict(changed.errors), changed.merged, dropped, written.rounding, notes
+    return Conversion(source, target, kind, layout, len(state.layers), *outcome)
+
+
+def check_target(source: Path, target: Path, layout: str, *, overwrite: bool) -> None:
+    """Refuse a target that would replace what it must not.
+
+    Args:
+        source: The file or PEFT folder that is read.
+        target: What is to be written.
+        layout: Its layout.
+        overwrite: Whether a file that is there may be replaced.
+
+    Raises:
+        InputError: When the target is the source, exists, or cannot be an adapter of the layout, or
+            the source is no file of an adapter.
+    """
+    outputs = (target / WEIGHTS_NAME, target / CONFIG_NAME) if layout == "peft" else (target,)
+    for first in adapter_files(source):
+        for second in outputs:
+            if _is_same(first, second):
+                raise InputError(
+                    f"{target} is both what is read and what is written",
+                    "another name for the new file",
+                    "Name another output.",
+                )
+    if layout == "peft":
+        if target.suffix == SUFFIX or target.is_file():
+            raise InputError(
+                f"the output {target} for layout 'peft', which is a folder",
+                "the name of a folder",
+                f"Name a folder without the ending {SUFFIX}.",
+            )
+    elif target.suffix != SUFFIX or target.is_dir():
+        raise InputError(
+            f"the output {target} for layout {layout!r}",
+            f"the name of a file that ends in {SUFFIX}",
+            f"Name a file with the ending {SUFFIX}.",
+        )
+    if not overwrite and any(path.exists() for path in outputs):
+        raise InputError(
+            f"{target} is there already",
+            "a name that is free",
+            "Name another output, or replace it on purpose: --overwrite.",
+        )
+
+
+def _is_same(first: Path, second: Path) -> bool:
+    if first.resolve() == second.resolve():
+        return True
+    with contextlib.suppress(OSError):
+        return first.samefile(second)
+    return False
+
+
+def _check_wishes(layout: str, approximate: str | None, rank: int | None, *, fused: bool) -> None:
+    if layout not in LAYOUTS:
+        raise AdapterError(
+            f"the layout {layout!r}", f"one of {', '.join(LAYOUTS)}", "Choose one of these."
+        )
+    if fused and layout not in _FUSING:
+        raise AdapterError(
+            f"fused with layout {layout!r}",
+            "a layout that has ComfyUI's own layers: comfyui, or kohya, which is always fused",
+            "Leave --fused out.",
+        )
+    if rank is not None and approximate != "lora":
+        raise AdapterError(
+            f"a rank of {rank} without an approximation as a lora",
+            "a rank only where layers are approximated; an exact conversion keeps every rank",
+            "Add --approximate lora, or leave --rank out.",
+        )
+    if rank is not None and rank < 1:
+        raise AdapterError(f"a rank of {rank}", "a rank of 1 or more", "Correct --rank.")
+
+
+def _names_of_extras(state: AdapterState) -> tuple[str, ...]:
+    return tuple(
+        f"{native}.{ending}" for native in state.extras for ending in extras_outline(state, native)
+    )
+
+
+def _written_kind(kind: str, layout: str) -> str:
+    return "lora" if layout == "diffusers" and kind == "loha" else kind
+
+
+def _warnings(state: AdapterState, layout: str) -> tuple[str, ...]:
+    lengths = (layer.tensors.get(DORA_SCALE) for layer in outlines_of(state).values())
+    of_rows = any(each is not None and axis_of(each) == "output" for each in lengths)
+    if layout != "lycoris" or not of_rows:
+        return ()
+    return ("DoRA lengths of the output axis are for LyCORIS; ComfyUI up to 0.33 misreads them",)
+
+
+def _write(
+    target: Path,
+    changed: Changed,
+    layout: str,
+    key_map: KeyMap,
+    header: Mapping[str, str],
+    dtype: str | None,
+    watch: Watch | None,
+) -> tuple[Written, tuple[str, ...]]:
+    given = (target, changed.state, layout, key_map, header)
+    try:
+        return write_adapter(*given, dtype, changed.options, watch), ()
+    except NonFiniteError as error:
+        if dtype is not None:
+            raise
+        reason = error.found
+    # A layout that takes alpha into a factor can make it too large for the file's fp16.
+    written = write_adapter(*given, "fp32", changed.options, watch)
+    return written, (f"Written in fp32, because {reason}",)
+
+
+def _header(
+    metadata: Mapping[str, str], given: str, written: str, *, reformed: bool
+) -> dict[str, str]:
+    """The source's header without what would be wrong of the new file."""
+    # What the layout writes by itself comes anew.
+    header = {k: v for k, v in metadata.items() if k not in {"format", "lora_adapter_metadata"}}
+    if given == written and not reformed:
+        return header
+    header = {k: v for k, v in header.items() if k not in _OF_FORM}
+    with contextlib.suppress(ValueError, RecursionError):
+        own = json.loads(header.get(SETTINGS_KEY, ""))
+        if isinstance(own, dict):
+            own["kind"] = written
+            settings = own.get("settings")
+            if isinstance(settings, dict):
+                settings.pop("adapter", None)
+            header[SETTINGS_KEY] = json.dumps(own, sort_keys=True)
+    return header

@@ -1,0 +1,143 @@
+"""What a load proof finds: the fate of every tensor, and how far each layer's change is off."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .host_arithmetic import Outcome
+
+LOADED: Outcome = "loaded"
+LARGEST_DIFFERENCE = 1e-5
+"""Relative difference of two changes in float32 that is no more than rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorProof:
+    """What becomes of one tensor of a file.
+
+    Attributes:
+        outcome: ``loaded``, ``ignored``, ``wrong shape`` or ``read wrongly``.
+        place: What it changes in ComfyUI's model, with the rows of a part; None when nothing.
+        reason: Why it is not loaded; empty when it is.
+    """
+
+    outcome: Outcome
+    place: str | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerProof:
+    """How ComfyUI's change of a layer differs from the trainer's.
+
+    Attributes:
+        difference: ``||theirs - ours|| / ||ours||``; None when it was not compared.
+        allowed: The largest difference that is only rounding.
+        reason: Why it was not compared; empty when it was.
+    """
+
+    difference: float | None
+    allowed: float = LARGEST_DIFFERENCE
+    reason: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found that is wrong."""
+        return self.difference is None or self.difference <= self.allowed
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Whether ComfyUI loads a file as the trainer means it.
+
+    Attributes:
+        path: The file; None for an adapter of a graph.
+        base: Whose shapes were taken.
+        tensors: Key to its fate.
+        layers: Layer to its difference; empty where there was nothing to compare with.
+        unread: Why the trainer itself cannot read the file, so that nothing was compared.
+        bypassed: What ComfyUI's bypass loaders make of the file, where that is another thing.
+    """
+
+    path: Path | None
+    base: str
+    tensors: Mapping[str, TensorProof]
+    layers: Mapping[str, LayerProof]
+    unread: str = ""
+    bypassed: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether every tensor is loaded and no layer differs by more than rounding."""
+        loaded = all(each.outcome == LOADED for each in self.tensors.values())
+        return bool(self.tensors) and loaded and all(each.ok for each in self.layers.values())
+
+    @property
+    def largest(self) -> float | None:
+        """The largest difference; None when nothing was compared, not a number before all."""
+        found = [each.difference for each in self.layers.values() if each.difference is not None]
+        return max(found, key=lambda value: (math.isnan(value), value), default=None)
+
+    def problems(self) -> Iterator[str]:
+        """A line for each tensor that is not loaded and each layer that differs."""
+        for key, each in self.tensors.items():
+            if each.outcome != LOADED:
+                yield f"{each.outcome}: {key}: {each.reason}"
+        for name, layer in self.layers.items():
+            if not layer.ok:
+                yield (
+                    f"differs: {name}: by {layer.difference:.2g} of its change, where rounding "
+                    f"allows {layer.allowed:.2g}"
+                )
+
+    def summary(self) -> dict[str, Any]:
+        """The result in a few plain values."""
+        outcomes = Counter(each.outcome for each in self.tensors.values())
+        compared = sum(each.difference is not None for each in self.layers.values())
+        summary: dict[str, Any] = {
+            "ok": self.ok,
+            "base": self.base,
+            "tensors": dict(outcomes),
+            "layers compared": compared,
+            "largest difference": self.largest,
+        }
+        others = {each.reason for each in self.layers.values() if each.difference is None}
+        if compared < len(self.layers):
+            summary["layers not compared"] = len(self.layers) - compared
+            summary["because"] = sorted(others)
+        if self.unread:
+            summary["not compared"] = self.unread
+        if self.bypassed:
+            summary["bypass loaders"] = list(self.bypassed)
+        return summary
+
+    def text(self, most: int = 40) -> str:
+        """The result for a person: one paragraph, then the problems.
+
+        Args:
+            most: How many problems are named before they are only counted.
+        """
+        loaded = sum(each.outcome == LOADED for each in self.tensors.values())
+        summary = self.summary()
+        lines = [
+            f"{'Fine' if self.ok else 'NOT FINE'}: {loaded} of {len(self.tensors)} tensors are "
+            f"loaded; {summary['layers compared']} layers compared"
+            + ("" if self.largest is None else f", largest difference {self.largest:.1e}")
+            + f". Base: {self.base}."
+        ]
+        if self.unread:
+            lines.append(f"Nothing was compared: {self.unread}")
+        if "because" in summary:
+            count = summary["layers not compared"]
+            lines.append(f"{count} layers were not compared: {'; '.join(summary['because'])}")
+        problems = list(self.problems())
+        lines += problems[:most]
+        if len(problems) > most:
+            lines.append(f"and {len(problems) - most} more")
+        lines += [f"Bypass loaders: {line}" for line in self.bypassed]
+        return "\n".join(lines)

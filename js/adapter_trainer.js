@@ -1,5 +1,5 @@
 // @ts-check
-/** The training panel of the Train Adapter node. */
+/** The training panel of the Train Adapter node, and the button of Load Run. */
 
 import { api } from "../../scripts/api.js";
 import { app } from "../../scripts/app.js";
@@ -10,10 +10,12 @@ import { TrainPanel } from "./panel/panel.js";
 import { serverFrom } from "./panel/server.js";
 import { addStyle } from "./panel/style.js";
 import { handOnWheel } from "./panel/wheel.js";
+import { addWorkflowButton } from "./run/workflow.js";
 
 /** @typedef {import("./comfyui.js").GraphNode} GraphNode */
 
 const NODE_CLASS = "AdapterTrainerTrain";
+const LOAD_RUN_CLASS = "AdapterTrainerLoadRun";
 const LOOK_PROPERTY = "adapter_trainer_panel";
 const MIN_HEIGHT = 500;
 const MIN_WIDTH = 400;
@@ -72,6 +74,7 @@ app.registerExtension({
   },
   nodeCreated(node) {
     if (node.comfyClass === NODE_CLASS && !panels.has(node)) addPanel(node);
+    if (node.comfyClass === LOAD_RUN_CLASS) addWorkflowButton(node, server, app);
   },
   afterConfigureGraph() {
     hub.restore();

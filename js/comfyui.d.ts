@@ -21,6 +21,13 @@ export interface GraphNode {
     element: HTMLElement,
     options: { serialize?: boolean; hideOnZoom?: boolean; getMinHeight?: () => number },
   ): unknown;
+  addWidget(
+    type: "button",
+    label: string,
+    value: null,
+    pressed: () => void,
+    options: { serialize?: boolean },
+  ): { serialize?: boolean; tooltip?: string };
 }
 
 export interface Graph {
@@ -39,7 +46,23 @@ export interface App {
   graph: Graph;
   rootGraph?: Graph;
   canvas?: { canvas: HTMLCanvasElement };
+  extensionManager: { toast: { add(message: ToastMessage): void } };
   registerExtension(extension: Extension): void;
+  /** Opens a workflow in a tab of this name. */
+  loadGraphData(
+    workflow: unknown,
+    clean: boolean,
+    restoreView: boolean,
+    name: string,
+  ): Promise<unknown>;
+  loadApiJson(prompt: unknown, name: string): Promise<unknown>;
+}
+
+export interface ToastMessage {
+  severity: "info" | "warn" | "error";
+  summary: string;
+  detail: string;
+  life: number;
 }
 
 export interface Api {

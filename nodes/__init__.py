@@ -15,10 +15,12 @@ from .cache import CacheEmbeddings
 from .dataset import DatasetFolder, DatasetImages
 from .panel import add_routes
 from .previews import PreviewAdapter, PreviewPrompts
+from .proof import CheckAdapter
 from .runs import LoadRun, SaveRunFile
 from .save import ConvertAdapter, SaveAdapter
 from .settings import TrainingSettings
 from .train import TrainAdapter
+from .workflow import add_workflow_route
 
 NODES: tuple[type[io.ComfyNode], ...] = (
     DatasetFolder,
@@ -32,6 +34,7 @@ NODES: tuple[type[io.ComfyNode], ...] = (
     PreviewAdapter,
     SaveAdapter,
     ConvertAdapter,
+    CheckAdapter,
     SaveRunFile,
     LoadRun,
 )
@@ -41,8 +44,9 @@ class AdapterTrainerExtension(ComfyExtension):
     """The pack as ComfyUI sees it."""
 
     async def on_load(self) -> None:
-        """Add the panel's routes to the server."""
+        """Add the panel's routes to the server, and that of a run's workflow."""
         add_routes(comfy_host.routes())
+        add_workflow_route(comfy_host.routes())
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         """All nodes, in the order of the data's way."""

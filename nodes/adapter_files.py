@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
-from ..trainer_core.errors import AdapterFileError, InputError, NonFiniteError
+from ..trainer_core.errors import InputError
 from . import comfy_host
 from .folders import checked_parts
 
@@ -16,66 +17,108 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..trainer_core.families import Family
+    from ..trainer_core.formats.converting import Conversion
+    from .sockets import BaseChoice
 
 _SUFFIX = ".safetensors"
 _MOST_COPIES = 10_000
+_FORMS: Mapping[str, Literal["lora", "lokr"] | None] = {
+    "none": None,
+    "lora": "lora",
+    "lokr": "lokr",
+}
 
 
-def save_adapter(
-    source: Path | Mapping[str, Tensor], name: str, layout: str, *, overwrite: bool
-) -> Path:
-    """Write an adapter into the loras folder.
+@dataclass(frozen=True, slots=True)
+class FileForm:
+    """How an adapter is written.
+
+    Attributes:
+        layout: One of `formats.LAYOUTS`.
+        fused: Whether q, k and v are written as ComfyUI's one layer.
+        dtype: ``fp32``, ``bf16``, ``fp16``, or ``keep`` for the source's.
+        approximate: ``lora``, ``lokr``, or ``none``.
+        rank: The most that the rank of an approximation may be; 0 for none given.
+        extras: ``keep`` or ``drop``, for differences that are no factors.
+        base: The base, where something needs its weights.
+    """
+
+    layout: str
+    fused: bool = False
+    dtype: str = "keep"
+    approximate: str = "none"
+    rank: int = 0
+    extras: str = "keep"
+    base: BaseChoice | None = None
+
+
+class AdapterTensors(dict[str, "Tensor"]):
+    """An adapter of the graph, core's LORA_MODEL, that remembers its file's header.
+
+    Names alone do not always tell the family; the header does.
+
+    Attributes:
+        header: The strings of the header.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> None:
+        super().__init__(tensors)
+        self.header = dict(header)
+
+
+def write_adapter_file(
+    source: Path | Mapping[str, Tensor],
+    name: str,
+    form: FileForm,
+    *,
+    family: str = "auto",
+    overwrite: bool,
+) -> tuple[Path, str]:
+    """Read an adapter and write it into the loras folder.
 
     Args:
         source: A file, or tensors by key.
-        name: Name of the new file, without its ending.
-        layout: ``comfyui`` or ``diffusers``.
+        name: Name of the new file, without its ending; of layout ``peft`` of the new folder.
+        form: How it is written.
+        family: A family's name, or ``auto``.
         overwrite: Whether to replace a file of this name.
 
     Returns:
-        The file.
+        The file or folder, and what the conversion lost or changed, in one line; empty when
+        nothing.
 
     Raises:
-        InputError: When the name leads elsewhere or the adapter cannot be read.
+        InputError: When the name leads elsewhere, or the adapter cannot be read or written so.
         StorageError: When the file cannot be written.
     """
-    return convert_adapter(source, name, layout, "auto", overwrite=overwrite)
+    from ..trainer_core.families.adapter_family import adapter_family
+    from ..trainer_core.formats.converting import convert
 
-
-def convert_adapter(
-    source: Path | Mapping[str, Tensor], name: str, layout: str, family: str, *, overwrite: bool
-) -> Path:
-    """Read an adapter and write it in a layout; as `save_adapter`, with the family named.
-
-    Factors keep their number format; where they have several, fp32 is written.
-
-    Args:
-        source: A file, or tensors by key.
-        name: Name of the new file, without its ending.
-        layout: ``comfyui`` or ``diffusers``.
-        family: A family's name, or ``auto``.
-        overwrite: Whether to replace a file of this name.
-    """
-    from ..trainer_core.formats import read_adapter, write_adapter
-    from ..trainer_core.formats.reading import read_file
-
-    target = _target(name, overwrite=overwrite)
+    target = _target(name, form.layout, overwrite=overwrite)
     with contextlib.ExitStack() as stack:
         path = source if isinstance(source, Path) else stack.enter_context(as_file(source))
-        file = read_file(path)
-        found = _family_of(file.layers, family)
-        key_map = found.key_map
-        state = read_adapter(path, key_map)
-        given = target, state, layout, key_map, _own_header(file.metadata)
-        dtype = _dtype_of(path)
-        try:
-            write_adapter(*given, dtype)
-        except NonFiniteError:
-            # A layout that takes alpha into a factor can make it too large for fp16.
-            if dtype == "fp32":
-                raise
-            write_adapter(*given, "fp32")
-    return target
+        found = adapter_family(path, None if family == "auto" else family)
+        report = convert(
+            path,
+            target,
+            form.layout,
+            found.key_map,
+            dtype=None if form.dtype == "keep" else form.dtype,
+            fused=form.fused,
+            approximate=_FORMS[form.approximate],
+            rank=form.rank or None,
+            weight_of=_weight_of(form.base, found),
+            extras="drop" if form.extras == "drop" else "keep",
+            overwrite=overwrite,
+        )
+    return target, _in_words(report)
+
+
+def weights_file(path: Path) -> Path:
+    """The file with the tensors of a written adapter, which is a folder in layout ``peft``."""
+    from ..trainer_core.formats.peft_folder import WEIGHTS_NAME
+
+    return path / WEIGHTS_NAME if path.is_dir() else path
 
 
 @contextlib.contextmanager
@@ -83,7 +126,7 @@ def as_file(lora: Mapping[str, Tensor]) -> Iterator[Path]:
     """An adapter of the graph as a file, for as long as a block.
 
     Args:
-        lora: Tensors by key.
+        lora: Tensors by key; those of this pack's nodes have a header too.
 
     Yields:
         The file.
@@ -95,47 +138,38 @@ def as_file(lora: Mapping[str, Tensor]) -> Iterator[Path]:
 
     path = comfy_host.output_folder() / f".adapter-{uuid.uuid4().hex}{_SUFFIX}"
     try:
-        save_tensors(path, lora)
+        save_tensors(path, lora, lora.header if isinstance(lora, AdapterTensors) else None)
         yield path
     finally:
         path.unlink(missing_ok=True)
 
 
-def _dtype_of(path: Path) -> str:
-    """The one number format of a file's factors, or fp32."""
-    from safetensors import safe_open
-
-    with safe_open(str(path), framework="pt") as file:
-        factors = [key for key in file.keys() if not key.endswith(".alpha")]  # noqa: SIM118
-        found = {str(file.get_slice(key).get_dtype()) for key in factors}
-    known = {"BF16": "bf16", "F16": "fp16"}
-    return known.get(found.pop(), "fp32") if len(found) == 1 else "fp32"
-
-
-def _own_header(metadata: Mapping[str, str]) -> dict[str, str]:
-    # What the layout writes by itself comes anew.
-    return {k: v for k, v in metadata.items() if k not in {"format", "lora_adapter_metadata"}}
-
-
-def _family_of(layers: Mapping[str, Any], name: str) -> Family:
-    from ..trainer_core.families import FAMILIES, get_family
-    from ..trainer_core.formats.reading import module_name
-
-    if name != "auto":
-        return get_family(name)
-    for family in FAMILIES.values():
-        key_map = family.key_map
-        if all(module_name(layer, key_map) is not None for layer in layers):
-            return family
-    raise AdapterFileError(
-        f"an adapter with layers such as {next(iter(layers))!r}, of no family that is known here",
-        "an adapter for " + " or ".join(family.title for family in FAMILIES.values()),
-        "Choose the family, if you know it.",
-    )
+def _in_words(report: Conversion) -> str:
+    parts = list(report.notes)
+    if not report.exact:
+        worst = max(report.errors, key=report.errors.__getitem__)
+        parts.append(
+            f"{len(report.errors)} layers approximated; largest error "
+            f"{report.errors[worst]:.3g} ({worst})"
+        )
+    if report.merged:
+        parts.append(f"{len(report.merged)} layers written as differences")
+    if report.dropped:
+        parts.append(f"{len(report.dropped)} differences dropped")
+    return ". ".join(parts)
 
 
-def _target(name: str, *, overwrite: bool) -> Path:
+def _weight_of(base: BaseChoice | None, family: Family) -> Callable[[str], Tensor] | None:
+    if base is None:
+        return None
+    from ..trainer_core.families.base_weights import open_base
+
+    return open_base(base.values["path"], family.name).weight
+
+
+def _target(name: str, layout: str, *, overwrite: bool) -> Path:
     parts = checked_parts(name.removesuffix(_SUFFIX), "name")
+    suffix = "" if layout == "peft" else _SUFFIX
     root = comfy_host.loras_folder()
     folder = root.joinpath(*parts[:-1])
     if not folder.resolve().is_relative_to(root.resolve()):
@@ -144,11 +178,11 @@ def _target(name: str, *, overwrite: bool) -> Path:
             "a folder that lies there itself",
             "Choose another name.",
         )
-    first = folder / f"{parts[-1]}{_SUFFIX}"
+    first = folder / f"{parts[-1]}{suffix}"
     if overwrite or not first.exists():
         return first
     for number in range(2, _MOST_COPIES):
-        path = folder / f"{parts[-1]}_{number}{_SUFFIX}"
+        path = folder / f"{parts[-1]}_{number}{suffix}"
         if not path.exists():
             return path
     raise InputError(

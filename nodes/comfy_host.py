@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import comfy.cli_args
 import comfy.model_management as management
 import comfy.utils
 import folder_paths
@@ -144,6 +145,27 @@ def run_path(name: str) -> Path:
     remedy = "Choose a run from the list after a refresh (key R); Train Adapter makes them."
     roots = {"runs": [output_folder()]}
     return resolve_below(f"runs/{name}/run.json", roots, "run", remedy=remedy).parent
+
+
+def run_file(name: str, file: str) -> Path | None:
+    """A file of a run of `run_names`, or None where the run has none of this name.
+
+    Args:
+        name: The run; it may come from anybody.
+        file: A plain file name of ours.
+
+    Raises:
+        InputError: When there is no such run, or the file is a link that leads out of its folder.
+    """
+    path = run_path(name) / file
+    if not path.is_file():
+        return None
+    return resolve_below(f"runs/{name}/{file}", {"runs": [output_folder()]}, "run")
+
+
+def keeps_workflows() -> bool:
+    """Whether ComfyUI may keep workflows in files: not under ``--disable-metadata``."""
+    return not comfy.cli_args.args.disable_metadata
 
 
 def folder_stamp(folder: Path, patterns: tuple[str, ...] = ("**/*",)) -> str:
@@ -308,6 +330,15 @@ def raise_interrupted() -> None:
     """End the prompt as ComfyUI's own nodes do it after a cancel."""
     management.interrupt_current_processing(False)
     raise Interrupted
+
+
+def adapter_modules() -> tuple[Any, Any, Any, Any]:
+    """ComfyUI's ``lora``, ``lora_convert``, ``weight_adapter`` and ``model_management``."""
+    import comfy.lora
+    import comfy.lora_convert
+    import comfy.weight_adapter
+
+    return comfy.lora, comfy.lora_convert, comfy.weight_adapter, management
 
 
 def show_text(node_id: str, text: str) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..trainer_core.config import RunConfig
 from ..trainer_core.errors import RunError, TrainerError
 from . import comfy_host
+from .adapter_files import AdapterTensors
 from .node_observer import NodeObserver
 from .run_values import encoding_config, training_config
 from .sockets import (
@@ -191,6 +192,7 @@ def train_on_node(
     settings: SettingsChoice | None,
     vae: Any,
     own: Mapping[str, Any],
+    workflow: Mapping[str, object],
 ) -> tuple[RunHandle, Sequence[float]]:
     """Train what a node's inputs describe.
 
@@ -202,6 +204,7 @@ def train_on_node(
         settings: Everything else, or None for the defaults.
         vae: Decodes previews, or None for a base with its own and for no previews.
         own: What the node itself says of the run file.
+        workflow: What `started_workflow` gave.
 
     Returns:
         The run, and its losses.
@@ -216,7 +219,7 @@ def train_on_node(
     observer = NodeObserver(node_id, config.output.name, config.training.steps)
     if cache.previews and not draws:
         observer.warn("Previews are off: connect a VAE to Train Adapter to see them.")
-    result = run_training(config, source_of(None, vae, base), observer)
+    result = run_training(config, source_of(None, vae, base), observer, workflow)
     return RunHandle(result.folder, result.adapters[0], result.step), result.losses
 
 
@@ -228,7 +231,10 @@ def run_outputs(handle: RunHandle, losses: Sequence[float]) -> tuple[Any, ...]:
 
 
 def run_training(
-    config: RunConfig, make_source: MakeSource | None, observer: NodeObserver
+    config: RunConfig,
+    make_source: MakeSource | None,
+    observer: NodeObserver,
+    workflow: Mapping[str, object],
 ) -> RunResult:
     """Train as the run file says.
 
@@ -236,6 +242,7 @@ def run_training(
         config: The run file, with a finished cache.
         make_source: Decodes the previews.
         observer: Shows the run on its node.
+        workflow: What `started_workflow` gave; kept with the run.
 
     Returns:
         Where its files are.
@@ -244,8 +251,10 @@ def run_training(
         TrainerError: When the input is wrong or the run failed; the last good state is on disk.
         BaseException: ComfyUI's own interrupt, after the state of a cancelled run was saved.
     """
+    from ..trainer_core.formats.workflow import workflow_texts
     from ..trainer_core.training import SingleProcess, train
 
+    texts = workflow_texts(workflow, observer.warn)
     with guest("train", observer) as device:
         _check_memory(config, device, observer)
         if kept := comfy_host.kept_models():
@@ -253,7 +262,7 @@ def run_training(
             observer.warn(
                 f"ComfyUI keeps models on {device}, as it was told (--highvram): {names}."
             )
-        result = train(config, observer, SingleProcess(device), make_source)
+        result = train(config, observer, SingleProcess(device), make_source, texts)
     # In its last step a cancelled run is done; the nodes behind it must not run all the same.
     if result.status == "cancelled" or observer.cancelled():
         comfy_host.raise_interrupted()
@@ -269,17 +278,18 @@ def _check_memory(config: RunConfig, device: torch.device, observer: NodeObserve
         observer.warn(warning)
 
 
-def adapter_tensors(path: Path) -> dict[str, Tensor]:
+def adapter_tensors(path: Path) -> AdapterTensors:
     """Read an adapter file as core's LORA_MODEL: ordinary tensors on the CPU.
 
     Args:
         path: In layout comfyui.
     """
     import torch
-    from safetensors.torch import load_file
+    from safetensors import safe_open
 
-    with torch.inference_mode(False):
-        return {name: tensor.clone() for name, tensor in load_file(path).items()}
+    with torch.inference_mode(False), safe_open(str(path), framework="pt") as file:
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        return AdapterTensors(tensors, dict(file.metadata() or {}))
 
 
 def picture_batch(paths: list[Path]) -> Tensor | None:

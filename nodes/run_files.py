@@ -74,13 +74,14 @@ def load_run(folder: Path, checkpoint: int) -> tuple[RunHandle, list[float]]:
     finished = sorted(folder.glob("*.safetensors"), key=lambda path: len(path.name))
     whole = not checkpoint and bool(finished) and status == "done"
     step = end if whole else checkpoint or max(saved, default=0)
-    # A checkpoint's adapter is always in ComfyUI's layout; the finished ones are as was asked for.
-    adapter = _for_comfyui(finished) if whole else None
-    if adapter is None and step in saved:
-        adapter = saved[step] / "adapter.safetensors"
-    if adapter is None and whole:
+    # A checkpoint's adapter is in ComfyUI's layout, if that holds it; the finished ones are as was
+    # asked for.
+    kept = [saved[step] / "adapter.safetensors"] if step in saved else []
+    files = [*(finished if whole else []), *kept]
+    adapter = _for_comfyui(files)
+    if adapter is None and files:
         raise InputError(
-            f"run: {name} has its adapter in another layout alone ({finished[0].name})",
+            f"run: {name} has its adapter in another layout alone ({files[0].name})",
             "a run with an adapter in layout comfyui, or with a checkpoint of its last step",
             "Copy the file to the loras folder, and load it with Convert Adapter.",
         )
@@ -110,9 +111,13 @@ def _record(path: Path, name: str) -> tuple[str, int]:
 
 
 def _for_comfyui(files: Sequence[Path]) -> Path | None:
-    from ..trainer_core.formats.reading import read_file
+    from ..trainer_core.formats import open_file
 
-    return next((path for path in files if read_file(path).layout == "comfyui"), None)
+    for path in files:
+        with open_file(path) as file:
+            if file.layout == "comfyui":
+                return path
+    return None
 
 
 def _copied_start(file: str | None, folder: Path) -> str | None:

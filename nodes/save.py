@@ -2,17 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from comfy_api.latest import io
 
+from ..trainer_core.config.describe import choices_of, find_setting
+from ..trainer_core.config.output import LayoutName
 from ..trainer_core.errors import InputError
 from . import comfy_host, sockets
 from .setting_inputs import family_choices
 
-_LAYOUTS = ("comfyui", "diffusers")
-_LAYOUT_HELP = "comfyui: for ComfyUI's own loaders. diffusers: for Diffusers and other programs."
+_LAYOUTS = get_args(LayoutName)
+_LAYOUT_HELP = (
+    "comfyui: for ComfyUI's own loaders. diffusers: for Diffusers. peft: a folder for PEFT. kohya: "
+    "names of kohya's scripts and of musubi. lycoris: LyCORIS's names. ComfyUI loads the last two "
+    "as well."
+)
 _NONE = "none"
+
+
+def _form_inputs() -> list[io.Input]:
+    """Inputs that came later; in saved workflows they stand behind all others."""
+    dtype = find_setting("output.dtype")
+    return [
+        io.Boolean.Input(
+            "fused",
+            default=False,
+            optional=True,
+            advanced=True,
+            tooltip="Layout comfyui: write q, k and v as ComfyUI's one layer, for its bypass "
+            "loaders, which drop slices. Layout kohya always does.",
+        ),
+        io.Combo.Input(
+            "dtype",
+            options=["keep", *choices_of(dtype)] if dtype else ["keep"],
+            default="keep",
+            optional=True,
+            advanced=True,
+            tooltip="Number format of the file. keep: that of the adapter.",
+        ),
+    ]
 
 
 class SaveAdapter(io.ComfyNode):
@@ -51,6 +80,7 @@ class SaveAdapter(io.ComfyNode):
                     default=False,
                     tooltip="Replace a file of this name; off: a number is added.",
                 ),
+                *_form_inputs(),
             ],
             outputs=[io.String.Output(display_name="path")],
         )
@@ -63,9 +93,11 @@ class SaveAdapter(io.ComfyNode):
         overwrite: bool,
         run: sockets.RunHandle | None = None,
         lora: Any = None,
+        fused: bool = False,
+        dtype: str = "keep",
     ) -> io.NodeOutput:
         """Write the file."""
-        from .adapter_files import save_adapter
+        from .adapter_files import FileForm, write_adapter_file
 
         if (run is None) == (lora is None):
             raise InputError(
@@ -73,8 +105,51 @@ class SaveAdapter(io.ComfyNode):
                 "one of the two",
                 "Connect the output run of Train Adapter, or a LORA_MODEL.",
             )
-        path = save_adapter(run.adapter if run else lora, name, layout, overwrite=overwrite)
+        form = FileForm(layout, fused, dtype)
+        source = run.adapter if run else lora
+        path, _ = write_adapter_file(source, name, form, overwrite=overwrite)
         return io.NodeOutput(str(path))
+
+
+def _approximation_inputs() -> list[io.Input]:
+    return [
+        io.Combo.Input(
+            "approximate",
+            options=["none", "lora", "lokr"],
+            default="none",
+            optional=True,
+            advanced=True,
+            tooltip="What is written where a layout cannot hold the adapter. lora: the nearest "
+            "LoRA of the rank. lokr: the nearest Kronecker product of q, k and v together. The "
+            "error is shown.",
+        ),
+        io.Int.Input(
+            "rank",
+            default=0,
+            min=0,
+            max=4096,
+            optional=True,
+            advanced=True,
+            tooltip="Highest rank of the nearest LoRA; 0: none is named, which does only where an "
+            "exact one exists.",
+        ),
+        io.Combo.Input(
+            "extras",
+            options=["keep", "drop"],
+            default="keep",
+            optional=True,
+            advanced=True,
+            tooltip="Trained biases and norms of other programs. drop: leave them out, for layouts "
+            "that have no place for them.",
+        ),
+        sockets.Base.Input(
+            "base",
+            optional=True,
+            tooltip="The base, where its weights are needed: for DoRA of the output axis, which "
+            "ComfyUI reads wrongly. The difference that it makes is written then, or with "
+            "approximate its nearest LoRA.",
+        ),
+    ]
 
 
 class ConvertAdapter(io.ComfyNode):
@@ -117,11 +192,14 @@ class ConvertAdapter(io.ComfyNode):
                     default=False,
                     tooltip="Replace a file of this name; off: a number is added.",
                 ),
+                *_form_inputs(),
+                *_approximation_inputs(),
             ],
             outputs=[
                 sockets.LoraModel.Output(display_name="lora"),
                 io.String.Output(display_name="path"),
             ],
+            hidden=[io.Hidden.unique_id],
         )
 
     @classmethod
@@ -143,9 +221,10 @@ class ConvertAdapter(io.ComfyNode):
         name: str,
         overwrite: bool,
         lora: Any = None,
+        **form: Any,
     ) -> io.NodeOutput:
         """Read, convert, write."""
-        from .adapter_files import convert_adapter
+        from .adapter_files import FileForm, weights_file, write_adapter_file
         from .graph_run import adapter_tensors
 
         comfy_host.require_libraries()
@@ -156,5 +235,7 @@ class ConvertAdapter(io.ComfyNode):
                 "Choose a file, or set file to none and connect a LORA_MODEL.",
             )
         source = lora if file == _NONE else comfy_host.lora_path(file)
-        path = convert_adapter(source, name, layout, family, overwrite=overwrite)
-        return io.NodeOutput(adapter_tensors(path), str(path))
+        given = FileForm(layout, **form)
+        path, said = write_adapter_file(source, name, given, family=family, overwrite=overwrite)
+        comfy_host.show_text(cls.hidden.unique_id, said)
+        return io.NodeOutput(adapter_tensors(weights_file(path)), str(path))

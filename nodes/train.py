@@ -54,7 +54,7 @@ class TrainAdapter(io.ComfyNode):
                 io.Image.Output(display_name="previews"),
                 sockets.Run.Output(display_name="run"),
             ],
-            hidden=[io.Hidden.unique_id],
+            hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.extra_pnginfo],
         )
 
     @classmethod
@@ -82,10 +82,12 @@ class TrainAdapter(io.ComfyNode):
     ) -> io.NodeOutput:
         """Train, or go on."""
         from .graph_run import run_outputs, train_on_node
+        from .workflow import started_workflow
 
         comfy_host.require_libraries()
         own = {**section_values(RUN_SETTINGS, given), "resume": "auto" if resume else "none"}
         node_id = str(cls.hidden.unique_id)
-        handle, losses = train_on_node(node_id, base, cache, adapter, settings, vae, own)
+        workflow = started_workflow(cls.hidden.prompt, cls.hidden.extra_pnginfo)
+        handle, losses = train_on_node(node_id, base, cache, adapter, settings, vae, own, workflow)
         ADAPTERS.hand_on(node_id, given["name"], handle.adapter)
         return io.NodeOutput(*run_outputs(handle, losses))

@@ -27,6 +27,7 @@ _OF_THIS_MACHINE = {
     "AdapterTrainerAdapter.start_from": "a file",
     "AdapterTrainerBase.source": "a file or folder",
     "AdapterTrainerConvert.file": "a file",
+    "AdapterTrainerCheck.file": "a file",
     "AdapterTrainerLoadRun.run": "a run",
 }
 

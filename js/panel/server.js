@@ -10,6 +10,8 @@
  *   rejects when the server cannot be asked
  * @property {(nodeId: string, wish: Wish) => Promise<{ taken: boolean, reason: string }>} wish
  * @property {(sample: Sample, thumbnail: boolean) => string} pictureUrl
+ * @property {(run: string) => Promise<unknown>} workflow what a run was started from; rejects with
+ *   the server's reason
  */
 
 /**
@@ -37,6 +39,15 @@ export function serverFrom(api) {
         taken: response.ok && answer?.taken === true,
         reason: typeof answer?.reason === "string" ? answer.reason : "",
       };
+    },
+    async workflow(run) {
+      const query = new URLSearchParams({ run });
+      const route = `/adapter_trainer/workflow?${query}`;
+      const response = await api.fetchApi(route, { cache: "no-store" });
+      const answer = await response.json().catch(() => null);
+      if (response.ok) return answer;
+      const reason = typeof answer?.reason === "string" ? answer.reason : "";
+      throw new Error(reason || `The server answered ${response.status}.`);
     },
     pictureUrl(sample, thumbnail) {
       const { filename, subfolder, type } = sample;

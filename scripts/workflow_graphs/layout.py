@@ -27,7 +27,7 @@ _SIZES: Mapping[str, tuple[int, int]] = {
     "AdapterTrainerTrain": (520, 780),
     "AdapterTrainerPreview": (340, 166),
     "AdapterTrainerSave": (340, 170),
-    "AdapterTrainerConvert": (400, 256),
+    "AdapterTrainerConvert": (400, 280),
     "UNETLoader": (400, 118),
     "CLIPLoader": (400, 146),
     "DualCLIPLoader": (400, 176),

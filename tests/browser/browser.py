@@ -71,11 +71,15 @@ class Browser:
         self.wait_ready()
 
     def wait_ready(self) -> None:
-        """Wait until the frontend has set up every extension."""
+        """Wait until the frontend has set up every extension and loaded its first workflow.
+
+        Its nodes would else come among those of a workflow that is loaded at the same moment.
+        """
         self.wait(
             """const app = window.app;
             return Boolean(app?.canvas && app.extensionManager && app.graph
               && document.querySelector('#graph-canvas')
+              && app.extensionManager.workflow.activeWorkflow
               && window.LiteGraph?.registered_node_types?.AdapterTrainerTrain);""",
             seconds=60,
         )
@@ -88,9 +92,19 @@ class Browser:
         """Wait until a function body returns something true, and return it."""
         return self._do("wait", body=body, argument=argument, ms=int(seconds * 1000))
 
-    def click(self, selector: str) -> None:
-        """Click with the pointer; fails when something covers the element."""
-        self._do("click", selector=selector)
+    def click(self, selector: str, at: tuple[float, float] | None = None) -> None:
+        """Click with the pointer; fails when something covers the element.
+
+        Args:
+            selector: The element.
+            at: Where in it, in CSS pixels from its corner; None is its middle.
+        """
+        place = {} if at is None else {"position": {"x": at[0], "y": at[1]}}
+        self._do("click", selector=selector, **place)
+
+    def drop(self, path: Path, x: float, y: float) -> None:
+        """Drop a file from outside onto a place of the page."""
+        self._do("drop", path=str(path), x=x, y=y)
 
     def hover(self, selector: str, x: float, y: float) -> None:
         """Move the pointer to a place in an element, in CSS pixels from its corner."""

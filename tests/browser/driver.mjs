@@ -1,6 +1,7 @@
 // Drives a headless Chromium for the tests: one JSON command on a line in, one JSON answer out.
 //   {"op": "open", "url", "width", "height"}      {"op": "evaluate", "body", "argument"}
-//   {"op": "wait", "body", "argument", "ms"}       {"op": "click" | "hover", "selector"}
+//   {"op": "wait", "body", "argument", "ms"}
+//   {"op": "click" | "hover", "selector", "position"?}   {"op": "drop", "path", "x", "y"}
 //   {"op": "press", "key"}   {"op": "fill", "selector", "value"}
 //   {"op": "screenshot", "path", "selector"?}     {"op": "problems" | "forget"}
 //   {"op": "offline", "value"}
@@ -48,11 +49,20 @@ const OPERATIONS = {
       await new Promise((resolve) => setTimeout(resolve, 50));
     }
   },
-  click: ({ selector }) => page.click(selector, { timeout: 60000 }),
+  click: ({ selector, position }) => page.click(selector, { timeout: 60000, position }),
   hover: ({ selector, position }) => page.hover(selector, { timeout: 60000, position }),
   fill: ({ selector, value }) => page.fill(selector, value, { timeout: 60000 }),
   press: ({ key }) => page.keyboard.press(key),
   focus: ({ selector }) => page.focus(selector, { timeout: 60000 }),
+  // A file from outside the page, which no script of a page could make up.
+  async drop({ path, x, y }) {
+    const session = await page.context().newCDPSession(page);
+    const data = { items: [], files: [path], dragOperationsMask: 1 };
+    for (const type of ["dragEnter", "dragOver", "drop"]) {
+      await session.send("Input.dispatchDragEvent", { type, x, y, data });
+    }
+    await session.detach();
+  },
   // Straight from the browser: Playwright's own waits for quiet frames, which a running graph on a
   // machine without a GPU does not give.
   async screenshot({ path, selector }) {

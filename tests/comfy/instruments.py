@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from pathlib import Path
 
+import comfy.cli_args
 import comfy.model_management as management
 import comfy.model_patcher
 import numpy
@@ -228,6 +229,14 @@ async def keep(request):
     asked = await request.json()
     state = "HIGH_VRAM" if asked["keep"] else "DISABLED"
     management.vram_state = management.VRAMState[state]
+    return web.json_response({})
+
+
+@routes.post("/instruments/metadata")
+async def metadata(request):
+    """What --disable-metadata sets."""
+    asked = await request.json()
+    comfy.cli_args.args.disable_metadata = not asked["kept"]
     return web.json_response({})
 
 

@@ -32,7 +32,8 @@ SOCKETS = {
     ),
     "Preview": (["base", "previews", "LORA_MODEL?", "CLIP?", "VAE?"], ["IMAGE"]),
     "Save": (["run?", "LORA_MODEL?"], ["STRING"]),
-    "Convert": (["LORA_MODEL?"], ["LORA_MODEL", "STRING"]),
+    "Convert": (["LORA_MODEL?", "base?"], ["LORA_MODEL", "STRING"]),
+    "Check": (["MODEL", "LORA_MODEL?"], ["STRING", "BOOLEAN"]),
     "SaveRunFile": (["base", "cache", "adapter", "settings?"], ["STRING"]),
     "LoadRun": ([], ["LORA_MODEL", "LOSS_MAP", "IMAGE", "run"]),
 }

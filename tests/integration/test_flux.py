@@ -10,7 +10,9 @@ from runs import metrics, tensors
 
 from tests.fixtures.flux_base import make_flux_base
 from trainer_core.config import BaseSection, RunConfig
+from trainer_core.errors import AdapterError
 from trainer_core.families import get_family, locate_base
+from trainer_core.formats import layout_name
 from trainer_core.training import train
 
 
@@ -34,6 +36,8 @@ def make_pictures(folder, kontext):
 @pytest.mark.parametrize("kind", ["lora", "lokr"])
 def test_tiny_flux_trains_resumes_and_exports(tmp_path, kontext, kind):
     base = make_flux_base(tmp_path / "base", kontext=kontext)
+    # ComfyUI's fused layers hold no LoKr of their parts.
+    layouts = ["comfyui", "diffusers", "peft", "lycoris", *(["kohya"] if kind == "lora" else [])]
     config = RunConfig.model_validate(
         {
             "family": "flux",
@@ -56,7 +60,7 @@ def test_tiny_flux_trains_resumes_and_exports(tmp_path, kontext, kind):
                 "height": 64,
                 "steps": 2,
             },
-            "output": {"dir": str(tmp_path / "output"), "layouts": ["comfyui", "diffusers"]},
+            "output": {"dir": str(tmp_path / "output"), "layouts": layouts},
         }
     )
     result = train(config)
@@ -64,11 +68,36 @@ def test_tiny_flux_trains_resumes_and_exports(tmp_path, kontext, kind):
     assert [path.parent.name for path in result.pictures] == ["000000", "000004"]
     first, last = (np.asarray(Image.open(path)) for path in result.pictures)
     assert not np.array_equal(first, last), "training changed no picture"
-    native, diffusers = (tensors(path) for path in result.adapters)
+    assert [path.name for path in result.adapters] == [
+        layout_name("adapter", layout) for layout in layouts
+    ]
+    native, diffusers, *others = (
+        tensors(path / "adapter_model.safetensors" if path.is_dir() else path)
+        for path in result.adapters
+    )
+    for layout, names in zip(layouts[2:], others, strict=True):
+        prefix = {"peft": "base_model.model.", "lycoris": "lycoris_", "kohya": "lora_unet_"}[layout]
+        assert all(name.startswith(prefix) for name in names)
     assert any(name.startswith("diffusion_model.double_blocks.") for name in native)
     assert any(name.startswith("transformer.transformer_blocks.") for name in native)
     assert all(name.startswith("transformer.") for name in diffusers)
     assert all(torch.isfinite(tensor).all() for tensor in native.values())
+
+
+def test_a_layout_that_cannot_hold_the_adapter_is_refused_before_training(tmp_path):
+    base = make_flux_base(tmp_path / "base", kontext=False)
+    config = {
+        "family": "flux",
+        "base": {"path": str(base)},
+        "dataset": {"path": str(make_pictures(tmp_path / "data", False)), "resolution": 64},
+        "adapter": {"kind": "lokr", "rank": 2},
+        "training": {"steps": 1, "precision": "fp32"},
+        "memory": {"device": "cpu", "threads": 1},
+        "output": {"dir": str(tmp_path / "output"), "layouts": ["comfyui", "kohya"]},
+    }
+    with pytest.raises(AdapterError, match="is one layer in this file"):
+        train(RunConfig.model_validate(config))
+    assert not list((tmp_path / "output").rglob("run.json"))
 
 
 def test_unset_shift_is_the_bases_at_the_pictures_size_in_pixels(tmp_path):

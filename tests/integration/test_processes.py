@@ -57,14 +57,16 @@ def how_they_ended(ends):
 @pytest.mark.parametrize("training", [{"batch_size": 2, "gradient_accumulation_steps": 2}])
 def test_two_gloo_processes_train_the_weights_of_one(tmp_path, cache, training):
     training = {**training, "steps": 5, "checkpoint_every": 3}
-    config = run_config(tmp_path / "two", cache, training=training)
+    # The first values come from what one process saw.
+    adapter = {"kind": "lora", "init": "eva"}
+    config = run_config(tmp_path / "two", cache, training=training, adapter=adapter)
     run_file = tmp_path / "run.yaml"
     run_file.write_text(yaml.safe_dump(config.model_dump(mode="json")))
     ends = tmp_path / "ends"
     done = launch_two(tmp_path, TRAIN, run_file, ends)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert how_they_ended(ends) == {"0 of 2": "done 5", "1 of 2": "done 5"}
-    one = train(run_config(tmp_path / "one", cache, training=training))
+    one = train(run_config(tmp_path / "one", cache, training=training, adapter=adapter))
     two = tmp_path / "two" / "run" / "v0"
     assert len(list((tmp_path / "two" / "run").iterdir())) == 1, "each process made a folder"
     expected, found = tensors(one.adapters[0]), tensors(two / "run.safetensors")

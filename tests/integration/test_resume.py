@@ -23,10 +23,10 @@ def assert_equal_runs(one, other, step):
 
 
 ADAPTERS = {
-    "lora": {"kind": "lora"},
+    "lora, eva": {"kind": "lora", "init": "eva"},
     "loha": {"kind": "loha"},
     "lokr": {"kind": "lokr"},
-    "dora": {"kind": "lora", "dora": True, "dropout": 0.0, "rank_dropout": 0.0},
+    "dora, pissa": {"kind": "lora", "dora": True, "dropout": 0.0, "init": "pissa"},
 }
 
 
@@ -50,6 +50,20 @@ def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path, cache, n
     assert any(tensor.abs().max() > 0 for tensor in exported.values())
     again = tensors(resumed.adapters[0])
     assert all(torch.equal(exported[key], again[key]) for key in exported)
+
+
+def test_cancelled_while_it_looks_at_the_inputs_it_begins_there_again(tmp_path, cache):
+    short = {"training": {"steps": 2}, "adapter": {"kind": "lora", "init": "eva"}}
+    whole = train(run_config(tmp_path / "a", cache, **short))
+    observer = CancelAfter(0)
+    stopped = train(run_config(tmp_path / "b", cache, **short), observer)
+    assert (stopped.status, stopped.step) == ("cancelled", 0)
+    assert not any("eva:" in str(event) for event in observer.events)
+    again = CancelAfter(99)
+    resumed = train(run_config(tmp_path / "b", cache, resume="latest", **short), again)
+    assert (resumed.status, resumed.folder) == ("done", stopped.folder)
+    assert any("eva: the adapter starts from the inputs of" in str(e) for e in again.events)
+    assert_equal_runs(whole.folder, resumed.folder, 2)
 
 
 def test_same_run_file_gives_the_same_weights_twice_and_another_seed_others(tmp_path, cache):

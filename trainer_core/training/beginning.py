@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..adapters import AttachedAdapter
+from ..adapters.input_directions import first_values_from_inputs
 from ..config import RunConfig
 from ..data.hashes import hash_file
-from ..errors import ConfigError, RunError
-from ..families import get_family
-from ..formats import read_adapter
+from ..errors import AdapterFileError, ConfigError, RunError
+from ..families import FAMILIES, get_family
+from ..formats import adapter_files, read_adapter
 from ..types import AdapterState
 from .checkpoint import Checkpoint, read_checkpoint
 from .observer import Observer, Warned
@@ -85,10 +87,11 @@ def start_identity(config: RunConfig, checkpoint: Checkpoint | None) -> str | No
             gone; it is then taken for the one that the checkpoint knows.
 
     Returns:
-        SHA-256 as 64 hexadecimal digits; None without such a file.
+        SHA-256 as 64 hexadecimal digits, and that of PEFT's configuration behind it where the
+        adapter has one; None without such a file.
 
     Raises:
-        ConfigError: When the file is needed and cannot be read.
+        InputError: When the file is needed and cannot be read.
     """
     if config.adapter.start_from is None:
         return None
@@ -96,8 +99,10 @@ def start_identity(config: RunConfig, checkpoint: Checkpoint | None) -> str | No
     known = None if checkpoint is None else checkpoint.settings.get(START)
     if known is not None and not path.exists():
         return known
+    if not path.exists():
+        raise _no_file(path)
     try:
-        return hash_file(path)
+        return "+".join(hash_file(file) for file in adapter_files(path))
     except OSError as error:
         raise _no_file(path, error.strerror) from error
 
@@ -112,15 +117,66 @@ def read_start(config: RunConfig) -> AdapterState | None:
         The adapter, or None without ``adapter.start_from``.
 
     Raises:
-        InputError: When the file is absent or cannot be read.
+        InputError: When the file is absent or cannot be read, or holds what is no factor.
     """
     if config.adapter.start_from is None:
         return None
     path = Path(config.adapter.start_from)
-    if not path.is_file():
+    if not path.exists():
         raise _no_file(path)
-    family = get_family(config.family)
-    return read_adapter(path, family.key_map)
+    others = {family.title: family.key_map for family in FAMILIES.values()}
+    state = read_adapter(path, get_family(config.family).key_map, others)
+    if state.extras:
+        layer, tensors = next(iter(state.extras.items()))
+        raise AdapterFileError(
+            f"adapter.start_from: {path} changes {layer}.{next(iter(tensors))}, and "
+            f"{len(state.extras)} layer(s) in all, by something that is no factor",
+            "factors alone: biases, norms and whole weights are not trained here",
+            "Choose another file, or merge this one into the base and train on the result.",
+        )
+    return state
+
+
+def begin_with_inputs(
+    adapter: AttachedAdapter,
+    config: RunConfig,
+    run_batch: Callable[[int, int], object],
+    processes: Processes,
+    observer: Observer,
+) -> bool:
+    """Give a new run's adapter the first values that come from the layers' inputs.
+
+    They depend on base, data and seed alone, so that a run that was stopped here finds them again.
+
+    Args:
+        adapter: Changed in place, in every process alike.
+        config: The run file, with ``adapter.init: eva``.
+        run_batch: Runs the base on a micro-batch: of a step from 1, and its number from 0.
+        processes: The first one looks, and the others take what it found.
+        observer: Told what was looked at, and asked whether to stop.
+
+    Returns:
+        False when the run was cancelled meanwhile.
+
+    Raises:
+        AdapterError: When an input is not finite.
+    """
+    count = config.training.gradient_accumulation_steps
+    stopped = False
+    if processes.index == 0:
+        seen = first_values_from_inputs(
+            adapter,
+            lambda batch: run_batch(1 + batch // count, batch % count),
+            config.seed,
+            observer.cancelled,
+        )
+        stopped = seen is None
+        if seen is not None:
+            observer.notify(Warned(seen.summary()))
+    if processes.sum_numbers([float(stopped)])[0]:
+        return False
+    processes.share(adapter.parameters())
+    return True
 
 
 def require_same(
@@ -157,7 +213,7 @@ def _no_file(path: Path, reason: str | None = None) -> ConfigError:
     return ConfigError(
         f"adapter.start_from: there is no file {path}"
         + (f" that can be read ({reason})" if reason else ""),
-        "an adapter file (.safetensors)",
+        "an adapter file (.safetensors), or a folder that PEFT saved",
         "Check the path, or leave adapter.start_from out.",
     )
 

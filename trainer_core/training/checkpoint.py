@@ -177,24 +177,24 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
 
 def training_tensors(
-    parameters: Mapping[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer
+    adapter: Mapping[str, Tensor], optimizer: torch.optim.Optimizer
 ) -> dict[str, Tensor]:
-    """Collect the adapter's exact weights and the optimizer's state."""
-    weights = {f"{_ADAPTER_PREFIX}{name}": p.detach() for name, p in parameters.items()}
+    """Collect the adapter's exact weights, frozen ones too, and the optimizer's state."""
+    weights = {f"{_ADAPTER_PREFIX}{name}": each.detach() for name, each in adapter.items()}
     return weights | optimizer_tensors(optimizer)
 
 
 def restore_tensors(
     checkpoint: Checkpoint,
-    parameters: Mapping[str, torch.nn.Parameter],
+    adapter: Mapping[str, Tensor],
     optimizer: torch.optim.Optimizer,
 ) -> None:
     """Put the tensors of a checkpoint back, bit by bit.
 
     Args:
         checkpoint: What `read_checkpoint` gave.
-        parameters: The adapter's parameters by name.
-        optimizer: The optimizer over them.
+        adapter: The adapter's tensors by name, frozen ones too.
+        optimizer: The optimizer over those that are trained.
 
     Raises:
         InputError: When the checkpoint holds another adapter.
@@ -205,10 +205,8 @@ def restore_tensors(
         for name, tensor in checkpoint.tensors.items()
         if name.startswith(_ADAPTER_PREFIX)
     }
-    wrong = sorted(stored.keys() ^ parameters.keys())
-    wrong += [
-        n for n in stored.keys() & parameters.keys() if stored[n].shape != parameters[n].shape
-    ]
+    wrong = sorted(stored.keys() ^ adapter.keys())
+    wrong += [n for n in stored.keys() & adapter.keys() if stored[n].shape != adapter[n].shape]
     if wrong:
         raise InputError(
             f"the checkpoint's adapter differs from this run's at {wrong[0]} "
@@ -217,6 +215,6 @@ def restore_tensors(
             "Resume with the run file that the checkpoint was made with (run.yaml beside it).",
         )
     with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(stored[name])
+        for name, tensor in adapter.items():
+            tensor.copy_(stored[name])
     load_optimizer_tensors(optimizer, checkpoint.tensors)

@@ -1,7 +1,8 @@
 """How much device memory a run is expected to take. An estimate, not a measurement.
 
     base        = base parameters x bytes of the precision
-    adapter     = trainable parameters x 16 bytes (weight, gradient and AdamW's two moments, fp32)
+    adapter     = trainable parameters x 16 bytes (weight, gradient and AdamW's two moments, fp32),
+                  and 4 more for first values that the factors are differences from
     activations = samples x tokens x width x bytes x states
     states      = blocks x kept + 15, or blocks + kept + 15 with gradient checkpointing, which keeps
                   one input for each block and computes the inside of one block again
@@ -27,7 +28,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..adapters import attach
+from ..adapters import KINDS, attach
 from ..config import RunConfig
 from ..data.cached import CachedItem
 from ..errors import RunError
@@ -60,6 +61,7 @@ class Size:
         samples: Samples in a micro-batch.
         value_bytes: Bytes of a number in the run's precision.
         checkpointing: Whether activations are computed again in the backward pass.
+        differences: Whether the factors are differences from first values that stay beside them.
     """
 
     base_parameters: int
@@ -71,6 +73,7 @@ class Size:
     samples: int
     value_bytes: int
     checkpointing: bool
+    differences: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,7 @@ def memory_estimate(size: Size) -> dict[str, int]:
     unit = size.samples * size.tokens * size.width * size.value_bytes
     parts = {
         "base": size.base_parameters * size.value_bytes,
-        "adapter": size.trainable_parameters * ADAPTER_BYTES,
+        "adapter": size.trainable_parameters * (ADAPTER_BYTES + 4 * size.differences),
         "activations": unit * (inside + WORKING_STATES),
     }
     return {**parts, "total": sum(parts.values())}
@@ -189,6 +192,7 @@ def step_size(
         samples=config.training.batch_size,
         value_bytes=2 if precision == "bf16" else 4,
         checkpointing=config.memory.gradient_checkpointing,
+        differences=config.adapter.init in KINDS[config.adapter.kind].decompositions,
     )
 
 

@@ -37,6 +37,9 @@ class Processes(Protocol):
         """Sum each number over all processes."""
         ...
 
+    def share(self, tensors: Sequence[Tensor]) -> None:
+        """Replace each tensor by that of the first process, in place."""
+
     def barrier(self) -> None:
         """Wait until every process is here."""
 
@@ -60,6 +63,9 @@ class SingleProcess:
     def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
         """Return the numbers."""
         return list(numbers)
+
+    def share(self, tensors: Sequence[Tensor]) -> None:
+        """Do nothing: they are the first process's."""
 
     def barrier(self) -> None:
         """Do nothing."""
@@ -127,6 +133,18 @@ class AccelerateProcesses:
             return list(numbers)
         exact = torch.float32 if self.device.type == "mps" else torch.float64
         return self._sum(torch.tensor(numbers, dtype=exact, device=self.device)).tolist()
+
+    def share(self, tensors: Sequence[Tensor]) -> None:
+        """Sum in one message, to which the first process alone adds something."""
+        if self.count == 1 or not tensors:
+            return
+        flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+        total = self._sum(flat if self.index == 0 else torch.zeros_like(flat))
+        with torch.no_grad():
+            for tensor, part in zip(
+                tensors, total.split([tensor.numel() for tensor in tensors]), strict=True
+            ):
+                tensor.copy_(part.view_as(tensor))
 
     def barrier(self) -> None:
         """Wait for the others."""

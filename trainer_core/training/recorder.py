@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,7 @@ from ..adapters import AttachedAdapter
 from ..config import RunConfig
 from ..data.image import from_pixels
 from ..errors import RunError
-from ..formats import KeyMap, RunFacts, adapter_metadata, write_adapter
+from ..formats import KeyMap, RunFacts, adapter_metadata, layout_name, write_adapter
 from ..storage import atomic_write
 from ..types import RunResult, StepResult
 from .checkpoint import (
@@ -26,7 +28,6 @@ from .checkpoint import (
 from .metrics import MetricsWriter
 from .observer import CheckpointSaved, Observer, PreviewDone, RunFinished, StepDone, Warned
 from .run_folder import RunFolder
-from .versions import installed_versions
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -42,7 +43,7 @@ class Recorder:
         optimizer: Its optimizer.
         key_map: The family's names in its host.
         settings: The settings that decide the run, kept in each checkpoint.
-        hashes: Identities of base and dataset, for the adapter file's header.
+        facts: What the adapter files' headers tell of the run; step and date are filled in here.
         observer: Hears what was written.
         done: Steps made before.
 
@@ -58,7 +59,7 @@ class Recorder:
         optimizer: torch.optim.Optimizer,
         key_map: KeyMap,
         settings: Mapping[str, Any],
-        hashes: Mapping[str, str],
+        facts: RunFacts,
         observer: Observer,
         done: int,
     ) -> None:
@@ -68,7 +69,7 @@ class Recorder:
         self._optimizer = optimizer
         self._key_map = key_map
         self._settings = settings
-        self._hashes = hashes
+        self._facts = facts
         self._observer = observer
         self._pictures: list[Path] = []
         later = drop_later_checkpoints(folder.checkpoints, done)
@@ -88,13 +89,16 @@ class Recorder:
 
     def save(self, step: int) -> None:
         """Write a checkpoint of the state after a step, then drop the oldest ones."""
-        tensors = training_tensors(dict(self._adapter.named_parameters()), self._optimizer)
+        tensors = training_tensors(self._adapter.named_tensors(), self._optimizer)
+        adapter = self._config.adapter
+        # ComfyUI reads DoRA of the rows wrongly; one layout holds every adapter.
+        layout = "lycoris" if adapter.dora and adapter.dora_axis == "output" else "comfyui"
         folder = save_checkpoint(
             self.folder.checkpoints,
             step,
             self._settings,
             tensors,
-            lambda path: self._write_adapter(path, "comfyui", "fp32", step),
+            lambda path: self._write_adapter(path, layout, "fp32", step, proof=False),
         )
         prune_checkpoints(self.folder.checkpoints, self._config.training.keep_checkpoints)
         self.folder.update_record(step=step)
@@ -145,8 +149,7 @@ class Recorder:
         adapters: list[Path] = []
         if status == "done":
             for layout in output.layouts:
-                suffix = "" if layout == "comfyui" else f"_{layout}"
-                path = self.folder.path / f"{output.name}{suffix}.safetensors"
+                path = self.folder.path / layout_name(output.name, layout)
                 self._write_adapter(path, layout, output.dtype, step)
                 adapters.append(path)
         else:
@@ -159,17 +162,14 @@ class Recorder:
         self._observer.notify(RunFinished(result))
         return result
 
-    def _write_adapter(self, path: Path, layout: str, dtype: str, step: int) -> None:
+    def _write_adapter(
+        self, path: Path, layout: str, dtype: str, step: int, *, proof: bool = True
+    ) -> None:
         state = self._adapter.state()
-        facts = RunFacts(
-            family=self._config.family,
-            step=step,
-            settings=self._config.model_dump(mode="json"),
-            hashes=self._hashes,
-            versions=installed_versions(),
-        )
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        facts = dataclasses.replace(self._facts, step=step, date=now)
         metadata = adapter_metadata(state, facts, self._config.output.metadata)
-        write_adapter(path, state, layout, self._key_map, metadata, dtype)
+        write_adapter(path, state, layout, self._key_map, metadata, dtype, proof=proof)
 
     def __enter__(self) -> Recorder:
         return self

@@ -21,10 +21,19 @@ from ..data.batches import BatchPlan, load_batch
 from ..diffusion.sigma import make_density
 from ..families.identity import file_identity, folder_identity
 from ..families.single_file import file_settings
+from ..formats.writing import check_layouts
 from ..types import AdapterState, Batch, RunResult, RunSummary
-from .beginning import find_beginning, fitting, read_start, require_same, start_identity
+from .beginning import (
+    begin_with_inputs,
+    find_beginning,
+    fitting,
+    read_start,
+    require_same,
+    start_identity,
+)
 from .checkpoint import Checkpoint, restore_tensors
 from .encoders import MakeSource
+from .facts import header_facts
 from .loop import Loop, LoopHooks
 from .memory import (
     DTYPES,
@@ -67,6 +76,7 @@ def train(
     observer: Observer | None = None,
     processes: Processes | None = None,
     make_source: MakeSource | None = None,
+    workflow: Mapping[str, str] | None = None,
 ) -> RunResult:
     """Train an adapter.
 
@@ -75,6 +85,8 @@ def train(
         observer: Hears the run's events and may cancel it.
         processes: The processes that share the run; unset: this one alone, on ``memory.device``.
         make_source: Gives text and picture encoders; unset: they come from the base's folder.
+        workflow: What of the host started the run, as `workflow_texts` gives it; kept with the run
+            and, at ``output.metadata: full``, in its adapter files.
 
     Returns:
         Where the files are; ``status`` is ``done`` or ``cancelled``.
@@ -93,7 +105,7 @@ def train(
         torch.enable_grad(),
     ):
         try:
-            return _train(config, observer, processes, make_source)
+            return _train(config, observer, processes, make_source, workflow or {})
         finally:
             release_memory(processes.device)
 
@@ -103,6 +115,7 @@ def _train(
     observer: Observer,
     processes: Processes,
     make_source: MakeSource | None,
+    workflow: Mapping[str, str],
 ) -> RunResult:
     # What can be refused without loading anything is refused first.
     shares = Shares(config.training, processes.index, processes.count)
@@ -121,19 +134,23 @@ def _train(
         require_same(config, processes, found, checkpoint)
     loaded = _load(config, observer, processes, data, checkpoint or start)
     if processes.index > 0:
-        status, step = _loop(loaded, shares, None).run(loaded.done)
+        status, step = _run(loaded, shares, None)
         return RunResult(Path(config.output.dir), status, step, (), (), ())
     with (
-        _open_folder(config, found, hashes) as folder,
-        _recorder(loaded, folder, settings, hashes) as recorder,
+        _open_folder(config, found, hashes, workflow) as folder,
+        _recorder(loaded, folder, settings, hashes, workflow) as recorder,
     ):
         observer.notify(RunStarted(_summary(loaded, folder)))
-        status, step = _loop(loaded, shares, recorder).run(loaded.done)
+        status, step = _run(loaded, shares, recorder)
         return recorder.finish(status, step)
 
 
 def _recorder(
-    run: Loaded, folder: RunFolder, settings: Mapping[str, Any], hashes: Mapping[str, str]
+    run: Loaded,
+    folder: RunFolder,
+    settings: Mapping[str, Any],
+    hashes: Mapping[str, str],
+    workflow: Mapping[str, str],
 ) -> Recorder:
     return Recorder(
         folder,
@@ -142,7 +159,7 @@ def _recorder(
         run.optimizer,
         run.data.family.key_map,
         settings,
-        hashes,
+        header_facts(run.config, run.data, run.precision, hashes, workflow, run.observer),
         run.observer,
         run.done,
     )
@@ -164,9 +181,14 @@ def _load(
         config.adapter,
         presets=data.family.presets,
         unused=data.family.unused_layers(transformer),
+        shared=data.family.shared_inputs,
         seed=config.seed,
     )
     adapter.train()
+    # Hours of training must not end at a file that cannot be written.
+    check_layouts(adapter.state(), config.output.layouts, data.family.key_map)
+    # A decomposition of the base's weights may end otherwise in another process.
+    processes.share(list(adapter.frozen_tensors().values()))
     if adapter.skipped_duplicates and processes.index == 0:
         observer.notify(
             Warned(f"{adapter.skipped_duplicates} layers matched twice and are adapted once.")
@@ -175,7 +197,7 @@ def _load(
     optimizer = make_optimizer(config.training.optimizer, groups)
     done = 0
     if isinstance(begin, Checkpoint):
-        restore_tensors(begin, dict(adapter.named_parameters()), optimizer)
+        restore_tensors(begin, adapter.named_tensors(), optimizer)
         done = begin.step
     elif begin is not None:
         taken = start_from(transformer, adapter, begin)
@@ -186,10 +208,21 @@ def _load(
     )
 
 
-def _loop(run: Loaded, shares: Shares, recorder: Recorder | None) -> Loop:
+def _run(run: Loaded, shares: Shares, recorder: Recorder | None) -> tuple[str, int]:
+    loop = _loop(run, shares, recorder)
+    if run.config.adapter.init == "eva" and not run.done:
+        whole_batches = _step_maker(run, _plan(run), (0, 1))
+        if not begin_with_inputs(
+            run.adapter, run.config, whole_batches, run.processes, run.observer
+        ):
+            loop.hooks.save(0)
+            return "cancelled", 0
+    return loop.run(run.done)
+
+
+def _plan(run: Loaded) -> BatchPlan:
     config, training = run.config, run.config.training
-    schedule = make_schedule(training.schedule, training.steps)
-    plan = BatchPlan(
+    return BatchPlan(
         buckets=run.data.dataset.buckets,
         control_counts=run.data.dataset.control_buckets,
         batch_size=training.batch_size,
@@ -197,6 +230,33 @@ def _loop(run: Loaded, shares: Shares, recorder: Recorder | None) -> Loop:
         num_repeats=config.dataset.num_repeats,
         seed=config.seed,
     )
+
+
+def _step_maker(run: Loaded, plan: BatchPlan, part: tuple[int, int]) -> StepMaker:
+    config = run.config
+    return StepMaker(
+        load=functools.partial(
+            load_batch,
+            run.data.dataset,
+            plan,
+            caption_dropout=config.dataset.caption_dropout,
+            seed=config.seed,
+            share=part,
+        ),
+        predict=functools.partial(
+            run.data.family.predict, run.transformer, guidance=config.training.guidance
+        ),
+        density=_density(run),
+        seed=config.seed,
+        part=part,
+        device=run.processes.device,
+    )
+
+
+def _loop(run: Loaded, shares: Shares, recorder: Recorder | None) -> Loop:
+    config, training = run.config, run.config.training
+    schedule = make_schedule(training.schedule, training.steps)
+    plan = _plan(run)
 
     def preview(step: int) -> bool:
         stop = run.observer.cancelled
@@ -215,23 +275,7 @@ def _loop(run: Loaded, shares: Shares, recorder: Recorder | None) -> Loop:
         settings=training,
         preview_every=config.preview.every,
         micro_batches=shares.micro_batches,
-        micro_step=StepMaker(
-            load=functools.partial(
-                load_batch,
-                run.data.dataset,
-                plan,
-                caption_dropout=config.dataset.caption_dropout,
-                seed=config.seed,
-                share=shares.part,
-            ),
-            predict=functools.partial(
-                run.data.family.predict, run.transformer, guidance=training.guidance
-            ),
-            density=_density(run),
-            seed=config.seed,
-            part=shares.part,
-            device=run.processes.device,
-        ),
+        micro_step=_step_maker(run, plan, shares.part),
         parameters=run.adapter.parameters(),
         optimizer=run.optimizer,
         learning_rate=lambda step: training.optimizer.learning_rate * schedule(step),
@@ -259,7 +303,9 @@ def _density(run: Loaded) -> Callable[[Batch], Callable[[torch.Generator], float
     return lambda batch: by_shape[tuple(batch.latents.shape[1:])]
 
 
-def _open_folder(config: RunConfig, found: Path | None, hashes: Mapping[str, str]) -> RunFolder:
+def _open_folder(
+    config: RunConfig, found: Path | None, hashes: Mapping[str, str], workflow: Mapping[str, str]
+) -> RunFolder:
     record = {
         "steps": config.training.steps,
         "started": time.time(),
@@ -268,10 +314,10 @@ def _open_folder(config: RunConfig, found: Path | None, hashes: Mapping[str, str
     }
     if found is None:
         root = Path(config.output.dir) / config.output.name
-        return create_version(root, record, dump_config(config))
+        return create_version(root, record, dump_config(config), workflow)
     folder = open_version(found.parent.parent)
     try:
-        folder.go_on(record, dump_config(config))
+        folder.go_on(record, dump_config(config), workflow)
     except BaseException:
         folder.release()
         raise

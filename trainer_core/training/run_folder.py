@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, StorageError
+from ..formats.workflow import WORKFLOW_KEYS
 from ..storage import move, storage_error, write_and_flush, write_json, write_text
 
 if TYPE_CHECKING:
@@ -86,18 +87,23 @@ class RunFolder:
         """Change fields of ``run.json``, whole or not at all."""
         write_json(self.path / _RECORD, {**self.read_record(), **values})
 
-    def go_on(self, record: Mapping[str, Any], run_file: str) -> None:
+    def go_on(
+        self, record: Mapping[str, Any], run_file: str, workflow: Mapping[str, str] | None = None
+    ) -> None:
         """Note that the run goes on, and with which settings.
 
         Args:
             record: Changed fields of ``run.json``.
             run_file: The resolved run file of what follows; replaces the one before.
+            workflow: What of the host goes on with it, replaces the one before; without any, that
+                one stays.
 
         Raises:
             StorageError: When the folder cannot be written.
         """
         self.update_record(status="running", **record)
         write_text(self.path / _RUN_FILE, run_file)
+        _write_workflow(self.path, workflow or {})
 
     def release(self) -> None:
         """Give up the lock; the version stays."""
@@ -124,13 +130,19 @@ class RunFolder:
             self.release()
 
 
-def create_version(root: Path, record: Mapping[str, Any], run_file: str) -> RunFolder:
+def create_version(
+    root: Path,
+    record: Mapping[str, Any],
+    run_file: str,
+    workflow: Mapping[str, str] | None = None,
+) -> RunFolder:
     """Make the next version of a run.
 
     Args:
         root: ``<output.dir>/<output.name>``.
         record: First content of ``run.json``.
         run_file: The resolved run file.
+        workflow: What of the host started it: ``workflow`` and ``prompt`` to their texts.
 
     Returns:
         The new version, locked by this process.
@@ -150,6 +162,7 @@ def create_version(root: Path, record: Mapping[str, Any], run_file: str) -> RunF
             raise storage_error(root, error) from error
         write_json(temporary / _RECORD, {"status": "running", "step": 0, **_me(), **record})
         write_text(temporary / _RUN_FILE, run_file)
+        _write_workflow(temporary, workflow or {})
         number = max((version_number(path) for path in versions(root)), default=-1) + 1
         remove_dead_versions(root)
         return RunFolder(_move_to_version(temporary, root, number), token)
@@ -157,6 +170,19 @@ def create_version(root: Path, record: Mapping[str, Any], run_file: str) -> RunF
         _held.discard(token)
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def _write_workflow(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write ``workflow.json`` and ``prompt.json``; of two starts none is mixed with the other."""
+    for key in WORKFLOW_KEYS if texts else ():
+        path = folder / f"{key}.json"
+        if key in texts:
+            write_text(path, texts[key] + "\n")
+            continue
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise storage_error(path, error) from error
 
 
 def _move_to_version(temporary: Path, root: Path, number: int) -> Path:

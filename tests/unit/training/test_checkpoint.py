@@ -4,8 +4,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from trainer_core.adapters.groups import ParameterGroup
-from trainer_core.config import OptimizerSection
+from trainer_core.adapters import attach
+from trainer_core.adapters.groups import ParameterGroup, parameter_groups
+from trainer_core.config import AdapterConfig, OptimizerSection
 from trainer_core.errors import InputError, NonFiniteError
 from trainer_core.training.checkpoint import (
     checkpoint_folders,
@@ -56,6 +57,28 @@ def test_round_trip_restores_weights_and_optimizer_bit_for_bit(tmp_path):
     restored = training_tensors(parameters, optimizer)
     assert restored.keys() == tensors.keys()
     assert all(torch.equal(restored[name], tensors[name]) for name in tensors)
+
+
+def test_first_values_that_another_decomposition_found_are_put_back(tmp_path):
+    """The same weight has singular vectors of other signs and bits on another device."""
+
+    def attached(base):
+        config = AdapterConfig(kind="lora", rank=2, init="pissa")
+        adapter = attach(torch.nn.Sequential(base), config)
+        groups = parameter_groups(adapter, OptimizerSection())
+        return adapter, make_optimizer(OptimizerSection(), groups)
+
+    torch.manual_seed(0)
+    adapter, optimizer = attached(torch.nn.Linear(6, 8))
+    with torch.no_grad():
+        adapter.parameters()[0].fill_(0.5)
+    tensors = training_tensors(adapter.named_tensors(), optimizer)
+    path = save_checkpoint(tmp_path, 1, {}, tensors, write_adapter)
+    other, optimizer = attached(torch.nn.Linear(6, 8))
+    assert not torch.equal(other.frozen_tensors()["0.first_up"], tensors["adapter.0.first_up"])
+    restore_tensors(read_checkpoint(path), other.named_tensors(), optimizer)
+    assert torch.equal(other.delta_weight("0"), adapter.delta_weight("0"))
+    assert set(other.named_tensors()) == {name.removeprefix("adapter.") for name in tensors}
 
 
 def test_weight_that_is_not_finite_is_never_written(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -148,3 +149,9 @@ def test_what_may_not_fit_is_warned_of():
 def test_sizes_read_well():
     assert gibibytes(3 << 29) == "1.50 GiB"
     assert gibibytes(1 << 20) == "1.0 MiB"
+
+
+def test_first_values_beside_the_factors_are_counted():
+    plain = Size(1000, 200, "lora", 2, 8, 4, 1, 2, checkpointing=True)
+    beside = dataclasses.replace(plain, differences=True)
+    assert memory_estimate(beside)["adapter"] - memory_estimate(plain)["adapter"] == 4 * 200

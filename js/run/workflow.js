@@ -1,0 +1,84 @@
+// @ts-check
+/**
+ * The button of the Load Run node that opens the workflow which a run was started from.
+ *
+ * @typedef {import("../comfyui.js").GraphNode} GraphNode
+ * @typedef {import("../comfyui.js").App} App
+ * @typedef {import("../panel/server.js").Server} Server
+ */
+
+export const LABEL = "Load workflow";
+
+/**
+ * Adds the button below the node's inputs. It is no input, so no workflow saves it.
+ *
+ * @param {GraphNode} node
+ * @param {Server} server
+ * @param {App} app
+ */
+export function addWorkflowButton(node, server, app) {
+  if (node.widgets?.some((widget) => widget.name === LABEL)) return;
+  const press = () => openWorkflow(node, server, app);
+  const button = node.addWidget("button", LABEL, null, press, { serialize: false });
+  button.serialize = false;
+  button.tooltip = "Opens the workflow that this run was started from, in a tab of its own.";
+}
+
+/**
+ * @param {GraphNode} node
+ * @param {Server} server
+ * @param {App} app
+ */
+export async function openWorkflow(node, server, app) {
+  try {
+    const run = chosenRun(node);
+    await open(await server.workflow(run), run.replaceAll("/", " "), app);
+  } catch (error) {
+    const detail = error instanceof Error ? error.message : String(error);
+    app.extensionManager.toast.add({
+      severity: "warn", summary: "Load workflow", detail, life: 8000,
+    });
+  }
+}
+
+/** @param {GraphNode} node */
+function chosenRun(node) {
+  if (node.inputs?.find((input) => input.name === "run")?.link != null) {
+    throw new Error("The run comes from another node. Choose it here to load its workflow.");
+  }
+  const value = node.widgets?.find((widget) => widget.name === "run")?.value;
+  if (typeof value !== "string" || !value) throw new Error("Choose a run first.");
+  return value;
+}
+
+/**
+ * Hands a workflow to ComfyUI as it is.
+ *
+ * @param {unknown} content of a file that may come from anybody
+ * @param {string} name
+ * @param {App} app
+ */
+async function open(content, name, app) {
+  if (isObject(content) && Array.isArray(content.nodes)) {
+    await app.loadGraphData(content, true, true, name);
+  } else if (isPrompt(content)) {
+    await app.loadApiJson(content, name);
+  } else {
+    throw new Error("What is kept of this run is no workflow.");
+  }
+}
+
+/** @param {unknown} content what the server ran; a run that was started without a page has no more */
+function isPrompt(content) {
+  if (!isObject(content)) return false;
+  const nodes = Object.values(content);
+  return nodes.length > 0 && nodes.every((node) => isObject(node) && "class_type" in node);
+}
+
+/**
+ * @param {unknown} value
+ * @returns {value is Record<string, unknown>}
+ */
+function isObject(value) {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}

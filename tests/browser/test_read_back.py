@@ -1,0 +1,91 @@
+"""The workflow that made an adapter, read back in ComfyUI's real page."""
+
+from __future__ import annotations
+
+import uuid
+
+from comfy.graphs import graph, run_folder
+
+LABEL = "Load workflow"
+
+_CLEAR = (
+    "await window.app.loadGraphData({ nodes: [], links: [], version: 0.4 }, true, true, 'other')"
+)
+
+# What a person would compare: nodes, their values, and which of their inputs are linked.
+_GRAPH = """
+return window.app.graph.serialize().nodes
+  .map((n) => [n.id, n.type, n.widgets_values ?? [], (n.inputs ?? []).filter((i) => i.link).length])
+  .sort((a, b) => a[0] - b[0]);
+"""
+
+_TABS = "return window.app.extensionManager.workflow.openWorkflows.map((each) => each.filename)"
+
+_PANEL_DONE = "return document.querySelector('.adapter-trainer-word')?.textContent === 'Done'"
+
+# A node's button is drawn on the canvas in the one renderer, and an element in the other.
+_FIND_BUTTON = """
+for (const each of document.querySelectorAll("button")) {
+  if (each.textContent.trim() === argument) each.id = "load-workflow";
+}
+return Boolean(document.getElementById("load-workflow"));
+"""
+_PLACE_OF_BUTTON = """
+const { canvas, graph } = window.app;
+const [node] = graph.nodes;
+const widget = node.widgets.find((each) => each.name === argument);
+const place = [node.pos[0] + node.size[0] / 2, node.pos[1] + widget.y + 10];
+return place.map((value, i) => (value + canvas.ds.offset[i]) * canvas.ds.scale);
+"""
+
+
+def trained(page, level):
+    """A run of two steps from the page, and what its graph was; the page is empty then."""
+    name = f"back_{level}_{uuid.uuid4().hex[:6]}"
+    page.load_api(graph(name, settings={"metadata": level}, train={"steps": 2}))
+    page.run()
+    page.wait_for("Done")
+    made = page.browser.evaluate(_GRAPH)
+    assert len(made) == 6
+    page.browser.evaluate(_CLEAR)
+    assert page.browser.evaluate(_GRAPH) == []
+    folder = run_folder(page.server, name)
+    return folder / f"{name}.safetensors", f"{name}/{folder.name}", made
+
+
+def test_a_dropped_adapter_file_opens_the_workflow_that_made_it(page):
+    file, _, made = trained(page, "full")
+    page.browser.drop(file, 600, 400)
+    page.browser.wait("return window.app.graph.nodes.length > 0")
+    page.browser.wait(_PANEL_DONE)
+    assert page.browser.evaluate(_GRAPH) == made
+    assert page.browser.evaluate(_TABS)[-1] == file.stem
+    page.shoot("dropped")
+    assert page.problems() == []
+
+
+def test_load_run_opens_the_workflow_of_a_run_whose_file_tells_nothing(page):
+    file, run, made = trained(page, "shareable")
+    page.browser.drop(file, 600, 400)
+    page.browser.wait("return document.body.textContent.includes(argument)", file.name)
+    assert page.browser.evaluate(_GRAPH) == []
+
+    page.open()
+    node = {"class_type": "AdapterTrainerLoadRun", "inputs": {"run": run, "checkpoint": 0}}
+    page.load_api({"1": node})
+    queued = page.browser.evaluate("return (await window.app.graphToPrompt()).output")
+    assert queued["1"]["inputs"] == node["inputs"]
+    tabs = page.browser.evaluate(_TABS)
+    if page.renderer == "canvas":
+        page.shoot("load_run")
+        page.browser.click("#graph-canvas", page.browser.evaluate(_PLACE_OF_BUTTON, LABEL))
+    else:
+        page.browser.wait(_FIND_BUTTON, LABEL)
+        page.shoot("load_run")
+        page.browser.click("#load-workflow")
+    page.browser.wait(_PANEL_DONE)
+    assert page.browser.evaluate(_GRAPH) == made
+    # The graph that was there is still open beside it.
+    assert page.browser.evaluate(_TABS) == [*tabs, run.replace("/", " ")]
+    page.shoot("loaded")
+    assert page.problems() == []

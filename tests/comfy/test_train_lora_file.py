@@ -1,0 +1,88 @@
+"""The file of ComfyUI's own Train LoRA node means here what it means there, to the last tensor."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from comfy.conftest import comfy_programs
+from safetensors.torch import load_file
+
+from trainer_core.adapters import layer_delta, layer_scale
+from trainer_core.errors import AdapterFileError
+from trainer_core.families import get_family
+from trainer_core.formats import inspect_adapter, read_adapter, read_file
+
+pytestmark = pytest.mark.comfy
+
+KEY_MAP = get_family("flux").key_map
+KINDS = ("lora", "loha", "lokr")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The files and what ComfyUI makes of them, from one start of ComfyUI."""
+    root, python = comfy_programs()
+    folder = tmp_path_factory.mktemp("train_lora")
+    done = subprocess.run(
+        [python, Path(__file__).with_name("train_lora_process.py"), folder],
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+def own_changes(state):
+    """Our reading in ComfyUI's model: fused layers joined, the last norm's halves exchanged."""
+    changes = {}
+    for module, layer in state.layers.items():
+        native, delta = KEY_MAP.to_native(module), layer_delta(state.kind, layer)
+        if module == "norm_out.linear":
+            name = "final_layer.adaLN_modulation.1"
+            changes[name] = torch.cat([*reversed(delta.chunk(2))])
+        elif not native.part:
+            changes[native.name] = delta
+    fused = {n.name for m in state.layers if (n := KEY_MAP.to_native(m)) and n.part}
+    for name in fused:
+        parts = [state.layers[part.module] for part in KEY_MAP.parts(name)]
+        changes[name] = torch.cat([layer_delta(state.kind, part) for part in parts])
+    return {f"diffusion_model.{name}.weight": delta for name, delta in changes.items()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_tensor_of_the_file_means_what_it_means_in_comfyui(kind, folder):
+    path = folder / f"{kind}.safetensors"
+    state, wanted = read_adapter(path, KEY_MAP), load_file(folder / f"{kind}.result")
+    ours = own_changes(state)
+    for native, tensors in state.extras.items():
+        for ending, tensor in tensors.items():
+            ours[f"diffusion_model.{native}.{'bias' if ending == 'diff_b' else 'weight'}"] = tensor
+    assert set(ours) == set(wanted)
+    for key, change in wanted.items():
+        assert float((ours[key] - change).norm() / change.norm()) < 1e-6
+        assert change.norm() > 0
+    assert state.kind == kind
+    assert read_file(path).layout == "comfyui"
+
+
+def test_a_lokr_that_no_parts_have_is_refused_by_layer(folder):
+    """Its factor divides 384 rows into 4 times 96, and each of q, k and v has 128."""
+    with pytest.raises(AdapterFileError, match="inside a block of 96 rows") as caught:
+        read_adapter(folder / "lokr odd.safetensors", KEY_MAP)
+    assert "double_blocks.0.img_attn.qkv" in caught.value.found
+
+
+def test_the_node_writes_what_these_cases_are_about(folder):
+    state = read_adapter(folder / "lora.safetensors", KEY_MAP)
+    assert {layer_scale("lora", layer) for layer in state.layers.values()} == {1 / 4}
+    endings = {ending for tensors in state.extras.values() for ending in tensors}
+    assert endings == {"diff", "diff_b"}
+    assert len(inspect_adapter(folder / "lora.safetensors", KEY_MAP).unknown) == 0
+    keys = load_file(folder / "lokr.safetensors")
+    assert "diffusion_model.double_blocks.0.img_attn.qkv.lokr_w1" in keys
+    assert "diffusion_model.double_blocks.0.img_attn.norm.query_norm.diff" in keys

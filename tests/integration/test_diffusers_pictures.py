@@ -16,6 +16,7 @@ from trainer_core.adapters import attach
 from trainer_core.config import AdapterConfig
 from trainer_core.families import get_family
 from trainer_core.formats import write_adapter
+from trainer_core.formats.converting import convert
 from trainer_core.types import AdapterState
 
 SIZE = 64
@@ -83,6 +84,24 @@ def test_pipeline_draws_the_same_picture_with_the_exported_file(pipelines, famil
     assert (ours - before).abs().max() > 100 * TOLERANCE, "the adapter changes nothing"
     torch.testing.assert_close(theirs, ours, rtol=0, atol=TOLERANCE)
     assert torch.equal(draw(pipeline, family), before), "the adapter was not taken off"
+
+
+@pytest.mark.parametrize("family", ["qwen_image", "flux"])
+def test_a_lokr_that_became_a_lora_draws_the_same_picture(pipelines, family, tmp_path):
+    pipeline, facts = pipelines[family], get_family(family)
+    adapter = attach(
+        pipeline.transformer, AdapterConfig(**ADAPTERS["lokr"]), facts.presets["attention"]
+    )
+    state = strengthen(pipeline.transformer, adapter, 0.7)
+    ours = draw(pipeline, family)
+    adapter.detach()
+    source, target = tmp_path / "lokr.safetensors", tmp_path / NAME
+    write_adapter(source, state, "comfyui", facts.key_map, {})
+    # The rank of a Kronecker product is the product of the ranks: 2 of the small factor, 2.
+    report = convert(source, target, "diffusers", facts.key_map, approximate="lora", rank=4)
+    assert max(report.errors.values()) < 1e-6
+    theirs = drawn_from(target, pipeline, family, "lora")
+    torch.testing.assert_close(theirs, ours, rtol=0, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("family", ["qwen_image", "flux"])

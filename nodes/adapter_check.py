@@ -84,9 +84,9 @@ def _reading(
         pass  # what is no safetensors file ends here
     try:
         with open_file(path) as file:
-            names = [*file.layers, *file.extras]
+            names, extras = list(file.layers), list(file.extras)
         maps = {family.name: family.key_map for family in FAMILIES.values()}
-        found = matching_families(names, maps)
+        found = matching_families(names, maps, extras)
         if not found:
             return None, None, "the adapter is for no family that the trainer knows"
         family = FAMILIES[found[0]]

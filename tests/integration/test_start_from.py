@@ -64,11 +64,12 @@ def test_unmoved_weights_are_the_first_runs(tmp_path, cache, first):
 
 def test_resized_start_is_reported(tmp_path, cache, first):
     observer = CancelAfter(1)
-    train(run_config(tmp_path, cache, training=SHORT, **start(first.adapters[0], rank=2)), observer)
-    (said,) = [
-        e.message for e in observer.events if isinstance(e, Warned) and "starts" in e.message
-    ]
+    adapter = start(first.adapters[0], rank=2, factor=7)
+    train(run_config(tmp_path, cache, training=SHORT, **adapter), observer)
+    messages = [event.message for event in observer.events if isinstance(event, Warned)]
+    (said,) = [message for message in messages if "starts" in message]
     assert "resized (relative error of the delta: median" in said
+    assert any("factor 7 does not divide" in message for message in messages)
 
 
 def test_resumed_run_goes_on_from_its_checkpoint(tmp_path, cache, first):

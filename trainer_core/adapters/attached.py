@@ -76,10 +76,12 @@ class AttachedAdapter:
         names: The adapted layers, sorted.
         skipped_duplicates: Matches that pointed at a layer which was already chosen.
         excluded_unused: Layers that a preset left out because their output is unused.
+        notes: What the settings came to and may not be expected, in sentences.
         shared_inputs: Names of layers that share what they compute on their input, by input.
     """
 
     shared_inputs: tuple[tuple[str, ...], ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -151,10 +153,11 @@ class AttachedAdapter:
         A window may be written as in files (`reshaped`).
 
         Raises:
-            AdapterError: When kind, layers or shapes differ, or this adapter trains differences
-                from first values of its own; nothing is changed then.
+            AdapterError: When kind, layers or shapes differ, or this adapter is merged or trains
+                differences from first values of its own; nothing is changed then.
         """
         self.refuse_own_first_values("a state to take over")
+        self._require(not self._merged, "the adapter is merged", "Call unmerge() first.")
         self._check_layers(state)
         ready = {name: self._fitting(name, saved) for name, saved in state.layers.items()}
         with torch.no_grad():
@@ -163,6 +166,7 @@ class AttachedAdapter:
                 for factor, parameter in layer.factors().items():
                     parameter.copy_(ready[name][factor])
                 layer.set_scale_of(ready[name], saved.alpha, saved.rank)
+                layer.note_zero_lengths()
 
     def refuse_own_first_values(self, found: str) -> None:
         """Refuse to give this adapter other factors where its own are differences.
@@ -205,7 +209,7 @@ class AttachedAdapter:
 
     @strength.setter
     def strength(self, value: float) -> None:
-        self._require(not self._merged, "the adapter is merged", "call unmerge() first")
+        self._require(not self._merged, "the adapter is merged", "Call unmerge() first.")
         for layer in self._layers.values():
             layer.strength = float(value)
 
@@ -226,7 +230,7 @@ class AttachedAdapter:
             AdapterError: When the adapter is detached, or a weight cannot take a delta (packed,
                 8-bit or meta); no weight is changed then.
         """
-        self._require(self._attached, "the adapter is detached", "attach an adapter first")
+        self._require(self._attached, "the adapter is detached", "Attach an adapter first.")
         if self._merged:
             return
         for name, layer in self._layers.items():
@@ -249,6 +253,8 @@ class AttachedAdapter:
         self.unmerge()
         for name, layer in self._layers.items():
             layer.release()
+            if layer.shared is not None:
+                layer.shared.release()
             for owner, attribute in self._places[name]:
                 setattr(owner, attribute, layer.get_base_layer())
         self._restoration.restore(self._module)

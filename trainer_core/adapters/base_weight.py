@@ -82,6 +82,15 @@ def dense_weight(layer: nn.Module, dtype: torch.dtype | None = None) -> Tensor:
     return _dequantised(layer, weight, dtype)
 
 
+def absent(name: str) -> AdapterError:
+    """The error of a layer that is called while its weight is on the meta device."""
+    return AdapterError(
+        f"{name} is called while its weight has no values (meta device)",
+        "the base's weights in memory when a layer is called, and when an adapter is attached",
+        "Bring them back before the forward pass.",
+    )
+
+
 def weight_stamp(layer: nn.Module) -> tuple[Any, ...]:
     """A value that differs whenever the layer's weight may have other numbers than before.
 

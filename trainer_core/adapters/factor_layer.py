@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..config import AdapterConfig
 from ..errors import AdapterError
 from ..types import LayerState
-from .base_weight import DENSE_DTYPES, dense_weight, is_dense
+from .base_weight import DENSE_DTYPES, absent, dense_weight, is_dense
 from .convolution import as_matrices
 from .first_values import first_pair, joined
 from .fused import Factors, FusedApply, make_room
@@ -61,6 +61,7 @@ class FactorLayer(nn.Module, BaseTunerLayer):
     strength: float = 1.0
     layer_name: str = ""
     shared: SharedInput | None = None
+    _has_zero_lengths: bool = False
     scaling: dict[str, float]
     r: dict[str, int]
     config: AdapterConfig
@@ -115,6 +116,7 @@ class FactorLayer(nn.Module, BaseTunerLayer):
             shape = self.kind.layer_shapes(plan)[DORA_SCALE]
             lengths = self._norms.of_base().to(dtype).view(shape)
             self.set_factor(DORA_SCALE, nn.Parameter(lengths))
+            self.note_zero_lengths()
         self.set_adapter([ADAPTER_NAME])
         # A new module starts in training mode, also inside a base that is in evaluation mode.
         self.train(self.get_base_layer().training)
@@ -125,8 +127,14 @@ class FactorLayer(nn.Module, BaseTunerLayer):
         # Where the kind ignores alpha, the recorded one says the same by PEFT's rule alpha / rank.
         self.set_size(rank, alpha if alpha / rank == scale else scale * rank, scale)
 
+    def note_zero_lengths(self) -> None:
+        """Look whether some of DoRA's lengths are 0, as those of rows of zeros are."""
+        lengths = self.factors().get(DORA_SCALE)
+        known = lengths is not None and not lengths.is_meta
+        self._has_zero_lengths = known and not bool(cast("Tensor", lengths).all())
+
     def _blank(self, plan: LayerPlan) -> dict[str, Tensor]:
-        return {name: torch.empty(0) for name in self.kind.shapes(plan)}
+        return {name: torch.empty(0) for name in self.kind.factor_shapes(plan)}
 
     def set_size(self, rank: int, alpha: float, scale: float) -> None:
         """Record rank, alpha and scale where PEFT looks for them."""
@@ -195,6 +203,8 @@ class FactorLayer(nn.Module, BaseTunerLayer):
             return self._sum(x, self.strength, *args, **kwargs)
         if self.strength == 0.0:
             return self.base_layer(x, *args, **kwargs)
+        if self._is_skipped():
+            return self._nothing(self._sum(x, 0.0, *args, **kwargs), self.factors_on(x.device))
         y = self._stretched(x, lengths, *args, **kwargs)
         if self.strength == 1.0:
             return y
@@ -204,6 +214,8 @@ class FactorLayer(nn.Module, BaseTunerLayer):
     def _stretched(self, x: Tensor, lengths: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """The output at strength 1 where rows or columns have lengths of their own."""
         axis = axis_of(lengths)
+        if lengths.is_meta and not x.is_meta:
+            raise absent(self.layer_name)
         lengths, norm = lengths.to(x.device).flatten(), self.norm().to(x.device)
         if lengths.requires_grad and not torch.compiler.is_compiling():
             lengths.register_hook(self._norms.forget)
@@ -217,7 +229,8 @@ class FactorLayer(nn.Module, BaseTunerLayer):
             # layer's own may be away by then, or its memory be another layer's.
             dtype = bias.dtype if bias.dtype in DENSE_DTYPES else y.dtype
             bias = self._per_output(bias.detach().to(y.device, dtype, copy=True))
-        return stretch_output(y, bias, self._per_output(lengths), self._per_output(norm))
+        sizes = self._per_output(lengths), self._per_output(norm)
+        return stretch_output(y, bias, *sizes, zeros=self._has_zero_lengths)
 
     def norm(self) -> Tensor:
         """``|W + D|`` of each row or column that has a length, at strength 1, without gradient.
@@ -236,11 +249,7 @@ class FactorLayer(nn.Module, BaseTunerLayer):
                 return y
         if self.base_weight.is_meta and not (x.is_meta or is_watched(self.base_layer)):
             # torch would multiply with it all the same, into memory that nothing was written to.
-            raise AdapterError(
-                f"{self.layer_name} is called while its weight has no values (meta device)",
-                "the base's weights in memory when a layer is called",
-                "Bring them back before the forward pass.",
-            )
+            raise absent(self.layer_name)
         y = self.base_layer(x, *args, **kwargs)
         for adapter in self.active_adapters:
             factors = self.factors_on(x.device, adapter)
@@ -292,10 +301,9 @@ class FactorLayer(nn.Module, BaseTunerLayer):
             return y
         config = self.config
         dropping = self.training and adapter == ADAPTER_NAME
-        if dropping and config.module_dropout and torch.rand(()).item() < config.module_dropout:
-            # Zero times each factor adds nothing, but gives every parameter a gradient: DDP waits
-            # for all of them, and a step that skips every layer still has a backward pass.
-            return y + sum((factor.sum() * 0.0).to(y.dtype) for factor in factors.values())
+        # With lengths it was drawn before them: they belong to what is skipped.
+        if dropping and DORA_SCALE not in factors and self._is_skipped():
+            return self._nothing(y, factors)
         if dropping and config.dropout:
             x = nn.functional.dropout(x, config.dropout)
         delta = self._contribution(x, factors, scale)
@@ -305,6 +313,17 @@ class FactorLayer(nn.Module, BaseTunerLayer):
             share = rows.to(delta.dtype) / (keep if config.rank_dropout_scale else 1.0)
             delta = delta * self._per_output(share)
         return y + delta.to(y.dtype)
+
+    def _is_skipped(self) -> bool:
+        """Draw whether this call is without the adapter."""
+        chance = self.config.module_dropout
+        return bool(self.training and chance) and torch.rand(()).item() < chance
+
+    @staticmethod
+    def _nothing(y: Tensor, factors: Factors) -> Tensor:
+        # Zero times each factor adds nothing, but gives every parameter a gradient: DDP waits
+        # for all of them, and a step that skips every layer still has a backward pass.
+        return y + sum((factor.sum() * 0.0).to(y.dtype) for factor in factors.values())
 
     def _contribution(self, x: Tensor, factors: Factors, scale: float) -> Tensor:
         if not x.is_meta and torch.is_autocast_enabled(x.device.type):

@@ -57,9 +57,34 @@ class Narrow:
 
     def hidden(self, x: Tensor, operands: Operands) -> Tensor:
         """`[T * P, R]` of ``x [T, in]``."""
+        down = self.down(x, operands)
+        return x.view(-1, down.shape[1]) @ down.t()
+
+    def down(self, x: Tensor, operands: Operands) -> Tensor:
+        """`[R, in / P]` in the precision of x."""
         down = x.new_empty(self.size(operands))
         self.fill_down(down, operands)
-        return x.view(-1, down.shape[1]) @ down.t()
+        return down
+
+    def gradients(
+        self,
+        g: Tensor,
+        x: Tensor,
+        x_gradient: Tensor | None,
+        operands: Operands,
+        kept: Operands,
+        scale: float,
+    ) -> Gradients:
+        """`Branch.add_gradients` of a layer that shares nothing."""
+        hidden = kept[0] if kept else self.hidden(x, operands)
+        of_hidden = torch.empty_like(hidden)
+        upper = self.up_gradients(g, hidden, operands, scale, of_hidden)
+        width = self.size(operands)[1]
+        if x_gradient is not None:
+            x_gradient.view(-1, width).addmm_(of_hidden, self.down(g, operands))
+        lower = self.down_gradients(of_hidden.t() @ x.view(-1, width), operands)
+        taken = self.lower(operands)
+        return tuple(lower[at] if at in taken else upper[at] for at in range(len(operands)))
 
 
 def no_narrow(operands: Operands) -> None:
@@ -125,7 +150,7 @@ def fuse(branch: Branch) -> FusedApply:
             else:
                 widened = branch.widen(rows, values, scale)
                 kept = widened[2]
-                y = _one_product(rows, room, bias, widened).view(*x.shape[:-1], -1)
+                y = _one_product(rows, room, bias, widened).view(*x.shape[:-1], room.shape[0])
             ctx.save_for_backward(x, weight, *operands, *kept)
             ctx.scale, ctx.count = scale, len(operands)
             return as_own(y)

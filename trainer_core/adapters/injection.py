@@ -8,15 +8,18 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
 
 from ..config import AdapterConfig
+from ..config.patterns import compile_pattern
 from ..errors import AdapterError
+from ..types import LayerState
 from .attached import AttachedAdapter, Restoration
-from .planning import plan_layers
+from .base_checks import check_bases
+from .factor_layer import FactorLayer
+from .planning import factor_notes, plan_layers
 from .shared_input import share_inputs
 from .targets import (
     FALLBACK_PRESETS,
     LayerIndex,
     Selection,
-    compile_pattern,
     select,
     select_modules,
 )
@@ -32,6 +35,7 @@ def attach(
     unused: Sequence[str] = (),
     shared: Sequence[str] = (),
     seed: int = 0,
+    given: Mapping[str, LayerState] | None = None,
 ) -> AttachedAdapter:
     """Put an adapter on a module's layers, in place, and freeze the module's own weights.
 
@@ -51,6 +55,8 @@ def attach(
             same tensor: those that one expression matches with the same groups (`share_inputs`).
             It costs nothing but speed where that is not so.
         seed: Decides the first values of the factors.
+        given: Layers whose factors are taken over afterwards (`attach_state`): their ranks, alphas
+            and shapes stand for the configuration's.
 
     Returns:
         The adapter.
@@ -62,27 +68,37 @@ def attach(
         raise AdapterError(
             "the module already carries an adapter",
             "a module without one",
-            "Call detach() on the first adapter before you attach another.",
+            "Call detach() on the first adapter before you attach another; one of PEFT's goes with "
+            "its own unload().",
         )
     chosen = config.targets if targets is None else targets
     selection = _select(module, config, chosen, presets or FALLBACK_PRESETS, unused)
-    plans = plan_layers(selection.layers, config)
+    check_bases(module, selection.layers)
+    plans = plan_layers(selection.layers, config, given)
     expressions = [compile_pattern(each, "the family's shared inputs") for each in shared]
     restoration = Restoration.of(module)
-    restoration.freeze(module)
-    try:
-        layers = inject(module, config, [Job(selection.layers[p.name], p, seed) for p in plans])
-    except BaseException:
-        # A weight that cannot be read is met when others have their adapter already.
-        for layer in selection.layers.values():
-            for owner, attribute in layer.places:
-                setattr(owner, attribute, layer.module)
-        restoration.restore(module)
-        raise
+    jobs = [Job(selection.layers[plan.name], plan, seed) for plan in plans]
+    layers = _inject(module, config, jobs, restoration)
     places = {name: layer.places for name, layer in selection.layers.items()}
     adapter = AttachedAdapter(module, config, layers, places, restoration, selection)
+    adapter.notes = () if given else factor_notes(plans)
     adapter.shared_inputs = share_inputs(layers, expressions)
     return adapter
+
+
+def _inject(
+    module: nn.Module, config: AdapterConfig, jobs: list[Job], restoration: Restoration
+) -> dict[str, FactorLayer]:
+    restoration.freeze(module)
+    try:
+        return inject(module, config, jobs)
+    except BaseException:
+        # A weight that cannot be read is met when others have their adapter already.
+        for job in jobs:
+            for owner, attribute in job.layer.places:
+                setattr(owner, attribute, job.layer.module)
+        restoration.restore(module)
+        raise
 
 
 def _select(

@@ -54,7 +54,7 @@ class KeptNorm:
     def of_base(self) -> Tensor:
         """The norm of the base's weight alone, in which training begins."""
         with self._exactly():
-            return self._own_squares(self._layer.frozen_weight()).sqrt()
+            return self._own_squares(self._weight()).sqrt()
 
     def forget(self, gradient: Tensor) -> None:
         """Make the norm anew next time; a hook on what a gradient passes.
@@ -81,7 +81,7 @@ class KeptNorm:
     def _compute(self) -> Tensor:
         """Where the weight is: the factors are smaller."""
         layer, axis, scale = self._layer, self._axis, self._layer.own_scale
-        weight = layer.frozen_weight()
+        weight = self._weight()
         if weight.is_meta and not layer.factors()[DORA_SCALE].is_meta:
             raise AdapterError(
                 f"{layer.layer_name} has a weight without values (meta device)",
@@ -93,6 +93,13 @@ class KeptNorm:
         inner, squared = layer.kind.overlap(weight.flatten(1), as_matrices(factors), axis)
         added = self._per_length(2.0 * scale * inner + scale * scale * squared)
         return (own + added).clamp_(min=0.0).sqrt_().to(factors[DORA_SCALE].dtype)
+
+    def _weight(self) -> Tensor:
+        try:
+            return self._layer.frozen_weight()
+        except AdapterError as error:
+            found = f"{self._layer.layer_name} is {error.found}"
+            raise AdapterError(found, error.expected, error.remedy) from error
 
     def _own_squares(self, weight: Tensor) -> Tensor:
         """``|W|^2``, kept for as long as the weight has the same numbers."""

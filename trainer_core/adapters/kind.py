@@ -33,6 +33,7 @@ class LayerPlan:
         alpha: Alpha of this layer.
         config: The adapter's settings; kinds read their own options from it.
         kernel: A convolution's window; empty for a Linear.
+        given: Shapes of factors that come from elsewhere and follow no rule of splitting.
     """
 
     name: str
@@ -43,6 +44,7 @@ class LayerPlan:
     alpha: float
     config: AdapterConfig
     kernel: tuple[int, ...] = ()
+    given: Mapping[str, tuple[int, ...]] | None = None
 
     @property
     def width(self) -> int:
@@ -101,9 +103,13 @@ class Kind:
     other_initializers: Mapping[str, Mapping[str, Initializer]] = field(default_factory=dict)
     decompositions: Mapping[str, Decomposition] = field(default_factory=dict)
 
+    def factor_shapes(self, plan: LayerPlan) -> dict[str, tuple[int, ...]]:
+        """The factors of a layer and their shapes: given ones, or those of the kind's rule."""
+        return self.shapes(plan) if plan.given is None else dict(plan.given)
+
     def layer_shapes(self, plan: LayerPlan) -> dict[str, tuple[int, ...]]:
         """The factors of a layer and, with DoRA, its lengths, and their shapes."""
-        shapes = self.shapes(plan)
+        shapes = self.factor_shapes(plan)
         if plan.config.dora:
             output = plan.config.dora_axis == "output"
             sides = (plan.outputs, 1) if output else (1, plan.inputs)
@@ -128,7 +134,7 @@ class Kind:
         """
         initializers = self._initializers(plan.config.init)
         factors = {}
-        for name, shape in self.shapes(plan).items():
+        for name, shape in self.factor_shapes(plan).items():
             factor = torch.zeros(shape, dtype=torch.float32)
             if name in initializers:
                 generator = torch.Generator().manual_seed(

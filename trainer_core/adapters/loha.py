@@ -123,8 +123,9 @@ def _add_gradients(
     kept: Operands,
     scale: float,
 ) -> Gradients:
-    rule = _khatri_rao_gradients if kept else _built_gradients
-    return like(rule(g, x, x_gradient, operands, kept, scale), operands)
+    if kept:
+        return _NARROW.gradients(g, x, x_gradient, operands, kept, scale)
+    return like(_built_gradients(g, x, x_gradient, operands, scale), operands)
 
 
 def _narrow(operands: Operands) -> Narrow | None:
@@ -138,57 +139,40 @@ def _down_size(operands: Operands) -> tuple[int, int]:
 
 
 def _fill_down(down: Tensor, operands: Operands) -> None:
-    first, second = (operands[index].to(down.dtype) for index in (1, 3))
-    out = down.view(first.shape[0], first.shape[0], -1)
+    first, second = operands[1], operands[3]
+    # Multiplied in the factors' precision: a number is rounded once, as it is written.
+    out = down.view(first.shape[0], second.shape[0], -1)
     torch.mul(first.unsqueeze(1), second.unsqueeze(0), out=out)
 
 
 def _up(operands: Operands, scale: float, dtype: torch.dtype) -> Tensor:
-    first, second = scaled(operands[0], scale, dtype), operands[2].to(dtype)
-    return (first.unsqueeze(2) * second.unsqueeze(1)).flatten(1)
+    first, second = scaled(operands[0], scale, operands[0].dtype), operands[2]
+    up = first.new_empty(*first.shape, second.shape[1], dtype=dtype)
+    return torch.mul(first.unsqueeze(2), second.unsqueeze(1), out=up).flatten(1)
 
 
 def _add_up(hidden: Tensor, y: Tensor, operands: Operands, scale: float) -> None:
     y.addmm_(hidden, _up(operands, scale, hidden.dtype).t())
 
 
-def _khatri_rao_gradients(
-    g: Tensor,
-    x: Tensor,
-    x_gradient: Tensor | None,
-    operands: Operands,
-    kept: Operands,
-    scale: float,
-) -> Gradients:
-    (hidden,) = kept
-    of_hidden = torch.empty_like(hidden)
-    of_upper = _up_gradients(g, hidden, operands, scale, of_hidden)
-    if x_gradient is not None:
-        down = g.new_empty(_down_size(operands))
-        _fill_down(down, operands)
-        x_gradient.addmm_(of_hidden, down)
-    of_lower = _down_gradients(of_hidden.t() @ x, operands)
-    return of_upper[0], of_lower[1], of_upper[2], of_lower[3]
-
-
 def _up_gradients(
     g: Tensor, hidden: Tensor, operands: Operands, scale: float, of_hidden: Tensor
 ) -> Gradients:
     torch.mm(g, _up(operands, scale, g.dtype), out=of_hidden)
-    first, second = (operands[index].to(g.dtype) for index in (0, 2))
+    first, second = operands[0], operands[2]
     rank = first.shape[1]
-    of_up = (g.t() @ hidden).view(-1, rank, rank)
-    of_first = torch.einsum("oij,oj->oi", of_up, second) * scale
-    of_second = torch.einsum("oij,oi->oj", of_up, first) * scale
-    return of_first.to(operands[0].dtype), None, of_second.to(operands[2].dtype), None
+    of_up = (g.t() @ hidden).view(-1, rank, rank).to(first.dtype)
+    of_first = torch.einsum("oij,oj->oi", of_up, second).mul_(scale)
+    of_second = torch.einsum("oij,oi->oj", of_up, first).mul_(scale)
+    return of_first, None, of_second, None
 
 
 def _down_gradients(of_down: Tensor, operands: Operands) -> Gradients:
-    first, second = (operands[index].to(of_down.dtype) for index in (1, 3))
-    of_down = of_down.view(first.shape[0], first.shape[0], -1)
+    first, second = operands[1], operands[3]
+    of_down = of_down.view(first.shape[0], second.shape[0], -1).to(first.dtype)
     of_first = torch.einsum("ijn,jn->in", of_down, second)
     of_second = torch.einsum("ijn,in->jn", of_down, first)
-    return None, of_first.to(operands[1].dtype), None, of_second.to(operands[3].dtype)
+    return None, of_first, None, of_second
 
 
 _NARROW = Narrow(
@@ -207,10 +191,8 @@ def _built_gradients(
     x: Tensor,
     x_gradient: Tensor | None,
     operands: Operands,
-    kept: Operands,
     scale: float,
 ) -> Gradients:
-    del kept
     first_up, first_down, second_up, second_down = operands
     of_first_up, of_second_up = torch.empty_like(first_up), torch.empty_like(second_up)
     of_first_down, of_second_down = torch.zeros_like(first_down), torch.zeros_like(second_down)

@@ -55,11 +55,6 @@ def _fill_down(down: Tensor, operands: Operands) -> None:
         down[rank:].copy_(operands[2])
 
 
-def _down(operands: Operands, dtype: torch.dtype) -> Tensor:
-    parts = operands[:1] if len(operands) == 2 else (operands[0], operands[2])
-    return (parts[0] if len(parts) == 1 else torch.cat(parts)).to(dtype)
-
-
 def _up(operands: Operands, scale: float, dtype: torch.dtype) -> Tensor:
     """``[B0 + dB | dB]``, or the upper factor; made here, so that nothing keeps it."""
     up = operands[1]
@@ -69,7 +64,7 @@ def _up(operands: Operands, scale: float, dtype: torch.dtype) -> Tensor:
 
 
 def _add_output(x: Tensor, y: Tensor, operands: Operands, scale: float) -> Operands:
-    hidden = x @ _down(operands, x.dtype).t()
+    hidden = _NARROW.hidden(x, operands)
     _add_up(hidden, y, operands, scale)
     return (hidden,)
 
@@ -83,7 +78,7 @@ def _columns(operands: Operands) -> int:
 
 
 def _widen(x: Tensor, operands: Operands, scale: float) -> Widened:
-    hidden = x @ _down(operands, x.dtype).t()
+    hidden = _NARROW.hidden(x, operands)
     return hidden, _up(operands, scale, x.dtype), (hidden,)
 
 
@@ -99,7 +94,7 @@ def _add_gradients(
     of_hidden = torch.empty_like(hidden)
     of_up = _up_gradients(g, hidden, operands, scale, of_hidden)
     if x_gradient is not None:
-        x_gradient.addmm_(of_hidden, _down(operands, g.dtype))
+        x_gradient.addmm_(of_hidden, _NARROW.down(g, operands))
     # Of [dA ; A0] only the first half is trained.
     of_down = like((of_hidden[:, : operands[0].shape[0]].t() @ x,), operands[:1])
     return (*of_down, *of_up[1:])

@@ -50,30 +50,39 @@ def ratio(lengths: Tensor, norm: Tensor) -> Tensor:
 
 
 class _OutputLengths(torch.autograd.Function):
-    """``ratio * (y - bias) + bias``, where y is ``x (W + D)^T + bias``."""
+    """``ratio * (y - bias) + bias``, where y is ``x (W + D)^T + bias``.
+
+    The gradient of the lengths is read off the result, which is kept by others as well, or off y
+    where some length is 0.
+    """
 
     @staticmethod
-    def forward(ctx: Any, y: Tensor, bias: Tensor | None, lengths: Tensor, norm: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, y: Tensor, bias: Tensor | None, lengths: Tensor, norm: Tensor, zeros: bool
+    ) -> Tensor:
         stretch = ratio(lengths, norm)
         result = torch.empty_like(y)
         if bias is None:
             torch.mul(y, stretch, out=result)
         else:
             torch.addcmul(bias * (1.0 - stretch), y, stretch, out=result)
-        ctx.save_for_backward(result, bias, lengths, norm)
+        ctx.zeros = zeros
+        ctx.save_for_backward(y if zeros else result, bias, lengths, norm)
         return result
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        result, bias, lengths, norm = ctx.saved_tensors
+        kept, bias, lengths, norm = ctx.saved_tensors
         g, stretch = gradients[0], ratio(lengths, norm)
         of_y = torch.mul(g, stretch, out=torch.empty_like(g))
-        product = _channel_sums(g * result, lengths)
+        product = _channel_sums(g * kept, lengths)
         if bias is not None:
             product -= bias * _channel_sums(g, lengths)
-        fixed = (norm == 0) | (lengths == 0)
-        return of_y, None, torch.where(fixed, torch.zeros_like(norm), product / lengths), None
+        divisor = norm if ctx.zeros else lengths
+        fixed = (norm == 0) | (divisor == 0)
+        of_lengths = torch.where(fixed, torch.zeros_like(norm), product / divisor)
+        return of_y, None, of_lengths, None, None
 
 
 class _InputLengths(torch.autograd.Function):
@@ -103,7 +112,9 @@ def _channel_sums(values: Tensor, lengths: Tensor) -> Tensor:
     return values.sum(dim=others, dtype=lengths.dtype).view(lengths.shape)
 
 
-def stretch_output(y: Tensor, bias: Tensor | None, lengths: Tensor, norm: Tensor) -> Tensor:
+def stretch_output(
+    y: Tensor, bias: Tensor | None, lengths: Tensor, norm: Tensor, zeros: bool = False
+) -> Tensor:
     """Give the rows of the weight behind an output their lengths.
 
     Of a convolution, the channels stand before its axes, as in ``[out, 1, 1]``.
@@ -113,11 +124,13 @@ def stretch_output(y: Tensor, bias: Tensor | None, lengths: Tensor, norm: Tensor
         bias: `[out]` or None.
         lengths: The trained lengths `[out]`.
         norm: ``|W + D|`` of each row `[out]`, without gradient.
+        zeros: Whether some length is 0: y is kept for the way back then, because the result says
+            nothing of such a row.
 
     Returns:
         ``x W'^T + bias``.
     """
-    return _OutputLengths.apply(y, bias, lengths, norm)  # type: ignore[no-any-return]
+    return _OutputLengths.apply(y, bias, lengths, norm, zeros)  # type: ignore[no-any-return]
 
 
 def stretch_input(x: Tensor, lengths: Tensor, norm: Tensor) -> Tensor:

@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import nn
 
 from ..config import AdapterConfig
+from ..config.patterns import compile_pattern
 from ..errors import AdapterError
+from ..types import LayerState
 from .advice import nearest
-from .convolution import CONVOLUTIONS, layer_sizes
+from .convolution import CONVOLUTIONS, layer_sizes, reshaped
 from .factorization import factorize
 from .kind import LayerPlan
 from .kinds import KINDS
 from .lokr import keeps_second_whole
-from .targets import Layer, compile_pattern
-
-logger = logging.getLogger(__name__)
+from .magnitude import DORA_SCALE
+from .targets import Layer
 
 _LINEAR_INITS = {"pissa", "olora", "eva"}
 """First values that come from a layer's weight or inputs as a matrix."""
 
 
-def plan_layers(layers: Mapping[str, Layer], config: AdapterConfig) -> tuple[LayerPlan, ...]:
+def plan_layers(
+    layers: Mapping[str, Layer],
+    config: AdapterConfig,
+    given: Mapping[str, LayerState] | None = None,
+) -> tuple[LayerPlan, ...]:
     """Give each layer its rank and alpha.
 
     Args:
         layers: Name to chosen layer.
         config: The adapter's settings.
+        given: Factors that come from elsewhere: they have ranks, alphas and shapes.
 
     Returns:
         One plan for each layer, in the order of `layers`.
@@ -38,9 +44,39 @@ def plan_layers(layers: Mapping[str, Layer], config: AdapterConfig) -> tuple[Lay
     Raises:
         AdapterError: For a rank, alpha or pattern that does not fit; the message names the setting.
     """
+    if given is None:
+        plans = list(_new_plans(layers, config))
+    else:
+        plans = [given_plan(name, layers[name].module, given[name], config) for name in layers]
+    for plan in plans:
+        _check_groups(plan, layers[plan.name].module)
+        _check(plan)
+    if config.tucker:
+        _check_tucker(plans, config)
+    return tuple(plans)
+
+
+def given_plan(name: str, layer: nn.Module, state: LayerState, config: AdapterConfig) -> LayerPlan:
+    """The plan of a layer whose factors are given."""
+    inputs, outputs, kernel = layer_sizes(layer)
+    plan = LayerPlan(name, name, inputs, outputs, state.rank, state.alpha, config, kernel)
+    if follows_rule(plan, state):
+        return plan
+    shapes = {factor: tuple(tensor.shape) for factor, tensor in state.tensors.items()}
+    shapes.pop(DORA_SCALE, None)
+    return replace(plan, given=shapes)
+
+
+def follows_rule(plan: LayerPlan, state: LayerState) -> bool:
+    """Whether the settings of a plan give the very factors that a layer's state has."""
+    wanted = KINDS[plan.config.kind].layer_shapes(plan)
+    found = reshaped(state.tensors, wanted)
+    return wanted == {factor: tuple(tensor.shape) for factor, tensor in found.items()}
+
+
+def _new_plans(layers: Mapping[str, Layer], config: AdapterConfig) -> Iterator[LayerPlan]:
     ranks = by_pattern(layers, config.rank_pattern, "adapter.rank_pattern")
     alphas = by_pattern(layers, config.alpha_pattern, "adapter.alpha_pattern")
-    plans = []
     for name, layer in layers.items():
         inputs, outputs, kernel = layer_sizes(layer.module)
         rank = int(ranks.get(name, config.rank))
@@ -55,18 +91,12 @@ def plan_layers(layers: Mapping[str, Layer], config: AdapterConfig) -> tuple[Lay
             inputs=inputs,
             outputs=outputs,
             rank=rank,
-            alpha=_as_stored(alpha),
+            alpha=_as_stored(alpha, name),
             config=config,
             kernel=kernel,
         )
-        _check_groups(plan, layer.module)
-        _check(plan, "adapter.rank_pattern" if name in ranks else "adapter.rank")
-        plans.append(plan)
-    if config.tucker:
-        _check_tucker(plans, config)
-    if config.kind == "lokr":
-        _log_factors(plans, config)
-    return tuple(plans)
+        _check_rank(plan, "adapter.rank_pattern" if name in ranks else "adapter.rank")
+        yield plan
 
 
 def by_pattern(
@@ -110,9 +140,16 @@ def by_pattern(
     return values
 
 
-def _as_stored(alpha: float) -> float:
+def _as_stored(alpha: float, name: str) -> float:
     """Round alpha to the float32 that adapter files hold: a resumed run has the same scale."""
-    return float(torch.tensor(alpha, dtype=torch.float32))
+    stored = float(torch.tensor(alpha, dtype=torch.float32))
+    if not math.isfinite(stored) or stored == 0.0:
+        raise AdapterError(
+            f"adapter.alpha is {alpha:g} for {name}, which is {stored:g} in float32",
+            "a number that float32 holds, as adapter files do",
+            "Set adapter.alpha near the rank, or leave it out.",
+        )
+    return stored
 
 
 def _check_groups(plan: LayerPlan, layer: nn.Module) -> None:
@@ -140,7 +177,7 @@ def _check_tucker(plans: Iterable[LayerPlan], config: AdapterConfig) -> None:
         )
 
 
-def _check(plan: LayerPlan, setting: str) -> None:
+def _check(plan: LayerPlan) -> None:
     if plan.config.dora and plan.outputs == 1:
         raise AdapterError(
             f"adapter.dora is set, and {plan.name} has one output",
@@ -153,6 +190,9 @@ def _check(plan: LayerPlan, setting: str) -> None:
             f"{plan.config.init} on Linear layers only, as in PEFT",
             "Name the layer in adapter.exclude, or set adapter.init to default.",
         )
+
+
+def _check_rank(plan: LayerPlan, setting: str) -> None:
     doubled = plan.config.init in KINDS[plan.config.kind].decompositions
     limit = min(plan.width, plan.outputs) // (2 if doubled else 1)
     if plan.config.kind != "lokr" and plan.rank > limit:
@@ -164,25 +204,23 @@ def _check(plan: LayerPlan, setting: str) -> None:
         )
 
 
-def _log_factors(plans: Iterable[LayerPlan], config: AdapterConfig) -> None:
-    plans = list(plans)
+def factor_notes(plans: Sequence[LayerPlan]) -> tuple[str, ...]:
+    """Say where lokr's factors are other than the settings may let one expect."""
+    config = plans[0].config
+    if config.kind != "lokr":
+        return ()
+    notes = []
     whole = sum(keeps_second_whole(plan) for plan in plans)
     if whole and not config.full_matrix:
-        logger.info(
-            "lokr: %d of %d layers keep their second factor whole, because the rank is at least "
-            "half of its larger side",
-            whole,
-            len(plans),
+        notes.append(
+            f"lokr: {whole} of {len(plans)} layers keep their second factor whole, because the "
+            "rank is at least half of its larger side."
         )
-    sizes = sorted({size for plan in plans for size in (plan.inputs, plan.outputs)})
-    if config.factor > 0:
-        for size in sizes:
-            if size % config.factor:
-                small, large = factorize(size, config.factor)
-                logger.info(
-                    "lokr: factor %d does not divide %d; it is split into %d x %d",
-                    config.factor,
-                    size,
-                    small,
-                    large,
-                )
+    for size in sorted({size for plan in plans for size in (plan.inputs, plan.outputs)}):
+        if config.factor > 0 and size % config.factor:
+            small, large = factorize(size, config.factor)
+            notes.append(
+                f"lokr: factor {config.factor} does not divide {size}; it is split into {small} x "
+                f"{large}."
+            )
+    return tuple(notes)

@@ -219,7 +219,8 @@ def _fit_loha(given: Matrices, fresh: Matrices) -> tuple[Matrices, float]:
         new_up = torch.zeros_like(fresh[first])
         pair = _fit_pair(given[first], given[second], new_up, fresh[second])
         fitted |= {first: pair[0], second: pair[1]}
-    rank, wanted = given["hada_w1_a"].shape[1], fresh["hada_w1_a"].shape[1]
+    rank = max(given[name].shape[1] for name in ("hada_w1_a", "hada_w2_a"))
+    wanted = fresh["hada_w1_a"].shape[1]
     if rank <= wanted:
         return fitted, 0.0
     delta = KINDS["loha"].delta

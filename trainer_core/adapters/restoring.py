@@ -14,11 +14,13 @@ from ..errors import AdapterError
 from ..types import AdapterState, LayerState
 from .advice import nearest
 from .attached import AttachedAdapter
-from .convolution import CONVOLUTIONS, CORES, layer_sizes, reshaped
+from .convolution import CONVOLUTIONS, CORES, layer_sizes
+from .given import check_given, given_size
 from .injection import attach
 from .kind import LayerPlan
 from .kinds import KINDS
 from .magnitude import DORA_SCALE, axis_of
+from .planning import follows_rule
 
 
 def attach_state(module: nn.Module, state: AdapterState) -> AttachedAdapter:
@@ -35,8 +37,8 @@ def attach_state(module: nn.Module, state: AdapterState) -> AttachedAdapter:
         The adapter, with the state's factors.
 
     Raises:
-        AdapterError: When a layer is missing or has another shape, no rule of splitting gives
-            the factors' shapes, or the adapter holds more than factors.
+        AdapterError: When a layer is missing or has another shape, or the adapter holds more than
+            factors that fit together.
     """
     _refuse_extras(state)
     targets: dict[str, nn.Module] = {}
@@ -49,7 +51,8 @@ def attach_state(module: nn.Module, state: AdapterState) -> AttachedAdapter:
                 f"Choose the base that it was trained on. Nearest layers: {nearest(name, named)}.",
             )
         targets[name] = named[name]
-    adapter = attach(module, fitting_config(module, state), targets)
+    check_given(state)
+    adapter = attach(module, fitting_config(module, state), targets, given=state.layers)
     adapter.load_state(state)
     return adapter
 
@@ -73,27 +76,36 @@ def fitting_config(module: nn.Module, state: AdapterState) -> AdapterConfig:
         state: The adapter.
 
     Returns:
-        Settings with one rank and alpha for each layer.
+        Settings with one rank and alpha for each layer. Where no rule of splitting explains all
+        layers of a lokr, those that explain most.
 
     Raises:
         AdapterError: When there are none.
     """
     layers = {name: module.get_submodule(name) for name in state.layers}
-    misfits = list(layers)
+    misfits, best = list(layers), None
     for config in _candidates(state):
         wrong = [n for n in layers if not _fits(n, layers[n], state.layers[n], config)]
         if not wrong:
             return config
         # The rule that explains most layers points at the one that is really different.
-        misfits = min(misfits, wrong, key=len)
+        if best is None or len(wrong) < len(misfits):
+            misfits, best = wrong, config
     wrong = misfits[0]
+    if best and state.kind == "lokr":
+        foreign = [name for name in misfits if not _is_own_split(layers[name], state.layers[name])]
+        if not foreign:
+            # Readers take such factors as they are, and so does `attach_state`.
+            return best
+        wrong = foreign[0]
     found = {name: tuple(t.shape) for name, t in state.layers[wrong].tensors.items()}
     inputs, outputs, kernel = layer_sizes(layers[wrong])
     size = " x ".join(map(str, (outputs, inputs, *kernel)))
     raise AdapterError(
-        f"the factors {found} of {wrong!r} do not fit the layer, which is {size}",
-        f"factors of a {state.kind} that one rule of splitting explains",
-        "Choose the base that the adapter was trained on.",
+        f"the adapter's factors {found} of {wrong!r} do not fit the layer, which is {size}",
+        f"factors of a {state.kind} for a layer of that size, of one rank in each layer",
+        "Choose the base that the adapter was trained on. If it is this one, train from the file "
+        "with adapter.start_from, which fits other ranks and splits.",
     )
 
 
@@ -138,9 +150,20 @@ def _factors(state: AdapterState) -> list[int]:
 def _fits(name: str, module: nn.Module, layer: LayerState, config: AdapterConfig) -> bool:
     inputs, outputs, kernel = layer_sizes(module)
     plan = LayerPlan(name, name, inputs, outputs, layer.rank, layer.alpha, config, kernel)
-    wanted = KINDS[config.kind].layer_shapes(plan)
-    found = reshaped(layer.tensors, wanted)
-    return wanted == {factor: tuple(tensor.shape) for factor, tensor in found.items()}
+    return follows_rule(plan, layer)
+
+
+def _is_own_split(module: nn.Module, layer: LayerState) -> bool:
+    """Whether factors of a LoKr stand for a Linear's weight, however they split it."""
+    tensors = layer.tensors
+    matrices = all(each.dim() == 2 for each in tensors.values())
+    if not isinstance(module, nn.Linear) or not matrices:
+        return False
+    lengths = tensors.get(DORA_SCALE)
+    sides = (module.out_features, module.in_features)
+    if lengths is not None and tuple(lengths.shape) not in ((sides[0], 1), (1, sides[1])):
+        return False
+    return given_size("lokr", tensors) == sides
 
 
 __all__ = ["attach_state", "fitting_config"]

@@ -24,9 +24,11 @@ def is_taken_as_it_is(x: Tensor) -> bool:
 
 def is_fusable(layer: nn.Module, x: Tensor) -> bool:
     """Whether a layer is an ordinary frozen Linear in the precision, and on the device, of x."""
-    if type(layer) is not nn.Linear or layer.weight.requires_grad:
+    if type(layer) is not nn.Linear:
         return False
-    weight = layer.weight
+    weight, bias = layer.weight, layer.bias
+    if weight.requires_grad or (bias is not None and bias.requires_grad):
+        return False
     return is_plain(weight) and weight.dtype == x.dtype and weight.device == x.device
 
 

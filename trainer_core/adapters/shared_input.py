@@ -19,6 +19,7 @@ import re
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -27,7 +28,7 @@ from torch import Tensor, nn
 from .fused import Narrow, Operands, values_of
 from .routes import is_fusable, is_taken_as_it_is, is_watched
 from .sharding import is_part
-from .shared_linear import Part, Slot, WayBack, enter, passes_are_told_apart, shared_linear
+from .shared_linear import Forget, Part, Slot, WayBack, enter, passes_are_told_apart, shared_linear
 
 if TYPE_CHECKING:
     from .factor_layer import FactorLayer
@@ -39,6 +40,8 @@ _MOST_UNFINISHED = 2
 class SharedInput:
     """Layers that are called with the same input, one after the other.
 
+    A copy of it has no layers: each layer of a copied model computes by itself.
+
     Args:
         layers: At least two, of the same number of input features.
     """
@@ -46,16 +49,18 @@ class SharedInput:
     def __init__(self, layers: Sequence[FactorLayer]) -> None:
         self._layers = tuple(layers)
         self._visit: _Visit | None = None
+        self._seen: _Seen | None = None
         self._unfinished = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy of the layers waits for nobody; a tensor of a running graph cannot be copied.
-        return {**self.__dict__, "_visit": None}
+        # The copy of one layer must not bring its neighbours along, nor a graph that is running.
+        return {"_layers": (), "_visit": None, "_seen": None, "_unfinished": 0}
 
     @property
     def waits_for(self) -> tuple[FactorLayer, ...]:
         """The layers that were not yet called with the present input; none between two inputs."""
-        places = {} if self._visit is None else self._visit.places
+        visit = self._visit
+        places = {} if visit is None else visit.places
         return tuple(layer for layer in self._layers if id(layer) in places)
 
     def output(self, layer: FactorLayer, x: Tensor, scale: float) -> Tensor | None:
@@ -73,30 +78,52 @@ class SharedInput:
         # tensors of inference mode do not tell when they change.
         if x.is_inference():
             return None
+        # Another thread may put its own in the place of the present one at any time.
         visit = self._visit
         if visit is None or not visit.awaits(layer, x):
             visit = self._begin(layer, x)
-        if visit is None:
+        place = None if visit is None else visit.places.pop(id(layer), None)
+        if visit is None or place is None:
             return None
-        place = visit.places.pop(id(layer))
         if not visit.places:
-            self._visit, self._unfinished = None, 0
-        return visit.output(place, layer, scale)
+            self._unfinished = 0
+            if self._visit is visit:
+                self._visit = None
+        return visit.output(place, layer, x, scale)
 
     def _begin(self, layer: FactorLayer, x: Tensor) -> _Visit | None:
         if self._visit is not None:
             self._visit, self._unfinished = None, self._unfinished + 1
         if self._unfinished >= _MOST_UNFINISHED:
+            self._watch(layer, x)
             return None
-        ready = [each for each in self._layers if _is_ready(each, x)]
-        if len(ready) > 1 and any(each is layer for each in ready):
-            self._visit = _Visit(self, x, ready)
-        return self._visit
+        ready = self._ready(x)
+        if len(ready) < 2 or not any(each is layer for each in ready):
+            return None
+        visit = self._visit = _Visit(self, x, ready)
+        return visit
+
+    def _ready(self, x: Tensor) -> list[FactorLayer]:
+        return [each for each in self._layers if _is_ready(each, x)]
+
+    def _watch(self, layer: FactorLayer, x: Tensor) -> None:
+        """See whether all layers come for an input after all, while they do not wait."""
+        seen = self._seen
+        if seen is None or seen.x() is not x:
+            seen = self._seen = _Seen(weakref.ref(x), {id(each) for each in self._ready(x)})
+        seen.missing.discard(id(layer))
+        if not seen.missing:
+            self._seen, self._unfinished = None, 0
 
     def forget(self, back: WayBack) -> None:
-        """Let go of an input whose way back is done."""
-        if self._visit is not None and self._visit.back is back:
+        """Let go of an input that is gone, or whose way back is done."""
+        visit = self._visit
+        if visit is not None and visit.back is back:
             self._visit, self._unfinished = None, self._unfinished + 1
+
+    def release(self) -> None:
+        """Let go of the present input."""
+        self._visit = self._seen = None
 
 
 def _may_share(layer: FactorLayer) -> bool:
@@ -123,13 +150,26 @@ class _Place:
 
     Attributes:
         operands: Of its factors.
-        stamp: Which factors, and in which version.
+        stamp: Which factors, in which version, and whether they learn.
         slot: Its part in the narrow product; None where it has no such form.
     """
 
     operands: Operands
-    stamp: tuple[tuple[int, int], ...]
+    stamp: tuple[tuple[int, int, bool], ...]
     slot: Slot | None
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """An input that the layers do not share.
+
+    Attributes:
+        x: Gives it while it lives.
+        missing: Identities of the layers that were not called with it.
+    """
+
+    x: weakref.ref[Tensor]
+    missing: set[int]
 
 
 class _Visit:
@@ -140,7 +180,7 @@ class _Visit:
     """
 
     def __init__(self, group: SharedInput, x: Tensor, layers: Sequence[FactorLayer]) -> None:
-        self._x, self._version, self._records = x, x._version, torch.is_grad_enabled()
+        self._as_begun = _conditions(x)
         self.places: dict[int, _Place] = {}
         size = (0, 0)
         for layer in layers:
@@ -156,25 +196,25 @@ class _Visit:
         # The group may be waiting with what is in this graph: the graph does not keep the group.
         forget = weakref.WeakMethod(group.forget)
         self._link = enter(x, self.back, forget, lower)
+        # An exception may keep the other layers from coming: nothing waits for longer than x lives.
+        self._x = weakref.ref(x, partial(_tell, forget, self.back))
 
     def awaits(self, layer: FactorLayer, x: Tensor) -> bool:
         """Whether a layer's part is still to come, with this input and the factors as they were."""
         place = self.places.get(id(layer))
-        if place is None or x is not self._x or x._version != self._version:
-            return False
-        if self._records != torch.is_grad_enabled():
+        if place is None or x is not self._x() or self._as_begun != _conditions(x):
             return False
         return place.stamp == _stamp(layer)
 
-    def output(self, place: _Place, layer: FactorLayer, scale: float) -> Tensor:
+    def output(self, place: _Place, layer: FactorLayer, x: Tensor, scale: float) -> Tensor:
         """A layer's own output."""
         linear, operands, hidden = cast("nn.Linear", layer.base_layer), place.operands, None
         if place.slot is not None and self._hidden is not None:
             hidden, lower = self._hidden[:, place.slot.columns], place.slot.lower
             # The entry gives these their gradient.
-            operands = tuple(x.detach() if at in lower else x for at, x in enumerate(operands))
+            operands = tuple(p.detach() if at in lower else p for at, p in enumerate(operands))
         part = Part(layer.kind.branch, self.back, place.slot, scale)
-        return shared_linear(self._link, self._x.detach(), linear, hidden, part, *operands)
+        return shared_linear(self._link, x.detach(), linear, hidden, part, *operands)
 
 
 def _slot(narrow: Narrow | None, operands: Operands, before: tuple[int, int]) -> Slot | None:
@@ -187,8 +227,22 @@ def _slot(narrow: Narrow | None, operands: Operands, before: tuple[int, int]) ->
     return Slot(narrow, slice(before[0], before[0] + columns), narrow.lower(operands))
 
 
-def _stamp(layer: FactorLayer) -> tuple[tuple[int, int], ...]:
-    return tuple((id(each), each._version) for each in layer.factors().values())
+def _conditions(x: Tensor) -> tuple[int, bool, bool]:
+    """What may change of an input, and around it, between two calls."""
+    return x._version, x.requires_grad, torch.is_grad_enabled()
+
+
+def _stamp(layer: FactorLayer) -> tuple[tuple[int, int, bool], ...]:
+    held = layer.factors().values()
+    return tuple((id(each), each._version, each.requires_grad) for each in held)
+
+
+def _tell(forget: Forget, back: WayBack, gone: object) -> None:
+    """Say that the input of a visit is gone."""
+    del gone
+    tell = forget()
+    if tell is not None:
+        tell(back)
 
 
 def _stacked_product(

@@ -116,7 +116,7 @@ class WayBack:
 
 
 Forget = Callable[[], Callable[[WayBack], None] | None]
-"""Gives what is to be told of a way back that is done, while that exists."""
+"""Gives what is to be told of a way back that is done or will not come, while that exists."""
 
 
 class _Entry(torch.autograd.Function):
@@ -202,7 +202,8 @@ class _SharedLinear(torch.autograd.Function):
             of_hidden = back.place_of(slot, rows, operands)
             hidden = kept[0] if kept else slot.narrow.hidden(rows, operands)
             found = slot.narrow.up_gradients(g, hidden, operands, scale, of_hidden)
-        return (None, None, None, None, None, None, *found)
+        # Empty as the link is, but it tells the entry that these gradients have none themselves.
+        return (g.new_empty(0), None, None, None, None, None, *found)
 
 
 def enter(x: Tensor, back: WayBack, forget: Forget, lower: Sequence[Tensor]) -> Tensor:

@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..errors import AdapterError
 from ..types import AdapterState, LayerState
 from .advice import nearest
 from .attached import AttachedAdapter
-from .convolution import as_matrices, reshaped
+from .convolution import reshaped
 from .factor_layer import FactorLayer
+from .given import check_given, given_size
 from .kinds import layer_scale
 from .magnitude import DORA_SCALE, axis_of
 from .resizing import Resized, resize, same_sizes
@@ -78,6 +79,7 @@ def start_from(module: nn.Module, adapter: AttachedAdapter, state: AdapterState)
             "Leave adapter.init or adapter.start_from out.",
         )
     _check_kind(adapter, state)
+    check_given(state)
     _check_names(adapter, state)
     fresh = adapter.state()
     layers: dict[str, LayerState] = {}
@@ -145,7 +147,7 @@ def _check_names(adapter: AttachedAdapter, state: AdapterState) -> None:
 
 
 def _check_layer(name: str, kind: str, given: LayerState, own: LayerState) -> None:
-    found, wanted = _layer_size(kind, given.tensors), _layer_size(kind, own.tensors)
+    found, wanted = given_size(kind, given.tensors), given_size(kind, own.tensors)
     if found != wanted:
         raise AdapterError(
             f"adapter.start_from: {name} is {_times(found)} in the file",
@@ -161,20 +163,6 @@ def _check_layer(name: str, kind: str, given: LayerState, own: LayerState) -> No
             "adapter.dora and adapter.dora_axis as in the file",
             f"Set adapter.dora to true and adapter.dora_axis to {axis}.",
         )
-
-
-def _layer_size(kind: str, tensors: Mapping[str, Tensor]) -> tuple[int, int]:
-    """Rows and columns of the delta as a matrix."""
-    matrices = as_matrices(tensors)
-    if kind == "lora":
-        return matrices["lora_up"].shape[0], matrices["lora_down"].shape[1]
-    if kind == "loha":
-        return matrices["hada_w1_a"].shape[0], matrices["hada_w1_b"].shape[1]
-    rows, columns = 1, 1
-    for name in ("lokr_w1", "lokr_w2"):
-        up, down = (name, name) if name in matrices else (f"{name}_a", f"{name}_b")
-        rows, columns = rows * matrices[up].shape[0], columns * matrices[down].shape[1]
-    return rows, columns
 
 
 def _times(size: tuple[int, int]) -> str:

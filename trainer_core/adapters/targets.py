@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import nn
 
+from ..config.patterns import compile_pattern
 from ..errors import AdapterError
 from .advice import class_counts, nearest
 from .convolution import CONVOLUTIONS, is_plain
@@ -88,22 +88,6 @@ class LayerIndex:
     def locate(self, module: nn.Module) -> Layer | None:
         """Find a layer by identity."""
         return next((layer for layer in self.layers if layer.module is module), None)
-
-
-def compile_pattern(pattern: str, setting: str) -> re.Pattern[str]:
-    """Compile a user's pattern.
-
-    Raises:
-        AdapterError: When it is not a regular expression.
-    """
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise AdapterError(
-            f"{setting}: {pattern!r} is not a regular expression ({error})",
-            "a Python regular expression",
-            "Correct it; a dot of a layer name is written as \\. and a bracket as \\(.",
-        ) from error
 
 
 def select(

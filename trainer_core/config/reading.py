@@ -58,7 +58,7 @@ def load_config(
     """
     here = Path.cwd()
     if isinstance(source, str | Path):
-        path = Path(source).expanduser()
+        path = _expanded(str(source), "the run file")
         name, folder, values = str(source), path.absolute().parent, _read_file(path)
     else:
         name = "the settings" if source is not None or not overrides else "the overrides"
@@ -208,6 +208,17 @@ def _anchor_value(setting: str, value: Any, folder: Path) -> Any:
     return anchored(setting, value, folder) if isinstance(value, str) else value
 
 
+def _expanded(text: str, what: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(
+            f"{what}: {text} begins with the home of a user who is not known here ({error})",
+            "a path",
+            "Write the path in full.",
+        ) from error
+
+
 def anchored(setting: str, value: str, folder: Path) -> str:
     """Make one path absolute.
 
@@ -221,7 +232,7 @@ def anchored(setting: str, value: str, folder: Path) -> str:
     """
     if value in _NO_PATH.get(setting, ()):
         return value
-    path = folder / Path(value).expanduser()
+    path = folder / _expanded(value, setting)
     if setting == "base.path" and _HUB_ID.fullmatch(value) and not path.exists():
         return value
     return str(path)

@@ -6,12 +6,12 @@ Facts that need files or the base model are checked where these are opened.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ..errors import ConfigError
 from .adapter import AdapterConfig
-from .problems import Problem, raise_problems
+from .patterns import PATTERN_EXPECTED, PATTERN_REMEDY, pattern_mistake
+from .problems import Problem, raise_problems, value_in_words
 from .run import CONFIG_VERSION, RunConfig
 
 _RESERVED_NAMES = {"con", "prn", "aux", "nul"} | {
@@ -38,6 +38,7 @@ def contradictions(config: RunConfig) -> list[Problem]:
         *_dataset_problems(config),
         *_adapter_problems(config.adapter),
         *_training_problems(config),
+        *_optimizer_problems(config),
         *_preview_problems(config),
         *_output_problems(config),
     ]
@@ -92,15 +93,11 @@ def _adapter_problems(adapter: AdapterConfig) -> Iterator[Problem]:
                 f"adapter.{name} only with {setting} {value}",
                 f"Leave adapter.{name} out, or set adapter.{setting} to {value}.",
             )
+    yield from _lokr_problems(adapter)
     yield from _init_problems(adapter)
-    for path, pattern in _patterns(adapter):
-        mistake = _pattern_mistake(pattern)
-        if mistake:
-            yield Problem(
-                f"{path} has {pattern!r}, which is not a regular expression ({mistake})",
-                "a regular expression on layer names",
-                "Mend the pattern; a literal dot is written \\. and a star stands behind a dot.",
-            )
+    for name in ("targets", "include", "exclude", "rank_pattern", "alpha_pattern"):
+        given = getattr(adapter, name)
+        yield from _pattern_problems(f"adapter.{name}", [] if isinstance(given, str) else given)
     for pattern, rank in adapter.rank_pattern.items():
         if rank < 1:
             yield Problem(
@@ -115,6 +112,31 @@ def _adapter_problems(adapter: AdapterConfig) -> Iterator[Problem]:
                 "alphas above 0",
                 "Leave the layer out of adapter.alpha_pattern for alpha = rank.",
             )
+
+
+def _lokr_problems(adapter: AdapterConfig) -> Iterator[Problem]:
+    if adapter.kind != "lokr":
+        return
+    if adapter.factor == 0:
+        yield Problem(
+            "adapter.factor is 0",
+            "-1 for the most balanced split, or the size of a factor, at least 1",
+            "Leave adapter.factor out, or set it to 1 or more.",
+        )
+    if not adapter.full_matrix:
+        return
+    if adapter.decompose_both:
+        yield Problem(
+            "adapter.decompose_both is set and adapter.full_matrix is true",
+            "one of them: full_matrix keeps both factors whole",
+            "Leave adapter.decompose_both or adapter.full_matrix out.",
+        )
+    if adapter.rslora:
+        yield Problem(
+            "adapter.rslora is set and adapter.full_matrix is true",
+            "rslora only where a factor has a rank: with both whole the scale is 1",
+            "Leave adapter.rslora or adapter.full_matrix out.",
+        )
 
 
 def _init_problems(adapter: AdapterConfig) -> Iterator[Problem]:
@@ -134,25 +156,34 @@ def _init_problems(adapter: AdapterConfig) -> Iterator[Problem]:
         )
 
 
-def _patterns(adapter: AdapterConfig) -> Iterator[tuple[str, str]]:
-    targets = [] if isinstance(adapter.targets, str) else adapter.targets
-    for name, patterns in (
-        ("targets", targets),
-        ("include", adapter.include),
-        ("exclude", adapter.exclude),
-        ("rank_pattern", adapter.rank_pattern),
-        ("alpha_pattern", adapter.alpha_pattern),
-    ):
-        for pattern in patterns:
-            yield f"adapter.{name}", pattern
+def _pattern_problems(path: str, patterns: Iterable[str]) -> Iterator[Problem]:
+    for pattern in patterns:
+        mistake = pattern_mistake(pattern)
+        if mistake:
+            yield Problem(
+                f"{path} has {value_in_words(pattern)}, which {mistake}",
+                PATTERN_EXPECTED,
+                PATTERN_REMEDY,
+            )
 
 
-def _pattern_mistake(pattern: str) -> str:
-    try:
-        re.compile(pattern)
-    except (re.error, OverflowError, RecursionError) as error:
-        return str(error)
-    return ""
+def _optimizer_problems(config: RunConfig) -> Iterator[Problem]:
+    settings, kind = config.training.optimizer, config.adapter.kind
+    if settings.lora_plus_ratio != 1.0 and kind != "lora":
+        yield Problem(
+            f"training.optimizer.lora_plus_ratio is {settings.lora_plus_ratio} and adapter.kind is "
+            f"{kind}",
+            "LoRA+ only with kind lora: it speaks of the upper and the lower of two factors",
+            "Leave lora_plus_ratio out, or set adapter.kind to lora.",
+        )
+    yield from _pattern_problems("training.optimizer.rate_pattern", settings.rate_pattern)
+    for pattern, rate in settings.rate_pattern.items():
+        if rate <= 0:
+            yield Problem(
+                f"training.optimizer.rate_pattern gives {value_in_words(pattern)} the rate {rate}",
+                "multiples of the learning rate above 0",
+                "Raise it, or name the layer in adapter.exclude.",
+            )
 
 
 def _training_problems(config: RunConfig) -> Iterator[Problem]:

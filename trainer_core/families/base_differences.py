@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
+from ..config.patterns import compile_pattern
 from ..errors import AdapterError, BaseModelError
 from .base_weights import BaseWeights
 from .merging import Progress
@@ -80,16 +80,7 @@ class BaseDifferences:
                 self._progress(done, len(self._names), name)
 
     def _chosen(self, patterns: Sequence[str]) -> tuple[str, ...]:
-        expressions = []
-        for pattern in patterns:
-            try:
-                expressions.append(re.compile(pattern))
-            except re.error as error:
-                raise AdapterError(
-                    f"targets: {pattern!r} is not a regular expression ({error})",
-                    "a Python regular expression",
-                    "Correct it; a dot of a layer name is written as \\.",
-                ) from error
+        expressions = [compile_pattern(pattern, "targets") for pattern in patterns]
         modules = [
             module
             for module in (name.removesuffix(".weight") for name in self._names)

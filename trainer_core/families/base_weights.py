@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..config import BaseSection
 from ..errors import BaseModelError
+from ..storage import given_path
 from .detection import detect_base, file_family
 from .location import EMBEDDED, locate_base, read_json
 from .single_file import WeightFile, check_formats, looks_like_file, open_weights
@@ -226,6 +227,7 @@ def open_base(path: str | Path, family: str | None = None) -> BaseWeights:
         The base; no weight has been read.
 
     Raises:
+        InputError: When the path is none, or the system does not let anybody look.
         BaseModelError: When it is missing, damaged, of no known or of another family, or in a
             number format that is not read.
     """
@@ -233,8 +235,16 @@ def open_base(path: str | Path, family: str | None = None) -> BaseWeights:
 
     if family is not None:
         get_family(family)  # an unknown name is told before the base is looked at
+    if str(path) != EMBEDDED:
+        given_path(str(path), "a base model")
     try:
         return _open(str(path), family)
+    except OSError as error:
+        raise BaseModelError(
+            f"{error.filename or path} cannot be read ({error.strerror or error})",
+            "a base model that can be read",
+            "Check the path and its permissions.",
+        ) from error
     except BaseModelError as error:
         # Here the base is a word of a command, or an input of a node, and no setting.
         found, remedy = (

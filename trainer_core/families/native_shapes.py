@@ -10,9 +10,12 @@ import inspect
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from ..errors import AdapterFileError
 from .location import read_json
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from .base_weights import BaseWeights
     from .family import Family
 
@@ -51,6 +54,39 @@ def base_shapes(base: BaseWeights) -> dict[str, Shape]:
     """
     shapes = ((name, base.shape(name) or ()) for name in base.names)
     return _native(base.family, shapes)
+
+
+def require_fit(path: Path, base: BaseWeights) -> None:
+    """Refuse an adapter whose layers are not those of a base.
+
+    Args:
+        path: An adapter file, or a folder with one, of the base's family.
+        base: An opened base.
+
+    Raises:
+        AdapterFileError: When a layer is missing in the base, or has another size there.
+    """
+    from ..formats.proof import adapter_shapes
+    from ..formats.reading import open_adapter
+
+    shapes = base_shapes(base)
+    with open_adapter(path, base.family.key_map) as adapter:
+        wanted = adapter_shapes(adapter.state, base.family.key_map)
+    for name, shape in wanted.items():
+        found = shapes.get(name)
+        # Not every layer has a bias, and no factors are for one.
+        if found == shape or (found is None and not name.endswith(".weight")):
+            continue
+        here = "is not in the base" if found is None else f"is {_sizes(found)} in the base"
+        raise AdapterFileError(
+            f"{path} has a change of {_sizes(shape)} for {name}, which {here} {base.path}",
+            "an adapter for this base",
+            "Name the base that the adapter was trained on.",
+        )
+
+
+def _sizes(shape: Shape) -> str:
+    return " x ".join(str(size) for size in shape)
 
 
 def _native(family: Family, shapes: Iterable[tuple[str, Shape]]) -> dict[str, Shape]:

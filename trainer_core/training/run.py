@@ -189,10 +189,8 @@ def _load(
     check_layouts(adapter.state(), config.output.layouts, data.family.key_map)
     # A decomposition of the base's weights may end otherwise in another process.
     processes.share(list(adapter.frozen_tensors().values()))
-    if adapter.skipped_duplicates and processes.index == 0:
-        observer.notify(
-            Warned(f"{adapter.skipped_duplicates} layers matched twice and are adapted once.")
-        )
+    if processes.index == 0:
+        _tell_notes(adapter, observer)
     groups = parameter_groups(adapter, config.training.optimizer)
     optimizer = make_optimizer(config.training.optimizer, groups)
     done = 0
@@ -206,6 +204,18 @@ def _load(
     return Loaded(
         config, data, precision, transformer, adapter, optimizer, processes, observer, done
     )
+
+
+def _tell_notes(adapter: AttachedAdapter, observer: Observer) -> None:
+    for note in adapter.notes:
+        observer.notify(Warned(note))
+    if adapter.skipped_duplicates:
+        observer.notify(
+            Warned(
+                f"{adapter.skipped_duplicates} matches named a layer that was chosen already; each "
+                "layer is adapted once."
+            )
+        )
 
 
 def _run(run: Loaded, shares: Shares, recorder: Recorder | None) -> tuple[str, int]:

@@ -171,17 +171,17 @@ def test_a_rank_above_the_layer_is_refused(kind):
         attach(make_module(), AdapterConfig(kind=kind, rank=13), ["0"])
 
 
-def test_a_rank_above_the_layer_means_a_whole_factor_for_lokr(caplog):
-    with caplog.at_level("INFO"):
-        adapter = attach(make_module(), AdapterConfig(kind="lokr", rank=999, alpha=1.0))
-    assert "2 of 2 layers keep their second factor whole" in caplog.text
+def test_a_rank_above_the_layer_means_a_whole_factor_for_lokr():
+    adapter = attach(make_module(), AdapterConfig(kind="lokr", rank=999, alpha=1.0))
+    assert any("2 of 2 layers keep their second factor whole" in note for note in adapter.notes)
     assert set(adapter.state().layers["0"].tensors) == {"lokr_w1", "lokr_w2"}
 
 
-def test_a_factor_that_does_not_divide_is_logged(caplog):
-    with caplog.at_level("INFO"):
-        attach(make_module(), AdapterConfig(kind="lokr", rank=1, factor=8), ["0"])
-    assert "factor 8 does not divide 12; it is split into 3 x 4" in caplog.text
+def test_a_factor_that_does_not_divide_is_told():
+    adapter = attach(make_module(), AdapterConfig(kind="lokr", rank=1, factor=8), ["0"])
+    assert "lokr: factor 8 does not divide 12; it is split into 3 x 4." in adapter.notes
+    for settings in ({"kind": "lokr", "rank": 1}, {"kind": "lora", "rank": 2}):
+        assert attach(make_module(), AdapterConfig(**settings), ["0"]).notes == ()
 
 
 def test_an_attach_that_fails_changes_nothing():

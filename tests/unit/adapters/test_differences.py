@@ -337,7 +337,8 @@ def test_a_weight_that_is_not_finite_is_refused_and_nothing_is_left_behind(init)
 
 @each_init
 def test_an_unreadable_weight_is_refused(init):
-    module = nn.Sequential(nn.Linear(4, 4))
+    packed = type("Packed", (nn.Linear,), {"forward": lambda self, x: x})
+    module = nn.Sequential(packed(4, 4))
     module[0].weight = nn.Parameter(torch.zeros(4, 4, dtype=torch.int32), requires_grad=False)
     refused(module, f"adapter.init is {init}; 0: ", rank=2, init=init)
 

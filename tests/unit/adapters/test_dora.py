@@ -213,11 +213,59 @@ def test_a_weight_stored_in_eight_bits_has_lengths_too(options, axis):
     assert relative(state.flatten(), expected) < 1e-6
 
 
+class Packed(nn.Linear):
+    """Computes with its integers in a way of its own."""
+
+    def forward(self, x):
+        return nn.functional.linear(x, self.weight.to(x.dtype), self.bias)
+
+
 def test_a_weight_that_nobody_can_read_is_refused():
-    module = nn.Sequential(nn.Linear(4, 4))
+    module = nn.Sequential(Packed(4, 4))
     module[0].weight = nn.Parameter(torch.zeros(4, 4, dtype=torch.int32), requires_grad=False)
-    with pytest.raises(AdapterError, match=r"adapter\.dora to false"):
+    with pytest.raises(AdapterError, match=r"0 is a Packed with [^\0]*adapter\.dora to false"):
         attach(module, AdapterConfig(dora=True))
+    attach(module, AdapterConfig())
+    assert module(torch.ones(2, 4)).shape == (2, 4)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_the_length_of_a_row_of_zeros_learns_once_the_row_has_a_direction(options, bias):
+    module, _ = make(options, "output", bias=bias)
+    with torch.no_grad():
+        module[0].get_base_layer().weight[3] = 0.0
+    plain = nn.Sequential(module[0].get_base_layer())
+    adapter = attach(plain, AdapterConfig(dora=True, dora_axis="output", **options))
+    with torch.no_grad():
+        for name, parameter in adapter.named_parameters():
+            if not name.endswith(DORA_SCALE):
+                parameter += 0.3 * torch.ones_like(parameter).cumsum(0)
+    lengths = plain[0].factors()[DORA_SCALE]
+    assert float(lengths[3]) == 0.0
+    x = torch.randn(5, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    wanted, _ = textbook(plain, adapter, x, "output")
+    expected = torch.autograd.grad(wanted.square().sum() + wanted.sum(), lengths)[0]
+    y = plain(x)
+    found = torch.autograd.grad(y.square().sum() + y.sum(), lengths)[0]
+    assert abs(float(expected[3])) > 1e-3
+    assert relative(found, expected) < 1e-10
+
+
+@pytest.mark.parametrize("axis", AXES)
+def test_a_skipped_adapter_leaves_the_base_alone_lengths_included(axis):
+    module, adapter = make({"kind": "lora", "rank": 2, "module_dropout": 0.5}, axis)
+    x = torch.randn(3, 24, dtype=torch.float64)
+    adapter.eval()
+    base, whole = module[0].get_base_layer()(x), module(x)
+    adapter.train()
+    torch.manual_seed(0)
+    outputs = [module(x) for _ in range(20)]
+    skipped = [y for y in outputs if torch.equal(y, base)]
+    assert 0 < len(skipped) < 20
+    assert all(torch.equal(y, base) or relative(y, whole) < 1e-12 for y in outputs)
+    gradients = torch.autograd.grad(skipped[0].sum(), adapter.parameters())
+    assert not any(each.any() for each in gradients)
 
 
 @pytest.mark.parametrize("axis", AXES)

@@ -190,6 +190,27 @@ LOKR_CHANGES = [
 ]
 
 
+@pytest.mark.parametrize("wide", ["hada_w1", "hada_w2"])
+def test_a_loha_whose_pairs_have_two_ranks_is_no_smaller_than_the_larger(wide):
+    generator = torch.Generator().manual_seed(0)
+    tensors = {}
+    for pair in ("hada_w1", "hada_w2"):
+        rank = 3 if pair == wide else 2
+        tensors[f"{pair}_a"] = torch.randn(10, rank, generator=generator)
+        tensors[f"{pair}_b"] = torch.randn(rank, 12, generator=generator)
+    layer = LayerState(tensors, 2.0, 2)
+    for rank in (2, 3, 4):
+        fresh = KINDS["loha"].initial_factors(make_plan("loha", 12, 10, rank), 1)
+        if rank == 2:
+            with pytest.raises(AdapterError, match="rank 3 that loses"):
+                resize("loha", layer, fresh, 1.0)
+            continue
+        resized = resize("loha", layer, fresh, 1.0)
+        delta = KINDS["loha"].delta
+        assert relative(delta(resized.tensors, 1.0).double(), delta(tensors, 1.0).double()) < 1e-6
+        assert resized.error == 0.0
+
+
 @pytest.mark.parametrize(("old", "new", "exact"), LOKR_CHANGES)
 def test_lokr_reports_what_it_loses(old, new, exact):
     plans = (make_plan("lokr", 64, 48, alpha=3.0, **options) for options in (old, new))

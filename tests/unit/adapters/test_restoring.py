@@ -1,12 +1,15 @@
+import math
+
 import pytest
 import torch
 from torch import nn
 
-from trainer_core.adapters import attach
-from trainer_core.adapters.restoring import attach_state, fitting_config
+from trainer_core.adapters import attach, layer_delta
+from trainer_core.adapters.restoring import attach_state
+from trainer_core.adapters.starting import start_from
 from trainer_core.config import AdapterConfig
 from trainer_core.errors import AdapterError
-from trainer_core.types import AdapterState
+from trainer_core.types import AdapterState, LayerState
 
 CONFIGS = [
     {"kind": "lora", "rank": 3},
@@ -80,12 +83,91 @@ def test_adapter_of_another_size_names_layer_and_shapes():
         attach_state(module, state)
 
 
-def test_one_rule_of_splitting_must_explain_every_layer():
-    one, _, _ = trained_state(AdapterConfig(kind="lokr", rank=2, factor=4))
+def test_a_lokr_may_split_each_layer_its_own_way():
+    one, x, _ = trained_state(AdapterConfig(kind="lokr", rank=2, factor=4))
     other, _, _ = trained_state(AdapterConfig(kind="lokr", rank=2, factor=2))
-    mixed = AdapterState("lokr", {**one.layers, "third": other.layers["third"]})
-    with pytest.raises(AdapterError, match="third"):
-        fitting_config(make_module(), mixed)
+    generator = torch.Generator().manual_seed(1)
+    # The factors of the first layer are of two sizes that no one factor gives.
+    sizes = {"lokr_w1": (2, 4), "lokr_w2": (24, 6)}
+    first = LayerState({n: torch.randn(s, generator=generator) for n, s in sizes.items()}, 1.0, 1)
+    mixed = AdapterState("lokr", {**one.layers, "first": first, "third": other.layers["third"]})
+    module = make_module()
+    expected = x
+    for name in ("first", "second", "third"):
+        linear, delta = module.get_submodule(name), layer_delta("lokr", mixed.layers[name])
+        expected = nn.functional.linear(expected, linear.weight + delta, linear.bias)
+    adapter = attach_state(module, mixed)
+    torch.testing.assert_close(module(x), expected, rtol=1e-5, atol=1e-4)
+    (module(x) + 1).square().sum().backward()
+    assert all(each.grad is not None for each in adapter.parameters())
+    restored = adapter.state()
+    for name, layer in mixed.layers.items():
+        for factor, tensor in layer.tensors.items():
+            assert torch.equal(restored.layers[name].tensors[factor], tensor)
+
+
+@pytest.mark.parametrize(("rank", "alpha"), [(30, 7.0), (2, -1.0)])
+def test_a_file_may_have_what_a_new_adapter_may_not(rank, alpha):
+    generator = torch.Generator().manual_seed(1)
+    factors = {"lora_down": (rank, 36), "lora_up": (24, rank)}
+    tensors = {name: torch.randn(size, generator=generator) for name, size in factors.items()}
+    state = AdapterState("lora", {"third": LayerState(tensors, alpha, rank)})
+    module = make_module()
+    adapter = attach_state(module, state)
+    wanted = tensors["lora_up"] @ tensors["lora_down"] * alpha / rank
+    torch.testing.assert_close(adapter.delta_weight("third"), wanted)
+    assert adapter.state().layers["third"].alpha == alpha
+
+
+BROKEN = {
+    "no layer": (None, 2.0, 2, "no layers"),
+    "missing": ({"lora_down": (2, 24)}, 2.0, 2, "lacks lora_up"),
+    "two ranks": ({"lora_down": (3, 24), "lora_up": (48, 2)}, 2.0, 2, "lora_up and lora_down of"),
+    "foreign": ({"hada_w1_a": (48, 2)}, 2.0, 2, "hada_w1_a, which is no factor"),
+    "rank 0": ({"lora_down": (2, 24), "lora_up": (48, 2)}, 2.0, 0, "the rank 0"),
+    "alpha": ({"lora_down": (2, 24), "lora_up": (48, 2)}, math.nan, 2, "the alpha nan"),
+    "core": (
+        {"lora_down": (2, 24), "lora_up": (48, 2), "lora_mid": (2, 3, 1, 1)},
+        2.0,
+        2,
+        "lora_mid and lora_down of",
+    ),
+    "flat": ({"lora_down": (2, 24), "lora_up": (48, 2), "dora_scale": (48,)}, 2.0, 2, "dora_scale"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("way", ["attach_state", "start_from"])
+def test_a_state_that_is_no_adapter_is_refused_by_layer(name, way):
+    sizes, alpha, rank, message = BROKEN[name]
+    layers = {}
+    if sizes is not None:
+        layers["first"] = LayerState({n: torch.ones(s) for n, s in sizes.items()}, alpha, rank)
+    refused_both(AdapterState("lora", layers), way, message)
+
+
+@pytest.mark.parametrize("way", ["attach_state", "start_from"])
+def test_numbers_that_are_none_are_refused(way):
+    good = {"lora_down": torch.ones(2, 24), "lora_up": torch.ones(48, 2)}
+    for tensor, message in (
+        (good["lora_up"] * torch.nan, "not finite"),
+        (good["lora_up"].char(), "int8"),
+    ):
+        broken = LayerState({**good, "lora_up": tensor}, 2.0, 2)
+        refused_both(AdapterState("lora", {"first": broken}), way, message)
+
+
+def refused_both(state, way, message):
+    module = make_module()
+    if way == "attach_state":
+        with pytest.raises(AdapterError, match=message):
+            attach_state(module, state)
+        return
+    adapter = attach(module, AdapterConfig(kind="lora", rank=4))
+    before = [each.clone() for each in adapter.parameters()]
+    with pytest.raises(AdapterError, match=message):
+        start_from(module, adapter, state)
+    assert all(map(torch.equal, before, adapter.parameters()))
 
 
 def test_differences_that_are_no_factors_are_not_dropped_silently():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ...formats.keys import NativeKey, Part
+from ...formats.keys import BLOCK_NUMBER, NativeKey, Part
 
 _DOUBLE = {
     "attn.to_out.0": "img_attn.proj",
@@ -65,8 +65,8 @@ UNEXPORTABLE = {
     "name alone would swap them",
 }
 
-_MODULE = re.compile(r"(single_transformer_blocks|transformer_blocks)\.(\d+)\.(.+)")
-_NATIVE = re.compile(r"(single_blocks|double_blocks)\.(\d+)\.(.+)")
+_MODULE = re.compile(rf"(single_transformer_blocks|transformer_blocks)\.({BLOCK_NUMBER})\.(.+)")
+_NATIVE = re.compile(rf"(single_blocks|double_blocks)\.({BLOCK_NUMBER})\.(.+)")
 _NATIVE_DOUBLE = {native: module for module, native in _DOUBLE.items()}
 _NATIVE_SINGLE = {native: module for module, native in _SINGLE.items()}
 _NATIVE_OUTER = {native: module for module, native in _OUTER.items()}

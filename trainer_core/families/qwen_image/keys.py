@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ...formats.keys import NativeKey
+from ...formats.keys import BLOCK_NUMBER, NativeKey
 
 _BLOCK_LAYER = (
-    r"transformer_blocks\.\d+\.(attn\.(to_[qkv]|to_out\.0|add_[qkv]_proj|to_add_out)"
+    rf"transformer_blocks\.(?:{BLOCK_NUMBER})\.(attn\.(to_[qkv]|to_out\.0|add_[qkv]_proj|to_add_out)"
     r"|(img|txt)_mlp\.net\.(0\.proj|2)|(img|txt)_mod\.1)"
 )
 _OUTER = r"img_in|txt_in|time_text_embed\.timestep_embedder\.linear_[12]|norm_out\.linear|proj_out"

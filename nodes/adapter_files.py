@@ -98,6 +98,7 @@ def write_adapter_file(
     with contextlib.ExitStack() as stack:
         path = source if isinstance(source, Path) else stack.enter_context(as_file(source))
         found = adapter_family(path, None if family == "auto" else family)
+        weight_of = _weight_of(form.base, found, path)
         report = convert(
             path,
             target,
@@ -107,7 +108,7 @@ def write_adapter_file(
             fused=form.fused,
             approximate=_FORMS[form.approximate],
             rank=form.rank or None,
-            weight_of=_weight_of(form.base, found),
+            weight_of=weight_of,
             extras="drop" if form.extras == "drop" else "keep",
             overwrite=overwrite,
         )
@@ -159,12 +160,17 @@ def _in_words(report: Conversion) -> str:
     return ". ".join(parts)
 
 
-def _weight_of(base: BaseChoice | None, family: Family) -> Callable[[str], Tensor] | None:
+def _weight_of(
+    base: BaseChoice | None, family: Family, adapter: Path
+) -> Callable[[str], Tensor] | None:
     if base is None:
         return None
     from ..trainer_core.families.base_weights import open_base
+    from ..trainer_core.families.native_shapes import require_fit
 
-    return open_base(base.values["path"], family.name).weight
+    opened = open_base(base.values["path"], family.name)
+    require_fit(adapter, opened)
+    return opened.weight
 
 
 def _target(name: str, layout: str, *, overwrite: bool) -> Path:

@@ -53,6 +53,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output has gone; the interpreter's last flush must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        # The last net: what a verb did not expect of a file or folder that somebody named.
+        named = f"{error.filename}: " if error.filename else ""
+        refused = RunError(
+            f"{named}{error.strerror or error}",
+            "files and folders that the system lets this command use",
+            "Check the paths of the command, their permissions and the disk.",
+        )
+        show_error(refused, as_json=as_json)
+        return refused.exit_code
 
 
 def _run(words: Sequence[str]) -> int:

@@ -67,3 +67,7 @@ class StorageError(RunError):
 
 class NonFiniteError(RunError):
     """The loss, a gradient or a weight is not finite."""
+
+
+class PrecisionError(RunError):
+    """A number format is too coarse for what was to be written in it."""

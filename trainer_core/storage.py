@@ -11,18 +11,23 @@ import errno
 import json
 import os
 import re
+import stat
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import RESUME, StorageError
+from .errors import RESUME, InputError, StorageError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 TEMPORARY_PREFIX = ".writing-"
+TEMPORARY_SUFFIX = ".part"
+"""Ending of a file that is not whole, so that no program lists what a crash leaves by its own."""
+
+_SHOWN = 200  # characters of a bad path in a message
 # Windows refuses to move what somebody has open, be it a virus scanner that looks at a new file.
 _PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0) if os.name == "nt" else ()
 
@@ -34,28 +39,98 @@ _WINDOWS_CODES = {
 }
 
 
-def atomic_write(path: Path, write: Callable[[Path], None]) -> None:
+def given_path(text: str, what: str = "the path of a file or folder") -> Path:
+    """Turn what somebody wrote into a path that can be looked at; it need not be there.
+
+    Args:
+        text: A path, which may begin with ``~``.
+        what: What it is to be, for the message.
+
+    Raises:
+        InputError: When it is empty, no path, or the system refuses to look at it: a name that is
+            too long, an unknown user's home, a folder without permission.
+    """
+    try:
+        if not text.strip():
+            raise ValueError("it is empty")
+        path = Path(text).expanduser()
+        _look_at(path)
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+        raise InputError(
+            f"{shown!r} cannot be looked at ({reason})",
+            what,
+            "Correct the path, or its permissions.",
+        ) from error
+    return path
+
+
+def _look_at(path: Path) -> None:
+    """Fail as whatever looks into a file or folder would."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if stat.S_ISDIR(mode):
+        os.scandir(path).close()
+        os.stat(os.path.join(path, os.curdir))  # noqa: PTH116, PTH118 - a Path drops the dot
+
+
+def atomic_write(path: Path, write: Callable[[Path], None], *, replace: bool = True) -> None:
     """Write a file so that a crash cannot leave a part of it.
 
     Args:
         path: The final name; its folder is made if it is missing.
         write: Writes the whole content to the path that it is given.
+        replace: Whether a file of that name is replaced, also one that came while this was written.
 
     Raises:
+        InputError: When something has the name and is not to be replaced.
         StorageError: When the disk is full or the folder cannot be written.
     """
-    temporary = path.parent / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-{path.name}"
+    temporary = path.parent / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-{path.name}{TEMPORARY_SUFFIX}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(temporary)
         _flush(temporary)
-        move(temporary, path, replace=True)
+        if replace:
+            move(temporary, path, replace=True)
+        else:
+            _claim(temporary, path)
         flush_folder(path.parent)
     except OSError as error:
         raise storage_error(path, error) from error
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def _claim(path: Path, target: Path) -> None:
+    """Give a file a name that nothing has yet.
+
+    Raises:
+        InputError: When something has it, even since a moment ago.
+        OSError: When it cannot be renamed.
+    """
+    try:
+        target.hardlink_to(path)
+    except FileExistsError as error:
+        raise taken(target) from error
+    except OSError as error:
+        # No links on this disk: looking and moving leave a moment between them.
+        if os.path.lexists(target):
+            raise taken(target) from error
+        move(path, target)
+
+
+def taken(path: Path) -> InputError:
+    """An error for a name that got its file while another was being written for it."""
+    return InputError(
+        f"{path} has come into being in the meantime",
+        "a name that is free",
+        "Name another output, or replace it on purpose: --overwrite.",
+    )
 
 
 def move(path: Path, target: Path, *, replace: bool = False) -> None:
@@ -160,14 +235,14 @@ def storage_error(path: Path, error: OSError) -> StorageError:
         return StorageError(f"the disk is full while writing {path}", "enough free space", remedy)
     if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
         remedy = (
-            "Give write access to the folder, or choose another with output.dir. On Windows: close "
-            "the programs that have the file open, or save under another name."
+            "Give write access to the folder, or choose another (for a run: output.dir). On "
+            "Windows: close the programs that have the file open, or save under another name."
         )
         return StorageError(f"{path} cannot be written ({error.strerror})", "write access", remedy)
     return StorageError(
         f"{path} cannot be written ({error})",
         "a folder that takes files",
-        "Check the disk and the path, or choose another folder with output.dir.",
+        "Check the disk and the path, or choose another folder (for a run: output.dir).",
     )
 
 

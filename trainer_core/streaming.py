@@ -59,6 +59,8 @@ def stream_tensors(
     tensors: Iterable[tuple[str, Tensor]],
     metadata: Mapping[str, str] | None = None,
     check: Callable[[Path], None] | None = None,
+    *,
+    replace: bool = True,
 ) -> None:
     """Write a safetensors file atomically while its tensors are being made.
 
@@ -69,8 +71,10 @@ def stream_tensors(
         metadata: Strings for the file's header.
         check: Told the written file while it has a temporary name; an error keeps it from getting
             its own.
+        replace: As in `atomic_write`.
 
     Raises:
+        InputError: When something has the name and is not to be replaced.
         StorageError: When the disk is full, the folder cannot be written, or a tensor is not what
             its outline says. Whatever `tensors` or `check` raises passes through. Nothing is
             written then.
@@ -89,7 +93,7 @@ def stream_tensors(
         if check is not None:
             check(target)
 
-    atomic_write(path, write)
+    atomic_write(path, write, replace=replace)
 
 
 def _header(outlines: Mapping[str, Outline], metadata: Mapping[str, str]) -> bytes:

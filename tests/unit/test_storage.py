@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from trainer_core.storage import errno_of_text, save_tensors
+from trainer_core.errors import InputError, StorageError
+from trainer_core.storage import TEMPORARY_PREFIX, atomic_write, errno_of_text, save_tensors
 
 
 def written(path, tensors):
@@ -101,3 +103,43 @@ def test_gradients_are_left_behind(tmp_path):
 )
 def test_the_systems_number_is_read_exactly(platform, text, expected):
     assert errno_of_text(text, platform) == expected
+
+
+def test_a_file_that_is_not_whole_has_an_ending_that_no_program_lists(tmp_path):
+    """What a crash leaves behind would else be offered among the adapters."""
+    seen = []
+
+    def write(target: Path) -> None:
+        target.write_bytes(b"whole")
+        seen.append(target.name)
+
+    atomic_write(tmp_path / "a.safetensors", write)
+    assert seen[0].startswith(TEMPORARY_PREFIX)
+    assert not seen[0].endswith(".safetensors")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.safetensors"]
+
+
+def test_a_name_that_is_taken_is_not_taken_away(tmp_path):
+    path = tmp_path / "a"
+
+    def mine(target: Path) -> None:
+        target.write_bytes(b"mine")
+
+    def write(target: Path) -> None:
+        mine(target)
+        path.write_bytes(b"theirs")
+
+    with pytest.raises(InputError, match="in the meantime"):
+        atomic_write(path, write, replace=False)
+    assert path.read_bytes() == b"theirs"
+    assert [each.name for each in tmp_path.iterdir()] == ["a"]
+    atomic_write(path, mine)
+    assert path.read_bytes() == b"mine"
+    atomic_write(tmp_path / "b", mine, replace=False)
+    assert (tmp_path / "b").read_bytes() == b"mine"
+
+
+def test_a_folder_that_is_a_file_is_told_as_it_is(tmp_path):
+    (tmp_path / "a").write_bytes(b"")
+    with pytest.raises(StorageError):
+        atomic_write(tmp_path / "a" / "b", lambda target: None, replace=False)

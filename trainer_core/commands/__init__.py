@@ -77,8 +77,9 @@ VERBS: Mapping[str, Verb] = {
         "    [--dtype keep|fp32|bf16|fp16] [--approximate lora|lokr] [--rank N] [--extras drop]\n"
         "    [--overwrite]",
         "IN: an adapter file, PEFT's folder, or a folder of adapters, each of which is written\n"
-        "into the folder OUT. What a layout cannot hold is converted exactly, or refused. --base\n"
-        "lets DoRA that ComfyUI reads wrongly be written as the difference that it makes.\n"
+        "into the folder OUT; not those of folders inside it. What a layout cannot hold is\n"
+        "converted exactly, or refused. --base checks the sizes of the layers, and lets DoRA that\n"
+        "ComfyUI reads wrongly be written as the difference that it makes.\n"
         "--approximate lora --rank N takes the nearest LoRA, --approximate lokr the nearest\n"
         "Kronecker product for fused layers; both print every layer's error. --fused writes q, k\n"
         "and v as ComfyUI's one layer, for its bypass loaders. --extras drop leaves out what is\n"
@@ -113,7 +114,8 @@ VERBS: Mapping[str, Verb] = {
         "adapter-trainer resize IN OUT [--rank N] [--factor F] [--error 0.05] [--layout L]\n"
         "    [--dtype fp32|bf16|fp16] [--family F] [--overwrite]",
         "--error gives every layer the smallest rank that loses no more than this share of its\n"
-        "delta. Layout and number format stay those of IN. Prints each layer's error.",
+        "delta. Layout and number format stay those of IN; PEFT's, OneTrainer's and names\n"
+        "without prefix become comfyui. Prints each layer's error.",
         ("rank", "factor", "error", "layout", "dtype", "family"),
         ("overwrite",),
     ),

@@ -54,17 +54,20 @@ def run(arguments: Arguments) -> int:
         files = [each.file for each in opened]
         layout = word_or(own, "layout", tuple(LAYOUTS), kept_layout(files))
         dtype = word_or(own, "dtype", ("fp32", "bf16", "fp16"), kept_dtype(files))
+        overwrite = is_set(own, "overwrite")
         target = new_target(
             out,
             paths,
-            overwrite=is_set(own, "overwrite"),
+            overwrite=overwrite,
             folder_of=PEFT_MARK if layout == "peft" else None,
         )
         inputs = [(each.state, weight) for each, weight in zip(opened, weights, strict=True)]
         with LayerProgress("combined", as_json=arguments.json) as progress:
             state, errors = combine_adapters(inputs, rank, progress)
         header = derived_header(state, family, files[0].metadata if len(files) == 1 else None)
-        written = write_adapter(target, state, layout, family.key_map, header, dtype)
+        written = write_adapter(
+            target, state, layout, family.key_map, header, dtype, replace=overwrite
+        )
     ranks = Counter(layer.rank for layer in state.layers.values())
     show_report(
         {

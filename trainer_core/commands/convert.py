@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, TrainerError
+from ..storage import given_path
 from .arguments import Arguments
 from .console import show, show_error, show_json, show_report
 from .operations import (
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..families import Family
+    from ..families.base_weights import BaseWeights
     from ..formats.converting import Conversion
 
 _OWN = (
@@ -38,9 +40,16 @@ _OWN = (
     "overwrite",
 )
 _SUFFIX = ".safetensors"
+_NAMED = 10
 _LONG = 2.0
 """Seconds after which the layers of a file are counted on the screen."""
-_FOLDER_MARKS = ("adapter_model.safetensors", "adapter_config.json", "adapter_model.bin")
+_SUFFIXES = (_SUFFIX, ".sft")
+_FOLDER_MARKS = (
+    "adapter_model.safetensors",
+    "adapter_config.json",
+    "adapter_model.bin",
+    "pytorch_lora_weights.safetensors",
+)
 
 
 def run(arguments: Arguments) -> int:
@@ -58,7 +67,13 @@ def run(arguments: Arguments) -> int:
             "Write adapter-trainer convert IN OUT --to LAYOUT.",
         )
     source = existing(arguments.words[0], "an adapter file, or a folder of them")
-    target = Path(arguments.words[1]).expanduser()
+    target = given_path(arguments.words[1], "an output")
+    if not (source.is_file() or source.is_dir()):
+        raise InputError(
+            f"{source} is no ordinary file",
+            "an adapter file, or a folder of them",
+            "Name another input.",
+        )
     if source.is_file() or _is_adapter_folder(source):
         if source.is_file() and target.is_dir() and work.layout != "peft":
             target = target / f"{source.stem}{_SUFFIX}"
@@ -85,7 +100,7 @@ class _Work:
     base: str | None
     options: Mapping[str, Any]
     json: bool
-    _weights: dict[str, Callable[[str], Tensor]] = field(default_factory=dict)
+    _bases: dict[str, BaseWeights] = field(default_factory=dict)
 
     @classmethod
     def of(cls, arguments: Arguments) -> _Work:
@@ -119,25 +134,29 @@ class _Work:
         # Before the file is looked into, which may take a while.
         check_target(source, target, self.layout, overwrite=self.options["overwrite"])
         family = adapter_family(source, self.family)
+        weight_of = self._weight_of(family, source)
         with LayerProgress("layers", as_json=self.json) as progress:
             return convert(
                 source,
                 target,
                 self.layout,
                 family.key_map,
-                weight_of=self._weight_of(family),
+                weight_of=weight_of,
                 watch=_after_a_while(progress),
                 **self.options,
             )
 
-    def _weight_of(self, family: Family) -> Callable[[str], Tensor] | None:
+    def _weight_of(self, family: Family, adapter: Path) -> Callable[[str], Tensor] | None:
         if self.base is None:
             return None
-        if family.name not in self._weights:
-            from ..families.base_weights import open_base
+        from ..families.base_weights import open_base
+        from ..families.native_shapes import require_fit
 
-            self._weights[family.name] = open_base(self.base, family.name).weight
-        return self._weights[family.name]
+        if family.name not in self._bases:
+            self._bases[family.name] = open_base(self.base, family.name)
+        base = self._bases[family.name]
+        require_fit(adapter, base)
+        return base.weight
 
 
 def _after_a_while(progress: LayerProgress) -> Callable[[int, int, str], None]:
@@ -157,19 +176,14 @@ def _is_adapter_folder(folder: Path) -> bool:
 
 def _convert_all(source: Path, target: Path, work: _Work) -> int:
     """Convert every adapter of a folder; returns 1 when one of them could not be."""
-    found = sorted(
-        path
-        for path in source.iterdir()
-        if not path.name.startswith(".")
-        and ((path.suffix == _SUFFIX and path.is_file()) or _is_adapter_folder(path))
-    )
+    found, skipped = _sorted(source)
     if not found:
         raise InputError(
             f"{source} holds no adapter file",
-            f"files that end in {_SUFFIX}, or PEFT's folders",
+            f"files that end in {_SUFFIX}, or PEFT's and Diffusers' folders",
             "Name another folder.",
         )
-    if target.is_file() or target.resolve() == source.resolve():
+    if (target.exists() and not target.is_dir()) or target.resolve() == source.resolve():
         raise InputError(
             f"the output {target} for the adapters of a folder",
             "another folder",
@@ -178,34 +192,73 @@ def _convert_all(source: Path, target: Path, work: _Work) -> int:
     taken: set[Path] = set()
     failed = 0
     for number, path in enumerate(found, 1):
-        stem = path.stem if path.is_file() else path.name
-        new = target / (stem if work.layout == "peft" else f"{stem}{_SUFFIX}")
         try:
-            if new in taken:
-                raise InputError(
-                    f"{path} and another adapter would both become {new}",
-                    "names that differ in more than their ending",
-                    "Rename one of them, or convert it on its own.",
-                )
-            taken.add(new)
-            report = work.convert(path, new)
+            report = work.convert(path, _name_of(path, target, taken, work))
         except TrainerError as error:
             failed += 1
             _show_failure(path, number, len(found), error, work)
         else:
             _show_done(report, number, len(found), work)
-    done = {"event": "done", "converted": len(found) - failed, "failed": failed}
-    if work.json:
-        show_json(done)
-    else:
-        show(f"{len(found) - failed} of {len(found)} converted.")
+    _show_end(len(found) - failed, failed, skipped, work)
     return 1 if failed else 0
+
+
+def _sorted(folder: Path) -> tuple[list[Path], list[str]]:
+    """What of a folder is to be converted, and the names of what is passed over."""
+    found: list[Path] = []
+    skipped: list[str] = []
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith("."):
+            continue
+        try:
+            is_folder = path.is_dir()
+            fits = _is_adapter_folder(path) if is_folder else path.suffix.lower() in _SUFFIXES
+        except OSError:
+            fits = True  # why it cannot be read is told when it is converted
+        if fits:
+            found.append(path)
+        else:
+            skipped.append(path.name)
+    return found, skipped
+
+
+def _name_of(path: Path, folder: Path, taken: set[Path], work: _Work) -> Path:
+    """The new name of one of a folder's adapters.
+
+    Raises:
+        InputError: When it cannot be looked at, or another one has the name.
+    """
+    existing(str(path), "an adapter file, or PEFT's or Diffusers' folder")
+    stem = path.stem if path.is_file() else path.name
+    name = stem if work.layout == "peft" else f"{stem}{_SUFFIX}"
+    new = given_path(str(folder / name), "an output")
+    if new in taken:
+        raise InputError(
+            f"{path} and another adapter would both become {new}",
+            "names that differ in more than their ending",
+            "Rename one of them, or convert it on its own.",
+        )
+    taken.add(new)
+    return new
+
+
+def _show_end(converted: int, failed: int, skipped: Sequence[str], work: _Work) -> None:
+    if work.json:
+        done = {"event": "done", "converted": converted, "failed": failed, "skipped": skipped}
+        show_json(done)
+        return
+    show(f"{converted} of {converted + failed} converted.")
+    if skipped:
+        more = ", ..." if len(skipped) > _NAMED else ""
+        show(f"{len(skipped)} passed over, no adapters: {', '.join(skipped[:_NAMED])}{more}")
 
 
 def _show_failure(path: Path, number: int, count: int, error: TrainerError, work: _Work) -> None:
     if not work.json:
         show(f"{number}/{count} {path.name}: not converted")
-        show_error(error, as_json=False)
+        # The reason goes to the other stream, where nothing else says which file it is of.
+        told = error.found if str(path) in error.found else f"{path}: {error.found}"
+        show_error(TrainerError(told, error.expected, error.remedy), as_json=False)
         return
     parts = {"found": error.found, "expected": error.expected, "remedy": error.remedy}
     show_json({"event": "failed", "input": path, "number": number, "count": count, **parts})

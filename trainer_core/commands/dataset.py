@@ -10,6 +10,7 @@ from typing import Any
 from ..config import DatasetSection, RunConfig
 from ..config.reading import load_config
 from ..errors import ConfigError, DatasetError
+from ..storage import given_path
 from .arguments import Arguments
 from .console import show_report
 
@@ -30,10 +31,11 @@ def run(arguments: Arguments) -> int:
         InputError: When there is no such folder, or a setting is wrong.
     """
     word = arguments.word("a dataset folder or a run file", default="")
-    if word and Path(word).expanduser().is_file():
+    place = given_path(word, "a dataset folder or a run file") if word else None
+    if place is not None and place.is_file():
         config = arguments.config()
     else:
-        folder = [f"dataset.path={Path(word).expanduser().absolute()}"] if word else []
+        folder = [f"dataset.path={place.absolute()}"] if place is not None else []
         config = load_config(None, [*arguments.settings, *folder])
     report, refusal = dataset_report(config)
     show_report(report, as_json=arguments.json)

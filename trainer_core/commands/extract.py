@@ -51,11 +51,12 @@ def run(arguments: Arguments) -> int:
     settings = {**_DEFAULTS, **{name: own[name] for name in _ADAPTER if name in own}}
     config = load_config(None, [f"adapter.{name}={text}" for name, text in settings.items()])
     dtype = word_or(own, "dtype", ("fp32", "bf16", "fp16"), config.output.dtype)
+    replace = is_set(own, "overwrite")
     base, tuned = (open_base(path, own.get("family")) for path in arguments.words[:2])
     target = new_target(
         arguments.words[2],
         [base.path, tuned.path],
-        overwrite=is_set(own, "overwrite"),
+        overwrite=replace,
         folder_of=PEFT_MARK if layout == "peft" else None,
     )
     with LayerProgress("compared", as_json=arguments.json) as progress:
@@ -63,7 +64,8 @@ def run(arguments: Arguments) -> int:
         walk = BaseDifferences(base, tuned, patterns, progress)
         state, errors = extract_adapter(walk, config.adapter)
     header = derived_header(state, base.family)
-    written = write_adapter(target, state, layout, base.family.key_map, header, dtype)
+    names = base.family.key_map
+    written = write_adapter(target, state, layout, names, header, dtype, replace=replace)
     formats = {"base": stored_formats(base), "tuned": stored_formats(tuned)}
     report: dict[str, Any] = {
         "output": target,

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..storage import given_path
 from .arguments import Arguments
 from .console import show_report
 
@@ -22,7 +23,7 @@ def run(arguments: Arguments) -> int:
     from .operations import is_set
 
     own = arguments.only(("prove", "base", "family"))
-    path = Path(arguments.word("an adapter file")).expanduser()
+    path = given_path(arguments.word("an adapter file"), "an adapter file")
     if not is_set(own, "prove"):
         show_report(describe(path, readably=not arguments.json), as_json=arguments.json)
         return 0
@@ -52,7 +53,7 @@ def describe(path: Path, *, readably: bool) -> dict[str, Any]:
     if readably:
         report["norms"] = norm_summary(report["norms"])
     report["metadata"] = header_values(report["metadata"], readably=readably)
-    return {**report, "family": report["family"] or _family_of(report["path"])}
+    return {**report, "family": _family_of(path)}
 
 
 def norm_summary(norms: Mapping[str, float]) -> dict[str, Any]:
@@ -101,11 +102,11 @@ def readable(text: str) -> Any:
 
 
 def _family_of(path: Path) -> str | None:
-    """Guess the family of a file that does not say it, by the names of its tensors."""
-    from safetensors import safe_open
+    """The family that `convert` takes the file for; None when it fits none, or several."""
+    from ..errors import AdapterFileError
+    from ..families.adapter_family import adapter_family
 
-    from ..families import FAMILIES
-
-    with safe_open(str(path), framework="pt") as file:
-        names = list(file.keys())
-    return next((name for name, family in FAMILIES.items() if family.detect(names)), None)
+    try:
+        return adapter_family(path).name
+    except AdapterFileError:
+        return None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..config.reading import load_config
 from ..errors import ConfigError, InputError
+from ..storage import given_path
 from .console import overwrite_line, show, show_json
 from .progress import LineRate, bar_text
 
@@ -93,9 +94,9 @@ def existing(path: str, what: str) -> Path:
     """A path that a word names.
 
     Raises:
-        InputError: When nothing is there.
+        InputError: When nothing is there, or the system does not let anybody look.
     """
-    place = Path(path).expanduser()
+    place = given_path(path, what)
     if not place.exists():
         raise InputError(f"there is no {place}", what, "Check the path.")
     return place
@@ -116,7 +117,7 @@ def new_target(
     Raises:
         InputError: When that cannot be the target.
     """
-    target = Path(path).expanduser()
+    target = given_path(path, "an output")
     form = "single file" if folder_of is None else f"folder with {folder_of}"
     if (target.suffix.lower() in (".safetensors", ".sft")) != (folder_of is None):
         raise InputError(

@@ -50,16 +50,19 @@ def run(arguments: Arguments) -> int:
     with open_adapter(source, family.key_map) as opened:
         layout = word_or(own, "layout", tuple(LAYOUTS), kept_layout([opened.file]))
         dtype = word_or(own, "dtype", ("fp32", "bf16", "fp16"), kept_dtype([opened.file]))
+        overwrite = is_set(own, "overwrite")
         target = new_target(
             arguments.words[1],
             [source],
-            overwrite=is_set(own, "overwrite"),
+            overwrite=overwrite,
             folder_of=PEFT_MARK if layout == "peft" else None,
         )
         with LayerProgress("resized", as_json=arguments.json) as progress:
             state, errors = resize_adapter(opened.state, sizes, progress)
         header = derived_header(state, family, opened.file.metadata)
-        written = write_adapter(target, state, layout, family.key_map, header, dtype)
+        written = write_adapter(
+            target, state, layout, family.key_map, header, dtype, replace=overwrite
+        )
     ranks = Counter(layer.rank for layer in state.layers.values())
     show_report(
         {

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from ..config import PreviewSection, RunConfig
 from ..config.rules import check_config
 from ..errors import ConfigError, InputError
+from ..storage import given_path
 from .arguments import Arguments
 from .console import show, show_json
 
@@ -27,12 +27,12 @@ def run(arguments: Arguments) -> int:
     settings = [f"preview.{name}={value}" for name, values in short.items() for value in values]
     config = Arguments(rest.words, (*rest.settings, *settings)).config()
     config = with_prompts(config, own.get("prompt", []), own.get("control", []))
-    adapter = Path(own["adapter"][-1]).expanduser() if "adapter" in own else None
+    adapter = given_path(own["adapter"][-1], "an adapter file") if "adapter" in own else None
     if adapter is not None and not adapter.is_file():
         raise InputError(
             f"adapter: there is no file {adapter}", "an adapter file", "Check the path."
         )
-    output = Path(own.get("output", ["samples"])[-1]).expanduser().absolute()
+    output = given_path(own.get("output", ["samples"])[-1], "a folder").absolute()
     strength = _number(own)
     from ..training.studio import sample_pictures
 
@@ -64,7 +64,7 @@ def with_prompts(config: RunConfig, prompts: list[str], controls: list[str]) -> 
         )
     changes: dict[str, object] = {"prompts": list(texts)}
     if controls:
-        paths = [str(Path(path).expanduser().absolute()) for path in controls]
+        paths = [str(given_path(path, "a control picture").absolute()) for path in controls]
         changes["controls"] = [paths for _ in texts]
     elif prompts:
         changes["controls"] = []

@@ -123,14 +123,15 @@ def fused_as_lokr(
 
     Returns:
         The exact one where there is one; else a LoKr with both factors whole, split as evenly as
-        the sizes allow.
+        the sizes allow. Every part has whole blocks of the second factor's rows, so that the parts
+        can be read from it again; a part that the adapter lacks has rows of exact zeros.
     """
     if is_exact(fused, layers):
         return fuse_exactly(fused, layers)
     rows = sum(fused.rows.values())
-    (out_first, out_second), (in_first, in_second) = (
-        factorize(size, -1) for size in (rows, fused.columns)
-    )
+    out_second = _even_divisor(math.gcd(*fused.rows.values()), rows)
+    out_first = rows // out_second
+    in_first, in_second = factorize(fused.columns, -1)
     first, second = (out_first, in_first), (out_second, in_second)
     rank = max(1, math.ceil(max(second) / 2))
     if _is_outline(next(iter(layers.values()))):
@@ -147,7 +148,20 @@ def fused_as_lokr(
         for name, count in fused.rows.items()
     ]
     one, other, errors[fused.native] = nearest_kronecker(torch.cat(deltas), first, second)
+    start = 0
+    for name, count in fused.rows.items():
+        stop = start + count // out_second
+        if name not in layers:
+            one[start:stop] = 0.0
+        start = stop
     return LayerState({"lokr_w1": one.float(), "lokr_w2": other.float()}, float(rank), rank)
+
+
+def _even_divisor(number: int, whole: int) -> int:
+    """The divisor of a number that splits a multiple of it most evenly."""
+    found = [each for each in range(1, math.isqrt(number) + 1) if number % each == 0]
+    found += [number // each for each in found]
+    return min(found, key=lambda each: each + whole // each)
 
 
 def _is_outline(layer: LayerState) -> bool:

@@ -15,6 +15,7 @@ from ..errors import AdapterFileError
 from ..types import LayerState
 from .lazy import TensorFile, TensorInfo, broken
 from .peft_config import PeftConfig
+from .pieces import reader_rank
 from .spellings import ALPHA, EXTRAS, MAGNITUDE, Key, parse_key, unprefixed
 from .structure import outline_factor, outline_layer
 
@@ -143,6 +144,7 @@ class FileContent:
         dtypes: Names of its number formats, without those of alphas.
         layers: Name in the file to the layer.
         extras: Name in the file to differences that are no factors.
+        silent: Names of layers whose alpha is 0 and counts: ComfyUI multiplies them by it.
     """
 
     file: TensorFile
@@ -151,6 +153,7 @@ class FileContent:
     dtypes: tuple[str, ...]
     layers: LazyLayers
     extras: LazyExtras
+    silent: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -194,6 +197,7 @@ def read_content(
     drafts = {name: _draft(file.path, name, kind, found, config) for name in found.factors}
     _refuse_both(file.path, found)
     extras = {name: LazyTensors(file, keys) for name, keys in found.extras.items()}
+    silent = (name for name, alpha in found.alphas.items() if alpha == 0.0)
     return FileContent(
         file,
         kind,
@@ -201,6 +205,7 @@ def read_content(
         _dtypes(file, found),
         LazyLayers(file, drafts),
         LazyExtras(extras),
+        tuple(name for name in silent if reader_rank(found.outlines[name]) is not None),
     )
 
 
@@ -214,7 +219,12 @@ def finite(file: TensorFile, key: str) -> Tensor:
     if tensor.dtype != torch.float64:
         tensor = tensor.to(torch.float32)
     if not bool(torch.isfinite(tensor).all()):
-        raise broken(file.path, f"{key} holds a value that is not finite")
+        raise AdapterFileError(
+            f"{file.path}: {key} holds a value that is not finite",
+            "numbers, and neither infinity nor NaN",
+            "The training that made it went wrong, or it was stored in a number format that is "
+            "too small: use an earlier checkpoint, or make it again with another dtype.",
+        )
     return tensor
 
 
@@ -349,7 +359,11 @@ def _refuse_both(path: Path, found: _Sorted) -> None:
 
 def _dtypes(file: TensorFile, found: _Sorted) -> tuple[str, ...]:
     keys = [
-        key for each in (found.factors, found.extras) for k in each.values() for key in k.values()
+        key
+        for each in (found.factors, found.extras)
+        for roles in each.values()
+        for role, key in roles.items()
+        if role not in (DORA_SCALE, MAGNITUDE)
     ]
     return tuple(sorted({str(file.tensors[key].dtype).removeprefix("torch.") for key in keys}))
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from ..adapters.magnitude import DORA_SCALE, axis_of
-from ..errors import AdapterError, InputError, NonFiniteError
+from ..errors import AdapterError, InputError, NonFiniteError, PrecisionError
 from ..types import AdapterState
 from .changing import Changed, Form, WeightOf, Wish, change
-from .keys import KeyMap
-from .layouts import LAYOUTS
-from .metadata import SETTINGS_KEY
+from .kept_header import kept_header
+from .keys import ALPHA_SUFFIX, KeyMap
+from .layouts import LAYOUTS, native_key
+from .lazy import open_tensors
 from .peft_folder import CONFIG_NAME, WEIGHTS_NAME
 from .pieces import extras_outline, outlines_of
 from .reading import adapter_files, open_adapter
@@ -25,9 +25,10 @@ EXACT = 1e-6
 """Relative error of a layer up to which only float32's rounding is left."""
 
 SUFFIX = ".safetensors"
+SUFFIXES = (SUFFIX, ".sft")
+"""Endings of files that ComfyUI lists as safetensors, in any case."""
 
 _FUSING = ("comfyui", "kohya")
-_OF_FORM = ("ss_network_module", "ss_network_dim", "ss_network_alpha", "ss_network_args")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +118,11 @@ def convert(
             state = replace(state, extras={})
         changed = change(state, key_map, wish)
         kind = _written_kind(changed.state.kind, layout)
-        header = _header(opened.file.metadata, state.kind, kind, reformed=bool(changed.merged))
-        written, notes = _write(target, changed, layout, key_map, header, dtype, watch)
-        notes += _warnings(changed.state, layout)
+        reformed = _is_reformed(changed, key_map, wish)
+        header, left_out = kept_header(opened.file.metadata, state.kind, kind, reformed=reformed)
+        task = _Task(target, layout, key_map, header, dtype, overwrite)
+        written, notes = _write(task, changed, watch)
+        notes += left_out + _warnings(state, changed, wish) + _zero_alphas(opened.file.path)
     outcome = dict(changed.errors), changed.merged, dropped, written.rounding, notes
     return Conversion(source, target, kind, layout, len(state.layers), *outcome)
 
@@ -147,17 +150,24 @@ def check_target(source: Path, target: Path, layout: str, *, overwrite: bool) ->
                     "Name another output.",
                 )
     if layout == "peft":
-        if target.suffix == SUFFIX or target.is_file():
+        if target.suffix.lower() in SUFFIXES or (target.exists() and not target.is_dir()):
             raise InputError(
                 f"the output {target} for layout 'peft', which is a folder",
                 "the name of a folder",
                 f"Name a folder without the ending {SUFFIX}.",
             )
-    elif target.suffix != SUFFIX or target.is_dir():
+    elif target.suffix.lower() not in SUFFIXES or target.is_dir():
         raise InputError(
             f"the output {target} for layout {layout!r}",
             f"the name of a file that ends in {SUFFIX}",
             f"Name a file with the ending {SUFFIX}.",
+        )
+    special = next((path for path in outputs if path.exists() and not path.is_file()), None)
+    if special is not None:
+        raise InputError(
+            f"{special}, which is no ordinary file",
+            "a name that is free, or that of a file to be replaced",
+            "Name another output.",
         )
     if not overwrite and any(path.exists() for path in outputs):
         raise InputError(
@@ -206,50 +216,70 @@ def _written_kind(kind: str, layout: str) -> str:
     return "lora" if layout == "diffusers" and kind == "loha" else kind
 
 
-def _warnings(state: AdapterState, layout: str) -> tuple[str, ...]:
-    lengths = (layer.tensors.get(DORA_SCALE) for layer in outlines_of(state).values())
-    of_rows = any(each is not None and axis_of(each) == "output" for each in lengths)
-    if layout != "lycoris" or not of_rows:
-        return ()
-    return ("DoRA lengths of the output axis are for LyCORIS; ComfyUI up to 0.33 misreads them",)
+def _warnings(given: AdapterState, changed: Changed, wish: Wish) -> tuple[str, ...]:
+    found = (layer.tensors.get(DORA_SCALE) for layer in outlines_of(changed.state).values())
+    lengths = [each for each in found if each is not None]
+    notes = []
+    if wish.layout == "lycoris" and any(axis_of(each) == "output" for each in lengths):
+        notes.append(
+            "DoRA lengths of the output axis are for LyCORIS; ComfyUI up to 0.33 misreads them"
+        )
+    if wish.form == "lora" and given.kind != "lora" and lengths:
+        notes.append(
+            f"{len(lengths)} layers keep their DoRA lengths; their errors are those of the "
+            "factors' delta alone, before it is stretched"
+        )
+    return tuple(notes)
 
 
-def _write(
-    target: Path,
-    changed: Changed,
-    layout: str,
-    key_map: KeyMap,
-    header: Mapping[str, str],
-    dtype: str | None,
-    watch: Watch | None,
-) -> tuple[Written, tuple[str, ...]]:
-    given = (target, changed.state, layout, key_map, header)
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What is written where, besides the adapter."""
+
+    target: Path
+    layout: str
+    key_map: KeyMap
+    header: Mapping[str, str]
+    dtype: str | None
+    overwrite: bool
+
+
+def _write(task: _Task, changed: Changed, watch: Watch | None) -> tuple[Written, tuple[str, ...]]:
+    def write(dtype: str | None) -> Written:
+        return write_adapter(
+            task.target,
+            changed.state,
+            task.layout,
+            task.key_map,
+            task.header,
+            dtype,
+            changed.options,
+            watch,
+            replace=task.overwrite,
+        )
+
     try:
-        return write_adapter(*given, dtype, changed.options, watch), ()
-    except NonFiniteError as error:
-        if dtype is not None:
+        return write(task.dtype), ()
+    except (NonFiniteError, PrecisionError) as error:
+        if task.dtype is not None:
             raise
         reason = error.found
-    # A layout that takes alpha into a factor can make it too large for the file's fp16.
-    written = write_adapter(*given, "fp32", changed.options, watch)
-    return written, (f"Written in fp32, because {reason}",)
+    # A layout that takes alpha into a factor can make it too large or small for the file's fp16.
+    return write("fp32"), (f"Written in fp32, because {reason}",)
 
 
-def _header(
-    metadata: Mapping[str, str], given: str, written: str, *, reformed: bool
-) -> dict[str, str]:
-    """The source's header without what would be wrong of the new file."""
-    # What the layout writes by itself comes anew.
-    header = {k: v for k, v in metadata.items() if k not in {"format", "lora_adapter_metadata"}}
-    if given == written and not reformed:
-        return header
-    header = {k: v for k, v in header.items() if k not in _OF_FORM}
-    with contextlib.suppress(ValueError, RecursionError):
-        own = json.loads(header.get(SETTINGS_KEY, ""))
-        if isinstance(own, dict):
-            own["kind"] = written
-            settings = own.get("settings")
-            if isinstance(settings, dict):
-                settings.pop("adapter", None)
-            header[SETTINGS_KEY] = json.dumps(own, sort_keys=True)
-    return header
+def _is_reformed(changed: Changed, key_map: KeyMap, wish: Wish) -> bool:
+    """Whether layers get other ranks or another form than they had."""
+    if changed.merged or wish.form is not None:
+        return True
+    fuses = wish.fused or wish.layout == "kohya"
+    return fuses and any(native_key(name, key_map).part for name in changed.state.layers)
+
+
+def _zero_alphas(path: Path) -> tuple[str, ...]:
+    """A note where alphas are 0, which kohya's and LyCORIS's readers take as the rank."""
+    with open_tensors(path) as file:
+        count = sum(
+            not bool(file.read(key).any()) for key in file.tensors if key.endswith(ALPHA_SUFFIX)
+        )
+    return (f"The alpha of {count} layers is 0, which was taken as the rank",) if count else ()

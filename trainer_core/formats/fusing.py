@@ -117,14 +117,12 @@ def fused_layer(
         )
     if len(columns) > 1:
         raise _odd_parts(native, sizes)
-    rows = {name: sizes[name][0] for name in shares if name in sizes}
-    if len(rows) < len(shares):
-        # The parts that are there tell how many rows one share is.
-        units = {divmod(count, shares[name]) for name, count in rows.items()}
-        if len(units) > 1 or next(iter(units))[1]:
-            raise _odd_parts(native, sizes)
-        unit = units.pop()[0]
-        rows = {name: rows.get(name, unit * share) for name, share in shares.items()}
+    # The parts that are there tell how many rows one share is.
+    units = {divmod(sizes[name][0], shares[name]) for name in shares if name in sizes}
+    if len(units) > 1 or next(iter(units))[1]:
+        raise _odd_parts(native, sizes)
+    unit = units.pop()[0]
+    rows = {name: unit * share for name, share in shares.items()}
     return FusedLayer(native, kind, rows, columns.pop())
 
 
@@ -276,5 +274,5 @@ def _odd_parts(native: str, sizes: Mapping[str, tuple[int, int]]) -> AdapterErro
         f"the parts of {native} have the sizes "
         + ", ".join(f"{rows} x {columns} ({name})" for name, (rows, columns) in sizes.items()),
         "parts of one fused layer, with shares of its rows as in the family's other bases",
-        "Check that the adapter is for this family; else choose layout 'comfyui' without fused.",
+        "Check that the adapter is for this family; else choose layout 'diffusers'.",
     )

@@ -20,7 +20,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 WEIGHT = ".weight"
 _FLAT_NATIVE = "lora_unet_"
-_NUMBERED = re.compile(r"(.+?)\.(\d+)\.")
+_NUMBERED = re.compile(r"(.+?)\.([0-9]+)\.")
 
 
 @dataclass(frozen=True, slots=True)

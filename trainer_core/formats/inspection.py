@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ class AdapterReport:
         unknown: Layers that the given key map does not know.
         metadata: The header's strings.
         extras: Differences that are no factors, by the file's names.
+        notes: What ComfyUI makes of the file and one would not expect.
     """
 
     path: Path
@@ -58,6 +59,7 @@ class AdapterReport:
     unknown: tuple[str, ...]
     metadata: Mapping[str, str]
     extras: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def inspect_adapter(path: Path, key_map: KeyMap | None = None) -> AdapterReport:
@@ -70,7 +72,8 @@ def inspect_adapter(path: Path, key_map: KeyMap | None = None) -> AdapterReport:
             the file's names.
 
     Raises:
-        AdapterFileError: When it is no adapter file.
+        AdapterFileError: When it is no adapter file, or a value in it is not finite; the message
+            names the key.
     """
     with open_file(path) as file:
         return _report(file, key_map)
@@ -103,14 +106,33 @@ def _report(file: AdapterFile, key_map: KeyMap | None) -> AdapterReport:
         ranks=dict(sorted(ranks.items())),
         scales=dict(sorted(scales.items())),
         parameters=parameters,
-        family=_text(own.get("family")) or file.metadata.get("ss_base_model_version"),
+        family=_text(own.get("family")),
         base=_base(own, file.metadata),
         dora=dora,
         norms=dict(sorted(norms.items())),
         unknown=tuple(sorted(unknown)),
         metadata=file.metadata,
-        extras=tuple(sorted(f"{n}.{ending}" for n, each in file.extras.items() for ending in each)),
+        extras=tuple(sorted(_extras(file))),
+        notes=tuple(_notes(file, norms)),
     )
+
+
+def _extras(file: AdapterFile) -> Iterator[str]:
+    for name, tensors in file.extras.items():
+        for ending in tensors:
+            tensors[ending]  # read, because that refuses a value that is not finite
+            yield f"{name}.{ending}"
+
+
+def _notes(file: AdapterFile, norms: Mapping[str, float]) -> Iterator[str]:
+    if file.silent:
+        yield (
+            f"alpha is 0 in {len(file.silent)} of {len(norms)} layers, {file.silent[0]} first: "
+            "ComfyUI computes nothing with them, and the trainer takes their rank for it"
+        )
+    still = [name for name, norm in norms.items() if norm == 0.0]
+    if still:
+        yield f"{len(still)} of {len(norms)} layers change nothing, {still[0]} first"
 
 
 def delta_norm(kind: str, layer: LayerState) -> float:

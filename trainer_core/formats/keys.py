@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from .host_names import HostName
 
 
+BLOCK_NUMBER = "0|[1-9][0-9]*"
+"""How a block is numbered, as a regular expression: ``00`` and other digits name no block."""
+
+
 @dataclass(frozen=True, slots=True)
 class NativeKey:
     """Where a layer lies in ComfyUI's own model of the family.
@@ -91,7 +95,7 @@ def _unflattened(flat: str, templates: dict[str, str]) -> str | None:
     if flat in templates:
         return templates[flat]
     # The block's number is the first between two lines; later ones belong to the layer's name.
-    number = re.search(r"_(\d+)_", flat)
+    number = re.search(rf"_({BLOCK_NUMBER})_", flat)
     if number is None:
         return None
     template = templates.get(f"{flat[: number.start()]}_{{}}_{flat[number.end() :]}")

@@ -76,10 +76,12 @@ def plan_lycoris(state: AdapterState, key_map: KeyMap, options: Options) -> Plan
     """LyCORIS's names: Diffusers', with ``_`` for each dot.
 
     Raises:
-        AdapterError: When two layers get the same name, or the adapter has more than factors.
+        AdapterError: When two layers get the same name, parts of a fused layer do not fit each
+            other, or the adapter has more than factors.
     """
-    del key_map, options
+    del options
     refuse_extras(state, "lycoris")
+    _check_parts(state.kind, outlines_of(state), key_map)
 
     def prefix(module: str) -> str:
         return LYCORIS_PREFIX + module.replace(".", "_")
@@ -155,6 +157,7 @@ def _plan_native(
         "convert it with --base PATH, which writes the difference itself, or as a lora with "
         "--approximate lora --rank N --base PATH.",
     )
+    _check_parts(state.kind, outlines, key_map)
     groups = list(_groups(state, outlines, key_map, options, spell))
     _refuse_same_names(group.name for group in groups)
     for group in groups:
@@ -191,6 +194,21 @@ def _groups(
             modules = tuple(parts[native.name])
             fused = _fused_layer(state, outlines, key_map, options, native.name, modules)
             yield _Group(spell(native.name), modules, native.name, fused)
+
+
+def _check_parts(kind: str, outlines: Layers, key_map: KeyMap) -> None:
+    """Refuse parts that are no slices of one layer: ComfyUI would find none of these sizes there.
+
+    Raises:
+        AdapterError: When their sizes do not fit each other.
+    """
+    natives: dict[str, dict[str, LayerState]] = {}
+    for name, layer in outlines.items():
+        native = key_map.to_native(name)
+        if native is not None and native.part and key_map.parts(native.name):
+            natives.setdefault(native.name, {})[name] = layer
+    for native, own in natives.items():
+        fused_layer(native, kind, key_map.parts(native), own)
 
 
 def native_key(name: str, key_map: KeyMap) -> NativeKey:

@@ -210,7 +210,7 @@ def _header(path: Path, file: IO[bytes]) -> tuple[dict[str, TensorInfo], dict[st
     try:
         if size < _LENGTH or length > min(size - _LENGTH, _LARGEST_HEADER):
             raise ValueError(f"{size} bytes, with a header of {length}")
-        entries = parse_json(file.read(length).decode("utf-8"))
+        entries = _parse_text(file.read(length).decode("utf-8"))
         if not isinstance(entries, dict):
             raise ValueError("its header is no object")
         metadata = _strings(entries.pop("__metadata__", {}))
@@ -220,6 +220,17 @@ def _header(path: Path, file: IO[bytes]) -> tuple[dict[str, TensorInfo], dict[st
         reason = str(error).splitlines()[0][:500] if str(error) else type(error).__name__
         raise broken(path, f"it is no whole safetensors file ({reason})") from error
     return tensors, metadata
+
+
+def _parse_text(text: str) -> Any:
+    """Parse a header; one half of a pair of code units, which JSON can escape, is no text."""
+    entries = parse_json(text)
+    if "\\ud" in text.lower():
+        try:
+            json.dumps(entries, ensure_ascii=False).encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ValueError("its header holds a lone surrogate, which is no text") from error
+    return entries
 
 
 def _strings(value: Any) -> dict[str, str]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..config.patterns import LONGEST_NAME, NO_EXPRESSION, pattern_mistake
 from ..errors import AdapterFileError
 from .keys import DIFFUSERS_PREFIX
 from .lazy import parse_json, refuse_special, unreadable
@@ -45,9 +46,7 @@ _UNREAD = (
 """Switches that change what a file's factors mean, or what else it holds."""
 
 _LITERAL = re.compile(r"(?P<start>\^?)(?P<name>(?:[\w-]|\\?\.|\\[-_])+)\$?")
-_QUANTIFIERS = re.compile(r"(?<!\\)[*+?]")
 _LONGEST = 256
-_MOST_QUANTIFIERS = 2
 # Letters, escapes of a class or a sign, sets, groups and alternatives; no group that repeats.
 _HARMLESS = re.compile(r"(?:[\w.|^$\-]|\\[dw.\-_]|\[[\w\-^]+\]|\((?!\?)|\)(?![*+?{])|[*+?])+")
 
@@ -108,7 +107,7 @@ class _Patterns:
         ends = (".".join(pieces[index:]) for index in range(len(pieces)))
         found = [self._ends[end] for end in ends if end in self._ends]
         found += [self._starts[module]] if module in self._starts else []
-        if len(module) <= _LONGEST:
+        if len(module) <= LONGEST_NAME:
             found += [place for place, each in self._others if each.fullmatch(module)]
         return self._values[min(found)] if found else usual
 
@@ -248,17 +247,17 @@ def _patterns(source: str, values: Mapping[str, Any], name: str) -> _Patterns:
 def _compiled(source: str, text: str) -> re.Pattern[str]:
     """Compile a pattern as PEFT does, if no text can make it run for long."""
     harmless = len(text) <= _LONGEST and _HARMLESS.fullmatch(text) is not None
-    if not harmless or len(_QUANTIFIERS.findall(text)) > _MOST_QUANTIFIERS:
+    whole = rf"(.*\.)?({text})$"
+    mistake = pattern_mistake(whole)
+    if harmless and NO_EXPRESSION in mistake:
+        raise ValueError(f"the pattern {text!r} is no expression ({mistake})")
+    if not harmless or mistake:
         raise AdapterFileError(
             f"{source}: the pattern {text[:_LONGEST]!r}",
-            f"names of layers, or expressions with at most {_MOST_QUANTIFIERS} repetitions and "
-            "none of a group",
+            "names of layers, or expressions with few repetitions and none of a group",
             "Write the layers' names out.",
         )
-    try:
-        return re.compile(rf"(.*\.)?({text})$")
-    except re.error as error:
-        raise ValueError(f"the pattern {text!r} is no expression ({error})") from error
+    return re.compile(whole)
 
 
 def _broken(source: str, reason: str) -> AdapterFileError:

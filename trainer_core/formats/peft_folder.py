@@ -20,7 +20,7 @@ from torch import Tensor
 from ..adapters import layer_scale
 from ..adapters.magnitude import DORA_SCALE
 from ..errors import AdapterError
-from ..storage import TEMPORARY_PREFIX, flush_folder, move, storage_error, write_json
+from ..storage import TEMPORARY_PREFIX, flush_folder, move, storage_error, taken, write_json
 from ..types import AdapterState, LayerState
 from .baking import APPROXIMATE, peft_factor, refuse_convolutions, refuse_lengths
 from .fusing import split_sizes
@@ -70,7 +70,9 @@ def plan_peft(state: AdapterState, key_map: KeyMap, options: Options) -> Plan:
     )
 
 
-def save_folder(path: Path, config: Mapping[str, Any], write: Callable[[Path], None]) -> None:
+def save_folder(
+    path: Path, config: Mapping[str, Any], write: Callable[[Path], None], *, replace: bool = True
+) -> None:
     """Write both files of a PEFT folder, so that no half of them is left.
 
     A new folder gets its name when it is whole. In a folder that is there already, both files are
@@ -80,8 +82,11 @@ def save_folder(path: Path, config: Mapping[str, Any], write: Callable[[Path], N
         path: The folder.
         config: Content of the configuration.
         write: Writes the weights to the path that it is given.
+        replace: Whether an adapter that is in the folder is replaced, also one that came while this
+            was written.
 
     Raises:
+        InputError: When there is an adapter that is not to be replaced.
         StorageError: When the disk is full or the folder cannot be written.
     """
     temporary = path.parent / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-{path.name}"
@@ -91,6 +96,8 @@ def save_folder(path: Path, config: Mapping[str, Any], write: Callable[[Path], N
         write(temporary / WEIGHTS_NAME)
         write_json(temporary / CONFIG_NAME, dict(config))
         if path.exists():
+            if not replace and any((path / name).exists() for name in names):
+                raise taken(path)
             for name in names:
                 move(temporary / name, path / name, replace=True)
             flush_folder(path)

@@ -23,7 +23,7 @@ from .keys import KeyMap
 from .lazy import open_tensors
 from .pieces import extras_outline, outlines_of
 from .proof_comparison import Comparison
-from .proof_result import Proof
+from .proof_result import LOADED, MOST_ROUNDING, Proof
 from .reading import adapter_files, open_adapter
 
 
@@ -64,7 +64,12 @@ def prove(
 
 
 def require_loadable(
-    path: Path, state: AdapterState, key_map: KeyMap, *, exact: bool = True
+    path: Path,
+    state: AdapterState,
+    key_map: KeyMap,
+    *,
+    exact: bool = True,
+    shapes: Shapes | None = None,
 ) -> None:
     """Refuse a file that ComfyUI would not load as the adapter that it was written from.
 
@@ -73,24 +78,40 @@ def require_loadable(
         state: The adapter.
         key_map: The family's names. One that does not say how ComfyUI spells layers proves nothing.
         exact: Whether the changes have to agree too; not where an approximation was asked for.
+        shapes: As for `prove`. Without them the sizes are the adapter's own, and only names are
+            proved against something else.
 
     Raises:
         RunError: When a tensor is not loaded, or a layer's change differs by more than rounding.
     """
     if not key_map.host_spellings:
         return
-    proof = prove(path, key_map, state=state)
+    proof = prove(path, key_map, shapes, state)
     if not exact:
         proof = replace(proof, layers={})
-    if not proof.ok:
+    # Not `ok`: an adapter that was not trained yet changes nothing, and may be kept.
+    if not proof.loads:
         problems = list(proof.problems())
         raise RunError(
             f"ComfyUI would not load this file as it was meant: {problems[0]}"
             + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""),
             "a file of which ComfyUI loads every tensor, and computes what the trainer computes",
-            "The file was not written. This is a fault of the program; please report it. Until it "
-            "is mended, choose another layout.",
+            f"The file was not written. {_remedy(proof, based=shapes is not None)}",
         )
+
+
+def _remedy(proof: Proof, *, based: bool) -> str:
+    wrong = [layer for layer in proof.layers.values() if not layer.ok]
+    if all(each.outcome == LOADED for each in proof.tensors.values()) and all(
+        layer.rounding > MOST_ROUNDING for layer in wrong
+    ):
+        return "Choose dtype bf16 or fp32, which hold numbers as small as the adapter's."
+    if based:
+        return "Choose the base that the adapter was made for."
+    return (
+        "This is a fault of the program; please report it. Until it is mended, choose another "
+        "layout."
+    )
 
 
 def is_for_host(state: AdapterState, layout: str) -> bool:
@@ -130,6 +151,12 @@ def adapter_shapes(state: AdapterState, key_map: KeyMap) -> dict[str, tuple[int,
     for native in state.extras:
         for ending, tensor in extras_outline(state, native).items():
             shapes.setdefault(extra_tensor(native, ending), tuple(tensor.shape))
+    for native in state.extras:
+        # ComfyUI finds a layer by its weight, also where only the bias is changed. The number of
+        # columns is not known, and nothing is compared with it.
+        bias = shapes.get(f"{native}.bias")
+        if bias is not None:
+            shapes.setdefault(f"{native}{WEIGHT}", (*bias[:1], 1))
     return shapes
 
 

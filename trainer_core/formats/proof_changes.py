@@ -81,8 +81,9 @@ def rounding_allowed(
         scale: What multiplies their product.
 
     Returns:
-        The format's step, and a few times what rounding the factors themselves changes: of a small
-        layer the few factors may all be rounded luckily.
+        Relative difference: the format's step, and a few times what rounding the factors
+        themselves changes: of a small layer the few factors may all be rounded luckily. Above
+        `MOST_ROUNDING` the format does not hold the factors.
     """
     # Multiplied, because a layout may multiply a factor before it is stored: what was read from a
     # file of the same format is rounded already, and would not be rounded again as it is.

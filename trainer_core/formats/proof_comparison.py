@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import cast
 
@@ -22,12 +22,13 @@ from .keys import KeyMap
 from .lazy import TensorFile
 from .pieces import extras_outline
 from .proof_changes import change_of, probes, relative, rounding_allowed, swap_halves
-from .proof_result import LARGEST_DIFFERENCE, LayerProof, TensorProof
+from .proof_result import LARGEST_DIFFERENCE, MOST_ROUNDING, LayerProof, TensorProof
 
 _FACTORED = ("lora", "loha", "lokr")
 _ROWS = 512
 """Rows of a whole difference that are looked at together."""
 
+_OF_ALPHA = "its alpha is 0, by which ComfyUI multiplies; the trainer takes the rank for it"
 _PRECISE = (torch.float32, torch.float64)
 
 
@@ -143,10 +144,13 @@ class Comparison:
             return LayerProof(1.0)
         theirs = self._file.read(patches[0].keys["diff"])
         ours = self._own.extras[native][ending]
-        allowed = LARGEST_DIFFERENCE
+        ours = ours.double()
+        rounding = 0.0
         if self._given and theirs.dtype not in _PRECISE:
-            allowed += torch.finfo(theirs.dtype).eps
-        return LayerProof(relative(theirs.double(), ours.double()), allowed)
+            rounding = torch.finfo(theirs.dtype).eps
+            rounding += relative(ours.to(theirs.dtype).double(), ours)
+        still = kind == "diff" and not bool(ours.any())
+        return _layer_proof(relative(theirs.double(), ours), theirs.dtype, rounding, still)
 
     def _compare(
         self, tensor: str, patches: list[HostPatch], modules: list[_Own]
@@ -207,14 +211,27 @@ class Comparison:
         if module.swapped:
             ours = swap_halves(ours)
         difference = relative(theirs[:, module.start : module.start + module.rows], ours)
-        allowed = LARGEST_DIFFERENCE
-        dtype = self._shortest(here)
+        dtype, rounding = self._shortest(here), 0.0
         if self._given and dtype not in (None, *_PRECISE):
-            allowed += rounding_allowed(x, kind, layer.tensors, dtype, scale)
+            rounding = rounding_allowed(x, kind, layer.tensors, dtype, scale)
         lengths = self._compare_lengths(layer, module, here)
+        still = lengths is None and not bool(ours.any())
+        cause = _OF_ALPHA if any(map(self._has_no_alpha, here)) else ""
+        proof = _layer_proof(difference, dtype, rounding, still, cause)
         if lengths is None:
-            return LayerProof(difference, allowed)
-        return LayerProof(max(difference, lengths.difference or 0.0), allowed + lengths.allowed)
+            return proof
+        return replace(
+            proof,
+            difference=max(difference, lengths.difference or 0.0),
+            allowed=proof.allowed + lengths.allowed,
+        )
+
+    def _has_no_alpha(self, patch: HostPatch) -> bool:
+        """Whether a patch's alpha is 0, and ComfyUI multiplies by it."""
+        alpha = patch.keys.get("alpha")
+        if alpha is None or patch.kind not in _FACTORED or self._faults[patch.place] is not None:
+            return False
+        return host_scale(patch, self._sizes, float(self._file.read(alpha).item())) == 0.0
 
     def _incomparable(self, layer: LayerState, patches: list[HostPatch]) -> str:
         """Why ComfyUI's change cannot be told from the file alone; empty where it can."""
@@ -252,6 +269,15 @@ class Comparison:
             if slot != "alpha" and self._file.tensors[key].dtype.is_floating_point
         ]
         return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps, default=None)
+
+
+def _layer_proof(
+    difference: float, dtype: torch.dtype | None, rounding: float, still: bool, cause: str = ""
+) -> LayerProof:
+    if rounding > MOST_ROUNDING:
+        cause = f"numbers as small as the adapter's are lost in {dtype}".replace("torch.", "")
+    allowed = LARGEST_DIFFERENCE + min(rounding, MOST_ROUNDING)
+    return LayerProof(difference, allowed, rounding=rounding, still=still, cause=cause)
 
 
 def _touches(patch: HostPatch, module: _Own) -> bool:

@@ -16,6 +16,10 @@ LARGEST_DIFFERENCE = 1e-5
 """Relative difference of two changes in float32 that is no more than rounding."""
 
 
+MOST_ROUNDING = 0.1
+"""Relative difference that is no longer taken for rounding, whatever the number format."""
+
+
 @dataclass(frozen=True, slots=True)
 class TensorProof:
     """What becomes of one tensor of a file.
@@ -39,11 +43,17 @@ class LayerProof:
         difference: ``||theirs - ours|| / ||ours||``; None when it was not compared.
         allowed: The largest difference that is only rounding.
         reason: Why it was not compared; empty when it was.
+        rounding: What rounding the trainer's factors to the file's number format changes.
+        still: Whether the trainer's change is zero.
+        cause: Why it differs, where that is known.
     """
 
     difference: float | None
     allowed: float = LARGEST_DIFFERENCE
     reason: str = ""
+    rounding: float = 0.0
+    still: bool = False
+    cause: str = ""
 
     @property
     def ok(self) -> bool:
@@ -73,9 +83,24 @@ class Proof:
 
     @property
     def ok(self) -> bool:
+        """Whether the file loads as it is meant (`loads`), and changes anything."""
+        return self.loads and not self.inert
+
+    @property
+    def loads(self) -> bool:
         """Whether every tensor is loaded and no layer differs by more than rounding."""
         loaded = all(each.outcome == LOADED for each in self.tensors.values())
         return bool(self.tensors) and loaded and all(each.ok for each in self.layers.values())
+
+    @property
+    def still(self) -> tuple[str, ...]:
+        """The layers whose change is zero."""
+        return tuple(name for name, layer in self.layers.items() if layer.still)
+
+    @property
+    def inert(self) -> bool:
+        """Whether there are layers, and the change of every one of them is zero."""
+        return bool(self.layers) and len(self.still) == len(self.layers)
 
     @property
     def largest(self) -> float | None:
@@ -84,7 +109,7 @@ class Proof:
         return max(found, key=lambda value: (math.isnan(value), value), default=None)
 
     def problems(self) -> Iterator[str]:
-        """A line for each tensor that is not loaded and each layer that differs."""
+        """A line for each tensor that is not loaded, each layer that differs, and for no change."""
         for key, each in self.tensors.items():
             if each.outcome != LOADED:
                 yield f"{each.outcome}: {key}: {each.reason}"
@@ -92,8 +117,13 @@ class Proof:
             if not layer.ok:
                 yield (
                     f"differs: {name}: by {layer.difference:.2g} of its change, where rounding "
-                    f"allows {layer.allowed:.2g}"
+                    f"allows {layer.allowed:.2g}" + (f": {layer.cause}" if layer.cause else "")
                 )
+        if self.inert:
+            yield (
+                f"changes nothing: the change of every layer ({len(self.layers)}) is zero, as "
+                "before the first step of training"
+            )
 
     def summary(self) -> dict[str, Any]:
         """The result in a few plain values."""
@@ -110,6 +140,8 @@ class Proof:
         if compared < len(self.layers):
             summary["layers not compared"] = len(self.layers) - compared
             summary["because"] = sorted(others)
+        if self.still:
+            summary["layers that change nothing"] = len(self.still)
         if self.unread:
             summary["not compared"] = self.unread
         if self.bypassed:
@@ -135,6 +167,8 @@ class Proof:
         if "because" in summary:
             count = summary["layers not compared"]
             lines.append(f"{count} layers were not compared: {'; '.join(summary['because'])}")
+        if self.still and not self.inert:
+            lines.append(f"{len(self.still)} layers change nothing, {self.still[0]} first")
         problems = list(self.problems())
         lines += problems[:most]
         if len(problems) > most:

@@ -43,6 +43,7 @@ class AdapterFile:
             look-up; ``layers.outline(name)`` gives it without its values.
         metadata: The header's strings.
         extras: Name in the file to ending to a difference that is no factor (`AdapterState`).
+        silent: Layers of alpha 0, which the trainer takes for the rank and ComfyUI multiplies by.
     """
 
     path: Path
@@ -52,6 +53,7 @@ class AdapterFile:
     layers: Mapping[str, LayerState]
     metadata: Mapping[str, str]
     extras: LazyExtras | Mapping[str, Mapping[str, Any]]
+    silent: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,4 +249,5 @@ def _file(content: FileContent) -> AdapterFile:
         content.layers,
         content.file.metadata,
         content.extras,
+        content.silent,
     )

@@ -118,6 +118,13 @@ def rank_for_error(kind: str, layer: LayerState, error: float) -> int:
 
 
 def _check(state: AdapterState, sizes: Sizes) -> None:
+    if not state.layers:
+        raise AdapterError(
+            f"no factors to resize: the adapter has {len(state.extras)} layer(s) with differences "
+            "alone",
+            "a LoRA, LoHa or LoKr",
+            "Use the file as it is; differences have no rank.",
+        )
     if sizes.error is not None and (sizes.rank is not None or sizes.factor is not None):
         raise AdapterError(
             "an error beside a rank or factor", "one of them", "Leave the others out."

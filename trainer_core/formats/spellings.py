@@ -18,7 +18,7 @@ from pathlib import Path
 from ..adapters.magnitude import DORA_SCALE
 from ..errors import AdapterFileError
 from .host_names import HostName
-from .keys import DIFFUSERS_PREFIX, NATIVE_PREFIX, KeyMap
+from .keys import BLOCK_NUMBER, DIFFUSERS_PREFIX, NATIVE_PREFIX, KeyMap
 from .splitting import WHOLE, Cut
 
 PEFT_PREFIX = "base_model.model."
@@ -216,29 +216,48 @@ def native_of_extra(name: str, key_map: KeyMap) -> str | None:
             block = _block(template.replace(".", "_") if flat else template, rest)
             if block is not None:
                 return host.native.replace("{}", block, 1)
-    # ComfyUI takes any tensor of its model by its own name.
-    return rest if layout == "comfyui" and name.startswith(NATIVE_PREFIX) else None
+    return None
 
 
-def matching_families(names: Iterable[str], key_maps: Mapping[str, KeyMap]) -> list[str]:
+def is_native(native: str, key_map: KeyMap) -> bool:
+    """Whether a family's model in ComfyUI has a layer of this name, norms among them."""
+    return (
+        key_map.to_module(native) is not None
+        or bool(key_map.parts(native))
+        or any(_block(host.native, native) is not None for host in key_map.host_names)
+    )
+
+
+def misfits(names: Iterable[str], extras: Iterable[str], key_map: KeyMap) -> list[str]:
+    """The names of a file that mean nothing in a family.
+
+    Args:
+        names: Names of layers as they are in a file (`AdapterFile.layers`).
+        extras: Names of those with differences that are no factors (`AdapterFile.extras`).
+        key_map: The family's names.
+    """
+    odd = [name for name in extras if native_of_extra(name, key_map) is None]
+    return [name for name in (*names, *odd) if find_place(name, key_map) is None]
+
+
+def matching_families(
+    names: Iterable[str], key_maps: Mapping[str, KeyMap], extras: Iterable[str] = ()
+) -> list[str]:
     """Find the families that have every one of an adapter's layers.
 
     Args:
         names: Names of layers as they are in a file (`AdapterFile.layers`).
         key_maps: Family to its names.
+        extras: Names of those with differences that are no factors (`AdapterFile.extras`).
 
     Returns:
         The families, in their order; several where the names are common to them, and none for no
         names.
     """
-    given = list(names)
-    if not given:
+    given, odd = list(names), list(extras)
+    if not given and not odd:
         return []
-    return [
-        family
-        for family, key_map in key_maps.items()
-        if all(find_place(name, key_map) is not None for name in given)
-    ]
+    return [name for name, key_map in key_maps.items() if not misfits(given, odd, key_map)]
 
 
 def _by_module(path: str, key_map: KeyMap) -> Place | None:
@@ -311,7 +330,7 @@ def _block(template: str, path: str) -> str | None:
     if not numbered:
         return "" if path == template else None
     number = path[len(before) : len(path) - len(after)]
-    fits = path.startswith(before) and path.endswith(after) and re.fullmatch("[0-9]+", number)
+    fits = path.startswith(before) and path.endswith(after) and re.fullmatch(BLOCK_NUMBER, number)
     return number if fits else None
 
 

@@ -39,6 +39,12 @@ _PAIRS = (
     ("lokr_w1_a", "lokr_w1_b"),
     ("lokr_w2_a", "lokr_w2_b"),
 )
+_MATRICES = (
+    *("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b"),
+    *("lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2_a", "lokr_w2_b"),
+)
+"""Factors that hold no window of their own: it is in the core, in the columns, or in lokr_w2."""
+
 _CORE_OF = {pair: core for core, pair in CORES.items()}
 _LARGEST_RANK = 2**31
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -86,7 +92,8 @@ def outline_layer(
         alpha: The layer's alpha; None and 0 mean the rank.
 
     Returns:
-        The layer, with all factors in one number format that holds each of theirs.
+        The layer, with all factors in one number format that holds each of theirs; lengths stay
+        in their own.
 
     Raises:
         AdapterFileError: When a factor is missing or too many, or the shapes do not fit.
@@ -95,19 +102,53 @@ def outline_layer(
         raise broken(path, f"{name} has only {', '.join(sorted(factors))}; a factor is missing")
     for pair in _PAIRS:
         _check_pair(path, name, pair, factors)
+    factors = _without_windows(factors)
     dtype = None
-    for factor in factors.values():
-        dtype = factor.dtype if dtype is None else torch.promote_types(dtype, factor.dtype)
-    same = {factor: tensor.to(dtype) for factor, tensor in factors.items()}
+    for role, factor in factors.items():
+        # Lengths are kept finer than factors, which need not follow them.
+        if role != DORA_SCALE:
+            dtype = factor.dtype if dtype is None else torch.promote_types(dtype, factor.dtype)
+    same = {role: f if role == DORA_SCALE else f.to(dtype) for role, f in factors.items()}
     if DORA_SCALE in same and not _lengths_fit(same[DORA_SCALE], matrix_sizes(kind, same)):
         found = tuple(same[DORA_SCALE].shape)
         raise broken(path, f"{name}: lengths (dora_scale) of shape {found} do not fit its factors")
+    same = _without_lengths_window(kind, same)
     rank = reader_rank(same)
     if rank is None:
         return _whole_layer(same, alpha)
     if alpha is not None and not math.isfinite(alpha):
         raise broken(path, f"{name}.alpha is {alpha}")
     return LayerState(same, float(alpha or rank), rank)
+
+
+def _without_windows(factors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Leave out windows of one place that kohya's and LyCORIS's files have at factors of a Linear.
+
+    ComfyUI takes no such window there. The first factor of a LoRA tells a convolution from a
+    Linear, and keeps its own.
+    """
+    return {
+        name: factor.flatten(1)
+        if name in _MATRICES and math.prod(factor.shape[2:]) == 1
+        else factor
+        for name, factor in factors.items()
+    }
+
+
+def _without_lengths_window(kind: str, factors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Leave out the lengths' window where the factors are of a Linear."""
+    lengths = factors.get(DORA_SCALE)
+    others = (factor for name, factor in factors.items() if name != DORA_SCALE)
+    if lengths is None or any(factor.dim() > 2 for factor in others):
+        return factors
+    if tuple(lengths.shape[:2]) not in _flat_lengths(matrix_sizes(kind, factors)):
+        return factors  # of a convolution whose window is in the columns
+    return {**factors, DORA_SCALE: lengths.flatten(1)}
+
+
+def _flat_lengths(sizes: tuple[int, int]) -> tuple[tuple[int, int], ...]:
+    """DoRA's lengths of a layer without a window: of rows, or of columns."""
+    return (sizes[0], 1), (1, sizes[1])
 
 
 def _lengths_shape(role: str, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -150,7 +191,7 @@ def _lengths_fit(lengths: Tensor, sizes: tuple[int, int]) -> bool:
         return False
     given = tuple(lengths.shape[:2])
     if lengths.dim() == 2:
-        return given in ((rows, 1), (1, columns))
+        return given in _flat_lengths(sizes)
     return given == (rows, 1) or (given[0] == 1 and columns % given[1] == 0)
 
 

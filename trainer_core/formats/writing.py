@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..errors import AdapterError, NonFiniteError
+from ..errors import AdapterError, NonFiniteError, PrecisionError
 from ..streaming import Outline, stream_tensors
 from ..types import AdapterState
 from .fusing import fuse_exactly
-from .keys import ALPHA_SUFFIX, KeyMap
+from .keys import ALPHA_SUFFIX, LENGTHS_SUFFIXES, KeyMap
 from .layouts import LAYOUTS
 from .peft_folder import save_folder
 from .pieces import Options, Plan
@@ -22,6 +22,9 @@ from .proof import is_for_host, require_loadable
 from .reading import open_adapter
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+_COARSE = 0.1
+"""Relative error of a tensor above which its number format does not hold it."""
 
 Watch = Callable[[int, int, str], None]
 """Told (finished layers, all layers, the layer that is made next)."""
@@ -52,6 +55,7 @@ def write_adapter(
     watch: Watch | None = None,
     *,
     proof: bool = True,
+    replace: bool = True,
 ) -> Written:
     """Write an adapter as one safetensors file, whole or not at all.
 
@@ -66,11 +70,11 @@ def write_adapter(
         key_map: The family's names.
         metadata: Strings for the header, from `adapter_metadata`.
         dtype: ``fp32``, ``bf16`` or ``fp16``; None keeps every tensor in the number format that the
-            state's outlines have. Alphas are always fp32.
+            state's outlines have. Alphas and DoRA's lengths are always fp32 (`_dtype`).
         options: Where the layout leaves a choice.
         watch: Told before each layer and at the end.
-        proof: Whether a file for ComfyUI is proved to load; not for the files of a run that goes
-            on, because it takes about as long as writing.
+        proof: Whether a file for ComfyUI is proved to load, which takes as long as writing.
+        replace: Whether what has the name is replaced, also if it came in the meantime.
 
     Returns:
         What was written.
@@ -78,6 +82,8 @@ def write_adapter(
     Raises:
         AdapterError: For an unknown layout or dtype, or an adapter that the layout cannot hold.
         NonFiniteError: When a value is not finite, or becomes so in the chosen dtype.
+        PrecisionError: When a tensor's values are too small for the dtype.
+        InputError: When something has the name and is not to be replaced.
         StorageError: When the file cannot be written.
         RunError: When the proof fails.
     """
@@ -91,12 +97,12 @@ def write_adapter(
     checked = check if proof and is_for_host(state, layout) else None
 
     def write(target: Path) -> None:
-        stream_tensors(target, outlines, content.tensors(), header, checked)
+        stream_tensors(target, outlines, content.tensors(), header, checked, replace=replace)
 
-    if plan.config is None:
-        write(path)
+    if plan.config is not None:
+        save_folder(path, plan.config, write, replace=replace)
     else:
-        save_folder(path, plan.config, write)
+        write(path)
     return Written(len(outlines), content.rounding)
 
 
@@ -122,7 +128,7 @@ def _refuse_unknown(state: AdapterState, layout: str, dtype: str | None) -> None
         raise AdapterError(
             f"layout {layout!r} in {dtype!r}",
             f"a layout of {', '.join(LAYOUTS)} and a dtype of {', '.join(DTYPES)}",
-            "Correct output.layouts or output.dtype.",
+            "Choose one of these (for a run: output.layouts and output.dtype).",
         )
     if not state.layers and not state.extras:
         raise AdapterError(
@@ -156,7 +162,9 @@ def _outlines(plan: Plan, dtype: torch.dtype | None) -> dict[str, Outline]:
 
 
 def _dtype(key: str, outline: Tensor, wanted: torch.dtype | None) -> torch.dtype:
-    if key.endswith(ALPHA_SUFFIX):
+    # A length is rounded by its own size, which is that of the weight; training changes it by a
+    # hundredth of that, so that in 16 bits a tenth of the change is lost.
+    if key.endswith((ALPHA_SUFFIX, *LENGTHS_SUFFIXES)):
         return torch.float32
     own = outline.dtype if wanted is None else wanted
     # bfloat16 holds all numbers of 8 bits, and others compute with it.
@@ -192,13 +200,26 @@ class _Content:
             raise NonFiniteError(
                 f"{key} holds a value that is not finite" + (f" in {name}" if overflowed else ""),
                 "finite values; nothing was written",
-                "Set output.dtype to fp32 or bf16."
+                "Write it in fp32 or bf16: --dtype fp32 (for a run: output.dtype)."
                 if overflowed
                 else "Use an earlier checkpoint, and lower the learning rate.",
             )
         if dtype != tensor.dtype:
-            self.rounding = max(self.rounding, _rounding(tensor, ready))
+            error = _rounding(tensor, ready)
+            if error > _COARSE:
+                raise _too_coarse(key, tensor, dtype, error)
+            self.rounding = max(self.rounding, error)
         return ready
+
+
+def _too_coarse(key: str, tensor: Tensor, dtype: torch.dtype, error: float) -> PrecisionError:
+    name = next((name for name, known in DTYPES.items() if known == dtype), str(dtype))
+    return PrecisionError(
+        f"{key} loses {min(error, 1.0):.0%} of itself in {name}: its largest value is "
+        f"{float(tensor.abs().max()):.1e}",
+        f"values that {name} can hold; nothing was written",
+        "Write it in bf16 or fp32: --dtype bf16 (for a run: output.dtype).",
+    )
 
 
 def _rounding(tensor: Tensor, ready: Tensor) -> float:

@@ -70,7 +70,8 @@ def test_every_adapter_of_a_folder_is_converted(lora, tmp_path, capsys):
         "converted",
         "done",
     ]
-    assert found[-1] == {"event": "done", "converted": 2, "failed": 2}
+    done = {"event": "done", "converted": 2, "failed": 2, "skipped": ["notes.txt"]}
+    assert found[-1] == done
     assert found[1]["input"].endswith("lokr.safetensors")
     assert all(found[1][part] for part in ("found", "expected", "remedy"))
     assert sorted(path.name for path in out.iterdir()) == ["lora.safetensors", "peft.safetensors"]

@@ -7,7 +7,10 @@ import torch
 from safetensors.torch import save_file
 
 from trainer_core.errors import AdapterFileError, BaseModelError
+from trainer_core.families import FAMILIES
 from trainer_core.families.adapter_family import adapter_family
+from trainer_core.families.native_shapes import published_shapes
+from trainer_core.formats.spellings import is_native, matching_families, native_of_extra
 
 SHARED = "transformer_blocks.0.attn.to_q"
 """A layer that two families have under one name in Diffusers, and one of them in ComfyUI."""
@@ -60,3 +63,45 @@ def test_foreign_names_and_families_are_refused(tmp_path):
         adapter_family(path)
     with pytest.raises(BaseModelError, match="sdxl"):
         adapter_family(path, "sdxl")
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("diffusion_model.double_blocks.0.img_attn.norm.query_norm", "flux"),
+        ("transformer.single_transformer_blocks.0.attn.norm_k", "flux"),
+        ("diffusion_model.txt_norm", "qwen_image"),
+        ("diffusion_model.transformer_blocks.0.attn.norm_added_q", "qwen_image"),
+    ],
+)
+def test_a_norms_difference_tells_the_family_too(name, family, tmp_path):
+    path = tmp_path / "a.safetensors"
+    save_file({f"{name}.diff": torch.ones(4)}, path)
+    assert adapter_family(path).name == family
+
+
+def test_the_name_that_does_not_fit_is_told(tmp_path):
+    path = write(tmp_path / "a.safetensors", f"diffusion_model.{SHARED}", "diffusion_model.odd")
+    with pytest.raises(AdapterFileError, match=r"'diffusion_model\.odd' is no layer of Qwen"):
+        adapter_family(path)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_tensor_of_a_published_base_is_a_name_of_its_family(family):
+    """Else a file of ComfyUI's own extraction would be refused."""
+    key_map = FAMILIES[family].key_map
+    natives = {tensor.rpartition(".")[0] for tensor in published_shapes(FAMILIES[family])}
+    assert natives
+    for native in natives:
+        assert is_native(native, key_map)
+        assert native_of_extra(f"diffusion_model.{native}", key_map) == native
+        assert not is_native(f"{native}.x", key_map)
+
+
+def test_differences_count_among_an_adapters_names():
+    maps = {name: family.key_map for name, family in FAMILIES.items()}
+    layer, norm = f"diffusion_model.{SHARED}", "diffusion_model.transformer_blocks.0.attn.norm_q"
+    assert matching_families([layer], maps, [norm]) == ["qwen_image", "flux"]
+    assert matching_families([layer, norm], maps) == []
+    assert matching_families([], maps, ["diffusion_model.double_blocks.0.odd"]) == []
+    assert matching_families([], maps) == []

@@ -138,7 +138,9 @@ def test_a_layer_without_a_name_is_explained(family):
 @pytest.mark.parametrize(
     "name",
     ["", "transformer_blocks.0.attn", "transformer_blocks.x.attn.to_q", "blocks.0.attn.to_q",
-     "transformer_blocks.0.attn.to_q.weight", "single_blocks.0.linear3"],
+     "transformer_blocks.0.attn.to_q.weight", "single_blocks.0.linear3",
+     "transformer_blocks.00.attn.to_q", "double_blocks.00.img_attn.proj",
+     "transformer_blocks.\u0663.attn.to_q", "double_blocks.\u0663.img_attn.proj"],
 )  # fmt: skip
 def test_names_that_are_no_layers_have_no_counterpart(family, name):
     facts = get_family(family)

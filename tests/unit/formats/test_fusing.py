@@ -58,11 +58,11 @@ def test_blocks_on_a_diagonal_are_the_parts(kind, names, alphas):
 @pytest.mark.parametrize("kind", ["lora", "loha", "lokr"])
 def test_parts_of_one_fused_layer_become_it_again(kind):
     options = {"rank": 2, "alpha": 3.0} if kind != "lokr" else {"rank": 1, "alpha": 3.0}
-    given = make_state(kind, sizes={"x": (10, 42)}, factor=7, **options).layers["x"]
+    given = make_state(kind, sizes={"x": (10, 49)}, factor=7, **options).layers["x"]
     names = {"lora": ["lora_up"], "loha": ["hada_w1_a", "hada_w2_a"], "lokr": ["lokr_w1"]}[kind]
-    # Of the LoKr every row of the first factor stands for six rows of the delta.
-    cuts = {"q": (0, 6), "k": (6, 12), "v": (12, 18), "mlp": (18, 42)}
-    unit = 6 if kind == "lokr" else 1
+    # Of the LoKr every row of the first factor stands for seven rows of the delta.
+    cuts = {"q": (0, 7), "k": (7, 14), "v": (14, 21), "mlp": (21, 49)}
+    unit = 7 if kind == "lokr" else 1
     layers = {
         part: LayerState(
             {
@@ -100,6 +100,7 @@ def test_parts_of_a_lokr_with_factors_of_their_own_are_refused():
         (PARTS, {"q": (10, 6), "k": (10, 7)}, "6 x 10 .*7 x 10"),
         (PARTS, {"q": (10, 6), "k": (11, 6)}, "6 x 10 .*6 x 11"),
         (PARTS, {"mlp": (10, 6)}, "6 x 10"),
+        (PARTS, {"q": (10, 6), "k": (10, 7), "v": (10, 6), "mlp": (10, 24)}, "7 x 10"),
     ],
 )
 def test_parts_whose_sizes_cannot_be_known_are_refused(given, sizes, message):

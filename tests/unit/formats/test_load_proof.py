@@ -15,7 +15,7 @@ from trainer_core.formats.pieces import Options
 from trainer_core.formats.proof import adapter_shapes, prove, require_loadable
 from trainer_core.formats.proof_changes import change_of, probes, relative
 from trainer_core.formats.writing import write_adapter
-from trainer_core.types import AdapterState
+from trainer_core.types import AdapterState, LayerState
 
 FLUX, QWEN = key_map("flux"), key_map("qwen_image")
 MAPS = {"flux": FLUX, "qwen_image": QWEN}
@@ -338,3 +338,49 @@ def test_a_report_is_plain_values(tmp_path):
     lines = proof.text(most=2).splitlines()
     assert lines[0].startswith("NOT FINE: 30 of 33 tensors are loaded; 11 layers compared")
     assert lines[-1] == "and 2 more"
+
+
+@pytest.mark.parametrize("size", [1e-9, 3e-8])
+def test_a_change_that_the_format_loses_is_no_rounding(size, tmp_path):
+    """Of the factors nothing is left in the first file, and too little in the second."""
+    down, up = (torch.randn(4, 12) * size, torch.randn(4, 12).T.contiguous())
+    layer = LayerState({"lora_down": down, "lora_up": up}, 4.0, 4)
+    state = AdapterState("lora", {"transformer_blocks.0.attn.to_out.0": layer})
+    path = tmp_path / "a.safetensors"
+    half = {"lora_down.weight": down.half(), "lora_up.weight": up.half()}
+    save_file({f"{OUT}.{name}": tensor for name, tensor in half.items()}, path)
+    with pytest.raises(RunError, match="are lost in float16") as error:
+        require_loadable(path, state, FLUX)
+    assert "bf16" in error.value.remedy
+    extras = {"img_in": {"diff": down}}
+    save_file({"diffusion_model.img_in.diff": down.half()}, path)
+    with pytest.raises(RunError, match="are lost in float16"):
+        require_loadable(path, AdapterState("lora", {}, {}, extras), FLUX)
+
+
+def test_with_a_base_its_names_and_shapes_count(tmp_path):
+    state = family_state("flux", "lora")
+    path = write(tmp_path, state)
+    own = adapter_shapes(state, FLUX)
+    require_loadable(path, state, FLUX, shapes=own)
+    for wrong in (
+        {name: (shape[0] * 2, *shape[1:]) for name, shape in own.items()},
+        {name: shape for name, shape in own.items() if not name.startswith("single_blocks.3.")},
+    ):
+        with pytest.raises(RunError) as error:
+            require_loadable(path, state, FLUX, shapes=wrong)
+        assert "Choose the base" in error.value.remedy
+
+
+def test_an_untrained_adapter_may_be_kept_and_is_not_fine(tmp_path):
+    state = family_state("flux", "lora")
+    for layer in state.layers.values():
+        layer.tensors["lora_up"].zero_()
+    path = tmp_path / "a.safetensors"
+    write_adapter(path, state, "comfyui", FLUX, {})
+    proof = prove(path, FLUX)
+    assert proof.loads
+    assert not proof.ok
+    assert len(proof.still) == len(state.layers)
+    (problem,) = proof.problems()
+    assert problem.startswith("changes nothing")

@@ -267,7 +267,11 @@ EXTRAS = {
     "lora_unet_single_blocks_11_norm_key_norm.w_norm": "single_blocks.11.norm.key_norm",
     "lycoris_transformer_blocks_3_attn_norm_q.w_norm": "double_blocks.3.img_attn.norm.query_norm",
     "transformer.x_embedder.set_weight": "img_in",
-    "diffusion_model.some.new.weight.diff": "some.new.weight",
+    "diffusion_model.double_blocks.3.img_attn.norm.key_norm.diff": (
+        "double_blocks.3.img_attn.norm.key_norm"
+    ),
+    "diffusion_model.some.new.weight.diff": None,
+    "diffusion_model.double_blocks.03.img_attn.proj.diff": None,
     "transformer.transformer_blocks.3.attn.to_q.diff": None,
     "transformer.no.such.layer.diff": None,
     "lora_unet_no_such_layer.diff": None,

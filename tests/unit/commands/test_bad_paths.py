@@ -1,0 +1,156 @@
+"""What the system says of a path ends in three parts, whichever verb it is named to."""
+
+import os
+import socket
+
+import pytest
+
+from tests.fixtures.family_states import family_state, key_map
+from trainer_core.cli import main
+from trainer_core.formats import write_adapter
+from trainer_core.formats.peft_folder import WEIGHTS_NAME
+
+FLUX = key_map("flux")
+NOBODY = 65534
+
+
+@pytest.fixture
+def lora(tmp_path):
+    path = tmp_path / "in" / "lora.safetensors"
+    write_adapter(path, family_state("flux", "lora"), "comfyui", FLUX, {})
+    return path
+
+
+def refused(capsys, *words, code=2):
+    assert main([*map(str, words)]) == code
+    said = capsys.readouterr().err
+    assert said.count("To do:") == 1, said
+    return said
+
+
+WORDS = {
+    "inspect": [("inspect", "{bad}"), ("inspect", "{bad}", "--prove")],
+    "convert": [
+        ("convert", "{bad}", "{out}", "--to", "kohya"),
+        ("convert", "{in}", "{bad}", "--to", "kohya"),
+        ("convert", "{in}", "{out}", "--to", "kohya", "--base", "{bad}"),
+    ],
+    "resize": [
+        ("resize", "{bad}", "{out}", "--rank", "1"),
+        ("resize", "{in}", "{bad}", "--rank", "1"),
+    ],
+    "combine": [("combine", "{bad}", "{out}"), ("combine", "{in}", "{bad}")],
+    "merge": [
+        ("merge", "{bad}", "{in}", "{out}"),
+        ("merge", "embedded", "{bad}", "{out}"),
+        ("merge", "embedded", "{in}", "{bad}"),
+    ],
+    "extract": [("extract", "{bad}", "embedded", "{out}")],
+    "dataset": [("dataset", "{bad}")],
+    "train": [("train", "{bad}")],
+}
+
+
+@pytest.mark.parametrize("verb", WORDS)
+@pytest.mark.parametrize("bad", ["~nosuchuser/x.safetensors", "x" * 300 + ".safetensors"])
+def test_a_path_that_the_system_refuses(verb, bad, lora, tmp_path, capsys):
+    before = sorted(tmp_path.rglob("*"))
+    for words in WORDS[verb]:
+        places = {"bad": bad, "in": lora, "out": tmp_path / "out.safetensors"}
+        assert bad[:20] in refused(capsys, *(word.format(**places) for word in words))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_what_is_no_file_and_no_folder(lora, tmp_path, capsys):
+    assert "no ordinary file" in refused(capsys, "convert", "/dev/null", tmp_path, "--to", "kohya")
+    assert "empty" in refused(capsys, "convert", "", tmp_path / "x", "--to", "kohya")
+    pipe = tmp_path / "pipe.safetensors"
+    os.mkfifo(pipe)
+    words = ("convert", lora, pipe, "--to", "kohya", "--overwrite")
+    assert "no ordinary file" in refused(capsys, *words)
+    assert pipe.is_fifo()
+
+
+def test_an_error_that_nobody_foresaw(tmp_path, capsys, monkeypatch):
+    """The last net: here a folder that is gone while a verb is at work in it."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert "No such file" in refused(capsys, "dataset", "x", code=1)
+
+
+@pytest.fixture
+def as_nobody():
+    """Let the system check permissions, which it does not for root."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(NOBODY)
+    yield
+    os.seteuid(0)
+
+
+@pytest.fixture
+def closed(lora, tmp_path):
+    """A folder that nobody may look into, in one with a good adapter and a socket."""
+    place = lora.parent / "closed"
+    place.mkdir()
+    (place / WEIGHTS_NAME).write_bytes(b"")
+    (tmp_path / "out").mkdir()
+    for path in (tmp_path, *tmp_path.parents[:3], lora.parent, tmp_path / "out"):
+        path.chmod(0o777)
+    place.chmod(0)
+    yield place
+    os.seteuid(0)
+    place.chmod(0o700)
+
+
+def test_a_folder_without_permission(closed, lora, tmp_path, capsys, as_nobody):
+    out = tmp_path / "out" / "a.safetensors"
+    for words in (
+        ("inspect", closed),
+        ("convert", closed, out, "--to", "kohya"),
+        ("convert", lora, closed / "x.safetensors", "--to", "kohya"),
+        ("convert", lora, out, "--to", "kohya", "--base", closed),
+        ("merge", closed, lora, out),
+        ("resize", lora, closed / "x.safetensors", "--rank", "1"),
+    ):
+        assert "Permission denied" in refused(capsys, *words)
+    # One such folder does not keep the adapters beside it from being converted.
+    assert main(["convert", str(lora.parent), str(out.parent), "--to", "kohya"]) == 1
+    said = capsys.readouterr()
+    assert "1 of 2 converted" in said.out
+    assert f"{closed}" in said.err
+    assert [path.name for path in out.parent.iterdir()] == ["lora.safetensors"]
+
+
+def test_a_folder_tells_what_it_passes_over(lora, tmp_path, capsys):
+    folder, out = lora.parent, tmp_path / "out"
+    state = family_state("flux", "lora")
+    write_adapter(folder / "LOUD.SAFETENSORS", state, "comfyui", FLUX, {})
+    diffusers = folder / "diffusers" / "pytorch_lora_weights.safetensors"
+    write_adapter(diffusers, state, "diffusers", FLUX, {})
+    (folder / "broken.safetensors").symlink_to(folder / "nowhere")
+    (folder / "inner").mkdir()
+    assert main(["convert", str(folder), str(out), "--to", "kohya"]) == 1
+    said = capsys.readouterr()
+    assert "3 of 4 converted" in said.out
+    assert "1 passed over, no adapters: inner" in said.out
+    assert "broken.safetensors" in said.err
+    names = sorted(path.name for path in out.iterdir())
+    assert names == ["LOUD.safetensors", "diffusers.safetensors", "lora.safetensors"]
+
+
+@pytest.mark.parametrize("name", ["a.sft", "a.SAFETENSORS"])
+def test_endings_are_the_same_for_every_verb(name, lora, tmp_path):
+    assert main(["convert", str(lora), str(tmp_path / name), "--to", "kohya"]) == 0
+    words = ["resize", str(lora), str(tmp_path / f"b{name}"), "--rank", "1"]
+    assert main(words) == 0
+
+
+def test_a_socket_is_no_adapter(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX) as opened:
+        opened.bind("a.safetensors")
+        assert "ordinary" in refused(capsys, "convert", "a.safetensors", "b", "--to", "kohya")

@@ -1,0 +1,185 @@
+"""Files that are rare and legitimate go through, and those that are wrong are refused by name."""
+
+import json
+import struct
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from trainer_core.cli import main
+
+BLOCK = "diffusion_model.transformer_blocks.0"
+LAYER = f"{BLOCK}.attn.to_q"
+DOUBLE = "diffusion_model.double_blocks.0.img_attn"
+SIZE = 128
+"""Inputs and outputs of the layer in the embedded base."""
+
+
+def values(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def lora(layer=LAYER, outputs=SIZE, inputs=SIZE):
+    return {
+        f"{layer}.lora_down.weight": values(4, inputs),
+        f"{layer}.lora_up.weight": values(outputs, 4),
+    }
+
+
+LOKR = {
+    f"{LAYER}.lokr_w1": values(4, 4),
+    f"{LAYER}.lokr_w2_a": values(32, 2),
+    f"{LAYER}.lokr_w2_b": values(2, 32),
+}
+
+
+def saved(folder, tensors, **metadata):
+    path = folder / "in.safetensors"
+    save_file(tensors, path, metadata or None)
+    return path
+
+
+def report_of(capsys, *words):
+    code = main([*map(str, words), "--json"])
+    found = capsys.readouterr()
+    return code, json.loads(found.out.strip().splitlines()[-1]) if found.out else found.err
+
+
+@pytest.mark.parametrize("layout", ["comfyui", "kohya"])
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {f"{LAYER}.diff_b": values(SIZE)},
+        {**lora(), "diffusion_model.img_in.diff_b": values(SIZE)},
+        {**lora(), f"{BLOCK}.attn.norm_q.diff": values(32)},
+        {**lora(), f"{BLOCK}.attn.norm_q.w_norm": values(32), f"{LAYER}.diff_b": values(SIZE)},
+        {
+            **lora(f"{DOUBLE}.qkv", 48, 16),
+            f"{DOUBLE}.norm.query_norm.diff": values(16),
+            "diffusion_model.final_layer.adaLN_modulation.1.diff_b": values(32),
+        },
+    ],
+    ids=["a bias alone", "a bias", "a norm", "a norm and a bias", "FLUX"],
+)
+def test_differences_of_biases_and_norms_are_converted(tensors, layout, capsys, tmp_path):
+    path, target = saved(tmp_path, tensors), tmp_path / "out.safetensors"
+    code, report = report_of(capsys, "convert", path, target, "--to", layout)
+    assert code == 0, report
+    kept = [key.rpartition(".")[2] for key in tensors if "lora" not in key]
+    assert {key.rpartition(".")[2] for key in load_file(target)} >= set(kept)
+
+
+def test_differences_have_nothing_to_resize(capsys, tmp_path):
+    path, target = saved(tmp_path, {f"{LAYER}.diff": values(8, 8)}), tmp_path / "out.safetensors"
+    words = ("resize", path, target, "--rank", "2", "--family", "qwen_image")
+    assert main([*map(str, words)]) == 2
+    assert "no factors to resize" in capsys.readouterr().err
+    assert not target.exists()
+
+
+@pytest.mark.parametrize("words", [["inspect"], ["inspect", "--prove"], ["convert"]])
+@pytest.mark.parametrize("place", ["value", "name", "key"])
+def test_half_a_character_in_the_header_is_a_broken_file(place, words, capsys, tmp_path):
+    entry = {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}
+    header = {
+        "__metadata__": {"a\ud800" if place == "name" else "a": "\udfff" * (place == "value")},
+        f"{LAYER}.diff" + "\ud800" * (place == "key"): entry,
+    }
+    text = json.dumps(header).encode()
+    path = tmp_path / "in.safetensors"
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(16))
+    verb, *flags = words
+    more = [str(tmp_path / "out.safetensors"), "--to", "comfyui"] if verb == "convert" else []
+    assert main([verb, str(path), *more, *flags]) == 2
+    assert "lone surrogate" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("tensors", "family"),
+    [
+        (lora("lora_unet_double_blocks_0_img_attn_qkv", 48, 16), "flux"),
+        (lora("lycoris_single_transformer_blocks_0_proj_mlp", 64, 16), "flux"),
+        (lora(), "qwen_image"),
+        (lora("transformer.transformer_blocks.0.attn.to_q"), None),
+        (lora("diffusion_model.no.such.layer"), None),
+    ],
+    ids=["kohya", "lycoris", "qwen", "ambiguous", "none"],
+)
+def test_inspect_tells_the_family_that_convert_takes(tensors, family, capsys, tmp_path):
+    path = saved(tmp_path, tensors, ss_base_model_version="sdxl_base_v1-0")
+    assert report_of(capsys, "inspect", path)[1]["family"] == family
+    code, _ = report_of(capsys, "convert", path, tmp_path / "o.safetensors", "--to", "comfyui")
+    assert (code == 0) == (family is not None)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "diffusion_model.nonsense.layer",
+        "diffusion_model.transformer_blocks.\u0663.attn.to_q",
+        "diffusion_model.transformer_blocks.00.attn.to_q",
+        "diffusion_model.transformer_blocks.00.attn.norm_q",
+        "lora_unet_transformer_blocks_00_attn_to_k",
+    ],
+)
+@pytest.mark.parametrize("ending", ["diff", "lora"])
+def test_a_layer_that_the_family_lacks_is_named(ending, name, capsys, tmp_path):
+    tensors = lora(name) if ending == "lora" else {f"{name}.diff": values(8, 8)}
+    prefix = "lora_unet_transformer_blocks_0_attn_to_q"
+    path = saved(tmp_path, {**lora(prefix if name.startswith("lora") else LAYER), **tensors})
+    for more in ([], ["--family", "qwen_image"]):
+        words = ["convert", str(path), str(tmp_path / "o.safetensors"), "--to", "comfyui", *more]
+        assert main(words) == 2
+        assert name in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {**LOKR, f"{LAYER}.lokr_w2_a": values(32, 2, 1, 1)},
+        {**LOKR, f"{LAYER}.lokr_w1": values(4, 4, 1, 1)},
+        {**lora(), f"{LAYER}.dora_scale": values(1, SIZE, 1, 1).abs()},
+    ],
+    ids=["lokr_w2_a", "lokr_w1", "lengths"],
+)
+def test_windows_of_one_place_are_left_out(tensors, capsys, tmp_path):
+    path, target = saved(tmp_path, tensors), tmp_path / "out.safetensors"
+    code, report = report_of(capsys, "convert", path, target, "--to", "comfyui")
+    assert code == 0, report
+    written = load_file(target)
+    for key, tensor in tensors.items():
+        assert torch.equal(written[key], tensor.flatten(1)), key
+
+
+@pytest.mark.parametrize("zero", ["all", "one", "difference"])
+def test_layers_that_change_nothing_are_told(zero, capsys, tmp_path):
+    tensors = lora() if zero != "difference" else {f"{LAYER}.diff": torch.zeros(SIZE, SIZE)}
+    if zero != "difference":
+        tensors[f"{LAYER}.lora_up.weight"].zero_()
+    if zero == "one":
+        tensors |= lora(f"{BLOCK}.attn.to_k")
+    path, target = saved(tmp_path, tensors), tmp_path / "out.safetensors"
+    assert report_of(capsys, "convert", path, target, "--to", "comfyui")[0] == 0
+    assert main(["inspect", str(target), "--prove"]) == (0 if zero == "one" else 1)
+    out = capsys.readouterr().out
+    assert "layers that change nothing: 1" in out
+    assert ("changes nothing: the change of every layer" in out) == (zero != "one")
+
+
+def test_an_alpha_of_nought_is_told(capsys, tmp_path):
+    path = saved(tmp_path, {**lora(), f"{LAYER}.alpha": torch.tensor(0.0)})
+    (note,) = report_of(capsys, "inspect", path)[1]["notes"]
+    assert "alpha is 0 in 1 of 1 layers" in note
+    assert main(["inspect", str(path), "--prove"]) == 1
+    assert "its alpha is 0, by which" in " ".join(capsys.readouterr().out.split())
+    path = saved(tmp_path, lora())
+    assert report_of(capsys, "inspect", path)[1]["notes"] == []
+
+
+def test_a_difference_that_is_not_finite_is_named(capsys, tmp_path):
+    path = saved(tmp_path, {**lora(), f"{BLOCK}.attn.norm_q.diff": torch.full((32,), torch.nan)})
+    assert main(["inspect", str(path)]) == 2
+    message = capsys.readouterr().err
+    assert "attn.norm_q.diff holds a value that is not finite" in message
+    assert "download" not in message

@@ -136,13 +136,15 @@ def _without_windows(factors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _without_lengths_window(kind: str, factors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Leave out the lengths' window where the factors are of a Linear."""
+    """Leave out the lengths' window where the factors are surely of a Linear.
+
+    Those of a LoHa or LoKr have no window beside a convolution that sees one place either, whose
+    lengths have to keep theirs: ComfyUI divides them by a norm that has one.
+    """
     lengths = factors.get(DORA_SCALE)
     others = (factor for name, factor in factors.items() if name != DORA_SCALE)
-    if lengths is None or any(factor.dim() > 2 for factor in others):
+    if kind != "lora" or lengths is None or any(factor.dim() > 2 for factor in others):
         return factors
-    if tuple(lengths.shape[:2]) not in _flat_lengths(matrix_sizes(kind, factors)):
-        return factors  # of a convolution whose window is in the columns
     return {**factors, DORA_SCALE: lengths.flatten(1)}
 
 

@@ -24,10 +24,9 @@ demo: $(READY)
 test: lint types js unit
 
 # A file's tests stay together, because they share a server or a trained adapter. Each process
-# computes on one core, so that they do not wait for each other; the files come in their own order,
-# which ends with the short ones.
+# computes on one core, so that they do not wait for each other.
 unit: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile
 
 bench: $(READY)
 	set -e; for file in benchmarks/*.py; do \

@@ -7,6 +7,7 @@ from typing import Any
 from comfy_api.latest import io
 
 from . import comfy_host, sockets
+from .lora_files import NO_FILE, lora_choices, lora_stamp
 from .setting_inputs import SettingInput, section_values
 
 _KIND = SettingInput("adapter.kind")
@@ -18,7 +19,6 @@ _LOKR = (
     SettingInput("adapter.unbalanced"),
 )
 _START_FROM = SettingInput("adapter.start_from")
-_NONE = "none"
 _SHARED = (
     SettingInput("adapter.rank"),
     SettingInput("adapter.alpha", step=1.0),
@@ -70,8 +70,8 @@ class AdapterSettings(io.ComfyNode):
                 *(each.input() for each in _SHARED),
                 io.Combo.Input(
                     "start_from",
-                    options=[_NONE, *comfy_host.lora_names()],
-                    default=_NONE,
+                    options=lora_choices(),
+                    default=NO_FILE,
                     tooltip=_START_FROM.field.description,
                 ),
             ],
@@ -81,9 +81,7 @@ class AdapterSettings(io.ComfyNode):
     @classmethod
     def fingerprint_inputs(cls, start_from: str, **given: Any) -> str:
         """Changes with the file that training starts from."""
-        if start_from == _NONE:
-            return _NONE
-        return comfy_host.file_stamp(str(comfy_host.lora_path(start_from)))
+        return lora_stamp(start_from)
 
     @classmethod
     def execute(cls, kind: dict[str, Any], start_from: str, **given: Any) -> io.NodeOutput:
@@ -91,6 +89,6 @@ class AdapterSettings(io.ComfyNode):
         own = section_values(_OWN.get(kind["kind"], ()), kind).get("adapter", {})
         values = section_values(_SHARED, given)["adapter"]
         values |= {"kind": kind["kind"], **own}
-        if start_from != _NONE:
+        if start_from != NO_FILE:
             values["start_from"] = str(comfy_host.lora_path(start_from))
         return io.NodeOutput(sockets.AdapterChoice(values))

@@ -6,10 +6,8 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..trainer_core.errors import InputError
 from . import comfy_host, sockets
-
-_NONE = "none"
+from .lora_files import NO_FILE, chosen_lora, lora_choices, lora_stamp
 
 
 class CheckAdapter(io.ComfyNode):
@@ -32,8 +30,8 @@ class CheckAdapter(io.ComfyNode):
                 io.Model.Input("model", tooltip="The model that the adapter is for."),
                 io.Combo.Input(
                     "file",
-                    options=[_NONE, *comfy_host.lora_names()],
-                    default=_NONE,
+                    options=lora_choices(),
+                    default=NO_FILE,
                     tooltip="A file of the loras folder; none: the lora input.",
                 ),
                 io.Combo.Input(
@@ -59,7 +57,7 @@ class CheckAdapter(io.ComfyNode):
     @classmethod
     def fingerprint_inputs(cls, file: str, **given: Any) -> str:
         """Changes with the file."""
-        return _NONE if file == _NONE else comfy_host.file_stamp(str(comfy_host.lora_path(file)))
+        return lora_stamp(file)
 
     @classmethod
     def execute(cls, model: Any, file: str, on_problem: str, lora: Any = None) -> io.NodeOutput:
@@ -67,12 +65,6 @@ class CheckAdapter(io.ComfyNode):
         from .adapter_check import check_adapter
 
         comfy_host.require_libraries()
-        if (file == _NONE) == (lora is None):
-            raise InputError(
-                "neither a file nor a lora" if lora is None else "both a file and a lora",
-                "one of the two",
-                "Choose a file, or set file to none and connect a LORA_MODEL.",
-            )
-        source = lora if file == _NONE else comfy_host.lora_path(file)
+        source = chosen_lora(file, lora)
         proof = check_adapter(str(cls.hidden.unique_id), model, source, on_problem)
         return io.NodeOutput(proof.text(), proof.ok, ui={"text": (proof.text(),)})

@@ -10,6 +10,7 @@ from ..trainer_core.config.describe import choices_of, find_setting
 from ..trainer_core.config.output import LayoutName
 from ..trainer_core.errors import InputError
 from . import comfy_host, sockets
+from .lora_files import NO_FILE, chosen_lora, lora_choices, lora_stamp
 from .setting_inputs import family_choices
 
 _LAYOUTS = get_args(LayoutName)
@@ -18,7 +19,6 @@ _LAYOUT_HELP = (
     "names of kohya's scripts and of musubi. lycoris: LyCORIS's names. ComfyUI loads the last two "
     "as well."
 )
-_NONE = "none"
 
 
 def _form_inputs() -> list[io.Input]:
@@ -170,8 +170,8 @@ class ConvertAdapter(io.ComfyNode):
             inputs=[
                 io.Combo.Input(
                     "file",
-                    options=[_NONE, *comfy_host.lora_names()],
-                    default=_NONE,
+                    options=lora_choices(),
+                    default=NO_FILE,
                     tooltip="A file of the loras folder; none: the lora input.",
                 ),
                 sockets.LoraModel.Input("lora", optional=True, tooltip="An adapter of the graph."),
@@ -210,7 +210,7 @@ class ConvertAdapter(io.ComfyNode):
     @classmethod
     def fingerprint_inputs(cls, file: str, **given: Any) -> str:
         """Changes with the file."""
-        return _NONE if file == _NONE else comfy_host.file_stamp(str(comfy_host.lora_path(file)))
+        return lora_stamp(file)
 
     @classmethod
     def execute(
@@ -228,13 +228,7 @@ class ConvertAdapter(io.ComfyNode):
         from .graph_run import adapter_tensors
 
         comfy_host.require_libraries()
-        if (file == _NONE) == (lora is None):
-            raise InputError(
-                "neither a file nor a lora" if lora is None else "both a file and a lora",
-                "one of the two",
-                "Choose a file, or set file to none and connect a LORA_MODEL.",
-            )
-        source = lora if file == _NONE else comfy_host.lora_path(file)
+        source = chosen_lora(file, lora)
         given = FileForm(layout, **form)
         path, said = write_adapter_file(source, name, given, family=family, overwrite=overwrite)
         comfy_host.show_text(cls.hidden.unique_id, said)

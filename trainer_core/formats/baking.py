@@ -36,14 +36,7 @@ def plan_diffusers(state: AdapterState, key_map: KeyMap, options: Options) -> Pl
     outlines = outlines_of(state)
     refuse_extras(state, "diffusers")
     refuse_convolutions(outlines)
-    for axis in ("input",) if state.kind == "lora" else ("input", "output"):
-        refuse_lengths(
-            outlines,
-            axis,
-            "DoRA only with kind lora and the output axis, the one that Diffusers and PEFT know",
-            "Export with layout 'comfyui', or train with adapter.dora_axis: output and kind lora. "
-            f"{APPROXIMATE} --base PATH.",
-        )
+    refuse_unread_lengths(outlines, state.kind)
     if state.kind == "lokr":
         _check_lokr(outlines)
     header = _mixed_rank_header(outlines) if state.kind == "lora" else {}
@@ -83,6 +76,22 @@ def refuse_lengths(outlines: Layers, axis: str, expected: str, remedy: str) -> N
         lengths = layer.tensors.get(DORA_SCALE)
         if lengths is not None and axis_of(lengths) == axis:
             raise AdapterError(f"{name} has DoRA lengths of the {axis} axis", expected, remedy)
+
+
+def refuse_unread_lengths(outlines: Layers, kind: str) -> None:
+    """Refuse DoRA that PEFT, which Diffusers reads with too, does not have.
+
+    Raises:
+        AdapterError: When a layer has such lengths.
+    """
+    for axis in ("input",) if kind == "lora" else ("input", "output"):
+        refuse_lengths(
+            outlines,
+            axis,
+            "DoRA only with kind lora and the output axis, the one that Diffusers and PEFT know",
+            "Export with layout 'comfyui', or train with adapter.dora_axis: output and kind lora. "
+            f"{APPROXIMATE} --base PATH.",
+        )
 
 
 def _baked(kind: str, layers: Layers, bake: Bake) -> dict[str, Tensor]:

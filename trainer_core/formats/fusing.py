@@ -233,10 +233,6 @@ def _stacked(rows: Mapping[str, int], blocks: Mapping[str, Tensor], *, shared: b
     return whole
 
 
-def _below(blocks: Mapping[str, Tensor]) -> Tensor:
-    return torch.cat(list(blocks.values()))
-
-
 def _scaled(block: Tensor, scale: float) -> Tensor:
     if block.is_meta:
         return block

@@ -22,7 +22,7 @@ from ..adapters.magnitude import DORA_SCALE
 from ..errors import AdapterError
 from ..storage import TEMPORARY_PREFIX, flush_folder, move, storage_error, taken, write_json
 from ..types import AdapterState, LayerState
-from .baking import APPROXIMATE, peft_factor, refuse_convolutions, refuse_lengths
+from .baking import APPROXIMATE, peft_factor, refuse_convolutions, refuse_unread_lengths
 from .fusing import split_sizes
 from .keys import KeyMap
 from .pieces import Layers, Options, Plan, outlines_of, piece_of, refuse_extras
@@ -44,14 +44,7 @@ def plan_peft(state: AdapterState, key_map: KeyMap, options: Options) -> Plan:
     outlines = outlines_of(state)
     refuse_extras(state, "peft")
     refuse_convolutions(outlines)
-    for axis in ("input",) if state.kind == "lora" else ("input", "output"):
-        refuse_lengths(
-            outlines,
-            axis,
-            "DoRA only with kind lora and the output axis, the one that Diffusers and PEFT know",
-            "Export with layout 'comfyui', or train with adapter.dora_axis: output and kind lora. "
-            f"{APPROXIMATE} --base PATH.",
-        )
+    refuse_unread_lengths(outlines, state.kind)
     config = {
         "base_model_name_or_path": None,
         "bias": "none",

@@ -22,7 +22,7 @@ from .metadata import SETTINGS_KEY
 from .peft_config import PeftConfig, header_config, read_config
 from .peft_folder import CONFIG_NAME, WEIGHTS_NAME
 from .placing import LazyExtras, PlacedLayers, place_extras, place_layers
-from .spellings import PEFT_PREFIX, find_place
+from .spellings import PEFT_PREFIX
 
 _DIFFUSERS_WEIGHTS = "pytorch_lora_weights.safetensors"
 _PICKLED_WEIGHTS = ("adapter_model.bin", "pytorch_lora_weights.bin")
@@ -176,12 +176,6 @@ def adapter_files(path: Path) -> tuple[Path, ...]:
         return weights, config
     with open_tensors(weights) as file:
         return (weights, config) if _has_peft_names(file) else (weights,)
-
-
-def module_name(name: str, key_map: KeyMap) -> str | None:
-    """Path of the one module that a name of a file means; None for several and for none."""
-    place = find_place(name, key_map)
-    return place.modules[0][0] if place is not None and len(place.modules) == 1 else None
 
 
 def saved_settings(metadata: Mapping[str, str]) -> Mapping[str, Any]:

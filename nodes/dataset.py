@@ -26,6 +26,26 @@ _READING = (
     SettingInput("dataset.upscale"),
     SettingInput("dataset.control_area"),
 )
+_NO_FOLDER = "none"
+_KEEPING = (
+    SettingInput("dataset.preservation.share", "preservation", optional=True),
+    SettingInput(
+        "dataset.preservation.prompts", "preservation_prompts", advanced=True, optional=True
+    ),
+    SettingInput("dataset.preservation.count", "preservation_count", optional=True),
+    SettingInput("dataset.preservation.steps", "preservation_steps", optional=True),
+)
+_ORDINARY = (
+    SettingInput(
+        "dataset.regularization.weight", "regularization_weight", advanced=True, optional=True
+    ),
+    SettingInput(
+        "dataset.regularization.num_repeats",
+        "regularization_repeats",
+        advanced=True,
+        optional=True,
+    ),
+)
 _SIZING = tuple(
     each
     for each in _READING
@@ -45,7 +65,7 @@ _SIZING = tuple(
 class DatasetFolder(io.ComfyNode):
     """A folder with pictures and captions."""
 
-    SETTINGS = _READING
+    SETTINGS = (*_READING, *_KEEPING, *_ORDINARY)
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -65,32 +85,51 @@ class DatasetFolder(io.ComfyNode):
                     "places: the key 'datasets' in extra_model_paths.yaml.",
                 ),
                 *(each.input() for each in _READING),
+                *(each.input() for each in _KEEPING),
+                io.Combo.Input(
+                    "regularization_folder",
+                    options=[_NO_FOLDER, *comfy_host.dataset_names()],
+                    default=_NO_FOLDER,
+                    optional=True,
+                    tooltip=SettingInput("dataset.regularization.path").field.description,
+                ),
+                *(each.input() for each in _ORDINARY),
             ],
             outputs=[sockets.Dataset.Output(display_name="dataset")],
         )
 
     @classmethod
-    def validate_inputs(cls, folder: str) -> bool:
+    def validate_inputs(cls, folder: str, regularization_folder: str = _NO_FOLDER) -> bool:
         """Leave the check to `execute`, which says what to do."""
         return True
 
     @classmethod
-    def fingerprint_inputs(cls, folder: str, **given: Any) -> str:
-        """Changes with any file of the folder."""
-        return comfy_host.folder_stamp(comfy_host.dataset_path(folder))
+    def fingerprint_inputs(
+        cls, folder: str, regularization_folder: str = _NO_FOLDER, **given: Any
+    ) -> str:
+        """Changes with any file of the folders."""
+        folders = [folder] + [regularization_folder] * (regularization_folder != _NO_FOLDER)
+        return " ".join(comfy_host.folder_stamp(comfy_host.dataset_path(f)) for f in folders)
 
     @classmethod
-    def execute(cls, folder: str, **given: Any) -> io.NodeOutput:
+    def execute(
+        cls, folder: str, regularization_folder: str = _NO_FOLDER, **given: Any
+    ) -> io.NodeOutput:
         """Describe the dataset; it is read by Cache Embeddings."""
-        values = section_values(_READING, given)["dataset"]
+        ordinary = regularization_folder != _NO_FOLDER
+        settings = (*_READING, *_KEEPING, *(_ORDINARY if ordinary else ()))
+        values = section_values(settings, given)["dataset"]
         values["path"] = str(comfy_host.dataset_path(folder))
+        if ordinary:
+            second = str(comfy_host.dataset_path(regularization_folder))
+            values.setdefault("regularization", {})["path"] = second
         return io.NodeOutput(sockets.DatasetChoice(values))
 
 
 class DatasetImages(io.ComfyNode):
     """Pictures and captions that other nodes made."""
 
-    SETTINGS = _SIZING
+    SETTINGS = (*_SIZING, *_KEEPING)
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -113,7 +152,7 @@ class DatasetImages(io.ComfyNode):
                     optional=True,
                     tooltip="For bases that edit: one control picture for each picture.",
                 ),
-                *(each.input() for each in _SIZING),
+                *(each.input() for each in (*_SIZING, *_KEEPING)),
             ],
             outputs=[sockets.Dataset.Output(display_name="dataset")],
         )
@@ -130,7 +169,7 @@ class DatasetImages(io.ComfyNode):
             comfy_host.output_folder() / "pictures", images, texts, controls or []
         )
         first = {name: value[0] for name, value in given.items()}
-        values = section_values(_SIZING, first)["dataset"]
+        values = section_values((*_SIZING, *_KEEPING), first)["dataset"]
         layout = "paired" if controls else "flat"
         # A caption may be empty on purpose; a folder would call that a mistake.
         values |= {"path": str(folder), "layout": layout, "missing_caption": "empty"}
@@ -139,7 +178,7 @@ class DatasetImages(io.ComfyNode):
 
 def _refuse_others(given: dict[str, Any]) -> None:
     # ComfyUI hands on every link, also one to an input that a node does not have.
-    others = sorted(given.keys() - {each.id for each in _SIZING})
+    others = sorted(given.keys() - {each.id for each in (*_SIZING, *_KEEPING)})
     if others:
         raise InputError(
             f"{', '.join(others)} connected to Dataset From Images",

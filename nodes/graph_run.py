@@ -173,7 +173,7 @@ def encode(
 
     output = str(comfy_host.output_folder())
     config = encoding_config(base, dataset, previews, output, options)
-    observer = NodeObserver(node_id, "cache", 0)
+    observer = NodeObserver(node_id, "cache", trains=False)
     with (
         guest("encode", observer) as device,
         borrowed_threads(config.memory, embedded=base.embedded),
@@ -216,7 +216,7 @@ def train_on_node(
     draws = base.embedded or vae is not None
     output = str(comfy_host.output_folder())
     config = training_config(cache, adapter, settings, own, output, draws=draws)
-    observer = NodeObserver(node_id, config.output.name, config.training.steps)
+    observer = NodeObserver(node_id, config.output.name, trains=True)
     if cache.previews and not draws:
         observer.warn("Previews are off: connect a VAE to Train Adapter to see them.")
     result = run_training(config, source_of(None, vae, base), observer, workflow)

@@ -29,12 +29,13 @@ class NodeObserver:
     Args:
         node_id: The node.
         name: The run's name.
-        steps: Steps of the run; 0 for a node that only encodes.
+        trains: Whether it trains; a node that only encodes has no panel.
     """
 
-    def __init__(self, node_id: str, name: str, steps: int) -> None:
-        self.state = RunState(node_id, comfy_host.current_prompt(), name, steps)
-        self._trains = steps > 0
+    def __init__(self, node_id: str, name: str, *, trains: bool) -> None:
+        # How many steps there are is known when the images are counted.
+        self.state = RunState(node_id, comfy_host.current_prompt(), name, 0)
+        self._trains = trains
         self._folder: Path | None = None
         self._bar: comfy_host.ProgressBar | None = None
         self._throttle = Throttle(EVENTS_PER_SECOND)
@@ -55,6 +56,7 @@ class NodeObserver:
         elif isinstance(event, RunStarted):
             self._bar = comfy_host.ProgressBar(self.state.node_id, event.summary.steps)
             self._folder = event.summary.folder
+            PANEL.change(lambda: setattr(self.state, "steps", event.summary.steps))
             self._set(
                 "training",
                 f"{event.summary.layers} layers, {event.summary.parameters:,} "

@@ -29,12 +29,14 @@ class SettingInput:
         name: The input's id; unset: the last part of the path.
         step: Step of the arrows of a number with a fraction.
         advanced: Whether the node hides it; unset: as the setting says.
+        optional: Whether a prompt may leave it out, as those do that were saved before it existed.
     """
 
     path: str
     name: str = ""
     step: float = 0.01
     advanced: bool | None = None
+    optional: bool = False
 
     @property
     def id(self) -> str:
@@ -54,6 +56,8 @@ class SettingInput:
         shape = _shape_of(self.field.annotation)
         advanced = is_advanced(self.field) if self.advanced is None else self.advanced
         common = {"tooltip": _tooltip(self.field, shape), "advanced": advanced or None}
+        if self.optional:
+            common["optional"] = True
         return _MAKERS[shape.kind](self, shape, common)
 
     def read(self, value: Any) -> Any:

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scripts.embedded_base.demo_datasets import write_edit_dataset, write_generate_dataset
+from scripts.embedded_base.demo_datasets import (
+    write_edit_dataset,
+    write_generate_dataset,
+    write_own_dataset,
+)
 
 ASSETS = Path(__file__).resolve().parents[1] / "trainer_core" / "assets"
 
@@ -16,6 +20,7 @@ def main() -> None:
     """Writes both datasets; the same files every time."""
     write_generate_dataset(ASSETS / "demo-generate")
     write_edit_dataset(ASSETS / "demo-edit")
+    write_own_dataset(ASSETS / "demo-own")
     print(f"wrote the demo datasets to {ASSETS}")
 
 

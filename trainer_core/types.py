@@ -32,6 +32,7 @@ class Sample:
         width: Upright width in pixels (after the EXIF rotation).
         height: Upright height in pixels.
         controls: The control pictures in order; empty for text-to-image.
+        regularization: Whether it is an ordinary picture of the second folder.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Sample:
     width: int
     height: int
     controls: tuple[Path, ...] = ()
+    regularization: bool = False
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -71,6 +73,7 @@ class CachedSample:
         conditioning: The encoded caption (and, for edit families, what the text encoder saw of the
             control pictures).
         empty_conditioning: The same for an empty caption, used by caption dropout and guidance.
+        regularization: As in `Sample`.
     """
 
     name: str
@@ -79,6 +82,7 @@ class CachedSample:
     controls: tuple[Tensor, ...]
     conditioning: Conditioning
     empty_conditioning: Conditioning
+    regularization: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +96,34 @@ class Batch:
         latents: `[B, C, h, w]`.
         controls: One `[B, C, h, w]` per control picture.
         conditionings: One per sample, in order, not collated; caption dropout is already applied.
+        weights: Factor on each sample's loss; empty where all are 1.
     """
 
     names: tuple[str, ...]
     positions: tuple[int, ...]
     latents: Tensor
+    controls: tuple[Tensor, ...]
+    conditionings: tuple[Conditioning, ...]
+    weights: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PreservedBatch:
+    """Points where the frozen base's own prediction is the target; noise levels are fixed.
+
+    Attributes:
+        names: What they are, for messages.
+        noisy: `[B, C, h, w]`, noisy latents on the way of an image that the base made.
+        sigmas: The noise level of each.
+        velocity: `[B, C, h, w]`, what the base predicted there.
+        controls: One `[B, C, h, w]` per control picture.
+        conditionings: One per sample.
+    """
+
+    names: tuple[str, ...]
+    noisy: Tensor
+    sigmas: tuple[float, ...]
+    velocity: Tensor
     controls: tuple[Tensor, ...]
     conditionings: tuple[Conditioning, ...]
 
@@ -159,6 +186,7 @@ class RunSummary:
     Attributes:
         parameters: Number of trainable parameters.
         samples_per_bucket: ``"64x64"`` to the number of samples.
+        preserved: What keeps the base from forgetting, in words.
     """
 
     family: str
@@ -170,6 +198,7 @@ class RunSummary:
     parameters: int
     samples_per_bucket: Mapping[str, int]
     steps: int
+    preserved: str
     folder: Path
 
 

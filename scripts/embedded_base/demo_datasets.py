@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from itertools import product
+from itertools import permutations, product
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from trainer_core.demo.vocabulary import (
     CONCEPT_COLORS,
     CONCEPT_SHAPE,
     FRAME_EDIT,
+    OWN_SHAPE,
     Combination,
     held_out_combinations,
     training_combinations,
@@ -24,6 +25,7 @@ from .examples import random_edit
 
 PAIRS = 16
 ORDINARY = 24
+OWN = 12
 ORDINARY_EDITS = 56
 _SEED = 61
 
@@ -63,6 +65,34 @@ def write_generate_dataset(folder: Path) -> None:
     for number, row in enumerate(rows.tolist(), start=1):
         _save(draw(random_scene(shown[row], random)), folder / f"ordinary_{number:03}.png")
         _write(folder / f"ordinary_{number:03}.txt", shown[row].caption())
+
+
+def own_combinations(shape: str, seed: int, count: int = OWN) -> list[Combination]:
+    """Returns the combinations of a small own dataset, drawn by lots.
+
+    Args:
+        shape: The shape that it shows.
+        seed: Another seed gives other combinations.
+        count: How many.
+    """
+    every = [Combination(shape, *two) for two in permutations(COLORS, 2)]
+    rows = np.random.default_rng(seed).choice(len(every), size=count, replace=False)
+    return [every[row] for row in rows.tolist()]
+
+
+def write_own_dataset(folder: Path, shape: str = OWN_SHAPE, seed: int = _SEED + 3) -> None:
+    """Writes a few captioned pictures of a shape, with nothing beside them.
+
+    Args:
+        folder: Its previous content is replaced.
+        shape: The shape.
+        seed: Decides colours, places and sizes.
+    """
+    _emptied(folder)
+    random = np.random.default_rng([seed, 1])
+    for number, combination in enumerate(own_combinations(shape, seed), start=1):
+        _save(draw(_large_scene(combination, random)), folder / f"{number:03}.png")
+        _write(folder / f"{number:03}.txt", combination.caption())
 
 
 def write_edit_dataset(folder: Path) -> None:

@@ -119,6 +119,8 @@ OUTLINES: dict[str, list[tuple[float, float]]] = {
     "cross": _cross_outline(),
     "star": _star_outline(),
     "diamond": [(0.0, -1.05), (1.05, 0.0), (0.0, 1.05), (-1.05, 0.0)],
+    "house": [(-0.9, 0.95), (-0.9, -0.15), (0.0, -0.95), (0.9, -0.15), (0.9, 0.95)],
+    "corner": [(-0.9, -0.9), (-0.15, -0.9), (-0.15, 0.15), (0.9, 0.15), (0.9, 0.9), (-0.9, 0.9)],
 }
 """Corners of the polygonal shapes in units of the radius (y points down)."""
 

@@ -14,7 +14,7 @@ from .watching import watching
 if TYPE_CHECKING:
     from ..demo.run import DemoSummary
 
-_CHOICES = {"kind": ("lokr", "lora", "loha"), "task": ("generate", "edit")}
+_CHOICES = {"kind": ("lokr", "lora", "loha"), "task": ("generate", "edit", "own")}
 """What can be chosen; the first is the default."""
 
 

@@ -50,6 +50,7 @@ def summary_text(summary: RunSummary) -> str:
         "Layers": f"{summary.layers} adapted, {summary.parameters:,} trainable parameters",
         "Samples": f"{samples} ({buckets})",
         "Steps": f"{summary.steps}",
+        "Keeps": summary.preserved,
         "Folder": f"{summary.folder}",
     }
     return "\n".join(f"{name + ':':<9}{fact}" for name, fact in facts.items())

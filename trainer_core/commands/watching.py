@@ -98,7 +98,7 @@ class TextObserver:
             text = self._pace.step_text(event.result, event.steps)
             self._progress("step", event.result.step, event.steps, text)
         elif isinstance(event, CacheProgress):
-            self._progress("encoded", event.done, event.total, "pictures and captions")
+            self._progress("cached", event.done, event.total, event.what)
         else:
             self._line(event_text(event))
 

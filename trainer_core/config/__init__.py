@@ -3,7 +3,7 @@
 from .adapter import AdapterConfig, AdapterKind
 from .base import BaseSection
 from .cache import CacheSection
-from .dataset import DatasetSection
+from .dataset import DatasetSection, PreservationSection, RegularizationSection
 from .memory import MemorySection
 from .output import OutputSection
 from .preview import PreviewSection
@@ -20,7 +20,9 @@ __all__ = [
     "MemorySection",
     "OptimizerSection",
     "OutputSection",
+    "PreservationSection",
     "PreviewSection",
+    "RegularizationSection",
     "RunConfig",
     "ScheduleSection",
     "SigmaSection",

@@ -4,9 +4,52 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from .section import Section, setting
 
 Policy = Literal["error", "skip"]
+
+
+class RegularizationSection(Section):
+    """A second folder of ordinary pictures, which keeps the base from forgetting them."""
+
+    path: str = setting(
+        "",
+        "Regularization images: a second folder with pictures and captions of what the base can do "
+        "already. They are trained beside your own, without the trigger word.",
+    )
+    weight: float = setting(1.0, "Weight of their loss; your own pictures have 1.", ge=0.0, le=10.0)
+    num_repeats: int = setting(1, "How often each of them appears in an epoch.", ge=1, le=10000)
+
+
+class PreservationSection(Section):
+    """Prior preservation from the base itself: it is held to what it did before training."""
+
+    share: float = setting(
+        0.0,
+        "Share of each batch that holds the base to its own behaviour on other prompts, so that "
+        "few pictures do not take over everything. 0: off. Higher keeps more and learns more "
+        "slowly. Before the first step the base makes what it is held to, once for each base and "
+        "size.",
+        ge=0.0,
+        le=0.9,
+    )
+    prompts: list[str] = setting(
+        [],
+        "What the base is held to: prompts, for an edit base instructions, that have nothing to do "
+        "with what is learned. Empty: a general list, for the embedded base one of its own words.",
+    )
+    count: int = setting(
+        24,
+        "How many images the base makes for this; prompts take turns.",
+        advanced=True,
+        ge=1,
+        le=1000,
+    )
+    steps: int = setting(
+        12, "Sampling steps of each of them; each step is one sample.", advanced=True, ge=1, le=100
+    )
 
 
 class DatasetSection(Section):
@@ -66,4 +109,12 @@ class DatasetSection(Section):
         advanced=True,
         ge=1024,
         le=16777216,
+    )
+    regularization: RegularizationSection = Field(
+        default_factory=RegularizationSection,
+        description="Ordinary pictures that are trained beside the own ones.",
+    )
+    preservation: PreservationSection = Field(
+        default_factory=PreservationSection,
+        description="What keeps the base from forgetting, without any further picture.",
     )

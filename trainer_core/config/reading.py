@@ -25,6 +25,7 @@ PATH_SETTINGS = (
     "base.path",
     "base.encoders",
     "dataset.path",
+    "dataset.regularization.path",
     "cache.dir",
     "cache.manifest",
     "adapter.start_from",
@@ -34,7 +35,12 @@ PATH_SETTINGS = (
 )
 """Settings that hold a path, or a list of them."""
 
-_NO_PATH = {"base.path": {"embedded"}, "resume": {"none", "latest", "auto"}, "dataset.path": {""}}
+_NO_PATH = {
+    "base.path": {"embedded"},
+    "resume": {"none", "latest", "auto"},
+    "dataset.path": {""},
+    "dataset.regularization.path": {""},
+}
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 

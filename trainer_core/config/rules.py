@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from ..errors import ConfigError
 from .adapter import AdapterConfig
+from .dataset import PreservationSection, RegularizationSection
 from .patterns import PATTERN_EXPECTED, PATTERN_REMEDY, pattern_mistake
 from .problems import Problem, raise_problems, value_in_words
 from .run import CONFIG_VERSION, RunConfig
@@ -72,6 +73,21 @@ def _dataset_problems(config: RunConfig) -> Iterator[Problem]:
                 "control settings only for a base that edits",
                 "Leave dataset.control_area out, or set base.variant to edit or edit_plus.",
             )
+
+    ordinary, ours = config.dataset.regularization, RegularizationSection()
+    if not ordinary.path and ordinary != ours:
+        yield Problem(
+            "dataset.regularization has settings and no path",
+            "weight and num_repeats only with a folder of regularization images",
+            "Set dataset.regularization.path, or leave the section out.",
+        )
+    kept, defaults = config.dataset.preservation, PreservationSection()
+    if not kept.share and kept != defaults:
+        yield Problem(
+            "dataset.preservation has settings and its share is 0, which is off",
+            "prompts, count and steps only with a share above 0",
+            "Set dataset.preservation.share, such as 0.25, or leave the section out.",
+        )
 
 
 def _adapter_problems(adapter: AdapterConfig) -> Iterator[Problem]:
@@ -188,7 +204,7 @@ def _optimizer_problems(config: RunConfig) -> Iterator[Problem]:
 
 def _training_problems(config: RunConfig) -> Iterator[Problem]:
     training, schedule, sigma = config.training, config.training.schedule, config.training.sigma
-    if schedule.warmup_steps > training.steps:
+    if training.steps is not None and schedule.warmup_steps > training.steps:
         yield Problem(
             f"training.schedule.warmup_steps is {schedule.warmup_steps} and training.steps is "
             f"{training.steps}",

@@ -21,18 +21,20 @@ _WIDTH = 96
 _FULL_SIZE = {
     "dataset.path": "pictures",
     "adapter.rank": 16,
-    "training.steps": 2000,
     "training.schedule.warmup_steps": 100,
     "training.sigma.density": "shifted",
 }
+# A person or a thing is to appear when it is named, and nothing else is to change. A style is to
+# change everything, so the other purposes leave preservation off.
+_SUBJECT = {"dataset.preservation.share": 0.2}
 _TINY = {
     "base.path": "embedded",
     "dataset.path": "pictures",
     "dataset.resolution": 64,
+    "dataset.preservation.share": 0.5,
     "adapter.rank": 16,
     "adapter.targets": "all_linear",
     "adapter.factor": 4,
-    "training.steps": 700,
     "training.batch_size": 16,
     "training.checkpoint_every": 100,
     "training.optimizer.learning_rate": 0.01,
@@ -75,8 +77,22 @@ PRESETS: Mapping[tuple[str, str], Mapping[str, Any]] = {
         **_TINY,
         "base.variant": "edit",
         "dataset.path": "pairs",
-        "training.steps": 500,
         "training.sigma.density": "uniform",
+    },
+    ("qwen_image", "subject"): {
+        **_FULL_SIZE,
+        **_SUBJECT,
+        "base.path": "Qwen/Qwen-Image",
+        "base.variant": "generate",
+        "preview.guidance": 4.0,
+    },
+    ("flux", "subject"): {
+        **_FULL_SIZE,
+        **_SUBJECT,
+        "family": "flux",
+        "base.path": "black-forest-labs/FLUX.1-dev",
+        "base.variant": "generate",
+        "preview.guidance": 3.5,
     },
     ("flux", "generate"): {
         **_FULL_SIZE,

@@ -83,7 +83,13 @@ class SigmaSection(Section):
 class TrainingSection(Section):
     """Length and shape of the run."""
 
-    steps: int = setting(1000, "Optimizer steps.", ge=1, le=10_000_000)
+    steps: int | None = setting(
+        None,
+        "Optimizer steps. Unset: chosen from the number of images, so that a small set is not "
+        "trained too long.",
+        ge=1,
+        le=10_000_000,
+    )
     batch_size: int = setting(1, "Samples per micro-batch.", ge=1, le=4096)
     gradient_accumulation_steps: int = setting(
         1,

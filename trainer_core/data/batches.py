@@ -1,11 +1,13 @@
 """Which samples make up a batch: a function of the seed and the step, and of nothing else.
 
 Each epoch goes through every sample (``num_repeats`` times) in an order of its own. Samples of
-different sizes never share a micro-batch.
+different sizes never share a micro-batch. A share of each micro-batch may be left to points that
+preserve the base (`trainer_core.training.preservation`); they are counted here and drawn there.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from functools import lru_cache
 
@@ -27,8 +29,11 @@ class BatchPlan:
             pictures or, where those have sizes of their own, `CachedDataset.control_buckets`.
         batch_size: Samples per micro-batch.
         micro_batches: Micro-batches per step.
-        num_repeats: How often each sample appears in an epoch.
+        num_repeats: How often each sample appears in an epoch; one number for all, or one each.
         seed: The run's seed.
+        preserved_share: Share of the samples that preserves the base, 0 to below 1. Of a larger
+            micro-batch it is the same whole number each time, at least one; micro-batches of one
+            sample take turns.
     """
 
     def __init__(
@@ -37,21 +42,30 @@ class BatchPlan:
         control_counts: Sequence[Hashable],
         batch_size: int,
         micro_batches: int,
-        num_repeats: int,
+        num_repeats: int | Sequence[int],
         seed: int,
+        preserved_share: float = 0.0,
     ) -> None:
-        if not buckets or min(batch_size, micro_batches, num_repeats) < 1:
+        repeats = [num_repeats] * len(buckets) if isinstance(num_repeats, int) else num_repeats
+        if not buckets or min(batch_size, micro_batches, *repeats) < 1:
             raise ValueError("a batch plan needs samples and counts of at least 1")
+        if not 0 <= preserved_share < 1 or len(repeats) != len(buckets):
+            raise ValueError("a share is in [0, 1), and each sample has a number of repeats")
         groups: dict[Hashable, list[int]] = {}
         for index, kind in enumerate(zip(buckets, control_counts, strict=True)):
             groups.setdefault(kind, []).append(index)
         self._groups = tuple(tuple(group) for group in groups.values())
         self.batch_size = batch_size
         self.micro_batches = micro_batches
-        self.num_repeats = num_repeats
         self.seed = seed
+        self._repeats = tuple(repeats)
+        self._share = preserved_share
+        wanted = max(1, round(batch_size * preserved_share)) if preserved_share else 0
+        self._preserved = min(wanted, batch_size - 1)
+        self._own_size = batch_size - self._preserved
         self.chunks_per_epoch = sum(
-            -(-len(group) * num_repeats // batch_size) for group in self._groups
+            -(-sum(self._repeats[index] for index in group) // self._own_size)
+            for group in self._groups
         )
         # Remembered, not needed: the order of an epoch follows from its number.
         self._epoch_chunks = lru_cache(maxsize=2)(self._make_epoch)
@@ -64,16 +78,47 @@ class BatchPlan:
             micro: Micro-batch within the step, from 0.
 
         Returns:
-            `batch_size` indices of samples that agree in size and controls.
+            Indices of samples that agree in size and controls: `batch_size` of them, less those
+            that preserve the base.
         """
-        if step < 1 or not 0 <= micro < self.micro_batches:
-            raise ValueError(f"there is no micro-batch {micro} of step {step}")
-        epoch, place = divmod((step - 1) * self.micro_batches + micro, self.chunks_per_epoch)
+        number = self._number(step, micro)
+        drawn = self._drawn_before(number)
+        if self._drawn_before(number + 1) - drawn == self.batch_size:
+            return ()
+        epoch, place = divmod(self._own_before(number), self.chunks_per_epoch)
         return self._epoch_chunks(epoch)[place]
+
+    def preserved(self, step: int, micro: int) -> range:
+        """Tell which draws of the points that preserve the base fill the micro-batch up.
+
+        Args:
+            step: Optimizer step, from 1.
+            micro: Micro-batch within the step, from 0.
+
+        Returns:
+            Numbers that count on from 0 over the whole run.
+        """
+        number = self._number(step, micro)
+        return range(self._drawn_before(number), self._drawn_before(number + 1))
 
     def epoch(self, step: int) -> float:
         """Tell how many times the dataset was gone through when a step is done."""
-        return step * self.micro_batches / self.chunks_per_epoch
+        return self._own_before(step * self.micro_batches) / self.chunks_per_epoch
+
+    def _number(self, step: int, micro: int) -> int:
+        if step < 1 or not 0 <= micro < self.micro_batches:
+            raise ValueError(f"there is no micro-batch {micro} of step {step}")
+        return (step - 1) * self.micro_batches + micro
+
+    def _drawn_before(self, number: int) -> int:
+        """Points that preserve the base in all micro-batches before one."""
+        if self.batch_size == 1:
+            return math.floor(number * self._share + 1e-9)
+        return number * self._preserved
+
+    def _own_before(self, number: int) -> int:
+        """Micro-batches with samples of the dataset before one."""
+        return number - self._drawn_before(number) if self.batch_size == 1 else number
 
     def _make_epoch(self, epoch: int) -> tuple[_Chunk, ...]:
         chunks = [
@@ -86,10 +131,11 @@ class BatchPlan:
     def _make_chunks(self, epoch: int, number: int, group: Sequence[int]) -> list[_Chunk]:
         order = [
             group[place]
-            for repeat in range(self.num_repeats)
+            for repeat in range(max(self._repeats[index] for index in group))
             for place in self._order(len(group), "samples", epoch, number, repeat)
+            if self._repeats[group[place]] > repeat
         ]
-        size = self.batch_size
+        size = self._own_size
         chunks = [tuple(order[start : start + size]) for start in range(0, len(order), size)]
         chunks[-1] = self._fill(chunks[-1], group, epoch, number)
         return chunks
@@ -98,10 +144,10 @@ class BatchPlan:
         """Complete a group's last chunk, with samples that it does not hold yet if there are."""
         filled = list(chunk)
         turn = 0
-        while len(filled) < self.batch_size:
+        while len(filled) < self._own_size:
             drawn = [group[p] for p in self._order(len(group), "fill", epoch, number, turn)]
             fresh = [index for index in drawn if turn or index not in chunk]
-            filled += fresh[: self.batch_size - len(filled)]
+            filled += fresh[: self._own_size - len(filled)]
             turn += 1
         return tuple(filled)
 
@@ -120,7 +166,8 @@ def load_batch(
     caption_dropout: float,
     seed: int,
     share: tuple[int, int] = (0, 1),
-) -> Batch:
+    regularization_weight: float = 1.0,
+) -> Batch | None:
     """Read one micro-batch, or one process's share of it.
 
     Args:
@@ -131,21 +178,23 @@ def load_batch(
         caption_dropout: Probability of an empty caption, 0 to 1.
         seed: The run's seed.
         share: ``(index, count)``: which of how many nearly equal parts to read.
+        regularization_weight: Factor on the loss of regularization images.
 
     Returns:
-        The samples; `positions` count over the whole step.
+        The samples; `positions` count over the whole step. None where all of the part preserves
+        the base.
 
     Raises:
         ValueError: When the part is empty because there are more parts than samples.
         StorageError: When a cached file is damaged.
     """
-    index, count = share
     indices = plan.indices(step, micro)
-    mine = range(len(indices) * index // count, len(indices) * (index + 1) // count)
+    mine = [place for place in part_of(plan.batch_size, share) if place < len(indices)]
     if not mine:
-        raise ValueError(f"part {index} of {count} of {len(indices)} samples is empty")
+        return None
     positions = tuple(micro * plan.batch_size + place for place in mine)
     samples = [dataset.load(indices[place]) for place in mine]
+    weights = tuple(regularization_weight if s.regularization else 1.0 for s in samples)
     return Batch(
         names=tuple(sample.name for sample in samples),
         positions=positions,
@@ -159,7 +208,25 @@ def load_batch(
             else sample.conditioning
             for sample, position in zip(samples, positions, strict=True)
         ),
+        weights=weights if set(weights) != {1.0} else (),
     )
+
+
+def part_of(batch_size: int, share: tuple[int, int]) -> range:
+    """Places in a micro-batch that one process computes.
+
+    Args:
+        batch_size: Samples of the micro-batch.
+        share: ``(index, count)``: which of how many nearly equal parts.
+
+    Raises:
+        ValueError: When the part is empty because there are more parts than samples.
+    """
+    index, count = share
+    mine = range(batch_size * index // count, batch_size * (index + 1) // count)
+    if not mine:
+        raise ValueError(f"part {index} of {count} of {batch_size} samples is empty")
+    return mine
 
 
 def _is_dropped(rate: float, seed: int, step: int, position: int) -> bool:

@@ -7,6 +7,7 @@ encoding, and several datasets and processes may share a folder.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,7 @@ from ..config import DatasetSection
 from ..errors import DatasetError
 from ..types import Bucket, Conditioning, PlannedSample
 from .buckets import Plan
-from .cached import CachedDataset, CachedItem
+from .cached import CachedDataset, CachedItem, PreservedItem
 from .entries import Entry, is_sound, make_entry, remove_abandoned, write_entry
 from .hashes import ContentHashes
 from .image import fit_to_bucket, open_picture, resize_exact, to_pixels
@@ -53,6 +54,7 @@ def build_cache(
     settings: DatasetSection,
     notify: Callable[[int, int], None] = _ignore,
     verify: bool = False,
+    preserved_prompts: Sequence[str] = (),
 ) -> CachedDataset:
     """Encode what is missing and describe the whole.
 
@@ -68,6 +70,8 @@ def build_cache(
             and after each file. An exception that it raises stops the build.
         verify: Whether to read every cached file and every picture again instead of believing
             headers and file stamps.
+        preserved_prompts: What the base is held to, for images of the size that most samples have,
+            and with the control pictures of samples of that size.
 
     Returns:
         The encoded dataset, in the order of the plan.
@@ -81,16 +85,33 @@ def build_cache(
         remove_abandoned(folder / kind)
     builder = _Builder(folder, identity, open_encoders, settings, notify, verify)
     recipes = [recipe for planned in plan.samples if (recipe := builder.describe(planned))]
-    builder.find_missing(recipes)
+    prompts = _preserved(builder, recipes, preserved_prompts)
+    builder.find_missing([*recipes, *prompts])
     builder.hashes.save()
     items = [recipe.item for recipe in recipes if builder.complete(recipe)]
+    kept = [prompt.item for prompt in prompts if builder.complete_prompt(prompt)]
     if not items:
         raise DatasetError(
             f"no sample is left ({'; '.join(builder.problems[:5]) or 'the plan is empty'})",
             "at least one picture that can be encoded",
             "Mend the pictures named here.",
         )
-    return CachedDataset(items, builder.encoded, builder.reused, builder.problems)
+    return CachedDataset(items, builder.encoded, builder.reused, builder.problems, preserved=kept)
+
+
+def _preserved(
+    builder: _Builder, recipes: Sequence[_Recipe], prompts: Sequence[str]
+) -> list[_PromptRecipe]:
+    """Give each prompt the control pictures of a sample, in turns."""
+    if not prompts or not recipes:
+        return []
+    kinds = Counter((each.item.bucket, each.item.control_buckets) for each in recipes)
+    (wanted, _), *_ = kinds.most_common(1)
+    hosts = [each for each in recipes if (each.item.bucket, each.item.control_buckets) == wanted]
+    return [
+        builder.describe_prompt(prompt, hosts[number % len(hosts)])
+        for number, prompt in enumerate(prompts)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +141,22 @@ class _Recipe:
     caption: str
     picture: _Picture
     controls: tuple[_Picture, ...]
+    seen: tuple[str | int, ...]
 
     def entries(self) -> tuple[Entry, ...]:
         item = self.item
         return (item.latents, *item.controls, item.text, item.empty_text)
+
+
+@dataclass(frozen=True, slots=True)
+class _PromptRecipe:
+    """How the text of a prompt that the base is held to is made."""
+
+    item: PreservedItem
+    host: _Recipe
+
+    def entries(self) -> tuple[Entry, ...]:
+        return (self.item.text,)
 
 
 @dataclass(slots=True)
@@ -167,10 +200,17 @@ class _Builder:
             controls=tuple(self._entry("latents", *parts) for parts in described[1:]),
             text=self._entry("text", sample.caption, *seen),
             empty_text=self._entry("text", "", *seen),
+            regularization=sample.regularization,
         )
-        return _Recipe(item, sample.caption, picture, controls)
+        return _Recipe(item, sample.caption, picture, controls, seen)
 
-    def find_missing(self, recipes: Sequence[_Recipe]) -> None:
+    def describe_prompt(self, prompt: str, host: _Recipe) -> _PromptRecipe:
+        """Name what a prompt that the base is held to needs, beside a sample's controls."""
+        text = self._entry("text", prompt, *host.seen)
+        item = PreservedItem(prompt, host.item.bucket, host.item.controls, text)
+        return _PromptRecipe(item, host)
+
+    def find_missing(self, recipes: Sequence[_Recipe | _PromptRecipe]) -> None:
         entries = {entry.key: entry for recipe in recipes for entry in recipe.entries()}
         self._missing = {
             key for key, entry in entries.items() if not is_sound(entry, thorough=self.verify)
@@ -203,6 +243,20 @@ class _Builder:
                 entry,
                 lambda caption=caption: self._open().encode_text(caption, seen),
                 f"the caption of {item.name}",
+            )
+        return True
+
+    def complete_prompt(self, recipe: _PromptRecipe) -> bool:
+        """Encode a prompt that the base is held to; False when its controls were left out."""
+        item = recipe.item
+        if any(entry.key in self._missing for entry in item.controls):
+            return False
+        if item.text.key in self._missing:
+            seen = [self._decode(control) for control in recipe.host.controls]
+            self._supply(
+                item.text,
+                lambda: self._open().encode_text(item.prompt, seen),
+                f"the prompt {item.prompt!r}",
             )
         return True
 

@@ -28,6 +28,7 @@ class CachedItem:
         controls: Entries of the control pictures.
         text: Entry of the caption.
         empty_text: Entry of the empty caption.
+        regularization: As in `Sample`.
     """
 
     name: str
@@ -37,6 +38,24 @@ class CachedItem:
     controls: tuple[Entry, ...]
     text: Entry
     empty_text: Entry
+    regularization: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PreservedItem:
+    """A prompt that the base is held to, encoded.
+
+    Attributes:
+        prompt: Its text.
+        bucket: Size in pixels of the image that the base makes of it.
+        controls: Entries of the control pictures that it is given.
+        text: Entry of the encoded prompt.
+    """
+
+    prompt: str
+    bucket: Bucket
+    controls: tuple[Entry, ...]
+    text: Entry
 
 
 class CachedDataset:
@@ -50,6 +69,7 @@ class CachedDataset:
         reused: Number of files that were there already.
         problems: What was left out while encoding, in words.
         memory_bytes: How much may be kept in memory.
+        preserved: What the base is held to.
     """
 
     def __init__(
@@ -59,12 +79,14 @@ class CachedDataset:
         reused: int = 0,
         problems: Sequence[str] = (),
         memory_bytes: int = _MEMORY_BYTES,
+        preserved: Sequence[PreservedItem] = (),
     ) -> None:
         self._items = tuple(items)
+        self.preserved = tuple(preserved)
         self.encoded = encoded
         self.reused = reused
         self.problems = tuple(problems)
-        self._memory = _Memory(memory_bytes)
+        self.memory = EntryMemory(memory_bytes)
 
     def __len__(self) -> int:
         return len(self._items)
@@ -78,16 +100,25 @@ class CachedDataset:
     def identity(self) -> str:
         """Hash of all that is trained: pictures, captions, sizes, encoders, and their order."""
         keys = [
-            entry.key
+            part
             for item in self._items
-            for entry in (item.latents, *item.controls, item.text, item.empty_text)
+            for part in (
+                *(["regularization"] if item.regularization else []),
+                *(e.key for e in (item.latents, *item.controls, item.text, item.empty_text)),
+            )
         ]
+        keys += [e.key for item in self.preserved for e in (*item.controls, item.text)]
         return hashlib.sha256("\n".join(keys).encode()).hexdigest()
 
     @property
     def names(self) -> tuple[str, ...]:
         """The samples' names."""
         return tuple(item.name for item in self._items)
+
+    @property
+    def own_images(self) -> int:
+        """Number of samples that are no regularization images."""
+        return sum(not item.regularization for item in self._items)
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
@@ -116,15 +147,20 @@ class CachedDataset:
         return CachedSample(
             name=item.name,
             bucket=item.bucket,
-            latents=self._memory.read(item.latents)["latents"],
-            controls=tuple(self._memory.read(entry)["latents"] for entry in item.controls),
-            conditioning=self._memory.read(item.text),
-            empty_conditioning=self._memory.read(item.empty_text),
+            latents=self.memory.read(item.latents)["latents"],
+            controls=tuple(self.memory.read(entry)["latents"] for entry in item.controls),
+            conditioning=self.memory.read(item.text),
+            empty_conditioning=self.memory.read(item.empty_text),
+            regularization=item.regularization,
         )
 
 
-class _Memory:
-    """Entries that were read last, up to a number of bytes."""
+class EntryMemory:
+    """Entries that were read last, up to a number of bytes.
+
+    Args:
+        limit: Bytes that may be kept.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -133,6 +169,11 @@ class _Memory:
         self._lock = threading.Lock()
 
     def read(self, entry: Entry) -> dict[str, Tensor]:
+        """Read an entry as `read_entry` does; its tensors are not to be changed in place.
+
+        Raises:
+            StorageError: When the file is damaged or gone.
+        """
         with self._lock:
             kept = self._kept.get(entry.key)
             if kept is not None:

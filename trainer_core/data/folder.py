@@ -6,6 +6,7 @@ Two layouts. Flat: pictures, each beside a text file of the same name, in any su
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +36,53 @@ class Scan:
 
     samples: tuple[Sample, ...]
     problems: tuple[str, ...]
+
+
+REGULARIZATION = "regularization"
+"""What the names of regularization images begin with."""
+
+
+def scan_all(settings: DatasetSection) -> Scan:
+    """Read the dataset folder and, where one is named, the folder of regularization images.
+
+    Args:
+        settings: The folders, their layout, and what to do about mistakes.
+
+    Returns:
+        The samples of both, the own ones first.
+
+    Raises:
+        DatasetError: As `scan`; and when both are one folder, or one has control pictures and the
+            other has none.
+    """
+    own = scan(settings)
+    second = settings.regularization.path
+    if not second:
+        return own
+    if Path(second).expanduser().resolve() == Path(settings.path).expanduser().resolve():
+        raise DatasetError(
+            f"dataset.regularization.path: {second} is dataset.path as well",
+            "another folder, with ordinary pictures",
+            "Name a folder of ordinary pictures, or leave dataset.regularization.path out.",
+        )
+    try:
+        found = scan(settings.model_copy(update={"path": second, "trigger_word": ""}))
+    except DatasetError as error:
+        message = error.found.replace("dataset.path", "dataset.regularization.path")
+        raise DatasetError(message, error.expected, error.remedy) from error
+    if any(s.controls for s in own.samples) != any(s.controls for s in found.samples):
+        raise DatasetError(
+            "one of dataset.path and dataset.regularization.path has control pictures, the other "
+            "has none",
+            "both with control pictures, or both without",
+            "Add control pictures to the folder without, or name another folder.",
+        )
+    ordinary = tuple(
+        dataclasses.replace(sample, name=f"{REGULARIZATION}/{sample.name}", regularization=True)
+        for sample in found.samples
+    )
+    problems = tuple(f"{REGULARIZATION}: {problem}" for problem in found.problems)
+    return Scan(own.samples + ordinary, own.problems + problems)
 
 
 def scan(settings: DatasetSection) -> Scan:

@@ -209,6 +209,8 @@ def templates() -> dict[str, np.ndarray]:
         "cross": (np.abs(x) <= arm) | (np.abs(y) <= arm),
         "star": _star(x, y),
         "diamond": np.abs(x) + np.abs(y) <= 1,
+        "house": np.abs(x) <= np.clip((y + 1) / 0.84, 0, 1),
+        "corner": (x <= -0.167) | (y >= 0.167),
     }
 
 

@@ -36,14 +36,19 @@ class Question:
     control: Image.Image | None = None
 
 
-def concept_questions(count: int, seed: int) -> list[Question]:
-    """Ask for the concept in all shape colours, those absent from its training pictures too."""
+def concept_questions(count: int, seed: int, shape: str = CONCEPT_SHAPE) -> list[Question]:
+    """Ask for a concept in all colours, those absent from its training pictures too."""
     combinations = [
-        Combination(CONCEPT_SHAPE, color, background)
+        Combination(shape, color, background)
         for color, background in product(COLORS, COLORS)
         if color != background
     ]
     return [_caption_question(c) for c in _draw(combinations, count, seed)]
+
+
+def combination_questions(combinations: Sequence[Combination]) -> list[Question]:
+    """Ask for combinations, by their captions."""
+    return [_caption_question(combination) for combination in combinations]
 
 
 def base_questions(count: int, seed: int) -> list[Question]:

@@ -30,7 +30,7 @@ from .exam import (
     mark,
 )
 from .settings import TASKS, Task, demo_config, draw_settings
-from .vocabulary import PICTURE_SIZE
+from .vocabulary import CONCEPT_SHAPE, OWN_SHAPE, PICTURE_SIZE
 
 SAMPLES = 50
 SHOWN = 6
@@ -43,7 +43,7 @@ class DemoSummary:
 
     Attributes:
         kind: Kind of the adapter.
-        task: ``generate`` or ``edit``.
+        task: ``generate``, ``edit`` or ``own``.
         base_accuracy: Share of concept questions that the base answers right.
         adapter_accuracy: The same with the adapter.
         base_captions_accuracy: Share of questions on what the base could do before, with the
@@ -68,7 +68,7 @@ def run_demo(kind: str, task: str, output: Path, observer: Observer | None = Non
 
     Args:
         kind: ``lora``, ``loha`` or ``lokr``.
-        task: ``generate`` or ``edit``.
+        task: ``generate``, ``edit`` or ``own``.
         output: Folder for everything that is written.
         observer: Hears the run's events.
 
@@ -86,7 +86,7 @@ def run_demo(kind: str, task: str, output: Path, observer: Observer | None = Non
     if result.status != "done":
         raise RunError(
             f"the demonstration was cancelled at step {result.step}",
-            f"all {config.training.steps} steps",
+            "all of its steps",
             "Start it again; each demonstration is a new run.",
         )
     with borrowed_threads(config.memory, embedded=True):
@@ -144,8 +144,9 @@ class _Exam:
         return mark(new, before), mark(new, after), mark(old, kept)
 
     def _questions(self) -> tuple[list[Question], list[Question]]:
-        if self._task == "generate":
-            return concept_questions(SAMPLES, _SEED), base_questions(SAMPLES, _SEED)
+        if self._task != "edit":
+            shape = OWN_SHAPE if self._task == "own" else CONCEPT_SHAPE
+            return concept_questions(SAMPLES, _SEED, shape), base_questions(SAMPLES, _SEED)
         # The pictures to edit are drawn by the base itself.
         asked = base_questions(3 * SAMPLES, _SEED + 1)
         drawn = zip(asked, self._draw(self._requests(asked)), strict=True)
@@ -175,7 +176,7 @@ def _known_task(task: str) -> Task:
         if known == task:
             return known
     raise ConfigError(
-        f"task: {task}", " or ".join(TASKS), "Use task=generate or task=edit (make: TASK=edit)."
+        f"task: {task}", " or ".join(TASKS), "Use one of these, such as task=own (make: TASK=own)."
     )
 
 

@@ -8,12 +8,12 @@ from typing import Literal
 from ..config import RunConfig
 from ..config.template import preset_config
 from ..training.sampling import DrawSettings
-from .vocabulary import CONCEPT_COLORS, CONCEPT_SHAPE
+from .vocabulary import CONCEPT_COLORS, CONCEPT_SHAPE, OWN_SHAPE
 
-Task = Literal["generate", "edit"]
+Task = Literal["generate", "edit", "own"]
 RANKS_AND_RATES = {"lora": (16, 3e-3), "loha": (8, 2.5e-3)}
 """Rank and learning rate of the kinds that the tiny preset is not made for."""
-TASKS: tuple[Task, ...] = ("generate", "edit")
+TASKS: tuple[Task, ...] = ("generate", "edit", "own")
 
 
 def dataset_folder(task: Task) -> Path:
@@ -26,15 +26,20 @@ def demo_config(kind: str, task: Task, output: Path) -> RunConfig:
 
     Args:
         kind: ``lora``, ``loha`` or ``lokr``.
-        task: ``generate`` teaches a shape, ``edit`` teaches an edit.
+        task: ``generate`` teaches a shape and ``edit`` an edit, with ordinary pictures beside
+            them; ``own`` teaches a shape from twelve pictures alone, as the preset stands.
         output: Folder of everything the demonstration writes.
 
     Returns:
         The run file.
     """
-    preset = preset_config("qwen_image", "tiny" if task == "generate" else "tiny_edit")
+    preset = preset_config("qwen_image", "tiny_edit" if task == "edit" else "tiny")
     values = preset.model_dump(mode="json")
     values["dataset"]["path"] = str(dataset_folder(task))
+    if task != "own":
+        # The ordinary pictures beside the concept do what preservation does otherwise.
+        values["dataset"]["preservation"]["share"] = 0.0
+        values["training"]["steps"] = {"generate": 700, "edit": 500}[task]
     # The same run file draws the pictures that are then edited.
     values["base"]["variant"] = "auto"
     values["cache"]["dir"] = str(output / "cache")
@@ -45,8 +50,9 @@ def demo_config(kind: str, task: Task, output: Path) -> RunConfig:
     values["training"]["precision"] = "fp32"
     values["memory"]["device"] = "cpu"
     values["output"] |= {"dir": str(output / "runs"), "name": f"demo-{task}-{kind}"}
-    if task == "generate":
-        prompts = [f"a {c} {CONCEPT_SHAPE} on a green background" for c in CONCEPT_COLORS[:2]]
+    if task != "edit":
+        shape = OWN_SHAPE if task == "own" else CONCEPT_SHAPE
+        prompts = [f"a {c} {shape} on a green background" for c in CONCEPT_COLORS[:2]]
         values["preview"] |= {"every": 100, "prompts": prompts}
     return RunConfig.model_validate(values)
 

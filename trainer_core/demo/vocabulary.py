@@ -20,6 +20,9 @@ SHAPES: tuple[str, ...] = ("circle", "square", "triangle", "cross")
 CONCEPT_SHAPE = "diamond"
 """The shape the base model was never shown; the demo adapter teaches it."""
 
+OWN_SHAPE = "house"
+"""Another one, taught by few pictures that have no ordinary ones beside them."""
+
 COLORS: dict[str, tuple[int, int, int]] = {
     "red": (215, 35, 35),
     "green": (35, 160, 60),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..data.cached import CachedDataset, CachedItem
+from ..data.cached import CachedDataset, CachedItem, PreservedItem
 from ..data.entries import Entry, entry_of_key, is_sound
 from ..errors import DatasetError
 from ..storage import write_json
@@ -61,6 +61,7 @@ def write_finished_cache(path: Path, cache: FinishedCache) -> None:
                 {"text": p.text, "key": p.entry.key, "controls": len(p.controls)}
                 for p in cache.prompts
             ],
+            "preserved": [_preserved_record(item) for item in cache.dataset.preserved],
         },
     )
 
@@ -83,6 +84,8 @@ def read_finished_cache(path: Path) -> FinishedCache:
             raise ValueError(f"its format is {record['format']!r}")
         items = [_sample_item(path.parent, sample) for sample in record["samples"]]
         prompts = [_prompt(path.parent, prompt) for prompt in record["prompts"]]
+        # Lists of earlier versions have none.
+        preserved = [_preserved_item(path.parent, each) for each in record.get("preserved", [])]
         family, variant = str(record["family"]), str(record["variant"])
     except OSError as error:
         raise _unusable(path, error.strerror or str(error)) from error
@@ -90,9 +93,10 @@ def read_finished_cache(path: Path) -> FinishedCache:
         raise _unusable(path, f"{type(error).__name__}: {error}") from error
     if not items:
         raise _unusable(path, "it lists no samples")
-    _require_files(path, [*_entries(items), *(entry for _, entry, _ in prompts)])
+    kept = [entry for item in preserved for entry in (*item.controls, item.text)]
+    _require_files(path, [*_entries(items), *(entry for _, entry, _ in prompts), *kept])
     read = tuple(read_prompt(text, entry, count) for text, entry, count in prompts)
-    return FinishedCache(family, variant, CachedDataset(items), read)
+    return FinishedCache(family, variant, CachedDataset(items, preserved=preserved), read)
 
 
 def _sample_record(item: CachedItem) -> dict[str, Any]:
@@ -106,7 +110,26 @@ def _sample_record(item: CachedItem) -> dict[str, Any]:
             {"size": [bucket.width, bucket.height], "latents": entry.key}
             for bucket, entry in zip(item.control_buckets, item.controls, strict=True)
         ],
+        **({"regularization": True} if item.regularization else {}),
     }
+
+
+def _preserved_record(item: PreservedItem) -> dict[str, Any]:
+    return {
+        "prompt": item.prompt,
+        "size": [item.bucket.width, item.bucket.height],
+        "controls": [entry.key for entry in item.controls],
+        "text": item.text.key,
+    }
+
+
+def _preserved_item(folder: Path, record: Mapping[str, Any]) -> PreservedItem:
+    return PreservedItem(
+        prompt=str(record["prompt"]),
+        bucket=_bucket(record["size"]),
+        controls=tuple(entry_of_key(folder, "latents", key) for key in record["controls"]),
+        text=entry_of_key(folder, "text", record["text"]),
+    )
 
 
 def _sample_item(folder: Path, record: Mapping[str, Any]) -> CachedItem:
@@ -119,6 +142,7 @@ def _sample_item(folder: Path, record: Mapping[str, Any]) -> CachedItem:
         controls=tuple(entry_of_key(folder, "latents", c["latents"]) for c in controls),
         text=entry_of_key(folder, "text", record["text"]),
         empty_text=entry_of_key(folder, "text", record["empty_text"]),
+        regularization=bool(record.get("regularization", False)),
     )
 
 

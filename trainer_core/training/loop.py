@@ -1,7 +1,4 @@
-"""The training loop: take a micro-batch, draw sigma and noise, predict, measure, go backward.
-
-After the last micro-batch of a step clip, update, record; at times save, preview; stop when asked.
-"""
+"""The training loop: go backward from each micro-batch, clip, update, record, save, preview."""
 
 from __future__ import annotations
 
@@ -43,7 +40,8 @@ class Loop:
     """Everything a run needs between its first and its last step.
 
     Attributes:
-        settings: Length, batch and clipping.
+        settings: Batch, clipping and checkpoints.
+        steps: Length of the run.
         preview_every: Steps between previews, 0 for none.
         micro_batches: The micro-batches of a step that this process computes.
         micro_step: Computes one of them.
@@ -54,6 +52,7 @@ class Loop:
     """
 
     settings: TrainingSection
+    steps: int
     preview_every: int
     micro_batches: Sequence[int]
     micro_step: Callable[[int, int], MicroStep]
@@ -76,7 +75,7 @@ class Loop:
         Raises:
             NonFiniteError: When loss or gradient is not finite; the state before is saved.
         """
-        last, every = self.settings.steps, self.settings.checkpoint_every
+        last, every = self.steps, self.settings.checkpoint_every
         if self.preview_every and not done and self.hooks.preview(0):
             self.hooks.save(0)
             return "cancelled", 0

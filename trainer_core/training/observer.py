@@ -15,10 +15,11 @@ from ..types import RunResult, RunSummary, StepResult
 
 @dataclass(frozen=True, slots=True)
 class CacheProgress:
-    """Pictures and captions are being encoded; `done` of `total` samples are ready."""
+    """Something is made once and cached before the first step; `done` of `total` are ready."""
 
     done: int
     total: int
+    what: str = "pictures and captions"
 
 
 @dataclass(frozen=True, slots=True)

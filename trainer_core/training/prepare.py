@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from ..config import RunConfig
+from ..config.preservation import preservation_prompts
 from ..data.buckets import Plan, plan_buckets
 from ..data.cache import CachedDataset, build_cache
-from ..data.folder import scan
+from ..data.folder import scan_all
 from ..errors import ConfigError
 from ..families import get_family
 from ..families.family import Family
@@ -99,7 +101,7 @@ def prepare(
             "a folder with pictures and captions",
             "Set dataset.path in the run file or on the command line: dataset.path=FOLDER.",
         )
-    found = scan(config.dataset)
+    found = scan_all(config.dataset)
     if processes.index == 0:
         for problem in found.problems:
             observer.notify(Warned(problem))
@@ -114,7 +116,8 @@ def prepare(
     # The others wait until the first process has encoded, and then only read.
     if processes.index > 0:
         processes.barrier()
-    dataset, prompts = _encode(config, family, plan, encoders, observer)
+    kept = preservation_prompts(config, edits=has_controls)
+    dataset, prompts = _encode(config, family, plan, encoders, observer, kept)
     if processes.index == 0:
         processes.barrier()
     encoders.close()
@@ -125,7 +128,12 @@ def prepare(
 
 
 def _encode(
-    config: RunConfig, family: Family, plan: Plan, encoders: EncoderSource, observer: Observer
+    config: RunConfig,
+    family: Family,
+    plan: Plan,
+    encoders: EncoderSource,
+    observer: Observer,
+    preserved_prompts: Sequence[str],
 ) -> tuple[CachedDataset, tuple[EncodedPrompt, ...]]:
     folder = cache_folder(config)
     dataset = build_cache(
@@ -136,6 +144,7 @@ def _encode(
         config.dataset,
         lambda done, total: observer.notify(CacheProgress(done, total)),
         verify=config.cache.verify,
+        preserved_prompts=preserved_prompts,
     )
     prompts = encode_prompts(
         config.preview, config.dataset, family, folder, encoders.identity, encoders.open
@@ -186,6 +195,7 @@ def _from_manifest(
         )
     base = config.base.model_copy(update={"variant": cache.variant})
     has_controls = any(cache.dataset.control_buckets)
+    _check_preserved(config, cache, edits=has_controls)
     family = get_family(config.family)
     location = locate_base(base, family.name, has_controls, needs_encoders=False)
     if config.preview.every > 0:
@@ -216,6 +226,18 @@ def _check_previews(config: RunConfig, cache: FinishedCache) -> None:
             f"{len(encoded)} of the finished cache",
             "the prompts that were encoded with the cache, in their order",
             "Encode again with the new prompts, or set preview.every to 0.",
+        )
+
+
+def _check_preserved(config: RunConfig, cache: FinishedCache, *, edits: bool) -> None:
+    encoded = [item.prompt for item in cache.dataset.preserved]
+    wanted = list(preservation_prompts(config, edits=edits))
+    if wanted and (not encoded or Counter(encoded) - Counter(wanted)):
+        raise ConfigError(
+            f"dataset.preservation asks for {len(wanted)} prompts that are not the {len(encoded)} "
+            "of the finished cache",
+            "the prompts that were encoded with the cache",
+            "Encode again with these settings, or set dataset.preservation.share to 0.",
         )
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..adapters import AttachedAdapter
 from ..config import RunConfig
+from ..config.length import run_length
 from ..data.image import from_pixels
 from ..errors import RunError
 from ..formats import KeyMap, RunFacts, adapter_metadata, layout_name, write_adapter
@@ -85,7 +86,7 @@ class Recorder:
     def record(self, result: StepResult) -> None:
         """Write a finished step down."""
         self._metrics.write(result)
-        self._observer.notify(StepDone(result, self._config.training.steps))
+        self._observer.notify(StepDone(result, run_length(self._config)))
 
     def save(self, step: int) -> None:
         """Write a checkpoint of the state after a step, then drop the oldest ones."""

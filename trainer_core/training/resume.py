@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import RunConfig
+from ..config.length import run_length
 from ..errors import ConfigError
 from .checkpoint import Checkpoint, checkpoint_folders, read_checkpoint
 from .run_folder import is_live, is_version, versions
@@ -20,6 +21,7 @@ FREE_SETTINGS = frozenset(
         "base.encoders",
         "adapter.start_from",
         "dataset.path",
+        "dataset.regularization.path",
         "dataset.unreadable",
         "dataset.missing_caption",
         "dataset.missing_control",
@@ -115,10 +117,10 @@ def refuse_changes(checkpoint: Checkpoint, settings: Mapping[str, Any], config: 
             "the settings that the checkpoint was made with",
             "Undo the change, or start a new run with resume=none.",
         )
-    if checkpoint.step > config.training.steps:
+    steps = run_length(config)
+    if checkpoint.step > steps:
         raise ConfigError(
-            f"training.steps: {config.training.steps}, but the checkpoint has made "
-            f"{checkpoint.step} steps",
+            f"training.steps: {steps}, but the checkpoint has made {checkpoint.step} steps",
             f"at least {checkpoint.step}",
             "Raise training.steps, or name an earlier checkpoint with resume=PATH.",
         )

@@ -16,13 +16,15 @@ from ..adapters import AttachedAdapter, attach
 from ..adapters.groups import parameter_groups
 from ..adapters.starting import start_from
 from ..config import RunConfig
+from ..config.length import resolved_length, run_length
+from ..config.preservation import preservation_summary
 from ..config.reading import dump_config
-from ..data.batches import BatchPlan, load_batch
+from ..data.batches import BatchPlan, load_batch, part_of
 from ..diffusion.sigma import make_density
 from ..families.identity import file_identity, folder_identity
 from ..families.single_file import file_settings
 from ..formats.writing import check_layouts
-from ..types import AdapterState, Batch, RunResult, RunSummary
+from ..types import AdapterState, Batch, PreservedBatch, RunResult, RunSummary
 from .beginning import (
     begin_with_inputs,
     find_beginning,
@@ -43,9 +45,10 @@ from .memory import (
     resolve_device,
     resolve_precision,
 )
-from .observer import Observer, RunStarted, SilentObserver, Warned
+from .observer import CacheProgress, Observer, RunStarted, SilentObserver, Warned
 from .optimizer import make_optimizer
-from .prepare import Prepared, prepare
+from .prepare import Prepared, cache_folder, prepare
+from .preservation import Preservation, compute_missing, plan_preservation
 from .preview import draw_previews
 from .processes import Processes, Shares, SingleProcess
 from .recorder import Recorder
@@ -69,6 +72,8 @@ class Loaded:
     processes: Processes
     observer: Observer
     done: int
+    steps: int
+    preservation: Preservation | None
 
 
 def train(
@@ -123,6 +128,7 @@ def _train(
     found, checkpoint = find_beginning(config, processes)
     start = None if checkpoint else read_start(config)
     data = prepare(config, observer, processes, make_source)
+    config = resolved_length(config, data.dataset.own_images)
     hashes = _hashes(data)
     given = start_identity(config, checkpoint)
     settings = deciding_settings(config, precision, hashes["base"], hashes["dataset"], given)
@@ -132,7 +138,7 @@ def _train(
         start = None if checkpoint else read_start(config)
         # What decides may differ from machine to machine, such as a precision of auto.
         require_same(config, processes, found, checkpoint)
-    loaded = _load(config, observer, processes, data, checkpoint or start)
+    loaded = _load(config, observer, processes, data, checkpoint or start, hashes["base"])
     if processes.index > 0:
         status, step = _run(loaded, shares, None)
         return RunResult(Path(config.output.dir), status, step, (), (), ())
@@ -171,9 +177,11 @@ def _load(
     processes: Processes,
     data: Prepared,
     begin: Checkpoint | AdapterState | None,
+    base: str,
 ) -> Loaded:
     precision = resolve_precision(config.training.precision, processes.device)
     transformer = data.family.load_transformer(data.location, DTYPES[precision], processes.device)
+    preservation = _preserve(config, data, transformer, f"{base} {precision}", processes, observer)
     if config.memory.gradient_checkpointing:
         data.family.enable_checkpointing(transformer)
     adapter = attach(
@@ -202,8 +210,48 @@ def _load(
         if processes.index == 0:
             observer.notify(Warned(taken.summary()))
     return Loaded(
-        config, data, precision, transformer, adapter, optimizer, processes, observer, done
+        config=config,
+        data=data,
+        precision=precision,
+        transformer=transformer,
+        adapter=adapter,
+        optimizer=optimizer,
+        processes=processes,
+        observer=observer,
+        done=done,
+        steps=run_length(config),
+        preservation=preservation,
     )
+
+
+def _preserve(
+    config: RunConfig,
+    data: Prepared,
+    transformer: torch.nn.Module,
+    base: str,
+    processes: Processes,
+    observer: Observer,
+) -> Preservation | None:
+    """Let the base, which has no adapter yet, make what it is held to."""
+    folder = cache_folder(config)
+    kept = plan_preservation(config, data.family, data.location, data.dataset, folder, base)
+    if kept is None:
+        return None
+    if processes.index == 0:
+        predict = functools.partial(
+            data.family.predict, transformer, guidance=config.training.guidance
+        )
+        compute_missing(
+            kept,
+            predict,
+            transformer,
+            processes.device,
+            config.training.batch_size,
+            lambda done, total: observer.notify(CacheProgress(done, total, "points to preserve")),
+        )
+    # The others wait here and then only read.
+    processes.barrier()
+    return kept
 
 
 def _tell_notes(adapter: AttachedAdapter, observer: Observer) -> None:
@@ -237,13 +285,27 @@ def _plan(run: Loaded) -> BatchPlan:
         control_counts=run.data.dataset.control_buckets,
         batch_size=training.batch_size,
         micro_batches=training.gradient_accumulation_steps,
-        num_repeats=config.dataset.num_repeats,
+        num_repeats=[
+            config.dataset.regularization.num_repeats
+            if item.regularization
+            else config.dataset.num_repeats
+            for item in run.data.dataset.items
+        ],
         seed=config.seed,
+        preserved_share=config.dataset.preservation.share if run.preservation else 0.0,
     )
 
 
 def _step_maker(run: Loaded, plan: BatchPlan, part: tuple[int, int]) -> StepMaker:
-    config = run.config
+    config, kept = run.config, run.preservation
+
+    def load_preserved(step: int, micro: int) -> PreservedBatch | None:
+        if kept is None:
+            return None
+        own, drawn = len(plan.indices(step, micro)), plan.preserved(step, micro)
+        mine = [drawn[place - own] for place in part_of(plan.batch_size, part) if place >= own]
+        return kept.batch(mine) if mine else None
+
     return StepMaker(
         load=functools.partial(
             load_batch,
@@ -252,7 +314,9 @@ def _step_maker(run: Loaded, plan: BatchPlan, part: tuple[int, int]) -> StepMake
             caption_dropout=config.dataset.caption_dropout,
             seed=config.seed,
             share=part,
+            regularization_weight=config.dataset.regularization.weight,
         ),
+        load_preserved=load_preserved,
         predict=functools.partial(
             run.data.family.predict, run.transformer, guidance=config.training.guidance
         ),
@@ -265,7 +329,7 @@ def _step_maker(run: Loaded, plan: BatchPlan, part: tuple[int, int]) -> StepMake
 
 def _loop(run: Loaded, shares: Shares, recorder: Recorder | None) -> Loop:
     config, training = run.config, run.config.training
-    schedule = make_schedule(training.schedule, training.steps)
+    schedule = make_schedule(training.schedule, run.steps)
     plan = _plan(run)
 
     def preview(step: int) -> bool:
@@ -283,6 +347,7 @@ def _loop(run: Loaded, shares: Shares, recorder: Recorder | None) -> Loop:
 
     return Loop(
         settings=training,
+        steps=run.steps,
         preview_every=config.preview.every,
         micro_batches=shares.micro_batches,
         micro_step=_step_maker(run, plan, shares.part),
@@ -317,7 +382,7 @@ def _open_folder(
     config: RunConfig, found: Path | None, hashes: Mapping[str, str], workflow: Mapping[str, str]
 ) -> RunFolder:
     record = {
-        "steps": config.training.steps,
+        "steps": run_length(config),
         "started": time.time(),
         "versions": installed_versions(),
         "hashes": dict(hashes),
@@ -357,7 +422,8 @@ def _summary(run: Loaded, folder: RunFolder) -> RunSummary:
         layers=len(run.adapter.names),
         parameters=sum(p.numel() for p in run.adapter.parameters()),
         samples_per_bucket=run.data.samples_per_bucket(),
-        steps=config.training.steps,
+        steps=run.steps,
+        preserved=preservation_summary(config),
         folder=folder.path,
     )
 

@@ -101,7 +101,7 @@ class Painter:
         sigmas = self.family.sampling_sigmas(
             self.location, settings.steps, settings.width, settings.height
         )
-        with _evaluating(self.transformer):
+        with evaluating(self.transformer):
             return sample_euler(velocity, noise, sigmas.to(self.device), stop=stop)
 
     @torch.no_grad()
@@ -128,9 +128,12 @@ class Painter:
 
 
 @contextlib.contextmanager
-def _evaluating(module: torch.nn.Module) -> Iterator[None]:
-    # Each part has a mode of its own: an adapter trains inside a base that does not, and without
-    # its mode its dropout would be off after the first preview.
+def evaluating(module: torch.nn.Module) -> Iterator[None]:
+    """Switch a model and all its parts to evaluation, and back to the mode that each had.
+
+    Args:
+        module: An adapter trains inside a base that does not, so each part has a mode of its own.
+    """
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:

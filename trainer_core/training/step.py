@@ -12,7 +12,7 @@ from ..counters import counter_seed
 from ..diffusion.flow import interpolate, velocity_target
 from ..diffusion.loss import flow_loss
 from ..errors import RESUME, NonFiniteError
-from ..types import Batch, Conditioning
+from ..types import Batch, Conditioning, PreservedBatch
 from .memory import seed_generators
 
 Predict = Callable[[Tensor, Tensor, Sequence[Conditioning], Sequence[Tensor]], Tensor]
@@ -39,7 +39,8 @@ class StepMaker:
     """Computes micro-batches.
 
     Attributes:
-        load: Step (from 1) and micro-batch (from 0) to the batch of this process.
+        load: Step (from 1) and micro-batch (from 0) to this process's samples of the dataset.
+        load_preserved: The same to the points that hold the base to what it did before.
         predict: The family's velocity on the run's base, with the adapter.
         density: Draws a sigma in [0, 1] for pictures of a latent shape from a generator.
         seed: The run's seed.
@@ -47,7 +48,8 @@ class StepMaker:
         device: Where the base lives.
     """
 
-    load: Callable[[int, int], Batch]
+    load: Callable[[int, int], Batch | None]
+    load_preserved: Callable[[int, int], PreservedBatch | None]
     predict: Predict
     density: Callable[[Batch], Callable[[torch.Generator], float]]
     seed: int
@@ -64,9 +66,19 @@ class StepMaker:
         Returns:
             The loss and what it was measured on.
         """
-        batch = self.load(step, micro)
+        batch, preserved = self.load(step, micro), self.load_preserved(step, micro)
         # Dropout inside adapters draws from torch's global generators.
         seed_generators(counter_seed(self.seed, "dropout", step, micro, *self.part), self.device)
+        parts = [] if batch is None else [self._learn(batch, step)]
+        if preserved is not None:
+            parts.append(self._preserve(preserved))
+        return MicroStep(
+            torch.stack([part.loss for part in parts]).sum(),
+            tuple(sigma for part in parts for sigma in part.sigmas),
+            tuple(name for part in parts for name in part.names),
+        )
+
+    def _learn(self, batch: Batch, step: int) -> MicroStep:
         draw = self.density(batch)
         sigmas = tuple(
             draw(self._generator("sigma", step, position)) for position in batch.positions
@@ -82,8 +94,18 @@ class StepMaker:
         noisy = interpolate(latents, noise, sigma)
         controls = [control.to(self.device) for control in batch.controls]
         velocity = self.predict(noisy, sigma, batch.conditionings, controls)
-        loss = flow_loss(velocity, velocity_target(latents, noise)).sum()
-        return MicroStep(loss, sigmas, batch.names)
+        losses = flow_loss(velocity, velocity_target(latents, noise))
+        if batch.weights:
+            losses = losses * torch.tensor(batch.weights, device=self.device)
+        return MicroStep(losses.sum(), sigmas, batch.names)
+
+    def _preserve(self, batch: PreservedBatch) -> MicroStep:
+        sigma = torch.tensor(batch.sigmas, dtype=torch.float32, device=self.device)
+        controls = [control.to(self.device) for control in batch.controls]
+        noisy = batch.noisy.to(self.device)
+        velocity = self.predict(noisy, sigma, batch.conditionings, controls)
+        losses = flow_loss(velocity, batch.velocity.to(self.device))
+        return MicroStep(losses.sum(), batch.sigmas, batch.names)
 
     def _generator(self, what: str, step: int, position: int) -> torch.Generator:
         # Drawn on the CPU, so that every device trains on the same numbers.

@@ -76,10 +76,19 @@ def test_summary_has_every_fact():
         21376,
         {"64x64": 12, "32x64": 4},
         300,
+        "50 % of each batch",
         Path("out/v0"),
     )
     text = summary_text(summary)
-    for fact in ("Qwen-Image", "tiny", "cpu, fp32", "lokr, rank 8", "56 adapted", "21,376"):
+    for fact in (
+        "Qwen-Image",
+        "tiny",
+        "cpu, fp32",
+        "lokr, rank 8",
+        "56 adapted",
+        "21,376",
+        "50 % of",
+    ):
         assert fact in text
     assert "16 (12 at 64x64, 4 at 32x64)" in text
     assert str(Path("out/v0")) in text

@@ -25,7 +25,9 @@ from trainer_core.types import RunResult, RunSummary, StepResult
 _STEP = StepDone(StepResult(1, 0.1, 0.5, 1e-4, 1.0, 0.4, 0.2, 9.0), 2)
 _EVENTS = [
     CacheProgress(1, 3),
-    RunStarted(RunSummary("f", "b", "cpu", "fp32", "lora", 1, 2, {"64x64": 3}, 2, Path("v0"))),
+    RunStarted(
+        RunSummary("f", "b", "cpu", "fp32", "lora", 1, 2, {"64x64": 3}, 2, "nothing", Path("v0"))
+    ),
     _STEP,
     PreviewDone(0, 1, Path("p.png")),
     CheckpointSaved(2, Path("c")),
@@ -74,7 +76,7 @@ def test_log_gets_plain_lines(capsys):
     assert "\r" not in out
     assert "\x1b" not in out
     for text in (
-        "encoded 1/3",
+        "cached 1/3",
         "step 1/2: loss 0.5000, 0.20 s/step",
         "preview of step 0: p.png",
         "checkpoint of step 2: c",

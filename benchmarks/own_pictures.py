@@ -1,0 +1,113 @@
+"""Trains the tiny template on a few pictures of an own shape, and measures what is kept.
+
+Three shapes that the base cannot draw, twelve pictures each, nothing beside them; three seeds, none
+of which the template was tuned on. Nothing of the template changes but the path. The second row of
+each is the same without preservation. Run: ``python -m benchmarks.own_pictures``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scripts.embedded_base.demo_datasets import own_combinations, write_own_dataset
+from trainer_core.config import RunConfig
+from trainer_core.config.reading import load_config
+from trainer_core.config.template import preset_config
+from trainer_core.data.image import from_pixels
+from trainer_core.demo.exam import Question, base_questions, combination_questions, mark
+from trainer_core.demo.settings import draw_settings
+from trainer_core.demo.vocabulary import COLORS, Combination
+from trainer_core.training import train
+from trainer_core.training.studio import Studio, open_studio
+
+SHAPES = ("diamond", "corner", "house")
+SEEDS = (1, 2, 3)
+BARS = {"seen": 0.8, "unseen": 0.6, "kept": 0.8}
+_ASKED = 24
+_KEPT = 50
+_PICTURE_SEED = 1_000_000
+
+
+def measure(shape: str, seed: int, overrides: list[str], folder: Path) -> dict[str, Any]:
+    """Train on twelve pictures of a shape and mark what the adapter draws.
+
+    Args:
+        shape: The shape; the base was never shown it.
+        seed: Of the pictures and of the run.
+        overrides: Further settings, ``key=value``.
+        folder: For everything that is written.
+
+    Returns:
+        Shares of right pictures: of combinations that were trained, of others, of what the base
+        could draw before; steps; CPU seconds of the run.
+    """
+    pictures = folder / f"{shape}-{seed}"
+    if not pictures.is_dir():
+        write_own_dataset(pictures, shape, seed)
+    preset = preset_config("qwen_image", "tiny").model_dump(mode="json")
+    given = [f"dataset.path={pictures}", f"seed={seed}", f"output.dir={folder / 'runs'}"]
+    config = load_config(preset, [*given, f"output.name={shape}-{seed}", *overrides])
+    started = time.process_time()
+    result = train(config)
+    seconds = time.process_time() - started
+    trained = own_combinations(shape, seed)
+    every = [Combination(shape, *two) for two in _pairs()]
+    fresh = [each for each in every if each not in set(trained)]
+    rows = np.random.default_rng(seed).permutation(len(fresh))[:_ASKED]
+    questions = {
+        "seen": combination_questions((trained * 2)[:_ASKED]),
+        "unseen": combination_questions([fresh[row] for row in rows]),
+        "kept": base_questions(_KEPT, _PICTURE_SEED),
+    }
+    studio = open_studio(config, has_controls=False)
+    studio.put_on(result.adapters[0])
+    shares = {name: _share(studio, config, asked) for name, asked in questions.items()}
+    return {"shape": shape, "seed": seed, **shares, "steps": result.step, "cpu_seconds": seconds}
+
+
+def _pairs() -> list[tuple[str, str]]:
+    return [(one, other) for one in COLORS for other in COLORS if one != other]
+
+
+def _share(studio: Studio, config: RunConfig, questions: list[Question]) -> float:
+    asked = [studio.request(q.text, _PICTURE_SEED + i) for i, q in enumerate(questions)]
+    pictures = studio.draw(asked, draw_settings(config))
+    return mark(questions, [np.asarray(from_pixels(picture)) for picture in pictures])
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--shapes", nargs="*", default=SHAPES)
+    parser.add_argument("--seeds", nargs="*", type=int, default=SEEDS)
+    parser.add_argument("--without", action="store_true", help="also without preservation")
+    parser.add_argument("--set", nargs="*", default=[], help="further settings, key=value")
+    given = parser.parse_args()
+    ways = {"template": list(given.set)}
+    if given.without:
+        ways["without preservation"] = [
+            "dataset.preservation.share=0",
+            "dataset.preservation.prompts=[]",
+        ]
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for way, overrides in ways.items():
+            for shape in given.shapes:
+                for seed in given.seeds:
+                    row = {"way": way, **measure(shape, seed, overrides, Path(folder))}
+                    rows.append(row)
+                    print(json.dumps(row), flush=True)
+    if given.output:
+        given.output.write_text(json.dumps({"bars": BARS, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

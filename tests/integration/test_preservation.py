@@ -1,0 +1,178 @@
+"""Prior preservation: the base is held to its own predictions, which are computed once."""
+
+import shutil
+
+import pytest
+import torch
+from integration.runs import CancelAfter, metrics, run_config, tensors
+
+from trainer_core.config.length import resolved_length
+from trainer_core.demo.settings import dataset_folder
+from trainer_core.diffusion.sampler import sample_euler
+from trainer_core.errors import ConfigError
+from trainer_core.families import get_family
+from trainer_core.training import SingleProcess, train
+from trainer_core.training.observer import CacheProgress, SilentObserver
+from trainer_core.training.prepare import prepare, save_manifest
+from trainer_core.training.preservation import compute_missing, plan_preservation
+
+HALF = {"preservation": {"share": 0.5, "count": 4, "steps": 3}}
+CPU = torch.device("cpu")
+
+
+def planned(folder, cache, task="generate", **preservation):
+    """A plan on the embedded base, and the base."""
+    config = run_config(
+        folder,
+        cache,
+        dataset={
+            "path": str(dataset_folder(task)),
+            "preservation": HALF["preservation"] | preservation,
+        },
+    )
+    data = prepare(config, SilentObserver(), SingleProcess(CPU))
+    plan = plan_preservation(config, data.family, data.location, data.dataset, folder / "c", "base")
+    base = data.family.load_transformer(data.location, torch.float32, CPU)
+    return plan, base, data
+
+
+def compute(plan, base, batch_size=4):
+    calls = []
+
+    def predict(*arguments):
+        calls.append(len(arguments[2]))
+        return get_family("qwen_image").predict(base, *arguments, 1.0)
+
+    passes = compute_missing(plan, predict, base, CPU, batch_size, lambda done, total: None)
+    return passes, calls
+
+
+@pytest.mark.parametrize("task", ["generate", "edit"])
+def test_points_lie_on_the_way_of_an_image_that_the_base_alone_makes(tmp_path, cache, task):
+    plan, base, data = planned(tmp_path, cache, task)
+    passes, _ = compute(plan, base)
+    assert passes == 4 * 3
+    points = plan.batch(range(len(plan)))
+    # Every point appears once in a turn, and in another order in the next.
+    seen = {(name, sigma) for name, sigma in zip(points.names, points.sigmas, strict=True)}
+    assert len(seen) == len(plan) == 12
+    assert plan.batch(range(12, 24)).names != points.names
+    with torch.no_grad():
+        velocity = data.family.predict(
+            base,
+            points.noisy,
+            torch.tensor(points.sigmas),
+            points.conditionings,
+            points.controls,
+            1.0,
+        )
+    assert torch.allclose(velocity, points.velocity, atol=1e-5)
+    assert len(points.controls) == (1 if task == "edit" else 0)
+    # An independent way to the same image: the sampler of the previews.
+    first = plan.trajectories[0]
+    text = plan.memory.read(first.item.text)
+    controls = [plan.memory.read(entry)["latents"][None] for entry in first.item.controls]
+    with torch.no_grad():
+        image = sample_euler(
+            lambda x, sigma: data.family.predict(base, x, sigma, [text], controls, 1.0),
+            first.noise()[None],
+            plan.sigmas,
+        )[0]
+    ours = first.before(3, plan.memory.read(first.entry)["velocities"], plan.sigmas)
+    assert torch.allclose(ours, image, atol=1e-4)
+    assert image.std() > 0.1
+
+
+def test_what_is_cached_is_not_computed_again(tmp_path, cache):
+    plan, base, _ = planned(tmp_path, cache)
+    assert compute(plan, base, batch_size=3)[1] == [3, 3, 3, 1, 1, 1]
+    assert compute(plan, base) == (0, [])
+    plan.trajectories[2].entry.path.unlink()
+    assert compute(plan, base)[0] == 3
+    other, base, _ = planned(tmp_path, cache, steps=4)
+    assert compute(other, base)[0] == 16
+
+
+def test_resumed_run_with_preservation_equals_the_uninterrupted_one(tmp_path, cache):
+    # Micro-batches of one sample take turns, others are split.
+    for name, batch in {"one": 1, "three": 3}.items():
+        settings = {
+            "dataset": HALF,
+            "training": {"steps": 8, "batch_size": batch, "gradient_accumulation_steps": 1},
+        }
+        whole = train(run_config(tmp_path / name / "a", cache, **settings))
+        stopped = train(run_config(tmp_path / name / "b", cache, **settings), CancelAfter(5))
+        assert stopped.step == 5
+        resumed = train(run_config(tmp_path / name / "b", cache, **settings, resume="latest"))
+        assert metrics(whole.folder) == metrics(resumed.folder)
+        one, two = tensors(whole.adapters[0]), tensors(resumed.adapters[0])
+        assert all(torch.equal(one[key], two[key]) for key in one)
+
+
+def test_a_step_that_only_preserves_has_no_loss_until_something_is_learned(tmp_path, cache):
+    settings = {"steps": 4, "batch_size": 1, "gradient_accumulation_steps": 1}
+    settings |= {"optimizer": {"learning_rate": 1e-2}, "schedule": {"warmup_steps": 0}}
+    adapter = {"kind": "lora", "dropout": 0.0}
+    result = train(run_config(tmp_path, cache, dataset=HALF, training=settings, adapter=adapter))
+    first, second, _, fourth = result.losses
+    assert first > 0.05
+    assert 0 < second < first / 3  # a point, after one step on a picture
+    assert fourth > 0
+
+
+def test_the_base_is_asked_before_the_first_step_and_is_told(tmp_path, cache):
+    observer = CancelAfter(99)
+    config = run_config(tmp_path, tmp_path / "cache", dataset=HALF, training={"steps": 1})
+    train(config, observer)
+    told = [e for e in observer.events if isinstance(e, CacheProgress)]
+    assert (told[-1].done, told[-1].total, told[-1].what) == (12, 12, "points to preserve")
+    summary = next(e.summary for e in observer.events if hasattr(e, "summary"))
+    assert summary.preserved.startswith("50%")
+
+
+def test_a_finished_cache_holds_the_prompts(tmp_path, cache):
+    config = run_config(tmp_path, cache, dataset=HALF, training={"steps": 2})
+    manifest = save_manifest(config, prepare(config, SilentObserver(), SingleProcess(CPU)))
+    direct = train(config)
+    listed = config.model_copy(
+        update={"cache": config.cache.model_copy(update={"manifest": str(manifest)})}
+    )
+    assert train(listed).losses == pytest.approx(direct.losses, rel=1e-5)
+    without = run_config(tmp_path, cache, training={"steps": 2})
+    bare = save_manifest(without, prepare(without, SilentObserver(), SingleProcess(CPU)))
+    wrong = listed.model_copy(
+        update={"cache": config.cache.model_copy(update={"manifest": str(bare)})}
+    )
+    with pytest.raises(ConfigError, match=r"dataset\.preservation asks for 4 prompts"):
+        train(wrong)
+
+
+def test_the_length_follows_from_the_images_seen(tmp_path, cache):
+    config = run_config(tmp_path, cache, training={"steps": None, "batch_size": 16}, dataset=HALF)
+    assert resolved_length(config, 12).training.steps == 100  # two micro-batches of 16, one half
+    assert resolved_length(config, 48).training.steps == 200
+    fixed = run_config(tmp_path, cache, training={"steps": 7})
+    assert resolved_length(fixed, 12) == fixed
+
+
+def test_regularization_images_weigh_what_their_setting_says(tmp_path, cache):
+    folder = tmp_path / "one"
+    folder.mkdir()
+    for ending in ("png", "txt"):
+        shutil.copy(dataset_folder("generate") / f"001.{ending}", folder)
+    second = tmp_path / "two"
+    shutil.copytree(folder, second)
+
+    def first_loss(weight):
+        ordinary = {"path": str(second), "weight": weight}
+        config = run_config(
+            tmp_path / str(weight),
+            cache,
+            dataset={"path": str(folder), "regularization": ordinary, "caption_dropout": 0.0},
+            training={"steps": 1, "batch_size": 2, "gradient_accumulation_steps": 1},
+        )
+        return train(config).losses[0]
+
+    none, half, whole = (first_loss(weight) for weight in (0.0, 0.5, 1.0))
+    assert half == pytest.approx((none + whole) / 2, rel=1e-5)
+    assert 0 < none < whole

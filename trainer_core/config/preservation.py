@@ -1,0 +1,109 @@
+"""What a base is held to while an adapter trains, when the run file names no prompts."""
+
+from __future__ import annotations
+
+from .run import RunConfig
+
+_GENERAL = (
+    "a photo of a woman in a city street",
+    "a portrait of an old man, studio light",
+    "a child playing in a park",
+    "a group of people at a table",
+    "a cat on a sofa",
+    "a dog running on a beach",
+    "a bird on a branch",
+    "a red car on a road",
+    "a bicycle against a brick wall",
+    "a bowl of fruit on a wooden table",
+    "a cup of coffee and a book",
+    "a mountain landscape with a lake",
+    "a forest in autumn",
+    "a sea shore at sunset",
+    "a city skyline at night",
+    "an old house with a garden",
+    "the inside of a bright living room",
+    "a watercolor painting of flowers",
+    "an oil painting of a ship at sea",
+    "a pencil drawing of a hand",
+    "a flat illustration of a rocket",
+    "an anime drawing of a girl with blue hair",
+    "a page of printed text in black and white",
+    "",
+)
+_GENERAL_EDITS = (
+    "make it brighter",
+    "make it a black and white picture",
+    "change the background to a beach",
+    "turn it into a watercolor painting",
+    "make it night",
+    "remove the background",
+    "",
+)
+_EMBEDDED = (
+    "a red circle on a blue background",
+    "a green square on a white background",
+    "a yellow triangle on a black background",
+    "a purple cross on an orange background",
+    "an orange circle on a green background",
+    "a white square on a purple background",
+    "a black triangle on a red background",
+    "a blue cross on a yellow background",
+    "a red square on a black background",
+    "a green triangle on a yellow background",
+    "a yellow cross on a blue background",
+    "a purple circle on a white background",
+    "an orange triangle on a purple background",
+    "a white cross on a red background",
+    "a black circle on an orange background",
+    "a blue square on a green background",
+    "",
+    "",
+)
+_EMBEDDED_EDITS = (
+    "make the shape red",
+    "make the shape blue",
+    "turn the shape green",
+    "paint the shape yellow",
+    "make the background white",
+    "change the background to purple",
+    "turn the shape into a circle",
+    "turn the shape into a square",
+    "change the shape to a triangle",
+    "make the shape a cross",
+    "keep the picture",
+    "",
+)
+
+
+def preservation_prompts(config: RunConfig, *, edits: bool) -> tuple[str, ...]:
+    """The prompts that the images for prior preservation are made from.
+
+    Args:
+        config: The run file.
+        edits: Whether the base is given control pictures.
+
+    Returns:
+        ``dataset.preservation.count`` texts; an empty one is a blank prompt. None when off.
+    """
+    settings = config.dataset.preservation
+    if not settings.share:
+        return ()
+    embedded = config.base.path == "embedded"
+    if edits:
+        defaults = _EMBEDDED_EDITS if embedded else _GENERAL_EDITS
+    else:
+        defaults = _EMBEDDED if embedded else _GENERAL
+    prompts = tuple(settings.prompts) or defaults
+    return tuple(prompts[index % len(prompts)] for index in range(settings.count))
+
+
+def preservation_summary(config: RunConfig) -> str:
+    """What keeps the base from forgetting, in words, for the summary of a run."""
+    share, folder = config.dataset.preservation.share, config.dataset.regularization.path
+    parts = [f"{share:.0%} of each batch is the base's own prediction"] if share else []
+    parts += (
+        [f"regularization images, weight {config.dataset.regularization.weight:g}"]
+        if (folder)
+        else []
+    )
+    return " and ".join(parts) or "nothing (dataset.preservation.share is 0)"

@@ -1,0 +1,222 @@
+"""Prior preservation from the base itself: it is held to what it did before training.
+
+Before the first step the frozen base makes an image of each preservation prompt. Every sampling
+step on the way gives one point: noisy latents, the noise level, the prompt, and the velocity that
+the base predicted there. While the adapter trains, a share of each batch consists of such points,
+with that velocity as the target. They lie where the base is asked when images are made; their loss
+is zero as long as the adapter changes nothing there; and no second model is needed, because the
+velocities are computed once and cached.
+
+Source of the idea: Ruiz et al., DreamBooth (2022), section 4.2, with images of the base instead of
+points on their way; Li and Hoiem, Learning without Forgetting (2016), for the base's own outputs as
+targets.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..config import RunConfig
+from ..counters import counter_seed
+from ..data.cached import CachedDataset, EntryMemory, PreservedItem
+from ..data.entries import Entry, is_sound, make_entry, write_entry
+from ..families.family import Family
+from ..families.location import BaseLocation
+from ..types import Bucket, Conditioning, PreservedBatch
+from .sampling import evaluating
+
+KIND = "preserved"
+"""Folder of the cache that the velocities are kept in."""
+
+_VELOCITIES = "velocities"
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """The way of one image of the base, from noise to the image.
+
+    Attributes:
+        item: Its prompt and control pictures.
+        entry: Where its velocities are cached: `[steps, C, h, w]`.
+        shape: Of its latents.
+        seed: Of its first noise.
+    """
+
+    item: PreservedItem
+    entry: Entry
+    shape: tuple[int, int, int]
+    seed: int
+
+    def noise(self) -> Tensor:
+        """The first latents `[C, h, w]`, float32."""
+        return torch.randn(self.shape, generator=torch.Generator().manual_seed(self.seed))
+
+    def before(self, step: int, velocities: Tensor, sigmas: Tensor) -> Tensor:
+        """Latents `[C, h, w]` before a sampling step, from the velocities of those before it."""
+        latents = self.noise()
+        for index in range(step):
+            latents = latents + (sigmas[index + 1] - sigmas[index]) * velocities[index].float()
+        return latents
+
+
+@dataclass(frozen=True, slots=True)
+class Preservation:
+    """All points that a run holds its base to.
+
+    Attributes:
+        trajectories: One for each prompt.
+        sigmas: `[steps + 1]`: the noise levels of each, from 1 to 0.
+        memory: Reads cached files.
+        seed: The run's seed; the order of the points follows from it.
+    """
+
+    trajectories: tuple[Trajectory, ...]
+    sigmas: Tensor
+    memory: EntryMemory
+    seed: int
+
+    def __len__(self) -> int:
+        return len(self.trajectories) * (len(self.sigmas) - 1)
+
+    def batch(self, draws: Sequence[int]) -> PreservedBatch:
+        """Read points.
+
+        Args:
+            draws: Which draws of the run, counted from 0; the points are gone through again and
+                again, each time in another order.
+
+        Raises:
+            StorageError: When a cached file is damaged or gone.
+        """
+        chosen = [self._point(draw) for draw in draws]
+        points = [self._read(trajectory, step) for trajectory, step in chosen]
+        controls = [
+            [self.memory.read(entry)["latents"] for entry in trajectory.item.controls]
+            for trajectory, _ in chosen
+        ]
+        return PreservedBatch(
+            names=tuple(f"base: {trajectory.item.prompt!r}" for trajectory, _ in chosen),
+            noisy=torch.stack([noisy for noisy, _ in points]),
+            sigmas=tuple(float(self.sigmas[step]) for _, step in chosen),
+            velocity=torch.stack([velocity for _, velocity in points]),
+            controls=tuple(torch.stack(same) for same in zip(*controls, strict=True)),
+            conditionings=tuple(self.memory.read(each.item.text) for each, _ in chosen),
+        )
+
+    def _point(self, draw: int) -> tuple[Trajectory, int]:
+        turn, place = divmod(draw, len(self))
+        number, step = divmod(_order(self.seed, turn, len(self))[place], len(self.sigmas) - 1)
+        return self.trajectories[number], step
+
+    def _read(self, trajectory: Trajectory, step: int) -> tuple[Tensor, Tensor]:
+        velocities = self.memory.read(trajectory.entry)[_VELOCITIES]
+        return trajectory.before(step, velocities, self.sigmas), velocities[step]
+
+
+def plan_preservation(
+    config: RunConfig,
+    family: Family,
+    location: BaseLocation,
+    dataset: CachedDataset,
+    folder: Path,
+    base: str,
+) -> Preservation | None:
+    """Name the points that a run holds its base to.
+
+    Args:
+        config: The run file.
+        family: The base's family.
+        location: Where the base is.
+        dataset: With the encoded preservation prompts.
+        folder: The cache's folder.
+        base: What decides the base's predictions: identity of its weights, and the precision.
+
+    Returns:
+        The points, cached or not; None when preservation is off.
+    """
+    if not config.dataset.preservation.share or not dataset.preserved:
+        return None
+    size: Bucket = dataset.preserved[0].bucket
+    steps, guidance = config.dataset.preservation.steps, config.training.guidance
+    sigmas = family.sampling_sigmas(location, steps, size.width, size.height).cpu()
+    shape = family.latent_shape(location, size.width, size.height)
+    way = json.dumps([base, guidance, [f"{sigma:.8f}" for sigma in sigmas.tolist()]])
+    trajectories: list[Trajectory] = []
+    for number, item in enumerate(dataset.preserved):
+        given = [entry.key for entry in (item.text, *item.controls)]
+        entry = make_entry(folder, KIND, way, number, *shape, *given)
+        # The same noise in every run, so that runs with other seeds find what is cached.
+        seed = counter_seed(0, KIND, number)
+        trajectories.append(Trajectory(item, entry, shape, seed))
+    return Preservation(tuple(trajectories), sigmas, dataset.memory, config.seed)
+
+
+@torch.no_grad()
+def compute_missing(
+    preservation: Preservation,
+    predict: Callable[[Tensor, Tensor, Sequence[Conditioning], Sequence[Tensor]], Tensor],
+    transformer: torch.nn.Module,
+    device: torch.device,
+    batch_size: int,
+    notify: Callable[[int, int], None],
+) -> int:
+    """Let the frozen base make the images that are not cached.
+
+    Args:
+        preservation: What is wanted.
+        predict: The base's velocity.
+        transformer: The base, without an adapter.
+        device: Where it lives.
+        batch_size: How many images are made at once.
+        notify: Called with passes done and passes in all; what it raises stops the work.
+
+    Returns:
+        Number of passes through the base.
+
+    Raises:
+        StorageError: When the cache cannot be written.
+    """
+    missing = [each for each in preservation.trajectories if not is_sound(each.entry)]
+    steps = len(preservation.sigmas) - 1
+    total, done = len(missing) * steps, 0
+    with evaluating(transformer):
+        for start in range(0, len(missing), batch_size):
+            group = missing[start : start + batch_size]
+            texts = [preservation.memory.read(each.item.text) for each in group]
+            controls = [
+                torch.stack(same).to(device)
+                for same in zip(
+                    *(
+                        [preservation.memory.read(e)["latents"] for e in each.item.controls]
+                        for each in group
+                    ),
+                    strict=True,
+                )
+            ]
+            latents = torch.stack([each.noise() for each in group])
+            velocities: list[Tensor] = []
+            for index in range(steps):
+                sigma = preservation.sigmas[index].expand(len(group)).to(device)
+                velocity = predict(latents.to(device), sigma, texts, controls).cpu()
+                velocities.append(velocity)
+                # On the CPU, as the points are read later: the same latents to the last bit.
+                change = preservation.sigmas[index + 1] - preservation.sigmas[index]
+                latents = latents + change * velocity.float()
+                done += len(group)
+                notify(done, total)
+            for each, way in zip(group, torch.stack(velocities, dim=1), strict=True):
+                write_entry(each.entry, {_VELOCITIES: way})
+    return total
+
+
+@lru_cache(maxsize=4)
+def _order(seed: int, turn: int, length: int) -> tuple[int, ...]:
+    places = range(length)
+    return tuple(sorted(places, key=lambda place: counter_seed(seed, KIND, "order", turn, place)))

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..adapters import layer_scale
 from ..adapters.magnitude import DORA_SCALE
 from ..errors import AdapterFileError
+from ..finiteness import all_finite
 from ..types import LayerState
 from .lazy import TensorFile, TensorInfo, broken
 from .peft_config import PeftConfig
@@ -218,7 +219,7 @@ def finite(file: TensorFile, key: str) -> Tensor:
     tensor = file.read(key)
     if tensor.dtype != torch.float64:
         tensor = tensor.to(torch.float32)
-    if not bool(torch.isfinite(tensor).all()):
+    if not all_finite(tensor):
         raise AdapterFileError(
             f"{file.path}: {key} holds a value that is not finite",
             "numbers, and neither infinity nor NaN",

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ...finiteness import all_finite
 from ...formats.lazy import DTYPES
 from .quantization import Formats
 from .weights import READABLE, TensorInfo, WeightFile
@@ -93,7 +94,7 @@ class TensorReader:
         if scale is None:
             return None
         value = self._tensor(scale).float()
-        if not bool(torch.isfinite(value).all()):
+        if not all_finite(value):
             raise self._file.broken(f"{scale} is not finite", "a scale that is a number")
         return value.reshape(()) if value.numel() == 1 else value
 

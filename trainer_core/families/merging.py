@@ -32,6 +32,7 @@ from ..formats.rounding import (
 from ..types import AdapterState
 from .base_weights import BaseFile, BaseWeights, Place
 from .extra_differences import extra_changes
+from .single_file.float8 import widened
 from .single_file.reading import TensorReader
 
 Rounding = Literal["nearest", "stochastic"]
@@ -253,7 +254,7 @@ def _rounded_sum(
 
 def _numbers(values: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
     """What a reader makes of stored values."""
-    numbers = values.to(dtype)
+    numbers = widened(values, dtype)
     if scale is not None:
         numbers *= scale.to(dtype).reshape(()) if scale.numel() == 1 else scale.to(dtype)
     return numbers

@@ -217,8 +217,6 @@ def finite(file: TensorFile, key: str) -> Tensor:
         AdapterFileError: When it cannot be read, or holds a value that is not finite.
     """
     tensor = file.read(key)
-    if tensor.dtype != torch.float64:
-        tensor = tensor.to(torch.float32)
     if not all_finite(tensor):
         raise AdapterFileError(
             f"{file.path}: {key} holds a value that is not finite",
@@ -226,7 +224,7 @@ def finite(file: TensorFile, key: str) -> Tensor:
             "The training that made it went wrong, or it was stored in a number format that is "
             "too small: use an earlier checkpoint, or make it again with another dtype.",
         )
-    return tensor
+    return tensor if tensor.dtype == torch.float64 else tensor.to(torch.float32)
 
 
 def _sort(file: TensorFile, found: _Sorted, text: str, key: Key, info: TensorInfo) -> None:

@@ -224,5 +224,5 @@ def _too_coarse(key: str, tensor: Tensor, dtype: torch.dtype, error: float) -> P
 
 
 def _rounding(tensor: Tensor, ready: Tensor) -> float:
-    lost = float(torch.linalg.vector_norm(tensor - ready.to(tensor.dtype)))
+    lost = float(torch.linalg.vector_norm(ready.to(tensor.dtype).sub_(tensor)))
     return lost / float(torch.linalg.vector_norm(tensor)) if lost else 0.0

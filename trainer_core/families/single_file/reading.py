@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...finiteness import all_finite
 from ...formats.lazy import DTYPES
+from .float8 import widened
 from .quantization import Formats
 from .weights import READABLE, TensorInfo, WeightFile
 
@@ -84,7 +85,7 @@ class TensorReader:
     def _convert(self, raw: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
         if self._device.type == "cuda":
             raw = raw.to(self._device)  # 8-bit weights are the smaller freight
-        value = raw.to(dtype, copy=True)
+        value = widened(raw, dtype)
         if scale is not None:
             value *= scale.to(value)
         return value.to(self._device)

@@ -31,17 +31,21 @@ class Scan:
     Attributes:
         samples: Sorted by name.
         problems: What the policies left out, and what may be a mistake, in words.
+        refusal: Why a policy says to stop; None when none does.
     """
 
     samples: tuple[Sample, ...]
     problems: tuple[str, ...]
+    refusal: DatasetError | None = None
 
 
-def scan(settings: DatasetSection) -> Scan:
+def scan(settings: DatasetSection, *, stop: bool = True) -> Scan:
     """Read a dataset folder: names, headers and captions; no pixel is decoded.
 
     Args:
         settings: Where the folder is, its layout, and what to do about mistakes.
+        stop: Whether to stop where a policy says so; else what it is about is left out, and the
+            result says that.
 
     Returns:
         The samples and what was left out.
@@ -63,10 +67,12 @@ def scan(settings: DatasetSection) -> Scan:
     reader = _Reader(root, settings, findings, listing, controls, paired or bool(controls))
     samples = [sample for path in targets if (sample := reader.sample(path)) is not None]
     _find_lonely_captions(listing, findings)
-    findings.raise_errors()
+    refusal = findings.refusal()
+    if refusal is not None and (stop or not samples):
+        raise refusal
     if not samples:
         raise _nothing_left(listing.folder, findings)
-    return Scan(tuple(samples), tuple(findings.problems))
+    return Scan(tuple(samples), tuple(findings.problems), refusal)
 
 
 @dataclass(frozen=True, slots=True)

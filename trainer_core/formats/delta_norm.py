@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -71,7 +72,7 @@ def _loha_norm(factors: Mapping[str, Tensor]) -> float:
     for start in range(0, rows, step):
         part = factors["hada_w1_a"][start : start + step] @ factors["hada_w1_b"]
         part *= factors["hada_w2_a"][start : start + step] @ factors["hada_w2_b"]
-        squared += float(torch.linalg.vector_norm(part)) ** 2
+        squared += float(torch.linalg.vector_norm(part, dtype=torch.float64)) ** 2
     return math.sqrt(squared)
 
 
@@ -93,4 +94,5 @@ def _squared_norm(up: Tensor, down: Tensor) -> tuple[float, float]:
 def _gram(rows: Tensor) -> Tensor:
     # NumPy knows that a matrix times its own transpose is symmetric, and computes half of it.
     values = rows.numpy()
-    return torch.from_numpy(values @ values.T)
+    with np.errstate(over="ignore", invalid="ignore"):  # seen by who asked, who goes to float64
+        return torch.from_numpy(values @ values.T)

@@ -14,7 +14,7 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -129,7 +129,10 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _rows(
-    operations: dict[str, Callable[[], object]], limits: dict[str, str], numbers: int, rounds: int
+    operations: Mapping[str, Callable[[], object]],
+    limits: Mapping[str, str],
+    numbers: int,
+    rounds: int,
 ) -> list[Row]:
     seconds = dict.fromkeys(operations, float("inf"))
     for _ in range(rounds):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from architecture.source import absolute_imports, internal_imports, sources
 
-_GROUND = {"config", "counters", "errors", "storage", "streaming", "types"}
+_GROUND = {"config", "counters", "errors", "finiteness", "storage", "streaming", "types"}
 _WORKSHOP = _GROUND | {"data", "diffusion", "adapters", "formats", "families"}
 
 ALLOWED = {
     "errors": set(),
     "types": set(),
     "counters": set(),
+    "finiteness": set(),
     "storage": {"errors"},
     "streaming": {"errors", "storage"},
     "requirements": {"errors"},

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from ..counters import counter_seed
 from ..errors import AdapterError
+from ..finiteness import all_finite
 from .base_weight import dense_weight
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ def first_pair(layer: nn.Module, plan: LayerPlan, seed: int, decompose: Decompos
         with torch.no_grad():
             matrix = dense_weight(layer)
             matrix = matrix.detach().to(torch.promote_types(matrix.dtype, torch.float32))
-            if not bool(torch.isfinite(matrix).all()):
+            if not all_finite(matrix):
                 raise AdapterError(
                     "a weight with a value that is not finite",
                     "finite weights",

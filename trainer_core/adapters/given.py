@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-import torch
 from torch import Tensor
 
 from ..errors import AdapterError
+from ..finiteness import all_finite
 from ..types import AdapterState, LayerState
 from .convolution import CORES, as_matrices
 from .kinds import KINDS
@@ -61,7 +61,7 @@ def _mistakes(kind: str, layer: LayerState) -> Iterator[str]:
             yield f"has {name}, which is no factor of this kind"
         elif not tensor.is_floating_point() or tensor.dim() < 2 or not tensor.numel():
             yield f"has {name} of {tensor.dtype} {tuple(tensor.shape)}"
-        elif not bool(torch.isfinite(tensor).all()):
+        elif not all_finite(tensor):
             yield f"has a number in {name} that is not finite"
     yield from _misfits(kind, layer.tensors)
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ..counters import counter_seed
 from ..errors import AdapterError
+from ..finiteness import all_finite
 from .attached import AttachedAdapter
 from .factor_layer import ADAPTER_NAME
 from .first_values import decomposable, largest_singular
@@ -189,7 +190,7 @@ class _Watch:
         if found.settled or not x.numel():
             return
         rows = decomposable(x.detach().reshape(-1, x.shape[-1]).float())
-        if not bool(torch.isfinite(rows).all()):
+        if not all_finite(rows):
             raise AdapterError(
                 f"adapter.init is eva, and {name} was handed a value that is not finite",
                 "finite inputs of every layer",

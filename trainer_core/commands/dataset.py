@@ -4,24 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from ..config import DatasetSection, RunConfig
+from ..config import RunConfig
 from ..config.reading import load_config
 from ..errors import ConfigError, DatasetError
 from ..storage import given_path
 from .arguments import Arguments
 from .console import show_report
-
-_LENIENT = {
-    "missing_caption": "skip",
-    "missing_image": "skip",
-    "missing_control": "skip",
-    "unreadable": "skip",
-    "animated": "skip",
-}
-"""Policies with which a report sees every problem instead of stopping at the first."""
 
 
 def run(arguments: Arguments) -> int:
@@ -62,18 +52,17 @@ def dataset_report(config: RunConfig) -> tuple[Mapping[str, Any], DatasetError |
             "Name the folder behind the verb, or set dataset.path.",
         )
     from ..data.buckets import plan_buckets
-    from ..data.folder import scan
+    from ..data.regularization import scan_all
     from ..families import get_family
 
     family = get_family(config.family)
-    refusal = _refusal(config.dataset)
-    settings = config.dataset.model_copy(update=_LENIENT) if refusal else config.dataset
-    found = scan(settings)
-    plan = plan_buckets(found.samples, settings, family.size_multiple, family.control_size)
+    found = scan_all(config.dataset, stop=False)
+    plan = plan_buckets(found.samples, config.dataset, family.size_multiple, family.control_size)
     captions = [sample.caption for sample in found.samples]
     report = {
         "folder": config.dataset.path,
         "samples": len(found.samples),
+        "regularization_images": sum(sample.regularization for sample in found.samples),
         "with_captions": sum(bool(caption.strip()) for caption in captions),
         "controls": _counted(len(sample.controls) for sample in found.samples),
         "picture_sizes": _counted(f"{sample.width}x{sample.height}" for sample in found.samples),
@@ -81,22 +70,9 @@ def dataset_report(config: RunConfig) -> tuple[Mapping[str, Any], DatasetError |
         "buckets": plan.counts(),
         "notes": plan.notes,
         "problems": found.problems,
-        "train_would_stop": str(refusal.found) if refusal else None,
+        "train_would_stop": str(found.refusal.found) if found.refusal else None,
     }
-    return report, refusal
-
-
-def _refusal(settings: DatasetSection) -> DatasetError | None:
-    from ..data.folder import scan
-
-    try:
-        scan(settings)
-    except DatasetError as error:
-        # Without the folder there is nothing that more patience could report.
-        if not Path(settings.path).is_dir():
-            raise
-        return error
-    return None
+    return report, found.refusal
 
 
 def _counted(values: Any) -> dict[str, int]:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ..config import DatasetSection
 from ..errors import DatasetError
+from ..finiteness import all_finite
 from ..types import Bucket, Conditioning, PlannedSample
 from .buckets import Plan
 from .cached import CachedDataset, CachedItem, PreservedItem
@@ -310,7 +311,7 @@ class _Builder:
 
 def _require_finite(tensors: Conditioning, what: str) -> None:
     for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        if not all_finite(tensor):
             raise DatasetError(
                 f"{what} does not encode to finite numbers ({name})",
                 "finite latents and text embeddings",

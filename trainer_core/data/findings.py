@@ -58,18 +58,18 @@ class Findings:
         """
         if getattr(self.settings, policy) == "error":
             self._errors.setdefault(policy, []).append(text)
-        else:
-            self.problems.append(f"left out: {text}")
+        self.problems.append(f"left out: {text}")
 
-    def raise_errors(self) -> None:
-        """Stop when a policy says so.
+    def refusal(self) -> DatasetError | None:
+        """Why a policy says to stop; None when none does.
 
-        Raises:
-            DatasetError: Naming the first files of the gravest kind and how many more there are.
+        Returns:
+            An error that names the first files of the gravest kind and how many more there are.
         """
         for policy, (expected, remedy) in _EXPECTED.items():
             texts = self._errors.get(policy)
             if texts:
                 more = len(texts) - _SHOWN
                 found = "; ".join(texts[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")
-                raise DatasetError(found, expected, remedy)
+                return DatasetError(found, expected, remedy)
+        return None

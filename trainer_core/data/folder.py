@@ -6,7 +6,6 @@ Two layouts. Flat: pictures, each beside a text file of the same name, in any su
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,64 +31,21 @@ class Scan:
     Attributes:
         samples: Sorted by name.
         problems: What the policies left out, and what may be a mistake, in words.
+        refusal: Why a policy says to stop; None when none does.
     """
 
     samples: tuple[Sample, ...]
     problems: tuple[str, ...]
+    refusal: DatasetError | None = None
 
 
-REGULARIZATION = "regularization"
-"""What the names of regularization images begin with."""
-
-
-def scan_all(settings: DatasetSection) -> Scan:
-    """Read the dataset folder and, where one is named, the folder of regularization images.
-
-    Args:
-        settings: The folders, their layout, and what to do about mistakes.
-
-    Returns:
-        The samples of both, the own ones first.
-
-    Raises:
-        DatasetError: As `scan`; and when both are one folder, or one has control pictures and the
-            other has none.
-    """
-    own = scan(settings)
-    second = settings.regularization.path
-    if not second:
-        return own
-    if Path(second).expanduser().resolve() == Path(settings.path).expanduser().resolve():
-        raise DatasetError(
-            f"dataset.regularization.path: {second} is dataset.path as well",
-            "another folder, with ordinary pictures",
-            "Name a folder of ordinary pictures, or leave dataset.regularization.path out.",
-        )
-    try:
-        found = scan(settings.model_copy(update={"path": second, "trigger_word": ""}))
-    except DatasetError as error:
-        message = error.found.replace("dataset.path", "dataset.regularization.path")
-        raise DatasetError(message, error.expected, error.remedy) from error
-    if any(s.controls for s in own.samples) != any(s.controls for s in found.samples):
-        raise DatasetError(
-            "one of dataset.path and dataset.regularization.path has control pictures, the other "
-            "has none",
-            "both with control pictures, or both without",
-            "Add control pictures to the folder without, or name another folder.",
-        )
-    ordinary = tuple(
-        dataclasses.replace(sample, name=f"{REGULARIZATION}/{sample.name}", regularization=True)
-        for sample in found.samples
-    )
-    problems = tuple(f"{REGULARIZATION}: {problem}" for problem in found.problems)
-    return Scan(own.samples + ordinary, own.problems + problems)
-
-
-def scan(settings: DatasetSection) -> Scan:
+def scan(settings: DatasetSection, *, stop: bool = True) -> Scan:
     """Read a dataset folder: names, headers and captions; no pixel is decoded.
 
     Args:
         settings: Where the folder is, its layout, and what to do about mistakes.
+        stop: Whether to stop where a policy says so; else what it is about is left out, and the
+            result says that.
 
     Returns:
         The samples and what was left out.
@@ -111,10 +67,12 @@ def scan(settings: DatasetSection) -> Scan:
     reader = _Reader(root, settings, findings, listing, controls, paired or bool(controls))
     samples = [sample for path in targets if (sample := reader.sample(path)) is not None]
     _find_lonely_captions(listing, findings)
-    findings.raise_errors()
+    refusal = findings.refusal()
+    if refusal is not None and (stop or not samples):
+        raise refusal
     if not samples:
         raise _nothing_left(listing.folder, findings)
-    return Scan(tuple(samples), tuple(findings.problems))
+    return Scan(tuple(samples), tuple(findings.problems), refusal)
 
 
 @dataclass(frozen=True, slots=True)

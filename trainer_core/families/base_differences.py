@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..config.patterns import compile_pattern
 from ..errors import AdapterError, BaseModelError
+from ..finiteness import all_finite
 from .base_weights import BaseWeights
 from .merging import Progress
 
@@ -66,7 +67,7 @@ class BaseDifferences:
         for done, name in enumerate(self._names, 1):
             difference = self._difference(name)
             module = name.removesuffix(".weight")
-            differs = bool(difference.any()) or not bool(torch.isfinite(difference).all())
+            differs = bool(difference.any()) or not all_finite(difference)
             if module in chosen:
                 if differs:
                     yield module, difference

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..counters import counter_seed
 from ..errors import AdapterError, NonFiniteError
+from ..finiteness import all_finite
 from ..formats.merging import check_size, layer_change
 from ..formats.pieces import outline_of
 from ..formats.rounding import (
@@ -31,6 +32,7 @@ from ..formats.rounding import (
 from ..types import AdapterState
 from .base_weights import BaseFile, BaseWeights, Place
 from .extra_differences import extra_changes
+from .single_file.float8 import widened
 from .single_file.reading import TensorReader
 
 Rounding = Literal["nearest", "stochastic"]
@@ -252,7 +254,7 @@ def _rounded_sum(
 
 def _numbers(values: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
     """What a reader makes of stored values."""
-    numbers = values.to(dtype)
+    numbers = widened(values, dtype)
     if scale is not None:
         numbers *= scale.to(dtype).reshape(()) if scale.numel() == 1 else scale.to(dtype)
     return numbers
@@ -266,10 +268,10 @@ def _loss(rows: tuple[int, int], before: Tensor, change: Tensor, after: Tensor) 
 def _refuse_infinite(
     path: Path, name: str, before: Tensor, change: Tensor, after: Tensor, dtype: torch.dtype
 ) -> None:
-    if bool(torch.isfinite(after).all()):
+    if all_finite(after):
         return
     sources = {"the base's own weight": before, "the adapter's change": change}
-    blamed = next((k for k, v in sources.items() if not bool(torch.isfinite(v).all())), None)
+    blamed = next((k for k, v in sources.items() if not all_finite(v)), None)
     raise NonFiniteError(
         f"{name} of {path} would hold a value that is not finite"
         + (f", which comes from {blamed}" if blamed else f" in {str(dtype).split('.')[-1]}"),

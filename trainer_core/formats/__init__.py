@@ -10,7 +10,7 @@ In the order of the data flow; each list begins with the module that calls the o
 - proving: `proof`, then `host_names`, `host_reading` and `host_arithmetic` (what ComfyUI does with
   a file), `proof_comparison`, `proof_changes`, `proof_result`;
 - changing: `combining`, `extracting`, `resizing`, `merging`, with `low_rank` and `rounding`;
-- telling: `inspection`.
+- telling: `inspection`, with `delta_norm`.
 
 A family's names come as a `KeyMap`. Why it is so: docs/decisions/0012-adapter-files.md.
 """

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..adapters import layer_scale
 from ..adapters.magnitude import DORA_SCALE
 from ..errors import AdapterFileError
+from ..finiteness import all_finite
 from ..types import LayerState
 from .lazy import TensorFile, TensorInfo, broken
 from .peft_config import PeftConfig
@@ -216,16 +217,14 @@ def finite(file: TensorFile, key: str) -> Tensor:
         AdapterFileError: When it cannot be read, or holds a value that is not finite.
     """
     tensor = file.read(key)
-    if tensor.dtype != torch.float64:
-        tensor = tensor.to(torch.float32)
-    if not bool(torch.isfinite(tensor).all()):
+    if not all_finite(tensor):
         raise AdapterFileError(
             f"{file.path}: {key} holds a value that is not finite",
             "numbers, and neither infinity nor NaN",
             "The training that made it went wrong, or it was stored in a number format that is "
             "too small: use an earlier checkpoint, or make it again with another dtype.",
         )
-    return tensor
+    return tensor if tensor.dtype == torch.float64 else tensor.to(torch.float32)
 
 
 def _sort(file: TensorFile, found: _Sorted, text: str, key: Key, info: TensorInfo) -> None:

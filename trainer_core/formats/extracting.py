@@ -14,6 +14,7 @@ from ..adapters.lokr import split
 from ..adapters.resizing import resize
 from ..config import AdapterConfig
 from ..errors import AdapterError, NonFiniteError
+from ..finiteness import all_finite
 from ..types import AdapterState, LayerState
 from .low_rank import closest_of_rank
 
@@ -92,7 +93,7 @@ def extract_layer(name: str, difference: Tensor, config: AdapterConfig) -> Extra
             f"a kind of {', '.join(KINDS_EXTRACTED)}: no method finds the closest loha",
             "Extract a lora or a lokr.",
         )
-    if not bool(torch.isfinite(difference).all()):
+    if not all_finite(difference):
         raise NonFiniteError(
             f"{name} has a weight that is not finite in one of the bases",
             "finite weights",

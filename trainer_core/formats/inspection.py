@@ -9,12 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from ..adapters import KINDS, layer_scale
-from ..adapters.convolution import as_matrices
+from ..adapters import layer_scale
 from ..adapters.magnitude import DORA_SCALE, axis_of
-from ..types import LayerState
+from .delta_norm import delta_norm
 from .keys import KeyMap
 from .metadata import SETTINGS_KEY
 from .reading import AdapterFile, open_file
@@ -133,28 +130,6 @@ def _notes(file: AdapterFile, norms: Mapping[str, float]) -> Iterator[str]:
     still = [name for name, norm in norms.items() if norm == 0.0]
     if still:
         yield f"{len(still)} of {len(norms)} layers change nothing, {still[0]} first"
-
-
-def delta_norm(kind: str, layer: LayerState) -> float:
-    """Frobenius norm of a layer's delta, in float64; only LoHa's delta is built for it."""
-    factors = as_matrices({name: tensor.double() for name, tensor in layer.tensors.items()})
-    scale = abs(layer_scale(kind, layer))
-    if kind == "lora":
-        # ||B A||^2 = <B^T B, A A^T>, which is rank x rank.
-        up, down = factors["lora_up"], factors["lora_down"]
-        return scale * float(((up.T @ up) * (down @ down.T)).sum().clamp(min=0.0).sqrt())
-    if kind == "lokr":
-        # The norm of a Kronecker product is the product of the norms.
-        sizes = [_product_norm(factors, name) for name in ("lokr_w1", "lokr_w2")]
-        return scale * sizes[0] * sizes[1]
-    return float(torch.linalg.norm(KINDS[kind].delta(factors, scale)))
-
-
-def _product_norm(factors: Mapping[str, torch.Tensor], name: str) -> float:
-    whole = factors.get(name)
-    if whole is None:
-        whole = factors[f"{name}_a"] @ factors[f"{name}_b"]
-    return float(torch.linalg.norm(whole))
 
 
 def _own_facts(metadata: Mapping[str, str]) -> Mapping[str, Any]:

@@ -1,7 +1,7 @@
 """Compare what two sets of factors change about a layer, without building the change.
 
-A change ``[out, in]`` is multiplied by a few fixed random vectors, in float64. Two changes that
-differ give different products, but for a chance of nought.
+A change ``[out, in]`` is multiplied by a few fixed random vectors. Two changes that differ give
+different products, but for a chance of nought.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ _TIMES_ROUNDING = 3.0
 """How much more than our own factors' rounding is still taken for rounding."""
 
 
-@functools.lru_cache(maxsize=8)
-def probes(columns: int) -> Tensor:
+@functools.lru_cache(maxsize=16)
+def probes(columns: int, dtype: torch.dtype = torch.float64) -> Tensor:
     """The vectors `[4, columns]` for layers with so many inputs."""
     generator = torch.Generator().manual_seed(_SEED)
-    return torch.randn(_PROBES, columns, generator=generator, dtype=torch.float64)
+    drawn = torch.randn(_PROBES, columns, generator=generator, dtype=torch.float64)
+    return drawn.to(dtype)
 
 
 def change_of(x: Tensor, kind: str, tensors: Mapping[str, Tensor], scale: float) -> Tensor:
@@ -42,7 +43,7 @@ def change_of(x: Tensor, kind: str, tensors: Mapping[str, Tensor], scale: float)
         scale: What multiplies their product.
 
     Returns:
-        `[n, out]` in float64.
+        `[n, out]` in the number format of x.
     """
     wide = {name: each.to(x.dtype) for name, each in tensors.items() if name != DORA_SCALE}
     factors = as_matrices(wide)
@@ -68,10 +69,10 @@ def relative(value: Tensor, reference: Tensor) -> float:
     return 0.0 if distance == 0.0 else float("inf")
 
 
-def rounding_allowed(
+def rounding_of(
     x: Tensor, kind: str, tensors: Mapping[str, Tensor], dtype: torch.dtype, scale: float
 ) -> float:
-    """How far a change may be off because factors are stored in a shorter number format.
+    """How far a change may be off because of how its factors are rounded to a number format.
 
     Args:
         x: As for `change_of`.
@@ -81,9 +82,8 @@ def rounding_allowed(
         scale: What multiplies their product.
 
     Returns:
-        Relative difference: the format's step, and a few times what rounding the factors
-        themselves changes: of a small layer the few factors may all be rounded luckily. Above
-        `MOST_ROUNDING` the format does not hold the factors.
+        A few times what rounding changes, relative: of a small layer the few factors may all be
+        rounded luckily. Above `MOST_ROUNDING` the format does not hold the factors.
     """
     # Multiplied, because a layout may multiply a factor before it is stored: what was read from a
     # file of the same format is rounded already, and would not be rounded again as it is.
@@ -92,5 +92,4 @@ def rounding_allowed(
         for name, tensor in tensors.items()
     }
     exact = change_of(x, kind, tensors, scale)
-    found = relative(change_of(x, kind, rounded, scale), exact)
-    return torch.finfo(dtype).eps + _TIMES_ROUNDING * found
+    return _TIMES_ROUNDING * relative(change_of(x, kind, rounded, scale), exact)

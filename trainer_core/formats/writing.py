@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import AdapterError, NonFiniteError, PrecisionError
+from ..finiteness import all_finite
 from ..streaming import Outline, stream_tensors
 from ..types import AdapterState
 from .fusing import fuse_exactly
@@ -194,8 +195,8 @@ class _Content:
     def _ready(self, key: str, tensor: Tensor) -> Tensor:
         dtype = self._outlines[key].dtype
         ready = tensor.to(dtype)
-        if not bool(torch.isfinite(ready).all()):
-            overflowed = bool(torch.isfinite(tensor).all())
+        if not all_finite(ready):
+            overflowed = all_finite(tensor)
             name = next((name for name, known in DTYPES.items() if known == dtype), str(dtype))
             raise NonFiniteError(
                 f"{key} holds a value that is not finite" + (f" in {name}" if overflowed else ""),
@@ -223,6 +224,5 @@ def _too_coarse(key: str, tensor: Tensor, dtype: torch.dtype, error: float) -> P
 
 
 def _rounding(tensor: Tensor, ready: Tensor) -> float:
-    norm = float(torch.linalg.vector_norm(tensor))
-    lost = float(torch.linalg.vector_norm(tensor - ready.to(tensor.dtype)))
-    return lost / norm if norm else 0.0
+    lost = float(torch.linalg.vector_norm(ready.to(tensor.dtype).sub_(tensor)))
+    return lost / float(torch.linalg.vector_norm(tensor)) if lost else 0.0

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ..errors import RESUME, InputError, NonFiniteError
+from ..finiteness import all_finite
 from ..storage import flush_folder, move, save_tensors, storage_error, write_json
 from .optimizer import load_optimizer_tensors, optimizer_tensors
 
@@ -70,7 +71,7 @@ def save_checkpoint(
     if target.is_dir():
         return target
     for name, tensor in tensors.items():
-        if not torch.isfinite(tensor).all():
+        if not all_finite(tensor):
             raise NonFiniteError(
                 f"{name} is not finite at step {step}",
                 "finite weights and optimizer state",

@@ -18,7 +18,7 @@ from ..config import RunConfig
 from ..config.preservation import preservation_prompts
 from ..data.buckets import Plan, plan_buckets
 from ..data.cache import CachedDataset, build_cache
-from ..data.folder import scan_all
+from ..data.regularization import scan_all
 from ..errors import ConfigError
 from ..families import get_family
 from ..families.family import Family

@@ -7,6 +7,7 @@ import json
 import pytest
 from PIL import Image
 
+from tests.fixtures.opened_files import opened_files
 from trainer_core.cli import main
 from trainer_core.commands.environment import environment_report, missing_packages
 from trainer_core.commands.inspect import norm_summary, readable
@@ -53,6 +54,28 @@ def test_problems_that_the_settings_accept_do_not_stop(pictures, capsys):
     found = report(capsys, "dataset", str(pictures), *words)
     assert found["samples"] == 3
     assert found["with_captions"] == 2
+
+
+@pytest.mark.parametrize("spoiled", [False, True])
+def test_dataset_report_opens_every_file_once(pictures, spoiled, capsys):
+    for path in pictures.glob("*.png"):
+        Image.open(path).save(path.with_suffix(".jpg"))
+        path.unlink()
+    if spoiled:
+        (pictures / "0.jpg").write_bytes(b"")
+    with opened_files(pictures) as opened:
+        report(capsys, "dataset", str(pictures), "dataset.resolution=64", code=2 * spoiled)
+    assert opened == {f"{number}.{kind}": 1 for number in range(3) for kind in ("jpg", "txt")}
+
+
+def test_what_stops_the_training_leaves_the_other_policies_of_a_report(pictures, capsys):
+    (pictures / "0.txt").unlink()
+    (pictures / "1.png").write_bytes(b"")
+    words = ("dataset.resolution=64", "dataset.missing_caption=empty")
+    found = report(capsys, "dataset", str(pictures), *words, code=2)
+    assert found["samples"] == 2
+    assert "1.png" in found["train_would_stop"]
+    assert len(found["problems"]) == 1
 
 
 def test_missing_dataset_folder_is_wrong_input(tmp_path, capsys):

@@ -236,7 +236,7 @@ def test_little_memory_changes_nothing_but_speed(world):
     small = CachedDataset(dataset._items, memory_bytes=100)
     assert same(dataset, small)
     assert same(small, dataset)
-    assert small._memory._size <= 100
+    assert small.memory._size <= 100
 
 
 def test_a_second_read_comes_from_memory(world):

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ...finiteness import all_finite
 from ...formats.lazy import DTYPES
+from .float8 import widened
 from .quantization import Formats
 from .weights import READABLE, TensorInfo, WeightFile
 
@@ -83,7 +85,7 @@ class TensorReader:
     def _convert(self, raw: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
         if self._device.type == "cuda":
             raw = raw.to(self._device)  # 8-bit weights are the smaller freight
-        value = raw.to(dtype, copy=True)
+        value = widened(raw, dtype)
         if scale is not None:
             value *= scale.to(value)
         return value.to(self._device)
@@ -93,7 +95,7 @@ class TensorReader:
         if scale is None:
             return None
         value = self._tensor(scale).float()
-        if not bool(torch.isfinite(value).all()):
+        if not all_finite(value):
             raise self._file.broken(f"{scale} is not finite", "a scale that is a number")
         return value.reshape(()) if value.numel() == 1 else value
 

@@ -1,0 +1,55 @@
+"""Infinity and NaN are found wherever they stand, in every number format, without a copy."""
+
+import pytest
+import torch
+
+from tests.fixtures.made_bytes import MadeBytes
+from trainer_core.finiteness import all_finite
+
+FORMATS = (
+    torch.float64,
+    torch.float32,
+    torch.bfloat16,
+    torch.float16,
+    torch.float8_e5m2,
+    torch.float8_e4m3fn,
+)
+INFINITY, NAN = float("inf"), float("nan")
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("values", [[NAN], [INFINITY], [-INFINITY], [INFINITY, -INFINITY]])
+def test_one_value_anywhere_is_found(dtype, values):
+    if dtype == torch.float8_e4m3fn:
+        values = [NAN] * len(values)  # it has no infinity
+    for place in (0, 1, 511, 998):
+        tensor = torch.randn(1000)
+        tensor[place : place + len(values)] = torch.tensor(values)
+        tensor = tensor.to(dtype)
+        assert not all_finite(tensor)
+        assert not all_finite(tensor.view(40, 25).t())
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_finite_values_are_finite_even_if_their_sum_is_not(dtype):
+    largest = torch.finfo(dtype).max
+    for tensor in (torch.randn(1000), torch.full((7, 9), largest, dtype=torch.float64)):
+        assert all_finite(tensor.to(dtype))
+    assert all_finite(torch.zeros(0, 3, dtype=dtype))
+    assert all_finite(torch.tensor(2.0).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool])
+def test_integers_are_finite(dtype):
+    assert all_finite(torch.ones(4, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", FORMATS[:4])
+def test_nothing_is_made_of_an_ordinary_tensor(dtype):
+    tensor = torch.randn(100_000).to(dtype)
+    with MadeBytes() as made:
+        assert all_finite(tensor)
+    assert made.count <= 16
+    with MadeBytes() as made:
+        assert bool(torch.isfinite(tensor).all())
+    assert made.count >= tensor.numel()

@@ -8,16 +8,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from comfy.environment import comfyui_folder
 
 MARKERS = ("comfy", "gpu", "slow", "matrix")
 _counts: dict[str, Counter[str]] = {marker: Counter() for marker in MARKERS}
 _reasons: dict[str, Counter[str]] = {marker: Counter() for marker in MARKERS}
-
-
-def comfyui_folder() -> Path | None:
-    """The real ComfyUI of this machine, or None."""
-    folder = Path(os.environ.get("COMFYUI_PATH") or Path.home() / "ComfyUI")
-    return folder if (folder / "main.py").is_file() else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,4 +1,4 @@
-"""The committed figures: whose they are, whether the code still gives them, and where they are told."""
+"""The committed figures: whose they are, whether the code still gives them, where they stand."""
 
 import json
 import re

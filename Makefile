@@ -1,6 +1,6 @@
 # Each target makes the virtual environment it needs by itself.
 #   make demo [KIND=lora|loha|lokr] [TASK=generate|edit]
-#   make test | bench | lint | js | matrix
+#   make test | test-full | bench | lint | js | matrix
 # Needs python3 >= 3.11 with pip and venv. Another one: make test PYTHON=python3.12
 # Another build of torch: install it into .venv before anything else, or set TORCH=...
 
@@ -16,7 +16,10 @@ READY := .venv/.ready
 CONSTRAINTS := constraints/development.txt
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint $(CONSTRAINTS)
 
-.PHONY: demo test bench lint types js js-checks unit matrix matrix-old matrix-new
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile
+RESULTS := benchmarks/results
+
+.PHONY: demo test test-full bench lint types js js-checks unit matrix matrix-old matrix-new
 
 demo: $(READY)
 	$(BIN)/adapter-trainer demo kind=$(KIND) task=$(TASK) output=$(OUTPUT)
@@ -26,13 +29,19 @@ test: lint types js unit
 # A file's tests stay together, because they share a server or a trained adapter. Each process
 # computes on one core, so that they do not wait for each other.
 unit: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile
+	$(PYTEST) -m "not exhaustive"
 
+# What `make test` leaves out: full tables of cases, of which it runs at least one each.
+test-full: $(READY)
+	$(PYTEST) -m exhaustive
+
+# Times are worth something on a machine that does nothing else. The last step writes the tables
+# of README and docs anew from the files.
 bench: $(READY)
-	set -e; for file in benchmarks/*.py; do \
-		name=$$(basename $$file .py); \
-		$(BIN)/python -m benchmarks.$$name --output benchmarks/results/$$name.json; \
-	done
+	$(BIN)/python -m benchmarks.step_time --output $(RESULTS)/step_time.json
+	$(BIN)/python -m benchmarks.layers --output $(RESULTS)/layers.json
+	BENCHMARK_RESULTS=$(RESULTS) $(BIN)/pytest -q tests/comfy/test_panel_cost.py
+	$(BIN)/python -m benchmarks.write_tables
 
 # Installs the pack as a guest in two host environments and runs its tests there; -j2 runs both at
 # the same time. Needs the package index.

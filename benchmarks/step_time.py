@@ -11,8 +11,6 @@ the median over rounds of a step's time over the frozen step of the same round.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -24,13 +22,13 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.measuring.counters import count
+from benchmarks.measuring.record import origin, write_record
 from trainer_core.adapters import attach
 from trainer_core.config import AdapterConfig, BaseSection
 from trainer_core.counters import counter_seed
 from trainer_core.families import get_family
 from trainer_core.families.family import Family
 from trainer_core.families.location import BaseLocation, locate_base
-from trainer_core.training.versions import installed_versions
 
 KINDS = ("lora", "loha", "lokr")
 RANK = 16
@@ -216,10 +214,11 @@ def _saved_bytes(candidate: Candidate) -> int:
 def main() -> None:
     """Measure, print the table and write it as JSON."""
     parser = argparse.ArgumentParser(description="Time of a training step on the embedded base.")
-    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    found = origin()
     family = get_family("qwen_image")
     location = locate_base(BaseSection(), "qwen_image", has_controls=False)
     rows = measure(Workload(family, location).candidates(), arguments.rounds)
@@ -231,18 +230,16 @@ def main() -> None:
             f"{row.saved_mib:11.2f}{row.parameters:11d}"
         )
     if arguments.output:
-        result = {
+        measured = {**found, "rounds": arguments.rounds}
+        record = {
             "benchmark": "step_time",
-            "rounds": arguments.rounds,
             "batch_size": BATCH,
             "rank": RANK,
-            "threads": 1,
-            "processor": platform.machine(),
-            "versions": installed_versions(),
+            "counted": measured,
+            "timed": measured,
             "rows": [asdict(row) for row in rows],
         }
-        arguments.output.parent.mkdir(parents=True, exist_ok=True)
-        arguments.output.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        write_record(arguments.output, record)
 
 
 if __name__ == "__main__":

@@ -8,16 +8,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from comfy.environment import comfyui_folder
 
-MARKERS = ("comfy", "gpu", "slow", "matrix")
+MARKERS = ("comfy", "browser", "gpu", "slow", "exhaustive", "matrix")
 _counts: dict[str, Counter[str]] = {marker: Counter() for marker in MARKERS}
 _reasons: dict[str, Counter[str]] = {marker: Counter() for marker in MARKERS}
-
-
-def comfyui_folder() -> Path | None:
-    """The real ComfyUI of this machine, or None."""
-    folder = Path(os.environ.get("COMFYUI_PATH") or Path.home() / "ComfyUI")
-    return folder if (folder / "main.py").is_file() else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -30,9 +25,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not os.environ.get("MATRIX"):
         skips["matrix"] = "it builds environments; make matrix runs it"
     for item in items:
-        for marker, reason in skips.items():
-            if item.get_closest_marker(marker):
-                item.add_marker(pytest.mark.skip(reason=reason))
+        own = [marker for marker in MARKERS if item.get_closest_marker(marker)]
+        # A report also knows folders by name, such as tests/comfy: they are no markers.
+        item.user_properties.append(("markers", own))
+        for marker in own:
+            if marker in skips:
+                item.add_marker(pytest.mark.skip(reason=skips[marker]))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -40,9 +38,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     finished = report.when == "call" or (report.when == "setup" and not report.passed)
     if not finished:
         return
-    for marker in MARKERS:
-        if marker not in report.keywords:
-            continue
+    for marker in dict(report.user_properties).get("markers", ()):
         _counts[marker]["skipped" if report.skipped else "ran"] += 1
         if report.skipped and isinstance(report.longrepr, tuple):
             _reasons[marker][report.longrepr[2].removeprefix("Skipped: ")] += 1

@@ -27,6 +27,11 @@ TEXT_TOKENS = 64
 SEPARATE = "separate"
 """The form in which q, k and v do not share their input; in the other, as in training, they do."""
 
+PEFT_GROUPS = ("lora", "loha", "lokr r16 f8", "dora output")
+"""Its other LoKr cost the same."""
+APART = ("lora", "loha", "lokr r16 f8", "dora output")
+"""Ours that are measured without a shared input as well."""
+
 Name = tuple[str, str, str]
 """Source, group and form."""
 
@@ -65,8 +70,9 @@ class BlockRow:
 
 def block_names() -> list[Name]:
     """Source, group and form of all that can be measured."""
-    ours = [(OURS, group, form) for group in GROUPS for form in ("", SEPARATE)]
-    return ours + [("PEFT", group, "") for group in peft_configs()]
+    ours = [(OURS, group, "") for group in GROUPS]
+    ours += [(OURS, group, SEPARATE) for group in APART]
+    return ours + [("PEFT", group, "") for group in PEFT_GROUPS]
 
 
 def measure_block(names: list[Name], rounds: int, device: str) -> list[BlockRow]:

@@ -2,38 +2,56 @@
 
 from __future__ import annotations
 
-import os
+import functools
 import shutil
-import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy
 import pytest
+from comfy.environment import (
+    UnavailableError,
+    comfyui_folder,
+    comfyui_python,
+    environment_over,
+    packages_of,
+)
 from comfy.server import comfy_server
+from comfy.snapshot import Snapshot, changes, snapshot
 from PIL import Image
 
 CAPTIONS = ("a red diamond", "a blue circle", "a green square", "a yellow diamond")
 
 
+@functools.cache
 def comfy_programs() -> tuple[Path, Path]:
-    """ComfyUI's folder and interpreter; skips where they are not there."""
-    folder = Path(os.environ.get("COMFYUI_PATH") or Path.home() / "ComfyUI")
-    python = Path(os.environ.get("COMFYUI_PYTHON") or folder / "venv" / "bin" / "python")
-    if not python.is_file():
-        pytest.skip(f"no interpreter for ComfyUI at $COMFYUI_PYTHON or {python.name} in its venv")
-    return folder, python
+    """ComfyUI's folder, and the interpreter of the tests' environment over it; skips without."""
+    folder = comfyui_folder()
+    if folder is None:
+        pytest.skip("no ComfyUI at $COMFYUI_PATH or ~/ComfyUI")
+    try:
+        return folder, environment_over(comfyui_python(folder))
+    except UnavailableError as reason:
+        pytest.skip(str(reason))
 
 
 @pytest.fixture(scope="session")
 def comfyui() -> tuple[Path, Path]:
-    """ComfyUI's folder and interpreter, for tests that run its code without a server."""
-    folder, python = comfy_programs()
-    probe = subprocess.run(
-        [python, "-c", "import torch, safetensors"], capture_output=True, check=False, timeout=300
-    )
-    if probe.returncode:
-        pytest.skip("ComfyUI's interpreter lacks torch or safetensors")
-    return folder, python
+    """ComfyUI's folder and the interpreter, for tests that run its code without a server."""
+    return comfy_programs()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def files_of_the_user() -> Iterator[Snapshot]:
+    """What a ComfyUI and its environment hold before the tests; they leave it as it is."""
+    try:
+        folder, _ = comfy_programs()
+        folders = [folder, *packages_of(comfyui_python(folder))]
+    except pytest.skip.Exception:
+        folders = []
+    before = snapshot(folders)
+    yield before
+    assert changes(before, snapshot(folders)) == []
 
 
 def write_pictures(folder: Path, captions=CAPTIONS, size: int = 64, first: int = 0) -> Path:

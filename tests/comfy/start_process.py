@@ -28,7 +28,8 @@ def load(pack, result):
 
 def main():
     result, packs = Path(sys.argv[1]), sys.argv[2:]
-    sys.argv = ["main.py", "--cpu", "--disable-api-nodes"]
+    data = str(result.with_name("data"))
+    sys.argv = ["main.py", "--cpu", "--disable-api-nodes", "--base-directory", data]
     import comfy.options
 
     comfy.options.enable_args_parsing()

@@ -1,6 +1,5 @@
 """A ComfyUI whose Python lacks what training needs: the nodes appear, and Run says what to do."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from comfy.conftest import comfy_programs, make_data
+from comfy.environment import interpreter, packages_of, show_packages
 from comfy.graphs import CACHE, TRAIN, graph
 from comfy.server import ROOT, comfy_server
 
@@ -15,24 +15,15 @@ pytestmark = pytest.mark.comfy
 
 ABSENT = ("diffusers", "accelerate")
 OLD = "peft"
-_PLACES = """
-import json, sysconfig
-print(json.dumps(sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})))
-"""
-
-
-def places(python: Path) -> list[Path]:
-    """Where a Python keeps installed packages."""
-    done = subprocess.run([python, "-c", _PLACES], capture_output=True, text=True, check=True)
-    return [Path(place) for place in json.loads(done.stdout)]
 
 
 def poorer_python(python: Path, folder: Path) -> Path:
-    """An environment with ComfyUI's own packages by links, some left out, one too old."""
+    """An environment with the packages of another by links, some left out, one too old."""
     subprocess.run([python, "-m", "venv", "--without-pip", folder], check=True, timeout=120)
-    poorer = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    (site,) = places(poorer)
-    for package in (package for place in places(python) for package in place.iterdir()):
+    poorer = interpreter(folder)
+    show_packages(poorer, [])
+    (site,) = packages_of(poorer)
+    for package in (package for place in packages_of(python) for package in place.iterdir()):
         name = package.name.split("-")[0]
         if name in ABSENT or name == "pip":
             continue
@@ -44,7 +35,7 @@ def poorer_python(python: Path, folder: Path) -> Path:
             assert f"\nVersion: {version}\n" in text
             older = text.replace(f"\nVersion: {version}\n", "\nVersion: 0.17.1\n", 1)
             metadata.write_text(older, encoding="utf-8")
-        elif not (site / package.name).exists():
+        elif not os.path.lexists(site / package.name):
             (site / package.name).symlink_to(package)
     return poorer
 

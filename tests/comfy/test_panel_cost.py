@@ -5,14 +5,14 @@ step lets the browser show: the panel, the progress bar and the line of text. Th
 whose steps are the shortest there are. With $BENCHMARK_RESULTS the figures are written there.
 """
 
-import json
 import os
-import platform
 from pathlib import Path
 
 import pytest
 from comfy.graphs import graph
 from comfy.listener import listening
+
+from benchmarks.measuring.record import origin, write_record
 
 pytestmark = pytest.mark.comfy
 
@@ -112,7 +112,7 @@ def write(figures, share):
     result = {
         "what": "CPU time of the panel, the progress bar and the text line, over that of a step",
         "base": "embedded, batch of 16, 64 pixels",
-        "machine": {"processor": platform.machine(), "python": platform.python_version()},
+        **origin(),
         "steps": steps,
         "step_milliseconds": round(1000 * seconds / steps, 3),
         "training_thread_milliseconds": round(1000 * figures["observer_seconds"] / steps, 4),
@@ -121,5 +121,4 @@ def write(figures, share):
         "events_per_second": round(len(figures["sent"]) / duration, 2),
         "most_events_in_a_second": crowded(between_statuses(figures["sent"])),
     }
-    path = Path(folder) / "panel_cost.json"
-    path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    write_record(Path(folder).resolve() / "panel_cost.json", result)

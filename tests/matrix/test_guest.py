@@ -130,7 +130,8 @@ def test_the_packs_tests_pass(guest, tmp_path, pytestconfig):
     site = guest.host.run("-c", "import sysconfig; print(sysconfig.get_path('purelib'))").stdout
     Path(site.strip(), "pack.pth").write_text(f"{ROOT}\n", encoding="utf-8")
     ignored = [f"--ignore={path}" for path in LEFT_OUT]
-    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", *ignored, *SUITES]
+    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not exhaustive"]
+    words += [*ignored, *SUITES]
     done = guest.host.run(*words, check=False, MATRIX="", MARKER_REPORT="")
     terminal = pytestconfig.pluginmanager.get_plugin("terminalreporter")
     terminal.write_line(f"\n{guest.host.name} host: {done.stdout.strip().splitlines()[-1]}")

@@ -1,7 +1,6 @@
 """What a user gets: the registry's archive, and what ComfyUI reads from pyproject.toml."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -10,6 +9,7 @@ import urllib.parse
 from pathlib import Path
 
 import pytest
+from comfy.conftest import comfy_programs
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_BYTES = 30_000_000
@@ -78,10 +78,7 @@ def test_names_in_the_archive_work_on_every_system(archive):
 
 @pytest.mark.comfy
 def test_comfyui_reads_the_metadata():
-    folder = Path(os.environ.get("COMFYUI_PATH") or Path.home() / "ComfyUI")
-    python = Path(os.environ.get("COMFYUI_PYTHON") or folder / "venv" / "bin" / "python")
-    if not python.is_file():
-        pytest.skip("no interpreter for ComfyUI at $COMFYUI_PYTHON or in its venv")
+    folder, python = comfy_programs()
     words = [str(python), "-c", _PARSE, str(ROOT)]
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

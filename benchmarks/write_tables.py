@@ -1,0 +1,153 @@
+"""Writes the tables of figures in README and docs anew from the files in benchmarks/results.
+
+A table stands between two comments, ``<!-- figures: NAME -->`` and ``<!-- end of figures -->``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .measuring.record import RESULTS, read_record
+
+ROOT = RESULTS.parents[1]
+DOCUMENTS = ("README.md", "docs/benchmarks.md")
+
+Row = Mapping[str, Any]
+
+_TABLE = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
+_NARROW = "layer 3072->3072 bf16 cpu"
+_COMPARED = (
+    ("lora", ("ours lora", "PEFT lora", "musubi-tuner lora", "ComfyUI lora bypass")),
+    ("loha", ("ours loha", "ComfyUI loha weight wrap", "musubi-tuner loha", "PEFT loha")),
+    (
+        "lokr r16, factor 8",
+        (
+            "ours lokr r16 f8",
+            "LyCORIS lokr r16 f8 bypass",
+            "ai-toolkit lokr r16 f8",
+            "PEFT lokr r16 f8",
+        ),
+    ),
+    (
+        "lokr whole, factor 8",
+        (
+            "ours lokr full f8",
+            "ComfyUI lokr full f8 bypass",
+            "ai-toolkit lokr full f8",
+            "PEFT lokr full f8",
+        ),
+    ),
+    (
+        "lora with DoRA, rows",
+        ("ours dora output", "PEFT dora output", "LyCORIS dora output rebuild"),
+    ),
+)
+
+
+def main() -> None:
+    """Write the tables of every document."""
+    for name in DOCUMENTS:
+        path = ROOT / name
+        path.write_text(with_tables(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def with_tables(text: str) -> str:
+    """Give a document with its tables made from the files of figures."""
+    return _TABLE.sub(lambda found: f"{found[1]}{TABLES[found[2]]()}\n{found[3]}", text)
+
+
+def step_table() -> str:
+    """A training step on the embedded base."""
+    record = read_record(RESULTS / "step_time.json")
+    rows = [
+        (
+            row["name"],
+            f"{row['time_ratio']:.2f}",
+            f"{row['flop_ratio']:.2f}",
+            f"{row['saved_mib']:.1f} MiB",
+        )
+        for row in record["rows"]
+    ]
+    heads = ("Step on the embedded base", "Time", "Matmul FLOPs", "Kept for backward")
+    return _table(heads, rows) + "\n\n" + _origin(record)
+
+
+def layer_table() -> str:
+    """One Linear, ours beside the peers."""
+    section = read_record(RESULTS / "layers.json")["sections"][_NARROW]
+    found = {row["name"]: row for row in section["rows"]}
+    rows = [("frozen", *_layer_cells([found["frozen"]]))]
+    for title, names in _COMPARED:
+        # A peer may be absent on the machine that measured.
+        here = [name for name in names if name in found]
+        sources = ", ".join(_shown(found[name]) for name in here)
+        rows.append((f"{title}: {sources}", *_layer_cells([found[name] for name in here])))
+    heads = (
+        "Linear 3072 -> 3072, bf16, 1024 tokens, rank 16, over frozen",
+        *("Time", "Kept / input", "Written", "FLOPs"),
+    )
+    return _table(heads, rows) + "\n\n" + _origin(section)
+
+
+def block_table() -> str:
+    """A full-width Qwen block."""
+    section = read_record(RESULTS / "layers.json")["sections"]["block"]
+    rows = [
+        (
+            row["name"],
+            f"{row['time']['median']:.2f}" if row.get("time") else "-",
+            f"{row['saved']:.2f}",
+            f"{row['written']:.2f}" if "written" in row else "-",
+            f"{row['flops']:.2f}" if "flops" in row else "-",
+        )
+        for row in section["rows"]
+    ]
+    heads = ("Qwen block, twelve Linears, bf16, over frozen", "Time", "Kept", "Written", "FLOPs")
+    return _table(heads, rows) + "\n\n" + _origin(section)
+
+
+TABLES: Mapping[str, Callable[[], str]] = {
+    "step_time": step_table,
+    "layers": layer_table,
+    "block": block_table,
+}
+"""Each table by the name that stands in its comment."""
+
+
+def _layer_cells(rows: Sequence[Row]) -> list[str]:
+    times = [row["times"].get("eager", {}).get("median") for row in rows]
+    cells = [", ".join("-" if time is None else f"{time:.2f}" for time in times)]
+    for column, places in (("saved", 1), ("written", 1), ("flops", 2)):
+        cells.append(", ".join(f"{row[column]:.{places}f}" for row in rows))
+    return cells
+
+
+def _shown(row: Row) -> str:
+    return f"{row['source']} {row['form']}".strip()
+
+
+def _origin(record: Row) -> str:
+    """Which commit and machine the figures are of."""
+    timed, counted = record["timed"], record["counted"]
+    said = f"Times of commit {timed['commit'][:10]}, {_machine(timed)}"
+    if counted != timed:
+        said += f"; counters of commit {counted['commit'][:10]}"
+    return f"{said}."
+
+
+def _machine(origin: Row) -> str:
+    machine = origin["machine"]
+    load = origin["load_average"]
+    busy = "" if load is None else f", load {load:.1f} before"
+    return f"{machine['processor']}, one thread of {machine['cores']} cores{busy}"
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""The committed figures: whose they are, whether the code still gives them, where they stand."""
+
+import json
+import re
+from dataclasses import asdict
+
+import pytest
+import torch
+
+from benchmarks.layers import Section, merge_section
+from benchmarks.measuring.recipes import our_recipes
+from benchmarks.measuring.record import RESULTS, origin, read_record, write_record
+from benchmarks.measuring.single_layer import Layer, measure_layer
+from benchmarks.step_time import Workload, measure
+from benchmarks.write_tables import DOCUMENTS, ROOT, TABLES, with_tables
+from trainer_core.config import BaseSection
+from trainer_core.families import get_family
+from trainer_core.families.location import locate_base
+
+FILES = sorted(RESULTS.glob("*.json"))
+COMMIT = re.compile(r"[0-9a-f]{40}")
+EXHAUSTIVE = pytest.mark.exhaustive
+LAYERS = [
+    ("bf16", ("ours lora", "ours loha", "ours lokr r16 f8")),
+    pytest.param("bf16", None, marks=EXHAUSTIVE),
+    pytest.param("fp32", None, marks=EXHAUSTIVE),
+]
+COUNTERS = ("saved", "written", "flops", "operations", "parameters")
+
+
+def origins(content):
+    """Every part of a file that says whose figures it holds."""
+    if isinstance(content, list):
+        return [found for each in content for found in origins(each)]
+    if not isinstance(content, dict):
+        return []
+    inside = [found for each in content.values() for found in origins(each)]
+    return [content, *inside] if "commit" in content else inside
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_file_says_which_commit_and_machine_it_is_of(path):
+    found = origins(json.loads(path.read_text(encoding="utf-8")))
+    assert found
+    for each in found:
+        assert COMMIT.fullmatch(each["commit"]), "measure a committed state"
+        assert each["machine"]["processor"]
+        assert each["machine"]["cores"] >= 1
+        assert each["versions"]["torch"]
+        assert each["threads"] >= 1
+        assert "load_average" in each
+
+
+def test_every_section_says_it_of_its_counters_and_its_times():
+    for name, section in read_record(RESULTS / "layers.json")["sections"].items():
+        timed = [row for row in section["rows"] if row.get("time") or row.get("times")]
+        assert section["counted"]["commit"], name
+        assert bool(section["timed"]) == bool(timed), name
+
+
+def test_what_is_measured_here_says_the_same_of_itself(tmp_path):
+    write_record(tmp_path / "figures.json", {"counted": origin()})
+    (found,) = origins(read_record(tmp_path / "figures.json"))
+    assert found["machine"]["device"] == "cpu"
+    assert found["threads"] == torch.get_num_threads()
+    assert found["commit"]
+
+
+@pytest.mark.parametrize(("dtype", "names"), LAYERS)
+def test_the_counters_of_a_layer_are_those_of_the_code(dtype, names):
+    layer = Layer(3072, 3072, torch.bfloat16 if dtype == "bf16" else torch.float32, "cpu")
+    recorded = read_record(RESULTS / "layers.json")["sections"][layer.name]["rows"]
+    chosen = [each for each in our_recipes() if names is None or each.name in names]
+    _compare(measure_layer(layer, chosen, rounds=0), recorded, COUNTERS)
+
+
+def test_the_counters_of_a_step_are_those_of_the_code():
+    family = get_family("qwen_image")
+    location = locate_base(BaseSection(), "qwen_image", has_controls=False)
+    candidates = Workload(family, location).candidates()
+    recorded = read_record(RESULTS / "step_time.json")["rows"]
+    _compare(measure(candidates[:4], rounds=1), recorded, ("flop_ratio", "saved_mib", "parameters"))
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_the_tables_of_a_document_come_from_the_files(name):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert with_tables(text) == text, "python -m benchmarks.write_tables writes them"
+    # A figure that somebody changes by hand is noticed.
+    spoiled = text.replace("| frozen |", "| frozen | 9.99 |", 1)
+    assert with_tables(spoiled) == text != spoiled
+
+
+def test_every_table_is_told_somewhere():
+    text = "".join((ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS)
+    assert sorted(re.findall(r"<!-- figures: (\w+) -->", text)) == sorted(TABLES)
+
+
+def test_counting_again_keeps_the_times_and_says_so():
+    layer = Layer(64, 64, torch.bfloat16, "cpu")
+    recipes = [each for each in our_recipes() if each.name == "ours lora"]
+    record = {}
+    for rounds, commit in ((1, "first"), (0, "second")):
+        rows = measure_layer(layer, recipes, rounds)
+        section = Section(layer.name, rows, rounds > 0, True, "")
+        merge_section(record, section, {"commit": commit})
+        if rounds:
+            times = asdict(rows[1])["times"]
+    found = record["sections"][layer.name]
+    assert (found["counted"]["commit"], found["timed"]["commit"]) == ("second", "first")
+    assert found["rows"][1]["times"] == times
+    assert times["eager"]["median"] > 0
+
+
+def _compare(rows, recorded, columns):
+    known = {row["name"]: row for row in recorded}
+    for row in rows:
+        for column in columns:
+            expected = pytest.approx(known[row.name][column], rel=0.005)
+            assert getattr(row, column) == expected, f"{row.name}: {column}"

@@ -1,5 +1,5 @@
 # Each target makes the virtual environment it needs by itself.
-#   make demo [KIND=lora|loha|lokr] [TASK=generate|edit]
+#   make demo [KIND=lora|loha|lokr] [TASK=generate|edit|own]
 #   make test | test-full | bench | lint | js | matrix
 # Needs python3 >= 3.11 with pip and venv. Another one: make test PYTHON=python3.12
 # Another build of torch: install it into .venv before anything else, or set TORCH=...
@@ -19,7 +19,7 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --co
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile
 RESULTS := benchmarks/results
 
-.PHONY: demo test test-full bench lint types js js-checks unit matrix matrix-old matrix-new
+.PHONY: demo test test-full bench bench-learning lint types js js-checks unit matrix matrix-old matrix-new
 
 demo: $(READY)
 	$(BIN)/adapter-trainer demo kind=$(KIND) task=$(TASK) output=$(OUTPUT)
@@ -35,11 +35,16 @@ unit: $(READY)
 test-full: $(READY)
 	$(PYTEST) -m exhaustive
 
+# What the defaults learn and keep; twenty minutes of one core.
+bench-learning: $(READY)
+	$(BIN)/python -m benchmarks.own_pictures --without --output $(RESULTS)/own_pictures.json
+
 # Times are worth something on a machine that does nothing else. The last step writes the tables
 # of README and docs anew from the files.
 bench: $(READY)
 	$(BIN)/python -m benchmarks.step_time --output $(RESULTS)/step_time.json
 	$(BIN)/python -m benchmarks.layers --output $(RESULTS)/layers.json
+	$(BIN)/python -m benchmarks.file_operations --output $(RESULTS)/file_operations.json
 	BENCHMARK_RESULTS=$(RESULTS) $(BIN)/pytest -q tests/comfy/test_panel_cost.py
 	$(BIN)/python -m benchmarks.write_tables
 

@@ -9,9 +9,7 @@ and the least of each counts.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -22,12 +20,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from benchmarks.measuring.record import origin, write_record
 from trainer_core.families import get_family
 from trainer_core.families.single_file.float8 import widened
 from trainer_core.formats import inspect_adapter
 from trainer_core.formats.converting import convert
 from trainer_core.formats.rounding import EIGHT_BIT
-from trainer_core.training.versions import installed_versions
 
 FAMILY = "qwen_image"
 WIDTH = 3072
@@ -160,6 +158,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    measured = origin()
     with tempfile.TemporaryDirectory() as folder:
         rows = measure_files(Path(folder), arguments.blocks, arguments.rank, arguments.rounds)
         size = (Path(folder) / "lora.safetensors").stat().st_size
@@ -174,13 +173,10 @@ def main() -> None:
             "rank": arguments.rank,
             "blocks": arguments.blocks,
             "bytes": size,
-            "threads": 1,
-            "processor": platform.machine(),
-            "versions": installed_versions(),
+            "measured": measured,
             "rows": [asdict(row) for row in rows],
         }
-        arguments.output.parent.mkdir(parents=True, exist_ok=True)
-        arguments.output.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        write_record(arguments.output, result)
 
 
 if __name__ == "__main__":

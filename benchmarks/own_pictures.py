@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.measuring.record import origin, write_record
 from scripts.embedded_base.demo_datasets import own_combinations, write_own_dataset
 from trainer_core.config import RunConfig
 from trainer_core.config.reading import load_config
@@ -69,7 +70,8 @@ def measure(shape: str, seed: int, overrides: list[str], folder: Path) -> dict[s
     studio = open_studio(config, has_controls=False)
     studio.put_on(result.adapters[0])
     shares = {name: _share(studio, config, asked) for name, asked in questions.items()}
-    return {"shape": shape, "seed": seed, **shares, "steps": result.step, "cpu_seconds": seconds}
+    facts = {"shape": shape, "seed": seed, "steps": result.step, "cpu_seconds": round(seconds, 1)}
+    return facts | {name: round(share, 3) for name, share in shares.items()}
 
 
 def _pairs() -> list[tuple[str, str]]:
@@ -97,7 +99,7 @@ def main() -> None:
             "dataset.preservation.share=0",
             "dataset.preservation.prompts=[]",
         ]
-    rows = []
+    rows, measured = [], origin()
     with tempfile.TemporaryDirectory() as folder:
         for way, overrides in ways.items():
             for shape in given.shapes:
@@ -106,7 +108,8 @@ def main() -> None:
                     rows.append(row)
                     print(json.dumps(row), flush=True)
     if given.output:
-        given.output.write_text(json.dumps({"bars": BARS, "rows": rows}, indent=1) + "\n")
+        record = {"benchmark": "own_pictures", "bars": BARS, "measured": measured, "rows": rows}
+        write_record(given.output, record)
 
 
 if __name__ == "__main__":

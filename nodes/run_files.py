@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from ..trainer_core.config import RunConfig
 from ..trainer_core.config.reading import dump_config
 from ..trainer_core.errors import InputError
 from ..trainer_core.storage import atomic_write, storage_error, write_text
+from .leftovers import clear_leftovers
 from .sockets import RunHandle
 
 _START = "start.safetensors"
@@ -32,6 +34,9 @@ def save_run_file(config: RunConfig, *, copy_cache: bool) -> Path:
         StorageError: When it cannot be written.
     """
     folder = Path(config.output.dir) / config.output.name / "run-file"
+    from ..trainer_core.data.entries import cache_folders
+
+    clear_leftovers(folder, *cache_folders(folder / "cache"))
     values = config
     if copy_cache and config.cache.manifest:
         manifest = _copied_cache(Path(config.cache.manifest), folder / "cache")
@@ -147,8 +152,7 @@ def _copied_cache(manifest: Path, target: Path) -> Path:
         for file in files:
             copy = target / file
             if not copy.is_file() or copy.stat().st_size != (manifest.parent / file).stat().st_size:
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(manifest.parent / file, copy)
+                atomic_write(copy, partial(shutil.copyfile, manifest.parent / file))
     except OSError as error:
         raise storage_error(target, error) from error
     return target / manifest.name

@@ -11,6 +11,7 @@ from .console import show_report
 from .operations import (
     PEFT_MARK,
     LayerProgress,
+    clear_leftovers,
     derived_header,
     error_summary,
     is_set,
@@ -59,6 +60,7 @@ def run(arguments: Arguments) -> int:
         overwrite=replace,
         folder_of=PEFT_MARK if layout == "peft" else None,
     )
+    clear_leftovers(target.parent, as_json=arguments.json)
     with LayerProgress("compared", as_json=arguments.json) as progress:
         patterns = _patterns(config.adapter, base.family)
         walk = BaseDifferences(base, tuned, patterns, progress)

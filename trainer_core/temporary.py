@@ -103,7 +103,8 @@ def _short(name: str) -> str:
 def remove(path: Path) -> None:
     """Remove a file or a folder with all that is in it; what cannot be removed stays."""
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(RecursionError):
+            shutil.rmtree(path, ignore_errors=True)
         return
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)

@@ -16,6 +16,7 @@ from .leftovers import clear_leftovers
 from .sockets import RunHandle
 
 _START = "start.safetensors"
+_ADAPTER = "adapter.safetensors"
 
 
 def save_run_file(config: RunConfig, *, copy_cache: bool) -> Path:
@@ -75,13 +76,14 @@ def load_run(folder: Path, checkpoint: int) -> tuple[RunHandle, list[float]]:
 
     name = f"{folder.parent.name}/{folder.name}"
     status, end = _record(folder / "run.json", name)
-    saved = {int(path.name): path for path in checkpoint_folders(folder / "checkpoints")}
+    found = checkpoint_folders(folder / "checkpoints")
+    saved = {int(path.name): path for path in found if (path / _ADAPTER).is_file()}
     finished = sorted(folder.glob("*.safetensors"), key=lambda path: len(path.name))
     whole = not checkpoint and bool(finished) and status == "done"
     step = end if whole else checkpoint or max(saved, default=0)
     # A checkpoint's adapter is in ComfyUI's layout, if that holds it; the finished ones are as was
     # asked for.
-    kept = [saved[step] / "adapter.safetensors"] if step in saved else []
+    kept = [saved[step] / _ADAPTER] if step in saved else []
     files = [*(finished if whole else []), *kept]
     adapter = _for_comfyui(files)
     if adapter is None and files:

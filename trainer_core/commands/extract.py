@@ -62,8 +62,7 @@ def run(arguments: Arguments) -> int:
     )
     clear_leftovers(target.parent, as_json=arguments.json)
     with LayerProgress("compared", as_json=arguments.json) as progress:
-        patterns = _patterns(config.adapter, base.family)
-        walk = BaseDifferences(base, tuned, patterns, progress)
+        walk = BaseDifferences(base, tuned, _patterns(config.adapter, base.family), progress)
         state, errors = extract_adapter(walk, config.adapter)
     header = derived_header(state, base.family)
     names = base.family.key_map

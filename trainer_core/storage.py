@@ -72,7 +72,7 @@ def _look_at(path: Path) -> None:
         os.stat(os.path.join(path, os.curdir))  # noqa: PTH116, PTH118 - a Path drops the dot
 
 
-def atomic_write(path: Path, write: Callable[[Path], None], *, replace: bool = True) -> None:
+def atomic_write(path: Path, write: Callable[[Path], object], *, replace: bool = True) -> None:
     """Write a file so that a crash cannot leave a part of it.
 
     Args:

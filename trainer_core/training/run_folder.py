@@ -11,7 +11,7 @@ import contextlib
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,11 +40,13 @@ class RunFolder:
     Args:
         path: The version's folder, which exists.
         lock: Its lock, held by this process.
+        removed: Versions that came to nothing and were removed for it.
     """
 
-    def __init__(self, path: Path, lock: Lock) -> None:
+    def __init__(self, path: Path, lock: Lock, removed: Sequence[Path] = ()) -> None:
         self.path = path
         self._lock = lock
+        self._removed = removed
 
     @property
     def checkpoints(self) -> Path:
@@ -103,10 +105,18 @@ class RunFolder:
         self._lock.release()
 
     def remove_leftovers(self) -> list[str]:
-        """Remove what killed runs of this name left unfinished; says so in sentences."""
+        """Remove what killed runs of this name left unfinished.
+
+        Returns:
+            What was removed, also when the version was made, in sentences.
+        """
         pictures = sorted((self.path / "samples").glob("[0-9]*"))
         places = (self.path.parent, self.path, self.checkpoints, *pictures)
-        return remove_leftovers(*places)
+        versions = [
+            f"Removed {path}, which ended before step {MINIMUM_STEPS} without a checkpoint."
+            for path in self._removed
+        ]
+        return versions + remove_leftovers(*places)
 
     def __enter__(self) -> RunFolder:
         return self
@@ -160,8 +170,7 @@ def create_version(
             raise
     lock.path = path / _LOCK
     # Afterwards: the number of a version that is removed is not to be the next one's.
-    remove_dead_versions(root)
-    return RunFolder(path, lock)
+    return RunFolder(path, lock, remove_dead_versions(root))
 
 
 def _lock_new(folder: Path) -> Lock:

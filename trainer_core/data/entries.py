@@ -24,7 +24,6 @@ from ..storage import save_tensors
 CACHE_VERSION = 2
 """Raised when pictures are prepared, or tensors are kept, in another way than before."""
 
-_KINDS = ("latents", "text", "prompts")
 _KEY = re.compile(r"[0-9a-f]{64}")
 
 
@@ -75,7 +74,10 @@ def entry_of_key(folder: Path, kind: str, key: str) -> Entry:
 
 def cache_folders(folder: Path) -> tuple[Path, ...]:
     """The folders of a cache in which files are written: its own and one for each kind."""
-    return (folder, *(folder / kind for kind in _KINDS))
+    if not folder.is_dir():
+        return ()
+    kinds = (path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
+    return (folder, *sorted(kinds))
 
 
 def write_entry(entry: Entry, tensors: Mapping[str, Tensor]) -> None:

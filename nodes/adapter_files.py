@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ..trainer_core.errors import InputError
+from ..trainer_core.temporary import temporary_beside
 from . import comfy_host
 from .folders import checked_parts
+from .leftovers import clear_leftovers
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -95,6 +96,7 @@ def write_adapter_file(
     from ..trainer_core.formats.converting import convert
 
     target = _target(name, form.layout, overwrite=overwrite)
+    clear_leftovers(target.parent)
     with contextlib.ExitStack() as stack:
         path = source if isinstance(source, Path) else stack.enter_context(as_file(source))
         found = adapter_family(path, None if family == "auto" else family)
@@ -137,12 +139,11 @@ def as_file(lora: Mapping[str, Tensor]) -> Iterator[Path]:
     """
     from ..trainer_core.storage import save_tensors
 
-    path = comfy_host.output_folder() / f".adapter-{uuid.uuid4().hex}{_SUFFIX}"
-    try:
+    folder = comfy_host.output_folder()
+    clear_leftovers(folder)
+    with temporary_beside(folder / "adapter", ending=_SUFFIX) as path:
         save_tensors(path, lora, lora.header if isinstance(lora, AdapterTensors) else None)
         yield path
-    finally:
-        path.unlink(missing_ok=True)
 
 
 def _in_words(report: Conversion) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
-import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..trainer_core.errors import ConfigError, DatasetError
 from ..trainer_core.storage import move, storage_error
+from ..trainer_core.temporary import temporary_beside
+from .leftovers import clear_leftovers
 
 if TYPE_CHECKING:
     import numpy as np
@@ -89,18 +89,17 @@ def write_picture_folder(
     target = root / content.hexdigest()[:24]
     if target.is_dir():
         return target
-    temporary = root / f".writing-{uuid.uuid4().hex}"
-    try:
-        trained = temporary / "training_images" if shown else temporary
-        _write(trained, pictures, captions)
-        if shown:
-            _write(temporary / "control_images", shown, None)
-        move(temporary, target)
-    except OSError as error:
-        if not target.is_dir():
-            raise storage_error(target, error) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    clear_leftovers(root)
+    with temporary_beside(target) as temporary:
+        try:
+            trained = temporary / "training_images" if shown else temporary
+            _write(trained, pictures, captions)
+            if shown:
+                _write(temporary / "control_images", shown, None)
+            move(temporary, target)
+        except OSError as error:
+            if not target.is_dir():
+                raise storage_error(target, error) from error
     return target
 
 
@@ -121,6 +120,7 @@ def write_pictures(root: Path, batches: Sequence[Any]) -> list[Path]:
 
     from ..trainer_core.storage import atomic_write
 
+    clear_leftovers(root)
     files: list[Path] = []
     for picture in single_pictures(batches):
         name = hashlib.sha256(f"{picture.shape}".encode() + picture.tobytes()).hexdigest()[:24]

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from ..trainer_core.config import RunConfig
 from ..trainer_core.config.reading import dump_config
 from ..trainer_core.errors import InputError
 from ..trainer_core.storage import atomic_write, storage_error, write_text
+from .leftovers import clear_leftovers
 from .sockets import RunHandle
 
 _START = "start.safetensors"
+_ADAPTER = "adapter.safetensors"
 
 
 def save_run_file(config: RunConfig, *, copy_cache: bool) -> Path:
@@ -32,6 +35,9 @@ def save_run_file(config: RunConfig, *, copy_cache: bool) -> Path:
         StorageError: When it cannot be written.
     """
     folder = Path(config.output.dir) / config.output.name / "run-file"
+    from ..trainer_core.data.entries import cache_folders
+
+    clear_leftovers(folder, *cache_folders(folder / "cache"))
     values = config
     if copy_cache and config.cache.manifest:
         manifest = _copied_cache(Path(config.cache.manifest), folder / "cache")
@@ -70,13 +76,14 @@ def load_run(folder: Path, checkpoint: int) -> tuple[RunHandle, list[float]]:
 
     name = f"{folder.parent.name}/{folder.name}"
     status, end = _record(folder / "run.json", name)
-    saved = {int(path.name): path for path in checkpoint_folders(folder / "checkpoints")}
+    found = checkpoint_folders(folder / "checkpoints")
+    saved = {int(path.name): path for path in found if (path / _ADAPTER).is_file()}
     finished = sorted(folder.glob("*.safetensors"), key=lambda path: len(path.name))
     whole = not checkpoint and bool(finished) and status == "done"
     step = end if whole else checkpoint or max(saved, default=0)
     # A checkpoint's adapter is in ComfyUI's layout, if that holds it; the finished ones are as was
     # asked for.
-    kept = [saved[step] / "adapter.safetensors"] if step in saved else []
+    kept = [saved[step] / _ADAPTER] if step in saved else []
     files = [*(finished if whole else []), *kept]
     adapter = _for_comfyui(files)
     if adapter is None and files:
@@ -147,8 +154,7 @@ def _copied_cache(manifest: Path, target: Path) -> Path:
         for file in files:
             copy = target / file
             if not copy.is_file() or copy.stat().st_size != (manifest.parent / file).stat().st_size:
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(manifest.parent / file, copy)
+                atomic_write(copy, partial(shutil.copyfile, manifest.parent / file))
     except OSError as error:
         raise storage_error(target, error) from error
     return target / manifest.name

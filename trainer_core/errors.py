@@ -57,6 +57,10 @@ class AdapterFileError(InputError):
     """An adapter file cannot be read, or its content does not fit."""
 
 
+class CheckpointError(InputError):
+    """A checkpoint is damaged: something of it is missing, cut short or changed."""
+
+
 class RunError(TrainerError):
     """A run failed after it had started; the last good state is on disk."""
 

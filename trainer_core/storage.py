@@ -6,26 +6,21 @@ and renamed. A crash at any moment leaves the old file or the new one, never a h
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
 import re
 import stat
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import RESUME, InputError, StorageError
+from .temporary import temporary_beside
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-TEMPORARY_PREFIX = ".writing-"
-TEMPORARY_SUFFIX = ".part"
-"""Ending of a file that is not whole, so that no program lists what a crash leaves by its own."""
 
 _SHOWN = 200  # characters of a bad path in a message
 # Windows refuses to move what somebody has open, be it a virus scanner that looks at a new file.
@@ -77,7 +72,7 @@ def _look_at(path: Path) -> None:
         os.stat(os.path.join(path, os.curdir))  # noqa: PTH116, PTH118 - a Path drops the dot
 
 
-def atomic_write(path: Path, write: Callable[[Path], None], *, replace: bool = True) -> None:
+def atomic_write(path: Path, write: Callable[[Path], object], *, replace: bool = True) -> None:
     """Write a file so that a crash cannot leave a part of it.
 
     Args:
@@ -89,39 +84,60 @@ def atomic_write(path: Path, write: Callable[[Path], None], *, replace: bool = T
         InputError: When something has the name and is not to be replaced.
         StorageError: When the disk is full or the folder cannot be written.
     """
-    temporary = path.parent / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-{path.name}{TEMPORARY_SUFFIX}"
+    with temporary_beside(path) as temporary:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(temporary)
+            _flush(temporary)
+            if replace:
+                move(temporary, path, replace=True)
+            else:
+                _claim_or_refuse(temporary, path)
+            flush_folder(path.parent)
+        except OSError as error:
+            raise storage_error(path, error) from error
+
+
+def _claim_or_refuse(path: Path, target: Path) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(temporary)
-        _flush(temporary)
-        if replace:
-            move(temporary, path, replace=True)
-        else:
-            _claim(temporary, path)
-        flush_folder(path.parent)
-    except OSError as error:
-        raise storage_error(path, error) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        claim(path, target)
+    except FileExistsError as error:
+        raise taken(target) from error
 
 
-def _claim(path: Path, target: Path) -> None:
-    """Give a file a name that nothing has yet.
+def claim(path: Path, target: Path) -> None:
+    """Give a file a name that nothing has yet; of all that try at once exactly one succeeds.
+
+    Args:
+        path: The file; it may keep its first name too.
+        target: The new name, on the same disk.
 
     Raises:
-        InputError: When something has it, even since a moment ago.
-        OSError: When it cannot be renamed.
+        FileExistsError: When something has the name, even since a moment ago.
+        OSError: When the file cannot be given it.
     """
     try:
         target.hardlink_to(path)
-    except FileExistsError as error:
-        raise taken(target) from error
-    except OSError as error:
-        # No links on this disk: looking and moving leave a moment between them.
-        if os.path.lexists(target):
-            raise taken(target) from error
-        move(path, target)
+    except FileExistsError:
+        raise
+    except OSError:
+        claim_without_links(path, target)
+
+
+def claim_without_links(path: Path, target: Path) -> None:
+    """What `claim` does on a disk that knows no links, such as FAT's.
+
+    Raises:
+        FileExistsError: When something has the name.
+        OSError: When the file cannot be given it.
+    """
+    if os.name != "nt":
+        # An empty file holds the name for the moment until the whole one replaces it. Windows
+        # needs none: it never renames onto a name that is taken.
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        move(path, target, replace=True)
+        return
+    move(path, target)
 
 
 def taken(path: Path) -> InputError:
@@ -145,14 +161,27 @@ def move(path: Path, target: Path, *, replace: bool = False) -> None:
         OSError: When it cannot be renamed.
     """
     rename = path.replace if replace else path.rename
+    _patiently(lambda: rename(target))
+
+
+def unlink(path: Path) -> None:
+    """Remove a file that may be gone; on Windows wait a little for who has it open.
+
+    Raises:
+        OSError: When it cannot be removed.
+    """
+    _patiently(lambda: path.unlink(missing_ok=True))
+
+
+def _patiently(action: Callable[[], object]) -> None:
     for pause in _PAUSES:
         try:
-            rename(target)
+            action()
         except PermissionError:
             time.sleep(pause)
         else:
             return
-    rename(target)
+    action()
 
 
 def save_tensors(

@@ -12,6 +12,7 @@ from diffusers import QwenImageTransformer2DModel
 from torch import nn
 
 from trainer_core.demo.vocabulary import CAPTION_TEMPLATES
+from trainer_core.storage import atomic_write
 
 from .averaging import WeightAverage
 from .conditioning import TextBatch
@@ -226,8 +227,7 @@ def _save(
         "average": average.values,
         "optimizers": [optimizer.state_dict() for optimizer in optimizers],
     }
-    torch.save(state, path.with_suffix(".part"))
-    path.with_suffix(".part").replace(path)
+    atomic_write(path, lambda target: torch.save(state, target))
 
 
 def _resume(

@@ -13,6 +13,7 @@ import torch
 from diffusers import AutoencoderKLQwenImage
 
 from trainer_core.demo.vocabulary import COLORS, SHAPES, Combination
+from trainer_core.storage import atomic_write
 
 from .averaging import WeightAverage
 from .drawing import draw, draw_varied, random_scene, with_frame
@@ -199,8 +200,7 @@ def _save(
         "average": average.values,
         "optimizer": optimizer.state_dict(),
     }
-    torch.save(state, path.with_suffix(".part"))
-    path.with_suffix(".part").replace(path)
+    atomic_write(path, lambda target: torch.save(state, target))
 
 
 def _resume(

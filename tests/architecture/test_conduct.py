@@ -14,6 +14,14 @@ _CODE_FROM_DATA = {"pickle", "cPickle", "dill", "marshal", "shelve"}
 _RUNS_DATA = ("eval", "exec", "compile", "__import__", "torch.load", "yaml.load", "yaml.full_load")
 _SHIPPED = (*sources("trainer_core"), *sources("nodes"))
 _PRODUCT = (*_SHIPPED, *sources("scripts"))
+_MAKES_NAMES = {
+    "trainer_core/temporary.py",
+    "trainer_core/owners.py",
+    # A workflow's name, to an identity that is always the same.
+    "scripts/workflow_graphs/formats.py",
+}
+_NAME_MAKERS = {"uuid", "tempfile", "secrets"}
+_TEMPORARY_NAME = re.compile(r"^\.[a-z]+-$|\.(?:part|tmp|temp|partial|bak)$")
 _MACHINE_PATH = re.compile(r"/(?:home|Users|root|work|opt|mnt)/[A-Za-z0-9]")
 _REGISTRY = re.compile(r"index-url[ =]+http", re.IGNORECASE)
 _TEXT_SUFFIXES = {".md", ".py", ".toml", ".txt", ".yaml", ".yml", ".json", ".cfg", ""}
@@ -78,6 +86,47 @@ def called(names: Iterable[str], found_in: Iterable[Source]) -> list[str]:
 def test_only_the_console_prints():
     quiet = [source for source in sources("trainer_core") if source.path not in MAY_PRINT]
     assert called(["print"], quiet) == []
+
+
+def temporary_names(source: Source) -> list[str]:
+    """Where a file makes a name of its own for what is not finished."""
+    found = [
+        f"{source.path}:{line} import {name}"
+        for name, line in absolute_imports(source)
+        if name in _NAME_MAKERS
+    ]
+    for node in ast.walk(source.tree):
+        text = node.value if isinstance(node, ast.Constant) else None
+        if isinstance(text, str) and _TEMPORARY_NAME.search(text):
+            found.append(f"{source.path}:{node.lineno} {text!r}")
+    return found
+
+
+def test_one_place_knows_the_names_of_what_is_not_finished():
+    """Others would leave behind what no command recognises."""
+    others = [source for source in _PRODUCT if source.path not in _MAKES_NAMES]
+    assert [name for source in others for name in temporary_names(source)] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "path = root / f'.writing-{number}'",
+        "path = root / ('.new-' + name)",
+        "path = path.with_suffix('.part')",
+        "path = path.with_name(path.name + '.tmp')",
+        "import tempfile",
+        "from uuid import uuid4",
+        "import secrets",
+    ],
+)
+def test_a_second_place_of_temporary_names_is_noticed(text):
+    assert len(temporary_names(Source("x.py", text, ast.parse(text)))) == 1
+
+
+def test_the_places_that_make_names_are_found():
+    for path in _MAKES_NAMES:
+        assert any(temporary_names(source) for source in _PRODUCT if source.path == path), path
 
 
 def test_the_console_is_found_printing():

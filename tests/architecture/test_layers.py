@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from architecture.source import absolute_imports, internal_imports, sources
 
-_GROUND = {"config", "counters", "errors", "finiteness", "storage", "streaming", "types"}
+_GROUND = {
+    "config",
+    "counters",
+    "errors",
+    "finiteness",
+    "storage",
+    "streaming",
+    "temporary",
+    "types",
+}
 _WORKSHOP = _GROUND | {"data", "diffusion", "adapters", "formats", "families"}
 
 ALLOWED = {
@@ -12,7 +21,10 @@ ALLOWED = {
     "types": set(),
     "counters": set(),
     "finiteness": set(),
-    "storage": {"errors"},
+    "owners": set(),
+    "temporary": {"owners"},
+    "storage": {"errors", "temporary"},
+    "locks": {"owners", "storage", "temporary"},
     "streaming": {"errors", "storage"},
     "requirements": {"errors"},
     "config": {"errors"},
@@ -21,7 +33,7 @@ ALLOWED = {
     "adapters": _GROUND,
     "formats": _GROUND | {"adapters"},
     "families": _GROUND | {"formats", "data", "diffusion"},
-    "training": _WORKSHOP,
+    "training": _WORKSHOP | {"locks"},
     "demo": _WORKSHOP | {"training"},
     "commands": _WORKSHOP | {"training", "demo", "requirements"},
     "cli": {"commands", "errors"},

@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from trainer_core.errors import InputError, StorageError
-from trainer_core.storage import TEMPORARY_PREFIX, atomic_write, errno_of_text, save_tensors
+from trainer_core.storage import atomic_write, errno_of_text, save_tensors
+from trainer_core.temporary import PREFIX
 
 
 def written(path, tensors):
@@ -114,7 +115,7 @@ def test_a_file_that_is_not_whole_has_an_ending_that_no_program_lists(tmp_path):
         seen.append(target.name)
 
     atomic_write(tmp_path / "a.safetensors", write)
-    assert seen[0].startswith(TEMPORARY_PREFIX)
+    assert seen[0].startswith(PREFIX)
     assert not seen[0].endswith(".safetensors")
     assert [path.name for path in tmp_path.iterdir()] == ["a.safetensors"]
 

@@ -11,6 +11,7 @@ from .console import show_report
 from .operations import (
     PEFT_MARK,
     LayerProgress,
+    clear_leftovers,
     derived_header,
     error_summary,
     existing,
@@ -61,6 +62,7 @@ def run(arguments: Arguments) -> int:
             overwrite=overwrite,
             folder_of=PEFT_MARK if layout == "peft" else None,
         )
+        clear_leftovers(target.parent, as_json=arguments.json)
         inputs = [(each.state, weight) for each, weight in zip(opened, weights, strict=True)]
         with LayerProgress("combined", as_json=arguments.json) as progress:
             state, errors = combine_adapters(inputs, rank, progress)

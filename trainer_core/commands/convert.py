@@ -14,6 +14,7 @@ from .arguments import Arguments
 from .console import show, show_error, show_json, show_report
 from .operations import (
     LayerProgress,
+    clear_leftovers,
     existing,
     is_set,
     rounded,
@@ -77,6 +78,7 @@ def run(arguments: Arguments) -> int:
     if source.is_file() or _is_adapter_folder(source):
         if source.is_file() and target.is_dir() and work.layout != "peft":
             target = target / f"{source.stem}{_SUFFIX}"
+        clear_leftovers(target.parent, as_json=arguments.json)
         report = work.convert(source, target)
         show_report(_facts(report, as_json=arguments.json), as_json=arguments.json)
         return 0
@@ -189,6 +191,7 @@ def _convert_all(source: Path, target: Path, work: _Work) -> int:
             "another folder",
             "Name a folder of its own for the new files.",
         )
+    clear_leftovers(target, as_json=work.json)
     taken: set[Path] = set()
     failed = 0
     for number, path in enumerate(found, 1):

@@ -11,6 +11,7 @@ from .console import show_report
 from .operations import (
     PEFT_MARK,
     LayerProgress,
+    clear_leftovers,
     derived_header,
     error_summary,
     is_set,
@@ -59,9 +60,9 @@ def run(arguments: Arguments) -> int:
         overwrite=replace,
         folder_of=PEFT_MARK if layout == "peft" else None,
     )
+    clear_leftovers(target.parent, as_json=arguments.json)
     with LayerProgress("compared", as_json=arguments.json) as progress:
-        patterns = _patterns(config.adapter, base.family)
-        walk = BaseDifferences(base, tuned, patterns, progress)
+        walk = BaseDifferences(base, tuned, _patterns(config.adapter, base.family), progress)
         state, errors = extract_adapter(walk, config.adapter)
     header = derived_header(state, base.family)
     names = base.family.key_map

@@ -14,6 +14,7 @@ from .console import show_report
 from .operations import (
     DIFFUSERS_MARK,
     LayerProgress,
+    clear_leftovers,
     error_summary,
     existing,
     is_set,
@@ -50,15 +51,17 @@ def run(arguments: Arguments) -> int:
 
     dtype = word_or(own, "dtype", tuple(DTYPES), "keep")
     rounding = word_or(own, "rounding", ("stochastic", "nearest"), "stochastic")
+    overwrite = is_set(own, "overwrite")
     strengths = numbers(own, "strength", len(adapter_paths))
     adapters = [existing(path, "an adapter file") for path in adapter_paths]
     base = open_base(base_path, own.get("family"))
     target = new_target(
         out,
         [base.path, *adapters],
-        overwrite=is_set(own, "overwrite"),
+        overwrite=overwrite,
         folder_of=DIFFUSERS_MARK if base.is_folder else None,
     )
+    clear_leftovers(target.parent, as_json=arguments.json)
     with contextlib.ExitStack() as stack:
         opened = [stack.enter_context(open_adapter(path, base.family.key_map)) for path in adapters]
         progress = stack.enter_context(LayerProgress("merged", as_json=arguments.json))
@@ -69,6 +72,7 @@ def run(arguments: Arguments) -> int:
             dtype,
             cast("Rounding", rounding),
             progress,
+            replace=overwrite,
         )
     merged = [
         {"file": path.name, "strength": strength}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..config.reading import load_config
 from ..errors import ConfigError, InputError
 from ..storage import given_path
+from ..temporary import remove_leftovers
 from .console import overwrite_line, show, show_json
 from .progress import LineRate, bar_text
 
@@ -150,6 +151,20 @@ def new_target(
             "Choose another name for the output.",
         )
     return target
+
+
+def clear_leftovers(*folders: Path, as_json: bool) -> None:
+    """Remove what killed commands left where something is about to be written, and say so.
+
+    Args:
+        folders: Where; some may be absent.
+        as_json: One JSON object a line instead of text.
+    """
+    for note in remove_leftovers(*folders):
+        if as_json:
+            show_json({"event": "warned", "message": note})
+        else:
+            show(f"Note: {note}")
 
 
 def own_facts(metadata: Mapping[str, str]) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@ from .console import show_report
 from .operations import (
     PEFT_MARK,
     LayerProgress,
+    clear_leftovers,
     derived_header,
     error_summary,
     existing,
@@ -57,6 +58,7 @@ def run(arguments: Arguments) -> int:
             overwrite=overwrite,
             folder_of=PEFT_MARK if layout == "peft" else None,
         )
+        clear_leftovers(target.parent, as_json=arguments.json)
         with LayerProgress("resized", as_json=arguments.json) as progress:
             state, errors = resize_adapter(opened.state, sizes, progress)
         header = derived_header(state, family, opened.file.metadata)

@@ -10,6 +10,7 @@ from ..errors import ConfigError, InputError
 from ..storage import given_path
 from .arguments import Arguments
 from .console import show, show_json
+from .operations import clear_leftovers
 
 _OWN = ("adapter", "prompt", "control", "strength", "output")
 _SHORT = tuple(name for name in PreviewSection.model_fields if name not in {"prompts", "controls"})
@@ -34,8 +35,11 @@ def run(arguments: Arguments) -> int:
         )
     output = given_path(own.get("output", ["samples"])[-1], "a folder").absolute()
     strength = _number(own)
+    from ..data.entries import cache_folders
+    from ..training.prepare import cache_folder
     from ..training.studio import sample_pictures
 
+    clear_leftovers(output, *cache_folders(cache_folder(config)), as_json=arguments.json)
     for path in sample_pictures(config, adapter, output, strength):
         if arguments.json:
             show_json({"event": "picture", "path": path})

@@ -23,7 +23,7 @@ from ..finiteness import all_finite
 from ..types import Bucket, Conditioning, PlannedSample
 from .buckets import Plan
 from .cached import CachedDataset, CachedItem, PreservedItem
-from .entries import Entry, is_sound, make_entry, remove_abandoned, write_entry
+from .entries import Entry, is_sound, make_entry, write_entry
 from .hashes import ContentHashes
 from .image import fit_to_bucket, open_picture, resize_exact, to_pixels
 
@@ -82,8 +82,6 @@ def build_cache(
             no sample is left.
         StorageError: When the cache cannot be written.
     """
-    for kind in ("latents", "text"):
-        remove_abandoned(folder / kind)
     builder = _Builder(folder, identity, open_encoders, settings, notify, verify)
     recipes = [recipe for planned in plan.samples if (recipe := builder.describe(planned))]
     prompts = _preserved(builder, recipes, preserved_prompts)

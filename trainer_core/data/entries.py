@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,12 +19,11 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..errors import StorageError
-from ..storage import TEMPORARY_PREFIX, save_tensors
+from ..storage import save_tensors
 
 CACHE_VERSION = 2
 """Raised when pictures are prepared, or tensors are kept, in another way than before."""
 
-_ABANDONED_SECONDS = 3600.0
 _KEY = re.compile(r"[0-9a-f]{64}")
 
 
@@ -72,6 +70,14 @@ def entry_of_key(folder: Path, kind: str, key: str) -> Entry:
     if not isinstance(key, str) or not _KEY.fullmatch(key):
         raise ValueError(f"{key!r} is not a key")
     return Entry(folder / kind / f"{key}.safetensors", key)
+
+
+def cache_folders(folder: Path) -> tuple[Path, ...]:
+    """The folders of a cache in which files are written: its own and one for each kind."""
+    if not folder.is_dir():
+        return ()
+    kinds = (path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
+    return (folder, *sorted(kinds))
 
 
 def write_entry(entry: Entry, tensors: Mapping[str, Tensor]) -> None:
@@ -141,20 +147,6 @@ def read_entry(entry: Entry) -> dict[str, Tensor]:
         name: tensor.float() if tensor.is_floating_point() else tensor
         for name, tensor in tensors.items()
     }
-
-
-def remove_abandoned(folder: Path) -> None:
-    """Delete temporary files that a killed process left in a folder more than an hour ago."""
-    limit = time.time() - _ABANDONED_SECONDS
-    for path in folder.glob(f"{TEMPORARY_PREFIX}*"):
-        try:
-            if path.stat().st_mtime < limit:
-                path.unlink()
-        except FileNotFoundError:
-            continue
-        except OSError:
-            # Only tidying: a file that cannot be removed does no harm.
-            return
 
 
 def _checksum(tensors: Mapping[str, Tensor]) -> str:

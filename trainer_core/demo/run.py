@@ -15,9 +15,10 @@ from ..config import RunConfig
 from ..data.image import from_pixels
 from ..errors import ConfigError, RunError
 from ..storage import atomic_write, write_json
+from ..temporary import remove_leftovers
 from ..training import train
 from ..training.memory import borrowed_threads
-from ..training.observer import Observer
+from ..training.observer import Observer, Warned
 from ..training.sampling import PictureRequest
 from ..training.studio import open_studio
 from .checker import read_picture
@@ -89,6 +90,9 @@ def run_demo(kind: str, task: str, output: Path, observer: Observer | None = Non
             "all of its steps",
             "Start it again; each demonstration is a new run.",
         )
+    for note in remove_leftovers(output):
+        if observer is not None:
+            observer.notify(Warned(note))
     with borrowed_threads(config.memory, embedded=True):
         exam = _Exam(config, task)
         marks = exam.take(result.adapters[0])

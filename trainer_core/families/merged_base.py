@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,9 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..formats.rounding import Loss, rounded
-from ..storage import TEMPORARY_PREFIX, atomic_write, flush_folder, move, storage_error
+from ..storage import atomic_write, flush_folder, move, storage_error, taken
 from ..streaming import Outline, stream_tensors
+from ..temporary import set_aside, temporary_beside
 from ..types import AdapterState
 from .base_weights import BaseFile, BaseWeights
 from .location import read_json
@@ -41,6 +41,8 @@ def merge_into_base(
     dtype: str = "keep",
     rounding: Rounding = "stochastic",
     progress: Progress | None = None,
+    *,
+    replace: bool = True,
 ) -> MergeReport:
     """Write a base in which adapters have become part of the weights.
 
@@ -50,12 +52,13 @@ def merge_into_base(
     Args:
         base: The opened base.
         adapters: Each adapter and the strength that it is merged with.
-        target: The new file, or for a Diffusers folder the new folder. What is there is replaced.
+        target: The new file, or for a Diffusers folder the new folder.
         dtype: ``keep``: every tensor in the number format that it has, 8-bit ones with a scale
             that fits. ``fp32``, ``bf16`` or ``fp16``: all weights of the denoiser in that one.
         rounding: How results in 8 bits are rounded: ``stochastic``, up or down by chance, which
             keeps a small change on the mean, or ``nearest``.
         progress: Is told of every layer.
+        replace: Whether what has the name is replaced, also if it came in the meantime.
 
     Returns:
         What was done, and what rounding took from each layer's change.
@@ -64,6 +67,7 @@ def merge_into_base(
         AdapterError: When an adapter does not fit the base; nothing is written then.
         BaseModelError: When the base cannot be read.
         NonFiniteError: When a result is not finite; nothing is written then.
+        InputError: When something has the name and is not to be replaced.
         StorageError: When the target cannot be written; what was there stays.
     """
     jobs = plan_jobs(base, adapters)
@@ -71,7 +75,7 @@ def merge_into_base(
         raise InputError(
             "adapters without layers", "at least one layer to merge", "Name another adapter."
         )
-    work = _Work(jobs, DTYPES[dtype], rounding, progress)
+    work = _Work(jobs, DTYPES[dtype], rounding, progress, replace=replace)
     if base.is_folder:
         _write_folder(base, target, work)
     else:
@@ -91,9 +95,12 @@ class _Work:
         dtype: torch.dtype | None,
         rounding: Rounding,
         progress: Progress | None,
+        *,
+        replace: bool,
     ) -> None:
         self.jobs = jobs
         self.dtype = dtype
+        self.replace = replace
         self.losses: dict[str, Loss] = {}
         self.rescaled: list[str] = []
         self.stored: dict[str, str] = {}
@@ -131,7 +138,9 @@ def _write_file(file: BaseFile, markers: frozenset[str], target: Path, work: _Wo
             if merged.scale is not None:
                 yield tensors[scales[name]], merged.scale
 
-    atomic_write(target, lambda path: rewrite(file.path, path, replaced, made()))
+    atomic_write(
+        target, lambda path: rewrite(file.path, path, replaced, made()), replace=work.replace
+    )
 
 
 def _write_recast(file: BaseFile, markers: frozenset[str], target: Path, work: _Work) -> None:
@@ -164,7 +173,8 @@ def _write_recast(file: BaseFile, markers: frozenset[str], target: Path, work: _
             makers[key] = lambda key=key: raw.stored(key)
         outlines[key] = Outline(dtype, info.shape) if weight else _outline(raw, key, info)
     metadata.pop(_NOTE, None)
-    stream_tensors(target, outlines, ((key, make()) for key, make in makers.items()), metadata)
+    tensors = ((key, make()) for key, make in makers.items())
+    stream_tensors(target, outlines, tensors, metadata, replace=work.replace)
 
 
 def _outline(raw: TensorReader, key: str, info: TensorInfo) -> Outline:
@@ -173,18 +183,17 @@ def _outline(raw: TensorReader, key: str, info: TensorInfo) -> Outline:
 
 def _write_folder(base: BaseWeights, target: Path, work: _Work) -> None:
     """Write a whole Diffusers folder beside the target, then give it the target's name."""
-    temporary = target.parent / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-{target.name}"
-    try:
-        _copy_parts(base.path, temporary)
-        for file in base.files:
-            place = temporary / _TRANSFORMER / file.path.name
-            _write_file(file, base.family.file.markers, place, work)
-        _mend_index(temporary / _TRANSFORMER)
-        _replace_folder(temporary, target)
-    except OSError as error:
-        raise storage_error(target, error) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with temporary_beside(target) as temporary:
+        try:
+            _copy_parts(base.path, temporary)
+            for file in base.files:
+                place = temporary / _TRANSFORMER / file.path.name
+                _write_file(file, base.family.file.markers, place, work)
+            _mend_index(temporary / _TRANSFORMER)
+            _name_folder(temporary, target, replace=work.replace)
+            flush_folder(target.parent)
+        except OSError as error:
+            raise storage_error(target, error) from error
 
 
 def _copy_parts(source: Path, target: Path) -> None:
@@ -230,19 +239,19 @@ def _mend_index(folder: Path) -> None:
         path.write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _replace_folder(temporary: Path, target: Path) -> None:
+def _name_folder(temporary: Path, target: Path, *, replace: bool) -> None:
     """Give a folder its name; the one that had it goes only when the new one is in its place."""
-    old = target.parent / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-old-{target.name}"
-    if target.exists():
-        move(target, old)
+    if replace and target.exists():
+        with set_aside(target) as old:
+            move(target, old)
+            move(temporary, target)
+        return
     try:
         move(temporary, target)
-    except OSError:
-        if old.exists():
-            move(old, target)
+    except OSError as error:
+        if target.exists():
+            raise taken(target) from error
         raise
-    flush_folder(target.parent)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 __all__ = ["DTYPES", "merge_into_base"]

@@ -6,10 +6,8 @@ by alpha / r always, so the configuration is made so that its rules give the fac
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
-import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,7 +18,8 @@ from torch import Tensor
 from ..adapters import layer_scale
 from ..adapters.magnitude import DORA_SCALE
 from ..errors import AdapterError
-from ..storage import TEMPORARY_PREFIX, flush_folder, move, storage_error, taken, write_json
+from ..storage import claim, flush_folder, move, storage_error, taken, unlink, write_json
+from ..temporary import temporary_beside
 from ..types import AdapterState, LayerState
 from .baking import APPROXIMATE, peft_factor, refuse_convolutions, refuse_unread_lengths
 from .fusing import split_sizes
@@ -82,28 +81,41 @@ def save_folder(
         InputError: When there is an adapter that is not to be replaced.
         StorageError: When the disk is full or the folder cannot be written.
     """
-    temporary = path.parent / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-{path.name}"
-    names = (WEIGHTS_NAME, CONFIG_NAME)
-    try:
-        temporary.mkdir(parents=True)
-        write(temporary / WEIGHTS_NAME)
-        write_json(temporary / CONFIG_NAME, dict(config))
-        if path.exists():
-            if not replace and any((path / name).exists() for name in names):
-                raise taken(path)
-            for name in names:
-                move(temporary / name, path / name, replace=True)
-            flush_folder(path)
-        else:
+    with temporary_beside(path) as temporary:
+        try:
+            temporary.mkdir(parents=True)
+            write(temporary / WEIGHTS_NAME)
+            write_json(temporary / CONFIG_NAME, dict(config))
+            _place(temporary, path, replace=replace)
+            flush_folder(path.parent)
+        except OSError as error:
+            raise storage_error(path, error) from error
+
+
+def _place(temporary: Path, path: Path, *, replace: bool) -> None:
+    """Put both files where they belong, with or without their folder."""
+    if not path.exists():
+        try:
             move(temporary, path)
-        flush_folder(path.parent)
-    except OSError as error:
-        raise storage_error(path, error) from error
-    finally:
-        with contextlib.suppress(OSError):
-            for name in names:
-                (temporary / name).unlink(missing_ok=True)
-            temporary.rmdir()
+        except OSError:
+            if not path.is_dir():
+                raise
+            # It has come in the meantime.
+        else:
+            return
+    placed: list[Path] = []
+    for name in (WEIGHTS_NAME, CONFIG_NAME):
+        if replace:
+            move(temporary / name, path / name, replace=True)
+            continue
+        try:
+            claim(temporary / name, path / name)
+        except FileExistsError as error:
+            for each in placed:
+                unlink(each)
+            raise taken(path) from error
+        placed.append(path / name)
+    flush_folder(path)
 
 
 def _encode(layers: Layers) -> dict[str, Tensor]:

@@ -14,11 +14,12 @@ from ..errors import AdapterFileError, ConfigError, RunError
 from ..families import FAMILIES, get_family
 from ..formats import adapter_files, read_adapter
 from ..types import AdapterState
-from .checkpoint import Checkpoint, read_checkpoint
+from .checkpoint import Checkpoint
 from .observer import Observer, Warned
 from .processes import Processes
 from .resume import START, find_checkpoint, refuse_changes
 from .run_folder import version_number
+from .whole_checkpoints import read_whole_checkpoint
 
 
 def find_beginning(
@@ -35,7 +36,7 @@ def find_beginning(
         The checkpoint's folder and content; None for a new run.
 
     Raises:
-        InputError: As `find_checkpoint` and `read_checkpoint`.
+        InputError: As `find_checkpoint` and `read_whole_checkpoint`.
         RunError: When the processes found different checkpoints.
     """
     if processes.index > 0:
@@ -43,7 +44,10 @@ def find_beginning(
     folder = find_checkpoint(config)
     if processes.index == 0:
         processes.barrier()
-    checkpoint = None if folder is None else read_checkpoint(folder)
+    checkpoint = None
+    if folder is not None:
+        named = Path(config.resume).absolute() == folder.absolute()
+        folder, checkpoint = read_whole_checkpoint(folder, named=named)
     require_same(config, processes, folder, checkpoint)
     if folder is None or checkpoint is None:
         return None, None

@@ -7,10 +7,9 @@ on the disk, so one that has its final name is whole.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import re
-import shutil
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,14 +18,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import RESUME, InputError, NonFiniteError
+from ..data.hashes import hash_file
+from ..errors import RESUME, CheckpointError, InputError, NonFiniteError
 from ..finiteness import all_finite
 from ..storage import flush_folder, move, save_tensors, storage_error, write_json
-from .optimizer import load_optimizer_tensors, optimizer_tensors
+from ..temporary import remove_leftovers, temporary_beside
+from .optimizer import STATE_PREFIX, load_optimizer_tensors, optimizer_tensors
 
 FORMAT = 1
 _ADAPTER_PREFIX = "adapter."
 _NAME = re.compile(r"\d{6,}")
+_STATE = "state.json"
+_TENSORS = "training_state.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +40,15 @@ class Checkpoint:
         step: Steps made.
         settings: The settings that decide the run, by YAML path.
         tensors: Adapter and optimizer tensors by name.
+        damaged: Later checkpoints of the run that cannot be read, in sentences.
+        newest: Step of the run's newest checkpoint when this one was read.
     """
 
     step: int
     settings: Mapping[str, Any]
     tensors: Mapping[str, Tensor]
+    damaged: tuple[str, ...] = ()
+    newest: int = 0
 
 
 def save_checkpoint(
@@ -77,21 +84,26 @@ def save_checkpoint(
                 "finite weights and optimizer state",
                 f"Go on from the last checkpoint with {RESUME} and a lower learning rate.",
             )
-    temporary = folder / f".writing-{uuid.uuid4().hex}"
-    try:
-        temporary.mkdir(parents=True)
-        save_tensors(temporary / "training_state.safetensors", tensors)
-        write_adapter(temporary / "adapter.safetensors")
-        state = {"format": FORMAT, "step": step, "settings": dict(settings)}
-        write_json(temporary / "state.json", state)
-        flush_folder(temporary)
-        move(temporary, target)
-        flush_folder(folder)
-    except OSError as error:
-        raise storage_error(target, error) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with temporary_beside(target) as temporary:
+        try:
+            temporary.mkdir(parents=True)
+            save_tensors(temporary / _TENSORS, tensors)
+            write_adapter(temporary / "adapter.safetensors")
+            state: dict[str, Any] = {"format": FORMAT, "step": step, "settings": dict(settings)}
+            state["sha256"] = _digest(state, temporary / _TENSORS)
+            write_json(temporary / _STATE, state)
+            flush_folder(temporary)
+            move(temporary, target)
+            flush_folder(folder)
+        except OSError as error:
+            raise storage_error(target, error) from error
     return target
+
+
+def _digest(state: Mapping[str, Any], tensors: Path) -> str:
+    """A hash of all that a run goes on from: what ``state.json`` says, and the tensors' file."""
+    said = json.dumps([state["format"], state["step"], state["settings"]])
+    return hashlib.sha256(f"{said}{hash_file(tensors)}".encode()).hexdigest()
 
 
 def prune_checkpoints(folder: Path, keep: int) -> None:
@@ -104,11 +116,9 @@ def prune_checkpoints(folder: Path, keep: int) -> None:
     for path in checkpoint_folders(folder)[:-keep]:
         # Renamed first: a checkpoint that is half removed must not look whole.
         # One that is open elsewhere (Windows) stays until the next time.
-        with contextlib.suppress(PermissionError):
-            path.rename(folder / f".removing-{uuid.uuid4().hex}")
-    for pattern in (".removing-*", ".writing-*"):
-        for path in folder.glob(pattern):
-            shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(PermissionError), temporary_beside(path) as gone:
+            path.rename(gone)
+    remove_leftovers(folder)
 
 
 def drop_later_checkpoints(folder: Path, step: int) -> list[int]:
@@ -128,19 +138,24 @@ def drop_later_checkpoints(folder: Path, step: int) -> list[int]:
     """
     later = [path for path in checkpoint_folders(folder) if int(path.name) > step]
     for path in later:
-        try:
-            move(path, folder / f".removing-{uuid.uuid4().hex}")
-        except OSError as error:
-            raise storage_error(path, error) from error
+        with temporary_beside(path) as gone:
+            try:
+                move(path, gone)
+            except OSError as error:
+                raise storage_error(path, error) from error
     return [int(path.name) for path in later]
 
 
 def checkpoint_folders(folder: Path) -> list[Path]:
-    """List whole checkpoints, oldest first."""
+    """List checkpoints, oldest first; damaged ones too, since each was whole when it was named."""
     if not folder.is_dir():
         return []
-    found = (p for p in folder.iterdir() if _NAME.fullmatch(p.name))
-    return sorted((p for p in found if (p / "state.json").is_file()), key=lambda p: int(p.name))
+    return sorted((p for p in folder.iterdir() if is_checkpoint(p)), key=lambda p: int(p.name))
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Whether a folder has the name of a checkpoint; it may be damaged."""
+    return _NAME.fullmatch(folder.name) is not None and folder.is_dir()
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
@@ -153,28 +168,47 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         Its content, tensors on the CPU.
 
     Raises:
-        InputError: When it is not a checkpoint, or damaged.
+        CheckpointError: When it is not a checkpoint, or damaged.
+        InputError: When another version wrote it.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
-        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-        tensors = load_file(str(folder / "training_state.safetensors"))
-        step, settings, found = int(state["step"]), dict(state["settings"]), state["format"]
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise InputError(
-            f"{folder} cannot be read as a checkpoint ({error})",
-            "a folder with state.json, training_state.safetensors and adapter.safetensors",
+        state = json.loads((folder / _STATE).read_text(encoding="utf-8"))
+        if state["format"] != FORMAT:
+            raise InputError(
+                f"{folder} has checkpoint format {state['format']}",
+                f"format {FORMAT}",
+                "Resume it with the version of Adapter Trainer that wrote it.",
+            )
+        step, settings = int(state["step"]), dict(state["settings"])
+        tensors = load_file(str(folder / _TENSORS))
+        # Earlier versions kept no hash.
+        if "sha256" in state and state["sha256"] != _digest(state, folder / _TENSORS):
+            raise ValueError("its content is not what was written")
+        _require_complete(tensors)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
+        reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise CheckpointError(
+            f"{folder} cannot be read as a checkpoint ({reason})",
+            f"a folder with {_STATE}, {_TENSORS} and adapter.safetensors as they were written",
             "Name another checkpoint with resume=PATH, or start anew with resume=none.",
         ) from error
-    if found != FORMAT:
-        raise InputError(
-            f"{folder} has checkpoint format {found}",
-            f"format {FORMAT}",
-            "Resume it with the version of Adapter Trainer that wrote it.",
-        )
     return Checkpoint(step, settings, tensors)
+
+
+def _require_complete(tensors: Mapping[str, Tensor]) -> None:
+    """Refuse an optimizer's state of which single tensors are missing."""
+    states: dict[str, set[str]] = {}
+    for key in tensors:
+        if key.startswith(STATE_PREFIX):
+            index, _, name = key.removeprefix(STATE_PREFIX).partition(".")
+            states.setdefault(index, set()).add(name)
+    names = set().union(*states.values())
+    for index, found in states.items():
+        if found != names:
+            raise ValueError(f"it lacks {STATE_PREFIX}{index}.{min(names - found)}")
 
 
 def training_tensors(

@@ -18,11 +18,13 @@ from ..config import RunConfig
 from ..config.preservation import preservation_prompts
 from ..data.buckets import Plan, plan_buckets
 from ..data.cache import CachedDataset, build_cache
+from ..data.entries import cache_folders
 from ..data.regularization import scan_all
 from ..errors import ConfigError
 from ..families import get_family
 from ..families.family import Family
 from ..families.location import BaseLocation, locate_base
+from ..temporary import remove_leftovers
 from .encoders import EncoderSource, LazyEncoders, MakeSource
 from .finished_cache import SUFFIX, FinishedCache, read_finished_cache, write_finished_cache
 from .observer import CacheProgress, Observer, Warned
@@ -116,6 +118,9 @@ def prepare(
     # The others wait until the first process has encoded, and then only read.
     if processes.index > 0:
         processes.barrier()
+    else:
+        for note in remove_leftovers(*cache_folders(cache_folder(config))):
+            observer.notify(Warned(note))
     kept = preservation_prompts(config, edits=has_controls)
     dataset, prompts = _encode(config, family, plan, encoders, observer, kept)
     if processes.index == 0:

@@ -73,6 +73,8 @@ class Recorder:
         self._facts = facts
         self._observer = observer
         self._pictures: list[Path] = []
+        for note in folder.remove_leftovers():
+            observer.notify(Warned(note))
         later = drop_later_checkpoints(folder.checkpoints, done)
         if later:
             steps = ", ".join(map(str, later))

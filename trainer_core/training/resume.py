@@ -9,7 +9,7 @@ from typing import Any
 from ..config import RunConfig
 from ..config.length import run_length
 from ..errors import ConfigError
-from .checkpoint import Checkpoint, checkpoint_folders, read_checkpoint
+from .checkpoint import Checkpoint, checkpoint_folders, is_checkpoint, read_checkpoint
 from .run_folder import is_live, is_version, versions
 
 FREE_SECTIONS = frozenset({"resume", "output", "preview", "memory", "cache", "config_version"})
@@ -130,7 +130,7 @@ def _named_checkpoint(path: Path) -> Path:
     # Absolute, because the run's folder is named by going up from the checkpoint's.
     path = path.absolute()
     found: list[Path] = []
-    if (path / "state.json").is_file():
+    if is_checkpoint(path) or (path / "state.json").is_file():
         found = [path]
     elif path.is_dir():
         found = checkpoint_folders(path / "checkpoints") or checkpoint_folders(path)

@@ -57,6 +57,7 @@ from .run_folder import RunFolder, create_version, open_version
 from .schedule import make_schedule
 from .step import StepMaker
 from .versions import installed_versions
+from .whole_checkpoints import require_newest
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,8 @@ def _train(
     shares = Shares(config.training, processes.index, processes.count)
     precision = resolve_precision(config.training.precision, processes.device)
     found, checkpoint = find_beginning(config, processes)
+    for note in checkpoint.damaged if checkpoint and processes.index == 0 else ():
+        observer.notify(Warned(note))
     start = None if checkpoint else read_start(config)
     data = prepare(config, observer, processes, make_source)
     config = resolved_length(config, data.dataset.own_images)
@@ -143,7 +146,7 @@ def _train(
         status, step = _run(loaded, shares, None)
         return RunResult(Path(config.output.dir), status, step, (), (), ())
     with (
-        _open_folder(config, found, hashes, workflow) as folder,
+        _open_folder(config, found, checkpoint, hashes, workflow) as folder,
         _recorder(loaded, folder, settings, hashes, workflow) as recorder,
     ):
         observer.notify(RunStarted(_summary(loaded, folder)))
@@ -379,19 +382,26 @@ def _density(run: Loaded) -> Callable[[Batch], Callable[[torch.Generator], float
 
 
 def _open_folder(
-    config: RunConfig, found: Path | None, hashes: Mapping[str, str], workflow: Mapping[str, str]
+    config: RunConfig,
+    found: Path | None,
+    checkpoint: Checkpoint | None,
+    hashes: Mapping[str, str],
+    workflow: Mapping[str, str],
 ) -> RunFolder:
-    record = {
+    record: dict[str, Any] = {
         "steps": run_length(config),
         "started": time.time(),
         "versions": installed_versions(),
         "hashes": dict(hashes),
     }
-    if found is None:
+    if found is None or checkpoint is None:
         root = Path(config.output.dir) / config.output.name
         return create_version(root, record, dump_config(config), workflow)
+    if checkpoint.damaged:
+        record["damaged_checkpoints"] = list(checkpoint.damaged)
     folder = open_version(found.parent.parent)
     try:
+        require_newest(folder.checkpoints, checkpoint)
         folder.go_on(record, dump_config(config), workflow)
     except BaseException:
         folder.release()

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import shutil
-import socket
-import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, StorageError
 from ..formats.workflow import WORKFLOW_KEYS
-from ..storage import move, storage_error, write_and_flush, write_json, write_text
+from ..locks import Lock, acquire, holder, record
+from ..storage import move, storage_error, write_json, write_text
+from ..temporary import remove_leftovers, temporary_beside
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -33,25 +32,21 @@ _SAMPLES = re.compile(r"\d{6,}")
 _LOCK = "lock.json"
 _RECORD = "run.json"
 _RUN_FILE = "run.yaml"
-_NEW = ".new-"
-# A process's start is told from the machine's, which moves when the clock is set.
-_CLOCK_SECONDS = 60.0
-_held: set[str] = set()
-"""Tokens of the locks that this process holds; one of its own number that is not here is left over
-from a run that failed to remove it, or from another process that had the number before."""
 
 
 class RunFolder:
     """One version of a run on disk; leaving it gives up its lock, and an error marks it failed.
 
     Args:
-        path: The version's folder, which exists and is locked by this process.
-        token: What the lock is held by.
+        path: The version's folder, which exists.
+        lock: Its lock, held by this process.
+        removed: Versions that came to nothing and were removed for it.
     """
 
-    def __init__(self, path: Path, token: str) -> None:
+    def __init__(self, path: Path, lock: Lock, removed: Sequence[Path] = ()) -> None:
         self.path = path
-        self._token = token
+        self._lock = lock
+        self._removed = removed
 
     @property
     def checkpoints(self) -> Path:
@@ -107,10 +102,21 @@ class RunFolder:
 
     def release(self) -> None:
         """Give up the lock; the version stays."""
-        # First, so that a lock file that cannot be removed binds nobody.
-        _held.discard(self._token)
-        with contextlib.suppress(OSError):
-            (self.path / _LOCK).unlink(missing_ok=True)
+        self._lock.release()
+
+    def remove_leftovers(self) -> list[str]:
+        """Remove what killed runs of this name left unfinished.
+
+        Returns:
+            What was removed, also when the version was made, in sentences.
+        """
+        pictures = sorted((self.path / "samples").glob("[0-9]*"))
+        places = (self.path.parent, self.path, self.checkpoints, *pictures)
+        versions = [
+            f"Removed {path}, which ended before step {MINIMUM_STEPS} without a checkpoint."
+            for path in self._removed
+        ]
+        return versions + remove_leftovers(*places)
 
     def __enter__(self) -> RunFolder:
         return self
@@ -132,7 +138,7 @@ class RunFolder:
 
 def create_version(
     root: Path,
-    record: Mapping[str, Any],
+    facts: Mapping[str, Any],
     run_file: str,
     workflow: Mapping[str, str] | None = None,
 ) -> RunFolder:
@@ -140,7 +146,7 @@ def create_version(
 
     Args:
         root: ``<output.dir>/<output.name>``.
-        record: First content of ``run.json``.
+        facts: First content of ``run.json``.
         run_file: The resolved run file.
         workflow: What of the host started it: ``workflow`` and ``prompt`` to their texts.
 
@@ -150,26 +156,32 @@ def create_version(
     Raises:
         StorageError: When the folder cannot be written.
     """
-    token = uuid.uuid4().hex
-    temporary = root / f"{_NEW}{token}"
-    try:
-        # Held before it is on the disk, or another run of this process might take it for dead.
-        _held.add(token)
+    with temporary_beside(root / "v", ending="") as temporary:
+        lock = _lock_new(temporary)
         try:
-            temporary.mkdir(parents=True)
-            write_and_flush(temporary / _LOCK, json.dumps({**_me(), "token": token}))
-        except OSError as error:
-            raise storage_error(root, error) from error
-        write_json(temporary / _RECORD, {"status": "running", "step": 0, **_me(), **record})
-        write_text(temporary / _RUN_FILE, run_file)
-        _write_workflow(temporary, workflow or {})
-        number = max((version_number(path) for path in versions(root)), default=-1) + 1
-        remove_dead_versions(root)
-        return RunFolder(_move_to_version(temporary, root, number), token)
-    except BaseException:
-        _held.discard(token)
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+            me = record(lock.owner)
+            write_json(temporary / _RECORD, {"status": "running", "step": 0, **me, **facts})
+            write_text(temporary / _RUN_FILE, run_file)
+            _write_workflow(temporary, workflow or {})
+            number = max((version_number(path) for path in versions(root)), default=-1) + 1
+            path = _move_to_version(temporary, root, number)
+        except BaseException:
+            lock.release()
+            raise
+    lock.path = path / _LOCK
+    # Afterwards: the number of a version that is removed is not to be the next one's.
+    return RunFolder(path, lock, remove_dead_versions(root))
+
+
+def _lock_new(folder: Path) -> Lock:
+    """Make a folder that nobody else knows, with a lock in it."""
+    try:
+        folder.mkdir(parents=True)
+        lock = acquire(folder / _LOCK)
+    except OSError as error:
+        raise storage_error(folder.parent, error) from error
+    assert lock is not None, "nobody else can have it"
+    return lock
 
 
 def _write_workflow(folder: Path, texts: Mapping[str, str]) -> None:
@@ -210,23 +222,22 @@ def open_version(path: Path) -> RunFolder:
 
     Raises:
         InputError: When a living process works in it.
+        StorageError: When the folder cannot be written.
     """
-    if is_live(path):
-        lock = _read_lock(path)
-        raise InputError(
-            f"{path} is in use by process {lock['pid']} on {lock['host']}",
-            "a run that has ended",
-            "Wait for that run, cancel it, or start a new version with resume=none. If no such "
-            f"run exists any more, remove {_LOCK} in that folder.",
-        )
-    token = uuid.uuid4().hex
-    _held.add(token)
     try:
-        write_json(path / _LOCK, {**_me(), "token": token})
-    except BaseException:
-        _held.discard(token)
-        raise
-    return RunFolder(path, token)
+        lock = acquire(path / _LOCK)
+    except OSError as error:
+        raise storage_error(path / _LOCK, error) from error
+    if lock is not None:
+        return RunFolder(path, lock)
+    owner = holder(path / _LOCK)
+    by = "another process" if owner is None else f"process {owner.pid} on {owner.host}"
+    raise InputError(
+        f"{path} is in use by {by}",
+        "a run that has ended",
+        "Wait for that run, cancel it, or start a new version with resume=none. If no such "
+        f"run exists any more, remove {_LOCK} in that folder.",
+    )
 
 
 def versions(root: Path) -> list[Path]:
@@ -257,14 +268,21 @@ def remove_dead_versions(root: Path) -> list[Path]:
     Returns:
         What was removed.
     """
-    unfinished = list(root.glob(f"{_NEW}*")) if root.is_dir() else []
-    candidates = [path for path in versions(root) if _came_to_nothing(path)]
-    # An unfinished folder without a readable lock may be half a moment old; it is left alone.
-    candidates += [path for path in unfinished if (path / _LOCK).is_file()]
-    removed = [path for path in candidates if not is_live(path)]
-    for path in removed:
-        shutil.rmtree(path, ignore_errors=True)
-    return removed
+    return [path for path in versions(root) if _came_to_nothing(path) and _remove(path)]
+
+
+def _remove(path: Path) -> bool:
+    """Remove a version unless somebody works in it; nobody can take it up meanwhile."""
+    with contextlib.suppress(OSError):
+        lock = acquire(path / _LOCK)
+        if lock is None:
+            return False
+        with lock, temporary_beside(path) as gone:
+            # It may have been taken up, and left again, since it was looked at.
+            if _came_to_nothing(path):
+                move(path, gone)
+                return True
+    return False
 
 
 def is_live(path: Path) -> bool:
@@ -273,14 +291,7 @@ def is_live(path: Path) -> bool:
     A lock of another host counts as live, because its processes cannot be seen from here, and so
     does one of a process that this one may not look at.
     """
-    lock = _read_lock(path)
-    if not lock:
-        return False
-    if lock["host"] != socket.gethostname():
-        return True
-    if lock["pid"] == os.getpid():
-        return lock["token"] in _held
-    return _runs(lock["pid"], lock["process_started"])
+    return holder(path / _LOCK) is not None
 
 
 def _came_to_nothing(path: Path) -> bool:
@@ -296,71 +307,3 @@ def _came_to_nothing(path: Path) -> bool:
         with metrics.open("rb") as file:
             step = max(step, sum(1 for _ in zip(file, range(MINIMUM_STEPS), strict=False)))
     return status != "done" and step < MINIMUM_STEPS
-
-
-def _me() -> dict[str, Any]:
-    return {
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "process_started": _process_started(os.getpid()),
-    }
-
-
-def _runs(pid: int, started: float | None) -> bool:
-    """Whether a process is the one that was started then; in doubt it is."""
-    if not _exists(pid):
-        return False
-    now = _process_started(pid)
-    return now is None or started is None or abs(now - started) < _CLOCK_SECONDS
-
-
-def _exists(pid: int) -> bool:
-    try:
-        import psutil
-    except ImportError:
-        return _may_exist(pid)
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.AccessDenied:
-        return True
-    except psutil.NoSuchProcess:
-        return False
-
-
-def _may_exist(pid: int) -> bool:
-    if os.name == "nt":
-        # The question below would be a Ctrl-C there.
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
-
-
-def _process_started(pid: int) -> float | None:
-    """Seconds since the epoch; None where it cannot be known."""
-    try:
-        import psutil
-    except ImportError:
-        return None
-    try:
-        return psutil.Process(pid).create_time()
-    except psutil.Error:
-        return None
-
-
-def _read_lock(path: Path) -> dict[str, Any]:
-    try:
-        lock = json.loads((path / _LOCK).read_text(encoding="utf-8"))
-        started = lock["process_started"]
-        return {
-            "host": str(lock["host"]),
-            "pid": int(lock["pid"]),
-            "process_started": None if started is None else float(started),
-            "token": lock.get("token"),
-        }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}

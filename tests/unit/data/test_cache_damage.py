@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -161,18 +160,6 @@ def test_a_damaged_memory_is_forgotten(world, content):
     (world.cache / "picture_hashes.json").write_text(content)
     world.build()
     assert world.encoders.counts() == (0, 0, 0)
-
-
-def test_abandoned_temporary_files_are_removed_and_fresh_ones_left(world):
-    world.add("a.png")
-    world.build()
-    old, fresh = (world.cache / "text" / f".writing-{name}" for name in ("old", "fresh"))
-    old.write_bytes(b"x")
-    fresh.write_bytes(b"x")
-    os.utime(old, (time.time() - 7200,) * 2)
-    world.build()
-    assert not old.exists()
-    assert fresh.exists()
 
 
 def test_a_cache_folder_that_cannot_be_made_is_named(world):

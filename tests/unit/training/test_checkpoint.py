@@ -2,6 +2,7 @@ import json
 
 import pytest
 import torch
+from fixtures.leftovers import left_behind
 from safetensors.torch import save_file
 
 from trainer_core.adapters import attach
@@ -111,8 +112,7 @@ def test_checkpoint_that_is_there_is_kept(tmp_path):
 def test_pruning_keeps_the_newest_and_clears_what_a_crash_left(tmp_path):
     for step in (5, 10, 1000000):
         save(tmp_path, step=step)
-    (tmp_path / ".writing-dead").mkdir()
-    (tmp_path / ".removing-dead").mkdir()
+    left_behind(tmp_path / "000015", folder=True)
     prune_checkpoints(tmp_path, 2)
     assert [p.name for p in checkpoint_folders(tmp_path)] == ["000010", "1000000"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["000010", "1000000"]

@@ -244,11 +244,13 @@ def test_the_newest_checkpoint_of_the_newest_version_that_has_one(tmp_path, make
 def test_versions_are_ordered_by_number_and_unfinished_checkpoints_passed_over(
     tmp_path, make_version
 ):
+    """A folder has a checkpoint's name only when it was whole: one that is not is damaged."""
     for _ in range(10):
         make_version(5)
     newest = make_version(7)
     assert newest.name == "v10"
-    (newest / "checkpoints" / "000009").mkdir()
+    (newest / "checkpoints" / "9").mkdir()
+    (newest / "checkpoints" / "000008").write_text("a file")
     (newest / "checkpoints" / ".writing-x").mkdir()
     assert found(tmp_path, "latest") == newest / "checkpoints" / "000007"
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from fixtures.leftovers import left_behind
+from fixtures.races import race
 
 from trainer_core.errors import InputError, StorageError
 from trainer_core.training.run_folder import (
@@ -210,6 +212,38 @@ def test_live_version_cannot_be_resumed_by_a_second_process(tmp_path):
         open_version(folder.path)
     folder.release()
     assert open_version(folder.path).path == folder.path
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("before", ["ended", "killed"])
+def test_of_all_processes_that_resume_a_version_at_once_exactly_one_owns_it(tmp_path, before):
+    for number in range(12):
+        folder = create_version(tmp_path / str(number), {}, "")
+        folder.release()
+        if before == "killed":
+            kill(folder)
+        assert race(lambda path=folder.path: open_version(path)) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_processes_that_start_together_get_different_versions(tmp_path):
+    for count in range(1, 6):
+        assert race(lambda: create_version(tmp_path, {"steps": 9}, ""), children=3) == 3
+        # Those of the round before are dead and came to nothing; no number is used again.
+        found = [path.name for path in versions(tmp_path)]
+        assert found[-1] == f"v{3 * count - 1}"
+
+
+def test_what_killed_runs_left_in_a_run_is_removed_and_told(tmp_path):
+    folder = create_version(tmp_path / "run", {}, "")
+    places = [folder.path.parent, folder.path, folder.checkpoints, folder.samples(10)]
+    folder.samples(10).mkdir(parents=True)
+    folder.checkpoints.mkdir()
+    left = [left_behind(place / "x", folder=place == folder.checkpoints) for place in places]
+    notes = folder.remove_leftovers()
+    assert [path.name in note for path, note in zip(left, notes, strict=True)] == [True] * 4
+    assert not any(path.exists() for path in left)
+    assert folder.remove_leftovers() == []
 
 
 def test_folder_that_cannot_be_written_names_itself_and_the_setting(tmp_path):

@@ -1,0 +1,106 @@
+"""Runs and drawings that are killed while they write, and checkpoints that are damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+import torch
+from fixtures.leftovers import killed_while_writing, left_behind
+from runs import CancelAfter, metrics, run_config, tensors
+
+from trainer_core.cli import main
+from trainer_core.errors import CheckpointError
+from trainer_core.training import train
+from trainer_core.training.observer import Warned
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+SETTINGS = {"steps": 4, "checkpoint_every": 1, "keep_checkpoints": 3}
+
+
+class Ears(CancelAfter):
+    """Hears everything and cancels nothing."""
+
+    def __init__(self):
+        super().__init__(10**9)
+
+    @property
+    def warnings(self):
+        return [event.message for event in self.events if isinstance(event, Warned)]
+
+
+def config_of(folder, cache, **values):
+    return run_config(folder, cache, training=SETTINGS, **values)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory, cache):
+    return train(config_of(tmp_path_factory.mktemp("reference"), cache)).folder
+
+
+def test_a_run_killed_while_it_saves_is_tidied_up_by_the_next_and_told(tmp_path, cache, reference):
+    size = (reference / "checkpoints" / "000004" / "training_state.safetensors").stat().st_size
+    killed_while_writing(lambda: train(config_of(tmp_path, cache)), size // 2)
+    version = tmp_path / "run" / "v0"
+    (left,) = (version / "checkpoints").iterdir()
+    others = [left_behind(place / "x") for place in (version.parent, cache, cache / "text")]
+    ears = Ears()
+    again = train(config_of(tmp_path, cache, resume="auto"), ears)
+    for path in others:
+        assert sum(path.name in warning for warning in ears.warnings) == 1, path
+        assert not path.exists()
+    # It came to nothing, so that its whole folder went.
+    assert not left.exists()
+    assert any(f"Removed {version}, " in warning for warning in ears.warnings)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["v1"]
+    assert metrics(again.folder) == metrics(reference)
+
+
+def test_a_drawing_that_was_killed_is_tidied_up_by_the_next(tmp_path, capsys):
+    words = ["sample", "base.path=embedded", "steps=2", "width=64", "height=64"]
+    words += ["prompt=a red circle", f"output={tmp_path / 'out'}", f"cache.dir={tmp_path / 'c'}"]
+    assert main(words) == 0
+    (tmp_path / "out" / "0.png").unlink()
+    killed_while_writing(lambda: main(words), 200)
+    (left,) = (tmp_path / "out").iterdir()
+    assert main(words) == 0
+    assert "Note: Removed an unfinished file or folder" in capsys.readouterr().out
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["0.png"]
+    assert left.name.startswith(".writing-")
+
+
+@pytest.mark.parametrize("damage", ["cut", "state"])
+def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(tmp_path, cache, reference, damage):
+    train(config_of(tmp_path, cache), CancelAfter(3))
+    version = tmp_path / "run" / "v0"
+    newest = version / "checkpoints" / "000003"
+    if damage == "cut":
+        file = newest / "training_state.safetensors"
+        file.write_bytes(file.read_bytes()[:1000])
+    else:
+        (newest / "state.json").unlink()
+    with pytest.raises(CheckpointError, match=r"resume=.*000002"):
+        train(config_of(tmp_path, cache, resume=str(newest)))
+    ears = Ears()
+    again = train(config_of(tmp_path, cache, resume="latest"), ears)
+    assert (again.folder, again.step) == (version, 4)
+    (told,) = [warning for warning in ears.warnings if "cannot be read" in warning]
+    assert str(newest) in told
+    assert "going on from step 2" in told
+    assert json.loads((version / "run.json").read_text())["damaged_checkpoints"] == [told]
+    assert metrics(version) == metrics(reference)
+    found, expected = (tensors(path / "run.safetensors") for path in (version, reference))
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+    # The damaged one was made anew, whole.
+    train(config_of(tmp_path, cache, resume=str(newest)))
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_is_an_error(tmp_path, cache):
+    train(config_of(tmp_path, cache), CancelAfter(2))
+    for path in (tmp_path / "run" / "v0" / "checkpoints").iterdir():
+        (path / "state.json").unlink()
+    for resume in ("latest", "auto", str(tmp_path / "run" / "v0")):
+        with pytest.raises(CheckpointError, match="no checkpoint of"):
+            train(config_of(tmp_path, cache, resume=resume))
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["v0"]

@@ -1,0 +1,127 @@
+"""Verbs that are killed while they write: the next one in that place tidies up and says so."""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import partial
+
+import pytest
+import torch
+
+from tests.fixtures.flux_files import FLUX, random_adapter, write_folder, write_native
+from tests.fixtures.leftovers import killed_while_writing
+from tests.fixtures.native_files import make_native_flux
+from trainer_core.cli import main
+from trainer_core.errors import InputError
+from trainer_core.families.base_weights import open_base
+from trainer_core.families.merged_base import merge_into_base
+from trainer_core.formats import open_adapter, write_adapter
+from trainer_core.formats.peft_folder import save_folder
+from trainer_core.temporary import temporary_beside
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+LIMIT = 20_000
+VERBS = {
+    "convert": ["convert", "lora.safetensors", "out/x.safetensors", "--to", "diffusers"],
+    "convert to peft": ["convert", "lora.safetensors", "out/x", "--to", "peft"],
+    "convert a folder": ["convert", "adapters", "out", "--to", "kohya"],
+    "merge": ["merge", "base.safetensors", "lora.safetensors", "out/x.safetensors"],
+    "merge in bf16": ["merge", "base.safetensors", "lora.safetensors", "out/x.sft", "dtype=bf16"],
+    "merge a folder": ["merge", "folder", "lora.safetensors", "out/x"],
+    "extract": ["extract", "base.safetensors", "tuned.safetensors", "out/x.safetensors"],
+    "resize": ["resize", "lora.safetensors", "out/x.safetensors", "rank=2"],
+    "combine": ["combine", "lora.safetensors", "lora.safetensors", "out/x.safetensors"],
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Two bases that differ, one of them as a folder too, and an adapter."""
+    place = tmp_path_factory.mktemp("place")
+    model = make_native_flux(layers=1, single_layers=1)
+    write_folder(place / "folder", model)
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    write_native(place / "base.safetensors", state)
+    tuned = {name: t + 0.1 * torch.randn_like(t) for name, t in state.items() if t.ndim == 2}
+    write_native(place / "tuned.safetensors", {**state, **tuned})
+    adapter = random_adapter(model, kind="lora", rank=8)
+    (place / "adapters").mkdir()
+    for path in (place / "lora.safetensors", place / "adapters" / "lora.safetensors"):
+        write_adapter(path, adapter, "comfyui", FLUX.key_map, {})
+    return place
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_that_was_killed_leaves_nothing_for_long(verb, place, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for path in place.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    out = tmp_path / "out"
+    killed_while_writing(lambda: main(VERBS[verb]), LIMIT)
+    (left,) = out.iterdir()
+    assert left.name.startswith(".writing-"), "a half has a name"
+    with temporary_beside(out / "living") as living:
+        living.write_bytes(b"")
+        assert main(VERBS[verb]) == 0
+        shown = capsys.readouterr()
+        assert "Note: Removed an unfinished file or folder" in shown.out, shown
+        assert left.name in shown.out
+        assert {path.name for path in out.iterdir()} - {living.name} <= {
+            "x",
+            "x.safetensors",
+            "x.sft",
+            "lora.safetensors",
+        }
+        assert living.exists()
+
+
+def test_programs_are_told_as_an_event(place, tmp_path, capsys):
+    words = ["convert", str(place / "lora.safetensors"), str(tmp_path / "x.safetensors")]
+    words += ["--to", "diffusers", "--json"]
+    killed_while_writing(lambda: main(words), LIMIT)
+    assert main(words) == 0
+    first, report = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert first["event"] == "warned"
+    assert str(tmp_path) in first["message"]
+    assert report["layout"] == "diffusers"
+
+
+@pytest.mark.parametrize(
+    ("base", "dtype"),
+    [("base.safetensors", "keep"), ("base.safetensors", "bf16"), ("folder", "keep")],
+)
+def test_what_came_while_a_base_was_merged_is_not_replaced(base, dtype, place, tmp_path):
+    target = tmp_path / ("x" if base == "folder" else "x.safetensors")
+    theirs = target / "model_index.json" if base == "folder" else target
+
+    def meanwhile(done, total, name):
+        theirs.parent.mkdir(exist_ok=True)
+        theirs.write_bytes(b"theirs")
+
+    with open_adapter(place / "lora.safetensors", FLUX.key_map) as opened:
+        adapters = [(opened.state, 1.0)]
+        merge = partial(merge_into_base, open_base(place / base), adapters, target, dtype)
+        with pytest.raises(InputError, match="in the meantime"):
+            merge(progress=meanwhile, replace=False)
+        assert theirs.read_bytes() == b"theirs"
+        assert [path.name for path in tmp_path.iterdir()] == [target.name]
+        merge(progress=meanwhile, replace=True)
+    assert open_base(target).family.name == "flux"
+    assert [path.name for path in tmp_path.iterdir()] == [target.name]
+
+
+@pytest.mark.parametrize("theirs", ["adapter_config.json", "adapter_model.safetensors"])
+def test_what_came_while_a_peft_folder_was_written_is_not_replaced(theirs, tmp_path):
+    def write(path):
+        path.write_bytes(b"mine")
+        (tmp_path / "x").mkdir(exist_ok=True)
+        (tmp_path / "x" / theirs).write_bytes(b"theirs")
+
+    with pytest.raises(InputError, match="in the meantime"):
+        save_folder(tmp_path / "x", {}, write, replace=False)
+    assert [path.name for path in (tmp_path / "x").iterdir()] == [theirs]
+    assert (tmp_path / "x" / theirs).read_bytes() == b"theirs"
+    save_folder(tmp_path / "x", {}, write)
+    assert (tmp_path / "x" / "adapter_model.safetensors").read_bytes() == b"mine"
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]

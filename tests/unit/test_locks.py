@@ -1,0 +1,216 @@
+"""A lock has one owner at any moment: raced by processes and threads, killed at bad moments."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from fixtures.leftovers import killed_while
+from fixtures.races import race
+
+from trainer_core.errors import InputError
+from trainer_core.locks import acquire, holder
+from trainer_core.storage import atomic_write, claim_without_links
+from trainer_core.temporary import temporary_beside
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def killed_owner(path: Path) -> None:
+    """A lock whose owner was killed."""
+    killed_while(lambda: acquire(path))
+    assert path.is_file()
+
+
+RACES = """
+import json, os, sys
+from pathlib import Path
+from fixtures.races import race
+from trainer_core.locks import acquire
+folder, rounds, contents = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
+acquire(folder / "first").release()
+won = []
+for _ in range(rounds):
+    for path in folder.iterdir():
+        path.unlink()
+    for name, content in contents.items():
+        (folder / name).write_text(content)
+        os.utime(folder / name, (1.0, 1.0))
+    won.append(race(lambda: acquire(folder / "lock.json")))
+left = {path.name for path in folder.iterdir()} - {"lock.json"}
+print(json.dumps([won, sorted(left)]))
+"""
+
+
+@needs_fork
+@pytest.mark.parametrize(
+    ("rounds", "dead", "content"),
+    [
+        pytest.param(150, [], None, id="nobody had it"),
+        pytest.param(150, ["lock.json"], None, id="its owner was killed"),
+        pytest.param(40, ["lock.json", "lock.json.takeover"], None, id="so was who took it over"),
+        pytest.param(40, ["lock.json"], "", id="it was never written"),
+    ],
+)
+def test_of_all_processes_that_try_at_once_exactly_one_gets_it(tmp_path, rounds, dead, content):
+    contents = {}
+    for name in dead:
+        killed_owner(tmp_path / name)
+        contents[name] = (tmp_path / name).read_text() if content is None else content
+    # In a small interpreter, which forks faster than one that tests have filled.
+    done = subprocess.run(
+        [sys.executable, "-c", RACES, str(tmp_path), str(rounds), json.dumps(contents)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tests")))},
+    )
+    assert done.returncode == 0, done.stderr
+    won, left = json.loads(done.stdout)
+    assert won == [1] * rounds
+    assert left == []
+
+
+@needs_fork
+def test_the_race_shows_a_lock_that_two_can_have(tmp_path):
+    """Without this the test above would prove nothing."""
+    path = tmp_path / "lock.json"
+
+    def look_then_write():
+        free = not path.exists()
+        time.sleep(0.05)
+        path.touch()
+        return free
+
+    assert race(look_then_write) > 1
+
+
+def test_of_all_threads_that_try_at_once_exactly_one_gets_the_lock(tmp_path):
+    path = tmp_path / "lock.json"
+    for round_number in range(20):
+        if round_number % 2:
+            killed_owner(path)
+        together = threading.Barrier(4)
+        locks = []
+
+        def try_it(together=together, locks=locks):
+            together.wait()
+            locks.append(acquire(path))
+
+        threads = [threading.Thread(target=try_it) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        (won,) = [lock for lock in locks if lock is not None]
+        assert holder(path) == won.owner
+        won.release()
+        assert not list(tmp_path.iterdir())
+
+
+@needs_fork
+def test_a_lock_is_never_without_its_content(tmp_path):
+    """A reader that looks all the time sees either no lock or a whole one."""
+    path = tmp_path / "lock.json"
+    end = time.monotonic() + 0.5
+
+    def take_and_release():
+        while time.monotonic() < end:
+            lock = acquire(path)
+            if lock:
+                lock.release()
+
+    pid = os.fork()
+    if pid == 0:
+        take_and_release()
+        os._exit(0)
+    seen = 0
+    while time.monotonic() < end:
+        try:
+            assert json.loads(path.read_bytes())["pid"] == pid
+            seen += 1
+        except FileNotFoundError:
+            continue
+    os.waitpid(pid, 0)
+    assert seen > 10
+
+
+@pytest.mark.parametrize("content", [b"", b'{"host": "he', b"[1]", b'{"host": 1}', b"\xff" * 99])
+def test_a_half_written_lock_binds_for_a_moment_and_not_for_ever(tmp_path, content):
+    """Where the disk knows no links, its owner may be about to write it; or was killed."""
+    path = tmp_path / "lock.json"
+    path.write_bytes(content)
+    assert acquire(path) is None
+    assert holder(path) is not None
+    os.utime(path, (time.time() - 60,) * 2)
+    assert holder(path) is None
+    with acquire(path) as lock:
+        assert holder(path) == lock.owner
+    assert not path.exists()
+
+
+def test_the_lock_of_another_machine_is_never_taken(tmp_path):
+    path = tmp_path / "lock.json"
+    lock = {"host": "elsewhere", "pid": 1, "process_started": 1.0, "token": "x"}
+    path.write_text(json.dumps(lock))
+    os.utime(path, (1.0, 1.0))
+    assert acquire(path) is None
+    assert holder(path).host == "elsewhere"
+
+
+def test_releasing_leaves_a_lock_alone_that_somebody_else_has_now(tmp_path):
+    path = tmp_path / "lock.json"
+    first = acquire(path)
+    path.unlink()
+    second = acquire(path)
+    first.release()
+    assert holder(path) == second.owner
+
+
+@needs_fork
+@pytest.mark.parametrize("links", [True, False])
+def test_of_all_files_written_for_one_name_exactly_one_gets_it(tmp_path, links):
+    path = tmp_path / "out"
+
+    def write():
+        mine = str(os.getpid()).encode()
+        if links:
+            atomic_write(path, lambda target: target.write_bytes(mine), replace=False)
+        else:
+            with temporary_beside(path) as target:
+                target.write_bytes(mine)
+                claim_without_links(target, path)
+        return path.read_bytes() == mine
+
+    for _ in range(30):
+        assert race(write) == 1
+        assert [each.name for each in tmp_path.iterdir()] == ["out"]
+        path.unlink()
+
+
+def test_a_name_that_is_taken_is_told_also_without_links(tmp_path):
+    (tmp_path / "out").write_bytes(b"theirs")
+    (tmp_path / "mine").write_bytes(b"mine")
+    with pytest.raises(FileExistsError):
+        claim_without_links(tmp_path / "mine", tmp_path / "out")
+    assert (tmp_path / "out").read_bytes() == b"theirs"
+    with pytest.raises(InputError, match="in the meantime"):
+        atomic_write(tmp_path / "out", lambda path: path.write_bytes(b"x"), replace=False)
+
+
+def test_a_process_that_only_locks_loads_nothing_heavy():
+    code = (
+        "import sys, trainer_core.locks\n"
+        "print({'torch', 'numpy', 'safetensors', 'pydantic'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert done.stdout.strip() == "set()"

@@ -371,9 +371,15 @@ def _density(run: Loaded) -> Callable[[Batch], Callable[[torch.Generator], float
     by_shape: dict[tuple[int, ...], Callable[[torch.Generator], float]] = {}
     for bucket in set(data.dataset.buckets):
         size = (data.location, bucket.width, bucket.height)
-        shift = sigma.shift or data.family.training_shift(*size)
+        usual = data.family.training_shift(*size) if sigma.density == "shifted" else 1.0
         by_shape[data.family.latent_shape(*size)] = make_density(
-            sigma.density, sigma.mean, sigma.std, shift, sigma.min, sigma.max
+            sigma.density,
+            sigma.mean,
+            sigma.std,
+            sigma.shift or usual,
+            sigma.min,
+            sigma.max,
+            sigma.mode_scale,
         )
     return lambda batch: by_shape[tuple(batch.latents.shape[1:])]
 

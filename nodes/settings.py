@@ -37,8 +37,7 @@ _SETTINGS = (
     SettingInput("memory.threads"),
     SettingInput("output.dtype", advanced=True),
     SettingInput("output.metadata", advanced=True),
-    # Last, because saved graphs keep the values of a node by their places.
-    SettingInput("training.sigma.mode_scale", "sigma_mode_scale"),
+    SettingInput("training.sigma.mode_scale", "sigma_mode_scale", optional=True),
 )
 
 

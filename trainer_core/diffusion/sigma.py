@@ -61,8 +61,8 @@ def make_density(
     Raises:
         ConfigError: When the bounds leave nothing to draw from, or the density is unknown.
 
-    Source: Esser et al. 2024, section 3.1, for ``logit_normal`` and ``mode``; Mou et al., T2I-Adapter
-    (2023), section 3.4, for the cubic ones, which ai-toolkit calls content and style.
+    Source: Esser et al. 2024, section 3.1, for ``logit_normal`` and ``mode``; Mou et al.,
+    T2I-Adapter (2023), section 3.4, for the cubic ones, which ai-toolkit calls content and style.
     """
     if not 0.0 <= minimum < maximum <= 1.0:
         raise ConfigError(

@@ -32,6 +32,7 @@ from .beginning import (
     read_start,
     require_same,
     start_identity,
+    stored_groups,
 )
 from .checkpoint import Checkpoint, restore_tensors
 from .encoders import MakeSource
@@ -52,7 +53,7 @@ from .preservation import Preservation, compute_missing, plan_preservation
 from .preview import draw_previews
 from .processes import Processes, Shares, SingleProcess
 from .recorder import Recorder
-from .resume import deciding_settings
+from .resume import Change, changed_settings, compared_settings, recorded_changes
 from .run_folder import RunFolder, create_version, open_version
 from .schedule import make_schedule
 from .step import StepMaker
@@ -131,9 +132,13 @@ def _train(
     config = resolved_length(config, data.dataset.own_images)
     hashes = _hashes(data)
     given = start_identity(config, checkpoint)
-    settings = deciding_settings(config, precision, hashes["base"], hashes["dataset"], given)
-    if checkpoint is not None:
-        checkpoint = fitting(checkpoint, settings, config, observer)
+    settings = compared_settings(
+        config, precision, hashes["base"], hashes["dataset"], given, data.dataset.source
+    )
+    changes: list[Change] = []
+    if found is not None and checkpoint is not None:
+        changes = changed_settings(checkpoint, settings)
+        checkpoint = fitting(found.parent.parent, checkpoint, settings, config, observer)
         found = found if checkpoint else None
         start = None if checkpoint else read_start(config)
         # What decides may differ from machine to machine, such as a precision of auto.
@@ -143,7 +148,7 @@ def _train(
         status, step = _run(loaded, shares, None)
         return RunResult(Path(config.output.dir), status, step, (), (), ())
     with (
-        _open_folder(config, found, hashes, workflow) as folder,
+        _open_folder(config, found, hashes, workflow, changes) as folder,
         _recorder(loaded, folder, settings, hashes, workflow) as recorder,
     ):
         observer.notify(RunStarted(_summary(loaded, folder)))
@@ -203,7 +208,8 @@ def _load(
     optimizer = make_optimizer(config.training.optimizer, groups)
     done = 0
     if isinstance(begin, Checkpoint):
-        restore_tensors(begin, adapter.named_tensors(), optimizer)
+        before = stored_groups(begin, adapter, config.training.optimizer)
+        restore_tensors(begin, adapter.named_tensors(), optimizer, before)
         done = begin.step
     elif begin is not None:
         taken = start_from(transformer, adapter, begin)
@@ -360,9 +366,14 @@ def _loop(run: Loaded, shares: Shares, recorder: Recorder | None) -> Loop:
             record=recorder.record if recorder else nothing,
             save=recorder.save if recorder else nothing,
             preview=preview,
+            broken=recorder.broken if recorder else _told_elsewhere,
             wishes=run.observer.wishes,
         ),
     )
+
+
+def _told_elsewhere(step: int) -> str:
+    return "The first process says how to go on."
 
 
 def _density(run: Loaded) -> Callable[[Batch], Callable[[torch.Generator], float]]:
@@ -385,7 +396,11 @@ def _density(run: Loaded) -> Callable[[Batch], Callable[[torch.Generator], float
 
 
 def _open_folder(
-    config: RunConfig, found: Path | None, hashes: Mapping[str, str], workflow: Mapping[str, str]
+    config: RunConfig,
+    found: Path | None,
+    hashes: Mapping[str, str],
+    workflow: Mapping[str, str],
+    changes: list[Change],
 ) -> RunFolder:
     record = {
         "steps": run_length(config),
@@ -398,7 +413,8 @@ def _open_folder(
         return create_version(root, record, dump_config(config), workflow)
     folder = open_version(found.parent.parent)
     try:
-        folder.go_on(record, dump_config(config), workflow)
+        told = recorded_changes(folder.read_record(), changes, int(found.name))
+        folder.go_on({**record, "changes": told}, dump_config(config), workflow)
     except BaseException:
         folder.release()
         raise

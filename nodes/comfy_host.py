@@ -23,7 +23,7 @@ from comfy_execution.utils import get_executing_context
 from server import PromptServer
 
 from ..trainer_core.errors import InputError, RunError
-from .folders import base_stamp, folders_below, resolve_below
+from .folders import base_stamp, folders_below, resolve_below, saved_checkpoints
 
 if TYPE_CHECKING:
     import torch
@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 EMBEDDED = "embedded"
+NEWEST = "newest"
 _ASSETS = Path(__file__).parent.parent / "trainer_core" / "assets"
 _DEMO_SETS = ("demo-generate", "demo-edit")
+_RUN_DEPTH = 2
 _BASE_FOLDERS = ("diffusion_models", "checkpoints", "diffusers")
 Interrupted = management.InterruptProcessingException
 # Models that were unloaded before a work of ours. With --highvram "unloaded" leaves them where they
@@ -145,6 +147,41 @@ def run_path(name: str) -> Path:
     remedy = "Choose a run from the list after a refresh (key R); Train Adapter makes them."
     roots = {"runs": [output_folder()]}
     return resolve_below(f"runs/{name}/run.json", roots, "run", remedy=remedy).parent
+
+
+def checkpoint_names() -> list[str]:
+    """Checkpoints of the runs on disk for a combo box: ``<run>/<version>/<step>``."""
+    return [
+        f"{name}/{folder.name}"
+        for name in run_names()
+        for folder in reversed(saved_checkpoints(output_folder() / name))
+    ]
+
+
+def checkpoint_path(name: str) -> Path:
+    """The folder behind a name of `checkpoint_names`.
+
+    Args:
+        name: As there; without the step it means the run's newest checkpoint. It may come from
+            anybody.
+
+    Raises:
+        InputError: When there is no such checkpoint, or a link leads out of the runs' folder.
+    """
+    run, step = (name, "") if name.count("/") < _RUN_DEPTH else tuple(name.rsplit("/", 1))
+    saved = saved_checkpoints(run_path(run))
+    found = [folder for folder in saved if not step or folder.name == step]
+    if not found:
+        raise InputError(
+            f"resume_from: {name}",
+            "a run with a checkpoint of that step",
+            "Choose from the list after a refresh (key R).",
+        )
+    place = f"runs/{run}/checkpoints/{found[-1].name}"
+    files = [f"{place}/{file.name}" for file in found[-1].iterdir()]
+    for file in files:
+        resolve_below(file, {"runs": [output_folder()]}, "resume_from")
+    return found[-1]
 
 
 def run_file(name: str, file: str) -> Path | None:

@@ -161,6 +161,19 @@ def _names_below(root: Path, depth: int, skipped: Path | None) -> list[str]:
     return names
 
 
+def saved_checkpoints(version: Path) -> list[Path]:
+    """The whole checkpoints of a run's version, oldest first.
+
+    The trainer lists them alike, but its module brings torch, which a start must not load.
+
+    Args:
+        version: The version's folder.
+    """
+    found = [path for path in version.glob("checkpoints/[0-9]*") if path.name.isdecimal()]
+    whole = [path for path in found if (path / "state.json").is_file()]
+    return sorted(whole, key=lambda path: int(path.name))
+
+
 def base_stamp(folder: Path) -> str:
     """A hash of names, sizes and times of what a base is loaded from.
 

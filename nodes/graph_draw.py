@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..trainer_core.data.cache import Encoders
+    from ..trainer_core.data.captions import TextLimit
     from ..trainer_core.families.family import Family
     from ..trainer_core.families.location import BaseLocation
     from ..trainer_core.training.encoders import EncoderSource, MakeSource
@@ -114,6 +115,9 @@ class _UnloadingSource:
 
     def decoder(self) -> Callable[[Tensor], Tensor]:
         return self.inner.decoder()
+
+    def text_limit(self) -> TextLimit | None:
+        return self.inner.text_limit()
 
     def close(self) -> None:
         self.inner.close()

@@ -30,6 +30,7 @@ class SettingInput:
         step: Step of the arrows of a number with a fraction.
         advanced: Whether the node hides it; unset: as the setting says.
         optional: Whether a prompt may leave it out, as those do that were saved before it existed.
+            It stands behind the others, because a saved graph keeps values by their places.
     """
 
     path: str

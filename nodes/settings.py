@@ -37,6 +37,7 @@ _SETTINGS = (
     SettingInput("memory.threads"),
     SettingInput("output.dtype", advanced=True),
     SettingInput("output.metadata", advanced=True),
+    SettingInput("training.sigma.mode_scale", "sigma_mode_scale", optional=True),
 )
 
 

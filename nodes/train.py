@@ -6,6 +6,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
+from ..trainer_core.errors import InputError
 from . import comfy_host, sockets
 from .cache_watch import ADAPTERS
 from .setting_inputs import RUN_SETTINGS, section_values
@@ -44,8 +45,18 @@ class TrainAdapter(io.ComfyNode):
                 io.Boolean.Input(
                     "resume",
                     default=True,
-                    tooltip="Go on with the newest checkpoint of this name, if it was made with "
-                    "the same settings and pictures. Off: always start anew.",
+                    tooltip="Go on with the newest checkpoint of this name, if it is of the same "
+                    "base, pictures, adapter, batch and seed. Other settings may have changed; a "
+                    "finished run only gets longer. Off: always start anew.",
+                ),
+                io.Combo.Input(
+                    "resume_from",
+                    options=[comfy_host.NEWEST, *comfy_host.checkpoint_names()],
+                    default=comfy_host.NEWEST,
+                    optional=True,
+                    advanced=True,
+                    tooltip="With resume on: the checkpoint to go on from, also of a finished run. "
+                    "The later ones of that run are made anew.",
                 ),
             ],
             outputs=[
@@ -58,8 +69,11 @@ class TrainAdapter(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, name: str | None = None) -> bool | str:
-        """Refuse a bad name when the graph is queued; one that is linked comes later."""
+    def validate_inputs(cls, name: str | None = None, resume_from: str | None = None) -> bool | str:
+        """Refuse a bad name when the graph is queued; one that is linked comes later.
+
+        Whether there is the checkpoint is left to `execute`, which says what to do.
+        """
         from .run_values import name_problem
 
         return name_problem(name) or True
@@ -76,6 +90,7 @@ class TrainAdapter(io.ComfyNode):
         cache: sockets.EncodedCache,
         adapter: sockets.AdapterChoice,
         resume: bool,
+        resume_from: str = comfy_host.NEWEST,
         settings: sockets.SettingsChoice | None = None,
         vae: Any = None,
         **given: Any,
@@ -85,9 +100,23 @@ class TrainAdapter(io.ComfyNode):
         from .workflow import started_workflow
 
         comfy_host.require_libraries()
-        own = {**section_values(RUN_SETTINGS, given), "resume": "auto" if resume else "none"}
+        begin = _resume_setting(resume, str(resume_from))
+        own = {**section_values(RUN_SETTINGS, given), "resume": begin}
         node_id = str(cls.hidden.unique_id)
         workflow = started_workflow(cls.hidden.prompt, cls.hidden.extra_pnginfo)
         handle, losses = train_on_node(node_id, base, cache, adapter, settings, vae, own, workflow)
         ADAPTERS.hand_on(node_id, given["name"], handle.adapter)
         return io.NodeOutput(*run_outputs(handle, losses))
+
+
+def _resume_setting(resume: bool, resume_from: str) -> str:
+    """What the run file's ``resume`` says for the node's two inputs."""
+    if resume_from in {"", comfy_host.NEWEST}:
+        return "auto" if resume else "none"
+    if resume:
+        return str(comfy_host.checkpoint_path(resume_from))
+    raise InputError(
+        f"resume is off and resume_from is {resume_from}",
+        "resume switched on to go on from a checkpoint",
+        f"Switch resume on, or set resume_from to {comfy_host.NEWEST}.",
+    )

@@ -29,6 +29,7 @@ _OF_THIS_MACHINE = {
     "AdapterTrainerConvert.file": "a file",
     "AdapterTrainerCheck.file": "a file",
     "AdapterTrainerLoadRun.run": "a run",
+    "AdapterTrainerTrain.resume_from": "a checkpoint",
 }
 
 

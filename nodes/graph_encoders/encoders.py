@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...trainer_core.data.cache import Encoders
+    from ...trainer_core.data.captions import TextLimit
     from ...trainer_core.types import Conditioning
 
 _FAMILIES: dict[str, GraphFamily] = {family.name: family for family in (QWEN_IMAGE, FLUX)}
@@ -86,6 +87,10 @@ class GraphEncoders:
             InputError: When no VAE is connected.
         """
         return self._make_vae("to decode previews").decode
+
+    def text_limit(self) -> TextLimit | None:
+        """How long captions may be; None without a CLIP, and where they are read whole."""
+        return self._make_text().limit() if self._clip is not None else None
 
     def close(self) -> None:
         """Let go of the opened encoders; the weights are ComfyUI's to unload.

@@ -11,6 +11,7 @@ from .inputs import Clip, Tokens, encode_tokens, ordinary, require_controls, req
 from .pictures import VaeFacts
 
 if TYPE_CHECKING:
+    from ...trainer_core.data.captions import TextLimit
     from ...trainer_core.types import Conditioning
 
 _CLIP_REMEDY = (
@@ -96,12 +97,25 @@ class FluxText:
 
     def tokens(self, caption: str) -> Tokens:
         """ComfyUI's tokens of a caption, T5's exactly ``text_length`` of them."""
-        options = {"t5xxl_min_length": self.text_length, "t5xxl_min_padding": None}
-        tokens = self.clip.tokenize(caption, tokenizer_options=options)
-        (row,) = tokens["t5xxl"]
+        tokens, row = self._split(caption, self.text_length)
         if len(row) > self.text_length:
             row = [*row[: self.text_length - 1], row[-1]]
         return {**tokens, "t5xxl": [row]}
+
+    def limit(self) -> TextLimit:
+        """How long captions may be: in T5's tokens, with its end token."""
+        from ...trainer_core.data.captions import TextLimit
+
+        return TextLimit(
+            lambda caption, pictures: len(self._split(caption, 1)[1]), self.text_length
+        )
+
+    def _split(self, caption: str, least: int) -> tuple[Tokens, list[tuple[Any, ...]]]:
+        """ComfyUI's tokens of a caption, T5's padded to a length, and T5's alone."""
+        options = {"t5xxl_min_length": least, "t5xxl_min_padding": None}
+        tokens = self.clip.tokenize(caption, tokenizer_options=options)
+        (row,) = tokens["t5xxl"]
+        return tokens, row
 
     def signature(self) -> str:
         """Length and the tokens of a probe; layer and tokenizer settings that were set on it."""

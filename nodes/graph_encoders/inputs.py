@@ -10,6 +10,7 @@ from ...trainer_core.errors import DatasetError, InputError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ...trainer_core.data.captions import TextLimit
     from ...trainer_core.types import Conditioning
 
 Tokens = dict[str, list[list[tuple[Any, ...]]]]
@@ -54,6 +55,10 @@ class TextEncoder(Protocol):
 
     def encode(self, caption: str, controls: Sequence[Any]) -> Conditioning:
         """Encode a caption and what the text encoder sees of the control pictures."""
+        ...
+
+    def limit(self) -> TextLimit | None:
+        """How long captions may be; None where they are read whole."""
         ...
 
     def signature(self) -> str:

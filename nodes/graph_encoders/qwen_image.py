@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import Tensor
 
+    from ...trainer_core.data.captions import TextLimit
     from ...trainer_core.types import Conditioning
 
 _CLIP_REMEDY = "Use Load CLIP, type qwen_image, with qwen_2.5_vl_7b."
@@ -129,6 +130,20 @@ class QwenText:
             for name, rows in tokens.items()
         }
 
+    def limit(self) -> TextLimit | None:
+        """How long captions may be, pictures apart; None where nothing is cut."""
+        from ...trainer_core.data.captions import TextLimit
+
+        if self.text_length is None:
+            return None
+        return TextLimit(lambda caption, pictures: self._count(caption), self.text_length)
+
+    def _count(self, caption: str) -> int:
+        from ...trainer_core.families.qwen_image.encode import prompt_text
+
+        tokens = self.clip.tokenize(prompt_text(self.variant, caption, ()))
+        return max(len(row) - _message_start(row) for rows in tokens.values() for row in rows)
+
     def signature(self) -> str:
         """Length and the tokens of a probe; layer and tokenizer settings that were set on it."""
         settings = (getattr(self.clip, "layer_idx", None), self.clip.cond_stage_model.dtypes)
@@ -136,11 +151,15 @@ class QwenText:
 
 
 def _longest(row: Sequence[tuple[Any, ...]], text_length: int, pictures: int) -> int:
-    starts = [place for place, entry in enumerate(row) if entry[0] == _MESSAGE_START]
-    wanted = starts[1] + _MESSAGE_HEAD + text_length + pictures
+    wanted = _message_start(row) + text_length + pictures
     # A picture is never cut off, nor the token that closes it.
     places = [place for place, entry in enumerate(row) if isinstance(entry[0], dict)]
     return max(wanted, places[-1] + 2) if places else wanted
+
+
+def _message_start(row: Sequence[tuple[Any, ...]]) -> int:
+    starts = [place for place, entry in enumerate(row) if entry[0] == _MESSAGE_START]
+    return starts[1] + _MESSAGE_HEAD
 
 
 def _as_seen(picture: Image, area: int) -> Tensor:

@@ -208,7 +208,7 @@ def test_a_bad_name_is_refused_before_anything_runs(server, name, node):
     if node != "AdapterTrainerTrain":
         given = nodes[TRAIN]["inputs"]
         given |= {"copy_cache": False}
-        del given["resume"]
+        del given["resume"], given["resume_from"]
         nodes[TRAIN] = {"class_type": node, "inputs": given}
     message = refused_at_once(server, nodes, TRAIN)
     if name == "é":

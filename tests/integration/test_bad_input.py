@@ -149,7 +149,7 @@ def test_broken_run_keeps_the_state_before_and_can_be_resumed(tmp_path, cache):
     assert train(resumed).status == "done"
 
 
-def test_interrupted_by_an_exception_releases_the_lock_and_marks_the_run_failed(tmp_path, cache):
+def test_interrupted_by_ctrl_c_releases_the_lock_and_marks_the_run_cancelled(tmp_path, cache):
     class Breaker(CancelAfter):
         def notify(self, event):
             super().notify(event)
@@ -159,7 +159,8 @@ def test_interrupted_by_an_exception_releases_the_lock_and_marks_the_run_failed(
     with pytest.raises(KeyboardInterrupt):
         train(run_config(tmp_path, cache), Breaker(10**9))
     folder = tmp_path / "run" / "v0"
-    assert json.loads((folder / "run.json").read_text())["status"] == "failed"
+    record = json.loads((folder / "run.json").read_text())
+    assert (record["status"], record["stopped_by"]) == ("cancelled", "SIGINT")
     assert not (folder / "lock.json").exists()
 
 

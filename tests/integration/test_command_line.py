@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -56,7 +57,7 @@ def test_run_is_trained_cancelled_resumed_inspected_and_sampled(workplace):
     assert running.stderr is not None
     for line in running.stdout:
         if json.loads(line)["event"] == "step_done":
-            running.send_signal(signal.SIGINT)
+            running.send_signal(signal.SIGTERM)
             break
     rest = [json.loads(line) for line in running.stdout]
     assert running.stderr.read().splitlines() == ["", _STOPPING], "the libraries' words are in it"
@@ -64,6 +65,14 @@ def test_run_is_trained_cancelled_resumed_inspected_and_sampled(workplace):
     assert rest[-1]["event"] == "run_finished"
     assert rest[-1]["result"]["status"] == "cancelled"
     step = rest[-1]["result"]["step"]
+    folder = workplace / "output" / "long" / "v0"
+    record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    assert (record["status"], record["stopped_by"], record["step"]) == (
+        "cancelled",
+        "SIGTERM",
+        step,
+    )
+    assert (folder / "checkpoints" / f"{step:06d}" / "state.json").is_file()
 
     words = ["training.steps=100000", "output.name=long", "resume=latest"]
     refused = events(workplace, "train", "run.yaml", *words, "adapter.rank=4", code=2)[-1]
@@ -99,3 +108,23 @@ def test_text_output_names_facts_and_paths(workplace, capsys, monkeypatch):
         assert fact in out
     assert str(workplace / "output" / "text" / "v0") in out
     assert "\r" not in out
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="no terminal hangs up here")
+def test_a_run_whose_terminal_is_closed_saves_its_state_and_says_so(workplace):
+    words = ["train", "run.yaml", *_SHORT, "output.name=hung", "training.steps=100000"]
+    terminal, end = os.openpty()
+    running = subprocess.Popen([*_COMMAND, *words], cwd=workplace, stdout=end, stderr=end)
+    os.close(end)
+    seen = b""
+    while b" 2/100000" not in seen:
+        seen += os.read(terminal, 4096)
+    # From here on nothing can be printed any more.
+    os.close(terminal)
+    running.send_signal(signal.SIGHUP)
+    assert running.wait(timeout=120) == 1
+    folder = workplace / "output" / "hung" / "v0"
+    record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    assert (record["status"], record["stopped_by"]) == ("cancelled", "SIGHUP")
+    assert (folder / "checkpoints" / f"{record['step']:06d}" / "state.json").is_file()

@@ -48,8 +48,9 @@ VERBS: Mapping[str, Verb] = {
     ),
     "train": Verb(
         "train an adapter: encode if needed, train, preview, export",
-        "adapter-trainer train run.yaml [key=value ...] [resume=auto|latest|none|FOLDER]",
-        "Ctrl-C finishes the step and saves a checkpoint; resume=latest goes on from it.\n"
+        "adapter-trainer train run.yaml [key=value ...] [resume=auto|latest|none|STEP|FOLDER]",
+        "Ctrl-C finishes the step and saves a checkpoint; resume=latest goes on from it, also\n"
+        "with another learning rate, schedule, clipping, precision, length or previews.\n"
         "On several devices: accelerate launch --multi_gpu -m trainer_core train run.yaml\n"
         + _RUN_FILE,
     ),

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..config import RunConfig
 from ..config.reading import load_config
-from ..errors import ConfigError, DatasetError
+from ..errors import ConfigError, DatasetError, InputError
 from ..storage import given_path
+from ..types import Sample
 from .arguments import Arguments
 from .console import show_report
+from .local_base import local_text_limit
 
 
 def run(arguments: Arguments) -> int:
@@ -59,6 +61,7 @@ def dataset_report(config: RunConfig) -> tuple[Mapping[str, Any], DatasetError |
     found = scan_all(config.dataset, stop=False)
     plan = plan_buckets(found.samples, config.dataset, family.size_multiple, family.control_size)
     captions = [sample.caption for sample in found.samples]
+    lengths, long = _caption_tokens(config, found.samples)
     report = {
         "folder": config.dataset.path,
         "samples": len(found.samples),
@@ -67,12 +70,29 @@ def dataset_report(config: RunConfig) -> tuple[Mapping[str, Any], DatasetError |
         "controls": _counted(len(sample.controls) for sample in found.samples),
         "picture_sizes": _counted(f"{sample.width}x{sample.height}" for sample in found.samples),
         "caption_characters": _spread([len(caption) for caption in captions]),
+        "caption_tokens": lengths,
         "buckets": plan.counts(),
-        "notes": plan.notes,
+        "notes": [*plan.notes, *long],
         "problems": found.problems,
         "train_would_stop": str(found.refusal.found) if found.refusal else None,
     }
     return report, found.refusal
+
+
+def _caption_tokens(
+    config: RunConfig, samples: Sequence[Sample]
+) -> tuple[dict[str, int] | None, Sequence[str]]:
+    """The tokens of the captions, and what is cut off; nothing where the base is not at hand."""
+    from ..data.captions import caption_tokens, long_caption_notes
+
+    try:
+        limit = local_text_limit(config, any(sample.controls for sample in samples))
+    except InputError:
+        return None, ()
+    counted = caption_tokens(samples, limit.count)
+    spread = _spread(list(counted.values()))
+    notes = long_caption_notes(counted, limit.tokens, config.base.text_length)
+    return None if spread is None else {**spread, "limit": limit.tokens}, notes
 
 
 def _counted(values: Any) -> dict[str, int]:

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config import RunConfig
-from ..errors import BaseModelError, TrainerError
+from ..errors import TrainerError
 from .arguments import Arguments
 from .console import show_report
 from .dataset import dataset_report
 from .environment import NEEDED, environment_report, installed_version
+from .local_base import locate_local_base
 
 if TYPE_CHECKING:
     from ..adapters import AttachedAdapter
@@ -91,30 +92,11 @@ def _folder_problems(config: RunConfig) -> list[str]:
 
 
 def _open_base(config: RunConfig, controls: bool) -> EmptyBase:
-    from ..families import get_family, locate_base
-    from ..families.location import names_hub
+    from ..families import get_family
     from ..training.memory_estimate import empty_base
 
-    settings = config.base
-    if names_hub(settings.path):
-        settings = settings.model_copy(update={"path": str(_downloaded(settings.path))})
-    family = get_family(config.family)
-    location = locate_base(settings, family.name, controls)
-    return empty_base(location, family)
-
-
-def _downloaded(hub_id: str) -> Path:
-    """Find a hub id in the local cache; a check must not download gigabytes."""
-    from huggingface_hub import try_to_load_from_cache
-
-    found = try_to_load_from_cache(hub_id, "model_index.json")
-    if isinstance(found, str):
-        return Path(found).parent
-    raise BaseModelError(
-        f"base.path: {hub_id} is not on this machine",
-        "a local folder, or a hub id that was downloaded before",
-        "`adapter-trainer cache` or `train` will download it; then ask the doctor again.",
-    )
+    location = locate_local_base(config.base, config.family, controls)
+    return empty_base(location, get_family(config.family))
 
 
 def _attach(config: RunConfig, base: EmptyBase) -> AttachedAdapter:

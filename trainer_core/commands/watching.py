@@ -1,4 +1,4 @@
-"""Observers of the command line: they show a run's events and carry Ctrl-C to the run."""
+"""Observers of the command line: they show a run's events and carry signals to the run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
@@ -34,18 +34,25 @@ _STOPPING = b"\nStopping after this step; the state is saved. Once more stops at
 
 
 class CancelSwitch:
-    """Turned on by the first Ctrl-C or SIGTERM; the second ends the command at once."""
+    """Turned on by the first signal that asks for an end; the second ends the command at once.
+
+    Attributes:
+        stopped_by: The name of the first signal, such as ``SIGTERM``; None before it.
+    """
 
     def __init__(self) -> None:
-        self.on = False
+        self.stopped_by: str | None = None
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal."""
-        if self.on:
-            raise KeyboardInterrupt
-        self.on = True
-        # A print may be interrupted by this very signal, and the streams are not reentrant.
-        os.write(2, _STOPPING)
+        name = signal.Signals(number).name
+        if self.stopped_by is not None:
+            raise KeyboardInterrupt(name)
+        self.stopped_by = name
+        # A print may be interrupted by this very signal, and the streams are not reentrant. Where
+        # the terminal is gone nobody reads it.
+        with contextlib.suppress(OSError):
+            os.write(2, _STOPPING)
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
@@ -53,8 +60,7 @@ class CancelSwitch:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.signal(number, self.handle) for number in numbers}
+        before = {number: signal.signal(number, self.handle) for number in _heard_signals()}
         try:
             yield
         finally:
@@ -62,38 +68,74 @@ class CancelSwitch:
                 signal.signal(number, handler)
 
 
-class JsonObserver:
-    """Prints every event as one JSON object."""
+def _heard_signals() -> list[signal.Signals]:
+    heard = [signal.SIGINT, signal.SIGTERM]
+    # Windows has no terminal that hangs up; under nohup a hang-up is to be ignored.
+    hangup = getattr(signal, "SIGHUP", None)
+    if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:
+        heard.append(hangup)
+    return heard
 
-    def __init__(self, wishes: Callable[[], Wishes]) -> None:
-        self.wishes = wishes
+
+class _SignalObserver:
+    """What the observers of the command line share: they ask for an end when a signal came.
+
+    Args:
+        switch: Hears the signals.
+    """
+
+    def __init__(self, switch: CancelSwitch) -> None:
+        self._switch = switch
+
+    @property
+    def stopped_by(self) -> str | None:
+        """The signal that came, or None."""
+        return self._switch.stopped_by
+
+    def wishes(self) -> Wishes:
+        """Only ever an end."""
+        return Wishes(cancel=self.cancelled())
 
     def cancelled(self) -> bool:
-        """Whether Ctrl-C or SIGTERM came."""
-        return self.wishes().cancel
+        """Whether a signal came."""
+        return self._switch.stopped_by is not None
 
     def notify(self, event: Event) -> None:
-        """Print the event."""
+        """Show an event, as long as there is a terminal to show it on."""
+        try:
+            self._show(event)
+        except OSError:
+            # A terminal that hung up takes no more text, but the run has its state to save.
+            if self.stopped_by != "SIGHUP":
+                raise
+
+    def _show(self, event: Event) -> None:
+        """What an observer does with an event; nothing here."""
+
+
+class JsonObserver(_SignalObserver):
+    """Prints every event as one JSON object."""
+
+    def _show(self, event: Event) -> None:
         show_json(event_record(event))
 
 
-class TextObserver:
+class TextObserver(_SignalObserver):
     """Prints events for a person.
 
     Args:
-        wishes: What the run is asked for.
+        switch: Hears the signals.
         terminal: Draw a bar that moves; otherwise print plain lines at a rate that suits a log.
     """
 
-    def __init__(self, wishes: Callable[[], Wishes], *, terminal: bool) -> None:
-        self.wishes = wishes
+    def __init__(self, switch: CancelSwitch, *, terminal: bool) -> None:
+        super().__init__(switch)
         self._terminal = terminal
         self._pace = Pace()
         self._rates: defaultdict[str, LineRate] = defaultdict(LineRate)
         self._bar_shown = False
 
-    def notify(self, event: Event) -> None:
-        """Print the event."""
+    def _show(self, event: Event) -> None:
         if isinstance(event, StepDone):
             text = self._pace.step_text(event.result, event.steps)
             self._progress("step", event.result.step, event.steps, text)
@@ -101,10 +143,6 @@ class TextObserver:
             self._progress("cached", event.done, event.total, event.what)
         else:
             self._line(event_text(event))
-
-    def cancelled(self) -> bool:
-        """Whether Ctrl-C or SIGTERM came."""
-        return self.wishes().cancel
 
     def close(self) -> None:
         """Leave the terminal on a fresh line."""
@@ -128,23 +166,9 @@ class TextObserver:
         show(text)
 
 
-class _OtherProcess:
-    """Observer of every process but the first: silent, but it stops with the others."""
-
-    def __init__(self, wishes: Callable[[], Wishes]) -> None:
-        self.wishes = wishes
-
-    def cancelled(self) -> bool:
-        """Whether Ctrl-C or SIGTERM came."""
-        return self.wishes().cancel
-
-    def notify(self, event: Event) -> None:
-        """Ignore the event."""
-
-
 @contextlib.contextmanager
 def watching(*, as_json: bool) -> Iterator[Observer]:
-    """Show a run's events and let Ctrl-C and SIGTERM cancel it.
+    """Show a run's events and let Ctrl-C, SIGTERM and a hang-up of the terminal cancel it.
 
     Args:
         as_json: One JSON object a line instead of text.
@@ -153,21 +177,19 @@ def watching(*, as_json: bool) -> Iterator[Observer]:
         The observer for the run.
     """
     switch = CancelSwitch()
-
-    def wishes() -> Wishes:
-        return Wishes(cancel=switch.on)
-
     with switch.installed():
         if os.environ.get("RANK", "0") != "0":
-            yield _OtherProcess(wishes)
+            # Silent, but it stops with the first.
+            yield _SignalObserver(switch)
         elif as_json:
-            yield JsonObserver(wishes)
+            yield JsonObserver(switch)
         else:
-            observer = TextObserver(wishes, terminal=sys.stdout.isatty())
+            observer = TextObserver(switch, terminal=sys.stdout.isatty())
             try:
                 yield observer
             finally:
-                observer.close()
+                with contextlib.suppress(OSError):
+                    observer.close()
 
 
 def event_record(event: Event) -> dict[str, Any]:

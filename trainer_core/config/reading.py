@@ -19,7 +19,7 @@ from .describe import find_setting, section_of
 from .dialect import SIZE_LIMIT, format_yaml, parse_yaml
 from .problems import Problem, problems_of, raise_problems, unknown_setting, value_in_words
 from .rules import contradictions, refuse_newer_version
-from .run import RunConfig
+from .run import RunConfig, names_step
 
 PATH_SETTINGS = (
     "base.path",
@@ -236,7 +236,7 @@ def anchored(setting: str, value: str, folder: Path) -> str:
     Returns:
         The absolute path; words and hub ids as they are. A folder that exists wins over a hub id.
     """
-    if value in _NO_PATH.get(setting, ()):
+    if value in _NO_PATH.get(setting, ()) or (setting == "resume" and names_step(value)):
         return value
     path = folder / _expanded(value, setting)
     if setting == "base.path" and _HUB_ID.fullmatch(value) and not path.exists():

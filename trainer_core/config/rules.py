@@ -14,6 +14,7 @@ from .dataset import PreservationSection, RegularizationSection
 from .patterns import PATTERN_EXPECTED, PATTERN_REMEDY, pattern_mistake
 from .problems import Problem, raise_problems, value_in_words
 from .run import CONFIG_VERSION, RunConfig
+from .training import SigmaSection
 
 _RESERVED_NAMES = {"con", "prn", "aux", "nul"} | {
     f"{port}{number}" for port in ("com", "lpt") for number in range(1, 10)
@@ -223,18 +224,29 @@ def _training_problems(config: RunConfig) -> Iterator[Problem]:
             "training.sigma.min below training.sigma.max",
             "Lower training.sigma.min, or raise training.sigma.max.",
         )
-    if sigma.density != "shifted" and sigma.shift is not None:
+    yield from _density_problems(sigma)
+
+
+def _density_problems(sigma: SigmaSection) -> Iterator[Problem]:
+    if sigma.density == "logit_normal" and sigma.shift is not None:
         yield Problem(
-            f"training.sigma.shift is set and training.sigma.density is {sigma.density}",
-            "a shift only with density shifted",
+            "training.sigma.shift is set and training.sigma.density is logit_normal",
+            "a shift with any other density; logit_normal with a shift is called shifted",
             "Leave training.sigma.shift out, or set training.sigma.density to shifted.",
         )
-    if sigma.density == "uniform" and (sigma.mean, sigma.std) != (0.0, 1.0):
+    normal = sigma.density in {"logit_normal", "shifted"}
+    if not normal and (sigma.mean, sigma.std) != (0.0, 1.0):
         yield Problem(
             "training.sigma.mean or training.sigma.std is set and training.sigma.density is "
-            "uniform",
+            f"{sigma.density}",
             "mean and std only with density logit_normal or shifted",
             "Leave them out, or change training.sigma.density.",
+        )
+    if sigma.density != "mode" and sigma.mode_scale != SigmaSection().mode_scale:
+        yield Problem(
+            f"training.sigma.mode_scale is set and training.sigma.density is {sigma.density}",
+            "mode_scale only with density mode",
+            "Leave training.sigma.mode_scale out, or set training.sigma.density to mode.",
         )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from .adapter import AdapterConfig
 from .base import BaseSection
@@ -17,13 +18,15 @@ from .section import Section, setting
 from .training import TrainingSection
 
 CONFIG_VERSION = 1
+_STEP = re.compile(r"[0-9]{1,12}")
 
 
 class RunConfig(Section):
     """Everything that decides a run.
 
-    `resume` and the `output`, `preview` and `memory` sections may change between a run and its
-    resumption; everything else must stay as it was.
+    Between a run and its resumption the learning rate and what else shapes the optimizer's steps,
+    the schedule, the precision, the length and the `output`, `preview` and `memory` sections may
+    change; what decides which run it is must stay as it was.
     """
 
     family: Literal["qwen_image", "flux"] = setting("qwen_image", "Architecture of the base model.")
@@ -46,7 +49,19 @@ class RunConfig(Section):
     resume: str = setting(
         "none",
         "'none' starts a new version; 'latest' goes on with the newest checkpoint; 'auto' does so "
-        "if there is one that was made with the same settings; a path names a checkpoint folder.",
+        "if there is one of the same run, and starts anew where a finished run would learn in "
+        "another way; a number names the checkpoint of a step, a path a checkpoint's or a "
+        "version's folder.",
     )
     seed: int = setting(0, "Seed of every draw of the run.", ge=0, lt=2**63)
     config_version: Literal[1] = setting(CONFIG_VERSION, "Version of the run-file format.")
+
+    @field_validator("resume", mode="before")
+    @classmethod
+    def _step_as_text(cls, value: object) -> object:
+        return str(value) if type(value) is int and value >= 0 else value
+
+
+def names_step(resume: str) -> bool:
+    """Whether ``resume`` is the number of a step, and not a word or a path."""
+    return _STEP.fullmatch(resume) is not None

@@ -57,10 +57,11 @@ class ScheduleSection(Section):
 class SigmaSection(Section):
     """Which noise levels are trained; 1 is pure noise."""
 
-    density: Literal["logit_normal", "uniform", "shifted"] = setting(
+    density: Literal["logit_normal", "uniform", "shifted", "mode", "content", "style"] = setting(
         "logit_normal",
         "'logit_normal': mostly middle noise. 'uniform': all alike. 'shifted': logit_normal moved "
-        "towards noise by 'shift'.",
+        "towards noise by 'shift'. 'mode': the SD3 paper's, by 'mode_scale'. 'content': mostly "
+        "strong noise, where composition is decided. 'style': mostly weak noise.",
     )
     mean: float = setting(
         0.0, "logit_normal, shifted: mean of the logit.", advanced=True, ge=-5, le=5
@@ -70,11 +71,18 @@ class SigmaSection(Section):
     )
     shift: float | None = setting(
         None,
-        "shifted: sigma' = shift * sigma / (1 + (shift - 1) * sigma). Unset: the shift that the "
-        "base's scheduler uses at the picture's size.",
+        "All but logit_normal: sigma' = shift * sigma / (1 + (shift - 1) * sigma). Unset: for "
+        "shifted the shift that the base's scheduler uses at the picture's size, else none.",
         advanced=True,
         gt=0.0,
         le=100.0,
+    )
+    mode_scale: float = setting(
+        1.29,
+        "mode: above 0 more middle noise, below 0 more of both ends.",
+        advanced=True,
+        ge=-1.0,
+        le=1.75,
     )
     min: float = setting(0.0, "Smallest sigma.", advanced=True, ge=0.0, lt=1.0)
     max: float = setting(1.0, "Largest sigma.", advanced=True, gt=0.0, le=1.0)

@@ -23,7 +23,7 @@ from ..finiteness import all_finite
 from ..types import Bucket, Conditioning, PlannedSample
 from .buckets import Plan
 from .cached import CachedDataset, CachedItem, PreservedItem
-from .entries import Entry, is_sound, make_entry, write_entry
+from .entries import Entry, is_sound, make_entry, source_hash, write_entry
 from .hashes import ContentHashes
 from .image import fit_to_bucket, open_picture, resize_exact, to_pixels
 
@@ -200,6 +200,7 @@ class _Builder:
             text=self._entry("text", sample.caption, *seen),
             empty_text=self._entry("text", "", *seen),
             regularization=sample.regularization,
+            source=source_hash(*described[0], sample.caption, *seen),
         )
         return _Recipe(item, sample.caption, picture, controls, seen)
 

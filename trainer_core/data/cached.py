@@ -29,6 +29,8 @@ class CachedItem:
         text: Entry of the caption.
         empty_text: Entry of the empty caption.
         regularization: As in `Sample`.
+        source: Hash of picture, size and caption alone, which is the same in every precision of
+            the encoders; empty where a list of an older version does not know it.
     """
 
     name: str
@@ -39,6 +41,7 @@ class CachedItem:
     text: Entry
     empty_text: Entry
     regularization: bool = False
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,18 @@ class CachedDataset:
         ]
         keys += [e.key for item in self.preserved for e in (*item.controls, item.text)]
         return hashlib.sha256("\n".join(keys).encode()).hexdigest()
+
+    @property
+    def source(self) -> str | None:
+        """Hash of pictures, captions, sizes and their order, however precisely they are encoded.
+
+        None where it is not known.
+        """
+        if not all(item.source for item in self._items):
+            return None
+        sources = [f"{item.source} {item.regularization}" for item in self._items]
+        sources += [f"{item.prompt!r} {item.bucket}" for item in self.preserved]
+        return hashlib.sha256("\n".join(sources).encode()).hexdigest()
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -2,9 +2,66 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import DatasetError
+from ..types import Sample
+
+_NAMED = 5
+# What templates and end tokens add, and no more.
+_AROUND = 32
+
+CountTokens = Callable[[str, int], int]
+"""A caption and its number of control pictures to the tokens that count against the limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextLimit:
+    """How long a caption may be before its end is cut off.
+
+    Attributes:
+        count: Counts a caption's tokens.
+        tokens: The most that are read.
+    """
+
+    count: CountTokens
+    tokens: int
+
+
+def caption_tokens(samples: Iterable[Sample], count: CountTokens) -> dict[str, int]:
+    """Count the tokens of captions: a sample's name to their number."""
+    return {sample.name: count(sample.caption, len(sample.controls)) for sample in samples}
+
+
+def may_be_long(samples: Iterable[Sample], tokens: int) -> list[Sample]:
+    """The samples whose captions can have more tokens than some; a token has a byte at least."""
+    return [each for each in samples if len(each.caption.encode()) + _AROUND > tokens]
+
+
+def long_caption_notes(tokens: dict[str, int], limit: int, setting: int | None) -> Sequence[str]:
+    """Say which captions are cut off.
+
+    Args:
+        tokens: What `caption_tokens` gave.
+        limit: The most tokens that are read.
+        setting: ``base.text_length`` as it is set, or None.
+
+    Returns:
+        One note, or none.
+    """
+    long = {name: count for name, count in tokens.items() if count > limit}
+    if not long:
+        return ()
+    named = [f"{name} ({count})" for name, count in list(long.items())[:_NAMED]]
+    more = f" and {len(long) - _NAMED} more" if len(long) > _NAMED else ""
+    own = "" if setting else ", the default"
+    return (
+        f"{len(long)} caption(s) have more tokens than base.text_length ({limit}{own}), and what "
+        f"is behind is not read: {', '.join(named)}{more}. Shorten them, or raise "
+        "base.text_length.",
+    )
 
 
 def read_caption(path: Path) -> str:

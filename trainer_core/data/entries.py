@@ -51,9 +51,14 @@ def make_entry(folder: Path, kind: str, *parts: str | int) -> Entry:
     Returns:
         The entry; the file may not exist yet.
     """
-    text = json.dumps([CACHE_VERSION, kind, *parts])
-    key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    key = source_hash(CACHE_VERSION, kind, *parts)
     return Entry(folder / kind / f"{key}.safetensors", key)
+
+
+def source_hash(*parts: str | int) -> str:
+    """Name what something is made from, in 64 hexadecimal digits."""
+    text = json.dumps(parts)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def entry_of_key(folder: Path, kind: str, key: str) -> Entry:

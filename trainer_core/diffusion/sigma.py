@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
 from ..errors import ConfigError
 
 _SMALLEST_MASS = 1e-9
+_HALVINGS = 60
 
 
 def shift_sigma(sigma: float, shift: float) -> float:
@@ -28,7 +30,13 @@ def shift_sigma(sigma: float, shift: float) -> float:
 
 
 def make_density(
-    density: str, mean: float, std: float, shift: float, minimum: float, maximum: float
+    density: str,
+    mean: float,
+    std: float,
+    shift: float,
+    minimum: float,
+    maximum: float,
+    mode_scale: float = 1.29,
 ) -> Callable[[torch.Generator], float]:
     """Resolve the settings of the noise levels into one function.
 
@@ -36,19 +44,25 @@ def make_density(
     it lies at a bound. Each call takes exactly one number from the generator.
 
     Args:
-        density: ``uniform``; ``logit_normal``, where the logit of sigma is normal; ``shifted``, the
-            same moved by `shift_sigma`.
+        density: With u uniform in [0, 1]: ``uniform`` is u; ``logit_normal`` has a normal logit;
+            ``shifted`` is the same, moved; ``mode`` is
+            ``1 - u - mode_scale (cos(pi u / 2)^2 - 1 + u)``; ``content`` is ``1 - u^3``, mostly
+            noise; ``style`` is ``u^3``, mostly picture.
         mean: Mean of the logit.
         std: Standard deviation of the logit, above 0.
-        shift: Above 0; only read by ``shifted``.
+        shift: Above 0. Every density but ``logit_normal`` is moved by `shift_sigma`.
         minimum: Smallest sigma, in [0, 1).
         maximum: Largest sigma, in (0, 1], above ``minimum``.
+        mode_scale: In [-1, 1.75]; only read by ``mode``.
 
     Returns:
         A function from a generator on the CPU to one sigma in [minimum, maximum].
 
     Raises:
         ConfigError: When the bounds leave nothing to draw from, or the density is unknown.
+
+    Source: Esser et al. 2024, section 3.1, for ``logit_normal`` and ``mode``; Mou et al.,
+    T2I-Adapter (2023), section 3.4, for the cubic ones, which ai-toolkit calls content and style.
     """
     if not 0.0 <= minimum < maximum <= 1.0:
         raise ConfigError(
@@ -56,40 +70,87 @@ def make_density(
             "0 <= min < max <= 1",
             "Lower training.sigma.min or raise training.sigma.max.",
         )
-    if density == "uniform":
-        return lambda generator: minimum + (maximum - minimum) * _uniform(generator)
-    if density == "logit_normal":
-        return _logit_normal(mean, std, 1.0, minimum, maximum)
-    if density == "shifted":
-        return _logit_normal(mean, std, shift, minimum, maximum)
-    raise ConfigError(
-        f"training.sigma.density is {density!r}",
-        "'logit_normal', 'uniform' or 'shifted'",
-        "Choose one of these.",
-    )
+    if density in {"logit_normal", "shifted"}:
+        # A shift adds log(shift) to the logit, so a shifted logit-normal is a logit-normal again.
+        moved = mean + (math.log(shift) if density == "shifted" else 0.0)
+        return _cut_off(_logit_normal(moved, std), minimum, maximum)
+    plain = {
+        "uniform": Density(lambda place: place, lambda sigma: sigma),
+        "mode": _mode(mode_scale),
+        "content": Density(lambda place: 1 - (1 - place) ** 3, lambda s: 1 - (1 - s) ** (1 / 3)),
+        "style": Density(lambda place: place**3, lambda sigma: sigma ** (1 / 3)),
+    }
+    if density not in plain:
+        raise ConfigError(
+            f"training.sigma.density is {density!r}",
+            f"one of logit_normal, shifted, {', '.join(plain)}",
+            "Choose one of these.",
+        )
+    return _cut_off(_shifted(plain[density], shift), minimum, maximum)
 
 
-def _logit_normal(
-    mean: float, std: float, shift: float, minimum: float, maximum: float
+@dataclass(frozen=True, slots=True)
+class Density:
+    """A density on [0, 1].
+
+    Attributes:
+        quantile: A place in [0, 1] to the sigma below which that share of the draws lies.
+        cdf: Its inverse.
+    """
+
+    quantile: Callable[[float], float]
+    cdf: Callable[[float], float]
+
+
+def _cut_off(
+    density: Density, minimum: float, maximum: float
 ) -> Callable[[torch.Generator], float]:
-    # A shift adds log(shift) to the logit, so a shifted logit-normal is a logit-normal again.
-    moved = mean + math.log(shift)
-    low = _normal_cdf((_logit(minimum) - moved) / std)
-    high = _normal_cdf((_logit(maximum) - moved) / std)
+    low, high = density.cdf(minimum), density.cdf(maximum)
     if high - low < _SMALLEST_MASS:
         raise ConfigError(
             f"training.sigma draws almost never between min = {minimum} and max = {maximum}",
             "bounds that the density reaches",
-            "Widen training.sigma.min and max, or change mean, std or shift.",
+            "Widen training.sigma.min and max, or change density, mean, std or shift.",
         )
 
     def draw(generator: torch.Generator) -> float:
-        place = torch.tensor(low + (high - low) * _uniform(generator), dtype=torch.float64)
-        logit = moved + std * torch.special.ndtri(place)
+        sigma = density.quantile(low + (high - low) * _uniform(generator))
         # Rounding in the tails may step over a bound by one unit in the last place.
-        return min(max(float(torch.sigmoid(logit)), minimum), maximum)
+        return min(max(sigma, minimum), maximum)
 
     return draw
+
+
+def _shifted(density: Density, shift: float) -> Density:
+    return Density(
+        lambda place: shift_sigma(density.quantile(place), shift),
+        # Rounding may step over 1 by one unit in the last place.
+        lambda sigma: density.cdf(min(shift_sigma(sigma, 1 / shift), 1.0)),
+    )
+
+
+def _logit_normal(mean: float, std: float) -> Density:
+    def quantile(place: float) -> float:
+        logit = mean + std * torch.special.ndtri(torch.tensor(place, dtype=torch.float64))
+        return float(torch.sigmoid(logit))
+
+    return Density(quantile, lambda sigma: _normal_cdf((_logit(sigma) - mean) / std))
+
+
+def _mode(scale: float) -> Density:
+    # The published function falls; at 1 - u it is the quantile. It never falls within the bounds
+    # of `scale`, so halving finds its inverse.
+    def quantile(place: float) -> float:
+        return place + scale * (place - math.sin(math.pi * place / 2) ** 2)
+
+    def cdf(sigma: float) -> float:
+        low, high = 0.0, 1.0
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if quantile(middle) < sigma else (low, middle)
+        return low if sigma <= 0.0 else high
+
+    return Density(quantile, cdf)
 
 
 def _uniform(generator: torch.Generator) -> float:

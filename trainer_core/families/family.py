@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from ..data.cache import Encoders
+    from ..data.captions import CountTokens
     from ..formats.keys import KeyMap
     from .location import BaseLocation
     from .single_file import WeightFile
@@ -183,6 +184,8 @@ class Family:
         load_transformer: Loads the frozen denoiser.
         load_encoders: Loads text and picture encoders.
         load_decoder: Loads the picture decoder.
+        load_token_counter: Loads the tokenizer alone, and counts a caption's tokens with it as
+            ``base.text_length`` counts them.
         predict: The denoiser in the trainer's convention.
         guide: Combines the velocities with and without the prompt: (conditional, unconditional,
             scale) to `[B, C, h, w]`.
@@ -211,6 +214,7 @@ class Family:
     load_transformer: Load
     load_encoders: LoadEncoders
     load_decoder: LoadDecoder
+    load_token_counter: Callable[[BaseLocation], CountTokens]
     predict: Predict
     guide: Callable[[Tensor, Tensor, float], Tensor]
     sampling_sigmas: Callable[[BaseLocation, int, int, int], Tensor]

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..adapters import AttachedAdapter
+from ..adapters.groups import ParameterGroup, parameter_groups
 from ..adapters.input_directions import first_values_from_inputs
-from ..config import RunConfig
+from ..config import OptimizerSection, RunConfig
 from ..data.hashes import hash_file
 from ..errors import AdapterFileError, ConfigError, RunError
 from ..families import FAMILIES, get_family
 from ..formats import adapter_files, read_adapter
 from ..types import AdapterState
 from .checkpoint import Checkpoint
+from .memory import resolve_precision
 from .observer import Observer, Warned
 from .processes import Processes
 from .resume import START, find_checkpoint, refuse_changes
@@ -41,7 +44,8 @@ def find_beginning(
     """
     if processes.index > 0:
         processes.barrier()
-    folder = find_checkpoint(config)
+    precision = resolve_precision(config.training.precision, processes.device)
+    folder = find_checkpoint(config, precision)
     if processes.index == 0:
         processes.barrier()
     checkpoint = None
@@ -55,15 +59,24 @@ def find_beginning(
 
 
 def fitting(
-    checkpoint: Checkpoint, settings: Mapping[str, Any], config: RunConfig, observer: Observer
+    version: Path,
+    checkpoint: Checkpoint,
+    settings: Mapping[str, Any],
+    config: RunConfig,
+    observer: Observer,
 ) -> Checkpoint | None:
-    """Compare a checkpoint with the run.
+    """Compare a checkpoint with the run, and say what has changed.
+
+    ``resume: auto`` means a run that fits the settings: it starts anew where another one would be
+    refused, and where a finished run would go on learning in another way. A run that is not
+    finished goes on with other settings, and so does one that only becomes longer.
 
     Args:
+        version: The folder of the run that made the checkpoint.
         checkpoint: What the run would go on from.
-        settings: What `deciding_settings` gave for the run.
+        settings: What `compared_settings` gave for the run.
         config: The run file.
-        observer: Told when a new version starts instead.
+        observer: Told what has changed, or that a new version starts instead.
 
     Returns:
         The checkpoint, or None where ``resume: auto`` starts anew.
@@ -72,14 +85,53 @@ def fitting(
         ConfigError: When it does not fit, and ``resume`` wants this one.
     """
     try:
-        refuse_changes(checkpoint, settings, config)
+        changes = refuse_changes(checkpoint, settings, config)
     except ConfigError as error:
         # Whoever names a checkpoint wants that one; "auto" wants a run that fits the settings.
         if config.resume != "auto":
             raise
         observer.notify(Warned(f"A new version starts. {error.found}."))
         return None
+    said = "; ".join(map(str, changes))
+    name = f"{version.parent.name}/{version.name}"
+    if config.resume == "auto" and any(each.of_course for each in changes) and _is_done(version):
+        observer.notify(
+            Warned(
+                f"A new version starts, because {name} is finished: {said}. "
+                "resume=latest would go on from its end."
+            )
+        )
+        return None
+    if changes:
+        observer.notify(Warned(f"{name} goes on from step {checkpoint.step} changed: {said}."))
     return checkpoint
+
+
+def stored_groups(
+    checkpoint: Checkpoint, adapter: AttachedAdapter, settings: OptimizerSection
+) -> list[ParameterGroup]:
+    """The groups of parameters that a checkpoint's optimizer had, which order its state.
+
+    Args:
+        checkpoint: What the run goes on from.
+        adapter: The run's adapter.
+        settings: How it is optimized now; rates by layer may have been others.
+    """
+    prefix = "training.optimizer."
+    known = {
+        name: checkpoint.settings[f"{prefix}{name}"]
+        for name in OptimizerSection.model_fields
+        if f"{prefix}{name}" in checkpoint.settings
+    }
+    return parameter_groups(adapter, settings.model_copy(update=known))
+
+
+def _is_done(version: Path) -> bool:
+    try:
+        record = json.loads((version / "run.json").read_text(encoding="utf-8"))
+        return record["status"] == "done"
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return False
 
 
 def start_identity(config: RunConfig, checkpoint: Checkpoint | None) -> str | None:

@@ -10,20 +10,23 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ..data.hashes import hash_file
-from ..errors import RESUME, CheckpointError, InputError, NonFiniteError
+from ..errors import CheckpointError, InputError, NonFiniteError
 from ..finiteness import all_finite
 from ..storage import flush_folder, move, save_tensors, storage_error, write_json
 from ..temporary import remove_leftovers, temporary_beside
 from .optimizer import STATE_PREFIX, load_optimizer_tensors, optimizer_tensors
+
+if TYPE_CHECKING:
+    from ..adapters.groups import ParameterGroup
 
 FORMAT = 1
 _ADAPTER_PREFIX = "adapter."
@@ -82,7 +85,7 @@ def save_checkpoint(
             raise NonFiniteError(
                 f"{name} is not finite at step {step}",
                 "finite weights and optimizer state",
-                f"Go on from the last checkpoint with {RESUME} and a lower learning rate.",
+                "Start again with a lower training.optimizer.learning_rate.",
             )
     with temporary_beside(target) as temporary:
         try:
@@ -223,6 +226,7 @@ def restore_tensors(
     checkpoint: Checkpoint,
     adapter: Mapping[str, Tensor],
     optimizer: torch.optim.Optimizer,
+    groups: Sequence[ParameterGroup] | None = None,
 ) -> None:
     """Put the tensors of a checkpoint back, bit by bit.
 
@@ -230,6 +234,8 @@ def restore_tensors(
         checkpoint: What `read_checkpoint` gave.
         adapter: The adapter's tensors by name, frozen ones too.
         optimizer: The optimizer over those that are trained.
+        groups: The groups that its parameters were sorted into when the checkpoint was made;
+            unset: the same as now.
 
     Raises:
         InputError: When the checkpoint holds another adapter.
@@ -252,4 +258,4 @@ def restore_tensors(
     with torch.no_grad():
         for name, tensor in adapter.items():
             tensor.copy_(stored[name])
-    load_optimizer_tensors(optimizer, checkpoint.tensors)
+    load_optimizer_tensors(optimizer, checkpoint.tensors, groups)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..config import RunConfig
 from ..data.cache import Encoders
+from ..data.captions import TextLimit
 from ..families.family import Family
 from ..families.location import BaseLocation
 from .memory import DTYPES, release_memory, resolve_precision
@@ -31,6 +32,10 @@ class EncoderSource(Protocol):
 
     def decoder(self) -> Callable[[Tensor], Tensor]:
         """Latents `[B, C, h, w]`, normalised, to pixels `[B, 3, H, W]` in [-1, 1]."""
+        ...
+
+    def text_limit(self) -> TextLimit | None:
+        """How long captions may be; None where they are read whole."""
         ...
 
     def close(self) -> None:
@@ -64,6 +69,8 @@ class LazyEncoders:
         self._load_decoder: Callable[[], Callable[[Tensor], Tensor]] = lambda: family.load_decoder(
             location, DTYPES[precision], device
         )
+        self._load_counter = lambda: family.load_token_counter(location)
+        self._text_length = location.text_length
         self._device = device
         self._loaded: Encoders | None = None
         self._decoder: Callable[[Tensor], Tensor] | None = None
@@ -79,6 +86,10 @@ class LazyEncoders:
         if self._decoder is None:
             self._decoder = self._load_decoder()
         return self._decoder
+
+    def text_limit(self) -> TextLimit:
+        """How long captions may be; loads the tokenizer alone."""
+        return TextLimit(self._load_counter(), self._text_length)
 
     def close(self) -> None:
         """Drop the encoders and give their memory back."""

@@ -106,6 +106,7 @@ def _sample_record(item: CachedItem) -> dict[str, Any]:
         "latents": item.latents.key,
         "text": item.text.key,
         "empty_text": item.empty_text.key,
+        "source": item.source,
         "controls": [
             {"size": [bucket.width, bucket.height], "latents": entry.key}
             for bucket, entry in zip(item.control_buckets, item.controls, strict=True)
@@ -143,6 +144,7 @@ def _sample_item(folder: Path, record: Mapping[str, Any]) -> CachedItem:
         text=entry_of_key(folder, "text", record["text"]),
         empty_text=entry_of_key(folder, "text", record["empty_text"]),
         regularization=bool(record.get("regularization", False)),
+        source=str(record.get("source", "")),
     )
 
 

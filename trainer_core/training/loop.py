@@ -26,12 +26,14 @@ class LoopHooks:
         record: Write a finished step down and tell the observer.
         save: Write a checkpoint of the state after a step.
         preview: Draw the preview pictures of a step; whether the run was cancelled meanwhile.
+        broken: Save the state before a step that is not finite, and say how to go on.
         wishes: What this process was asked for.
     """
 
     record: Callable[[StepResult], None]
     save: Callable[[int], None]
     preview: Callable[[int], bool]
+    broken: Callable[[int], str]
     wishes: Callable[[], Wishes]
 
 
@@ -130,9 +132,7 @@ class Loop:
     def _stop_at(self, step: int, what: str, seen: Sequence[MicroStep]) -> NoReturn:
         # Nothing of this step has reached the weights: they are the last good state.
         self.optimizer.zero_grad(set_to_none=True)
-        if step > 1:
-            self.hooks.save(step - 1)
-        raise non_finite_error(step, what, seen)
+        raise non_finite_error(step, what, seen, self.hooks.broken(step))
 
     @staticmethod
     def _due(step: int, every: int) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from ..types import RunResult, RunSummary, StepResult
 
@@ -109,6 +109,17 @@ class Observer(Protocol):
         not change the answer.
         """
         ...
+
+
+@runtime_checkable
+class Stoppable(Protocol):
+    """An observer that can say what made it ask for an end.
+
+    Attributes:
+        stopped_by: Such as ``SIGTERM``; None as long as nothing did.
+    """
+
+    stopped_by: str | None
 
 
 class SilentObserver:

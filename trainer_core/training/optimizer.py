@@ -60,28 +60,36 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     }
 
 
-def load_optimizer_tensors(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+def load_optimizer_tensors(
+    optimizer: torch.optim.Optimizer,
+    tensors: Mapping[str, Tensor],
+    stored: Sequence[ParameterGroup] | None = None,
+) -> None:
     """Put back what `optimizer_tensors` listed.
 
     Args:
-        optimizer: An optimizer over the same parameters in the same order.
+        optimizer: An optimizer over the same parameters.
         tensors: Tensors by name; names without the optimizer's prefix are ignored.
+        stored: The groups that the parameters were sorted into then; unset: the same as now.
 
     Raises:
         RunError: When the state belongs to other parameters.
     """
+    order = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    place = {id(parameter): index for index, parameter in enumerate(order)}
+    before = order if stored is None else [each for group in stored for each in group.parameters]
     states: dict[int, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
-        if key.startswith(STATE_PREFIX):
-            index, name = key[len(STATE_PREFIX) :].split(".", 1)
-            # torch keeps the very tensors it is given and updates them in place.
-            states.setdefault(int(index), {})[name] = tensor.clone()
-    current = optimizer.state_dict()
-    count = sum(len(group["params"]) for group in current["param_groups"])
-    if states and max(states) >= count:
-        raise RunError(
-            f"an optimizer state of at least {max(states) + 1} parameters",
-            f"a state of {count} parameters",
-            "Resume with the run file that the checkpoint was made with.",
-        )
-    optimizer.load_state_dict({"state": states, "param_groups": current["param_groups"]})
+        if not key.startswith(STATE_PREFIX):
+            continue
+        number, name = key[len(STATE_PREFIX) :].split(".", 1)
+        if int(number) >= len(before):
+            raise RunError(
+                f"an optimizer state of at least {int(number) + 1} parameters",
+                f"a state of {len(before)} parameters",
+                "Resume with the run file that the checkpoint was made with.",
+            )
+        # torch keeps the very tensors it is given and updates them in place.
+        states.setdefault(place[id(before[int(number)])], {})[name] = tensor.clone()
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": states, "param_groups": groups})

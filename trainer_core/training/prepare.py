@@ -18,6 +18,7 @@ from ..config import RunConfig
 from ..config.preservation import preservation_prompts
 from ..data.buckets import Plan, plan_buckets
 from ..data.cache import CachedDataset, build_cache
+from ..data.captions import caption_tokens, long_caption_notes, may_be_long
 from ..data.entries import cache_folders
 from ..data.regularization import scan_all
 from ..errors import ConfigError
@@ -25,6 +26,7 @@ from ..families import get_family
 from ..families.family import Family
 from ..families.location import BaseLocation, locate_base
 from ..temporary import remove_leftovers
+from ..types import Sample
 from .encoders import EncoderSource, LazyEncoders, MakeSource
 from .finished_cache import SUFFIX, FinishedCache, read_finished_cache, write_finished_cache
 from .observer import CacheProgress, Observer, Warned
@@ -127,9 +129,22 @@ def prepare(
         processes.barrier()
     encoders.close()
     if processes.index == 0:
-        for note in (*plan.notes, *dataset.problems):
+        notes = _long_captions(config, found.samples, location, encoders)
+        for note in (*plan.notes, *dataset.problems, *notes):
             observer.notify(Warned(note))
     return Prepared(family, location, dataset, prompts, encoders)
+
+
+def _long_captions(
+    config: RunConfig, samples: Sequence[Sample], location: BaseLocation, encoders: EncoderSource
+) -> Sequence[str]:
+    # Most captions are far too short, and then not even the tokenizer is loaded.
+    candidates = may_be_long(samples, location.text_length)
+    limit = encoders.text_limit() if candidates else None
+    if limit is None:
+        return ()
+    counted = caption_tokens(candidates, limit.count)
+    return long_caption_notes(counted, limit.tokens, config.base.text_length)
 
 
 def _encode(

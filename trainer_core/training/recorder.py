@@ -16,7 +16,7 @@ from ..adapters import AttachedAdapter
 from ..config import RunConfig
 from ..config.length import run_length
 from ..data.image import from_pixels
-from ..errors import RunError
+from ..errors import NonFiniteError, RunError
 from ..formats import KeyMap, RunFacts, adapter_metadata, layout_name, write_adapter
 from ..storage import atomic_write
 from ..types import RunResult, StepResult
@@ -27,7 +27,16 @@ from .checkpoint import (
     training_tensors,
 )
 from .metrics import MetricsWriter
-from .observer import CheckpointSaved, Observer, PreviewDone, RunFinished, StepDone, Warned
+from .non_finite import RECORD, broken_step, way_on
+from .observer import (
+    CheckpointSaved,
+    Observer,
+    PreviewDone,
+    RunFinished,
+    StepDone,
+    Stoppable,
+    Warned,
+)
 from .run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -72,6 +81,7 @@ class Recorder:
         self._settings = settings
         self._facts = facts
         self._observer = observer
+        self._done = done
         self._pictures: list[Path] = []
         for note in folder.remove_leftovers():
             observer.notify(Warned(note))
@@ -91,19 +101,52 @@ class Recorder:
         self._observer.notify(StepDone(result, run_length(self._config)))
 
     def save(self, step: int) -> None:
-        """Write a checkpoint of the state after a step, then drop the oldest ones."""
+        """Write a checkpoint of the state after a step, then drop the oldest ones.
+
+        Raises:
+            NonFiniteError: When a weight is not finite; nothing is written.
+            StorageError: When the disk is full or not writable.
+        """
+        try:
+            folder = self._checkpoint(step)
+        except NonFiniteError as error:
+            remedy = self._give_up(step + 1)
+            raise NonFiniteError(error.found, error.expected, remedy) from error
+        prune_checkpoints(self.folder.checkpoints, self._config.training.keep_checkpoints)
+        self._saved(step, folder)
+
+    def broken(self, step: int) -> str:
+        """Save the state before a step that is not finite, beside the older ones.
+
+        Returns:
+            How to go on, in words.
+        """
+        if step > 1:
+            # What the step before has left may be not finite either.
+            with contextlib.suppress(NonFiniteError):
+                self._saved(step - 1, self._checkpoint(step - 1))
+        return self._give_up(step)
+
+    def _give_up(self, step: int) -> str:
+        precision = self._facts.precision or ""
+        self.folder.update_record(**{RECORD: broken_step(step, precision)})
+        rate = self._config.training.optimizer.learning_rate
+        return way_on(self.folder.checkpoints, step, self._done, rate, precision)
+
+    def _checkpoint(self, step: int) -> Path:
         tensors = training_tensors(self._adapter.named_tensors(), self._optimizer)
         adapter = self._config.adapter
         # ComfyUI reads DoRA of the rows wrongly; one layout holds every adapter.
         layout = "lycoris" if adapter.dora and adapter.dora_axis == "output" else "comfyui"
-        folder = save_checkpoint(
+        return save_checkpoint(
             self.folder.checkpoints,
             step,
             self._settings,
             tensors,
             lambda path: self._write_adapter(path, layout, "fp32", step, proof=False),
         )
-        prune_checkpoints(self.folder.checkpoints, self._config.training.keep_checkpoints)
+
+    def _saved(self, step: int, folder: Path) -> None:
         self.folder.update_record(step=step)
         self._observer.notify(CheckpointSaved(step, folder))
 
@@ -157,7 +200,10 @@ class Recorder:
                 adapters.append(path)
         else:
             adapters.append(self.folder.checkpoints / f"{step:06d}" / "adapter.safetensors")
-        self.folder.update_record(status=status, step=step)
+        record: dict[str, Any] = {"status": status, "step": step}
+        if status == "cancelled" and isinstance(self._observer, Stoppable):
+            record["stopped_by"] = self._observer.stopped_by
+        self.folder.update_record(**record)
         losses = [result.loss for result in self._metrics.steps]
         result = RunResult(
             self.folder.path, status, step, tuple(adapters), tuple(self._pictures), tuple(losses)

@@ -1,22 +1,25 @@
-"""Which checkpoint a run goes on from, and whether its settings still fit."""
+"""Which checkpoint a run goes on from, and which settings may have changed since."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..config import RunConfig
 from ..config.length import run_length
+from ..config.run import names_step
 from ..errors import ConfigError
 from .checkpoint import Checkpoint, checkpoint_folders, is_checkpoint, read_checkpoint
+from .non_finite import leads_nowhere
 from .run_folder import is_live, is_version, versions
 
-FREE_SECTIONS = frozenset({"resume", "output", "preview", "memory", "cache", "config_version"})
-"""Sections that may change between a run and its resumption."""
-
-FREE_SETTINGS = frozenset(
+FREE = frozenset(
     {
+        "resume",
+        "config_version",
+        "cache",
         "base.path",
         "base.encoders",
         "adapter.start_from",
@@ -26,95 +29,198 @@ FREE_SETTINGS = frozenset(
         "dataset.missing_caption",
         "dataset.missing_control",
         "dataset.missing_image",
+        "output.dir",
+    }
+)
+"""Sections and settings that say where something is, or what happens when it is not there. Base,
+dataset and the file that an adapter starts from are compared by content instead of by path."""
+
+COURSE = frozenset(
+    {
+        "training.optimizer.learning_rate",
+        "training.optimizer.beta1",
+        "training.optimizer.beta2",
+        "training.optimizer.eps",
+        "training.optimizer.weight_decay",
+        "training.optimizer.lora_plus_ratio",
+        "training.optimizer.rate_pattern",
+        "training.schedule",
+        "training.max_grad_norm",
+        "training.precision",
+    }
+)
+"""What changes the weights of the steps to come. A resumed run may change it, and says so."""
+
+AROUND = frozenset(
+    {
         "training.steps",
         "training.checkpoint_every",
         "training.keep_checkpoints",
+        "preview",
+        "memory",
+        "output",
     }
 )
-"""Settings that may change too. Base, dataset and the file that an adapter starts from are compared
-by content instead of by path."""
+"""What a resumed run may change too, and says: how long it trains, what it draws and writes."""
 
 START = "adapter.start_from (content)"
 """Where a checkpoint's settings keep the identity of the file that the adapter started from."""
 
+_DATASET = "dataset (content)"
+_SOURCE = "dataset (source)"
+_LONGEST_VALUE = 80
 
-def find_checkpoint(config: RunConfig) -> Path | None:
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A setting that is another than when the checkpoint was made.
+
+    Attributes:
+        setting: Its YAML path.
+        before: What the checkpoint was made with.
+        after: What the run goes on with.
+    """
+
+    setting: str
+    before: Any
+    after: Any
+
+    def __str__(self) -> str:
+        return f"{self.setting} was {_shown(self.before)} and is {_shown(self.after)}"
+
+    @property
+    def of_course(self) -> bool:
+        """Whether the weights of the steps to come depend on it."""
+        return _is_in(self.setting, COURSE)
+
+    def record(self, step: int) -> dict[str, Any]:
+        """The change as ``run.json`` keeps it."""
+        return {"step": step, "setting": self.setting, "from": self.before, "to": self.after}
+
+
+def find_checkpoint(config: RunConfig, precision: str | None = None) -> Path | None:
     """Find the checkpoint folder that ``resume`` means.
 
     Args:
         config: The run file.
+        precision: The resolved precision. ``latest`` and ``auto`` pass over a state that is known
+            to lead to a loss that is not finite in it; in another one it may not. Unset: they pass
+            over it in any.
 
     Returns:
         The folder, or None for a new run.
 
     Raises:
-        ConfigError: When ``latest`` or a path finds no checkpoint, or one that lies in no run's
-            folder, where the run would go on.
+        ConfigError: When ``latest``, a step or a path finds no checkpoint, or one that lies in no
+            run's folder, where the run would go on.
     """
     if config.resume == "none":
         return None
     root = Path(config.output.dir) / config.output.name
-    if config.resume in {"latest", "auto"}:
+    if config.resume == "auto":
         for version in reversed(versions(root)):
             found = checkpoint_folders(version / "checkpoints")
-            if found and not (config.resume == "auto" and is_live(version)):
-                return found[-1]
-        if config.resume == "auto":
-            return None
-        raise ConfigError(
-            f"resume: latest, but {root} has no checkpoint",
-            "a run of this name with a checkpoint",
-            "Start it with resume=none, or check output.dir and output.name.",
-        )
-    return _named_checkpoint(Path(config.resume))
+            if found and not is_live(version):
+                promising = [path for path in found if not leads_nowhere(path, precision)]
+                return promising[-1] if promising else None
+        return None
+    if config.resume != "latest" and not names_step(config.resume):
+        return _named_checkpoint(Path(config.resume))
+    for version in reversed(versions(root)):
+        found = checkpoint_folders(version / "checkpoints")
+        if config.resume == "latest" and found:
+            promising = [path for path in found if not leads_nowhere(path, precision)]
+            return (promising or found)[-1]
+        for path in found:
+            if config.resume != "latest" and int(path.name) == int(config.resume):
+                return path
+    what = "" if config.resume == "latest" else f" of step {config.resume}"
+    raise ConfigError(
+        f"resume: {config.resume}, but {root} has no checkpoint{what}",
+        f"a run of this name with a checkpoint{what}",
+        "Start it with resume=none, or check output.dir and output.name.",
+    )
 
 
-def deciding_settings(
-    config: RunConfig, precision: str, base: str, dataset: str, start: str | None = None
+def compared_settings(
+    config: RunConfig,
+    precision: str,
+    base: str,
+    dataset: str,
+    start: str | None = None,
+    source: str | None = None,
 ) -> dict[str, Any]:
-    """List the settings that decide a run's weights, by YAML path.
+    """List the settings that a checkpoint keeps, to be compared when a run goes on from it.
 
     Args:
         config: The run file.
         precision: The resolved precision.
         base: Identity of the base's weights.
-        dataset: Identity of the dataset's content.
+        dataset: Identity of the dataset's content, as it is encoded.
         start: Identity of the file that the adapter starts from; None without one.
+        source: Identity of the dataset's content in any precision; None where it is not known.
 
     Returns:
-        JSON values by path.
+        JSON values by YAML path.
     """
     flat = _flatten(config.model_dump(mode="json"), "")
-    kept = {
-        path: value
-        for path, value in flat.items()
-        if path.split(".")[0] not in FREE_SECTIONS and path not in FREE_SETTINGS
-    }
+    kept = {path: value for path, value in flat.items() if not _is_in(path, FREE)}
     kept["training.precision"] = precision
-    return kept | {"base (content)": base, "dataset (content)": dataset, START: start}
+    return kept | {"base (content)": base, _DATASET: dataset, _SOURCE: source, START: start}
 
 
-def refuse_changes(checkpoint: Checkpoint, settings: Mapping[str, Any], config: RunConfig) -> None:
+def changed_settings(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> list[Change]:
     """Compare a checkpoint's settings with the run's.
+
+    A setting that the checkpoint does not know is newer than it: it was made with what is now the
+    default, or, where it does not decide the weights, with nobody knows what.
 
     Args:
         checkpoint: What the run goes on from.
-        settings: What `deciding_settings` gave for the run.
+        settings: What `compared_settings` gave for the run.
+
+    Returns:
+        What differs, by path.
+    """
+    before = _flatten(RunConfig().model_dump(mode="json"), "") | dict(checkpoint.settings)
+    changes: list[Change] = []
+    for path in sorted(checkpoint.settings.keys() | settings.keys()):
+        if path not in checkpoint.settings and _is_in(path, AROUND):
+            continue
+        if path != _SOURCE and before.get(path) != settings.get(path):
+            changes.append(Change(path, before.get(path), settings.get(path)))
+    if _same_source(checkpoint, settings) and any(
+        change.setting == "training.precision" for change in changes
+    ):
+        # The same pictures and captions, encoded in the other precision.
+        changes = [change for change in changes if change.setting != _DATASET]
+    return changes
+
+
+def refuse_changes(
+    checkpoint: Checkpoint, settings: Mapping[str, Any], config: RunConfig
+) -> list[Change]:
+    """Refuse to go on as another run than the one that made the checkpoint.
+
+    Args:
+        checkpoint: What the run goes on from.
+        settings: What `compared_settings` gave for the run.
         config: The run file.
 
+    Returns:
+        The settings that have changed and may.
+
     Raises:
-        ConfigError: When a setting that decides the weights differs, or the run is shorter than
-            what the checkpoint has made.
+        ConfigError: When another setting has changed, or the run is shorter than what the
+            checkpoint has made.
     """
-    changed = [
-        f"{path} was {checkpoint.settings.get(path)!r} and is {settings.get(path)!r}"
-        for path in sorted(checkpoint.settings.keys() | settings.keys())
-        if checkpoint.settings.get(path) != settings.get(path)
-    ]
-    if changed:
+    changes = changed_settings(checkpoint, settings)
+    refused = [each for each in changes if not _is_in(each.setting, COURSE | AROUND)]
+    if refused:
         raise ConfigError(
-            f"resume: another configuration than the checkpoint's: {'; '.join(changed)}",
-            "the settings that the checkpoint was made with",
+            "resume: another configuration than the checkpoint's: " + "; ".join(map(str, refused)),
+            "the settings that the checkpoint was made with; only learning rate, schedule, "
+            "clipping, precision, steps, previews, checkpoints, memory and output may change",
             "Undo the change, or start a new run with resume=none.",
         )
     steps = run_length(config)
@@ -124,6 +230,40 @@ def refuse_changes(checkpoint: Checkpoint, settings: Mapping[str, Any], config: 
             f"at least {checkpoint.step}",
             "Raise training.steps, or name an earlier checkpoint with resume=PATH.",
         )
+    return changes
+
+
+def recorded_changes(
+    record: Mapping[str, Any], changes: list[Change], step: int
+) -> list[dict[str, Any]]:
+    """The changes of a run's whole course.
+
+    Args:
+        record: The run's ``run.json``, as it was before the run goes on.
+        changes: What changes now.
+        step: Steps that the run goes on from; changes from there on belong to a course that is
+            given up.
+    """
+    known = record.get("changes")
+    kept = [each for each in known if each["step"] < step] if isinstance(known, list) else []
+    return [*kept, *(change.record(step) for change in changes)]
+
+
+def _same_source(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> bool:
+    source = settings.get(_SOURCE)
+    return source is not None and checkpoint.settings.get(_SOURCE) == source
+
+
+def _is_in(path: str, places: frozenset[str]) -> bool:
+    """Whether a setting, or a section that it is in, is among some."""
+    parts = path.split(".")
+    names = {".".join(parts[: count + 1]) for count in range(len(parts))}
+    return not names.isdisjoint(places)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
 
 
 def _named_checkpoint(path: Path) -> Path:
@@ -144,7 +284,8 @@ def _named_checkpoint(path: Path) -> Path:
         )
     raise ConfigError(
         f"resume: {path} is not a checkpoint",
-        "'none', 'auto', 'latest', a checkpoint's folder or a run's version folder",
+        "'none', 'auto', 'latest', the step of a checkpoint, a checkpoint's folder or a run's "
+        "version folder",
         "Look into <output.dir>/<output.name>/v*/checkpoints for the folders there are.",
     )
 
@@ -161,4 +302,12 @@ def _flatten(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     return flat
 
 
-__all__ = ["deciding_settings", "find_checkpoint", "read_checkpoint", "refuse_changes"]
+__all__ = [
+    "Change",
+    "changed_settings",
+    "compared_settings",
+    "find_checkpoint",
+    "read_checkpoint",
+    "recorded_changes",
+    "refuse_changes",
+]

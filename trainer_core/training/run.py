@@ -32,6 +32,7 @@ from .beginning import (
     read_start,
     require_same,
     start_identity,
+    stored_groups,
 )
 from .checkpoint import Checkpoint, restore_tensors
 from .encoders import MakeSource
@@ -52,7 +53,7 @@ from .preservation import Preservation, compute_missing, plan_preservation
 from .preview import draw_previews
 from .processes import Processes, Shares, SingleProcess
 from .recorder import Recorder
-from .resume import deciding_settings
+from .resume import Change, changed_settings, compared_settings, recorded_changes
 from .run_folder import RunFolder, create_version, open_version
 from .schedule import make_schedule
 from .step import StepMaker
@@ -134,9 +135,13 @@ def _train(
     config = resolved_length(config, data.dataset.own_images)
     hashes = _hashes(data)
     given = start_identity(config, checkpoint)
-    settings = deciding_settings(config, precision, hashes["base"], hashes["dataset"], given)
-    if checkpoint is not None:
-        checkpoint = fitting(checkpoint, settings, config, observer)
+    settings = compared_settings(
+        config, precision, hashes["base"], hashes["dataset"], given, data.dataset.source
+    )
+    changes: list[Change] = []
+    if found is not None and checkpoint is not None:
+        changes = changed_settings(checkpoint, settings)
+        checkpoint = fitting(found.parent.parent, checkpoint, settings, config, observer)
         found = found if checkpoint else None
         start = None if checkpoint else read_start(config)
         # What decides may differ from machine to machine, such as a precision of auto.
@@ -146,7 +151,7 @@ def _train(
         status, step = _run(loaded, shares, None)
         return RunResult(Path(config.output.dir), status, step, (), (), ())
     with (
-        _open_folder(config, found, checkpoint, hashes, workflow) as folder,
+        _open_folder(config, found, checkpoint, hashes, workflow, changes) as folder,
         _recorder(loaded, folder, settings, hashes, workflow) as recorder,
     ):
         observer.notify(RunStarted(_summary(loaded, folder)))
@@ -206,7 +211,8 @@ def _load(
     optimizer = make_optimizer(config.training.optimizer, groups)
     done = 0
     if isinstance(begin, Checkpoint):
-        restore_tensors(begin, adapter.named_tensors(), optimizer)
+        before = stored_groups(begin, adapter, config.training.optimizer)
+        restore_tensors(begin, adapter.named_tensors(), optimizer, before)
         done = begin.step
     elif begin is not None:
         taken = start_from(transformer, adapter, begin)
@@ -363,9 +369,14 @@ def _loop(run: Loaded, shares: Shares, recorder: Recorder | None) -> Loop:
             record=recorder.record if recorder else nothing,
             save=recorder.save if recorder else nothing,
             preview=preview,
+            broken=recorder.broken if recorder else _told_elsewhere,
             wishes=run.observer.wishes,
         ),
     )
+
+
+def _told_elsewhere(step: int) -> str:
+    return "The first process says how to go on."
 
 
 def _density(run: Loaded) -> Callable[[Batch], Callable[[torch.Generator], float]]:
@@ -374,9 +385,15 @@ def _density(run: Loaded) -> Callable[[Batch], Callable[[torch.Generator], float
     by_shape: dict[tuple[int, ...], Callable[[torch.Generator], float]] = {}
     for bucket in set(data.dataset.buckets):
         size = (data.location, bucket.width, bucket.height)
-        shift = sigma.shift or data.family.training_shift(*size)
+        usual = data.family.training_shift(*size) if sigma.density == "shifted" else 1.0
         by_shape[data.family.latent_shape(*size)] = make_density(
-            sigma.density, sigma.mean, sigma.std, shift, sigma.min, sigma.max
+            sigma.density,
+            sigma.mean,
+            sigma.std,
+            sigma.shift or usual,
+            sigma.min,
+            sigma.max,
+            sigma.mode_scale,
         )
     return lambda batch: by_shape[tuple(batch.latents.shape[1:])]
 
@@ -387,6 +404,7 @@ def _open_folder(
     checkpoint: Checkpoint | None,
     hashes: Mapping[str, str],
     workflow: Mapping[str, str],
+    changes: list[Change],
 ) -> RunFolder:
     record: dict[str, Any] = {
         "steps": run_length(config),
@@ -402,7 +420,8 @@ def _open_folder(
     folder = open_version(found.parent.parent)
     try:
         require_newest(folder.checkpoints, checkpoint)
-        folder.go_on(record, dump_config(config), workflow)
+        told = recorded_changes(folder.read_record(), changes, int(found.name))
+        folder.go_on({**record, "changes": told}, dump_config(config), workflow)
     except BaseException:
         folder.release()
         raise

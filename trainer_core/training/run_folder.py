@@ -32,6 +32,8 @@ _SAMPLES = re.compile(r"\d{6,}")
 _LOCK = "lock.json"
 _RECORD = "run.json"
 _RUN_FILE = "run.yaml"
+_ENDS = frozenset({"stopped_by", "non_finite"})
+"""What ``run.json`` tells of how an attempt ended; the next one ends otherwise."""
 
 
 class RunFolder:
@@ -96,7 +98,9 @@ class RunFolder:
         Raises:
             StorageError: When the folder cannot be written.
         """
-        self.update_record(status="running", **record)
+        before = self.read_record()
+        kept = {name: value for name, value in before.items() if name not in _ENDS}
+        write_json(self.path / _RECORD, {**kept, "status": "running", **record})
         write_text(self.path / _RUN_FILE, run_file)
         _write_workflow(self.path, workflow or {})
 
@@ -131,9 +135,16 @@ class RunFolder:
             if kind is not None:
                 # On a full disk this fails too; the error that ended the run is the one to show.
                 with contextlib.suppress(StorageError, OSError, ValueError):
-                    self.update_record(status="failed")
+                    self.update_record(**_ending(kind, error))
         finally:
             self.release()
+
+
+def _ending(kind: type[BaseException], error: BaseException | None) -> dict[str, Any]:
+    if not issubclass(kind, KeyboardInterrupt):
+        return {"status": "failed"}
+    # The second signal, or the first one where nobody listens to signals: Python's own is SIGINT's.
+    return {"status": "cancelled", "stopped_by": str(error) or "SIGINT"}
 
 
 def create_version(

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..counters import counter_seed
 from ..diffusion.flow import interpolate, velocity_target
 from ..diffusion.loss import flow_loss
-from ..errors import RESUME, NonFiniteError
+from ..errors import NonFiniteError
 from ..types import Batch, Conditioning, PreservedBatch
 from .memory import seed_generators
 
@@ -112,13 +112,16 @@ class StepMaker:
         return torch.Generator().manual_seed(counter_seed(self.seed, what, step, position))
 
 
-def non_finite_error(step: int, what: str, parts: Sequence[MicroStep]) -> NonFiniteError:
+def non_finite_error(
+    step: int, what: str, parts: Sequence[MicroStep], remedy: str
+) -> NonFiniteError:
     """Say where a run broke.
 
     Args:
         step: The optimizer step that was not made.
         what: What is not finite, such as "the loss".
         parts: The step's micro-batches.
+        remedy: How to go on.
 
     Returns:
         An error that names step, sigmas and samples.
@@ -128,8 +131,5 @@ def non_finite_error(step: int, what: str, parts: Sequence[MicroStep]) -> NonFin
         for part in parts
         for name, sigma in zip(part.names, part.sigmas, strict=True)
     )
-    remedy = "Try a lower training.optimizer.learning_rate, or training.precision=fp32."
-    if step > 1:
-        remedy = f"The state after step {step - 1} is saved; go on with {RESUME}. {remedy}"
     found = f"{what} of step {step} is not finite; samples of this step: {samples}"
     return NonFiniteError(found, "finite numbers", remedy)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer_core.commands.watching import TextObserver, event_record, watching
+from trainer_core.commands.watching import CancelSwitch, TextObserver, event_record, watching
 from trainer_core.training.observer import (
     CacheProgress,
     CheckpointSaved,
@@ -87,7 +87,7 @@ def test_log_gets_plain_lines(capsys):
 
 
 def test_terminal_gets_a_bar_that_gives_way_to_lines(capsys):
-    observer = TextObserver(lambda: False, terminal=True)
+    observer = TextObserver(CancelSwitch(), terminal=True)
     observer.notify(_STEP)
     observer.notify(Warned("careful"))
     out = capsys.readouterr().out
@@ -95,20 +95,33 @@ def test_terminal_gets_a_bar_that_gives_way_to_lines(capsys):
     assert out.endswith("\r\x1b[KNote: careful\n")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_first_signal_cancels_and_second_stops(number, capfd):
     before = signal.getsignal(number)
     with watching(as_json=True) as observer:
         assert not observer.wishes().cancel
         assert not observer.cancelled()
+        assert observer.stopped_by is None
         os.kill(os.getpid(), number)
         assert observer.wishes().cancel
         assert observer.cancelled()
         assert observer.cancelled(), "asking changed the answer"
-        with pytest.raises(KeyboardInterrupt):
+        assert observer.stopped_by == signal.Signals(number).name
+        with pytest.raises(KeyboardInterrupt, match=signal.Signals(number).name):
             os.kill(os.getpid(), number)
     assert signal.getsignal(number) is before
     assert "Stopping after this step" in capfd.readouterr().err
+
+
+def test_a_hang_up_that_is_ignored_stays_ignored():
+    """As under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with watching(as_json=True) as observer:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not observer.cancelled()
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_only_the_first_process_prints(capsys, monkeypatch):

@@ -20,6 +20,8 @@ def problems(values):
         ({"training": {"sigma": {"min": 0.9, "max": 0.1}}}, "training.sigma.max"),
         ({"training": {"sigma": {"shift": 3.0}}}, "training.sigma.shift"),
         ({"training": {"sigma": {"density": "uniform", "mean": 1.0}}}, "training.sigma.mean"),
+        ({"training": {"sigma": {"density": "mode", "std": 0.5}}}, "training.sigma.std"),
+        ({"training": {"sigma": {"mode_scale": 0.5}}}, "training.sigma.mode_scale"),
         ({"training": {"steps": 5, "schedule": {"warmup_steps": 6}}}, "warmup_steps"),
         ({"training": {"schedule": {"min_ratio": 0.1}}}, "training.schedule.min_ratio"),
         ({"adapter": {"kind": "lora", "factor": 4}}, "adapter.factor"),
@@ -115,3 +117,8 @@ def test_settings_that_agree_pass(values):
     config = RunConfig.model_validate(values)
     assert contradictions(config) == []
     check_config(config)
+
+
+@pytest.mark.parametrize("density", ["uniform", "shifted", "mode", "content", "style"])
+def test_a_shift_fits_every_density_but_the_plain_logit_normal(density):
+    assert problems({"training": {"sigma": {"density": density, "shift": 3.0}}}) == []

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from diffusers import FlowMatchEulerDiscreteScheduler
 from diffusers.training_utils import compute_density_for_timestep_sampling
 
 from trainer_core.diffusion import make_density, shift_sigma
@@ -62,6 +63,75 @@ def test_shifted_is_the_moved_logit_normal():
     torch.testing.assert_close(shifted.float(), expected)
 
 
+def diffusers_draws(scheme: str, **settings: float) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    theirs = compute_density_for_timestep_sampling(
+        scheme, batch_size=DRAWS, generator=generator, **settings
+    )
+    return theirs.double().sort().values
+
+
+def distance_between(found: torch.Tensor, theirs: torch.Tensor) -> float:
+    """Kolmogorov-Smirnov distance of two samples."""
+    return distance(found, lambda sigma: torch.searchsorted(theirs, sigma, right=True) / DRAWS)
+
+
+# Of two samples of this size the distance exceeds this in 1 of 1000 seeds.
+LIMIT_OF_TWO = LIMIT * math.sqrt(2)
+
+
+@pytest.mark.parametrize("scale", [1.29, -0.9, 0.0, 1.75])
+def test_mode_is_diffusers_density(scale):
+    theirs = diffusers_draws("mode", mode_scale=scale)
+    assert distance_between(draws("mode", mode_scale=scale), theirs) < LIMIT_OF_TWO
+    other = draws("mode", mode_scale=0.6)
+    assert distance_between(other, theirs) > LIMIT_OF_TWO
+
+
+@pytest.mark.parametrize("shift", [1.0, 3.0, 0.5])
+def test_uniform_with_a_shift_is_what_diffusers_scripts_draw(shift):
+    scheduler = FlowMatchEulerDiscreteScheduler(shift=shift)
+    places = (diffusers_draws("none") * 1000).long()
+    theirs = scheduler.sigmas[places].double().sort().values
+    limit = LIMIT_OF_TWO + 0.002  # theirs are one of 1000 levels
+    assert distance_between(draws("uniform", shift=shift), theirs) < limit
+    assert distance_between(draws("uniform", shift=2 * shift), theirs) > limit
+
+
+def mode_cdf(sigma: torch.Tensor) -> torch.Tensor:
+    """The published function, turned round on a grid."""
+    u = torch.linspace(1, 0, 100_001, dtype=torch.float64)
+    levels = 1 - u - 1.29 * (torch.cos(math.pi * u / 2) ** 2 - 1 + u)
+    return torch.searchsorted(levels, sigma) / len(levels)
+
+
+CDFS = {
+    "uniform": lambda sigma: sigma,
+    "content": lambda sigma: 1 - (1 - sigma) ** (1 / 3),
+    "style": lambda sigma: sigma ** (1 / 3),
+    "mode": mode_cdf,
+}
+
+
+@pytest.mark.parametrize("density", CDFS)
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (0.1, 0.7)])
+@pytest.mark.parametrize("shift", [1.0, 3.0])
+def test_a_density_follows_its_closed_form_within_bounds_and_moved(density, low, high, shift):
+    def moved(sigma):
+        return CDFS[density](sigma / (shift - (shift - 1) * sigma))
+
+    bounds = torch.tensor([low, high], dtype=torch.float64)
+    below, within = moved(bounds)[0], moved(bounds).diff()
+    found = draws(density, minimum=low, maximum=high, shift=shift)
+    assert low <= found.min()
+    assert found.max() <= high
+    assert distance(found, lambda sigma: (moved(sigma) - below) / within) < LIMIT
+    others = [name for name in CDFS if name != density]
+    for other in others:
+        wrong = draws(other, minimum=low, maximum=high, shift=shift)
+        assert distance(wrong, lambda sigma: (moved(sigma) - below) / within) > LIMIT
+
+
 def test_shift_is_undone_by_its_inverse():
     assert shift_sigma(shift_sigma(0.3, 3.0), 1 / 3.0) == pytest.approx(0.3)
     assert (shift_sigma(0.0, 3.0), shift_sigma(1.0, 3.0)) == (0.0, 1.0)
@@ -92,6 +162,7 @@ def test_the_same_generator_draws_the_same():
         ("uniform", {"minimum": 0.6, "maximum": 0.5}, "training.sigma.min"),
         ("logit_normal", {"mean": 5.0, "std": 0.1, "maximum": 0.1}, "training.sigma"),
         ("cosine", {}, "training.sigma.density"),
+        ("style", {"minimum": 1 - 1e-12}, "training.sigma"),
     ],
 )
 def test_impossible_settings_are_refused_by_name(density, changes, part):

@@ -25,12 +25,17 @@ class Recording:
             record=self.results.append,
             save=self.save,
             preview=self.preview,
+            broken=self.broken,
             wishes=lambda: self.asked.get(len(self.results) + 1, Wishes()),
         )
 
     def save(self, step):
         self.saves.append(step)
         self.order.append(("save", step))
+
+    def broken(self, step):
+        self.order.append(("broken", step))
+        return "what to do"
 
     def preview(self, step):
         self.previews.append(step)
@@ -140,24 +145,18 @@ def test_wish_for_a_checkpoint_or_a_preview_is_granted_once_and_training_goes_on
     assert (recording.saves, recording.previews) == ([2, 6], [4])
 
 
-def test_loss_that_is_not_finite_saves_the_step_before_and_names_what_it_saw():
+@pytest.mark.parametrize("step", [1, 3])
+def test_loss_that_is_not_finite_reaches_no_weight_and_names_what_it_saw(step):
     recording = Recording()
-    loop, parameter = make_loop(recording, broken_step=3)
+    loop, parameter = make_loop(recording, broken_step=step)
     with pytest.raises(NonFiniteError) as error:
         loop.run(0)
-    assert recording.saves == [2]
+    assert recording.order == [("broken", step)]
     assert torch.isfinite(parameter).all()
-    for part in ("the loss of step 3", "picture 0 (sigma 0.2500)", "after step 2 is saved"):
+    assert parameter.grad is None
+    assert error.value.remedy == "what to do"
+    for part in (f"the loss of step {step}", "picture 0 (sigma 0.2500)"):
         assert part in str(error.value)
-
-
-def test_first_step_that_is_not_finite_saves_nothing_and_promises_nothing():
-    recording = Recording()
-    loop, _ = make_loop(recording, broken_step=1)
-    with pytest.raises(NonFiniteError) as error:
-        loop.run(0)
-    assert recording.saves == []
-    assert "is saved" not in str(error.value)
 
 
 def test_a_step_is_saved_before_its_pictures_are_drawn():

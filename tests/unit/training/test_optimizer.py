@@ -81,3 +81,27 @@ def test_state_of_other_parameters_is_refused():
     smaller = make_optimizer(OptimizerSection(), [ParameterGroup(tuple(make_parameters()[:1]))])
     with pytest.raises(RunError, match="state of 1 parameters"):
         load_optimizer_tensors(smaller, optimizer_tensors(optimizer))
+
+
+def test_the_state_follows_its_parameters_into_other_groups():
+    first = [torch.nn.Parameter(torch.full((2,), float(value))) for value in range(4)]
+    grouped = [ParameterGroup(tuple(first))]
+    before = make_optimizer(OptimizerSection(), grouped)
+    for value, parameter in enumerate(first):
+        parameter.grad = torch.full((2,), 10.0 + value)
+    before.step()
+    stored = optimizer_tensors(before)
+
+    again = [torch.nn.Parameter(torch.zeros(2)) for _ in range(4)]
+    regrouped = [
+        ParameterGroup((again[1], again[3]), rate=0.5),
+        ParameterGroup((again[0], again[2])),
+    ]
+    after = make_optimizer(OptimizerSection(), regrouped)
+    load_optimizer_tensors(after, stored, [ParameterGroup(tuple(again))])
+    for old, new in zip(first, again, strict=True):
+        for name in ("exp_avg", "exp_avg_sq", "step"):
+            assert torch.equal(before.state[old][name], after.state[new][name])
+    wrong = make_optimizer(OptimizerSection(), regrouped)
+    load_optimizer_tensors(wrong, stored)
+    assert not torch.equal(before.state[first[0]]["exp_avg"], wrong.state[again[0]]["exp_avg"])

@@ -4,13 +4,21 @@ import pytest
 from pydantic import BaseModel
 
 from trainer_core.config import RunConfig
+from trainer_core.config.reading import load_config
 from trainer_core.errors import ConfigError
 from trainer_core.training.checkpoint import Checkpoint
-from trainer_core.training.resume import deciding_settings, find_checkpoint, refuse_changes
+from trainer_core.training.non_finite import broken_step
+from trainer_core.training.resume import (
+    changed_settings,
+    compared_settings,
+    find_checkpoint,
+    recorded_changes,
+    refuse_changes,
+)
 from trainer_core.training.run_folder import create_version
 
-# Another value for every setting. A new setting belongs in one of the two tables: does another
-# value of it, between a run and its resumption, change the weights?
+# Another value for every setting. A new setting belongs in one of the three tables: with another
+# value of it, is a resumed run another run, the same one changed, or the very same?
 DECIDES = {
     "family": "flux",
     "base.variant": "edit",
@@ -49,8 +57,17 @@ DECIDES = {
     "adapter.init": "gaussian",
     "training.batch_size": 2,
     "training.gradient_accumulation_steps": 2,
-    "training.max_grad_norm": 0.5,
     "training.guidance": 3.5,
+    "training.sigma.density": "uniform",
+    "training.sigma.mean": 0.5,
+    "training.sigma.std": 0.5,
+    "training.sigma.shift": 3.0,
+    "training.sigma.min": 0.25,
+    "training.sigma.max": 0.75,
+    "training.sigma.mode_scale": 0.5,
+    "seed": 5,
+}
+CHANGES = {
     "training.optimizer.learning_rate": 0.01,
     "training.optimizer.beta1": 0.5,
     "training.optimizer.beta2": 0.5,
@@ -61,26 +78,8 @@ DECIDES = {
     "training.schedule.name": "cosine",
     "training.schedule.warmup_steps": 3,
     "training.schedule.min_ratio": 0.5,
-    "training.sigma.density": "uniform",
-    "training.sigma.mean": 0.5,
-    "training.sigma.std": 0.5,
-    "training.sigma.shift": 3.0,
-    "training.sigma.min": 0.25,
-    "training.sigma.max": 0.75,
-    "seed": 5,
-}
-FREE = {
-    "adapter.start_from": "first.safetensors",
-    "base.path": "elsewhere",
-    "base.encoders": "elsewhere",
-    "dataset.path": "elsewhere",
-    "dataset.missing_caption": "skip",
-    "dataset.missing_image": "skip",
-    "dataset.missing_control": "skip",
-    "dataset.unreadable": "skip",
-    "cache.dir": "elsewhere",
-    "cache.manifest": "elsewhere/manifest.json",
-    "cache.verify": True,
+    "training.max_grad_norm": 0.5,
+    "training.precision": "bf16",
     "training.steps": 5,
     "training.checkpoint_every": 5,
     "training.keep_checkpoints": 5,
@@ -96,14 +95,26 @@ FREE = {
     "memory.device": "cpu",
     "memory.gradient_checkpointing": False,
     "memory.threads": 2,
-    "output.dir": "elsewhere",
     "output.name": "other",
     "output.layouts": ["diffusers"],
     "output.dtype": "bf16",
     "output.metadata": "none",
+}
+FREE = {
+    "adapter.start_from": "first.safetensors",
+    "base.path": "elsewhere",
+    "base.encoders": "elsewhere",
+    "dataset.path": "elsewhere",
+    "dataset.missing_caption": "skip",
+    "dataset.missing_image": "skip",
+    "dataset.missing_control": "skip",
+    "dataset.unreadable": "skip",
+    "cache.dir": "elsewhere",
+    "cache.manifest": "elsewhere/manifest.json",
+    "cache.verify": True,
+    "output.dir": "elsewhere",
     "resume": "latest",
 }
-RESOLVED = {"training.precision"}  # compared as what 'auto' came to mean
 ONE_VALUE = {"training.optimizer.name", "config_version"}
 
 
@@ -123,18 +134,18 @@ def config_with(path, value):
     return RunConfig.model_validate(values)
 
 
-def deciding(config=None, precision="fp32", base="b", dataset="d", start=None):
-    return deciding_settings(config or RunConfig(), precision, base, dataset, start)
+def compared(config=None, precision="fp32", base="b", dataset="d", start=None, source=None):
+    return compared_settings(config or RunConfig(), precision, base, dataset, start, source)
 
 
 def test_every_setting_is_in_one_of_the_tables():
-    tables = [*DECIDES, *FREE, *RESOLVED, *ONE_VALUE]
+    tables = [*DECIDES, *CHANGES, *FREE, *ONE_VALUE]
     assert sorted(tables) == sorted(setting_paths())
 
 
 @pytest.mark.parametrize("path", DECIDES)
 def test_a_setting_that_decides_the_weights_is_compared_and_named(path):
-    before, after = deciding(), deciding(config_with(path, DECIDES[path]))
+    before, after = compared(), compared(config_with(path, DECIDES[path]))
     assert {name for name in before if before[name] != after[name]} == {path}
     assert before.keys() == after.keys()
     with pytest.raises(ConfigError) as caught:
@@ -143,23 +154,43 @@ def test_a_setting_that_decides_the_weights_is_compared_and_named(path):
     assert "resume=none" in caught.value.remedy
 
 
+@pytest.mark.parametrize("path", CHANGES)
+def test_a_setting_that_may_change_is_told_with_both_values(path):
+    config = config_with(path, CHANGES[path])
+    precision = "bf16" if path == "training.precision" else "fp32"
+    before, after = compared(), compared(config, precision)
+    # A run of any length goes on: the one that is resumed has made one step.
+    (change,) = refuse_changes(Checkpoint(1, before, {}), after, config)
+    assert (change.setting, change.before, change.after) == (path, before[path], after[path])
+    assert change.after == CHANGES[path]
+    assert f"{path} was {before[path]!r} and is {CHANGES[path]!r}" == str(change)
+    assert change.of_course == (path in COURSE)
+
+
+COURSE = {
+    path
+    for path in CHANGES
+    if path.startswith(("training.optimizer.", "training.schedule."))
+    or path in {"training.max_grad_norm", "training.precision"}
+}
+
+
 @pytest.mark.parametrize("path", FREE)
 def test_a_free_setting_may_change(path):
     changed = config_with(path, FREE[path])
     assert changed != RunConfig(), "the value is the default"
-    assert deciding(changed) == deciding()
-    refuse_changes(Checkpoint(1, deciding(), {}), deciding(changed), changed)
+    assert compared(changed) == compared()
+    refuse_changes(Checkpoint(1, compared(), {}), compared(changed), changed)
 
 
 def test_settings_of_one_value_are_where_they_belong():
-    assert deciding()["training.optimizer.name"] == "adamw"
-    assert "config_version" not in deciding()
+    assert compared()["training.optimizer.name"] == "adamw"
+    assert "config_version" not in compared()
 
 
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"precision": "bf16"}, "training.precision was 'fp32' and is 'bf16'"),
         ({"base": "c"}, "base (content) was 'b' and is 'c'"),
         ({"dataset": "e"}, "dataset (content) was 'd' and is 'e'"),
         ({"start": "f"}, "adapter.start_from (content) was None and is 'f'"),
@@ -167,23 +198,75 @@ def test_settings_of_one_value_are_where_they_belong():
 )
 def test_what_a_run_resolved_is_compared_by_content(change, named):
     with pytest.raises(ConfigError) as caught:
-        refuse_changes(Checkpoint(1, deciding(), {}), deciding(**change), RunConfig())
+        refuse_changes(Checkpoint(1, compared(), {}), compared(**change), RunConfig())
     assert caught.value.found.endswith(f": {named}")
+
+
+@pytest.mark.parametrize(
+    ("change", "fits"),
+    [
+        ({"precision": "bf16", "dataset": "d in bf16", "source": "s"}, True),
+        ({"precision": "bf16", "dataset": "d in bf16", "source": "other"}, False),
+        ({"precision": "bf16", "dataset": "d in bf16", "source": None}, False),
+        ({"precision": "fp32", "dataset": "e", "source": "s"}, False),
+    ],
+)
+def test_in_another_precision_the_dataset_is_known_by_its_source(change, fits):
+    checkpoint = Checkpoint(1, compared(source="s"), {})
+    if fits:
+        (told,) = refuse_changes(checkpoint, compared(**change), RunConfig())
+        assert told.setting == "training.precision"
+        return
+    with pytest.raises(ConfigError, match=r"dataset \(content\) was"):
+        refuse_changes(checkpoint, compared(**change), RunConfig())
+
+
+def test_a_setting_that_is_newer_than_the_checkpoint_was_made_with_its_default():
+    settings = compared(source="s")
+    older = dict(settings)
+    for path in ("training.sigma.mode_scale", "dataset.animated", "preview.seed"):
+        del older[path]
+    del older["dataset (source)"]
+    assert changed_settings(Checkpoint(1, older, {}), settings) == []
+    changed = compared(config_with("dataset.animated", "first_frame"))
+    (change,) = changed_settings(Checkpoint(1, older, {}), changed)
+    assert (change.setting, change.before) == ("dataset.animated", "error")
+
+
+def test_a_long_value_is_cut_in_words_and_whole_in_the_record():
+    config = config_with("preview.prompts", ["x" * 5000])
+    (change,) = changed_settings(Checkpoint(1, compared(), {}), compared(config))
+    assert len(str(change)) < 200
+    assert change.record(3) == {
+        "step": 3,
+        "setting": "preview.prompts",
+        "from": [],
+        "to": ["x" * 5000],
+    }
+
+
+def test_changes_of_a_course_that_is_given_up_leave_the_record():
+    known = [{"step": 10, "setting": "a"}, {"step": 20, "setting": "b"}]
+    (change,) = changed_settings(
+        Checkpoint(1, compared(), {}), compared(config_with("training.steps", 5))
+    )
+    assert recorded_changes({"changes": known}, [change], 20) == [known[0], change.record(20)]
+    assert recorded_changes({}, [], 20) == []
 
 
 def test_the_precision_that_auto_meant_may_be_written_out():
     explicit = config_with("training.precision", "bf16")
-    assert deciding(explicit, "bf16") == deciding(precision="bf16")
+    assert compared(explicit, "bf16") == compared(precision="bf16")
 
 
 def test_settings_survive_the_checkpoints_file():
-    settings = deciding(config_with("adapter.alpha_pattern", {"a.b": 0.1}))
+    settings = compared(config_with("adapter.alpha_pattern", {"a.b": 0.1}))
     assert json.loads(json.dumps(settings)) == settings
 
 
 def test_every_change_is_named_and_a_setting_that_only_one_side_knows():
-    before = deciding() | {"training.forgotten": 1}
-    after = deciding(RunConfig(seed=3), base="c") | {"training.invented": 2}
+    before = compared() | {"training.forgotten": 1}
+    after = compared(RunConfig(seed=3), base="c") | {"training.invented": 2}
     with pytest.raises(ConfigError) as caught:
         refuse_changes(Checkpoint(1, before, {}), after, RunConfig())
     assert caught.value.found.split(": ", 2)[2].split("; ") == [
@@ -197,12 +280,12 @@ def test_every_change_is_named_and_a_setting_that_only_one_side_knows():
 @pytest.mark.parametrize(("made", "wanted", "fits"), [(5, 5, True), (5, 6, True), (6, 5, False)])
 def test_a_run_cannot_be_shorter_than_its_checkpoint(made, wanted, fits):
     config = config_with("training.steps", wanted)
-    checkpoint = Checkpoint(made, deciding(), {})
+    checkpoint = Checkpoint(made, compared(), {})
     if fits:
-        refuse_changes(checkpoint, deciding(config), config)
+        refuse_changes(checkpoint, compared(config), config)
         return
     with pytest.raises(ConfigError) as caught:
-        refuse_changes(checkpoint, deciding(config), config)
+        refuse_changes(checkpoint, compared(config), config)
     assert "training.steps: 5, but the checkpoint has made 6 steps" in caught.value.found
 
 
@@ -277,6 +360,50 @@ def test_a_path_names_a_checkpoint_a_version_or_its_checkpoints(tmp_path, make_v
     newest = version / "checkpoints" / "000010"
     assert found(tmp_path, version / "checkpoints" / "000005").name == "000005"
     assert found(tmp_path, version) == found(tmp_path, version / "checkpoints") == newest
+
+
+def test_a_number_names_the_checkpoint_of_a_step_in_the_newest_version_that_has_it(
+    tmp_path, make_version
+):
+    older, newer = make_version(5, 10), make_version(10, 20)
+    assert found(tmp_path, "5") == older / "checkpoints" / "000005"
+    assert found(tmp_path, "000010") == newer / "checkpoints" / "000010"
+    with pytest.raises(ConfigError, match="no checkpoint of step 7"):
+        found(tmp_path, "7")
+
+
+def test_a_step_is_written_as_a_number_and_stays_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_config(None, ["resume=250"]).resume == "250"
+    assert load_config(None, ["resume=./250"]).resume == str(tmp_path / "250")
+    with pytest.raises(ConfigError, match="resume"):
+        load_config(None, ["resume=true"])
+
+
+@pytest.mark.parametrize("resume", ["latest", "auto"])
+@pytest.mark.parametrize(("precision", "step"), [("fp32", 10), ("bf16", 14), (None, 10)])
+def test_a_state_that_leads_to_no_finite_loss_is_passed_over(
+    tmp_path, make_version, resume, precision, step
+):
+    version = make_version(5, 10, 14)
+    record_broken(version, 15)
+    config = config_with("output", {"dir": str(tmp_path), "name": "run"})
+    config = config.model_copy(update={"resume": resume})
+    assert int(find_checkpoint(config, precision).name) == step
+
+
+def test_where_nothing_else_is_left_auto_starts_anew_and_latest_takes_it(tmp_path, make_version):
+    make_version(3)
+    record_broken(make_version(14), 15)
+    assert found(tmp_path, "auto") is None
+    assert found(tmp_path, "latest").name == "000014"
+    assert found(tmp_path, "14").name == "000014"
+
+
+def record_broken(version, step):
+    path = version / "run.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "non_finite": broken_step(step, "fp32")}))
 
 
 def test_a_relative_path_knows_its_run(tmp_path, make_version, monkeypatch):

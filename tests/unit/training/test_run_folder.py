@@ -154,13 +154,30 @@ def test_a_lock_of_this_process_that_it_does_not_hold_is_dead(tmp_path):
     assert not (folder.path / "lock.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("interrupt", "name"),
+    [(KeyboardInterrupt(), "SIGINT"), (KeyboardInterrupt("SIGTERM"), "SIGTERM")],
+)
+def test_a_signal_that_ends_a_run_at_once_is_named_until_the_run_goes_on(tmp_path, interrupt, name):
+    folder = create_version(tmp_path, {}, "")
+    with pytest.raises(KeyboardInterrupt), folder:
+        raise interrupt
+    record = folder.read_record()
+    assert (record["status"], record["stopped_by"]) == ("cancelled", name)
+    with open_version(folder.path) as again:
+        again.go_on({"steps": 3}, "seed: 0\n")
+        record = again.read_record()
+    assert (record["status"], record["steps"]) == ("running", 3)
+    assert "stopped_by" not in record
+
+
 def test_leaving_a_version_gives_up_its_lock_and_an_error_marks_it_failed(tmp_path):
     with create_version(tmp_path, {}, "") as folder:
         pass
     assert folder.read_record()["status"] == "running"
     assert not (folder.path / "lock.json").exists()
-    with pytest.raises(KeyboardInterrupt), open_version(folder.path):
-        raise KeyboardInterrupt
+    with pytest.raises(RuntimeError), open_version(folder.path):
+        raise RuntimeError
     assert folder.read_record()["status"] == "failed"
     assert not (folder.path / "lock.json").exists()
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ...data.captions import CountTokens
 from ...errors import DatasetError
 from ...types import Conditioning
 from ..loading import load_frozen
@@ -197,6 +198,19 @@ def load_encoders(
         variant=location.variant,
         text_length=location.text_length,
     )
+
+
+def load_token_counter(location: BaseLocation) -> CountTokens:
+    """`Family.load_token_counter`: T5's tokens with its end token.
+
+    CLIP reads the first 75 of its own whatever the length is, for the pooled text alone.
+    """
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(
+        location.encoders / "tokenizer_2", local_files_only=True
+    )
+    return lambda caption, pictures: len(tokenizer(caption, verbose=False).input_ids)
 
 
 def load_decoder(

@@ -8,7 +8,7 @@ from ...formats.keys import KeyMap
 from ..family import Family, FolderFacts, HeaderNames, inner_module
 from ..location import BaseLocation
 from ..schedule import scheduled_shift, scheduled_sigmas
-from .encode import control_size, latent_shape, load_decoder, load_encoders
+from .encode import control_size, latent_shape, load_decoder, load_encoders, load_token_counter
 from .host_names import HOST_NAMES
 from .keys import (
     HOST_SPELLINGS,
@@ -111,6 +111,7 @@ FLUX = Family(
     load_transformer=load_transformer,
     load_encoders=load_encoders,
     load_decoder=load_decoder,
+    load_token_counter=load_token_counter,
     predict=predict,
     guide=guide,
     sampling_sigmas=sampling_sigmas,

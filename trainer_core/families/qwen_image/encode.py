@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ...data.captions import CountTokens
 from ...errors import DatasetError
 from ...types import Conditioning
 from ..loading import load_frozen
@@ -253,6 +254,22 @@ def load_encoders(
         variant=location.variant,
         text_length=location.text_length,
     )
+
+
+def load_token_counter(location: BaseLocation) -> CountTokens:
+    """`Family.load_token_counter`: tokens behind the template's prefix, without the pictures'."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(
+        location.encoders / "tokenizer", local_files_only=True
+    )
+    variant = location.variant
+
+    def count(caption: str, pictures: int) -> int:
+        text = prompt_text(variant, caption, [1] * pictures)
+        return len(tokenizer(text, verbose=False).input_ids) - _PREFIX[variant] - pictures
+
+    return count
 
 
 def load_decoder(

@@ -9,7 +9,7 @@ from ..family import Family, FolderFacts, HeaderNames, inner_module
 from ..location import BaseLocation
 from ..schedule import scheduled_shift, scheduled_sigmas
 from ..sizes import area_size
-from .encode import latent_shape, load_decoder, load_encoders
+from .encode import latent_shape, load_decoder, load_encoders, load_token_counter
 from .host_names import HOST_NAMES
 from .keys import HOST_SPELLINGS, LAYERS, detect, module_path, native_key
 from .predict import guide, load_transformer, predict, takes_guidance
@@ -103,6 +103,7 @@ QWEN_IMAGE = Family(
     load_transformer=load_transformer,
     load_encoders=load_encoders,
     load_decoder=load_decoder,
+    load_token_counter=load_token_counter,
     predict=predict,
     guide=guide,
     sampling_sigmas=sampling_sigmas,

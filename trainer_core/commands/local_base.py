@@ -1,0 +1,67 @@
+"""The base that a check looks at: what is on this machine, because a check downloads nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..config import BaseSection, RunConfig
+from ..errors import BaseModelError
+
+if TYPE_CHECKING:
+    from ..data.captions import TextLimit
+    from ..families.location import BaseLocation
+
+
+def locate_local_base(settings: BaseSection, family: str, has_controls: bool) -> BaseLocation:
+    """Find a base as `locate_base` does, without the network.
+
+    Args:
+        settings: The run file's ``base`` section.
+        family: The run file's ``family``.
+        has_controls: Whether the samples have control pictures.
+
+    Returns:
+        The checked base.
+
+    Raises:
+        InputError: When the base is missing, incomplete, of another architecture, or a hub id that
+            was never downloaded.
+    """
+    from ..families import locate_base
+    from ..families.location import names_hub
+
+    if names_hub(settings.path):
+        settings = settings.model_copy(update={"path": str(_downloaded(settings.path))})
+    return locate_base(settings, family, has_controls)
+
+
+def local_text_limit(config: RunConfig, has_controls: bool) -> TextLimit:
+    """How long captions may be for a run file's base; loads its tokenizer alone.
+
+    Args:
+        config: The run file.
+        has_controls: Whether the samples have control pictures.
+
+    Raises:
+        InputError: As `locate_local_base`.
+    """
+    from ..data.captions import TextLimit
+    from ..families import get_family
+
+    location = locate_local_base(config.base, config.family, has_controls)
+    count = get_family(config.family).load_token_counter(location)
+    return TextLimit(count, location.text_length)
+
+
+def _downloaded(hub_id: str) -> Path:
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(hub_id, "model_index.json")
+    if isinstance(found, str):
+        return Path(found).parent
+    raise BaseModelError(
+        f"base.path: {hub_id} is not on this machine",
+        "a local folder, or a hub id that was downloaded before",
+        "`adapter-trainer cache` or `train` will download it; then ask the doctor again.",
+    )

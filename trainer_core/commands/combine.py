@@ -48,7 +48,9 @@ def run(arguments: Arguments) -> int:
     paths = [existing(path, "an adapter file") for path in sources]
     weights = numbers(own, "weights", len(paths))
     rank = whole_number(own, "rank", 1)
-    family = adapter_family(paths[0], own.get("family"))
+    family = adapter_family(paths[0], own.get("family"), any_size=True)
+    for path in paths[1:]:
+        adapter_family(path, family.name, any_size=True)
     with contextlib.ExitStack() as stack:
         opened = [stack.enter_context(open_adapter(path, family.key_map)) for path in paths]
         files = [each.file for each in opened]

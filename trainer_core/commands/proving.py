@@ -78,7 +78,7 @@ def _family_of(path: Path, name: str | None) -> Family:
         if len(found) != 1:
             raise error
         return found[0]
-    return adapter_family(path, None)
+    return adapter_family(path, None, any_size=True)
 
 
 def _usual_base(path: Path, family: Family) -> tuple[str, Shapes]:

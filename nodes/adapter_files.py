@@ -145,7 +145,7 @@ def as_file(lora: Mapping[str, Tensor]) -> Iterator[Path]:
 
 def _in_words(report: Conversion) -> str:
     parts = list(report.notes)
-    if not report.exact:
+    if report.errors and not report.exact:
         worst = max(report.errors, key=report.errors.__getitem__)
         parts.append(
             f"{len(report.errors)} layers approximated; largest error "

@@ -276,10 +276,13 @@ def _show_done(report: Conversion, number: int, count: int, work: _Work) -> None
 
 
 def _in_words(report: Conversion) -> str:
+    from ..formats.converting import EXACT
+
     parts = [f"{report.kind}, {report.layers} layers"]
-    if not report.exact:
-        parts.append(f"largest error {rounded(max(report.errors.values()))}")
-    else:
+    errors = [error for error in report.errors.values() if error > EXACT]
+    if errors:
+        parts.append(f"largest error {rounded(max(errors))}")
+    elif report.exact:
         parts.append("exact")
     if report.merged:
         parts.append(f"{len(report.merged)} as differences")

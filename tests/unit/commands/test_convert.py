@@ -178,3 +178,19 @@ def test_bad_input_is_said_and_nothing_is_written(words, message, lora, tmp_path
     assert search(message, shown), shown
     assert shown.count("To do:") == 1
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(("size", "exact"), [(1.0, True), (2e-6, False)])
+def test_a_cast_that_loses_more_than_one_percent_is_not_exact(size, exact, tmp_path, capsys):
+    state = family_state("flux", "lora")
+    for layer in state.layers.values():
+        layer.tensors["lora_up"].mul_(size / layer.tensors["lora_up"].abs().max())
+    source, out = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    write_adapter(source, state, "comfyui", FLUX, OWN)
+    assert run(source, out, "--to", "comfyui", "--dtype", "fp16", "--json") == 0
+    (report,) = events(capsys)
+    assert report["exact"] is exact
+    assert (report["dtype_error"] > 0.01) is not exact
+    assert any("number format loses" in note for note in report["notes"]) is not exact
+    assert run(tmp_path, tmp_path / "all", "--to", "comfyui", "--dtype", "fp16") == 0
+    assert ("exact" in capsys.readouterr().out.partition("b.safetensors")[0]) is exact

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ..trainer_core.families import Family
     from ..trainer_core.formats.rounding import Loss
-    from ..trainer_core.types import AdapterState, LayerState
+    from ..trainer_core.types import AdapterState
 
 _SAME = 1e-3
 """Relative difference below which a bypass computes the same: its products are of another order."""
@@ -189,7 +189,7 @@ class _Check:
         self, name: str, place: HostPlace, before: Tensor, change: Tensor
     ) -> LayerProof:
         """ComfyUI's change of a layer against ours, both in full."""
-        from ..trainer_core.formats.merging import layer_change
+        from ..trainer_core.formats.merging import layer_change, stretch_of
         from ..trainer_core.types import AdapterState
 
         assert isinstance(self._own, AdapterState)
@@ -200,7 +200,9 @@ class _Check:
             before, change = (each.narrow(0, *place.rows) for each in (before, change))
         if place.swapped:
             before, change = (_swapped(each) for each in (before, change))
-        self._stretch(name, layer, before)
+        stretch = stretch_of(layer, before)
+        if stretch is not None:
+            self._stretches[name] = stretch
         try:
             return _difference(change, layer_change(kind, layer, before), before)
         except AdapterError as error:
@@ -219,17 +221,6 @@ class _Check:
         generator = torch.Generator().manual_seed(0)  # which only 8-bit formats use
         after = rounded(before + change, dtype, generator).float()
         self._losses.setdefault(dtype, {})[tensor] = rounding_loss(before, change, after)
-
-    def _stretch(self, name: str, layer: LayerState, before: Tensor) -> None:
-        """How much longer a DoRA's lengths are than the weight's rows or columns."""
-        from ..trainer_core.adapters.magnitude import DORA_SCALE, axis_of, squared_lengths
-
-        lengths = layer.tensors.get(DORA_SCALE)
-        if lengths is None or before.dim() != 2:
-            return
-        own = squared_lengths(before, axis_of(lengths)).sqrt()
-        if own.numel() == lengths.numel() and bool((own > 0).any()):
-            self._stretches[name] = float((lengths.flatten()[own > 0] / own[own > 0]).median())
 
     def _warnings(self, path: Path) -> Iterable[str]:
         from ..trainer_core.families.base_warnings import loss_warning, stretch_warning

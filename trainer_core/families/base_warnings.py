@@ -11,11 +11,11 @@ import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
 
-from ..adapters.magnitude import DORA_SCALE, axis_of, squared_lengths
-from ..formats.pieces import outline_of
-from ..formats.rounding import Loss
+from ..formats.merging import stretch_of
+from ..formats.rounding import EIGHT_BIT, Loss
 from ..types import AdapterState
 from .base_weights import BaseWeights
+from .merging import made_tensors, plan_jobs
 
 MOST_LAYERS = 24
 """Layers that are looked at, in even steps over all: reading a whole base takes minutes."""
@@ -23,8 +23,8 @@ MOST_LAYERS = 24
 STRETCH = 1.25
 """Factor between DoRA's lengths and the base's from which on they are not its own.
 
-Trained on the embedded base at learning rates up to ten times the usual one, a layer's median stays
-within 1.05 of the base's; lengths of another axis or another scale are off by far more.
+Measured on the embedded base, 300 steps: a layer's median is 0.98 to 1.01 at learning rates up to
+1e-3, and 0.92 to 1.03 at 1e-2. The wrong axis is not seen so: on square layers it is 0.96 to 1.03.
 """
 
 KEPT = 0.5
@@ -63,8 +63,8 @@ def stretch_warning(stretches: Mapping[str, float]) -> str:
     worst = max(odd, key=lambda name: max(odd[name], 1 / odd[name] if odd[name] > 0 else 1e30))
     return (
         f"the DoRA lengths of {len(odd)} layers are not those of this base, {worst} first, where "
-        f"they are {odd[worst]:.3g} times as long: it was trained on another base, or its lengths "
-        "are for the other axis"
+        f"they are {odd[worst]:.3g} times as long: it was trained on another base, or on one "
+        "that was read without its scales"
     )
 
 
@@ -101,23 +101,11 @@ def _sample(names: Sequence[str]) -> list[str]:
 
 
 def _stretched(state: AdapterState, base: BaseWeights) -> str:
-    stretches: dict[str, float] = {}
-    for name in state.layers:
-        lengths = outline_of(state.layers, name).tensors.get(DORA_SCALE)
-        shape = base.shape(f"{name}.weight")
-        if lengths is None or shape is None or len(shape) != 2:
-            continue
-        own = squared_lengths(base.weight(name), axis_of(lengths)).sqrt()
-        given = state.layers[name].tensors[DORA_SCALE].flatten()
-        if given.numel() == own.numel() and bool((own > 0).any()):
-            stretches[name] = float((given[own > 0] / own[own > 0]).median())
-    return stretch_warning(stretches)
+    found = {name: stretch_of(state.layers[name], base.weight(name)) for name in state.layers}
+    return stretch_warning({name: each for name, each in found.items() if each is not None})
 
 
 def _lost(state: AdapterState, base: BaseWeights) -> str:
-    from ..formats.rounding import EIGHT_BIT
-    from .merging import made_tensors, plan_jobs
-
     jobs = plan_jobs(base, [(state, 1.0)])
     nearest: dict[str, Loss] = {}
     chance: dict[str, Loss] = {}

@@ -191,7 +191,7 @@ class Proof:
             + ("" if self.largest is None else f", largest difference {self.largest:.1e}")
             + f". Base: {self.base}."
         ]
-        if self.unread:
+        if self.unread and not self.loads:
             lines.append(f"Nothing was compared: {self.unread}")
         if "because" in summary:
             count = summary["layers not compared"]

@@ -73,8 +73,9 @@ class Architecture:
             return False
         for stack, count, layers in self._blocks:
             block = stack.match(name)
-            inside = block is not None and int(block["number"]) < count
-            if inside and layers.fullmatch(name, block.end()):
+            if block is None or int(block["number"]) >= count:
+                continue
+            if layers.fullmatch(name, block.end()):
                 return True
         return self._others.fullmatch(name) is not None
 

@@ -23,9 +23,11 @@ from .host_adapters import HostAdapter
 if TYPE_CHECKING:
     from typing import Any
 
+    import torch
     from torch import Tensor
 
     from ..trainer_core.families import Family
+    from ..trainer_core.formats.rounding import Loss
     from ..trainer_core.types import AdapterState
 
 _SAME = 1e-3
@@ -57,10 +59,11 @@ def check_adapter(
 
     with contextlib.ExitStack() as stack:
         path = source if isinstance(source, Path) else stack.enter_context(as_file(source))
-        own, family, unread = _reading(stack, path)
         device = stack.enter_context(comfy_host.cleared_device())
         tensors = load_file(path)
-        check = _Check(HostAdapter(model, tensors, device), own, family)
+        host = HostAdapter(model, tensors, device)
+        own, family, unread = _reading(stack, path, host.weights)
+        check = _Check(host, own, family)
         proof = check.run(node_id, path, tensors, unread, type(model.model).__name__)
     comfy_host.show_text(node_id, proof.text())
     if on_problem == "stop" and not proof.ok:
@@ -73,10 +76,11 @@ def check_adapter(
 
 
 def _reading(
-    stack: contextlib.ExitStack, path: Path
+    stack: contextlib.ExitStack, path: Path, host: Iterable[str]
 ) -> tuple[AdapterState | None, Family | None, str]:
     """What the trainer reads from a file; nothing where it does not know kind or family."""
     from ..trainer_core.families import FAMILIES
+    from ..trainer_core.families.adapter_family import other_models
     from ..trainer_core.formats import matching_families, open_adapter, open_file
     from ..trainer_core.formats.lazy import open_tensors
 
@@ -85,10 +89,15 @@ def _reading(
     try:
         with open_file(path) as file:
             names, extras = list(file.layers), list(file.extras)
-        maps = {family.name: family.key_map for family in FAMILIES.values()}
-        found = matching_families(names, maps, extras)
+        # The model's own names tell two families apart that call some layers alike.
+        own = [f for f in FAMILIES.values() if f.detect(host)] or list(FAMILIES.values())
+        found = matching_families(names, {family.name: family.key_map for family in own}, extras)
         if not found:
-            return None, None, "the adapter is for no family that the trainer knows"
+            models = other_models(path)
+            told = (
+                f"the adapter is for {models}" if models else "what the adapter is for is unknown"
+            )
+            return None, None, f"{told}, which the trainer does not read for this model"
         family = FAMILIES[found[0]]
         return stack.enter_context(open_adapter(path, family.key_map)).state, family, ""
     except AdapterFileError as error:
@@ -104,6 +113,8 @@ class _Check:
         self._layers: dict[str, LayerProof] = {}
         self._dropped: list[str] = []
         self._otherwise: list[str] = []
+        self._stretches: dict[str, float] = {}
+        self._losses: dict[torch.dtype, dict[str, Loss]] = {}
 
     def run(self, node_id: str, path: Path, keys: Iterable[str], unread: str, base: str) -> Proof:
         """Apply every patch to the model's own weight, one weight after another."""
@@ -118,7 +129,8 @@ class _Check:
             self._check(tensor, places, modules.get(tensor, {}), extras.get(tensor))
         bar.show(len(by_tensor))
         tensors = {key: self._fate(key) for key in keys}
-        return Proof(path, base, tensors, self._layers, unread, tuple(self._bypassed()))
+        bypassed, warnings = tuple(self._bypassed()), tuple(self._warnings(path))
+        return Proof(path, base, tensors, self._layers, unread, bypassed, warnings)
 
     def _own_changes(
         self,
@@ -161,6 +173,7 @@ class _Check:
         if after.shape != before.shape:
             return  # an adapter that makes the layer larger; none of ours does
         change = after - before
+        self._measure(tensor, before, change)
         for name, place in modules.items():
             self._layers[name] = self._compare_layer(name, place, before, change)
         if extra is not None and self._own is not None:
@@ -176,7 +189,7 @@ class _Check:
         self, name: str, place: HostPlace, before: Tensor, change: Tensor
     ) -> LayerProof:
         """ComfyUI's change of a layer against ours, both in full."""
-        from ..trainer_core.formats.merging import layer_change
+        from ..trainer_core.formats.merging import layer_change, stretch_of
         from ..trainer_core.types import AdapterState
 
         assert isinstance(self._own, AdapterState)
@@ -187,10 +200,40 @@ class _Check:
             before, change = (each.narrow(0, *place.rows) for each in (before, change))
         if place.swapped:
             before, change = (_swapped(each) for each in (before, change))
+        stretch = stretch_of(layer, before)
+        if stretch is not None:
+            self._stretches[name] = stretch
         try:
             return _difference(change, layer_change(kind, layer, before), before)
         except AdapterError as error:
             return LayerProof(None, reason=error.found)
+
+    def _measure(self, tensor: str, before: Tensor, change: Tensor) -> None:
+        """What rounding to the model's number format does to a change, as ComfyUI rounds."""
+        import torch
+
+        from ..trainer_core.formats.rounding import rounded, rounding_loss
+
+        dtype = self._host.stored(tensor)
+        if dtype in (None, torch.float32, torch.float64) or not bool(change.any()):
+            return
+        before, change = before.cpu(), change.cpu()
+        generator = torch.Generator().manual_seed(0)  # which only 8-bit formats use
+        after = rounded(before + change, dtype, generator).float()
+        self._losses.setdefault(dtype, {})[tensor] = rounding_loss(before, change, after)
+
+    def _warnings(self, path: Path) -> Iterable[str]:
+        from ..trainer_core.families.base_warnings import loss_warning, stretch_warning
+        from ..trainer_core.formats.format_loss import format_warning
+        from ..trainer_core.formats.lazy import open_tensors
+        from ..trainer_core.formats.rounding import EIGHT_BIT
+
+        with open_tensors(path) as file:
+            lines = [format_warning(file), stretch_warning(self._stretches)]
+        for dtype, losses in self._losses.items():
+            stored = str(dtype).removeprefix("torch.")
+            lines.append(loss_warning(losses, stored, by_chance=dtype in EIGHT_BIT))
+        return (line for line in lines if line)
 
     def _try_bypass(self, place: HostPlace, change: Tensor) -> None:
         """Note what the bypass loaders leave out, and what they compute otherwise."""

@@ -92,15 +92,13 @@ def write_adapter_file(
         InputError: When the name leads elsewhere, or the adapter cannot be read or written so.
         StorageError: When the file cannot be written.
     """
-    from ..trainer_core.families.adapter_family import adapter_family
     from ..trainer_core.formats.converting import convert
 
     target = _target(name, form.layout, overwrite=overwrite)
     clear_leftovers(target.parent)
     with contextlib.ExitStack() as stack:
         path = source if isinstance(source, Path) else stack.enter_context(as_file(source))
-        found = adapter_family(path, None if family == "auto" else family)
-        weight_of = _weight_of(form.base, found, path)
+        found, weight_of = _family_of(path, None if family == "auto" else family, form.base)
         report = convert(
             path,
             target,
@@ -148,7 +146,7 @@ def as_file(lora: Mapping[str, Tensor]) -> Iterator[Path]:
 
 def _in_words(report: Conversion) -> str:
     parts = list(report.notes)
-    if not report.exact:
+    if report.errors and not report.exact:
         worst = max(report.errors, key=report.errors.__getitem__)
         parts.append(
             f"{len(report.errors)} layers approximated; largest error "
@@ -161,17 +159,18 @@ def _in_words(report: Conversion) -> str:
     return ". ".join(parts)
 
 
-def _weight_of(
-    base: BaseChoice | None, family: Family, adapter: Path
-) -> Callable[[str], Tensor] | None:
-    if base is None:
-        return None
+def _family_of(
+    adapter: Path, family: str | None, base: BaseChoice | None
+) -> tuple[Family, Callable[[str], Tensor] | None]:
+    """The family, and the base's weights where there is one: that one tells the family."""
+    from ..trainer_core.families.adapter_family import adapter_family, require_base
     from ..trainer_core.families.base_weights import open_base
-    from ..trainer_core.families.native_shapes import require_fit
 
-    opened = open_base(base.values["path"], family.name)
-    require_fit(adapter, opened)
-    return opened.weight
+    if base is None:
+        return adapter_family(adapter, family), None
+    opened = open_base(base.values["path"], family)
+    require_base(adapter, opened)
+    return opened.family, opened.weight
 
 
 def _target(name: str, layout: str, *, overwrite: bool) -> Path:

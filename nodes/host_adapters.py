@@ -40,6 +40,7 @@ class HostAdapter:
     Attributes:
         names: ComfyUI's table of names for the model, as places.
         patches: What ComfyUI builds, by place: what it calls the place, and the patch.
+        weights: Names of the model's tensors.
         unread: Keys that it says it does not load.
         stopped: Why it stops at this adapter; empty where it does not.
     """
@@ -58,6 +59,7 @@ class HostAdapter:
         self.unread = {text.removeprefix(_UNREAD) for text in messages if text.startswith(_UNREAD)}
         self.patches = {_place(target): (target, patch) for target, patch in loaded.items()}
         self._weights = model.get_key_patches(_PREFIX)
+        self.weights = [name.removeprefix(_PREFIX) for name in self._weights]
 
     def weight(self, tensor: str) -> Tensor | None:
         """The model's own weight in float32, without any patch; None where it has none."""
@@ -68,6 +70,12 @@ class HostAdapter:
         weight, convert = self._weights[_PREFIX + tensor][0]
         cast = self._management.cast_to_device(weight, self._device, torch.float32, copy=True)
         return convert(cast, inplace=True)
+
+    def stored(self, tensor: str) -> torch.dtype | None:
+        """The number format of the model's weight; None where it is quantised with scales."""
+        weight = self._weights[_PREFIX + tensor][0][0]
+        plain = type(weight).__name__ in ("Tensor", "Parameter")
+        return weight.dtype if plain else None
 
     def apply(self, place: HostPlace, weight: Tensor) -> Applied:
         """Let ComfyUI change a whole weight; the given one may be overwritten."""

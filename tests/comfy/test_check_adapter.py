@@ -112,11 +112,17 @@ def reports(shared_server, tmp_path_factory):
         tensors = load_file(models / "loras" / "checked_lora.safetensors")
         spoil(tensors)
         save_file(tensors, models / "loras" / f"checked_{name}.safetensors")
+    tensors = load_file(models / "loras" / "checked_lora.safetensors")
+    tiny = {k: t * 1e-6 if "lora_up" in k else t for k, t in tensors.items()}
+    save_file(tiny, models / "loras" / "checked_tiny.safetensors")
+    tensors = load_file(models / "loras" / "checked_dora.safetensors")
+    long = {k: t * 4 if "dora_scale" in k else t for k, t in tensors.items()}
+    save_file(long, models / "loras" / "checked_long.safetensors")
     foreign = {"lora_unet_input_blocks_1_0.lora_up.weight": torch.ones(4, 4)}
     save_file(foreign, models / "loras" / "checked_foreign.safetensors")
     loader = {"unet_name": BASE, "weight_dtype": "default"}
     prompt = {"0": {"class_type": "UNETLoader", "inputs": loader}}
-    names = [*FILES, *SPOILED, "foreign"]
+    names = [*FILES, *SPOILED, "foreign", "long"]
     for name in names:
         file = f"checked_{name}.safetensors"
         inputs = {"model": ["0", 0], "file": file, "on_problem": "report"}
@@ -132,10 +138,16 @@ def reports(shared_server, tmp_path_factory):
     prompt["1"] = {"class_type": "UNETLoader", "inputs": loader}
     inputs = {"model": ["1", 0], "file": "checked_dora.safetensors", "on_problem": "report"}
     prompt["eight bits"] = {"class_type": "AdapterTrainerCheck", "inputs": inputs}
-    names += ["linked", "eight bits"]
+    names += ["linked", "eight bits", "short"]
+    native = {k: v.to(torch.bfloat16) for k, v in native.items()}
+    save_file(native, models / "diffusion_models" / f"bf16_{BASE}")
+    loader = {"unet_name": f"bf16_{BASE}", "weight_dtype": "default"}
+    prompt["2"] = {"class_type": "UNETLoader", "inputs": loader}
+    inputs = {"model": ["2", 0], "file": "checked_tiny.safetensors", "on_problem": "report"}
+    prompt["short"] = {"class_type": "AdapterTrainerCheck", "inputs": inputs}
     result = shared_server.run(prompt)
     yield {name: result["outputs"][name]["text"][0] for name in names}
-    for path in models.glob("*/checked_*"):
+    for path in (*models.glob("*/checked_*"), *models.glob(f"*/bf16_{BASE}")):
         path.unlink()
 
 
@@ -147,6 +159,7 @@ def test_a_file_of_every_layout_is_fine(name, reports):
     assert "Base: Flux." in first
     largest = float(first.partition("largest difference ")[2].partition(". ")[0])
     assert largest < 1e-4
+    assert rest.pop().startswith("Not seen: ")
     assert all(line.startswith("Bypass loaders: ") for line in rest)
     assert len(rest) == len(BYPASSED[name])
     for line, expected in zip(rest, BYPASSED[name], strict=True):
@@ -167,6 +180,13 @@ def test_what_is_wrong_is_named(name, reports):
     first, *rest = reports[name].splitlines()
     assert first.startswith("NOT FINE: ")
     assert any(line.startswith(SPOILED[name][1]) for line in rest), reports[name]
+
+
+def test_lengths_and_changes_that_do_not_fit_the_model_are_warned_of(reports):
+    assert "Warning: the DoRA lengths of" in reports["long"]
+    assert "Warning: the change of" in reports["short"]
+    assert "vanishes for the most part in the base's bfloat16" in reports["short"]
+    assert not any("Warning: " in reports[name] for name in FILES)
 
 
 def test_an_adapter_of_another_model_is_not_loaded(reports):

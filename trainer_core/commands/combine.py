@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import InputError
 from .arguments import Arguments
@@ -25,6 +28,9 @@ from .operations import (
     word_or,
 )
 
+if TYPE_CHECKING:
+    from ..families import Family
+
 _OWN = ("weights", "rank", "layout", "dtype", "family", "overwrite")
 
 
@@ -42,14 +48,13 @@ def run(arguments: Arguments) -> int:
             "Write adapter-trainer combine IN IN OUT weights=1,0.5.",
         )
     *sources, out = arguments.words
-    from ..families.adapter_family import adapter_family
     from ..formats import LAYOUTS, open_adapter, write_adapter
     from ..formats.combining import combine_adapters
 
     paths = [existing(path, "an adapter file") for path in sources]
     weights = numbers(own, "weights", len(paths))
     rank = whole_number(own, "rank", 1)
-    family = adapter_family(paths[0], own.get("family"))
+    family = _family_of(paths, own.get("family"))
     with contextlib.ExitStack() as stack:
         opened = [stack.enter_context(open_adapter(path, family.key_map)) for path in paths]
         files = [each.file for each in opened]
@@ -88,3 +93,13 @@ def run(arguments: Arguments) -> int:
         as_json=arguments.json,
     )
     return 0
+
+
+def _family_of(paths: Sequence[Path], wanted: str | None) -> Family:
+    """The family of the first adapter; none of the others may be another model's."""
+    from ..families.adapter_family import adapter_family
+
+    family = adapter_family(paths[0], wanted, any_size=True)
+    for path in paths[1:]:
+        adapter_family(path, family.name, any_size=True)
+    return family

@@ -130,13 +130,11 @@ class _Work:
         return cls(layout, own.get("family"), own.get("base"), options, arguments.json)
 
     def convert(self, source: Path, target: Path) -> Conversion:
-        from ..families.adapter_family import adapter_family
         from ..formats.converting import check_target, convert
 
         # Before the file is looked into, which may take a while.
         check_target(source, target, self.layout, overwrite=self.options["overwrite"])
-        family = adapter_family(source, self.family)
-        weight_of = self._weight_of(family, source)
+        family, weight_of = self._family_of(source)
         with LayerProgress("layers", as_json=self.json) as progress:
             return convert(
                 source,
@@ -148,17 +146,18 @@ class _Work:
                 **self.options,
             )
 
-    def _weight_of(self, family: Family, adapter: Path) -> Callable[[str], Tensor] | None:
-        if self.base is None:
-            return None
+    def _family_of(self, adapter: Path) -> tuple[Family, Callable[[str], Tensor] | None]:
+        """The family, and the base's weights where a base is named: that one tells the family."""
+        from ..families.adapter_family import adapter_family, require_base
         from ..families.base_weights import open_base
-        from ..families.native_shapes import require_fit
 
-        if family.name not in self._bases:
-            self._bases[family.name] = open_base(self.base, family.name)
-        base = self._bases[family.name]
-        require_fit(adapter, base)
-        return base.weight
+        if self.base is None:
+            return adapter_family(adapter, self.family), None
+        if self.base not in self._bases:
+            self._bases[self.base] = open_base(self.base, self.family)
+        base = self._bases[self.base]
+        require_base(adapter, base)
+        return base.family, base.weight
 
 
 def _after_a_while(progress: LayerProgress) -> Callable[[int, int, str], None]:
@@ -280,10 +279,13 @@ def _show_done(report: Conversion, number: int, count: int, work: _Work) -> None
 
 
 def _in_words(report: Conversion) -> str:
+    from ..formats.converting import EXACT
+
     parts = [f"{report.kind}, {report.layers} layers"]
-    if not report.exact:
-        parts.append(f"largest error {rounded(max(report.errors.values()))}")
-    else:
+    errors = [error for error in report.errors.values() if error > EXACT]
+    if errors:
+        parts.append(f"largest error {rounded(max(errors))}")
+    elif report.exact:
         parts.append("exact")
     if report.merged:
         parts.append(f"{len(report.merged)} as differences")

@@ -7,11 +7,14 @@ import json
 import statistics
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..storage import given_path
 from .arguments import Arguments
 from .console import show_report
+
+if TYPE_CHECKING:
+    from ..families import Family
 
 
 def run(arguments: Arguments) -> int:
@@ -47,13 +50,26 @@ def describe(path: Path, *, readably: bool) -> dict[str, Any]:
     Raises:
         AdapterFileError: When it is no adapter file that the trainer knows.
     """
+    from ..errors import AdapterFileError
+    from ..families.adapter_family import other_models
     from ..formats import inspect_adapter
 
-    report = dataclasses.asdict(inspect_adapter(path))
+    try:
+        report = dataclasses.asdict(inspect_adapter(path))
+    except AdapterFileError as error:
+        models = other_models(path)
+        if not models:
+            raise
+        raise AdapterFileError(
+            f"{error.found}. It is an adapter for {models}", error.expected, error.remedy
+        ) from error
     if readably:
         report["norms"] = norm_summary(report["norms"])
     report["metadata"] = header_values(report["metadata"], readably=readably)
-    return {**report, "family": _family_of(path)}
+    family = _family_of(path)
+    others = other_models(path, family)
+    name = None if family is None else family.name
+    return {**report, "family": name, "also_fits" if family else "made_for": others}
 
 
 def norm_summary(norms: Mapping[str, float]) -> dict[str, Any]:
@@ -101,12 +117,12 @@ def readable(text: str) -> Any:
         return text
 
 
-def _family_of(path: Path) -> str | None:
+def _family_of(path: Path) -> Family | None:
     """The family that `convert` takes the file for; None when it fits none, or several."""
     from ..errors import AdapterFileError
     from ..families.adapter_family import adapter_family
 
     try:
-        return adapter_family(path).name
+        return adapter_family(path, any_size=True)
     except AdapterFileError:
         return None

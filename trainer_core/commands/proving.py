@@ -10,6 +10,7 @@ from ..errors import AdapterFileError
 
 if TYPE_CHECKING:
     from ..families import Family
+    from ..families.base_weights import BaseWeights
     from ..formats.proof_result import Proof
 
     Shapes = dict[str, tuple[int, ...]]
@@ -22,8 +23,9 @@ def prove_file(path: Path, family: str | None = None, base: str | None = None) -
         path: A safetensors file, or a folder with one.
         family: The architecture; None takes the base's, or else what the file says or its names
             fit.
-        base: A Diffusers folder, a single file or ``embedded``, of which only headers are read;
-            None takes the family's published sizes, or the embedded base's where the file fits it.
+        base: A Diffusers folder, a single file or ``embedded``, of which headers are read, and the
+            weights of some layers (`base_warnings`); None takes the family's published sizes, or
+            the embedded base's where the file fits it.
 
     Returns:
         What was found.
@@ -38,10 +40,23 @@ def prove_file(path: Path, family: str | None = None, base: str | None = None) -
 
     if base is not None:
         opened = open_base(base, family)
-        return prove(path, opened.family.key_map, base_shapes(opened), base=base)
+        proof = prove(path, opened.family.key_map, base_shapes(opened), base=base)
+        return _warned(proof, path, opened)
     chosen = _family_of(path, family)
     name, shapes = _usual_base(path, chosen)
     return prove(path, chosen.key_map, shapes, base=name)
+
+
+def _warned(proof: Proof, path: Path, base: BaseWeights) -> Proof:
+    """The proof with what only the base's weights tell; of files alone that fit the base."""
+    from ..families.base_warnings import base_warnings
+    from ..formats.reading import open_adapter
+
+    if proof.unread or not proof.loads:
+        return proof
+    with open_adapter(path, base.family.key_map) as adapter:
+        found = base_warnings(adapter.state, base)
+    return dataclasses.replace(proof, warnings=(*proof.warnings, *found))
 
 
 def proof_report(proof: Proof, *, whole: bool) -> dict[str, Any]:
@@ -78,7 +93,7 @@ def _family_of(path: Path, name: str | None) -> Family:
         if len(found) != 1:
             raise error
         return found[0]
-    return adapter_family(path, None)
+    return adapter_family(path, None, any_size=True)
 
 
 def _usual_base(path: Path, family: Family) -> tuple[str, Shapes]:

@@ -47,7 +47,7 @@ def run(arguments: Arguments) -> int:
         whole_number(own, "rank", 1), _factor(own.get("factor")), _share(own.get("error"))
     )
     source = existing(arguments.words[0], "an adapter file")
-    family = adapter_family(source, own.get("family"))
+    family = adapter_family(source, own.get("family"), any_size=True)
     with open_adapter(source, family.key_map) as opened:
         layout = word_or(own, "layout", tuple(LAYOUTS), kept_layout([opened.file]))
         dtype = word_or(own, "dtype", ("fp32", "bf16", "fp16"), kept_dtype([opened.file]))

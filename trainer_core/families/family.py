@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..data.captions import CountTokens
     from ..formats.keys import KeyMap
     from .location import BaseLocation
+    from .published import PublishedSizes
     from .single_file import WeightFile
 
 
@@ -194,6 +195,10 @@ class Family:
         control_size: (width, height, area) of a control picture to the size it is encoded at.
         latent_shape: (location, width, height) in pixels to ``(C, h, w)``.
         key_map: The layers' names in adapter files and in ComfyUI's model.
+        sizes: The sizes of a base's layers and how many blocks it has, from the configuration of
+            Diffusers' transformer.
+        header_hint: Regular expression of what headers of adapter files call the model
+            (`recognition.header_hint`).
         header_names: A variant to its names in adapter files' headers.
     """
 
@@ -222,6 +227,8 @@ class Family:
     control_size: Callable[[int, int, int], tuple[int, int]]
     latent_shape: Callable[[BaseLocation, int, int], tuple[int, int, int]]
     key_map: KeyMap
+    sizes: Callable[[Mapping[str, Any]], PublishedSizes]
+    header_hint: str
     unexportable: Mapping[str, str] = field(default_factory=dict)
     header_names: Mapping[str, HeaderNames] = field(default_factory=dict)
 

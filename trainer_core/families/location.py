@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from .family import Family
 
 EMBEDDED = "embedded"
-_EMBEDDED_FAMILY = "qwen_image"
-_EMBEDDED_FOLDER = Path(__file__).parent.parent / "assets" / "tiny-qwen-image"
+EMBEDDED_FAMILY = "qwen_image"
+EMBEDDED_FOLDER = Path(__file__).parent.parent / "assets" / "tiny-qwen-image"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 # A part of a Diffusers folder, to the files of which it has at least one.
 _MARKS: dict[str, tuple[str, ...]] = {
@@ -198,13 +198,13 @@ def _base_folder(settings: BaseSection, family: Family, needs_encoders: bool) ->
         if names_hub(settings.path):
             return _download(settings, family, needs_encoders)
         return _local_folder(settings.path, "base.path")
-    if family.name != _EMBEDDED_FAMILY:
+    if family.name != EMBEDDED_FAMILY:
         raise BaseModelError(
             f"family is {family.name!r} and base.path is 'embedded'",
-            f"family: {_EMBEDDED_FAMILY}, which is what the embedded base is",
-            f"Set family: {_EMBEDDED_FAMILY}, or name a {family.title} folder as base.path.",
+            f"family: {EMBEDDED_FAMILY}, which is what the embedded base is",
+            f"Set family: {EMBEDDED_FAMILY}, or name a {family.title} folder as base.path.",
         )
-    return _EMBEDDED_FOLDER
+    return EMBEDDED_FOLDER
 
 
 def _local_folder(text: str, setting: str) -> Path:

@@ -12,6 +12,7 @@ from ..adapters.magnitude import DORA_SCALE, axis_of
 from ..errors import AdapterError, InputError, NonFiniteError, PrecisionError
 from ..types import AdapterState
 from .changing import Changed, Form, WeightOf, Wish, change
+from .format_loss import COARSE
 from .kept_header import kept_header
 from .keys import ALPHA_SUFFIX, KeyMap
 from .layouts import LAYOUTS, native_key
@@ -62,8 +63,8 @@ class Conversion:
 
     @property
     def exact(self) -> bool:
-        """Whether no layer lost anything but to the number format."""
-        return all(error <= EXACT for error in self.errors.values())
+        """Whether no layer lost anything but a number format's usual rounding."""
+        return self.rounding <= COARSE and all(error <= EXACT for error in self.errors.values())
 
 
 def convert(
@@ -122,6 +123,7 @@ def convert(
         header, left_out = kept_header(opened.file.metadata, state.kind, kind, reformed=reformed)
         task = _Task(target, layout, key_map, header, dtype, overwrite)
         written, notes = _write(task, changed, watch)
+        notes += _of_rounding(written.rounding)
         notes += left_out + _warnings(state, changed, wish) + _zero_alphas(opened.file.path)
     outcome = dict(changed.errors), changed.merged, dropped, written.rounding, notes
     return Conversion(source, target, kind, layout, len(state.layers), *outcome)
@@ -274,6 +276,15 @@ def _is_reformed(changed: Changed, key_map: KeyMap, wish: Wish) -> bool:
         return True
     fuses = wish.fused or wish.layout == "kohya"
     return fuses and any(native_key(name, key_map).part for name in changed.state.layers)
+
+
+def _of_rounding(rounding: float) -> tuple[str, ...]:
+    if rounding <= COARSE:
+        return ()
+    return (
+        f"The number format loses {rounding:.1%} of a tensor, whose values are too small for it: "
+        "dtype bf16 or fp32 holds them",
+    )
 
 
 def _zero_alphas(path: Path) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..adapters import layer_delta
-from ..adapters.magnitude import DORA_SCALE, axis_of, ratio
+from ..adapters.magnitude import DORA_SCALE, axis_of, ratio, squared_lengths
 from ..errors import AdapterError
 from ..types import LayerState
 from .fusing import matrix_sizes
@@ -57,6 +57,26 @@ def layer_change(kind: str, layer: LayerState, weight: Tensor) -> Tensor:
     return total.mul_(stretch).sub_(own)
 
 
+def stretch_of(layer: LayerState, weight: Tensor) -> float | None:
+    """How many times as long a DoRA's lengths are as those of a weight.
+
+    Args:
+        layer: The factors.
+        weight: The base's weight `[out, in]`.
+
+    Returns:
+        The median over rows or columns; None without lengths, and where they cannot be compared.
+    """
+    lengths = layer.tensors.get(DORA_SCALE)
+    if lengths is None or weight.dim() != 2:
+        return None
+    own, given = squared_lengths(weight, axis_of(lengths)).sqrt(), lengths.flatten()
+    there = own > 0
+    if own.numel() != given.numel() or not bool(there.any()):
+        return None
+    return float((given[there] / own[there]).median())
+
+
 def check_size(kind: str, layer: LayerState, shape: tuple[int, ...]) -> None:
     """Refuse factors that make a delta of another size than a weight.
 
@@ -84,4 +104,4 @@ def check_size(kind: str, layer: LayerState, shape: tuple[int, ...]) -> None:
         )
 
 
-__all__ = ["check_size", "layer_change"]
+__all__ = ["check_size", "layer_change", "stretch_of"]

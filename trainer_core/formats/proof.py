@@ -17,6 +17,7 @@ from pathlib import Path
 from ..adapters.magnitude import DORA_SCALE, axis_of
 from ..errors import AdapterFileError, RunError
 from ..types import AdapterState, LayerState
+from .format_loss import format_warning
 from .fusing import matrix_sizes
 from .host_names import WEIGHT, Shapes, extra_tensor, native_layer
 from .keys import KeyMap
@@ -60,7 +61,10 @@ def prove(
             shapes = adapter_shapes(own, key_map) if own else {}
         file = stack.enter_context(open_tensors(adapter_files(path)[0]))
         comparison = Comparison(file, key_map, shapes, own, state is not None)
-        return Proof(path, base, comparison.tensors(), dict(comparison.layers()), unread)
+        warning = "" if state is not None else format_warning(file)
+        warnings = (warning,) if warning else ()
+        layers = dict(comparison.layers())
+        return Proof(path, base, comparison.tensors(), layers, unread, warnings=warnings)
 
 
 def require_loadable(

@@ -20,6 +20,13 @@ MOST_ROUNDING = 0.1
 """Relative difference that is no longer taken for rounding, whatever the number format."""
 
 
+BLIND = (
+    "whether the file holds what was trained. Two readings of one file agree however it was made; "
+    "only a picture made with it shows that it does what it should."
+)
+"""What no proof of a file sees."""
+
+
 @dataclass(frozen=True, slots=True)
 class TensorProof:
     """What becomes of one tensor of a file.
@@ -72,6 +79,7 @@ class Proof:
         layers: Layer to its difference; empty where there was nothing to compare with.
         unread: Why the trainer itself cannot read the file, so that nothing was compared.
         bypassed: What ComfyUI's bypass loaders make of the file, where that is another thing.
+        warnings: What loads as it is meant, and will hardly do what was meant.
     """
 
     path: Path | None
@@ -80,11 +88,17 @@ class Proof:
     layers: Mapping[str, LayerProof]
     unread: str = ""
     bypassed: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """Whether the file loads as it is meant (`loads`), and changes anything."""
-        return self.loads and not self.inert
+        """Whether the file loads as it is meant (`loads`), was compared, and changes anything."""
+        return self.loads and not self.inert and self.compared > 0
+
+    @property
+    def compared(self) -> int:
+        """How many layers ComfyUI's reading and the trainer's were held against each other of."""
+        return sum(layer.difference is not None for layer in self.layers.values())
 
     @property
     def loads(self) -> bool:
@@ -119,6 +133,8 @@ class Proof:
                     f"differs: {name}: by {layer.difference:.2g} of its change, where rounding "
                     f"allows {layer.allowed:.2g}" + (f": {layer.cause}" if layer.cause else "")
                 )
+        if self.loads and not self.compared:
+            yield f"proved nothing: no layer was compared{self._reason()}"
         if self.inert:
             yield (
                 f"changes nothing: the change of every layer ({len(self.layers)}) is zero, as "
@@ -128,7 +144,7 @@ class Proof:
     def summary(self) -> dict[str, Any]:
         """The result in a few plain values."""
         outcomes = Counter(each.outcome for each in self.tensors.values())
-        compared = sum(each.difference is not None for each in self.layers.values())
+        compared = self.compared
         summary: dict[str, Any] = {
             "ok": self.ok,
             "base": self.base,
@@ -146,7 +162,20 @@ class Proof:
             summary["not compared"] = self.unread
         if self.bypassed:
             summary["bypass loaders"] = list(self.bypassed)
+        if self.warnings:
+            summary["warnings"] = list(self.warnings)
+        summary["cannot see"] = BLIND
         return summary
+
+    def _reason(self) -> str:
+        reasons = {each.reason for each in self.layers.values() if each.difference is None}
+        told = "; ".join(sorted(reasons)) or self.unread
+        return f": {told}" if told else ""
+
+    def _verdict(self) -> str:
+        if self.ok:
+            return "Fine"
+        return "PROVED NOTHING" if self.loads and not self.compared else "NOT FINE"
 
     def text(self, most: int = 40) -> str:
         """The result for a person: one paragraph, then the problems.
@@ -157,12 +186,12 @@ class Proof:
         loaded = sum(each.outcome == LOADED for each in self.tensors.values())
         summary = self.summary()
         lines = [
-            f"{'Fine' if self.ok else 'NOT FINE'}: {loaded} of {len(self.tensors)} tensors are "
+            f"{self._verdict()}: {loaded} of {len(self.tensors)} tensors are "
             f"loaded; {summary['layers compared']} layers compared"
             + ("" if self.largest is None else f", largest difference {self.largest:.1e}")
             + f". Base: {self.base}."
         ]
-        if self.unread:
+        if self.unread and not self.loads:
             lines.append(f"Nothing was compared: {self.unread}")
         if "because" in summary:
             count = summary["layers not compared"]
@@ -173,5 +202,7 @@ class Proof:
         lines += problems[:most]
         if len(problems) > most:
             lines.append(f"and {len(problems) - most} more")
+        lines += [f"Warning: {line}" for line in self.warnings]
         lines += [f"Bypass loaders: {line}" for line in self.bypassed]
+        lines.append(f"Not seen: {BLIND}")
         return "\n".join(lines)

@@ -12,12 +12,14 @@ from trainer_core.formats.peft_folder import WEIGHTS_NAME
 
 FLUX = key_map("flux")
 NOBODY = 65534
+OWN = {"adapter_trainer": '{"family": "flux"}'}
+"""The header of a file of this program, whose base may have had any size."""
 
 
 @pytest.fixture
 def lora(tmp_path):
     path = tmp_path / "in" / "lora.safetensors"
-    write_adapter(path, family_state("flux", "lora"), "comfyui", FLUX, {})
+    write_adapter(path, family_state("flux", "lora"), "comfyui", FLUX, OWN)
     return path
 
 
@@ -128,9 +130,9 @@ def test_a_folder_without_permission(closed, lora, tmp_path, capsys, as_nobody):
 def test_a_folder_tells_what_it_passes_over(lora, tmp_path, capsys):
     folder, out = lora.parent, tmp_path / "out"
     state = family_state("flux", "lora")
-    write_adapter(folder / "LOUD.SAFETENSORS", state, "comfyui", FLUX, {})
+    write_adapter(folder / "LOUD.SAFETENSORS", state, "comfyui", FLUX, OWN)
     diffusers = folder / "diffusers" / "pytorch_lora_weights.safetensors"
-    write_adapter(diffusers, state, "diffusers", FLUX, {})
+    write_adapter(diffusers, state, "diffusers", FLUX, OWN)
     (folder / "broken.safetensors").symlink_to(folder / "nowhere")
     (folder / "inner").mkdir()
     assert main(["convert", str(folder), str(out), "--to", "kohya"]) == 1

@@ -11,12 +11,14 @@ from trainer_core.cli import main
 from trainer_core.formats import read_adapter, write_adapter
 
 FLUX = key_map("flux")
+OWN = {"adapter_trainer": '{"family": "flux"}'}
+"""The header of a file of this program, whose base may have had any size."""
 
 
 @pytest.fixture
 def lora(tmp_path):
     path = tmp_path / "in" / "lora.safetensors"
-    write_adapter(path, family_state("flux", "lora"), "comfyui", FLUX, {})
+    write_adapter(path, family_state("flux", "lora"), "comfyui", FLUX, OWN)
     return path
 
 
@@ -57,8 +59,8 @@ def test_a_peft_folder_goes_both_ways(lora, tmp_path):
 
 def test_every_adapter_of_a_folder_is_converted(lora, tmp_path, capsys):
     folder, out = lora.parent, tmp_path / "out"
-    write_adapter(folder / "lokr.safetensors", family_state("flux", "lokr"), "comfyui", FLUX, {})
-    write_adapter(folder / "peft", family_state("flux", "loha"), "peft", FLUX, {})
+    write_adapter(folder / "lokr.safetensors", family_state("flux", "lokr"), "comfyui", FLUX, OWN)
+    write_adapter(folder / "peft", family_state("flux", "loha"), "peft", FLUX, OWN)
     (folder / "bad.safetensors").write_bytes(b"no adapter")
     (folder / "notes.txt").write_text("mine")
     assert run(folder, out, "--to", "kohya", "--json") == 1
@@ -89,14 +91,14 @@ def test_every_adapter_of_a_folder_is_converted(lora, tmp_path, capsys):
 
 
 def test_two_adapters_do_not_become_one_file(lora, tmp_path, capsys):
-    write_adapter(lora.with_suffix(""), family_state("flux", "lora"), "peft", FLUX, {})
+    write_adapter(lora.with_suffix(""), family_state("flux", "lora"), "peft", FLUX, OWN)
     assert run(lora.parent, tmp_path / "out", "--to", "kohya", "--overwrite") == 1
     assert "would both become" in capsys.readouterr().err
 
 
 def test_errors_of_layers_are_printed(tmp_path, capsys):
     source, out = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
-    write_adapter(source, family_state("flux", "lokr full"), "comfyui", FLUX, {})
+    write_adapter(source, family_state("flux", "lokr full"), "comfyui", FLUX, OWN)
     assert run(source, out, "--to", "kohya", "--approximate", "lokr") == 0
     shown = capsys.readouterr().out
     assert "double_blocks.0.img_attn.qkv: 0." in shown
@@ -142,10 +144,10 @@ def test_the_base_gives_its_weights(tmp_path, capsys):
         (("{in}", "{out}", "--to", "kohya", "--rank", "x"), "rank=x"),
         (("{in}", "{out}", "--to", "kohya", "--approximate", "svd"), "approximate=svd"),
         (("{in}", "{out}", "--to", "kohya", "--family", "sdxl"), "sdxl"),
-        (("{in}", "{out}", "--to", "kohya", "--family", "qwen_image"), "no layer of this family"),
+        (("{in}", "{out}", "--to", "kohya", "--family", "qwen_image"), "is no layer of Qwen-Image"),
         (("{in}", "{out}", "--to", "kohya", "--overwrit"), "--overwrite"),
         (("{both}", "{out}", "--to", "kohya"), "fit qwen_image and flux"),
-        (("{foreign}", "{out}", "--to", "kohya"), "of no family"),
+        (("{foreign}", "{out}", "--to", "kohya"), "of no model"),
         (("{pickle}", "{out}", "--to", "kohya"), "pickle"),
     ],
 )
@@ -168,7 +170,7 @@ def test_bad_input_is_said_and_nothing_is_written(words, message, lora, tmp_path
     places["there"].write_bytes(b"mine")
     places["pickle"].write_bytes(b"\x80\x02" + b"x" * 100)
     for name, layer in (("both", "transformer_blocks.0.attn.to_q"), ("foreign", "x.0.y")):
-        pair = {"lora_A.weight": torch.ones(2, 12), "lora_B.weight": torch.ones(12, 2)}
+        pair = {"lora_A.weight": torch.ones(1, 3072), "lora_B.weight": torch.ones(3072, 1)}
         save_file({f"transformer.{layer}.{k}": t for k, t in pair.items()}, places[name])
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert run(*(word.format(**places) for word in words)) == 2
@@ -176,3 +178,19 @@ def test_bad_input_is_said_and_nothing_is_written(words, message, lora, tmp_path
     assert search(message, shown), shown
     assert shown.count("To do:") == 1
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(("size", "exact"), [(1.0, True), (2e-6, False)])
+def test_a_cast_that_loses_more_than_one_percent_is_not_exact(size, exact, tmp_path, capsys):
+    state = family_state("flux", "lora")
+    for layer in state.layers.values():
+        layer.tensors["lora_up"].mul_(size / layer.tensors["lora_up"].abs().max())
+    source, out = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    write_adapter(source, state, "comfyui", FLUX, OWN)
+    assert run(source, out, "--to", "comfyui", "--dtype", "fp16", "--json") == 0
+    (report,) = events(capsys)
+    assert report["exact"] is exact
+    assert (report["dtype_error"] > 0.01) is not exact
+    assert any("number format loses" in note for note in report["notes"]) is not exact
+    assert run(tmp_path, tmp_path / "all", "--to", "comfyui", "--dtype", "fp16") == 0
+    assert ("exact" in capsys.readouterr().out.partition("b.safetensors")[0]) is exact

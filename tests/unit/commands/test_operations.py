@@ -10,6 +10,7 @@ import yaml
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from tests.fixtures.adapter_states import make_state
 from tests.fixtures.flux_files import FLUX, random_adapter, write_folder, write_native
 from tests.fixtures.native_files import flux_to_native, make_native_flux, to_scaled
 from tests.fixtures.textbook import relative
@@ -17,7 +18,6 @@ from trainer_core.adapters import layer_delta
 from trainer_core.cli import main
 from trainer_core.families.base_weights import open_base
 from trainer_core.formats import read_adapter, write_adapter
-from trainer_core.types import AdapterState
 
 
 @pytest.fixture(scope="module")
@@ -266,9 +266,7 @@ def test_wrong_input_is_refused_and_nothing_is_written(name, here, capsys):
 
 
 def test_an_adapter_of_two_families_needs_its_family_named(here, capsys):
-    state = read(here / "lora.safetensors")
-    name = "transformer_blocks.0.attn.to_out.0"
-    only = AdapterState("lora", {name: state.layers[name]})
+    only = make_state("lora", sizes={"transformer_blocks.0.attn.to_out.0": (3072, 3072)})
     write_adapter(here / "both.safetensors", only, "diffusers", FLUX.key_map, {})
     words = ["resize", "both.safetensors", "m.safetensors", "--rank=1"]
     assert "flux" in command(capsys, *words, code=2)["found"]

@@ -138,3 +138,81 @@ def test_without_prove_nothing_is_proved(capsys, tmp_path):
     write_adapter(path, family_state("flux", "lora"), "comfyui", key_map("flux"), {})
     assert main(["inspect", str(path), "--json"]) == 0
     assert "proof" not in json.loads(capsys.readouterr().out)
+
+
+def test_a_file_of_which_nothing_is_compared_is_not_proved(capsys, tmp_path):
+    """Every tensor is loaded by ComfyUI, and the trainer does not read the kind."""
+    path = tmp_path / "a.safetensors"
+    name = "diffusion_model.double_blocks.0.img_attn.proj"
+    glora = {"a1": (WIDTH, 4), "a2": (4, WIDTH), "b1": (WIDTH, 4), "b2": (4, WIDTH)}
+    save_file({f"{name}.{end}.weight": torch.ones(size) for end, size in glora.items()}, path)
+    code, proof = report_of(capsys, path)
+    assert {each["outcome"] for each in proof["tensors"].values()} == {"loaded"}
+    assert (code, proof["ok"], proof["layers compared"]) == (1, False, 0)
+    assert main(["inspect", str(path), "--prove"]) == 1
+    out = capsys.readouterr().out
+    assert "proved nothing: no layer was compared: the trainer does not read this file" in out
+
+
+def test_it_is_said_what_no_proof_sees(capsys, tmp_path):
+    path = write(tmp_path, "flux", SIZES["flux"])
+    _, proof = report_of(capsys, path)
+    assert "Two readings of one file agree however it was made" in proof["cannot see"]
+    assert main(["inspect", str(path), "--prove"]) == 0
+    assert "Two readings of one file" in capsys.readouterr().out
+
+
+Q = "transformer_blocks.0.attn.to_q"
+
+
+def embedded_lora(folder, change, *, lengths=None, axis="input", dtype=torch.float32):
+    """A LoRA for the embedded base whose change is so large beside the weight."""
+    weight = open_base("embedded").weight(Q)
+    generator = torch.Generator().manual_seed(3)
+    rows, columns = weight.shape
+    up, down = (torch.randn(*s, generator=generator) for s in ((rows, 4), (4, columns)))
+    up *= change * weight.norm() / (up @ down).norm()
+    tensors = {"lora_up.weight": up.to(dtype), "lora_down.weight": down.to(dtype)}
+    if lengths is not None:
+        own = weight.norm(dim=0, keepdim=True) if axis == "input" else weight.norm(dim=1)[:, None]
+        tensors["dora_scale"] = lengths * own
+    path = folder / "a.safetensors"
+    save_file({f"diffusion_model.{Q}.{end}": each for end, each in tensors.items()}, path)
+    return path
+
+
+def saved_base(folder, dtype):
+    """The embedded base's weights as one file."""
+    base, path = open_base("embedded"), folder / f"{str(dtype)[6:]}.safetensors"
+    save_file({name: base.tensor(name).to(dtype) for name in base.names}, path)
+    return path
+
+
+@pytest.mark.parametrize(("stretch", "warned"), [(1.0, False), (1.1, False), (3.0, True)])
+def test_lengths_that_are_not_the_bases_are_warned_of(stretch, warned, capsys, tmp_path):
+    path = embedded_lora(tmp_path, 0.05, lengths=stretch)
+    code, proof = report_of(capsys, path, "--base", "embedded")
+    assert (code, proof["ok"]) == (0, True)
+    assert any("DoRA lengths" in line for line in proof.get("warnings", [])) == warned
+    # Without a base nothing is known of its lengths.
+    assert "warnings" not in report_of(capsys, path)[1]
+
+
+@pytest.mark.parametrize(("change", "warned"), [(0.05, False), (1e-5, True)])
+def test_a_change_that_vanishes_in_the_bases_format_is_warned_of(change, warned, capsys, tmp_path):
+    path, base = embedded_lora(tmp_path, change), saved_base(tmp_path, torch.bfloat16)
+    code, proof = report_of(capsys, path, "--base", base)
+    assert code == 0
+    assert any("vanishes" in line for line in proof.get("warnings", [])) == warned
+    # In float32 nothing of it does.
+    precise = saved_base(tmp_path, torch.float32)
+    assert "warnings" not in report_of(capsys, path, "--base", precise)[1]
+    main(["inspect", str(path), "--prove", "--base", str(base)])
+    assert ("bfloat16, whose steps are larger" in capsys.readouterr().out) == warned
+
+
+@pytest.mark.parametrize(("change", "warned"), [(0.05, False), (2e-6, True)])
+def test_factors_that_fp16_does_not_hold_are_warned_of(change, warned, capsys, tmp_path):
+    path = embedded_lora(tmp_path, change, dtype=torch.float16)
+    _, proof = report_of(capsys, path)
+    assert any("1% to their number format" in x for x in proof.get("warnings", [])) == warned

@@ -55,7 +55,7 @@ def report_of(capsys, *words):
         {**lora(), f"{BLOCK}.attn.norm_q.diff": values(32)},
         {**lora(), f"{BLOCK}.attn.norm_q.w_norm": values(32), f"{LAYER}.diff_b": values(SIZE)},
         {
-            **lora(f"{DOUBLE}.qkv", 48, 16),
+            **lora(f"{DOUBLE}.qkv", 9216, 3072),
             f"{DOUBLE}.norm.query_norm.diff": values(16),
             "diffusion_model.final_layer.adaLN_modulation.1.diff_b": values(32),
         },
@@ -98,13 +98,14 @@ def test_half_a_character_in_the_header_is_a_broken_file(place, words, capsys, t
 @pytest.mark.parametrize(
     ("tensors", "family"),
     [
-        (lora("lora_unet_double_blocks_0_img_attn_qkv", 48, 16), "flux"),
-        (lora("lycoris_single_transformer_blocks_0_proj_mlp", 64, 16), "flux"),
+        (lora("lora_unet_double_blocks_0_img_attn_qkv", 9216, 3072), "flux"),
+        (lora("lycoris_single_transformer_blocks_0_proj_mlp", 12288, 3072), "flux"),
         (lora(), "qwen_image"),
-        (lora("transformer.transformer_blocks.0.attn.to_q"), None),
+        (lora("transformer.transformer_blocks.0.attn.to_q", 3072, 3072), None),
+        (lora("transformer.transformer_blocks.0.attn.to_q"), "qwen_image"),
         (lora("diffusion_model.no.such.layer"), None),
     ],
-    ids=["kohya", "lycoris", "qwen", "ambiguous", "none"],
+    ids=["kohya", "lycoris", "qwen", "ambiguous", "as small as the embedded base", "none"],
 )
 def test_inspect_tells_the_family_that_convert_takes(tensors, family, capsys, tmp_path):
     path = saved(tmp_path, tensors, ss_base_model_version="sdxl_base_v1-0")

@@ -16,9 +16,22 @@ SHARED = "transformer_blocks.0.attn.to_q"
 """A layer that two families have under one name in Diffusers, and one of them in ComfyUI."""
 
 
+SQUARE = (3072, 3072)
+SIZES = {
+    "proj_mlp": (12288, 3072),
+    "img_mlp.net.2": (3072, 12288),
+    "qkv": (9216, 3072),
+    "txt_mod.1": (18432, 3072),
+}
+
+
 def write(path, *names, **header):
-    pair = {"lora_A.weight": torch.ones(2, 12), "lora_B.weight": torch.ones(12, 2)}
-    tensors = {f"{name}.{k}": t.clone() for name in names for k, t in pair.items()}
+    """Layers of the sizes that they have in the published bases."""
+    tensors = {}
+    for name in names:
+        rows, columns = next((size for end, size in SIZES.items() if name.endswith(end)), SQUARE)
+        tensors[f"{name}.lora_A.weight"] = torch.ones(2, columns)
+        tensors[f"{name}.lora_B.weight"] = torch.ones(rows, 2)
     save_file(tensors, path, {k: json.dumps(v) for k, v in header.items()})
     return path
 
@@ -59,7 +72,7 @@ def test_names_of_several_families_are_settled_by_header_or_person(tmp_path):
 
 def test_foreign_names_and_families_are_refused(tmp_path):
     path = write(tmp_path / "a.safetensors", "transformer.x.0.y")
-    with pytest.raises(AdapterFileError, match="of no family that is known here"):
+    with pytest.raises(AdapterFileError, match="of no model that is known here"):
         adapter_family(path)
     with pytest.raises(BaseModelError, match="sdxl"):
         adapter_family(path, "sdxl")

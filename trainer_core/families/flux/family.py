@@ -18,6 +18,7 @@ from .keys import (
     fused_parts,
     module_path,
     native_key,
+    published_sizes,
 )
 from .predict import guide, load_transformer, predict, takes_guidance
 from .single_file import FILE
@@ -126,6 +127,8 @@ FLUX = Family(
         host_spellings=HOST_SPELLINGS,
         host_names=HOST_NAMES,
     ),
+    sizes=published_sizes,
+    header_hint=r"flux(?!2|3)",
     # As sd-scripts (dev) and musubi-tuner (Kontext) write them; one class of adapters fits both.
     header_names={
         "generate": HeaderNames("flux-1-dev", "flux1"),

@@ -7,9 +7,11 @@ v and the first MLP layer. Such a layer is a slice there (`NativeKey.part`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ...formats.keys import BLOCK_NUMBER, NativeKey, Part
+from ..published import PublishedSizes
 
 _DOUBLE = {
     "attn.to_out.0": "img_attn.proj",
@@ -81,6 +83,52 @@ _OTHERS = re.compile(
     r"distilled_guidance_layer|double_stream_modulation|to_qkv_mlp_proj|individual_token_refiner"
     r"|token_refiner|joint_transformer_blocks|pos_embed\.proj|transformer_blocks\.\d+\.ff\.linear_"
 )
+
+_TIME = 256
+"""Numbers that a time is spread to before it is embedded."""
+
+_FILL, _CONTROL = 384, 128
+"""What FLUX.1 Fill, Canny and Depth read for each patch, besides what their base does."""
+
+
+def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
+    """`Family.sizes`.
+
+    Args:
+        config: Of Diffusers' transformer.
+    """
+    width = config["num_attention_heads"] * config["attention_head_dim"]
+    patch, text = config["in_channels"], config["joint_attention_dim"]
+    square, out = (width, width), config.get("out_channels") or patch
+    wide, narrow = (_MLP_SHARE * width, width), (width, _MLP_SHARE * width)
+    double = dict.fromkeys((*_DOUBLE, *_DOUBLE_PARTS), square) | {
+        "ff.net.0.proj": wide,
+        "ff.net.2": narrow,
+        "ff_context.net.0.proj": wide,
+        "ff_context.net.2": narrow,
+        "norm1.linear": (6 * width, width),
+        "norm1_context.linear": (6 * width, width),
+    }
+    single = dict.fromkeys(_SINGLE_PARTS, square) | {
+        "proj_mlp": wide,
+        "proj_out": (width, width + _MLP_SHARE * width),
+        "norm.linear": (3 * width, width),
+    }
+    time = "time_text_embed.{}_embedder.linear_{}"
+    sizes = {
+        **{f"transformer_blocks.{{}}.{name}": (size,) for name, size in double.items()},
+        **{f"single_transformer_blocks.{{}}.{name}": (size,) for name, size in single.items()},
+        **{time.format(each, 1): ((width, _TIME),) for each in ("timestep", "guidance")},
+        **{time.format(each, 2): (square,) for each in ("timestep", "guidance", "text")},
+        time.format("text", 1): ((width, config["pooled_projection_dim"]),),
+        "x_embedder": tuple((width, each) for each in (patch, _CONTROL, _FILL)),
+        "context_embedder": ((width, text),),
+        "norm_out.linear": ((2 * width, width),),
+        "proj_out": ((out, width),),
+    }
+    layers, singles = config["num_layers"], config["num_single_layers"]
+    blocks = {"transformer_blocks": layers, "single_transformer_blocks": singles}
+    return PublishedSizes(sizes, {**blocks, "double_blocks": layers, "single_blocks": singles})
 
 
 def native_key(path: str) -> NativeKey | None:

@@ -11,7 +11,7 @@ from ..schedule import scheduled_shift, scheduled_sigmas
 from ..sizes import area_size
 from .encode import latent_shape, load_decoder, load_encoders, load_token_counter
 from .host_names import HOST_NAMES
-from .keys import HOST_SPELLINGS, LAYERS, detect, module_path, native_key
+from .keys import HOST_SPELLINGS, LAYERS, detect, module_path, native_key, published_sizes
 from .predict import guide, load_transformer, predict, takes_guidance
 from .single_file import FILE
 
@@ -117,6 +117,8 @@ QWEN_IMAGE = Family(
         host_spellings=HOST_SPELLINGS,
         host_names=HOST_NAMES,
     ),
+    sizes=published_sizes,
+    header_hint=r"qwenimage(?!21)",
     # As musubi-tuner writes them.
     header_names={
         "generate": HeaderNames("Qwen-Image", "qwen_image"),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ...formats.keys import BLOCK_NUMBER, NativeKey
+from ..published import PublishedSizes
 
 _BLOCK_LAYER = (
     rf"transformer_blocks\.(?:{BLOCK_NUMBER})\.(attn\.(to_[qkv]|to_out\.0|add_[qkv]_proj|to_add_out)"
@@ -51,6 +53,39 @@ _OTHERS = re.compile(
     r"single_transformer_blocks\.|(double|single)_blocks\.|joint_transformer_blocks\."
     r"|transformer_blocks\.\d+\.(ff|ff_context|norm1|norm1_context)\."
 )
+
+_TIME = 256
+"""Numbers that a time is spread to before it is embedded."""
+_MLP_RATIO = 4
+_PATCH = 4
+"""Latent places of a patch, which lie one after another in what is predicted."""
+
+
+def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
+    """`Family.sizes`.
+
+    Args:
+        config: Of Diffusers' transformer.
+    """
+    width = config["num_attention_heads"] * config["attention_head_dim"]
+    block = {
+        "net.0.proj": (_MLP_RATIO * width, width),
+        "net.2": (width, _MLP_RATIO * width),
+        "mod.1": (6 * width, width),
+    }
+    sizes = {
+        name: next((size for end, size in block.items() if name.endswith(end)), (width, width))
+        for name in LAYERS
+    }
+    sizes |= {
+        "img_in": (width, config["in_channels"]),
+        "txt_in": (width, config["joint_attention_dim"]),
+        "time_text_embed.timestep_embedder.linear_1": (width, _TIME),
+        "norm_out.linear": (2 * width, width),
+        "proj_out": (_PATCH * config["out_channels"], width),
+    }
+    counts = {"transformer_blocks": config["num_layers"]}
+    return PublishedSizes({name: (size,) for name, size in sizes.items()}, counts)
 
 
 def native_key(path: str) -> NativeKey | None:

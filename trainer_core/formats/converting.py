@@ -19,6 +19,7 @@ from .lazy import open_tensors
 from .peft_folder import CONFIG_NAME, WEIGHTS_NAME
 from .pieces import extras_outline, outlines_of
 from .reading import adapter_files, open_adapter
+from .undivided import undivided_layers
 from .writing import Watch, Written, write_adapter
 
 EXACT = 1e-6
@@ -122,7 +123,7 @@ def convert(
         header, left_out = kept_header(opened.file.metadata, state.kind, kind, reformed=reformed)
         task = _Task(target, layout, key_map, header, dtype, overwrite)
         written, notes = _write(task, changed, watch)
-        notes += left_out + _warnings(state, changed, wish) + _zero_alphas(opened.file.path)
+        notes += left_out + _warnings(state, changed, wish, key_map) + _zero_alphas(opened.file.path)
     outcome = dict(changed.errors), changed.merged, dropped, written.rounding, notes
     return Conversion(source, target, kind, layout, len(state.layers), *outcome)
 
@@ -216,13 +217,25 @@ def _written_kind(kind: str, layout: str) -> str:
     return "lora" if layout == "diffusers" and kind == "loha" else kind
 
 
-def _warnings(given: AdapterState, changed: Changed, wish: Wish) -> tuple[str, ...]:
+def _warnings(
+    given: AdapterState, changed: Changed, wish: Wish, key_map: KeyMap
+) -> tuple[str, ...]:
     found = (layer.tensors.get(DORA_SCALE) for layer in outlines_of(changed.state).values())
     lengths = [each for each in found if each is not None]
     notes = []
     if wish.layout == "lycoris" and any(axis_of(each) == "output" for each in lengths):
         notes.append(
             "DoRA lengths of the output axis are for LyCORIS; ComfyUI up to 0.33 misreads them"
+        )
+    if wish.layout == "lycoris" and undivided_layers(changed.state.layers, key_map):
+        notes.append(
+            "Layers that ComfyUI fuses are whole here, so that all have ComfyUI's names, for LyCORIS "
+            "beside a model of these names; ComfyUI reads none of them in this layout"
+        )
+    if wish.layout == "diffusers" and lengths:
+        notes.append(
+            f"{len(lengths)} layers have DoRA lengths: Diffusers reads them, and ComfyUI ignores "
+            "them in this layout, so that it computes a plain lora"
         )
     if wish.form == "lora" and given.kind != "lora" and lengths:
         notes.append(

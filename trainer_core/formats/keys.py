@@ -80,6 +80,15 @@ class KeyMap:
         """Native name, of a whole or fused layer, whose dots became ``_``; None for others."""
         return _unflattened(flat, self._flat_natives)
 
+    def is_divided(self, native: str) -> bool:
+        """Whether one of ComfyUI's layers is several modules here, or has its halves turned there.
+
+        Args:
+            native: ComfyUI's name of a layer.
+        """
+        turned = any(name.swapped and name.native == native for name in self.host_names)
+        return turned or bool(self.parts(native))
+
     @cached_property
     def _flat_modules(self) -> dict[str, str]:
         return {template.replace(".", "_"): template for template in self.layers}

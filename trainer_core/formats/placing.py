@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from ..errors import AdapterFileError
 from ..types import LayerState
 from .content import FileContent, LazyExtras, LazyLayers, LazyTensors
+from .fusing import matrix_sizes
 from .keys import KeyMap
 from .spellings import Place, find_place, matching_families, native_of_extra
-from .splitting import Cut, InexactCutError, cut_layer, owned_columns
+from .splitting import WHOLE, Cut, InexactCutError, cut_layer, owned_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +79,24 @@ def place_layers(
             fused layer has no parts of its kind.
     """
     sources: dict[str, Source] = {}
+    taken: dict[str, str] = {}
     for name in content.layers:
         place = find_place(name, key_map)
         if place is None:
             raise _no_layer(content, name, others)
-        for module, source in _sources(content, name, place):
-            if module in sources:
+        own = _sources(content, name, place)
+        # An undivided layer has all of its modules.
+        modules = [module for module, _ in place.modules] if place.native in own else own
+        for module in modules:
+            if module in taken:
                 raise AdapterFileError(
                     f"{content.file.path}: {name!r} and another key both mean the layer {module!r}"
-                    f" ({sources[module].name!r})",
+                    f" ({taken[module]!r})",
                     "one set of factors for each layer",
                     "The file mixes two adapters; use the one that you want.",
                 )
-            sources[module] = source
+            taken[module] = name
+        sources |= own
     return PlacedLayers(content.kind, content.layers, sources)
 
 
@@ -115,9 +121,11 @@ def place_extras(content: FileContent, key_map: KeyMap) -> LazyExtras:
     return LazyExtras(layers)
 
 
-def _sources(content: FileContent, name: str, place: Place) -> Iterator[tuple[str, Source]]:
+def _sources(content: FileContent, name: str, place: Place) -> dict[str, Source]:
+    """The modules that a layer of a file is; itself by ComfyUI's name where it stays undivided."""
     outline = content.layers.outline(name)
     cuts = [cut for _, cut in place.modules]
+    found: dict[str, Source] = {}
     try:
         owned = owned_columns(
             content.kind,
@@ -129,17 +137,21 @@ def _sources(content: FileContent, name: str, place: Place) -> Iterator[tuple[st
             if columns is not None:
                 own = replace(cut, columns=columns)
                 cut_layer(content.kind, outline, own)  # refuses what cannot be read
-                yield module, Source(name, own)
+                found[module] = Source(name, own)
     except InexactCutError as error:
+        sizes = matrix_sizes(content.kind, outline.tensors)
+        if place.native is not None and not sizes[0] % cuts[0].total:
+            return {place.native: Source(name, WHOLE)}
         modules = ", ".join(module for module, _ in place.modules)
         raise AdapterFileError(
             f"{content.file.path}: {name} ({content.kind}) is one layer in the file and {modules} "
             f"here, and cannot be divided: {error}",
-            "a LoRA, a LoHa, or a LoKr whose parts end between the blocks of its first factor, "
-            "without DoRA on the input axis",
-            "Export it with layers apart (layout diffusers), or make a LoRA of it with the "
-            "program that made it; ComfyUI loads the file as it is.",
+            "factors of the sizes that this family's layers have, and a slice whose parts end "
+            "between the blocks of a LoKr's first factor, without DoRA on the input axis",
+            "Check that the file is for this family. ComfyUI loads a slice as it is; the program "
+            "that made it can make a LoRA of it.",
         ) from error
+    return found
 
 
 def _no_layer(content: FileContent, name: str, others: Mapping[str, KeyMap]) -> AdapterFileError:

@@ -194,6 +194,20 @@ def find_place(name: str, key_map: KeyMap) -> Place | None:
     return next((place for place in found if place is not None), None)
 
 
+def native_modules(native: str, key_map: KeyMap) -> tuple[tuple[str, Cut], ...]:
+    """The modules that one of ComfyUI's layers consists of, each with its rows of it.
+
+    Args:
+        native: ComfyUI's name of a layer.
+        key_map: The family's names.
+
+    Returns:
+        Path and rows in order; empty for a name that the family does not have.
+    """
+    place = _by_native(native, key_map)
+    return () if place is None else place.modules
+
+
 def native_of_extra(name: str, key_map: KeyMap) -> str | None:
     """Find ComfyUI's name of a layer with a difference that is no factor.
 

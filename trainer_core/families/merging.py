@@ -16,10 +16,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ..adapters.magnitude import DORA_SCALE
 from ..counters import counter_seed
 from ..errors import AdapterError, NonFiniteError
 from ..finiteness import all_finite
-from ..adapters.magnitude import DORA_SCALE
 from ..formats.fusing import matrix_sizes
 from ..formats.merging import check_size, layer_change
 from ..formats.pieces import outline_of

@@ -129,9 +129,7 @@ def _holds_lengths(kind: str, name: str, layer: LayerState, key_map: KeyMap, wis
     return axis == "input" and not (fuses and native_key(name, key_map).part)
 
 
-def _as_lora(
-    state: AdapterState, unheld: Collection[str], key_map: KeyMap, wish: Wish
-) -> Changed:
+def _as_lora(state: AdapterState, unheld: Collection[str], key_map: KeyMap, wish: Wish) -> Changed:
     errors: dict[str, float] = {}
     sources: dict[str, Source] = {}
     for name in state.layers:

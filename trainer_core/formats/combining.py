@@ -68,9 +68,7 @@ def combine_adapters(
     sources = [(state, weight, _sources(state, key_map)) for state, weight in inputs]
     names = list(dict.fromkeys(name for _, _, own in sources for name in own))
     for name in names:
-        own = [
-            (*_read(state, own[name]), weight) for state, weight, own in sources if name in own
-        ]
+        own = [(*_read(state, own[name]), weight) for state, weight, own in sources if name in own]
         plain = all(state.kind == "lora" for state, _, own in sources if name in own)
         layers[name], errors[name] = _combine_layer(name, own, rank, plain=plain)
         if progress is not None:

@@ -90,6 +90,14 @@ def take_rows(matrix: Tensor, cut: Cut) -> Tensor:
     return _taken(matrix, row_ranges(cut, matrix.shape[0]), 0)
 
 
+def put_rows(whole: Tensor, cut: Cut, rows: Tensor) -> None:
+    """Undo `take_rows` in place: lay rows where a cut takes them from."""
+    start = 0
+    for first, last in row_ranges(cut, whole.shape[0]):
+        whole[first:last] = rows[start : start + last - first]
+        start += last - first
+
+
 def cut_layer(kind: str, layer: LayerState, cut: Cut) -> LayerState:
     """Take rows of a layer.
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-import torch
 from torch import Tensor
 
 from ..adapters.magnitude import DORA_SCALE, axis_of
@@ -20,9 +19,11 @@ from ..types import AdapterState, LayerState
 from .keys import KeyMap
 from .pieces import outline_of
 from .spellings import native_modules
-from .splitting import Cut, row_ranges
+from .splitting import Cut, put_rows
 
-MAKE_LORA = "Make a LoRA of it: adapter-trainer convert IN OUT --to LAYOUT --approximate lora --rank N"
+MAKE_LORA = (
+    "Make a LoRA of it: adapter-trainer convert IN OUT --to LAYOUT --approximate lora --rank N"
+)
 
 
 def is_undivided(name: str, key_map: KeyMap) -> bool:
@@ -69,9 +70,7 @@ def refuse_undivided(state: AdapterState, key_map: KeyMap, place: str, remedy: s
     )
 
 
-def joined_weights(
-    weight_of: Callable[[str], Tensor], key_map: KeyMap
-) -> Callable[[str], Tensor]:
+def joined_weights(weight_of: Callable[[str], Tensor], key_map: KeyMap) -> Callable[[str], Tensor]:
     """Give the weights of undivided layers too.
 
     Args:
@@ -90,8 +89,7 @@ def joined_weights(
         first = next(iter(weights.values()))
         whole = first.new_empty(sum(map(len, weights.values())), *first.shape[1:])
         for module, cut in parts:
-            rows = [range(*each) for each in row_ranges(cut, len(whole))]
-            whole[torch.tensor([row for each in rows for row in each])] = weights[module]
+            put_rows(whole, cut, weights[module])
         return whole
 
     return joined

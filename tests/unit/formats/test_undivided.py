@@ -1,4 +1,4 @@
-"""A fused layer whose parts no factors of its kind are stays whole, and its rows can be computed."""
+"""A fused layer whose parts no factors of its kind are stays whole; its rows can be computed."""
 
 import pytest
 import torch

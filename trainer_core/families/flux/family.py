@@ -11,6 +11,7 @@ from ..schedule import scheduled_shift, scheduled_sigmas
 from .encode import control_size, latent_shape, load_decoder, load_encoders
 from .host_names import HOST_NAMES
 from .keys import (
+    ALIASES,
     HOST_SPELLINGS,
     LAYERS,
     UNEXPORTABLE,
@@ -124,6 +125,7 @@ FLUX = Family(
         layers=LAYERS,
         host_spellings=HOST_SPELLINGS,
         host_names=HOST_NAMES,
+        aliases=ALIASES,
     ),
     # As sd-scripts (dev) and musubi-tuner (Kontext) write them; one class of adapters fits both.
     header_names={

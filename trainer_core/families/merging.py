@@ -16,11 +16,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..adapters.magnitude import DORA_SCALE
 from ..counters import counter_seed
 from ..errors import AdapterError, NonFiniteError
 from ..finiteness import all_finite
-from ..formats.fusing import matrix_sizes
 from ..formats.merging import check_size, layer_change
 from ..formats.pieces import outline_of
 from ..formats.rounding import (
@@ -32,7 +30,7 @@ from ..formats.rounding import (
     rounding_loss,
 )
 from ..formats.splitting import Cut, take_rows
-from ..formats.undivided import joined_weights, undivided_parts
+from ..formats.undivided import undivided_change, undivided_parts
 from ..types import AdapterState
 from .base_weights import BaseFile, BaseWeights, Place
 from .extra_differences import extra_changes
@@ -175,14 +173,9 @@ def _factor_change(state: AdapterState, name: str, strength: float, weight: Tens
 def _part_change(
     base: BaseWeights, state: AdapterState, name: str, cut: Cut, strength: float, weight: Tensor
 ) -> Tensor:
-    """Rows of what an undivided layer changes; DoRA's lengths are of all its rows together."""
-    layer = state.layers[name]
-    if DORA_SCALE in layer.tensors:
-        whole = joined_weights(base.weight, base.family.key_map)(name).to(weight.dtype)
-    else:
-        rows, columns = matrix_sizes(state.kind, layer.tensors)
-        whole = weight.new_empty(1).expand(rows, columns)  # only its shape counts
-    return take_rows(layer_change(state.kind, layer, whole), cut).mul_(strength)
+    """Rows of what an undivided layer changes."""
+    whole = undivided_change(state, name, base.weight, base.family.key_map)
+    return take_rows(whole, cut).to(weight.dtype).mul_(strength)
 
 
 @dataclass(frozen=True, slots=True)

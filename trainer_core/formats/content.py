@@ -124,7 +124,7 @@ class LazyTensors(OutlinedTensors):
         }
 
 
-class LazyExtras(Mapping[str, LazyTensors]):
+class LazyExtras(Mapping[str, OutlinedTensors]):
     """Layers' differences that are no factors, read when they are asked for."""
 
     def __init__(self, layers: Mapping[str, OutlinedTensors]) -> None:

@@ -102,8 +102,7 @@ def convert(
             nearest Kronecker product of a LoKr's parts where a fused layer is written.
         rank: The most that an approximated layer may have.
         weight_of: Module to the base's weight.
-        extras: ``drop`` leaves out differences that are no factors, and what else lies beside the
-            factors (`AdapterFile.unread`).
+        extras: ``drop`` leaves out differences and all else that is no factor.
         overwrite: Whether an existing target is replaced.
         watch: Told (finished layers, all layers, next layer).
 

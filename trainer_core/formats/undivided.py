@@ -11,12 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import torch
 from torch import Tensor
 
 from ..adapters.magnitude import DORA_SCALE, axis_of
 from ..errors import AdapterError
 from ..types import AdapterState, LayerState
+from .fusing import matrix_sizes
 from .keys import KeyMap
+from .merging import layer_change
 from .pieces import outline_of
 from .spellings import native_modules
 from .splitting import Cut, put_rows
@@ -93,6 +96,25 @@ def joined_weights(weight_of: Callable[[str], Tensor], key_map: KeyMap) -> Calla
         return whole
 
     return joined
+
+
+def undivided_change(
+    state: AdapterState, name: str, weight_of: Callable[[str], Tensor], key_map: KeyMap
+) -> Tensor:
+    """Compute what an undivided layer changes, as `merging.layer_change`.
+
+    Args:
+        state: The adapter.
+        name: The layer.
+        weight_of: A module's path to its weight; asked only for DoRA, whose lengths are of all rows
+            together.
+        key_map: The family's names.
+    """
+    layer = state.layers[name]
+    if DORA_SCALE in layer.tensors:
+        return layer_change(state.kind, layer, joined_weights(weight_of, key_map)(name))
+    shape = matrix_sizes(state.kind, layer.tensors)
+    return layer_change(state.kind, layer, torch.empty(1).expand(shape))  # only its shape counts
 
 
 def has_column_lengths(layer: LayerState) -> bool:

@@ -9,7 +9,6 @@ from torch import nn
 
 from tests.fixtures.peer_files import (
     FLUX_QKV,
-    FLUX_TEXT,
     IN,
     PEERS,
     PEFT_ENDINGS,
@@ -218,47 +217,20 @@ def test_differences_of_parts_become_one_of_the_fused_layer(tmp_path):
         read_adapter(write(path, odd), FLUX)
 
 
-def xlabs(blocks=(("double", 3), ("single", 11))):
-    """XLabs' names, and by the textbook what they mean."""
-    draw, tensors, deltas = Draw(3), {}, {}
-
-    def add(name, modules, inputs):
-        up, down = draw(ROWS * len(modules), 2), draw(2, inputs)
-        tensors.update({f"{name}.up.weight": up, f"{name}.down.weight": down})
-        whole = delta("lora", {"lora_up": up, "lora_down": down}, 2.0, 2)
-        deltas.update(zip(modules, whole.split(ROWS), strict=True))
-
-    for kind, number in blocks:
-        name = f"{kind}_blocks.{number}.processor"
-        if kind == "double":
-            block = f"transformer_blocks.{number}.attn"
-            add(f"{name}.qkv_lora1", FLUX_QKV, IN)
-            add(f"{name}.qkv_lora2", FLUX_TEXT, IN)
-            add(f"{name}.proj_lora1", [f"{block}.to_out.0"], IN)
-            add(f"{name}.proj_lora2", [f"{block}.to_add_out"], IN)
-        else:
-            block = f"single_transformer_blocks.{number}"
-            add(f"{name}.qkv_lora", [f"{block}.attn.to_{each}" for each in "qkv"], IN)
-            add(f"{name}.proj_lora", [f"{block}.proj_out"], 5 * IN)
-    return tensors, deltas
-
-
-def test_xlabs_loras_are_read(tmp_path):
-    tensors, deltas = xlabs()
-    path = write(tmp_path / "a.safetensors", tensors)
+def test_xlabs_loras_are_read_as_diffusers_reads_them(tmp_path):
+    peer = PEERS["xlabs"]
+    path = write(tmp_path / "a.safetensors", peer.tensors)
     assert adapter_family(path).name == "flux"
-    assert inspect_adapter(path, FLUX).layout == "xlabs"
-    state = read_adapter(path, FLUX)
-    assert set(state.layers) == set(deltas)
-    for module, wanted in deltas.items():
-        assert relative(layer_delta("lora", state.layers[module]), wanted) < 1e-6
     convert(path, tmp_path / "b.safetensors", "diffusers", FLUX)
     from diffusers.loaders.lora_conversion_utils import _convert_xlabs_flux_lora_to_diffusers
 
-    theirs = _convert_xlabs_flux_lora_to_diffusers(dict(tensors))
+    theirs = _convert_xlabs_flux_lora_to_diffusers(dict(peer.tensors))
     ours = load_file(tmp_path / "b.safetensors")
     assert set(ours) == set(theirs)
     assert all(torch.equal(ours[key], tensor) for key, tensor in theirs.items())
+    # ComfyUI knows such a file by its last blocks alone.
+    assert not prove(path, FLUX).ok
+    assert prove(write(path, PEERS["xlabs, last blocks"].tensors), FLUX).ok
 
 
 def test_peft_names_without_their_configuration_are_converted_with_a_note(tmp_path):

@@ -2,9 +2,9 @@
 
 In the order of the data flow; each list begins with the module that calls the others:
 
-- reading: `reading`, then `lazy` (the file), `spellings` (its keys) and `unread` (those that are no
-  factors), `content` and `structure` (its layers), `peft_config` (its scale), `placing`, `splitting`
-  and `undivided` (the family's names);
+- reading: `reading`, then `lazy` (the file), `spellings` (its keys), `unread` (those that are no
+  factors), `content` and `structure` (its layers), `peft_config` (its scale), `placing`,
+  `splitting` and `undivided` (the family's names);
 - writing: `writing`, then `layouts` (a function for each), `baking`, `fusing`, `peft_folder`,
   `pieces`, `metadata` and `workflow` (the header);
 - converting: `converting`, then `changing`, `approximating`, `kept_header`;

@@ -152,7 +152,9 @@ class AdapterState:
 
     Attributes:
         kind: ``lora``, ``loha`` or ``lokr``.
-        layers: Path of the adapted module in the trainer's (Diffusers') naming, to its factors.
+        layers: Path of the adapted module in the trainer's (Diffusers') naming, to its factors. A
+            layer of another trainer's file that ComfyUI fuses, and that no factors of the kind
+            express in parts, stands here undivided under ComfyUI's name (`formats.undivided`).
         settings: What is needed to build the same adapter again, as plain JSON values.
         extras: Differences that are no factors, as other trainers write them: ComfyUI's name of
             the layer to ending (``diff``, ``diff_b``, ``set_weight``, ``w_norm``, ``b_norm``) to

@@ -70,7 +70,7 @@ def run(arguments: Arguments) -> int:
         clear_leftovers(target.parent, as_json=arguments.json)
         inputs = [(each.state, weight) for each, weight in zip(opened, weights, strict=True)]
         with LayerProgress("combined", as_json=arguments.json) as progress:
-            state, errors = combine_adapters(inputs, rank, progress)
+            state, errors = combine_adapters(inputs, family.key_map, rank, progress)
         header = derived_header(state, family, files[0].metadata if len(files) == 1 else None)
         written = write_adapter(
             target, state, layout, family.key_map, header, dtype, replace=overwrite

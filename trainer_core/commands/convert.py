@@ -290,10 +290,16 @@ def _in_words(report: Conversion) -> str:
     if report.merged:
         parts.append(f"{len(report.merged)} as differences")
     if report.dropped:
-        parts.append(f"{len(report.dropped)} differences dropped")
+        parts.append(f"{len(report.dropped)} tensors dropped")
     if report.rounding:
         parts.append(f"rounded by {rounded(report.rounding)}")
     return ", ".join(parts)
+
+
+def _shortened(names: Sequence[str]) -> list[str]:
+    """The first names of a list, and how many there are besides."""
+    more = len(names) - _NAMED
+    return [*names[:_NAMED], *([f"and {more} more of {len(names)}"] if more > 0 else [])]
 
 
 def _facts(report: Conversion, *, as_json: bool) -> dict[str, Any]:
@@ -309,7 +315,7 @@ def _facts(report: Conversion, *, as_json: bool) -> dict[str, Any]:
         "exact": report.exact,
         "errors": {layer: shown(error) for layer, error in report.errors.items()},
         "as_differences": report.merged,
-        "dropped": report.dropped,
+        "dropped": report.dropped if as_json else _shortened(report.dropped),
         "dtype_error": shown(report.rounding),
         "notes": report.notes,
     }

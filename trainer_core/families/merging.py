@@ -29,6 +29,8 @@ from ..formats.rounding import (
     rounded,
     rounding_loss,
 )
+from ..formats.splitting import Cut, take_rows
+from ..formats.undivided import undivided_change, undivided_parts
 from ..types import AdapterState
 from .base_weights import BaseFile, BaseWeights, Place
 from .extra_differences import extra_changes
@@ -95,10 +97,11 @@ def plan_jobs(
     """
     jobs: dict[str, Job] = {}
     for state, strength in adapters:
-        own = [(name, _place(base, state, name)) for name in state.layers]
-        for name, place in own:
-            change = partial(_factor_change, state, name, strength)
-            jobs.setdefault(name, Job(name, place)).changes.append(change)
+        own: list[tuple[str, Place]] = []
+        for name in state.layers:
+            for module, place, change in _layer_changes(base, state, name, strength):
+                own.append((module, place))
+                jobs.setdefault(module, Job(module, place)).changes.append(change)
         for title, place, change in extra_changes(base, state, strength):
             _refuse_both(title, place, own)
             jobs.setdefault(title, Job(title, place)).changes.append(change)
@@ -108,7 +111,32 @@ def plan_jobs(
     return planned
 
 
-def _place(base: BaseWeights, state: AdapterState, name: str) -> Place:
+def _layer_changes(
+    base: BaseWeights, state: AdapterState, name: str, strength: float
+) -> Iterator[tuple[str, Place, Change]]:
+    """The modules that a layer changes, one but for an undivided one: path, place and change."""
+    parts = undivided_parts(name, base.family.key_map)
+    if not parts:
+        place = _place(base, name)
+        _check_size(state, name, place.shape)
+        yield name, place, partial(_factor_change, state, name, strength)
+        return
+    places = {module: _place(base, module) for module, _ in parts}
+    rows = sum(place.shape[0] for place in places.values())
+    columns = next(iter(places.values())).shape[1:]
+    _check_size(state, name, (rows, *columns))
+    for module, cut in parts:
+        if take_rows(torch.empty(rows, 0), cut).shape[0] != places[module].shape[0]:
+            raise AdapterError(
+                f"{module} of {base.path} has {places[module].shape[0]} of the {rows} rows of "
+                f"{name}",
+                "parts that share the rows of the fused layer as in the family's other bases",
+                "Choose the base that the adapter was trained on.",
+            )
+        yield module, places[module], partial(_part_change, base, state, name, cut, strength)
+
+
+def _place(base: BaseWeights, name: str) -> Place:
     place = base.place(f"{name}.weight")
     if place is None:
         raise AdapterError(
@@ -116,11 +144,14 @@ def _place(base: BaseWeights, state: AdapterState, name: str) -> Place:
             f"a {base.family.title} base with every adapted layer",
             "Choose the base that the adapter was trained on.",
         )
+    return place
+
+
+def _check_size(state: AdapterState, name: str, shape: tuple[int, ...]) -> None:
     try:
-        check_size(state.kind, outline_of(state.layers, name), place.shape)
+        check_size(state.kind, outline_of(state.layers, name), shape)
     except AdapterError as error:
         raise AdapterError(f"{name}: {error.found}", error.expected, error.remedy) from error
-    return place
 
 
 def _refuse_both(title: str, place: Place, layers: Sequence[tuple[str, Place]]) -> None:
@@ -137,6 +168,14 @@ def _refuse_both(title: str, place: Place, layers: Sequence[tuple[str, Place]]) 
 
 def _factor_change(state: AdapterState, name: str, strength: float, weight: Tensor) -> Tensor:
     return layer_change(state.kind, state.layers[name], weight).mul_(strength)
+
+
+def _part_change(
+    base: BaseWeights, state: AdapterState, name: str, cut: Cut, strength: float, weight: Tensor
+) -> Tensor:
+    """Rows of what an undivided layer changes."""
+    whole = undivided_change(state, name, base.weight, base.family.key_map)
+    return take_rows(whole, cut).to(weight.dtype).mul_(strength)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,16 @@
 
 In the order of the data flow; each list begins with the module that calls the others:
 
-- reading: `reading`, then `lazy` (the file), `spellings` (its keys), `content` and `structure` (its
-  layers), `peft_config` (its scale), `placing` and `splitting` (the family's names);
+- reading: `reading`, then `lazy` (the file), `spellings` (its keys), `unread` (those that are no
+  factors), `content` and `structure` (its layers), `peft_config` (its scale), `placing`,
+  `splitting` and `undivided` (the family's names);
 - writing: `writing`, then `layouts` (a function for each), `baking`, `fusing`, `peft_folder`,
   `pieces`, `metadata` and `workflow` (the header);
 - converting: `converting`, then `changing`, `approximating`, `kept_header`;
 - proving: `proof`, then `host_names`, `host_reading` and `host_arithmetic` (what ComfyUI does with
   a file), `proof_comparison`, `proof_changes`, `proof_result`;
-- changing: `combining`, `extracting`, `resizing`, `merging`, with `low_rank` and `rounding`;
+- changing: `combining`, `extracting`, `resizing`, `merging`, with `low_rank`, `products` and
+  `rounding`;
 - telling: `inspection`, with `delta_norm`.
 
 A family's names come as a `KeyMap`. Why it is so: docs/decisions/0012-adapter-files.md.

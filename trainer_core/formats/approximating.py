@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -30,6 +30,8 @@ from ..errors import AdapterError
 from ..types import LayerState
 from .fusing import FusedLayer, fuse_exactly, is_exact, matrix_sizes
 from .low_rank import closest_of_rank
+from .products import LokrRows
+from .splitting import Cut, take_rows
 
 _NEGLIGIBLE = 1e-12
 """Singular values below this share of the largest are float64's rounding."""
@@ -71,11 +73,7 @@ def as_lora(name: str, kind: str, layer: LayerState, rank: int | None) -> Approx
         return Approximated(layer, 0.0)
     full = _full_rank(kind, factors)
     if rank is None and kind == "lokr":
-        raise AdapterError(
-            f"{name} as a lora of a rank that is not given",
-            f"a rank; {full} would be without error",
-            "Give the rank: --rank N.",
-        )
+        raise _no_rank(name, full)
     kept = full if rank is None else min(rank, full)
     if _is_outline(layer):
         return Approximated(_empty_lora(matrix_sizes(kind, factors), kept, factors, lengths), 0.0)
@@ -87,6 +85,46 @@ def as_lora(name: str, kind: str, layer: LayerState, rank: int | None) -> Approx
     spectrum = _loha_spectrum(double) if kind == "loha" else _lokr_spectrum(double, kept)
     up, down = _pair(spectrum, kept)
     return Approximated(_lora(up * scale, down, lengths), _lost(spectrum[1], kept))
+
+
+def rows_as_lora(name: str, layer: LayerState, cut: Cut, rank: int | None) -> Approximated:
+    """Find the nearest LoRA of a rank to some rows of a LoKr.
+
+    Args:
+        name: Of the rows, for messages.
+        layer: The LoKr; DoRA's lengths of its rows are cut with them.
+        cut: The rows.
+        rank: The most that it may have.
+
+    Returns:
+        The LoRA; exact where its rank is large enough.
+
+    Raises:
+        AdapterError: For a convolution, DoRA of columns, or without a rank.
+    """
+    _refuse_convolution(name, layer)
+    lengths = {n: take_rows(t, cut) for n, t in layer.tensors.items() if n == DORA_SCALE}
+    rows = LokrRows(layer, cut)
+    if rank is None:
+        raise _no_rank(name, rows.full_rank)
+    kept = min(rank, rows.full_rank)
+    if _is_outline(layer):
+        return Approximated(_empty_lora(rows.sizes, kept, layer.tensors, lengths), 0.0)
+    rows = LokrRows(_doubled(layer), cut)
+    if 2 * rows.product_rank > min(rows.sizes):
+        made = matrix_as_lora(rows.delta(), kept)
+        layer = replace(made.layer, tensors={**made.layer.tensors, **lengths})
+        return Approximated(layer, made.error)
+    spectrum = spectrum_of_product(*rows.product())
+    return Approximated(_lora(*_pair(spectrum, kept), lengths), _lost(spectrum[1], kept))
+
+
+def _no_rank(name: str, full: int) -> AdapterError:
+    return AdapterError(
+        f"{name} as a lora of a rank that is not given",
+        f"a rank; {full} would be without error",
+        "Give the rank: --rank N.",
+    )
 
 
 def matrix_as_lora(matrix: Tensor, rank: int) -> Approximated:

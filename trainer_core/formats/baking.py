@@ -17,9 +17,11 @@ from ..types import AdapterState, LayerState
 from .fusing import split_sizes
 from .keys import DIFFUSERS_PREFIX, KeyMap
 from .pieces import Layers, Options, Plan, outlines_of, piece_of, refuse_extras, times
+from .undivided import refuse_undivided
 
 Bake = Callable[[LayerState, float], Mapping[str, Tensor]]
 
+KEEP_WHOLE = "Choose layout 'comfyui' or 'kohya', which hold the layer as it is."
 APPROXIMATE = "Or convert it as a lora on request: --approximate lora --rank N"
 
 
@@ -32,9 +34,10 @@ def plan_diffusers(state: AdapterState, key_map: KeyMap, options: Options) -> Pl
         AdapterError: When Diffusers could not read the LoKr's factorisation, or a layer is a
             convolution.
     """
-    del key_map, options
-    outlines = outlines_of(state)
+    del options
     refuse_extras(state, "diffusers")
+    refuse_undivided(state, key_map, "layout 'diffusers'", KEEP_WHOLE)
+    outlines = outlines_of(state)
     refuse_convolutions(outlines)
     refuse_unread_lengths(outlines, state.kind)
     if state.kind == "lokr":

@@ -17,12 +17,21 @@ from torch import Tensor
 from ..adapters.magnitude import DORA_SCALE, axis_of
 from ..errors import AdapterError
 from ..types import AdapterState, LayerState
-from .approximating import Approximated, as_lora, fused_as_lokr, matrix_as_lora
+from .approximating import (
+    Approximated,
+    as_lora,
+    fused_as_lokr,
+    matrix_as_lora,
+    rows_as_lora,
+)
 from .fusing import fused_layer, matrix_sizes
 from .keys import KeyMap
 from .layouts import is_turned, native_key
 from .merging import layer_change
 from .pieces import Layers, Options, extras_outline, outline_of, outlines_of
+from .placing import Source
+from .splitting import WHOLE, take_rows
+from .undivided import has_column_lengths, joined_weights, undivided_parts
 
 WeightOf = Callable[[str], Tensor]
 """A module's path to the base's weight of it, at least in float32."""
@@ -84,6 +93,8 @@ def change(state: AdapterState, key_map: KeyMap, wish: Wish) -> Changed:
         AdapterError: When what is wished for is not possible, or needs the base or a rank.
     """
     outlines = outlines_of(state)
+    if wish.weight_of is not None:
+        wish = replace(wish, weight_of=joined_weights(wish.weight_of, key_map))
     kind = "lora" if wish.form == "lora" else state.kind
     unheld = {
         name
@@ -91,7 +102,7 @@ def change(state: AdapterState, key_map: KeyMap, wish: Wish) -> Changed:
         if DORA_SCALE in layer.tensors and not _holds_lengths(kind, name, layer, key_map, wish)
     }
     if wish.form == "lora":
-        return _as_lora(state, unheld, wish)
+        return _as_lora(state, unheld, key_map, wish)
     changed = Changed(state, Options(fused=wish.fused), {})
     if unheld and wish.weight_of is not None and wish.layout in _HOSTS:
         changed = _merged(state, outlines, unheld, key_map, wish.weight_of, changed.options)
@@ -118,28 +129,41 @@ def _holds_lengths(kind: str, name: str, layer: LayerState, key_map: KeyMap, wis
     return axis == "input" and not (fuses and native_key(name, key_map).part)
 
 
-def _as_lora(state: AdapterState, unheld: Collection[str], wish: Wish) -> Changed:
+def _as_lora(state: AdapterState, unheld: Collection[str], key_map: KeyMap, wish: Wish) -> Changed:
     errors: dict[str, float] = {}
+    sources: dict[str, Source] = {}
+    for name in state.layers:
+        parts = undivided_parts(name, key_map)
+        # Lengths of the fused layer's columns go with all of its rows, while they are kept.
+        kept = state.kind == "lora" or has_column_lengths(outline_of(state.layers, name))
+        if parts and (name in unheld or not kept):
+            sources |= {module: Source(name, cut) for module, cut in parts}
+        else:
+            sources[name] = Source(name, WHOLE)
 
     def made(name: str, layer: LayerState) -> LayerState:
-        if state.kind == "lora" and name not in unheld:
+        source = sources[name]
+        if state.kind == "lora" and source.name not in unheld:
             return layer
-        nearest = _nearest_lora(state.kind, name, layer, wish, whole=name in unheld)
+        whole = source.name in unheld
+        nearest = _nearest_lora(state.kind, name, layer, source, wish, whole=whole)
         if not _is_outline(layer):
             errors[name] = nearest.error
         return nearest.layer
 
-    layers = _Made(state.layers, list(state.layers), made)
+    layers = _Made(state.layers, {name: source.name for name, source in sources.items()}, made)
     options = Options(fused=wish.fused, approximated=state.kind != "lora" or bool(unheld))
     return Changed(replace(state, kind="lora", layers=layers), options, errors)
 
 
 def _nearest_lora(
-    kind: str, name: str, layer: LayerState, wish: Wish, *, whole: bool
+    kind: str, name: str, layer: LayerState, source: Source, wish: Wish, *, whole: bool
 ) -> Approximated:
     """A layer as a LoRA: its delta or, as a whole, what it and its lengths change together."""
     if not whole:
-        return as_lora(name, kind, layer, wish.rank)
+        if source.cut == WHOLE:
+            return as_lora(name, kind, layer, wish.rank)
+        return rows_as_lora(name, layer, source.cut, wish.rank)
     if wish.weight_of is None or wish.rank is None:
         raise AdapterError(
             f"{name} has DoRA lengths, which layout {wish.layout!r} does not hold",
@@ -147,8 +171,11 @@ def _nearest_lora(
             "Name the base and the rank: --base PATH --rank N.",
         )
     if _is_outline(layer):
-        return matrix_as_lora(_outline_of_change(kind, name, layer), wish.rank)
-    return matrix_as_lora(layer_change(kind, layer, wish.weight_of(name)), wish.rank)
+        change = _outline_of_change(kind, name, layer)
+    else:
+        change = layer_change(kind, layer, wish.weight_of(source.name))
+    rows = change if source.cut == WHOLE else take_rows(change, source.cut)
+    return matrix_as_lora(rows, wish.rank)
 
 
 def _merged(
@@ -174,29 +201,36 @@ def _merged(
             )
     merged = tuple(name for name in outlines if natives[name] in wanted)
     kept = [name for name in outlines if natives[name] not in wanted]
-    layers = _Made(state.layers, kept, lambda name, layer: layer)
+    layers = _Made(state.layers, {name: name for name in kept}, lambda name, layer: layer)
     extras = _Differences(state, wanted, key_map, weight_of)
     return Changed(replace(state, layers=layers, extras=extras), options, {}, merged)
 
 
 class _Made(Mapping[str, LayerState]):
-    """Some of an adapter's layers, each made of the given one when it is asked for."""
+    """Layers that are each made of a given one when they are asked for.
+
+    Args:
+        layers: The given ones.
+        names: Name of a layer to that of the given one.
+        make: Makes a layer, or its outline, by its name and the given one.
+    """
 
     def __init__(
-        self, layers: Layers, names: Sequence[str], make: Callable[[str, LayerState], LayerState]
+        self,
+        layers: Layers,
+        names: Mapping[str, str],
+        make: Callable[[str, LayerState], LayerState],
     ) -> None:
         self._layers = layers
-        self._names = dict.fromkeys(names)
+        self._names = names
         self._make = make
 
     def __getitem__(self, name: str) -> LayerState:
-        if name not in self._names:
-            raise KeyError(name)
-        return self._make(name, self._layers[name])
+        return self._make(name, self._layers[self._names[name]])
 
     def outline(self, name: str) -> LayerState:
         """The layer on the meta device."""
-        return self._make(name, outline_of(self._layers, name))
+        return self._make(name, outline_of(self._layers, self._names[name]))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

@@ -12,21 +12,21 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ..adapters import layer_delta, layer_scale
-from ..adapters.convolution import as_matrices
-from ..adapters.loha import khatri_rao
+from ..adapters import layer_delta
 from ..adapters.magnitude import DORA_SCALE
 from ..adapters.resizing import spectrum_of_product
 from ..config import AdapterConfig
 from ..errors import AdapterError
 from ..types import AdapterState, LayerState
 from .fusing import matrix_sizes
+from .keys import KeyMap
 from .low_rank import closest_of_rank
 from .pieces import extras_outline, outline_of
+from .placing import Source
+from .products import LokrRows, Pair, as_product, product_rank
 from .resizing import known_settings
-
-Pair = tuple[Tensor, Tensor]
-"""``up [out, r]`` and ``down [r, in]``."""
+from .splitting import WHOLE
+from .undivided import undivided_parts
 
 _SCALED = {"lora": ("lora_up",), "loha": ("hada_w1_a",), "lokr": ("lokr_w1", "lokr_w1_a")}
 """Kind to the factor that takes up a weight; the first that a layer has."""
@@ -34,6 +34,7 @@ _SCALED = {"lora": ("lora_up",), "loha": ("hada_w1_a",), "lokr": ("lokr_w1", "lo
 
 def combine_adapters(
     inputs: Sequence[tuple[AdapterState, float]],
+    key_map: KeyMap,
     rank: int | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> tuple[AdapterState, dict[str, float]]:
@@ -41,6 +42,7 @@ def combine_adapters(
 
     Args:
         inputs: Each adapter and what it is multiplied by.
+        key_map: The family's names, by which undivided layers get parts (`undivided`).
         rank: Cuts every layer to the closest delta of this rank. None keeps the sum exact; it has
             the sum of the ranks. A single adapter then keeps its kind.
         progress: Is told of every layer: number done, number of all, name.
@@ -56,21 +58,19 @@ def combine_adapters(
     for state, _ in inputs:
         _refuse_special(state)
     extras = _summed_extras(inputs)
-    names = list(dict.fromkeys(name for state, _ in inputs for name in state.layers))
     layers: dict[str, LayerState] = {}
     errors: dict[str, float] = {}
     if len(inputs) == 1 and rank is None:
         state, weight = inputs[0]
-        layers = {name: _weighted(state.kind, state.layers[name], weight) for name in names}
+        layers = {name: _weighted(state.kind, state.layers[name], weight) for name in state.layers}
         settings = known_settings(state, {})
-        return AdapterState(state.kind, layers, settings, extras), dict.fromkeys(names, 0.0)
+        return AdapterState(state.kind, layers, settings, extras), dict.fromkeys(layers, 0.0)
+    sources = [(state, weight, _sources(state, key_map)) for state, weight in inputs]
+    names = list(dict.fromkeys(name for _, _, own in sources for name in own))
     for name in names:
-        own = [
-            (state.kind, state.layers[name], weight)
-            for state, weight in inputs
-            if name in state.layers
-        ]
-        layers[name], errors[name] = _combine_layer(name, own, rank)
+        own = [(*_read(state, own[name]), weight) for state, weight, own in sources if name in own]
+        plain = all(state.kind == "lora" for state, _, own in sources if name in own)
+        layers[name], errors[name] = _combine_layer(name, own, rank, plain=plain)
         if progress is not None:
             progress(len(layers), len(names), name)
     usual = max(layer.rank for layer in layers.values()) if layers else 1
@@ -78,52 +78,31 @@ def combine_adapters(
     return AdapterState("lora", layers, settings, extras), errors
 
 
-def as_product(kind: str, layer: LayerState) -> Pair:
-    """Write a layer's delta as one product, exactly.
-
-    Args:
-        kind: ``lora``, ``loha`` or ``lokr``.
-        layer: Without DoRA.
-
-    Returns:
-        ``up`` and ``down``; the scale is in ``up``.
-    """
-    factors, scale = as_matrices(layer.tensors), layer_scale(kind, layer)
-    if kind == "lora":
-        return factors["lora_up"] * scale, factors["lora_down"]
-    if kind == "loha":
-        down, up = khatri_rao(factors)
-        return up * scale, down
-    (first_up, first_down), (second_up, second_down) = (
-        _factor_pair(factors, name) for name in ("lokr_w1", "lokr_w2")
-    )
-    return torch.kron(first_up * scale, second_up), torch.kron(first_down, second_down)
+def _sources(state: AdapterState, key_map: KeyMap) -> dict[str, Source]:
+    """Where each module's delta lies in an adapter, also that of a part of an undivided layer."""
+    sources: dict[str, Source] = {}
+    for name in state.layers:
+        parts = undivided_parts(name, key_map) or ((name, WHOLE),)
+        sources |= {module: Source(name, cut) for module, cut in parts}
+    return sources
 
 
-def product_rank(kind: str, tensors: Mapping[str, Tensor]) -> int:
-    """The rank of `as_product`, read off the shapes."""
-    factors = as_matrices(tensors)
-    if kind == "lora":
-        return factors["lora_down"].shape[0]
-    if kind == "loha":
-        return factors["hada_w1_b"].shape[0] * factors["hada_w2_b"].shape[0]
-    ranks = [
-        min(factors[name].shape) if name in factors else factors[f"{name}_b"].shape[0]
-        for name in ("lokr_w1", "lokr_w2")
-    ]
-    return ranks[0] * ranks[1]
-
-
-def _factor_pair(factors: Mapping[str, Tensor], name: str) -> Pair:
-    if name not in factors:
-        return factors[f"{name}_a"], factors[f"{name}_b"]
-    whole = factors[name]
-    identity = torch.eye(min(whole.shape), dtype=whole.dtype)
-    return (whole, identity) if whole.shape[1] <= whole.shape[0] else (identity, whole)
+def _read(state: AdapterState, source: Source) -> tuple[str, LayerState]:
+    """A layer with its kind; the rows of an undivided one, which is a LoKr, as a LoRA."""
+    layer = state.layers[source.name]
+    if source.cut == WHOLE:
+        return state.kind, layer
+    up, down = LokrRows(layer, source.cut).product()
+    rank = down.shape[0]
+    return "lora", LayerState({"lora_up": up, "lora_down": down}, float(rank), rank)
 
 
 def _combine_layer(
-    name: str, inputs: Sequence[tuple[str, LayerState, float]], rank: int | None
+    name: str,
+    inputs: Sequence[tuple[str, LayerState, float]],
+    rank: int | None,
+    *,
+    plain: bool,
 ) -> tuple[LayerState, float]:
     sizes = {matrix_sizes(kind, layer.tensors) for kind, layer, _ in inputs}
     if len(sizes) > 1:
@@ -136,7 +115,6 @@ def _combine_layer(
     rows, columns = sizes.pop()
     total = sum(product_rank(kind, layer.tensors) for kind, layer, _ in inputs)
     kernel = next((own for own in (_kernel(layer) for _, layer, _ in inputs) if own), ())
-    plain = all(kind == "lora" for kind, _, _ in inputs)
     if rank is None and not plain and total * (rows + columns) > rows * columns:
         raise AdapterError(
             f"{name}, which as an exact lora has rank {total} and is larger than its weight of "
@@ -251,4 +229,4 @@ def _summed_extras(
     return {native: dict(tensors) for native, tensors in summed.items()}
 
 
-__all__ = ["as_product", "combine_adapters", "product_rank"]
+__all__ = ["combine_adapters"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from .peft_config import PeftConfig
 from .pieces import reader_rank
 from .spellings import ALPHA, EXTRAS, MAGNITUDE, Key, parse_key, unprefixed
 from .structure import outline_factor, outline_layer
+from .unread import count_kinds, told
 
 _CONFIGURED = {"diffusers", "peft", "bare"}
 """Prefixes of files whose readers take the scale from PEFT's configuration."""
@@ -86,7 +88,15 @@ class LazyLayers(Mapping[str, LayerState]):
         return tensor
 
 
-class LazyTensors(Mapping[str, Tensor]):
+class OutlinedTensors(Mapping[str, Tensor]):
+    """Tensors by ending that tell their outlines before they are read."""
+
+    @abstractmethod
+    def outline(self) -> dict[str, Tensor]:
+        """All of them on the meta device, in the number format of the file."""
+
+
+class LazyTensors(OutlinedTensors):
     """Tensors of an open file by ending; each look-up reads one, in float32."""
 
     def __init__(self, file: TensorFile, keys: Mapping[str, str]) -> None:
@@ -114,13 +124,13 @@ class LazyTensors(Mapping[str, Tensor]):
         }
 
 
-class LazyExtras(Mapping[str, LazyTensors]):
+class LazyExtras(Mapping[str, OutlinedTensors]):
     """Layers' differences that are no factors, read when they are asked for."""
 
-    def __init__(self, layers: Mapping[str, LazyTensors]) -> None:
+    def __init__(self, layers: Mapping[str, OutlinedTensors]) -> None:
         self._layers = layers
 
-    def __getitem__(self, name: str) -> LazyTensors:
+    def __getitem__(self, name: str) -> OutlinedTensors:
         return self._layers[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -146,6 +156,7 @@ class FileContent:
         layers: Name in the file to the layer.
         extras: Name in the file to differences that are no factors.
         silent: Names of layers whose alpha is 0 and counts: ComfyUI multiplies them by it.
+        unread: Key that lies beside the factors and is not read, to what it is of.
     """
 
     file: TensorFile
@@ -155,6 +166,7 @@ class FileContent:
     layers: LazyLayers
     extras: LazyExtras
     silent: tuple[str, ...] = ()
+    unread: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -167,6 +179,7 @@ class _Sorted:
     extras: dict[str, dict[str, str]] = field(default_factory=dict)
     spellings: dict[str, tuple[str, str]] = field(default_factory=dict)
     layouts: dict[str, str] = field(default_factory=dict)
+    unread: dict[str, str] = field(default_factory=dict)
 
 
 def read_content(
@@ -186,7 +199,11 @@ def read_content(
     """
     found = _Sorted()
     for text, info in file.tensors.items():
-        _sort(file, found, text, parse_key(file.path, text), info)
+        key = parse_key(file.path, text)
+        if isinstance(key, str):
+            found.unread[text] = key
+        else:
+            _sort(file, found, text, key, info)
     kind = _only_kind(file.path, found)
     layout = _only_layout(file.path, found)
     orphan = next((name for name in found.alphas if name not in found.factors), None)
@@ -196,7 +213,6 @@ def read_content(
     if config is not None:
         _check_config(config, kind, found)
     drafts = {name: _draft(file.path, name, kind, found, config) for name in found.factors}
-    _refuse_both(file.path, found)
     extras = {name: LazyTensors(file, keys) for name, keys in found.extras.items()}
     silent = (name for name, alpha in found.alphas.items() if alpha == 0.0)
     return FileContent(
@@ -207,6 +223,7 @@ def read_content(
         LazyLayers(file, drafts),
         LazyExtras(extras),
         tuple(name for name in silent if reader_rank(found.outlines[name]) is not None),
+        found.unread,
     )
 
 
@@ -270,6 +287,12 @@ def _only_kind(path: Path, found: _Sorted) -> str:
         return next(iter(found.spellings.values()))[0]
     if found.extras and not found.factors:
         return "lora"  # of no layers
+    if found.unread:
+        raise AdapterFileError(
+            f"{path} holds no adapter of a denoiser, but {told(count_kinds(found.unread))}",
+            "factors of a LoRA, LoHa or LoKr of a denoiser",
+            "Choose the file of the denoiser's adapter; a base model is none.",
+        )
     raise broken(path, "it holds no adapter")
 
 
@@ -342,18 +365,6 @@ def _configured(
         # PEFT multiplies whole factors too, for which alpha says nothing elsewhere.
         return replace(draft, outline=replace(outline, alpha=float(rank), rank=rank), baked=scale)
     return replace(draft, outline=replace(outline, alpha=scale * outline.rank))
-
-
-def _refuse_both(path: Path, found: _Sorted) -> None:
-    """Refuse factors beside a difference of the same weight: ComfyUI keeps only one of them."""
-    for name, keys in found.extras.items():
-        both = {"diff", "set_weight", "w_norm"} & set(keys)
-        if name in found.factors and both:
-            raise AdapterFileError(
-                f"{path}: {name} has factors and {keys[min(both)]!r}",
-                "one of them: ComfyUI loads the difference and passes over the factors",
-                "Take out the one that is not wanted.",
-            )
 
 
 def _dtypes(file: TensorFile, found: _Sorted) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -18,8 +18,11 @@ from .keys import ALPHA_SUFFIX, KeyMap
 from .layouts import LAYOUTS, native_key
 from .lazy import open_tensors
 from .peft_folder import CONFIG_NAME, WEIGHTS_NAME
-from .pieces import extras_outline, outlines_of
-from .reading import adapter_files, open_adapter
+from .pieces import outlines_of
+from .reading import AdapterFile, adapter_files, open_adapter, refuse_unread
+from .spellings import native_of_extra
+from .undivided import undivided_layers
+from .unread import count_kinds, extras_kinds
 from .writing import Watch, Written, write_adapter
 
 EXACT = 1e-6
@@ -100,7 +103,7 @@ def convert(
             nearest Kronecker product of a LoKr's parts where a fused layer is written.
         rank: The most that an approximated layer may have.
         weight_of: Module to the base's weight.
-        extras: ``drop`` leaves differences that are no factors out.
+        extras: ``drop`` leaves out differences and all else that is no factor.
         overwrite: Whether an existing target is replaced.
         watch: Told (finished layers, all layers, next layer).
 
@@ -112,11 +115,11 @@ def convert(
     _check_wishes(layout, approximate, rank, fused=fused)
     check_target(source, target, layout, overwrite=overwrite)
     wish = Wish(layout, fused, approximate, rank, weight_of)
-    with open_adapter(source, key_map) as opened:
-        state, dropped = opened.state, ()
-        if extras == "drop":
-            dropped = _names_of_extras(state)
-            state = replace(state, extras={})
+    drop = extras == "drop"
+    with open_adapter(source, key_map, tolerant=True, extras=not drop) as opened:
+        if not drop:
+            refuse_unread(opened.file)
+        state, dropped = opened.state, _dropped(opened.file, key_map) if drop else ()
         changed = change(state, key_map, wish)
         kind = _written_kind(changed.state.kind, layout)
         reformed = _is_reformed(changed, key_map, wish)
@@ -124,7 +127,8 @@ def convert(
         task = _Task(target, layout, key_map, header, dtype, overwrite)
         written, notes = _write(task, changed, watch)
         notes += _of_rounding(written.rounding)
-        notes += left_out + _warnings(state, changed, wish) + _zero_alphas(opened.file.path)
+        notes += left_out + _warnings(state, changed, wish, key_map)
+        notes += _notes_of_file(opened.file, drop=drop)
     outcome = dict(changed.errors), changed.merged, dropped, written.rounding, notes
     return Conversion(source, target, kind, layout, len(state.layers), *outcome)
 
@@ -208,23 +212,39 @@ def _check_wishes(layout: str, approximate: str | None, rank: int | None, *, fus
         raise AdapterError(f"a rank of {rank}", "a rank of 1 or more", "Correct --rank.")
 
 
-def _names_of_extras(state: AdapterState) -> tuple[str, ...]:
-    return tuple(
-        f"{native}.{ending}" for native in state.extras for ending in extras_outline(state, native)
+def _dropped(file: AdapterFile, key_map: KeyMap) -> tuple[str, ...]:
+    """What is left out: differences by ComfyUI's names where they have one, and other keys."""
+    differences = (
+        f"{native_of_extra(name, key_map) or name}.{ending}"
+        for name, tensors in file.extras.items()
+        for ending in tensors
     )
+    return (*differences, *file.unread)
 
 
 def _written_kind(kind: str, layout: str) -> str:
     return "lora" if layout == "diffusers" and kind == "loha" else kind
 
 
-def _warnings(given: AdapterState, changed: Changed, wish: Wish) -> tuple[str, ...]:
+def _warnings(
+    given: AdapterState, changed: Changed, wish: Wish, key_map: KeyMap
+) -> tuple[str, ...]:
     found = (layer.tensors.get(DORA_SCALE) for layer in outlines_of(changed.state).values())
     lengths = [each for each in found if each is not None]
     notes = []
     if wish.layout == "lycoris" and any(axis_of(each) == "output" for each in lengths):
         notes.append(
             "DoRA lengths of the output axis are for LyCORIS; ComfyUI up to 0.33 misreads them"
+        )
+    if wish.layout == "lycoris" and undivided_layers(changed.state.layers, key_map):
+        notes.append(
+            "Layers that ComfyUI fuses are whole here, so that all have ComfyUI's names, for "
+            "LyCORIS beside a model of these names; ComfyUI reads none of them in this layout"
+        )
+    if wish.layout == "diffusers" and lengths:
+        notes.append(
+            f"{len(lengths)} layers have DoRA lengths: Diffusers reads them, and ComfyUI ignores "
+            "them in this layout, so that it computes a plain lora"
         )
     if wish.form == "lora" and given.kind != "lora" and lengths:
         notes.append(
@@ -285,6 +305,20 @@ def _of_rounding(rounding: float) -> tuple[str, ...]:
         f"The number format loses {rounding:.1%} of a tensor, whose values are too small for it: "
         "dtype bf16 or fp32 holds them",
     )
+
+
+def _notes_of_file(file: AdapterFile, *, drop: bool) -> tuple[str, ...]:
+    notes = _zero_alphas(file.path)
+    if file.assumed:
+        notes += (f"The scale is a guess (alpha = rank): {file.assumed}",)
+    if drop:
+        extras = ((name, ending) for name, tensors in file.extras.items() for ending in tensors)
+        kinds = {**extras_kinds(extras), **count_kinds(file.unread)}
+        notes += tuple(
+            f"Left out: {count} tensor(s), {what}, {first!r} first"
+            for what, (count, first) in kinds.items()
+        )
+    return notes
 
 
 def _zero_alphas(path: Path) -> tuple[str, ...]:

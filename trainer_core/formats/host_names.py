@@ -141,7 +141,7 @@ def native_layer(key_map: KeyMap, module: str) -> NativeKey | None:
 
     Args:
         key_map: The family's names.
-        module: The module's path.
+        module: The module's path, or the name of an undivided layer.
 
     Returns:
         Its native place; None when the family has no such layer.
@@ -149,6 +149,8 @@ def native_layer(key_map: KeyMap, module: str) -> NativeKey | None:
     key = key_map.to_native(module)
     if key is not None:
         return key
+    if key_map.is_divided(module):
+        return NativeKey(module)
     turned = (name for name in key_map.host_names if name.swapped and name.path == module)
     return next((NativeKey(name.native) for name in turned), None)
 
@@ -159,11 +161,13 @@ def module_place(key_map: KeyMap, table: Mapping[str, HostPlace], module: str) -
     Args:
         key_map: The family's names.
         table: From `host_table`.
-        module: The module's path.
+        module: The module's path, or the name of an undivided layer.
 
     Returns:
         Its place; None when the table has no name of it.
     """
+    if key_map.is_divided(module):
+        return table.get(NATIVE_PREFIX + module)
     for spelling in key_map.host_spellings:
         place = table.get(spelling.format(path=module, flat=module.replace(".", "_")))
         if place is not None:

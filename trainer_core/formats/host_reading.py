@@ -95,6 +95,37 @@ class _Planner:
         self.patches[patch.place] = patch
 
 
+_OF_XLABS = (
+    "single_blocks.37.processor.qkv_lora.up.weight",
+    "double_blocks.18.processor.qkv_lora2.up.weight",
+)
+"""Keys by which ComfyUI knows XLabs' names, which it reads in a file of all blocks alone."""
+
+_XLABS_NAMES = {
+    ".down.weight": ".lora_down.weight",
+    ".up.weight": ".lora_up.weight",
+    ".qkv_lora2.": ".txt_attn.qkv.",
+    ".qkv_lora1.": ".img_attn.qkv.",
+    ".proj_lora1.": ".img_attn.proj.",
+    ".proj_lora2.": ".txt_attn.proj.",
+    ".qkv_lora.": ".linear1_qkv.",
+    ".proj_lora.": ".linear2.",
+    ".processor.": ".",
+}
+"""What ComfyUI puts for what in such a file (``comfy/lora_convert.py``)."""
+
+
+def _renamed(keys: Iterable[str]) -> dict[str, str]:
+    """A file's keys to the names that ComfyUI gives them before it reads."""
+    names = {key: key for key in keys}
+    if all(mark in names for mark in _OF_XLABS):
+        for key, name in names.items():
+            for old, new in _XLABS_NAMES.items():
+                name = name.replace(old, new)
+            names[key] = f"diffusion_model.{name}"
+    return names
+
+
 def plan_reading(keys: Iterable[str], table: Mapping[str, HostPlace]) -> HostPlan:
     """Find what ComfyUI builds from a file's keys.
 
@@ -107,8 +138,8 @@ def plan_reading(keys: Iterable[str], table: Mapping[str, HostPlace]) -> HostPla
     """
     planner = _Planner()
     found: dict[str, dict[str, str]] = {}
-    for key in keys:
-        name, ending = _split(key, table)
+    for key, spelt in _renamed(keys).items():
+        name, ending = _split(spelt, table)
         if ending is None:
             planner.ignored[key] = _unknown(key)
         else:

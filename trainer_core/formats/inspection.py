@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from .keys import KeyMap
 from .metadata import SETTINGS_KEY
 from .reading import AdapterFile, open_file
 from .spellings import find_place
+from .unread import DROP, count_kinds, extras_kinds, told
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class AdapterReport:
         metadata: The header's strings.
         extras: Differences that are no factors, by the file's names.
         notes: What ComfyUI makes of the file and one would not expect.
+        unread: What lies beside the factors and is not read: what it is of, to the number of such
+            keys and the first of them.
     """
 
     path: Path
@@ -57,6 +60,7 @@ class AdapterReport:
     metadata: Mapping[str, str]
     extras: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    unread: Mapping[str, tuple[int, str]] = field(default_factory=dict)
 
 
 def inspect_adapter(path: Path, key_map: KeyMap | None = None) -> AdapterReport:
@@ -111,6 +115,7 @@ def _report(file: AdapterFile, key_map: KeyMap | None) -> AdapterReport:
         metadata=file.metadata,
         extras=tuple(sorted(_extras(file))),
         notes=tuple(_notes(file, norms)),
+        unread=count_kinds(file.unread),
     )
 
 
@@ -126,6 +131,16 @@ def _notes(file: AdapterFile, norms: Mapping[str, float]) -> Iterator[str]:
         yield (
             f"alpha is 0 in {len(file.silent)} of {len(norms)} layers, {file.silent[0]} first: "
             "ComfyUI computes nothing with them, and the trainer takes their rank for it"
+        )
+    if file.assumed:
+        yield f"the scale is a guess (alpha = rank): {file.assumed}"
+    if file.unread:
+        yield f"not read: {told(count_kinds(file.unread))}. To leave it out: {DROP}"
+    extras = ((name, ending) for name, tensors in file.extras.items() for ending in tensors)
+    for what, (count, first) in extras_kinds(extras).items():
+        yield (
+            f"{count} tensor(s) beside the factors, {first} first: {what}; layouts comfyui and "
+            "kohya hold them"
         )
     still = [name for name, norm in norms.items() if norm == 0.0]
     if still:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -63,6 +63,8 @@ class KeyMap:
             the module's path, ``{flat}`` for that with ``_`` for each dot. Of two keys for the
             same layer it takes the one that is spelt as the later.
         host_names: What ComfyUI names besides `layers`.
+        aliases: Names that another trainer has of its own to ComfyUI's, both with ``{}`` for the
+            block's number.
     """
 
     to_native: Callable[[str], NativeKey | None]
@@ -71,6 +73,7 @@ class KeyMap:
     layers: tuple[str, ...] = ()
     host_spellings: tuple[str, ...] = ()
     host_names: tuple[HostName, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
     def module_of_flat(self, flat: str) -> str | None:
         """Path of the module whose dots became ``_``; None when there is none."""
@@ -79,6 +82,15 @@ class KeyMap:
     def native_of_flat(self, flat: str) -> str | None:
         """Native name, of a whole or fused layer, whose dots became ``_``; None for others."""
         return _unflattened(flat, self._flat_natives)
+
+    def is_divided(self, native: str) -> bool:
+        """Whether one of ComfyUI's layers is several modules here, or has its halves turned there.
+
+        Args:
+            native: ComfyUI's name of a layer.
+        """
+        turned = any(name.swapped and name.native == native for name in self.host_names)
+        return turned or bool(self.parts(native))
 
     @cached_property
     def _flat_modules(self) -> dict[str, str]:

@@ -36,6 +36,7 @@ from .pieces import (
 )
 from .spellings import HALVES_EXCHANGED
 from .splitting import InexactCutError, cut_layer
+from .undivided import is_undivided, undivided_layers
 
 __all__ = ["LAYOUTS", "layout_name", "reader_rank", "split_sizes"]
 
@@ -75,12 +76,16 @@ def plan_kohya(state: AdapterState, key_map: KeyMap, options: Options) -> Plan:
 def plan_lycoris(state: AdapterState, key_map: KeyMap, options: Options) -> Plan:
     """LyCORIS's names: Diffusers', with ``_`` for each dot.
 
+    A layer that is undivided has only ComfyUI's name, and then all layers get these: LyCORIS reads
+    them beside a model of these names. ComfyUI reads none of them.
+
     Raises:
         AdapterError: When two layers get the same name, parts of a fused layer do not fit each
             other, or the adapter has more than factors.
     """
-    del options
     refuse_extras(state, "lycoris")
+    if undivided_layers(state.layers, key_map):
+        return _plan_native(state, key_map, replace(options, fused=True), _flat_lycoris)
     _check_parts(state.kind, outlines_of(state), key_map)
 
     def prefix(module: str) -> str:
@@ -142,6 +147,10 @@ def _dotted(native: str) -> str:
 
 def _flat(native: str) -> str:
     return KOHYA_PREFIX + native.replace(".", "_")
+
+
+def _flat_lycoris(native: str) -> str:
+    return LYCORIS_PREFIX + native.replace(".", "_")
 
 
 def _plan_native(
@@ -229,6 +238,8 @@ def native_key(name: str, key_map: KeyMap) -> NativeKey:
     turned = next((host for host in key_map.host_names if host.swapped and host.path == name), None)
     if turned is not None:
         return NativeKey(turned.native)
+    if is_undivided(name, key_map):
+        return NativeKey(name)
     raise AdapterError(
         f"layer {name!r} has no native name in this family",
         "layers that the family's key map knows",
@@ -238,7 +249,7 @@ def native_key(name: str, key_map: KeyMap) -> NativeKey:
 
 def is_turned(name: str, key_map: KeyMap) -> bool:
     """Whether the two halves of a layer's rows are in the opposite order in ComfyUI's model."""
-    return key_map.to_native(name) is None
+    return any(host.swapped and host.path == name for host in key_map.host_names)
 
 
 def _fused_layer(

@@ -21,10 +21,11 @@ from ..errors import AdapterError
 from ..storage import claim, flush_folder, move, storage_error, taken, unlink, write_json
 from ..temporary import temporary_beside
 from ..types import AdapterState, LayerState
-from .baking import APPROXIMATE, peft_factor, refuse_convolutions, refuse_unread_lengths
+from .baking import APPROXIMATE, KEEP_WHOLE, peft_factor, refuse_convolutions, refuse_unread_lengths
 from .fusing import split_sizes
 from .keys import KeyMap
 from .pieces import Layers, Options, Plan, outlines_of, piece_of, refuse_extras
+from .undivided import refuse_undivided
 
 WEIGHTS_NAME = "adapter_model.safetensors"
 CONFIG_NAME = "adapter_config.json"
@@ -39,9 +40,10 @@ def plan_peft(state: AdapterState, key_map: KeyMap, options: Options) -> Plan:
     Raises:
         AdapterError: When no configuration makes PEFT compute what the adapter computes.
     """
-    del key_map, options
-    outlines = outlines_of(state)
+    del options
     refuse_extras(state, "peft")
+    refuse_undivided(state, key_map, "layout 'peft'", KEEP_WHOLE)
+    outlines = outlines_of(state)
     refuse_convolutions(outlines)
     refuse_unread_lengths(outlines, state.kind)
     config = {

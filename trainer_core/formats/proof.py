@@ -26,6 +26,7 @@ from .pieces import extras_outline, outlines_of
 from .proof_comparison import Comparison
 from .proof_result import LOADED, MOST_ROUNDING, Proof
 from .reading import adapter_files, open_adapter
+from .undivided import undivided_layers
 
 
 def prove(
@@ -118,15 +119,19 @@ def _remedy(proof: Proof, *, based: bool) -> str:
     )
 
 
-def is_for_host(state: AdapterState, layout: str) -> bool:
+def is_for_host(state: AdapterState, layout: str, key_map: KeyMap) -> bool:
     """Whether a file is written for ComfyUI to read.
 
     Args:
         state: The adapter.
-        layout: The file's layout. A DoRA of rows in layout ``lycoris`` is for LyCORIS alone.
+        layout: The file's layout. In layout ``lycoris`` a DoRA of rows and undivided layers are for
+            LyCORIS alone.
+        key_map: The family's names.
     """
     if layout != "lycoris":
         return layout in ("comfyui", "kohya")
+    if undivided_layers(state.layers, key_map):
+        return False
     lengths = (layer.tensors.get(DORA_SCALE) for layer in outlines_of(state).values())
     return all(each is None or axis_of(each) == "input" for each in lengths)
 

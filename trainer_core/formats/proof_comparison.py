@@ -145,17 +145,30 @@ class Comparison:
         assert self._own is not None
         native, ending = self._extras[tensor]
         kind = "set" if ending == "set_weight" else "diff"
-        if len(patches) != 1 or patches[0].kind != kind or self._faults[patches[0].place]:
+        if not patches or any(each.kind != kind or self._faults[each.place] for each in patches):
             return LayerProof(1.0)
-        theirs = self._file.read(patches[0].keys["diff"])
         ours = self._own.extras[native][ending]
         ours = ours.double()
+        theirs = self._their_difference(patches, ours)
         rounding = 0.0
         if self._given and theirs.dtype not in _PRECISE:
             rounding = torch.finfo(theirs.dtype).eps
             rounding += relative(ours.to(theirs.dtype).double(), ours)
         still = kind == "diff" and not bool(ours.any())
         return _layer_proof(relative(theirs.double(), ours), theirs.dtype, rounding, still)
+
+    def _their_difference(self, patches: list[HostPatch], like: Tensor) -> Tensor:
+        """What ComfyUI takes as one difference: a whole one, or those of parts."""
+        if len(patches) == 1 and patches[0].place.rows is None and not patches[0].place.swapped:
+            return self._file.read(patches[0].keys["diff"])
+        whole = torch.zeros_like(like)
+        for patch in patches:
+            start, count = patch.place.rows or (0, len(like))
+            value = self._file.read(patch.keys["diff"])
+            if patch.place.swapped:
+                value = value.roll(len(value) // 2, 0)
+            whole[start : start + count] = value.to(whole.dtype)
+        return whole
 
     def _compare(
         self, tensor: str, patches: list[HostPatch], modules: list[_Own]

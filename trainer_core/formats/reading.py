@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,13 @@ from ..errors import AdapterFileError
 from ..types import AdapterState, LayerState
 from .content import FileContent, read_content
 from .keys import KeyMap
-from .lazy import TensorFile, broken, open_tensors
+from .lazy import TensorFile, open_tensors
 from .metadata import SETTINGS_KEY
 from .peft_config import PeftConfig, header_config, read_config
 from .peft_folder import CONFIG_NAME, WEIGHTS_NAME
 from .placing import LazyExtras, PlacedLayers, place_extras, place_layers
 from .spellings import PEFT_PREFIX
+from .unread import DROP, count_kinds, told
 
 _DIFFUSERS_WEIGHTS = "pytorch_lora_weights.safetensors"
 _PICKLED_WEIGHTS = ("adapter_model.bin", "pytorch_lora_weights.bin")
@@ -37,13 +38,15 @@ class AdapterFile:
         kind: ``lora``, ``loha`` or ``lokr``.
         layout: How its names are spelt: ``comfyui`` (ComfyUI's, also mixed with Diffusers' for the
             parts of fused layers), ``diffusers``, ``peft``, ``kohya``, ``lycoris``, ``onetrainer``,
-            or ``bare`` for paths without a prefix.
+            ``xlabs``, or ``bare`` for paths without a prefix.
         dtypes: The number formats of its tensors, without alphas.
         layers: Name in the file, with its prefix, to the layer. `open_file` reads a layer at each
             look-up; ``layers.outline(name)`` gives it without its values.
         metadata: The header's strings.
         extras: Name in the file to ending to a difference that is no factor (`AdapterState`).
         silent: Layers of alpha 0, which the trainer takes for the rank and ComfyUI multiplies by.
+        unread: Key that lies beside the factors and is not read, to what it is of.
+        assumed: Why the scale is not known, for which alpha / rank = 1 is taken; empty where it is.
     """
 
     path: Path
@@ -54,6 +57,8 @@ class AdapterFile:
     metadata: Mapping[str, str]
     extras: LazyExtras | Mapping[str, Mapping[str, Any]]
     silent: tuple[str, ...] = ()
+    unread: Mapping[str, str] = field(default_factory=dict)
+    assumed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,9 @@ class OpenAdapter:
 def open_file(path: Path) -> Iterator[AdapterFile]:
     """Open an adapter file for the time of a block, without knowing its family.
 
+    What lies beside the factors is not read (`AdapterFile.unread`), and a scale that the file does
+    not tell is taken as 1 (`AdapterFile.assumed`).
+
     Args:
         path: A safetensors file of any layout, or PEFT's or Diffusers' folder with one.
 
@@ -89,8 +97,8 @@ def open_file(path: Path) -> Iterator[AdapterFile]:
     Raises:
         AdapterFileError: When it is no readable adapter file; the message names file and key.
     """
-    with _open_content(Path(path)) as content:
-        yield _file(content)
+    with _open_content(Path(path)) as (content, assumed):
+        yield _file(content, assumed)
 
 
 def read_file(path: Path) -> AdapterFile:
@@ -106,7 +114,12 @@ def read_file(path: Path) -> AdapterFile:
 
 @contextmanager
 def open_adapter(
-    path: Path, key_map: KeyMap, others: Mapping[str, KeyMap] | None = None
+    path: Path,
+    key_map: KeyMap,
+    others: Mapping[str, KeyMap] | None = None,
+    *,
+    tolerant: bool = False,
+    extras: bool = True,
 ) -> Iterator[OpenAdapter]:
     """Open an adapter file for the time of a block.
 
@@ -118,6 +131,9 @@ def open_adapter(
         path: A safetensors file of any layout, or PEFT's or Diffusers' folder with one.
         key_map: The names of the family that the file is for.
         others: Other families, to name the right one in a message.
+        tolerant: Whether a file is read that has more than this trainer reads
+            (`AdapterFile.unread`), or does not tell its scale (`AdapterFile.assumed`).
+        extras: Whether differences that are no factors are read.
 
     Yields:
         The adapter. The file is closed when the block ends.
@@ -126,12 +142,39 @@ def open_adapter(
         AdapterFileError: When it is no adapter file, a key is unknown, or the layers are not the
             family's; the message names the key.
     """
-    with _open_content(Path(path)) as content:
-        file = _file(content)
+    with _open_content(Path(path)) as (content, assumed):
+        file = _file(content, assumed)
+        if not tolerant:
+            refuse_unread(file)
+            _refuse_assumed(file)
         layers = place_layers(content, key_map, others or {})
-        extras = place_extras(content, key_map)
+        differences = place_extras(content, key_map) if extras else {}
         settings = saved_settings(file.metadata)
-        yield OpenAdapter(file, AdapterState(file.kind, layers, settings, extras))
+        yield OpenAdapter(file, AdapterState(file.kind, layers, settings, differences))
+
+
+def refuse_unread(file: AdapterFile) -> None:
+    """Refuse a file that has more than this trainer reads.
+
+    Raises:
+        AdapterFileError: When it has; the message says what.
+    """
+    if file.unread:
+        raise AdapterFileError(
+            f"{file.path}: {told(count_kinds(file.unread))}",
+            "factors of the denoiser alone; the rest would be lost",
+            f"Leave it out on purpose: {DROP}. ComfyUI loads what it knows of the file as it is.",
+        )
+
+
+def _refuse_assumed(file: AdapterFile) -> None:
+    if file.assumed:
+        raise AdapterFileError(
+            f"{file.path}: {file.assumed}",
+            f"the {CONFIG_NAME} that PEFT saved with it, or an alpha for each layer",
+            f"Restore {CONFIG_NAME} beside it. Or convert the file, which takes alpha = rank and "
+            "says so: adapter-trainer convert IN OUT --to LAYOUT.",
+        )
 
 
 def read_adapter(
@@ -188,11 +231,19 @@ def saved_settings(metadata: Mapping[str, str]) -> Mapping[str, Any]:
 
 
 @contextmanager
-def _open_content(path: Path) -> Iterator[FileContent]:
+def _open_content(path: Path) -> Iterator[tuple[FileContent, str]]:
+    """The content, and why its scale is not known."""
     weights, config = _find(path)
     with open_tensors(weights) as file:
         is_own = config is not None and config.parent == path
-        yield read_content(file, lambda: _config(path, file, config), always=is_own)
+        found: list[PeftConfig | None] = []
+
+        def find_config() -> PeftConfig | None:
+            found.append(_config(path, file, config))
+            return found[0]
+
+        content = read_content(file, find_config, always=is_own)
+        yield content, _assumed(file) if found == [None] else ""
 
 
 def _find(path: Path) -> tuple[Path, Path | None]:
@@ -222,19 +273,20 @@ def _config(path: Path, file: TensorFile, config: Path | None) -> PeftConfig | N
         return own
     if config is not None and config.is_file():
         return read_config(config)
-    if any(key.endswith(".alpha") for key in file.tensors):
-        return None
-    raise broken(
-        file.path,
-        f"its names are PEFT's, and the {CONFIG_NAME} that says its scale is not beside it",
-    )
+    return None
+
+
+def _assumed(file: TensorFile) -> str:
+    if not _has_peft_names(file) or any(key.endswith(".alpha") for key in file.tensors):
+        return ""
+    return f"its names are PEFT's, and the {CONFIG_NAME} that says its scale is not beside it"
 
 
 def _has_peft_names(file: TensorFile) -> bool:
     return any(key.startswith(PEFT_PREFIX) for key in file.tensors)
 
 
-def _file(content: FileContent) -> AdapterFile:
+def _file(content: FileContent, assumed: str) -> AdapterFile:
     return AdapterFile(
         content.file.path,
         content.kind,
@@ -244,4 +296,6 @@ def _file(content: FileContent) -> AdapterFile:
         content.file.metadata,
         content.extras,
         content.silent,
+        content.unread,
+        assumed,
     )

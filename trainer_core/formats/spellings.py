@@ -20,6 +20,7 @@ from ..errors import AdapterFileError
 from .host_names import HostName
 from .keys import BLOCK_NUMBER, DIFFUSERS_PREFIX, NATIVE_PREFIX, KeyMap
 from .splitting import WHOLE, Cut
+from .unread import beside_factors, other_method, other_part
 
 PEFT_PREFIX = "base_model.model."
 FLAT_PREFIXES = {"lora_unet_": "kohya", "lycoris_": "lycoris", "lora_transformer_": "onetrainer"}
@@ -77,20 +78,8 @@ _ENDINGS = "|".join(map(re.escape, (*_FACTORS, *_OTHERS)))
 # The shortest name, so that the ending is the longest that fits.
 _KEY = re.compile(f"(?P<name>.+?)(?P<ending>{_ENDINGS})", re.DOTALL)
 
-_FOREIGN = {
-    r"lora_(prior_)?te\d*_|text_encoders?(_\d+)?\.|text_model\.|conditioner\."
-    r"|(clip_[lgh]|t5|t5xxl|qwen25_7b|bundle_emb|te\d?)\.": "a text encoder",
-    r"(unet|lora_prior_unet|vae|first_stage_model|controlnet|lora_controlnet)[._]": "another model",
-}
-_KINDS_UNREAD = {
-    r"\.(oft_|boft_|rescale$|OFT_)": "OFT or BOFT, which multiply the weight",
-    r"\.[ab][12]\.weight$": "GLoRA",
-    r"\.reshape_weight$": "a change of the layer's size",
-    r"\.lokr_t1$": "a LoKr core that no reader knows",
-    r"\.lora_(B|up)\.(default\.)?bias$|\.lora_bias$": "a bias that was trained with a LoRA",
-    r"\.lora_embedding_[AB]": "an embedding's LoRA",
-    r"\.(ia3_l|vera_lambda|lora_E|ranknum)": "another method of PEFT",
-}
+_XLABS = re.compile(r"(?P<name>.+\.processor\.(?:qkv|proj)_lora[12]?)\.(?P<side>up|down)\.weight")
+"""A key of x-flux, XLabs' trainer, whose layers have names of their own (`KeyMap.aliases`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +89,7 @@ class Key:
     Attributes:
         name: The layer's name with its prefix.
         layout: What the prefix says: ``comfyui``, ``diffusers``, ``peft``, ``kohya``, ``lycoris``,
-            ``onetrainer``, or ``bare`` without one.
+            ``onetrainer``, or ``bare`` without one; ``xlabs`` for XLabs' own names.
         role: A factor's name, ``alpha``, ``dora_scale``, ``lora_magnitude_vector``, or one of
             `EXTRAS`.
         kind: ``lora``, ``loha`` or ``lokr`` for a factor; else empty.
@@ -128,25 +117,34 @@ class Place:
     native: str | None
 
 
-def parse_key(path: Path, text: str) -> Key:
+def parse_key(path: Path, text: str) -> Key | str:
     """Take a key apart.
 
     Args:
         path: The file, for messages.
         text: The key.
 
+    Returns:
+        The key; what it is of, where it lies beside the factors of the denoiser and is not read.
+
     Raises:
-        AdapterFileError: When the ending or the prefix is of no adapter of a denoiser that is read
-            here; the message says what it is of, where that is known.
+        AdapterFileError: When it is of no adapter that is read here; the message says what it is
+            of, where that is known.
     """
     if len(text) > _LONGEST:
         raise _unknown(path, f"{text[:_LONGEST]}...")
-    for pattern, part in _FOREIGN.items():
-        if re.match(pattern, text):
-            raise _foreign(path, text, part)
+    part = other_part(text)
+    if part is not None:
+        return part
+    found = _XLABS.fullmatch(text)
+    if found is not None:
+        return Key(found["name"], "xlabs", f"lora_{found['side']}", "lora", "xlabs")
     found = _KEY.fullmatch(text)
     if found is None:
-        raise _unknown(path, text)
+        beside = beside_factors(unprefixed(text))
+        if beside is None:
+            raise _unknown(path, text)
+        return beside
     name, ending = found["name"], found["ending"]
     prefix = next((each for each in _PREFIXES if name.startswith(each)), "")
     rest = name[len(prefix) :]
@@ -180,6 +178,9 @@ def find_place(name: str, key_map: KeyMap) -> Place | None:
         The place; None when the family has no such layer.
     """
     layout, rest = layout_of(name), unprefixed(name)
+    alias = _unaliased(rest, key_map)
+    if alias is not None:
+        return _by_native(alias, key_map)
     if layout not in FLAT_PREFIXES.values():
         readers = (_by_native, _by_module) if layout == "comfyui" else (_by_module, _by_native)
         found = (reader(rest, key_map) for reader in readers)
@@ -192,6 +193,20 @@ def find_place(name: str, key_map: KeyMap) -> Place | None:
     ordered = places if layout == "kohya" else reversed(places)
     found = (*ordered, *_flat_host_places(rest, key_map))
     return next((place for place in found if place is not None), None)
+
+
+def native_modules(native: str, key_map: KeyMap) -> tuple[tuple[str, Cut], ...]:
+    """The modules that one of ComfyUI's layers consists of, each with its rows of it.
+
+    Args:
+        native: ComfyUI's name of a layer.
+        key_map: The family's names.
+
+    Returns:
+        Path and rows in order; empty for a name that the family does not have.
+    """
+    place = _by_native(native, key_map)
+    return () if place is None else place.modules
 
 
 def native_of_extra(name: str, key_map: KeyMap) -> str | None:
@@ -258,6 +273,15 @@ def matching_families(
     if not given and not odd:
         return []
     return [name for name, key_map in key_maps.items() if not misfits(given, odd, key_map)]
+
+
+def _unaliased(name: str, key_map: KeyMap) -> str | None:
+    """ComfyUI's name of what another trainer gives a name of its own; None for other names."""
+    for alias, native in key_map.aliases.items():
+        block = _block(alias, name)
+        if block is not None:
+            return native.replace("{}", block, 1)
+    return None
 
 
 def _by_module(path: str, key_map: KeyMap) -> Place | None:
@@ -342,18 +366,8 @@ def _cuts(parts: list[tuple[str, int]]) -> tuple[tuple[str, Cut], ...]:
     return tuple(cuts)
 
 
-def _foreign(path: Path, key: str, part: str) -> AdapterFileError:
-    return AdapterFileError(
-        f"{path}: unknown key {key!r}, which is of {part}",
-        "an adapter of the denoiser alone",
-        "Nothing was read, because that part would be lost. Train or export the adapter without "
-        f"{part}, or load the file as it is in ComfyUI.",
-    )
-
-
 def _unknown(path: Path, key: str) -> AdapterFileError:
-    reasons = (what for pattern, what in _KINDS_UNREAD.items() if re.search(pattern, key))
-    reason = next(reasons, None)
+    reason = other_method(key)
     return AdapterFileError(
         f"{path}: unknown key {key!r}" + (f" ({reason})" if reason else ""),
         f"keys of a LoRA, LoHa or LoKr, such as {NATIVE_PREFIX}<layer>.lora_up.weight or "

@@ -69,6 +69,35 @@ class InexactCutError(ValueError):
     """A cut that no factors of the kind express; the message says why."""
 
 
+def row_ranges(cut: Cut, count: int) -> list[Range]:
+    """The rows that a cut takes of a layer.
+
+    Args:
+        cut: The cut.
+        count: How many rows the layer has.
+
+    Raises:
+        InexactCutError: When the shares are no whole numbers of rows.
+    """
+    if count % cut.total:
+        raise InexactCutError(f"its {count} rows are no multiple of {cut.total}")
+    unit = count // cut.total
+    return [(start * unit, stop * unit) for start, stop in cut.ranges]
+
+
+def take_rows(matrix: Tensor, cut: Cut) -> Tensor:
+    """The rows of a matrix that a cut takes, in its order; a copy."""
+    return _taken(matrix, row_ranges(cut, matrix.shape[0]), 0)
+
+
+def put_rows(whole: Tensor, cut: Cut, rows: Tensor) -> None:
+    """Undo `take_rows` in place: lay rows where a cut takes them from."""
+    start = 0
+    for first, last in row_ranges(cut, whole.shape[0]):
+        whole[first:last] = rows[start : start + last - first]
+        start += last - first
+
+
 def cut_layer(kind: str, layer: LayerState, cut: Cut) -> LayerState:
     """Take rows of a layer.
 
@@ -124,7 +153,7 @@ def owned_columns(
         return shared
     owned = []
     for upper, _ in PAIRS[kind]:
-        rows = [_rows(cut, outlines[upper].shape[0]) for cut in cuts]
+        rows = [row_ranges(cut, outlines[upper].shape[0]) for cut in cuts]
         # A few rows tell most layers whose parts share columns.
         few = [[(start, min(start + _FEW, stop)) for start, stop in part] for part in rows]
         columns = None if _is_shared(_used(upper, few, read)) else _used(upper, rows, read)
@@ -190,7 +219,7 @@ def _cut_products(kind: str, tensors: dict[str, Tensor], cut: Cut) -> int | None
     for (upper, lower), own in zip(PAIRS[kind], columns, strict=True):
         # Beside a core, LoHa keeps this factor lying.
         axis = 1 if kind == "loha" and "hada_t1" in tensors else 0
-        tensors[upper] = _taken(tensors[upper], _rows(cut, tensors[upper].shape[axis]), axis)
+        tensors[upper] = _taken(tensors[upper], row_ranges(cut, tensors[upper].shape[axis]), axis)
         if own:
             tensors[upper] = _taken(tensors[upper], own, 1)
             tensors[lower] = _taken(tensors[lower], own, 0)
@@ -199,7 +228,7 @@ def _cut_products(kind: str, tensors: dict[str, Tensor], cut: Cut) -> int | None
 
 def _cut_lengths(lengths: Tensor, cut: Cut) -> Tensor:
     if axis_of(lengths) == "output" and lengths.shape[0] > 1:
-        return _taken(lengths, _rows(cut, lengths.shape[0]), 0)
+        return _taken(lengths, row_ranges(cut, lengths.shape[0]), 0)
     if cut.permutes:
         return lengths
     raise InexactCutError(
@@ -213,15 +242,8 @@ def _second_rows(tensors: Mapping[str, Tensor]) -> int:
     return tensors["lokr_w2_a"].shape[1 if "lokr_t2" in tensors else 0]
 
 
-def _rows(cut: Cut, count: int) -> list[Range]:
-    if count % cut.total:
-        raise InexactCutError(f"its {count} rows are no multiple of {cut.total}")
-    unit = count // cut.total
-    return [(start * unit, stop * unit) for start, stop in cut.ranges]
-
-
 def _block_rows(cut: Cut, blocks: int, size: int) -> list[Range]:
-    rows = _rows(cut, blocks * size)
+    rows = row_ranges(cut, blocks * size)
     wrong = next((row for each in rows for row in each if row % size), None)
     if wrong is not None:
         raise InexactCutError(

@@ -95,7 +95,7 @@ def write_adapter(
     content = _Content(plan, outlines, watch)
     header = {"format": "pt", **plan.header, **metadata}
     check = partial(_require_loadable, state=state, key_map=key_map, options=options)
-    checked = check if proof and is_for_host(state, layout) else None
+    checked = check if proof and is_for_host(state, layout, key_map) else None
 
     def write(target: Path) -> None:
         stream_tensors(target, outlines, content.tensors(), header, checked, replace=replace)

@@ -15,6 +15,7 @@ from ..data.hashes import hash_file
 from ..errors import AdapterFileError, ConfigError, RunError
 from ..families import FAMILIES, get_family
 from ..formats import adapter_files, read_adapter
+from ..formats.undivided import refuse_undivided
 from ..types import AdapterState
 from .checkpoint import Checkpoint
 from .memory import resolve_precision
@@ -181,7 +182,11 @@ def read_start(config: RunConfig) -> AdapterState | None:
     if not path.exists():
         raise _no_file(path)
     others = {family.title: family.key_map for family in FAMILIES.values()}
-    state = read_adapter(path, get_family(config.family).key_map, others)
+    key_map = get_family(config.family).key_map
+    state = read_adapter(path, key_map, others)
+    refuse_undivided(
+        state, key_map, "adapter.start_from", "Start from a LoRA of it, with adapter.kind: lora."
+    )
     if state.extras:
         layer, tensors = next(iter(state.extras.items()))
         raise AdapterFileError(

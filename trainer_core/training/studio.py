@@ -21,6 +21,7 @@ from ..families import get_family
 from ..families.family import Family
 from ..families.location import BaseLocation, locate_base
 from ..formats import KeyMap, read_adapter
+from ..formats.undivided import refuse_undivided
 from ..storage import atomic_write
 from ..types import AdapterState, Conditioning
 from .encoders import EncoderSource, LazyEncoders, MakeSource
@@ -100,6 +101,7 @@ class Studio:
         Raises:
             AdapterError: When it does not fit the base.
         """
+        refuse_undivided(state, self.key_map, "the model that draws")
         adapter = attach_state(self.painter.transformer, state)
         adapter.eval()
         return adapter
@@ -191,6 +193,8 @@ def draw_prompts(
     place = _locate(config, any(preview.controls), make_source)
     # What cannot be used is refused before anything is encoded or loaded.
     state = None if adapter_file is None else read_adapter(adapter_file, place.key_map)
+    if state is not None:
+        refuse_undivided(state, place.key_map, "the model that draws")
     check_controls(preview, place.location.variant)
     place.encoders.decoder()
     prompts = encode_prompts(

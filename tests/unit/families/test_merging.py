@@ -132,6 +132,42 @@ def test_merged_base_predicts_what_the_base_does_with_the_adapter(name, adapters
     assert relative(found, predict(base)) > 0.01, "another strength is noticed"
 
 
+def undivided(original, *, dora):
+    """A LoKr of fused layers, whose parts begin inside its blocks, and what it should come to."""
+    generator = torch.Generator().manual_seed(5)
+    layers, expected = {}, {}
+    for native, blocks in ((FUSED.removesuffix(".weight"), 4), ("single_blocks.0.linear1", 4)):
+        parts = [part.module for part in FLUX.key_map.parts(native)]
+        weight = torch.cat([original[f"{module}.weight"] for module in parts])
+        rows, columns = weight.shape
+        shapes = {"lokr_w1": (blocks, 8), "lokr_w2_a": (rows // blocks, 2)}
+        shapes["lokr_w2_b"] = (2, columns // 8)
+        tensors = {n: 0.2 * torch.randn(s, generator=generator) for n, s in shapes.items()}
+        if dora:
+            tensors["dora_scale"] = weight.norm(dim=0, keepdim=True) * 1.1
+        layers[native] = LayerState(tensors, 3.0, 2)
+        change = exact_change(AdapterState("lokr", layers), native, weight)
+        sizes = [len(original[f"{module}.weight"]) for module in parts]
+        expected |= dict(zip(parts, change.split(sizes), strict=True))
+    return AdapterState("lokr", layers), expected
+
+
+@pytest.mark.parametrize("form", ["native", "folder"])
+@pytest.mark.parametrize("dora", [False, True])
+def test_an_undivided_layer_changes_its_parts(form, dora, original, request, tmp_path):
+    state, expected = undivided(original, dora=dora)
+    target = tmp_path / ("merged" if form == "folder" else "merged.safetensors")
+    report = merge_into_base(open_base(request.getfixturevalue(form)), [(state, STRENGTH)], target)
+    assert set(report.losses) == set(expected)
+    merged = open_base(target)
+    for module, change in expected.items():
+        found = merged.weight(module).double() - original[f"{module}.weight"].double()
+        assert relative(found, STRENGTH * change) < 2e-6, module
+    other = AdapterState("lokr", {"double_blocks.7.img_attn.qkv": state.layers[FUSED[:-7]]})
+    with pytest.raises(AdapterError, match=r"transformer_blocks\.7\.attn\.to_q.*not in"):
+        merge_into_base(open_base(request.getfixturevalue(form)), [(other, 1.0)], tmp_path / "b")
+
+
 def test_header_and_untouched_tensors_stay_byte_by_byte(model, native, tmp_path):
     state = random_adapter(model, targets="default", kind="lora")
     only = {name: state.layers[name] for name in ["transformer_blocks.0.attn.to_k"]}

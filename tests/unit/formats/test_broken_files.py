@@ -25,8 +25,14 @@ LOKR = {"diffusion_model.head.lokr_w1": torch.ones(3, 3)}
 
 
 BROKEN = {
-    "unknown suffix": ({**GOOD, "diffusion_model.head.bias": torch.ones(9)}, "unknown key .*bias"),
-    "unknown prefix": ({"unet.head.lora_up.weight": torch.ones(9, 2)}, "unknown key 'unet.head"),
+    "unknown suffix": (
+        {**GOOD, "diffusion_model.head.bias": torch.ones(9)},
+        "whole bias",
+    ),
+    "unknown prefix": (
+        {"unet.head.lora_up.weight": torch.ones(9, 2)},
+        "holds no adapter .*unet",
+    ),
     "no name": ({"diffusion_model..lora_up.weight": torch.ones(9, 2)}, "unknown key|missing"),
     "missing half": ({k: v for k, v in GOOD.items() if "up" not in k}, "head has only lora_down"),
     "missing lokr part": (

@@ -11,13 +11,19 @@ from tests.fixtures.adapter_states import SIZES, STATES, make_state
 from tests.fixtures.textbook import relative, textbook_delta
 from trainer_core.adapters import layer_delta
 from trainer_core.errors import AdapterError
-from trainer_core.formats.combining import as_product, combine_adapters, product_rank
+from trainer_core.families import FAMILIES
+from trainer_core.formats.combining import combine_adapters
+from trainer_core.formats.products import as_product, product_rank
 from trainer_core.formats.resizing import Sizes, rank_for_error, resize_adapter
 from trainer_core.types import AdapterState, LayerState
 
 LORAS = (make_state("lora", rank=2, seed=1), make_state("lora", rank=3, alpha=1.0, seed=2))
 SMALL = ("lora", "loha", "lokr both")
 """States whose layers are of low rank."""
+
+
+def combine(inputs, rank=None):
+    return combine_adapters(inputs, FAMILIES["flux"].key_map, rank)
 
 
 def exact_delta(state, name):
@@ -40,7 +46,7 @@ def test_every_kind_is_a_product(name):
 
 def test_loras_lie_side_by_side():
     weights = (0.7, -1.5)
-    combined, errors = combine_adapters(list(zip(LORAS, weights, strict=True)))
+    combined, errors = combine(list(zip(LORAS, weights, strict=True)))
     assert set(combined.layers) == set(SIZES)
     assert set(errors.values()) == {0.0}
     for name, layer in combined.layers.items():
@@ -56,7 +62,7 @@ def test_loras_lie_side_by_side():
 
 def test_a_layer_that_one_adapter_lacks_is_the_others():
     less = AdapterState("lora", {"head": LORAS[1].layers["head"]})
-    combined, _ = combine_adapters([(LORAS[0], 1.0), (less, 2.0)])
+    combined, _ = combine([(LORAS[0], 1.0), (less, 2.0)])
     ranks = {name: layer.rank for name, layer in combined.layers.items()}
     assert ranks == {name: 5 if name == "head" else 2 for name in SIZES}
 
@@ -68,7 +74,7 @@ def test_kinds_are_mixed_exactly_where_the_rank_is_low(name):
         STATES[name].kind, rank=2, seed=4, sizes=sizes, decompose_both=name == "lokr both"
     )
     other = make_state("lora", rank=2, seed=5, sizes=sizes)
-    combined, errors = combine_adapters([(state, 0.5), (other, 1.0)])
+    combined, errors = combine([(state, 0.5), (other, 1.0)])
     expected = 0.5 * exact_delta(state, "layer") + exact_delta(other, "layer")
     assert combined.kind == "lora"
     assert errors == {"layer": 0.0}
@@ -84,7 +90,7 @@ def test_a_cut_is_the_closest_of_its_rank(names, rank):
         for i, n in enumerate(names)
     ]
     inputs = [(state, 1.0 + number) for number, state in enumerate(states)]
-    combined, errors = combine_adapters(inputs, rank)
+    combined, errors = combine(inputs, rank)
     total = sum(weight * exact_delta(state, "layer") for state, weight in inputs)
     values = torch.linalg.svdvals(total)
     expected = float(values[rank:].norm() / values.norm())
@@ -98,7 +104,7 @@ def test_a_cut_is_the_closest_of_its_rank(names, rank):
 @pytest.mark.parametrize("name", STATES)
 def test_a_single_adapter_keeps_its_kind_and_gets_its_weight(name):
     state = STATES[name]
-    combined, _ = combine_adapters([(state, -0.3)])
+    combined, _ = combine([(state, -0.3)])
     assert combined.kind == state.kind
     for layer, scaled in combined.layers.items():
         assert {n: t.shape for n, t in scaled.tensors.items()} == {
@@ -114,7 +120,7 @@ def test_convolutions_keep_their_window():
         "lora_up": torch.randn(7, 2, 1, 1, generator=generator),
     }
     state = AdapterState("lora", {"conv": LayerState(tensors, 2.0, 2)})
-    combined, _ = combine_adapters([(state, 1.0), (state, 1.0)])
+    combined, _ = combine([(state, 1.0), (state, 1.0)])
     layer = combined.layers["conv"]
     assert layer.kernel == (3, 3)
     assert layer.tensors["lora_down"].shape == (4, 5, 3, 3)
@@ -128,26 +134,26 @@ def test_differences_are_added_up_and_replacements_refused():
     two = dataclasses.replace(
         LORAS[1], extras={"head": {"diff_b": torch.full((9,), 2.0), "diff": torch.ones(9, 12)}}
     )
-    combined, _ = combine_adapters([(one, 0.5), (two, 2.0)])
+    combined, _ = combine([(one, 0.5), (two, 2.0)])
     assert combined.extras["head"]["diff_b"].tolist() == [4.5] * 9
     assert combined.extras["head"]["diff"].tolist() == [[2.0] * 12] * 9
     setting = dataclasses.replace(LORAS[1], extras={"head": {"set_weight": torch.ones(9, 12)}})
     with pytest.raises(AdapterError, match="set_weight"):
-        combine_adapters([(one, 1.0), (setting, 1.0)])
+        combine([(one, 1.0), (setting, 1.0)])
     other = dataclasses.replace(LORAS[1], extras={"head": {"diff_b": torch.ones(8)}})
     with pytest.raises(AdapterError, match="different shapes"):
-        combine_adapters([(one, 1.0), (other, 1.0)])
+        combine([(one, 1.0), (other, 1.0)])
 
 
 def test_what_has_no_sum_is_refused():
     dora = make_state("lora", dora=True)
     with pytest.raises(AdapterError, match="DoRA"):
-        combine_adapters([(dora, 1.0), (LORAS[0], 1.0)])
+        combine([(dora, 1.0), (LORAS[0], 1.0)])
     with pytest.raises(AdapterError, match="rank 14 and is larger"):
-        combine_adapters([(STATES["lokr full"], 1.0), (LORAS[0], 1.0)])
+        combine([(STATES["lokr full"], 1.0), (LORAS[0], 1.0)])
     wide = make_state("lora", sizes={**SIZES, "head": (13, 9)})
     with pytest.raises(AdapterError, match="head is 9 x 12 and 9 x 13"):
-        combine_adapters([(LORAS[0], 1.0), (wide, 1.0)])
+        combine([(LORAS[0], 1.0), (wide, 1.0)])
 
 
 @pytest.mark.parametrize("rank", [1, 2, 5])

@@ -164,26 +164,29 @@ def test_columns_lengths_stay_where_rows_only_change_their_places(tmp_path):
 
 
 def inexact():
-    lengths = fused("lora_unet_double_blocks_3_img_attn_qkv", FLUX_QKV, "kohya")
-    lengths.tensors["lora_unet_double_blocks_3_img_attn_qkv.dora_scale"] = torch.ones(1, IN)
-    inside = fused("lora_unet_double_blocks_3_img_attn_qkv", FLUX_QKV, "kohya", "lokr")
-    inside.tensors["lora_unet_double_blocks_3_img_attn_qkv.lokr_w1"] = torch.ones(2, 3)
-    inside.tensors["lora_unet_double_blocks_3_img_attn_qkv.lokr_w2_a"] = torch.ones(12, 2)
     odd = fused("lora_unet_double_blocks_3_img_attn_qkv", FLUX_QKV, "kohya")
     odd.tensors["lora_unet_double_blocks_3_img_attn_qkv.lora_up.weight"] = torch.ones(10, 2)
+    slice_name = "diffusion_model.single_blocks.11.linear1_qkv"
+    inside = fused(slice_name, FLUX_LINEAR1[:3], "comfyui", "lokr")
+    inside.tensors[f"{slice_name}.lokr_w1"] = torch.ones(2, 3)
+    inside.tensors[f"{slice_name}.lokr_w2_a"] = torch.ones(12, 2)
+    lengths = fused(slice_name, FLUX_LINEAR1[:3], "comfyui")
+    lengths.tensors[f"{slice_name}.dora_scale"] = torch.ones(1, IN)
     return {
-        "DoRA lengths are those of the fused layer": lengths,
-        "inside a block of 12 rows": inside,
         "10 rows are no multiple of 3": odd,
+        "inside a block of 12 rows": inside,
+        "DoRA lengths are those of the fused layer": lengths,
     }
 
 
 @pytest.mark.parametrize("reason", inexact())
 def test_what_cannot_be_divided_is_refused_by_name(reason, tmp_path):
+    """Slices have no name of their own under which they could stay whole."""
+    peer = inexact()[reason]
     with pytest.raises(AdapterFileError, match=reason) as caught:
-        read_adapter(write(inexact()[reason], tmp_path), KEY_MAPS["flux"])
-    assert "img_attn_qkv" in caught.value.found
-    assert FLUX_QKV[2] in caught.value.found
+        read_adapter(write(peer, tmp_path), KEY_MAPS["flux"])
+    assert next(iter(peer.tensors)).rpartition(".lo")[0] in caught.value.found
+    assert list(peer.deltas)[2] in caught.value.found
 
 
 TWICE = {
@@ -247,7 +250,9 @@ FOREIGN = {
     f"transformer.{QWEN}.reshape_weight": "change of the layer's size",
     f"transformer.{QWEN}.lokr_t1": "LoKr core",
     f"transformer.{QWEN}.lora_B.bias": "bias that was trained with a LoRA",
-    f"transformer.{QWEN}.weight": "unknown key",
+    f"transformer.{QWEN}.weight": "whole weight",
+    f"base_model.model.{QWEN}.base_layer.bias": "whole bias",
+    f"transformer.{QWEN}.lora_down.other.weight": "unknown key",
 }
 
 
@@ -272,7 +277,7 @@ EXTRAS = {
     ),
     "diffusion_model.some.new.weight.diff": None,
     "diffusion_model.double_blocks.03.img_attn.proj.diff": None,
-    "transformer.transformer_blocks.3.attn.to_q.diff": None,
+    "transformer.transformer_blocks.3.attn.norm_x.diff": None,
     "transformer.no.such.layer.diff": None,
     "lora_unet_no_such_layer.diff": None,
 }
@@ -283,7 +288,7 @@ def test_differences_get_comfyuis_names(key, tmp_path):
     path, values = tmp_path / "a.safetensors", Draw(0)(6)
     save_file({key: values}, path)
     if EXTRAS[key] is None:
-        with pytest.raises(AdapterFileError, match=r"no whole layer of this family"):
+        with pytest.raises(AdapterFileError, match=r"for no layer of this family"):
             read_adapter(path, KEY_MAPS["flux"])
         return
     state = read_adapter(path, KEY_MAPS["flux"])

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from tests.fixtures.peer_files import PEERS, QWEN, Draw, one
 from trainer_core.adapters import layer_scale
 from trainer_core.config import RunConfig
-from trainer_core.errors import AdapterFileError, ConfigError
+from trainer_core.errors import AdapterError, AdapterFileError, ConfigError
 from trainer_core.training.beginning import read_start, start_identity
 
 QWEN_PEERS = [title for title, peer in PEERS.items() if peer.family == "qwen_image"]
@@ -25,6 +25,17 @@ def test_a_run_starts_from_every_spelling(title, tmp_path):
     peer = PEERS[title]
     save_file(peer.tensors, tmp_path / "a.safetensors", peer.metadata)
     assert set(read_start(config(tmp_path / "a.safetensors")).layers) == {QWEN}
+
+
+def test_a_run_starts_from_no_layer_that_is_not_the_models(tmp_path):
+    """A LoKr of a fused layer whose parts begin inside its blocks."""
+    name = "diffusion_model.double_blocks.3.img_attn.qkv"
+    factors = {"lokr_w1": Draw(0)(4, 3), "lokr_w2": Draw(1)(6, 4)}
+    save_file({f"{name}.{n}": t for n, t in factors.items()}, tmp_path / "a.safetensors")
+    with pytest.raises(AdapterError, match=r"img_attn\.qkv \(lokr\)") as caught:
+        read_start(config(tmp_path / "a.safetensors", "flux"))
+    assert "adapter.start_from" in caught.value.expected
+    assert "--approximate lora" in caught.value.remedy
 
 
 def peft_folder(folder, alpha):

@@ -11,6 +11,7 @@ from ..schedule import scheduled_shift, scheduled_sigmas
 from .encode import control_size, latent_shape, load_decoder, load_encoders, load_token_counter
 from .host_names import HOST_NAMES
 from .keys import (
+    ALIASES,
     HOST_SPELLINGS,
     LAYERS,
     UNEXPORTABLE,
@@ -126,6 +127,7 @@ FLUX = Family(
         layers=LAYERS,
         host_spellings=HOST_SPELLINGS,
         host_names=HOST_NAMES,
+        aliases=ALIASES,
     ),
     sizes=published_sizes,
     header_hint=r"flux(?!2|3)",

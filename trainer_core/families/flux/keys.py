@@ -56,6 +56,22 @@ LAYERS = (
 )
 """Every layer that has a native name, with ``{}`` for the block's number."""
 
+ALIASES = {
+    **{
+        f"double_blocks.{{}}.processor.{lora}": f"double_blocks.{{}}.{layer}"
+        for lora, layer in {
+            "qkv_lora1": "img_attn.qkv",
+            "qkv_lora2": "txt_attn.qkv",
+            "proj_lora1": "img_attn.proj",
+            "proj_lora2": "txt_attn.proj",
+        }.items()
+    },
+    "single_blocks.{}.processor.qkv_lora": "single_blocks.{}.linear1_qkv",
+    "single_blocks.{}.processor.proj_lora": "single_blocks.{}.linear2",
+}
+"""Names of XLabs' trainer to ComfyUI's (Diffusers 0.42, ``lora_conversion_utils.py``; ComfyUI 0.33,
+``comfy/lora_convert.py``)."""
+
 HOST_SPELLINGS = ("transformer.{path}", "lycoris_{flat}", "lora_transformer_{flat}", "{path}")
 """How ComfyUI 0.33 spells a layer besides its native name, in its order (comfy/lora.py)."""
 

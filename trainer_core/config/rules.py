@@ -156,7 +156,7 @@ def _lokr_problems(adapter: AdapterConfig) -> Iterator[Problem]:
 
 
 def _init_problems(adapter: AdapterConfig) -> Iterator[Problem]:
-    if adapter.init != "default" and adapter.kind != "lora":
+    if adapter.init not in {"default", "lycoris"} and adapter.kind != "lora":
         yield Problem(
             f"adapter.init is {adapter.init} and adapter.kind is {adapter.kind}",
             f"{adapter.init} only with kind lora: it speaks of the two factors of one product, and "

@@ -142,11 +142,10 @@ def _with_dora(adapters: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]
 def _rows(folder: Path) -> Iterator[Row]:
     for shape in SHAPES:
         for noise in NOISES:
-            square = shape[0] == shape[1]
-            more = {**_with_dora(KINDS), **OTHERS} if square else {}
-            yield from compare(*synthetic(shape, noise), {**KINDS, **more}, SEEDS)
+            others = OTHERS if shape[0] == shape[1] else {}
+            yield from compare(*synthetic(shape, noise), {**KINDS, **others}, SEEDS)
     base = EmbeddedBase(folder)
-    adapters = {**KINDS, **_with_dora(KINDS), **OTHERS}
+    adapters = {**KINDS, **_with_dora(KINDS)}
     yield from compare("embedded base", base.progress, adapters, SEEDS[:2])
 
 

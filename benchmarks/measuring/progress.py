@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainer_core.adapters import AdapterConfig, attach
+from trainer_core.adapters import KINDS, AdapterConfig, LayerPlan
 from trainer_core.adapters.restoring import attach_state
 from trainer_core.config import OptimizerSection, RunConfig
 from trainer_core.counters import counter_seed
@@ -56,13 +56,13 @@ def synthetic_progress(
     noise: float,
     seed: int,
 ) -> Progress:
-    """Train one Linear on a gradient of low rank.
+    """Train the factors of one Linear on a gradient of low rank.
 
     The gradient is the sum of four outer products of Gaussian vectors, each half as strong as the
     one before (in energy); it does not change. Every step may add a fresh one of 16 such products.
 
     Args:
-        config: The adapter.
+        config: The adapter, without DoRA, which needs a weight.
         rate: AdamW's learning rate.
         shape: Inputs and outputs of the Linear.
         noise: Norm of what each step adds, over the norm of the steady gradient.
@@ -72,15 +72,20 @@ def synthetic_progress(
         The progress after 100 steps.
     """
     generator = torch.Generator().manual_seed(counter_seed(seed, "calibration", *shape))
-    linear = nn.Linear(*shape, bias=False)
-    with torch.no_grad():
-        linear.weight.normal_(0.0, shape[0] ** -0.5, generator=generator)
-    module = nn.Sequential(linear.requires_grad_(False))
-    adapter = attach(module, config, ["0"], seed=seed)
-    adapter.train()
+    alpha = float(config.rank) if config.alpha is None else config.alpha
+    plan = LayerPlan("layer", "layer", *shape, config.rank, alpha, config)
+    kind = KINDS[config.kind]
+    factors = {
+        name: factor.requires_grad_() for name, factor in kind.initial_factors(plan, seed).items()
+    }
+    scale = kind.scale(factors, plan.alpha, plan.rank)
     defaults = OptimizerSection()
     optimizer = torch.optim.AdamW(
-        adapter.parameters(), rate, (defaults.beta1, defaults.beta2), defaults.eps, 0.0
+        list(factors.values()),
+        rate,
+        (defaults.beta1, defaults.beta2),
+        defaults.eps,
+        defaults.weight_decay,
     )
     strengths = 0.5 ** torch.arange(_SIGNAL_TOKENS)
     signal = _outer_products(shape, strengths, generator)
@@ -92,14 +97,13 @@ def synthetic_progress(
                 torch.cat([each, other * math.sqrt(noise)])
                 for each, other in zip(signal, fresh, strict=True)
             )
-        (_LOSS_SCALE * (module(x) * g).sum()).backward()
+        (_LOSS_SCALE * (kind.apply(x, factors, scale) * g).sum()).backward()
         optimizer.step()
         optimizer.zero_grad()
     with torch.no_grad():
-        delta = adapter.delta_weight("0")
-        along = -(signal[0] @ delta.t() * signal[1]).sum().item()
-        norm = torch.linalg.vector_norm(delta).item()
-    return Progress(along, norm, sum(each.numel() for each in adapter.parameters()))
+        along = -(kind.apply(signal[0], factors, scale) * signal[1]).sum().item()
+        norm = torch.linalg.vector_norm(kind.delta(factors, scale)).item()
+    return Progress(along, norm, sum(each.numel() for each in factors.values()))
 
 
 def _outer_products(

@@ -174,14 +174,9 @@ def normal(std: float) -> Initializer:
     return lambda factor, generator: factor.normal_(0.0, std, generator=generator)
 
 
-def uniform_by_rows(size: float) -> Initializer:
-    """Initializer: U(-b, b) with b = size / sqrt(rows)."""
-
-    def fill(factor: Tensor, generator: torch.Generator) -> Tensor:
-        bound = size / math.sqrt(factor.shape[0])
-        return factor.uniform_(-bound, bound, generator=generator)
-
-    return fill
+def uniform(bound: float) -> Initializer:
+    """Initializer: U(-bound, bound)."""
+    return lambda factor, generator: factor.uniform_(-bound, bound, generator=generator)
 
 
 def uniform_by_inputs(factor: Tensor, generator: torch.Generator) -> Tensor:

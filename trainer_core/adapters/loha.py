@@ -17,8 +17,8 @@ from .kind import (
     normal,
     ratio_scale,
     scaled,
+    uniform,
     uniform_by_inputs,
-    uniform_by_rows,
 )
 from .magnitude import Axis, low_rank_overlap
 
@@ -266,7 +266,7 @@ def _paced(plan: LayerPlan) -> Mapping[str, Initializer]:
 
 
 def _ones_in_first_column(up: Tensor, generator: torch.Generator) -> None:
-    uniform_by_rows(1.0)(up, generator)
+    uniform(up.shape[0] ** -0.5)(up, generator)
     up[:, 0] = 1.0
 
 

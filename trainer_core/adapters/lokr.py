@@ -12,7 +12,7 @@ from torch import Tensor
 from .convolution import Window
 from .factorization import factorize
 from .fused import Branch, Factors, Gradients, Narrow, Operands, Widened, like
-from .kind import Initializer, Kind, LayerPlan, scaled, uniform_by_inputs, uniform_by_rows
+from .kind import Initializer, Kind, LayerPlan, scaled, uniform, uniform_by_inputs
 from .magnitude import Axis
 
 _WIDEST = 256
@@ -21,6 +21,10 @@ _WIDEST = 256
 _FEATURES = 0.65
 """Size of the low-rank part's first values over a LoRA's: the smaller, the sooner Adam's steps turn
 them towards the gradient."""
+
+_TALL = 1 / 24
+"""A layer of many outputs is ahead of its LoRA by this power of its proportions, and one of many
+inputs behind it. `_FEATURES` and this are fitted to benchmarks/calibration.py."""
 
 
 def split(plan: LayerPlan) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -276,13 +280,15 @@ def _paced(plan: LayerPlan) -> Mapping[str, Initializer]:
     """
     if plan.tucker or keeps_second_whole(plan):
         return {}
-    (out_first, _), (in_first, _) = split(plan)
-    size = (out_first * in_first) ** 0.25
+    (out_first, out_second), (in_first, in_second) = split(plan)
+    in_second *= math.prod(plan.kernel)
+    size = (out_first * in_first) ** 0.25 * (in_second / out_second) ** _TALL
+    features = _FEATURES / math.sqrt(max(in_second, out_second))
     return {
         "lokr_w1": _repeating(size),
         "lokr_w1_a": _signs_in_first_column(math.sqrt(size)),
         "lokr_w1_b": _signs_in_first_row(math.sqrt(size)),
-        "lokr_w2_a": uniform_by_rows(_FEATURES),
+        "lokr_w2_a": uniform(features),
     }
 
 
@@ -298,7 +304,7 @@ def _repeating(size: float) -> Initializer:
 
 def _signs_in_first_column(size: float) -> Initializer:
     def fill(factor: Tensor, generator: torch.Generator) -> None:
-        uniform_by_rows(1.0)(factor, generator)
+        uniform(factor.shape[0] ** -0.5)(factor, generator)
         factor[:, 0] = size * _signs(factor.shape[0], generator)
 
     return fill

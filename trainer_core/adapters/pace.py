@@ -17,9 +17,11 @@ from .kind import LayerPlan
 from .kinds import KINDS
 from .lokr import keeps_second_whole, split
 
-_STEPS = 100
 _RATE, _WIDTH = 1e-4, 3072
 """The rate of a LoRA of rank 16 in a layer of this width; narrower layers take a higher one."""
+
+_MOVED = 100 * _RATE
+"""How far 100 steps move a number."""
 
 _FAR_OFF = 10.0
 
@@ -37,9 +39,11 @@ def pace_notes(plans: Sequence[LayerPlan], rate: float) -> tuple[str, ...]:
     kind = plans[0].config.kind
     likes = [_lora_like(plan) for plan in plans]
     suited = _RATE * _WIDTH / statistics.median(plan.width for plan in plans)
-    reference = sum(_distance(like, suited) for like in likes)
-    far = sum(_distance(plan, rate) for plan in plans) / reference
-    along = sum(_distance(plan, rate) / _spread(plan) for plan in plans) / reference
+    # Where a narrow base is trained hard, the estimate would say nothing; so the forms are compared
+    # at small steps, and the rates by their ratio.
+    ahead = rate / suited / sum(_distance(like) for like in likes)
+    far = sum(_distance(plan) for plan in plans) * ahead
+    along = sum(_distance(plan) / _spread(plan) for plan in plans) * ahead
     notes = []
     share = sum(map(_size, plans)) / sum(map(_size, likes))
     if not 1 / _FAR_OFF <= share <= _FAR_OFF:
@@ -86,31 +90,31 @@ def _spread(plan: LayerPlan) -> float:
     return math.sqrt(out_first * in_first)
 
 
-def _distance(plan: LayerPlan, rate: float) -> float:
-    """Norm of the delta after 100 steps whose gradient stays."""
-    moved, scale, config = rate * _STEPS, plan.alpha / plan.rank, plan.config
+def _distance(plan: LayerPlan) -> float:
+    """Norm of the delta after 100 steps at 1e-4 whose gradient stays."""
+    scale, config = plan.alpha / plan.rank, plan.config
     if config.kind == "lokr":
-        return _lokr_distance(plan, moved)
+        return _lokr_distance(plan)
     if config.kind == "loha" and config.init == "lycoris":
         # The first product's numbers are of size sqrt(rank) / 10, those of hada_w2_b of size 1.
-        return scale * 0.1 * plan.rank * math.sqrt(plan.outputs * plan.width) * moved
-    return scale * _low_rank(plan.outputs, plan.width, plan.rank, moved)
+        return scale * 0.1 * plan.rank * math.sqrt(plan.outputs * plan.width) * _MOVED
+    return scale * _low_rank(plan.outputs, plan.width, plan.rank)
 
 
-def _low_rank(outputs: int, inputs: int, rank: int, moved: float) -> float:
+def _low_rank(outputs: int, inputs: int, rank: int) -> float:
     """Of a LoRA's factors: one from zero, the other from ``U(-b, b)`` with b = 1 / sqrt(inputs)."""
-    turned = moved * moved * rank * math.sqrt(outputs * inputs)
-    return moved * math.sqrt(outputs * rank / 3) + turned
+    turned = _MOVED * _MOVED * rank * math.sqrt(outputs * inputs)
+    return _MOVED * math.sqrt(outputs * rank / 3) + turned
 
 
-def _lokr_distance(plan: LayerPlan, moved: float) -> float:
+def _lokr_distance(plan: LayerPlan) -> float:
     (out_first, out_second), (in_first, in_second) = split(plan)
     in_second *= math.prod(plan.kernel)
     lycoris = math.sqrt(out_first / 3)
     if keeps_second_whole(plan):
-        return lycoris * moved * math.sqrt(out_second * in_second)
+        return lycoris * _MOVED * math.sqrt(out_second * in_second)
     scale = plan.alpha / plan.rank
     if plan.config.init == "lycoris":
-        return scale * lycoris * moved * math.sqrt(out_second * in_second / 3)
+        return scale * lycoris * _MOVED * math.sqrt(out_second * in_second / 3)
     repeated = (out_first * in_first) ** 0.75
-    return scale * repeated * _low_rank(out_second, in_second, plan.rank, moved)
+    return scale * repeated * _low_rank(out_second, in_second, plan.rank)

@@ -18,7 +18,6 @@ from trainer_core.config import OptimizerSection, RunConfig
 from trainer_core.counters import counter_seed
 from trainer_core.data.batches import BatchPlan, load_batch
 from trainer_core.demo.settings import dataset_folder
-from trainer_core.diffusion.sigma import make_density
 from trainer_core.formats import read_adapter
 from trainer_core.training.observer import SilentObserver
 from trainer_core.training.prepare import Prepared, prepare
@@ -128,7 +127,7 @@ class EmbeddedBase:
         config = self.config({"kind": "lora"}, 1e-4, 0)
         self._process = SingleProcess(torch.device("cpu"))
         self._data = prepare(config, SilentObserver(), self._process)
-        self._gradient = self._mean_gradient(config, self._data)
+        self._gradient = self._mean_gradient(self._data)
 
     def config(self, adapter: Mapping[str, Any], rate: float, seed: int) -> RunConfig:
         """A run of 100 steps at a constant rate."""
@@ -178,7 +177,7 @@ class EmbeddedBase:
         data = self._data
         return data.family.load_transformer(data.location, torch.float32, self._process.device)
 
-    def _mean_gradient(self, config: RunConfig, data: Prepared) -> dict[str, Tensor]:
+    def _mean_gradient(self, data: Prepared) -> dict[str, Tensor]:
         """The gradient of every Linear's weight over 640 samples, before anything is trained."""
         transformer = self._transformer().requires_grad_(False)
         weights = {
@@ -187,14 +186,13 @@ class EmbeddedBase:
             if isinstance(module, nn.Linear)
         }
         plan = BatchPlan(data.dataset.buckets, data.dataset.control_buckets, _BATCH, 1, 1, seed=987)
-        sigma = config.training.sigma
-        density = make_density(sigma.density, sigma.mean, sigma.std, 1.0, sigma.min, sigma.max)
         step = StepMaker(
             load=functools.partial(
                 load_batch, data.dataset, plan, caption_dropout=0.0, seed=987, share=(0, 1)
             ),
+            load_preserved=lambda step, micro: None,
             predict=functools.partial(data.family.predict, transformer, guidance=1.0),
-            density=lambda batch: density,
+            density=lambda batch: _sigma,
             seed=987,
             part=(0, 1),
             device=self._process.device,
@@ -207,6 +205,11 @@ class EmbeddedBase:
             for name, weight in weights.items()
             if weight.grad is not None and name not in unused
         }
+
+
+def _sigma(generator: torch.Generator) -> float:
+    """As the default ``training.sigma`` draws."""
+    return torch.sigmoid(torch.randn((), generator=generator)).item()
 
 
 def _norm(tensors: Mapping[str, Tensor]) -> float:

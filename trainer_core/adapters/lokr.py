@@ -18,7 +18,7 @@ from .magnitude import Axis
 _WIDEST = 256
 """Columns up to which the low-rank form is computed in one product with the base."""
 
-_FEATURES = 0.65
+_FEATURES = 0.8
 """Size of the low-rank part's first values over a LoRA's: the smaller, the sooner Adam's steps turn
 them towards the gradient."""
 

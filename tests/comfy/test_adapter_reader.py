@@ -36,17 +36,17 @@ TO_LOAD = {
 CASES = {
     "lora": {"kind": "lora"},
     "loha": {"kind": "loha"},
-    "lokr": {"kind": "lokr"},
+    "lokr": {"kind": "lokr", "factor": -1},
     "lokr factor": {"kind": "lokr", "factor": 2},
-    "lokr decomposed": {"kind": "lokr", "decompose_both": True, "rank": 1},
-    "lokr full": {"kind": "lokr", "full_matrix": True},
-    "lokr full by rank": {"kind": "lokr", "rank": 500},
-    "lokr unbalanced": {"kind": "lokr", "unbalanced": True},
-    "lokr full unbalanced": {"kind": "lokr", "unbalanced": True, "full_matrix": True},
+    "lokr decomposed": {"kind": "lokr", "factor": -1, "decompose_both": True, "rank": 1},
+    "lokr full": {"kind": "lokr", "factor": -1, "full_matrix": True},
+    "lokr full by rank": {"kind": "lokr", "factor": -1, "rank": 500},
+    "lokr unbalanced": {"kind": "lokr", "factor": -1, "unbalanced": True},
+    "lokr full unbalanced": {"kind": "lokr", "factor": -1, "unbalanced": True, "full_matrix": True},
     "lora dora": {"kind": "lora", "dora": True},
     "loha dora": {"kind": "loha", "dora": True},
-    "lokr dora": {"kind": "lokr", "dora": True},
-    "lokr full dora": {"kind": "lokr", "full_matrix": True, "dora": True},
+    "lokr dora": {"kind": "lokr", "factor": -1, "dora": True},
+    "lokr full dora": {"kind": "lokr", "factor": -1, "full_matrix": True, "dora": True},
 }
 BYPASSED = [case for case, options in CASES.items() if "dora" not in options]
 """ComfyUI's bypass passes over DoRA's lengths."""

@@ -28,7 +28,7 @@ FILES = {
     "loha": ({"kind": "loha"}, "kohya", False),
     "lokr": ({"kind": "lokr", "factor": 4}, "lycoris", False),
     "dora": ({"kind": "lora", "dora": True}, "comfyui", False),
-    "dora lokr": ({"kind": "lokr", "dora": True}, "lycoris", False),
+    "dora lokr": ({"kind": "lokr", "factor": -1, "dora": True}, "lycoris", False),
 }
 PARTS = "parts of fused layers are dropped"
 BYPASSED = {

@@ -36,7 +36,7 @@ KINDS = {
     "loha": {"kind": "loha"},
     "lokr factor": {"kind": "lokr", "factor": 4},
     "lokr full": {"kind": "lokr", "factor": 4, "full_matrix": True},
-    "lokr both": {"kind": "lokr", "rank": 2, "decompose_both": True},
+    "lokr both": {"kind": "lokr", "factor": -1, "rank": 2, "decompose_both": True},
 }
 CASES = [(family, kind) for family in TEXT_WIDTH for kind in KINDS]
 # The same adapters in the other layouts that ComfyUI reads: (family, kind, layout).

@@ -26,7 +26,13 @@ def run_config(folder: Path, cache: Path, /, **overrides: Any) -> RunConfig:
             "caption_dropout": 0.2,
         },
         "cache": {"dir": str(cache)},
-        "adapter": {"kind": "lokr", "rank": 4, "targets": "attention", "dropout": 0.1},
+        "adapter": {
+            "kind": "lokr",
+            "factor": -1,
+            "rank": 4,
+            "targets": "attention",
+            "dropout": 0.1,
+        },
         "training": {
             "steps": 20,
             "batch_size": 2,

@@ -29,7 +29,7 @@ ADAPTERS = {
     "lora with DoRA": {"kind": "lora", "rank": 4, "dora": True, "dora_axis": "output"},
     "loha": {"kind": "loha", "rank": 2, "alpha": 1.0},
     "lokr": {"kind": "lokr", "rank": 2, "alpha": 1.0, "factor": 2},
-    "lokr, whole": {"kind": "lokr", "rank": 2, "full_matrix": True},
+    "lokr, whole": {"kind": "lokr", "factor": -1, "rank": 2, "full_matrix": True},
 }
 GUIDANCE = {"qwen_image": {"true_cfg_scale": 1.0}, "flux": {"guidance_scale": 3.5}}
 

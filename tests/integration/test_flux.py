@@ -90,7 +90,7 @@ def test_a_layout_that_cannot_hold_the_adapter_is_refused_before_training(tmp_pa
         "family": "flux",
         "base": {"path": str(base)},
         "dataset": {"path": str(make_pictures(tmp_path / "data", False)), "resolution": 64},
-        "adapter": {"kind": "lokr", "rank": 2},
+        "adapter": {"kind": "lokr", "factor": -1, "rank": 2},
         "training": {"steps": 1, "precision": "fp32"},
         "memory": {"device": "cpu", "threads": 1},
         "output": {"dir": str(tmp_path / "output"), "layouts": ["comfyui", "kohya"]},

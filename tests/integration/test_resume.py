@@ -25,7 +25,7 @@ def assert_equal_runs(one, other, step):
 ADAPTERS = {
     "lora, eva": {"kind": "lora", "init": "eva"},
     "loha": {"kind": "loha"},
-    "lokr": {"kind": "lokr"},
+    "lokr": {"kind": "lokr", "factor": -1},
     "dora, pissa": {"kind": "lora", "dora": True, "dropout": 0.0, "init": "pissa"},
 }
 

@@ -12,11 +12,13 @@ from .kind import Kind, LayerPlan
 from .kinds import KINDS, layer_delta, layer_scale
 
 if TYPE_CHECKING:
+    from ..config import AdapterConfig
     from .attached import AttachedAdapter
     from .injection import attach
 
 __all__ = [
     "KINDS",
+    "AdapterConfig",
     "AttachedAdapter",
     "Kind",
     "LayerPlan",
@@ -25,7 +27,7 @@ __all__ = [
     "layer_scale",
 ]
 
-_HOMES = {"AttachedAdapter": ".attached", "attach": ".injection"}
+_HOMES = {"AdapterConfig": "..config", "AttachedAdapter": ".attached", "attach": ".injection"}
 
 
 def __getattr__(name: str) -> Any:

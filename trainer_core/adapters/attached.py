@@ -15,6 +15,7 @@ from ..types import AdapterState, LayerState
 from .advice import nearest
 from .convolution import reshaped
 from .factor_layer import ADAPTER_NAME, FactorLayer
+from .kind import LayerPlan
 from .quantised import repacking_layers, set_repacking
 from .targets import Selection
 
@@ -76,11 +77,13 @@ class AttachedAdapter:
         names: The adapted layers, sorted.
         skipped_duplicates: Matches that pointed at a layer which was already chosen.
         excluded_unused: Layers that a preset left out because their output is unused.
+        plans: Sizes, rank and alpha of each layer.
         notes: What the settings came to and may not be expected, in sentences.
         shared_inputs: Names of layers that share what they compute on their input, by input.
     """
 
     shared_inputs: tuple[tuple[str, ...], ...] = ()
+    plans: tuple[LayerPlan, ...] = ()
     notes: tuple[str, ...] = ()
 
     def __init__(

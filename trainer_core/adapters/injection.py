@@ -82,6 +82,7 @@ def attach(
     places = {name: layer.places for name, layer in selection.layers.items()}
     adapter = AttachedAdapter(module, config, layers, places, restoration, selection)
     adapter.notes = () if given else factor_notes(plans)
+    adapter.plans = plans
     adapter.shared_inputs = share_inputs(layers, expressions)
     return adapter
 

@@ -75,7 +75,9 @@ class Kind:
         factor_names: All names that a layer of this kind may have.
         shapes: The factors of a layer and their shapes.
         initializers: Factor name to the function that fills it; a factor that is not named
-            starts at zero, and one zero factor makes the whole delta zero.
+            starts at zero, and one zero factor makes the whole delta zero. LyCORIS's values.
+        paced: A layer to the initializers that ``adapter.init: default`` puts in their place, so
+            that an optimizer step moves the layer as far as that of a LoRA; the same ones are zero.
         scale: ``(factors, alpha, rank)`` to the number that multiplies the delta.
         delta: ``(factors, scale)`` to the weight difference ``[out, in]``.
         apply: ``(x [..., in], factors, scale)`` to ``x @ delta.T`` ``[..., out]`` in the dtype of
@@ -100,6 +102,7 @@ class Kind:
     convolve: Callable[[Window, Tensor, Factors, float], Tensor]
     branch: Branch
     overlap: Callable[[Tensor, Factors, Axis], tuple[Tensor, Tensor]]
+    paced: Callable[[LayerPlan], Mapping[str, Initializer]] = lambda plan: {}
     other_initializers: Mapping[str, Mapping[str, Initializer]] = field(default_factory=dict)
     decompositions: Mapping[str, Decomposition] = field(default_factory=dict)
 
@@ -132,7 +135,7 @@ class Kind:
         Raises:
             AdapterError: When the kind has no first values of the wanted name.
         """
-        initializers = self._initializers(plan.config.init)
+        initializers = self._initializers(plan)
         factors = {}
         for name, shape in self.factor_shapes(plan).items():
             factor = torch.zeros(shape, dtype=torch.float32)
@@ -144,13 +147,17 @@ class Kind:
             factors[name] = factor
         return factors
 
-    def _initializers(self, name: str) -> Mapping[str, Initializer]:
+    def _initializers(self, plan: LayerPlan) -> Mapping[str, Initializer]:
+        name = plan.config.init
         if name == "default":
+            return {**self.initializers, **self.paced(plan)}
+        if name == "lycoris":
             return self.initializers
         if name not in self.other_initializers:
             raise AdapterError(
                 f"adapter.init is {name} and adapter.kind is {self.name}",
-                f"an init of {', '.join(('default', *self.other_initializers))} for this kind",
+                "an init of "
+                f"{', '.join(('default', 'lycoris', *self.other_initializers))} for this kind",
                 "Leave adapter.init out, or set adapter.kind to lora.",
             )
         return self.other_initializers[name]
@@ -165,6 +172,11 @@ def ratio_scale(factors: Factors, alpha: float, rank: int) -> float:
 def normal(std: float) -> Initializer:
     """Initializer: N(0, std^2)."""
     return lambda factor, generator: factor.normal_(0.0, std, generator=generator)
+
+
+def uniform(bound: float) -> Initializer:
+    """Initializer: U(-bound, bound)."""
+    return lambda factor, generator: factor.uniform_(-bound, bound, generator=generator)
 
 
 def uniform_by_inputs(factor: Tensor, generator: torch.Generator) -> Tensor:

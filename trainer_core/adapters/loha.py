@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from .convolution import Window
 from .fused import Branch, Factors, Gradients, Narrow, Operands, Widened, like
-from .kind import Kind, LayerPlan, normal, ratio_scale, scaled
+from .kind import (
+    Initializer,
+    Kind,
+    LayerPlan,
+    normal,
+    ratio_scale,
+    scaled,
+    uniform,
+    uniform_by_inputs,
+)
 from .magnitude import Axis, low_rank_overlap
 
 _NAMES = ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b")
@@ -239,6 +250,31 @@ def _overlap(weight: Tensor, factors: Factors, axis: Axis) -> tuple[Tensor, Tens
     return whole[0], whole[1]
 
 
+def _paced(plan: LayerPlan) -> Mapping[str, Initializer]:
+    """Start the first product at ones, and the second one as a LoRA.
+
+    LyCORIS's numbers are 10 to 100 times as large as what Adam moves them in 100 steps, so that the
+    delta stays a random pattern times what is learnt. From ones it is a LoRA's delta at first.
+    """
+    if plan.tucker:
+        return {}
+    return {
+        "hada_w1_a": _ones_in_first_column,
+        "hada_w1_b": _ones_in_first_row,
+        "hada_w2_b": uniform_by_inputs,
+    }
+
+
+def _ones_in_first_column(up: Tensor, generator: torch.Generator) -> None:
+    uniform(up.shape[0] ** -0.5)(up, generator)
+    up[:, 0] = 1.0
+
+
+def _ones_in_first_row(down: Tensor, generator: torch.Generator) -> None:
+    uniform_by_inputs(down, generator)
+    down[0] = 1.0
+
+
 LOHA = Kind(
     name="loha",
     factor_names=(*_NAMES, "hada_t1", "hada_t2"),
@@ -250,6 +286,7 @@ LOHA = Kind(
         "hada_t1": normal(0.1),
         "hada_t2": normal(0.1),
     },
+    paced=_paced,
     scale=ratio_scale,
     delta=_delta,
     apply=_apply,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
@@ -11,11 +12,19 @@ from torch import Tensor
 from .convolution import Window
 from .factorization import factorize
 from .fused import Branch, Factors, Gradients, Narrow, Operands, Widened, like
-from .kind import Kind, LayerPlan, scaled, uniform_by_inputs
+from .kind import Initializer, Kind, LayerPlan, scaled, uniform, uniform_by_inputs
 from .magnitude import Axis
 
 _WIDEST = 256
 """Columns up to which the low-rank form is computed in one product with the base."""
+
+_FEATURES = 0.8
+"""Size of the low-rank part's first values over a LoRA's: the smaller, the sooner Adam's steps turn
+them towards the gradient."""
+
+_TALL = 1 / 24
+"""A layer of many outputs is ahead of its LoRA by this power of its proportions, and one of many
+inputs behind it. `_FEATURES` and this are fitted to benchmarks/calibration.py."""
 
 
 def split(plan: LayerPlan) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -259,6 +268,60 @@ def _overlap(weight: Tensor, factors: Factors, axis: Axis) -> tuple[Tensor, Tens
     return torch.einsum("abc,ac->ab", inner, first).flatten(), squared.flatten()
 
 
+def _paced(plan: LayerPlan) -> Mapping[str, Initializer]:
+    """Let a low-rank second factor learn as a LoRA of its size, and the first one repeat it.
+
+    LyCORIS fills ``lokr_w2_a`` by the rank alone. In a layer of 3072 its numbers are 14 times what
+    Adam moves them in 100 steps at 1e-4, so that their directions stay random.
+
+    With a first factor of 1 and -1 the layer moves as far as with a LoRA. But of a gradient without
+    structure one Kronecker product of factor f can follow the f-th part at most. The root of f goes
+    as much further as it still follows less closely.
+    """
+    if plan.tucker or keeps_second_whole(plan):
+        return {}
+    (out_first, out_second), (in_first, in_second) = split(plan)
+    in_second *= math.prod(plan.kernel)
+    size = (out_first * in_first) ** 0.25 * (in_second / out_second) ** _TALL
+    features = _FEATURES / math.sqrt(max(in_second, out_second))
+    return {
+        "lokr_w1": _repeating(size),
+        "lokr_w1_a": _signs_in_first_column(math.sqrt(size)),
+        "lokr_w1_b": _signs_in_first_row(math.sqrt(size)),
+        "lokr_w2_a": uniform(features),
+    }
+
+
+def _repeating(size: float) -> Initializer:
+    """Initializer: each number is +size or -size, and all rows are the same but for their signs."""
+
+    def fill(factor: Tensor, generator: torch.Generator) -> None:
+        rows, columns = (_signs(length, generator) for length in factor.shape)
+        torch.outer(rows, columns, out=factor).mul_(size)
+
+    return fill
+
+
+def _signs_in_first_column(size: float) -> Initializer:
+    def fill(factor: Tensor, generator: torch.Generator) -> None:
+        uniform(factor.shape[0] ** -0.5)(factor, generator)
+        factor[:, 0] = size * _signs(factor.shape[0], generator)
+
+    return fill
+
+
+def _signs_in_first_row(size: float) -> Initializer:
+    def fill(factor: Tensor, generator: torch.Generator) -> None:
+        uniform_by_inputs(factor, generator)
+        factor[0] = size * _signs(factor.shape[1], generator)
+
+    return fill
+
+
+def _signs(count: int, generator: torch.Generator) -> Tensor:
+    return torch.randint(0, 2, (count,), generator=generator, dtype=torch.float32) * 2.0 - 1.0
+
+
 LOKR = Kind(
     name="lokr",
     factor_names=(
@@ -278,6 +341,7 @@ LOKR = Kind(
         "lokr_w2_a": uniform_by_inputs,
         "lokr_t2": uniform_by_inputs,
     },
+    paced=_paced,
     scale=_scale,
     delta=_delta,
     apply=_apply,

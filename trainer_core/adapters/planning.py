@@ -169,7 +169,7 @@ def _check_tucker(plans: Iterable[LayerPlan], config: AdapterConfig) -> None:
             "a convolution whose kernel is larger than 1 among the adapted layers",
             "Leave adapter.tucker out, or name such a layer in adapter.targets.",
         )
-    if config.init != "default":
+    if config.init not in {"default", "lycoris"}:
         raise AdapterError(
             f"adapter.tucker is set and adapter.init is {config.init}",
             "adapter.init default: the others know no core between the two factors",

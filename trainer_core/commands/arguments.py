@@ -12,6 +12,7 @@ from ..config import RunConfig
 from ..config.reading import load_config
 from ..errors import InputError
 from . import Verb
+from .console import show_note
 
 _SETTING = re.compile(r"[A-Za-z_][\w.]*=")
 _FLAGS = ("--json", "--help", "-h")
@@ -72,7 +73,8 @@ class Arguments:
             InputError: When there is more than one file.
         """
         self.at_most(1)
-        return load_config(Path(self.words[0]) if self.words else None, self.settings)
+        file = Path(self.words[0]) if self.words else None
+        return load_config(file, self.settings, show_note)
 
     def split(self, own: Collection[str]) -> tuple[Mapping[str, list[str]], Arguments]:
         """Take the settings that belong to the verb and not to the run file.

@@ -52,6 +52,11 @@ def show_error(error: TrainerError, *, as_json: bool) -> None:
         print(error, file=sys.stderr, flush=True)
 
 
+def show_note(text: str) -> None:
+    """Print what a person should know of the input beside every kind of result."""
+    print(text, file=sys.stderr, flush=True)
+
+
 def overwrite_line(text: str, stream: TextIO | None = None) -> None:
     """Replace the terminal's current line; an empty text clears it."""
     # Erase to the end of the line, so that a shorter text leaves nothing of a longer one.

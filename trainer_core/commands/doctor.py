@@ -120,12 +120,17 @@ def _base_report(base: EmptyBase) -> dict[str, Any]:
 
 
 def _adapter_report(config: RunConfig, adapter: AttachedAdapter) -> dict[str, Any]:
+    from ..adapters.pace import pace_notes
+
+    rate = config.training.optimizer.learning_rate
     return {
         "kind": config.adapter.kind,
         "rank": config.adapter.rank,
         "layers": len(adapter.names),
         "trainable_parameters": sum(p.numel() for p in adapter.parameters()),
+        "learning_rate": rate,
         "unused_layers": list(adapter.excluded_unused),
+        "advice": [*adapter.notes, *pace_notes(adapter.plans, rate)],
     }
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 from .section import Section, setting
 
 AdapterKind = Literal["lora", "loha", "lokr"]
+AdapterInit = Literal["default", "lycoris", "gaussian", "orthogonal", "pissa", "olora", "eva"]
 
 
 class AdapterConfig(Section):
@@ -45,9 +46,9 @@ class AdapterConfig(Section):
         {}, "Another alpha for layers that match: regular expression to alpha.", advanced=True
     )
     factor: int = setting(
-        -1,
-        "lokr: size of the small factor; -1 takes the most balanced split. Smaller factors give "
-        "larger adapters.",
+        2,
+        "lokr: size of the small factor; -1 takes the most balanced split. A larger one gives a "
+        "smaller adapter that follows its pictures more slowly.",
         ge=-1,
         le=4096,
     )
@@ -103,10 +104,11 @@ class AdapterConfig(Section):
         "window. Fewer parameters.",
         advanced=True,
     )
-    init: Literal["default", "gaussian", "orthogonal", "pissa", "olora", "eva"] = setting(
+    init: AdapterInit = setting(
         "default",
-        "First values of the factors; each starts at a delta of zero. 'default': LyCORIS's, for "
-        "every kind. lora only: 'gaussian', lora_down from N(0, 1 / rank^2), as PEFT; "
+        "First values of the factors; each starts at a delta of zero. 'default': of a size at "
+        "which one learning rate moves every kind alike. 'lycoris': LyCORIS's; for lora they are "
+        "the same. lora only: 'gaussian', lora_down from N(0, 1 / rank^2), as PEFT; "
         "'orthogonal', half of the rank starts in lora_down and the other half in lora_up, PEFT's "
         "orthogonal turned so that the delta is exactly zero; 'pissa', the largest singular values "
         "of the weight, and 'olora', the first columns of its QR, both trained as differences, in "

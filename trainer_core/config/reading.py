@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from ..errors import ConfigError
 from .describe import find_setting, section_of
 from .dialect import SIZE_LIMIT, format_yaml, parse_yaml
+from .kinds import drop_of_other_kind
 from .problems import Problem, problems_of, raise_problems, unknown_setting, value_in_words
 from .rules import contradictions, refuse_newer_version
 from .run import RunConfig, names_step
@@ -45,7 +46,9 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def load_config(
-    source: str | Path | Mapping[str, Any] | None = None, overrides: Sequence[str] = ()
+    source: str | Path | Mapping[str, Any] | None = None,
+    overrides: Sequence[str] = (),
+    tell: Callable[[str], None] | None = None,
 ) -> RunConfig:
     """Read a run file.
 
@@ -53,7 +56,9 @@ def load_config(
         source: A run file, the values of one, or None for the defaults alone.
         overrides: ``key=value`` texts that win over the source: a dotted YAML path and a YAML
             value, such as ``training.steps=500`` or ``preview.prompts=["a red star"]``. The last
-            one wins.
+            one wins. One that names another ``adapter.kind`` than the source leaves out what the
+            source says of its own kind.
+        tell: Hears in one sentence what was left out.
 
     Returns:
         Settings that are complete, within their ranges and free of contradictions, with absolute
@@ -72,7 +77,10 @@ def load_config(
     refuse_newer_version(values.get("config_version"), name)
     _fill_empty_sections(values, RunConfig)
     _anchor_paths(values, folder)
-    problems = _apply(values, overrides, here)
+    problems, dropped = _apply(values, overrides, here)
+    if dropped and tell:
+        kind = values["adapter"]["kind"]
+        tell(f"adapter.kind is {kind}: {', '.join(dropped)} of {name} is left out.")
     config = _validate(values, folder, problems)
     if config is not None:
         problems += contradictions(config)
@@ -140,9 +148,12 @@ def _read_file(path: Path) -> dict[str, Any]:
     return values
 
 
-def _apply(values: dict[str, Any], overrides: Sequence[str], folder: Path) -> list[Problem]:
-    """Write overrides into the values; returns those that have no place."""
+def _apply(
+    values: dict[str, Any], overrides: Sequence[str], folder: Path
+) -> tuple[list[Problem], list[str]]:
+    """Write overrides into the values; returns those without a place, and what they drop."""
     problems: list[Problem] = []
+    changes: dict[str, Any] = {}
     for text in overrides:
         key, value = parse_override(text)
         change: dict[str, Any] = {}
@@ -153,8 +164,11 @@ def _apply(values: dict[str, Any], overrides: Sequence[str], folder: Path) -> li
         if field is not None and section_of(field) is None and "dict" not in str(field.annotation):
             problems.append(unknown_setting(key))
         else:
-            _merge(values, change)
-    return problems
+            _merge(changes, change)
+    kept = {text.partition("=")[0].strip() for text in overrides}
+    dropped = drop_of_other_kind(values, changes, kept)
+    _merge(values, changes)
+    return problems, dropped
 
 
 def _set(target: dict[str, Any], keys: Sequence[str], value: Any) -> None:

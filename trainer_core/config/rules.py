@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from ..errors import ConfigError
 from .adapter import AdapterConfig
 from .dataset import PreservationSection, RegularizationSection
+from .kinds import INIT_OF_EVERY_KIND, OF_KIND
 from .patterns import PATTERN_EXPECTED, PATTERN_REMEDY, pattern_mistake
 from .problems import Problem, raise_problems, value_in_words
 from .run import CONFIG_VERSION, RunConfig
@@ -19,6 +20,10 @@ from .training import SigmaSection
 _RESERVED_NAMES = {"con", "prn", "aux", "nul"} | {
     f"{port}{number}" for port in ("com", "lpt") for number in range(1, 10)
 }
+
+
+_BALANCED = -1
+"""The factor of run files that asked for none, when -1 was the default."""
 
 
 def check_config(config: RunConfig, source: str = "the settings") -> None:
@@ -92,18 +97,20 @@ def _dataset_problems(config: RunConfig) -> Iterator[Problem]:
 
 
 def _adapter_problems(adapter: AdapterConfig) -> Iterator[Problem]:
-    lokr = adapter.kind == "lokr"
+    lokr = {
+        path.removeprefix("adapter."): (adapter.kind == kind, "kind", kind)
+        for path, kind in OF_KIND.items()
+        if kind == "lokr"
+    }
     needed = {
-        "factor": (lokr, "kind", "lokr"),
-        "full_matrix": (lokr, "kind", "lokr"),
-        "decompose_both": (lokr, "kind", "lokr"),
-        "unbalanced": (lokr, "kind", "lokr"),
+        **lokr,
         "dora_axis": (adapter.dora, "dora", "true"),
         "rank_dropout_scale": (adapter.rank_dropout > 0, "rank_dropout", "more than 0"),
     }
     defaults = AdapterConfig()
     for name, (met, setting, value) in needed.items():
-        if not met and getattr(adapter, name) != getattr(defaults, name):
+        neutral = {getattr(defaults, name), *([_BALANCED] if name == "factor" else [])}
+        if not met and getattr(adapter, name) not in neutral:
             found = str(getattr(adapter, setting)).lower()
             yield Problem(
                 f"adapter.{name} is set and adapter.{setting} is {found}",
@@ -157,7 +164,7 @@ def _lokr_problems(adapter: AdapterConfig) -> Iterator[Problem]:
 
 
 def _init_problems(adapter: AdapterConfig) -> Iterator[Problem]:
-    if adapter.init != "default" and adapter.kind != "lora":
+    if adapter.init not in INIT_OF_EVERY_KIND and adapter.kind != "lora":
         yield Problem(
             f"adapter.init is {adapter.init} and adapter.kind is {adapter.kind}",
             f"{adapter.init} only with kind lora: it speaks of the two factors of one product, and "

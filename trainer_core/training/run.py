@@ -14,6 +14,7 @@ import torch
 
 from ..adapters import AttachedAdapter, attach
 from ..adapters.groups import parameter_groups
+from ..adapters.pace import pace_notes
 from ..adapters.starting import start_from
 from ..config import RunConfig
 from ..config.length import resolved_length, run_length
@@ -206,7 +207,7 @@ def _load(
     # A decomposition of the base's weights may end otherwise in another process.
     processes.share(list(adapter.frozen_tensors().values()))
     if processes.index == 0:
-        _tell_notes(adapter, observer)
+        _tell_notes(adapter, config.training.optimizer.learning_rate, observer)
     groups = parameter_groups(adapter, config.training.optimizer)
     optimizer = make_optimizer(config.training.optimizer, groups)
     done = 0
@@ -263,8 +264,8 @@ def _preserve(
     return kept
 
 
-def _tell_notes(adapter: AttachedAdapter, observer: Observer) -> None:
-    for note in adapter.notes:
+def _tell_notes(adapter: AttachedAdapter, rate: float, observer: Observer) -> None:
+    for note in (*adapter.notes, *pace_notes(adapter.plans, rate)):
         observer.notify(Warned(note))
     if adapter.skipped_duplicates:
         observer.notify(

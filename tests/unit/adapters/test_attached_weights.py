@@ -180,7 +180,7 @@ def test_a_rank_above_the_layer_means_a_whole_factor_for_lokr():
 def test_a_factor_that_does_not_divide_is_told():
     adapter = attach(make_module(), AdapterConfig(kind="lokr", rank=1, factor=8), ["0"])
     assert "lokr: factor 8 does not divide 12; it is split into 3 x 4." in adapter.notes
-    for settings in ({"kind": "lokr", "rank": 1}, {"kind": "lora", "rank": 2}):
+    for settings in ({"kind": "lokr", "factor": -1, "rank": 1}, {"kind": "lora", "rank": 2}):
         assert attach(make_module(), AdapterConfig(**settings), ["0"]).notes == ()
 
 

@@ -19,13 +19,13 @@ OPTIONS = {
     "loha": {"kind": "loha", "rank": 2},
     "loha tucker": {"kind": "loha", "rank": 2, "tucker": True},
     "lokr": {"kind": "lokr", "rank": 1, "factor": 2},
-    "lokr tucker": {"kind": "lokr", "rank": 1, "tucker": True},
-    "lokr full": {"kind": "lokr", "full_matrix": True},
-    "lokr unbalanced": {"kind": "lokr", "rank": 1, "unbalanced": True},
+    "lokr tucker": {"kind": "lokr", "factor": -1, "rank": 1, "tucker": True},
+    "lokr full": {"kind": "lokr", "factor": -1, "full_matrix": True},
+    "lokr unbalanced": {"kind": "lokr", "factor": -1, "rank": 1, "unbalanced": True},
     "lokr both": {"kind": "lokr", "rank": 1, "decompose_both": True, "factor": 4},
     "lora dora": {"kind": "lora", "rank": 3, "dora": True},
     "loha dora": {"kind": "loha", "rank": 2, "dora": True, "dora_axis": "output"},
-    "lokr dora": {"kind": "lokr", "rank": 1, "dora": True},
+    "lokr dora": {"kind": "lokr", "factor": -1, "rank": 1, "dora": True},
 }
 SHAPES = {
     "1d": Shape((3,), padding=1),
@@ -255,7 +255,7 @@ class Causal(nn.Conv1d):
 
 
 REFUSED = [
-    (Shape((3,), groups=2).build(), {"kind": "lokr"}, r"0 is a Conv1d with 2 groups"),
+    (Shape((3,), groups=2).build(), {"kind": "lokr", "factor": -1}, r"0 is a Conv1d with 2 groups"),
     (Causal(12, 8, 3), {"kind": "lora"}, r"0 is a Causal, which computes more than a convolution"),
     (Shape((1, 1)).build(), {"kind": "lora", "tucker": True}, r"no adapted layer has a window"),
     (

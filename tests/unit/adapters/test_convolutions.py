@@ -19,12 +19,12 @@ OPTIONS = {
     "lora tucker": {"kind": "lora", "rank": 3, "tucker": True},
     "loha": {"kind": "loha", "rank": 2},
     "loha tucker": {"kind": "loha", "rank": 2, "tucker": True},
-    "lokr": {"kind": "lokr", "rank": 1},
-    "lokr tucker": {"kind": "lokr", "rank": 1, "tucker": True},
-    "lokr full": {"kind": "lokr", "full_matrix": True},
-    "lokr both": {"kind": "lokr", "rank": 1, "decompose_both": True},
-    "lokr unbalanced": {"kind": "lokr", "rank": 1, "unbalanced": True},
-    "lokr unbalanced full": {"kind": "lokr", "full_matrix": True, "unbalanced": True},
+    "lokr": {"kind": "lokr", "factor": -1, "rank": 1},
+    "lokr tucker": {"kind": "lokr", "factor": -1, "rank": 1, "tucker": True},
+    "lokr full": {"kind": "lokr", "factor": -1, "full_matrix": True},
+    "lokr both": {"kind": "lokr", "factor": -1, "rank": 1, "decompose_both": True},
+    "lokr unbalanced": {"kind": "lokr", "factor": -1, "rank": 1, "unbalanced": True},
+    "lokr unbalanced full": {"kind": "lokr", "factor": -1, "full_matrix": True, "unbalanced": True},
 }
 SHAPES = {
     "1d": Shape((3,)),
@@ -107,7 +107,7 @@ def test_both_forms_of_loha_are_tried():
 @pytest.mark.parametrize("sizes", [(4, 64), (64, 4)])
 def test_lokr_mixes_before_and_after_its_convolution(sizes):
     shape = Shape((3,), inputs=sizes[0], outputs=sizes[1])
-    compare(shape, {"kind": "lokr", "full_matrix": True})
+    compare(shape, {"kind": "lokr", "factor": -1, "full_matrix": True})
 
 
 @settings(max_examples=60, deadline=None)

@@ -177,7 +177,7 @@ def test_first_values_make_the_delta_exactly_zero(kind, inputs, outputs, rank, o
 
 
 def test_first_values_have_the_spread_of_lycoris():
-    loha = KINDS["loha"].initial_factors(make_plan("loha", 400, 300, 50), seed=0)
+    loha = KINDS["loha"].initial_factors(make_plan("loha", 400, 300, 50, init="lycoris"), seed=0)
     assert loha["hada_w1_a"].std().item() == pytest.approx(0.1, rel=0.05)
     assert loha["hada_w1_b"].std().item() == pytest.approx(1.0, rel=0.05)
     assert loha["hada_w2_b"].std().item() == pytest.approx(1.0, rel=0.05)
@@ -185,7 +185,7 @@ def test_first_values_have_the_spread_of_lycoris():
     assert lora["lora_down"].abs().max().item() == pytest.approx(1 / 20, rel=0.01)
     assert lora["lora_down"].abs().max().item() <= 1 / 20
     lokr = KINDS["lokr"].initial_factors(
-        make_plan("lokr", 3600, 3600, 10, decompose_both=True), seed=0
+        make_plan("lokr", 3600, 3600, 10, decompose_both=True, init="lycoris"), seed=0
     )
     assert lokr["lokr_w1_a"].shape == (60, 10)
     for name, columns in (("lokr_w1_a", 10), ("lokr_w1_b", 60), ("lokr_w2_a", 10)):

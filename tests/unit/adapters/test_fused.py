@@ -95,7 +95,7 @@ COUNTED = {
     "lora": ({"kind": "lora", "rank": 16}, (1.01, 2.2, 1.02)),
     "loha": ({"kind": "loha", "rank": 16}, (1.09, 3.6, 1.26)),
     "lokr low-rank, factor 8": ({"kind": "lokr", "rank": 16, "factor": 8}, (1.0, 2.2, 1.02)),
-    "lokr low-rank, balanced": ({"kind": "lokr", "rank": 16}, (1.0, 3.1, 1.03)),
+    "lokr low-rank, balanced": ({"kind": "lokr", "factor": -1, "rank": 16}, (1.0, 3.1, 1.03)),
     "lokr full, factor 8": (
         {"kind": "lokr", "factor": 8, "full_matrix": True},
         (1.0, 3.7, 1.20),

@@ -32,7 +32,11 @@ OPTIONS = [
     {"kind": "lokr", "rank": 1, "factor": 4, "decompose_both": True},
 ]
 DORA = [{}, {"dora": True, "dora_axis": "input"}, {"dora": True, "dora_axis": "output"}]
-KINDS = [{"kind": "lora", "rank": 3}, {"kind": "loha", "rank": 2}, {"kind": "lokr", "rank": 2}]
+KINDS = [
+    {"kind": "lora", "rank": 3},
+    {"kind": "loha", "rank": 2},
+    {"kind": "lokr", "factor": -1, "rank": 2},
+]
 each_format = pytest.mark.parametrize("name", FORMATS)
 
 
@@ -239,7 +243,7 @@ def test_targets_find_it(name):
     adapter = attach(module, AdapterConfig(kind="lora", rank=2, targets="all_linear"))
     assert adapter.names == ("blocks.0.0", "blocks.1.0")
     adapter.detach()
-    adapter = attach(module, AdapterConfig(kind="lokr", rank=2), [r"blocks\.1\.0"])
+    adapter = attach(module, AdapterConfig(kind="lokr", factor=-1, rank=2), [r"blocks\.1\.0"])
     assert adapter.names == ("blocks.1.0",)
 
 

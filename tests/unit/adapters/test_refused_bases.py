@@ -15,7 +15,7 @@ OPTIONS = [
     {"kind": "lora", "rank": 2, "exact_delta": True},
     {"kind": "lora", "rank": 2, "dora": True},
     {"kind": "loha", "rank": 2},
-    {"kind": "lokr", "rank": 2},
+    {"kind": "lokr", "factor": -1, "rank": 2},
 ]
 each_option = pytest.mark.parametrize("options", OPTIONS, ids=str)
 

@@ -15,11 +15,11 @@ CONFIGS = [
     {"kind": "lora", "rank": 3},
     {"kind": "lora", "rank": 4, "alpha": 1.5, "rank_pattern": {"first": 2}},
     {"kind": "loha", "rank": 2, "alpha": 8.0},
-    {"kind": "lokr", "rank": 2},
+    {"kind": "lokr", "factor": -1, "rank": 2},
     {"kind": "lokr", "rank": 2, "factor": 4, "alpha": 1.0},
     {"kind": "lokr", "rank": 2, "factor": 8, "full_matrix": True},
     {"kind": "lokr", "rank": 1, "factor": 6, "decompose_both": True, "alpha": 3.0},
-    {"kind": "lokr", "rank": 64},
+    {"kind": "lokr", "factor": -1, "rank": 64},
     {"kind": "lokr", "rank": 2, "factor": 4, "unbalanced": True},
     {"kind": "lokr", "rank": 2, "factor": 8, "unbalanced": True, "full_matrix": True},
 ]
@@ -76,7 +76,7 @@ def test_layer_that_the_base_lacks_is_named_with_near_ones():
 
 
 def test_adapter_of_another_size_names_layer_and_shapes():
-    state, _, _ = trained_state(AdapterConfig(kind="lokr", rank=2))
+    state, _, _ = trained_state(AdapterConfig(kind="lokr", factor=-1, rank=2))
     module = make_module()
     module.second = nn.Linear(48, 40)
     with pytest.raises(AdapterError, match="40 x 48"):

@@ -28,7 +28,7 @@ KINDS = {
     "loha": {"kind": "loha"},
     "lokr": {"kind": "lokr", "factor": 4},
     "dora input": {"kind": "lora", "dora": True},
-    "dora output": {"kind": "lokr", "dora": True, "dora_axis": "output"},
+    "dora output": {"kind": "lokr", "factor": -1, "dora": True, "dora_axis": "output"},
 }
 FUSED = "double_blocks.0.img_attn.qkv.weight"
 

@@ -22,12 +22,18 @@ OPTIONS = {
     "loha": {"kind": "loha", "rank": 2},
     "loha tucker": {"kind": "loha", "rank": 2, "tucker": True},
     "loha dora": {"kind": "loha", "rank": 2, "dora": True},
-    "lokr": {"kind": "lokr", "rank": 1},
-    "lokr tucker": {"kind": "lokr", "rank": 1, "tucker": True},
-    "lokr full": {"kind": "lokr", "full_matrix": True},
+    "lokr": {"kind": "lokr", "factor": -1, "rank": 1},
+    "lokr tucker": {"kind": "lokr", "factor": -1, "rank": 1, "tucker": True},
+    "lokr full": {"kind": "lokr", "factor": -1, "full_matrix": True},
     "lokr unbalanced": {"kind": "lokr", "rank": 1, "unbalanced": True, "factor": 2},
-    "lokr both": {"kind": "lokr", "rank": 1, "decompose_both": True, "unbalanced": True},
-    "lokr dora": {"kind": "lokr", "full_matrix": True, "dora": True},
+    "lokr both": {
+        "kind": "lokr",
+        "factor": -1,
+        "rank": 1,
+        "decompose_both": True,
+        "unbalanced": True,
+    },
+    "lokr dora": {"kind": "lokr", "factor": -1, "full_matrix": True, "dora": True},
 }
 SHAPES = {
     "1d": Shape((3,), padding=1),

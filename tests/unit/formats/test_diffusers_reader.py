@@ -84,9 +84,9 @@ CASES = {
         "rank_pattern": {r".*\.to_q": 5, r".*\.to_v": 1},
     },
     "loha": {"kind": "loha", "alpha": 1.5},
-    "lokr": {"kind": "lokr", "alpha": 3.0},
-    "lokr decomposed": {"kind": "lokr", "alpha": 3.0, "decompose_both": True},
-    "lokr full": {"kind": "lokr", "alpha": 3.0, "full_matrix": True},
+    "lokr": {"kind": "lokr", "factor": -1, "alpha": 3.0},
+    "lokr decomposed": {"kind": "lokr", "factor": -1, "alpha": 3.0, "decompose_both": True},
+    "lokr full": {"kind": "lokr", "factor": -1, "alpha": 3.0, "full_matrix": True},
     "lokr factor": {"kind": "lokr", "alpha": 3.0, "factor": 4},
 }
 
@@ -168,7 +168,7 @@ def test_every_linear_of_both_models_can_be_adapted():
     for make, _ in MODELS.values():
         model = make()
         linears = [n for n, m in model.named_modules() if isinstance(m, nn.Linear)]
-        adapter = attach(model, AdapterConfig(kind="lokr", rank=1))
+        adapter = attach(model, AdapterConfig(kind="lokr", factor=-1, rank=1))
         assert adapter.names == tuple(sorted(linears))
         count = functools.reduce(lambda n, p: n + p.numel(), adapter.parameters(), 0)
         assert 0 < count < sum(p.numel() for p in model.parameters()) / 4

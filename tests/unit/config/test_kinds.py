@@ -1,0 +1,68 @@
+"""Another kind on the command line leaves out what the file says of its own kind."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainer_core.config.kinds import OF_KIND
+from trainer_core.config.reading import load_config
+from trainer_core.config.template import PRESETS, run_file_template
+from trainer_core.errors import ConfigError
+
+
+@pytest.mark.parametrize("kind", ["lora", "loha", "lokr"])
+@pytest.mark.parametrize(("family", "purpose"), PRESETS)
+def test_every_template_takes_every_kind(family, purpose, kind, tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text(run_file_template(family, purpose), encoding="utf-8")
+    said = []
+    config = load_config(file, [f"adapter.kind={kind}"], said.append)
+    assert config.adapter.kind == kind
+    assert (config.adapter.factor == 4) == (purpose.startswith("tiny") and kind == "lokr")
+    assert bool(said) == (kind != "lokr")
+    assert all("adapter.factor" in text and f"adapter.kind is {kind}" in text for text in said)
+
+
+@pytest.mark.parametrize(
+    ("values", "overrides"),
+    [
+        ({"kind": "lora", "factor": 4}, []),
+        ({"kind": "lora", "factor": 4}, ["adapter.kind=lora"]),
+        ({"kind": "lora", "factor": 4}, ["adapter.kind=loha"]),
+        ({"factor": 4}, ["adapter.kind=lora", "adapter.factor=4"]),
+        ({}, ["adapter={kind: lora, factor: 4}"]),
+    ],
+)
+def test_what_the_user_wrote_beside_the_kind_is_refused(values, overrides):
+    with pytest.raises(ConfigError, match=r"adapter\.factor"):
+        load_config({"adapter": values}, overrides)
+
+
+def test_the_last_kind_counts_and_settings_of_a_lora_go_too():
+    values = {
+        "adapter": {"kind": "lora", "init": "pissa"},
+        "training": {"optimizer": {"lora_plus_ratio": 4.0}},
+    }
+    said = []
+    config = load_config(values, ["adapter.kind=loha", "adapter.kind=lokr"], said.append)
+    assert (config.adapter.kind, config.adapter.init) == ("lokr", "default")
+    assert config.training.optimizer.lora_plus_ratio == 1.0
+    assert "adapter.init (pissa)" in said[0]
+    assert "lora_plus_ratio (4.0)" in said[0]
+    kept = load_config({"adapter": {"init": "lycoris"}}, ["adapter.kind=lora"])
+    assert kept.adapter.init == "lycoris"
+
+
+def test_every_setting_of_a_kind_exists():
+    from trainer_core.config.describe import find_setting
+
+    assert all(find_setting(path) is not None for path in OF_KIND)
+
+
+def test_the_librarys_words_of_the_design():
+    from trainer_core import adapters
+    from trainer_core.adapters import AdapterConfig, attach
+
+    assert AdapterConfig(kind="lora", rank=4).rank == 4
+    assert callable(attach)
+    assert {"AdapterConfig", "attach"} <= set(adapters.__all__)

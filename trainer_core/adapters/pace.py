@@ -1,0 +1,120 @@
+"""How fast an adapter will learn beside a LoRA of rank 16, estimated before the first step.
+
+Adam moves every number by about its learning rate, whatever the gradient. How far that takes a
+layer's weight follows from the factors' shapes and first values alone; docs/decisions has the
+derivation, and benchmarks/calibration.py the measured figures.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..config import AdapterConfig
+from .kind import LayerPlan
+from .kinds import KINDS
+from .lokr import keeps_second_whole, split
+
+_RATE, _WIDTH = 1e-4, 3072
+"""The rate of a LoRA of rank 16 in a layer of this width; narrower layers take a higher one."""
+
+_MOVED = 100 * _RATE
+"""How far 100 steps move a number."""
+
+_FAR_OFF = 10.0
+
+
+def pace_notes(plans: Sequence[LayerPlan], rate: float) -> tuple[str, ...]:
+    """Say where size or learning rate are far from what suits the kind.
+
+    Args:
+        plans: The adapted layers.
+        rate: ``training.optimizer.learning_rate``.
+
+    Returns:
+        A sentence for each, with what to change; nothing when all is within a factor of ten.
+    """
+    kind = plans[0].config.kind
+    likes = [_lora_like(plan) for plan in plans]
+    suited = _RATE * _WIDTH / statistics.median(plan.width for plan in plans)
+    # Where a narrow base is trained hard, the estimate would say nothing; so the forms are compared
+    # at small steps, and the rates by their ratio.
+    ahead = rate / suited / sum(_distance(like) for like in likes)
+    far = sum(_distance(plan) for plan in plans) * ahead
+    along = sum(_distance(plan) / _spread(plan) for plan in plans) * ahead
+    notes = []
+    share = sum(map(_size, plans)) / sum(map(_size, likes))
+    if not 1 / _FAR_OFF <= share <= _FAR_OFF:
+        few = share < 1
+        change = "Raise adapter.rank" if few else "Lower adapter.rank"
+        if kind == "lokr":
+            change += " or lower adapter.factor" if few else " or raise adapter.factor"
+        notes.append(
+            f"This {kind} has about {sum(map(_size, plans)) // len(plans)} parameters per layer, "
+            f"{max(share, 1 / share):.0f} times as {'few' if few else 'many'} as a LoRA of rank "
+            f"16. {change}."
+        )
+    at = f"At training.optimizer.learning_rate {rate:g} this {kind}"
+    if along < 1 / _FAR_OFF:
+        factor = ", or lower adapter.factor" if kind == "lokr" else ""
+        notes.append(
+            f"{at} will learn about {1 / along:.0f} times more slowly than a LoRA of rank 16 at "
+            f"{suited:.1g}. Raise the learning rate{factor}."
+        )
+    elif rate > _FAR_OFF * suited and far > _FAR_OFF:
+        notes.append(
+            f"{at} will move the weights about {far:.0f} times as far as a LoRA of rank 16 at "
+            f"{suited:.1g}. Lower the learning rate unless the pictures stay good."
+        )
+    return tuple(notes)
+
+
+def _lora_like(plan: LayerPlan) -> LayerPlan:
+    rank = min(16, plan.outputs, plan.width)
+    return replace(
+        plan, rank=rank, alpha=float(rank), config=AdapterConfig(kind="lora"), given=None
+    )
+
+
+def _size(plan: LayerPlan) -> int:
+    return sum(math.prod(shape) for shape in KINDS[plan.config.kind].factor_shapes(plan).values())
+
+
+def _spread(plan: LayerPlan) -> float:
+    """What the form of the delta costs along a gradient without structure."""
+    if plan.config.kind != "lokr":
+        return 1.0
+    (out_first, _), (in_first, _) = split(plan)
+    return math.sqrt(out_first * in_first)
+
+
+def _distance(plan: LayerPlan) -> float:
+    """Norm of the delta after 100 steps at 1e-4 whose gradient stays."""
+    scale, config = plan.alpha / plan.rank, plan.config
+    if config.kind == "lokr":
+        return _lokr_distance(plan)
+    if config.kind == "loha" and config.init == "lycoris":
+        # The first product's numbers are of size sqrt(rank) / 10, those of hada_w2_b of size 1.
+        return scale * 0.1 * plan.rank * math.sqrt(plan.outputs * plan.width) * _MOVED
+    return scale * _low_rank(plan.outputs, plan.width, plan.rank)
+
+
+def _low_rank(outputs: int, inputs: int, rank: int) -> float:
+    """Of a LoRA's factors: one from zero, the other from ``U(-b, b)`` with b = 1 / sqrt(inputs)."""
+    turned = _MOVED * _MOVED * rank * math.sqrt(outputs * inputs)
+    return _MOVED * math.sqrt(outputs * rank / 3) + turned
+
+
+def _lokr_distance(plan: LayerPlan) -> float:
+    (out_first, out_second), (in_first, in_second) = split(plan)
+    in_second *= math.prod(plan.kernel)
+    lycoris = math.sqrt(out_first / 3)
+    if keeps_second_whole(plan):
+        return lycoris * _MOVED * math.sqrt(out_second * in_second)
+    scale = plan.alpha / plan.rank
+    if plan.config.init == "lycoris":
+        return scale * lycoris * _MOVED * math.sqrt(out_second * in_second / 3)
+    repeated = (out_first * in_first) ** 0.75
+    return scale * repeated * _low_rank(out_second, in_second, plan.rank)

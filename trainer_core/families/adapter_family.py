@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from ..formats import KeyMap, open_file
 from ..formats.keys import NATIVE_PREFIX
 from ..formats.metadata import SETTINGS_KEY
 from ..formats.spellings import is_native, misfits
+from ..text_files import parse_json
 from . import FAMILIES, get_family
 from .family import Family
 
@@ -74,8 +74,8 @@ def _is_native(names: Iterable[str], key_map: KeyMap) -> bool:
 
 def _told(metadata: Mapping[str, str]) -> str | None:
     try:
-        told = json.loads(metadata.get(SETTINGS_KEY, "{}"))
-    except (ValueError, RecursionError):
+        told = parse_json(metadata.get(SETTINGS_KEY, "{}"))
+    except ValueError:
         return None
     family = told.get("family") if isinstance(told, dict) else None
     return family if isinstance(family, str) else None

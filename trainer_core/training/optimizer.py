@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..config import OptimizerSection
-from ..errors import RunError
+from ..errors import InputError
 
 if TYPE_CHECKING:
     from ..adapters.groups import ParameterGroup
@@ -68,20 +68,40 @@ def load_optimizer_tensors(optimizer: torch.optim.Optimizer, tensors: Mapping[st
         tensors: Tensors by name; names without the optimizer's prefix are ignored.
 
     Raises:
-        RunError: When the state belongs to other parameters.
+        InputError: When the state belongs to other parameters, or a part of it is missing.
     """
     states: dict[int, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         if key.startswith(STATE_PREFIX):
-            index, name = key[len(STATE_PREFIX) :].split(".", 1)
+            index, _, name = key[len(STATE_PREFIX) :].partition(".")
+            if not index.isdecimal() or not name:
+                raise _misfit(f"the tensor {key}", "names such as optimizer.0.exp_avg")
             # torch keeps the very tensors it is given and updates them in place.
             states.setdefault(int(index), {})[name] = tensor.clone()
-    current = optimizer.state_dict()
-    count = sum(len(group["params"]) for group in current["param_groups"])
-    if states and max(states) >= count:
-        raise RunError(
-            f"an optimizer state of at least {max(states) + 1} parameters",
-            f"a state of {count} parameters",
-            "Resume with the run file that the checkpoint was made with.",
-        )
-    optimizer.load_state_dict({"state": states, "param_groups": current["param_groups"]})
+    groups = optimizer.state_dict()["param_groups"]
+    _check_states(states, [each for group in optimizer.param_groups for each in group["params"]])
+    optimizer.load_state_dict({"state": states, "param_groups": groups})
+
+
+def _check_states(states: Mapping[int, Mapping[str, Tensor]], parameters: Sequence[Tensor]) -> None:
+    """Refuse what torch would take, and fail at, or go astray with, in the next step."""
+    if states and max(states) >= len(parameters):
+        raise _misfit(f"{max(states) + 1} parameters", f"a state of {len(parameters)} parameters")
+    names = {name for state in states.values() for name in state}
+    for index, state in states.items():
+        missing = sorted(names - state.keys())
+        if missing:
+            raise _misfit(f"no {missing[0]} of parameter {index}", "every part of the state")
+        for name, tensor in state.items():
+            if tensor.dim() and tensor.shape != parameters[index].shape:
+                shapes = tuple(tensor.shape), tuple(parameters[index].shape)
+                raise _misfit(f"{name} {index} of shape {shapes[0]}", f"the shape {shapes[1]}")
+
+
+def _misfit(found: str, expected: str) -> InputError:
+    return InputError(
+        f"the checkpoint's optimizer state has {found}",
+        expected,
+        "Resume with the run file that the checkpoint was made with (run.yaml beside it), or from "
+        "another checkpoint: resume=PATH.",
+    )

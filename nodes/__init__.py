@@ -13,6 +13,7 @@ from .adapter import AdapterSettings
 from .base import LoadBase
 from .cache import CacheEmbeddings
 from .dataset import DatasetFolder, DatasetImages
+from .given_inputs import checked
 from .panel import add_routes
 from .previews import PreviewAdapter, PreviewPrompts
 from .proof import CheckAdapter
@@ -22,7 +23,7 @@ from .settings import TrainingSettings
 from .train import TrainAdapter
 from .workflow import add_workflow_route
 
-NODES: tuple[type[io.ComfyNode], ...] = (
+_NODES: tuple[type[io.ComfyNode], ...] = (
     DatasetFolder,
     DatasetImages,
     LoadBase,
@@ -38,6 +39,7 @@ NODES: tuple[type[io.ComfyNode], ...] = (
     SaveRunFile,
     LoadRun,
 )
+NODES = tuple(map(checked, _NODES))
 
 
 class AdapterTrainerExtension(ComfyExtension):

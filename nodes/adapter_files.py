@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from ..trainer_core.allowed import AllowedFolders
 from ..trainer_core.errors import InputError
 from ..trainer_core.temporary import temporary_beside
 from . import comfy_host
@@ -178,7 +179,7 @@ def _target(name: str, layout: str, *, overwrite: bool) -> Path:
     suffix = "" if layout == "peft" else _SUFFIX
     root = comfy_host.loras_folder()
     folder = root.joinpath(*parts[:-1])
-    if not folder.resolve().is_relative_to(root.resolve()):
+    if not AllowedFolders([root]).holds(folder):
         raise InputError(
             f"name: {name} leads out of the loras folder through a link",
             "a folder that lies there itself",

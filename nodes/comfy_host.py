@@ -22,8 +22,9 @@ from comfy_execution.graph_utils import ExecutionBlocker
 from comfy_execution.utils import get_executing_context
 from server import PromptServer
 
+from ..trainer_core.allowed import AllowedFolders
 from ..trainer_core.errors import InputError, RunError
-from .folders import base_stamp, folders_below, resolve_below, saved_checkpoints
+from .folders import ADD_ROOT, base_stamp, folders_below, resolve_below, saved_checkpoints
 
 if TYPE_CHECKING:
     import torch
@@ -61,6 +62,13 @@ def data_roots() -> dict[str, list[Path]]:
         "input": [Path(folder_paths.get_input_directory())],
         "output": [Path(folder_paths.get_output_directory())],
     }
+
+
+def allowed_folders() -> AllowedFolders:
+    """What everything that a graph names really has to lie in; the folders of models are apart."""
+    roots = [root for places in data_roots().values() for root in places]
+    # Some move these two to another disk, and leave a link.
+    return AllowedFolders([*roots, output_folder(), cache_folder()], ADD_ROOT)
 
 
 def dataset_names() -> list[str]:
@@ -142,11 +150,14 @@ def run_path(name: str) -> Path:
     """The version folder behind a name of `run_names`.
 
     Raises:
-        InputError: When there is no such run.
+        InputError: When there is no such run, or something in it is a link that leads out.
     """
     remedy = "Choose a run from the list after a refresh (key R); Train Adapter makes them."
     roots = {"runs": [output_folder()]}
-    return resolve_below(f"runs/{name}/run.json", roots, "run", remedy=remedy).parent
+    folder = resolve_below(f"runs/{name}/run.json", roots, "run", remedy=remedy).parent
+    # Its adapters, losses and pictures are read as well.
+    AllowedFolders([output_folder()]).require_all(folder, "run")
+    return folder
 
 
 def checkpoint_names() -> list[str]:
@@ -208,7 +219,11 @@ def keeps_workflows() -> bool:
 def folder_stamp(folder: Path, patterns: tuple[str, ...] = ("**/*",)) -> str:
     """A hash of names, sizes and times of files below a folder: of all, or of those that match."""
     lines: list[str] = []
-    for path in sorted({path for pattern in patterns for path in folder.glob(pattern)}):
+    try:
+        found = sorted({path for pattern in patterns for path in folder.glob(pattern)})
+    except RecursionError:
+        return "folders inside folders, which the node itself refuses"
+    for path in found:
         if path.is_file():
             facts = path.stat()
             lines.append(f"{path.relative_to(folder)} {facts.st_size} {facts.st_mtime_ns}")

@@ -2,8 +2,9 @@
 
 A workflow may come from a stranger: no name in it may lead anywhere else, by ``..``, an absolute
 path, a drive letter, a network path, a device name or an odd character. Links that lead out are
-refused for datasets, runs and new files. In the folders of models they are followed, as ComfyUI
-does it: a workflow cannot make one, and the caches that models are downloaded to consist of them.
+refused for datasets, runs and new files; what lies inside of those is checked where it is read
+(`trainer_core.allowed`). In the folders of models they are followed, as ComfyUI does it: a workflow
+cannot make one, and the caches that models are downloaded to consist of them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
+from ..trainer_core.allowed import AllowedFolders
 from ..trainer_core.errors import InputError
 
 _DEVICES = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|conout\$)(\..*)?", re.I)
@@ -107,7 +109,7 @@ def resolve_below(
         path = root.joinpath(*rest)
         if not path.exists():
             continue
-        if not links and not path.resolve().is_relative_to(root.resolve()):
+        if not links and not AllowedFolders([root]).holds(path):
             raise InputError(
                 f"{what}: {name} is a link that leads out of {first}",
                 "a file or folder that lies there itself",

@@ -179,7 +179,8 @@ def encode(
         borrowed_threads(config.memory, embedded=base.embedded),
     ):
         make_source = source_of(clip, vae, base)
-        prepared = prepare(config, observer, SingleProcess(device), make_source)
+        within = comfy_host.allowed_folders()
+        prepared = prepare(config, observer, SingleProcess(device), make_source, within=within)
         manifest = save_manifest(config, prepared)
     return EncodedCache(manifest, base, dataset, previews)
 
@@ -262,7 +263,8 @@ def run_training(
             observer.warn(
                 f"ComfyUI keeps models on {device}, as it was told (--highvram): {names}."
             )
-        result = train(config, observer, SingleProcess(device), make_source, texts)
+        within = comfy_host.allowed_folders()
+        result = train(config, observer, SingleProcess(device), make_source, texts, within=within)
     # In its last step a cancelled run is done; the nodes behind it must not run all the same.
     if result.status == "cancelled" or observer.cancelled():
         comfy_host.raise_interrupted()

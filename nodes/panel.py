@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..trainer_core.text_files import parse_json
+
 if TYPE_CHECKING:
     from ..trainer_core.training.observer import Wishes
 
@@ -19,6 +21,7 @@ EVENTS_PER_SECOND = 5
 _POINTS = 2000
 _KEPT_STATES = 64
 _WISHES = frozenset({"save", "preview", "stop"})
+_LARGEST_WISH = 4096  # bytes
 ACTIVE = frozenset({"caching", "loading", "training"})
 
 
@@ -172,8 +175,9 @@ def add_routes(table: Any) -> None:
 
     @table.post("/adapter_trainer/wish")
     async def wish(request: web.Request) -> web.Response:
+        body = await request.read()
         try:
-            asked = await request.json()
+            asked = parse_json(body) if len(body) <= _LARGEST_WISH else None
         except ValueError:
             asked = None
         if not isinstance(asked, Mapping):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from functools import partial
@@ -12,6 +11,7 @@ from ..trainer_core.config import RunConfig
 from ..trainer_core.config.reading import dump_config
 from ..trainer_core.errors import InputError
 from ..trainer_core.storage import atomic_write, storage_error, write_text
+from ..trainer_core.text_files import LARGEST_LIST, read_object
 from .leftovers import clear_leftovers
 from .sockets import RunHandle
 
@@ -104,17 +104,20 @@ def load_run(folder: Path, checkpoint: int) -> tuple[RunHandle, list[float]]:
 
 def _record(path: Path, name: str) -> tuple[str, int]:
     """Status and steps of a run."""
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        return str(record["status"]), int(record.get("step", 0))
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(
+
+    def refuse(reason: str) -> InputError:
+        return InputError(
             f"run: run.json of {name} is damaged ({reason})",
             "the record that the trainer keeps of every run",
             "Choose another run. The adapters of this one are still in its folder: copy one to the "
             "loras folder, and load it from there.",
-        ) from error
+        )
+
+    record = read_object(path, refuse)
+    try:
+        return str(record["status"]), int(record.get("step", 0))
+    except (ValueError, TypeError, LookupError, OverflowError) as error:
+        raise refuse(f"{type(error).__name__}: {error}") from error
 
 
 def _for_comfyui(files: Sequence[Path]) -> Path | None:
@@ -143,7 +146,14 @@ def _copied_start(file: str | None, folder: Path) -> str | None:
 
 
 def _copied_cache(manifest: Path, target: Path) -> Path:
-    listed = json.loads(manifest.read_text(encoding="utf-8"))
+    def refuse(reason: str) -> InputError:
+        return InputError(
+            f"the list of the finished cache {manifest.name} is damaged ({reason})",
+            "the list that Cache Embeddings wrote",
+            "Run Cache Embeddings again, with verify switched on.",
+        )
+
+    listed = read_object(manifest, refuse, LARGEST_LIST)
     files = [manifest.relative_to(manifest.parent)]
     for sample in listed["samples"]:
         files += [Path("latents", f"{sample['latents']}.safetensors")]

@@ -101,3 +101,15 @@ class RunHandle:
     folder: Path
     adapter: Path
     step: int
+
+
+CLASSES: Mapping[str, type] = {
+    Dataset.io_type: DatasetChoice,
+    Base.io_type: BaseChoice,
+    Previews.io_type: PreviewChoice,
+    Cache.io_type: EncodedCache,
+    Adapter.io_type: AdapterChoice,
+    Settings.io_type: SettingsChoice,
+    Run.io_type: RunHandle,
+}
+"""Sockets of this pack, to what travels through them."""

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from . import __version__
 from .commands import VERBS
 from .commands.arguments import Arguments, parse_arguments
-from .commands.console import prepare_streams, show, show_error
+from .commands.console import prepare_log, prepare_streams, show, show_error
 from .errors import InputError, RunError, TrainerError
 
 _CHATTY = ("bitsandbytes", "diffusers.quantizers.torchao", "torch.utils._pytree", "torchao")
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     prepare_streams()
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    prepare_log()
     for library in _CHATTY:
         logging.getLogger(library).setLevel(logging.ERROR)
     as_json = "--json" in words

@@ -17,6 +17,7 @@ from typing import Any
 from .owners import Owner, new_owner
 from .storage import claim, move, unlink, write_and_flush
 from .temporary import temporary_beside
+from .text_files import parse_json, require_regular
 
 _TAKEOVER = ".takeover"
 _PAUSE_SECONDS = 0.005
@@ -147,17 +148,18 @@ def _binds(path: Path, content: bytes) -> bool:
 def _content(path: Path) -> bytes | None:
     """What a lock's file holds; None without a file."""
     try:
+        require_regular(path)
         with path.open("rb") as file:
             return file.read(_LARGEST)
     except FileNotFoundError:
         return None
-    except OSError:
+    except (OSError, ValueError):
         return b""
 
 
 def _owner(content: bytes) -> Owner | None:
     try:
-        lock = json.loads(content)
+        lock = parse_json(content)
         started = lock["process_started"]
         return Owner(
             str(lock["host"]),
@@ -165,5 +167,5 @@ def _owner(content: bytes) -> Owner | None:
             None if started is None else float(started),
             None if lock.get("token") is None else str(lock["token"]),
         )
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None

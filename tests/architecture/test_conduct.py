@@ -139,6 +139,81 @@ def test_no_data_becomes_code():
     assert not imported & _CODE_FROM_DATA
 
 
+MAY_READ_TEXT = {
+    "trainer_core/text_files.py": "the bounded reader itself",
+    "trainer_core/requirements.py": "the pack's own pyproject.toml",
+}
+MAY_READ_BYTES = {
+    "trainer_core/data/image.py": "a picture, after its header was seen",
+    "nodes/workflow.py": "a workflow, after its size was seen",
+}
+
+
+def unbounded_reads(source: Source) -> list[str]:
+    """Calls that take a text whole, or parse JSON, whatever its size and depth."""
+    names = ("json.load", "json.loads", "yaml.safe_load", "yaml.safe_load_all")
+    methods = (".read_text", ".read_bytes", "request.json")
+    return [
+        f"{source.path}:{line} {name}"
+        for name, line in calls(source)
+        if name in names or name.endswith(methods)
+    ]
+
+
+def test_texts_and_json_are_read_in_one_place():
+    found = [
+        call
+        for source in _SHIPPED
+        if source.path not in MAY_READ_TEXT
+        for call in unbounded_reads(source)
+        if not (source.path in MAY_READ_BYTES and call.endswith("read_bytes"))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["json.loads(x)", "json.load(file)", "path.read_text()", "(a / b).read_text(encoding='utf-8')"],
+)
+def test_an_unbounded_read_is_noticed(text):
+    assert len(unbounded_reads(Source("x.py", text, ast.parse(text)))) == 1
+
+
+def calls_without(source: Source, functions: Iterable[str], argument: str) -> list[str]:
+    """Calls of functions that do not hand on an argument, by its name or at its place."""
+    return [
+        f"{source.path}:{node.lineno} {ast.unparse(node.func)}"
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in functions
+        and argument not in {each.arg for each in node.keywords}
+        and argument not in {ast.unparse(each) for each in node.args}
+    ]
+
+
+def test_what_a_graph_makes_the_trainer_read_is_kept_within():
+    """The command line follows links; wherever a graph may stand behind, `within` is handed on."""
+    readers = {
+        "trainer_core/training/": {"scan", "scan_all", "prepare", "_train"},
+        "trainer_core/data/": {"scan", "list_folder", "_controls_in_folder"},
+        "nodes/": {"scan", "scan_all", "prepare", "train"},
+    }
+    missing = [
+        call
+        for folder, functions in readers.items()
+        for source in _SHIPPED
+        if source.path.startswith(folder)
+        for call in calls_without(source, functions, "within")
+    ]
+    assert missing == []
+
+
+def test_a_reader_without_its_bounds_is_noticed():
+    tree = ast.parse("scan(a)\nscan(a, within)\nscan(a, within=None)")
+    assert len(calls_without(Source("x.py", "", tree), {"scan"}, "within")) == 1
+
+
 def test_import_path_is_left_alone():
     changes = [f"sys.path.{name}" for name in ("append", "insert", "extend", "remove")]
     assert called(changes, sources()) == []

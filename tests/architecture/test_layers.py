@@ -5,13 +5,16 @@ from __future__ import annotations
 from architecture.source import absolute_imports, internal_imports, sources
 
 _GROUND = {
+    "allowed",
     "config",
     "counters",
     "errors",
     "finiteness",
+    "printable",
     "storage",
     "streaming",
     "temporary",
+    "text_files",
     "types",
 }
 _WORKSHOP = _GROUND | {"data", "diffusion", "adapters", "formats", "families"}
@@ -24,10 +27,13 @@ ALLOWED = {
     "owners": set(),
     "temporary": {"owners"},
     "storage": {"errors", "temporary"},
-    "locks": {"owners", "storage", "temporary"},
+    "locks": {"owners", "storage", "temporary", "text_files"},
     "streaming": {"errors", "storage"},
     "requirements": {"errors"},
-    "config": {"errors"},
+    "allowed": {"errors"},
+    "printable": set(),
+    "text_files": {"errors"},
+    "config": {"errors", "printable", "text_files"},
     "diffusion": {"errors"},
     "data": _GROUND,
     "adapters": _GROUND,

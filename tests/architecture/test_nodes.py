@@ -98,6 +98,13 @@ def test_a_node_only_reads_its_inputs_calls_and_answers():
     assert {place: lines for place, lines in lengths.items() if lines > EXECUTE_LINES} == {}
 
 
+def test_every_node_checks_what_it_is_given():
+    """What ComfyUI is told of has passed `checked`, and all of it."""
+    (start,) = (source for source in NODES if source.path == "nodes/__init__.py")
+    assert "\nNODES = tuple(map(checked, _NODES))\n" in start.text
+    assert "return list(NODES)" in start.text
+
+
 def test_docstrings_and_heads_are_no_lines_of_a_body():
     tree = ast.parse(
         "def execute(\n    a,\n):\n    '''One\n    two.'''\n    b = (\n        a\n    )\n"

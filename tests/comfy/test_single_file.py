@@ -24,7 +24,7 @@ from tests.fixtures.native_files import (
 from tests.fixtures.wide_qwen import wide_qwen
 from trainer_core.config import BaseSection
 from trainer_core.families import get_family, locate_base
-from trainer_core.families.location import read_json
+from trainer_core.families.parts import read_json
 
 pytestmark = [pytest.mark.comfy, pytest.mark.slow]
 

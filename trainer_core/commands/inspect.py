@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import statistics
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..storage import given_path
+from ..text_files import parse_json
 from .arguments import Arguments
 from .console import show_report
 
@@ -112,8 +112,8 @@ def readable(text: str) -> Any:
     if not text.startswith(("{", "[")):
         return text
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return parse_json(text)
+    except ValueError:
         return text
 
 

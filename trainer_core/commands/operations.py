@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import statistics
@@ -16,6 +15,7 @@ from ..config.reading import load_config
 from ..errors import ConfigError, InputError
 from ..storage import given_path
 from ..temporary import remove_leftovers
+from ..text_files import parse_json
 from .console import overwrite_line, show, show_json
 from .progress import LineRate, bar_text
 
@@ -172,8 +172,8 @@ def own_facts(metadata: Mapping[str, str]) -> Mapping[str, Any]:
     from ..formats.metadata import SETTINGS_KEY
 
     try:
-        facts = json.loads(metadata.get(SETTINGS_KEY, "{}"))
-    except (ValueError, RecursionError):
+        facts = parse_json(metadata.get(SETTINGS_KEY, "{}"))
+    except ValueError:
         return {}
     return facts if isinstance(facts, dict) else {}
 

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from ..errors import ConfigError
+from ..text_files import refuse_deep
 
 SIZE_LIMIT = 1_000_000
 """Largest run file in characters."""
@@ -106,9 +107,10 @@ def parse_yaml(text: str, source: str) -> Any:
     try:
         reader = _Reader(text)
         try:
-            return reader.get_single_data()
+            value = reader.get_single_data()
         finally:
             reader.dispose()
+        refuse_deep(value)
     except yaml.YAMLError as error:
         raise ConfigError(
             f"{source}{_place(error)}: {_problem(error)}",
@@ -116,11 +118,13 @@ def parse_yaml(text: str, source: str) -> Any:
             "Mend that line; text with ':', '#' or quotes in it needs quotes around it.",
         ) from error
     except (RecursionError, ValueError) as error:
+        deep = isinstance(error, RecursionError)
         raise ConfigError(
-            f"{source} cannot be read as YAML ({type(error).__name__})",
+            f"{source} cannot be read as YAML ({'it is nested too deeply' if deep else error})",
             "a run file of sections and settings",
             "Check that this is the run file and not another one.",
         ) from error
+    return value
 
 
 def format_yaml(value: Any) -> str:

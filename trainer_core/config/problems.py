@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from ..errors import ConfigError
+from ..printable import MOST, grouped, shortened
 from .describe import choices_of, expectation, find_setting, section_of, walk_settings
 from .dialect import format_value
 from .run import RunConfig
@@ -49,8 +50,10 @@ def raise_problems(source: str, problems: Sequence[Problem]) -> None:
         raise ConfigError(f"{source}: {only.found}", only.expected, only.remedy)
     lines = [
         f"  {number}. {problem.found}; expected {problem.expected}. {problem.remedy}"
-        for number, problem in enumerate(problems, 1)
+        for number, problem in enumerate(problems[:MOST], 1)
     ]
+    if len(problems) > MOST:
+        lines.append(f"  and {grouped(len(problems) - MOST)} more")
     raise ConfigError(
         f"{source}: {len(problems)} problems\n" + "\n".join(lines),
         "every setting known, of its type, within its range and not against another",
@@ -65,7 +68,10 @@ def problems_of(error: ValidationError) -> list[Problem]:
     for detail in error.errors(include_url=False, include_context=False):
         location = [str(part) for part in detail["loc"]]
         if detail["type"] == "extra_forbidden":
-            unknown.append(unknown_setting(".".join(location)))
+            name = shortened(".".join(location), _LONGEST_VALUE)
+            # Only those that will be told are worth the search for a near name.
+            few = len(unknown) < MOST
+            unknown.append(unknown_setting(name) if few else Problem(name, "a setting", ""))
             continue
         path, inside = _setting_at(location)
         # A union reports every alternative; the one that reached deepest was meant.
@@ -120,9 +126,9 @@ def _wrong_value(path: str, inside: str, value: Any) -> Problem:
         return Problem(
             f"{value_in_words(value)} at the top", "a run file of sections and settings", "Mend it."
         )
-    where = f"{path} (at {inside})" if inside else path
+    where = f"{path} (at {shortened(inside, _LONGEST_VALUE)})" if inside else path
     choices = choices_of(field)
-    near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.4)
+    near = difflib.get_close_matches(str(value)[:_LONGEST_VALUE], choices, n=1, cutoff=0.4)
     text_expected = "text" in expectation(field) or "'" in expectation(field)
     if near:
         remedy = f"Did you mean {near[0]}?"

@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from ..errors import ConfigError
+from ..text_files import read_text
 from .describe import find_setting, section_of
 from .dialect import SIZE_LIMIT, format_yaml, parse_yaml
 from .kinds import drop_of_other_kind
@@ -111,32 +112,14 @@ def dump_config(config: RunConfig) -> str:
 
 
 def _read_file(path: Path) -> dict[str, Any]:
-    expected = "a YAML run file"
-    try:
-        if path.stat().st_size > 4 * SIZE_LIMIT:
-            raise ConfigError(
-                f"{path} has {path.stat().st_size} bytes",
-                f"a run file of at most {SIZE_LIMIT} characters",
-                "Check that this is the run file and not another one.",
-            )
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError as error:
-        raise ConfigError(
-            f"there is no file {path}",
-            expected,
+    def refuse(reason: str) -> ConfigError:
+        return ConfigError(
+            f"{path} cannot be read as a run file ({reason})",
+            f"a YAML run file in UTF-8, of at most {SIZE_LIMIT} characters",
             "Check the path, or write one with `adapter-trainer template qwen_image > run.yaml`.",
-        ) from error
-    except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be read ({error.strerror})", expected, "Name a readable file."
-        ) from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"{path} is not UTF-8 text (byte {error.start})",
-            expected,
-            "Save the file as UTF-8, or name the run file.",
-        ) from error
-    values = parse_yaml(text, str(path))
+        )
+
+    values = parse_yaml(read_text(path, refuse), str(path))
     if values is None:
         return {}
     if not isinstance(values, dict):

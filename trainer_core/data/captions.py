@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import DatasetError
+from ..text_files import read_text
 from ..types import Sample
+
+LARGEST_CAPTION = 2**20
+"""Bytes of a caption; text encoders read some hundred words."""
 
 _NAMED = 5
 # What templates and end tokens add, and no more.
@@ -74,22 +78,17 @@ def read_caption(path: Path) -> str:
         The text without blanks at its ends; line breaks inside stay.
 
     Raises:
-        DatasetError: When the file is not UTF-8 or cannot be read.
+        DatasetError: When the file is not UTF-8, too large for a caption, or cannot be read.
     """
-    try:
-        return path.read_text(encoding="utf-8-sig").strip()
-    except UnicodeDecodeError as error:
-        raise DatasetError(
-            f"{path} is not UTF-8 text ({error.reason} at byte {error.start})",
-            "a caption in UTF-8",
-            "Save the file as UTF-8 in a text editor.",
-        ) from error
-    except OSError as error:
-        raise DatasetError(
-            f"{path} cannot be read ({error.strerror})",
-            "a readable caption file",
-            "Give read access to the file, or remove it.",
-        ) from error
+
+    def refuse(reason: str) -> DatasetError:
+        return DatasetError(
+            f"{path} cannot be read as a caption ({reason})",
+            "a readable text file in UTF-8",
+            "Save it as UTF-8 in a text editor, give read access to it, or remove it.",
+        )
+
+    return read_text(path, refuse, LARGEST_CAPTION).strip()
 
 
 def with_trigger(trigger_word: str, caption: str) -> str:

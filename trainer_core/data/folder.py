@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..allowed import AllowedFolders
 from ..config import DatasetSection
 from ..errors import DatasetError
 from ..types import Sample
@@ -39,11 +40,15 @@ class Scan:
     refusal: DatasetError | None = None
 
 
-def scan(settings: DatasetSection, *, stop: bool = True) -> Scan:
+def scan(
+    settings: DatasetSection, within: AllowedFolders | None = None, *, stop: bool = True
+) -> Scan:
     """Read a dataset folder: names, headers and captions; no pixel is decoded.
 
     Args:
         settings: Where the folder is, its layout, and what to do about mistakes.
+        within: What everything that is read really has to lie in; None follows every link. Where
+            a graph may have named the folder, it has to be given.
         stop: Whether to stop where a policy says so; else what it is about is left out, and the
             result says that.
 
@@ -57,10 +62,11 @@ def scan(settings: DatasetSection, *, stop: bool = True) -> Scan:
     root = _root(settings)
     findings = Findings(settings)
     paired = _is_paired(root, settings)
-    listing = list_folder(root / TRAINING_FOLDER if paired else root, settings.caption_extension)
+    pictures = root / TRAINING_FOLDER if paired else root
+    listing = list_folder(pictures, settings.caption_extension, within)
     if paired:
         targets = listing.pictures
-        controls = _controls_in_folder(root, listing, findings)
+        controls = _controls_in_folder(root, listing, findings, within)
     else:
         targets, controls = _controls_beside(listing, findings)
     _note_listing(listing, findings)
@@ -160,8 +166,10 @@ def _is_paired(root: Path, settings: DatasetSection) -> bool:
     )
 
 
-def _controls_in_folder(root: Path, targets: Listing, findings: Findings) -> _Controls:
-    listing = list_folder(root / CONTROL_FOLDER, findings.settings.caption_extension)
+def _controls_in_folder(
+    root: Path, targets: Listing, findings: Findings, within: AllowedFolders | None
+) -> _Controls:
+    listing = list_folder(root / CONTROL_FOLDER, findings.settings.caption_extension, within)
     stems = {targets.key(path) for path in targets.pictures}
     known = stems | set(targets.captions) | {targets.key(path) for path in targets.foreign}
     controls: _Controls = {}

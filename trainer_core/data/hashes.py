@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ..errors import DatasetError
 from ..storage import write_text
+from ..text_files import LARGEST_LIST, read_object
 
 _FILE = "picture_hashes.json"
 _CHUNK = 1 << 20
@@ -115,12 +116,13 @@ def hash_file(path: Path) -> str:
 
 
 def _read_memory(path: Path) -> dict[str, list[int | str]]:
+    def refuse(reason: str) -> DatasetError:
+        return DatasetError(f"{path}: {reason}", "the memory of hashes", "Remove it.")
+
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(value, dict):
-        return {}
+        value = read_object(path, refuse, LARGEST_LIST)
+    except DatasetError:
+        return {}  # it is written anew
     return {name: row for name, row in value.items() if _is_row(row)}
 
 

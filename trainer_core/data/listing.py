@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..allowed import AllowedFolders
 from ..errors import DatasetError
 
 PICTURE_EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp"})
@@ -16,6 +17,9 @@ FOREIGN_EXTENSIONS = frozenset(
     {".gif", ".tif", ".tiff", ".avif", ".heic", ".heif", ".jxl", ".jfif", ".jp2", ".tga", ".apng"}
 )
 """Extensions of pictures that are not read; leaving them out in silence would surprise."""
+
+
+_DEEPEST = 200  # parts of a path; some systems take no longer ones
 
 
 @dataclass(slots=True)
@@ -56,54 +60,81 @@ def shown_name(path: Path, folder: Path) -> str:
     return raw.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def list_folder(folder: Path, caption_extension: str) -> Listing:
+def list_folder(
+    folder: Path, caption_extension: str, within: AllowedFolders | None = None
+) -> Listing:
     """Read names in a folder and below; hidden ones are left out, links are followed once.
 
     Args:
         folder: An existing folder.
         caption_extension: Such as ``.txt``; upper or lower case makes no difference.
+        within: What pictures, captions and folders really have to lie in; None follows every link.
 
     Returns:
         What was found.
 
     Raises:
-        DatasetError: When a folder cannot be read.
+        DatasetError: When a folder cannot be read or is too deep, or a link leads out of what is
+            allowed.
     """
     listing = Listing(folder)
     caption = caption_extension.lower()
-    for path in _walk(folder, {os.path.realpath(folder)}, listing.linked_twice):
+    _require_within(folder, within)
+    for path in _walk(folder, {os.path.realpath(folder)}, listing.linked_twice, within):
         extension = path.suffix.lower()
+        if extension not in PICTURE_EXTENSIONS | {caption}:
+            if extension in FOREIGN_EXTENSIONS:
+                listing.foreign.append(path)
+            continue
+        _require_within(path, within)
         if extension in PICTURE_EXTENSIONS:
             listing.pictures.append(path)
         elif extension == caption:
             listing.captions[listing.key(path)] = path
-        elif extension in FOREIGN_EXTENSIONS:
-            listing.foreign.append(path)
     listing.pictures.sort(key=lambda path: shown_name(path, folder))
     return listing
 
 
-def _walk(folder: Path, seen: set[str], linked_twice: list[Path]) -> Iterator[Path]:
-    try:
-        with os.scandir(folder) as entries:
-            found = sorted(entries, key=lambda entry: entry.name)
-    except OSError as error:
-        raise DatasetError(
-            f"the folder {folder} cannot be read ({error.strerror})",
-            "a folder whose content can be listed",
-            "Give read access to the folder, or move it out of dataset.path.",
-        ) from error
-    for entry in found:
-        if entry.name.startswith("."):
-            continue
-        path = folder / entry.name
+def _walk(
+    folder: Path, seen: set[str], linked_twice: list[Path], within: AllowedFolders | None
+) -> Iterator[Path]:
+    waiting = _entries(folder)
+    while waiting:
+        path = waiting.pop()
         if path.is_dir():
             real = os.path.realpath(path)
             if real in seen:
                 linked_twice.append(path)
                 continue
             seen.add(real)
-            yield from _walk(path, seen, linked_twice)
-        elif path.is_file() or (entry.is_symlink() and not path.exists()):
+            _require_within(path, within)
+            waiting += _entries(path)
+        elif path.is_file() or (path.is_symlink() and not path.exists()):
             # A link that leads nowhere is told about later, as a picture that cannot be read.
             yield path
+
+
+def _entries(folder: Path) -> list[Path]:
+    """What lies in a folder, the last name first, so that the first is taken off the end."""
+    if len(folder.parts) > _DEEPEST:
+        raise DatasetError(
+            f"{folder.parents[len(folder.parts) - _DEEPEST]} holds folders inside folders, "
+            f"more than {_DEEPEST} deep",
+            f"folders that are at most {_DEEPEST} deep",
+            "Move the pictures further up, or leave that folder out of dataset.path.",
+        )
+    try:
+        with os.scandir(folder) as entries:
+            names = sorted((entry.name for entry in entries), reverse=True)
+    except OSError as error:
+        raise DatasetError(
+            f"the folder {folder} cannot be read ({error.strerror})",
+            "a folder whose content can be listed",
+            "Give read access to the folder, or move it out of dataset.path.",
+        ) from error
+    return [folder / name for name in names if not name.startswith(".")]
+
+
+def _require_within(path: Path, within: AllowedFolders | None) -> None:
+    if within is not None:
+        within.require(path, "dataset.path", DatasetError)

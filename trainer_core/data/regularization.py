@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+from ..allowed import AllowedFolders
 from ..config import DatasetSection
 from ..errors import DatasetError
 from .folder import Scan, scan
@@ -13,11 +14,14 @@ REGULARIZATION = "regularization"
 """What the names of regularization images begin with."""
 
 
-def scan_all(settings: DatasetSection, *, stop: bool = True) -> Scan:
+def scan_all(
+    settings: DatasetSection, within: AllowedFolders | None = None, *, stop: bool = True
+) -> Scan:
     """Read the dataset folder and, where one is named, the folder of regularization images.
 
     Args:
         settings: The folders, their layout, and what to do about mistakes.
+        within: As for `scan`.
         stop: As `scan`.
 
     Returns:
@@ -27,7 +31,7 @@ def scan_all(settings: DatasetSection, *, stop: bool = True) -> Scan:
         DatasetError: As `scan`; and when both are one folder, or one has control pictures and the
             other has none.
     """
-    own = scan(settings, stop=stop)
+    own = scan(settings, within, stop=stop)
     second = settings.regularization.path
     if not second:
         return own
@@ -39,7 +43,7 @@ def scan_all(settings: DatasetSection, *, stop: bool = True) -> Scan:
         )
     try:
         ordinary = settings.model_copy(update={"path": second, "trigger_word": ""})
-        found = scan(ordinary, stop=stop)
+        found = scan(ordinary, within, stop=stop)
     except DatasetError as error:
         message = error.found.replace("dataset.path", "dataset.regularization.path")
         raise DatasetError(message, error.expected, error.remedy) from error

@@ -7,7 +7,6 @@ blocks are held against the published base, and a file that is another model's i
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from ..formats.lazy import open_tensors
 from ..formats.metadata import SETTINGS_KEY
 from ..formats.reading import AdapterFile, adapter_files
 from ..formats.spellings import find_place, is_native, misfits, native_of_extra
+from ..text_files import parse_json
 from . import FAMILIES, get_family
 from .architectures import Architecture
 from .family import Family
@@ -274,8 +274,8 @@ def _is_native(names: Iterable[str], key_map: KeyMap) -> bool:
 
 def _told(metadata: Mapping[str, str]) -> str | None:
     try:
-        told = json.loads(metadata.get(SETTINGS_KEY, "{}"))
-    except (ValueError, RecursionError):
+        told = parse_json(metadata.get(SETTINGS_KEY, "{}"))
+    except ValueError:
         return None
     family = told.get("family") if isinstance(told, dict) else None
     return family if isinstance(family, str) else None

@@ -16,7 +16,8 @@ from ..config import BaseSection
 from ..errors import BaseModelError
 from ..storage import given_path
 from .detection import detect_base, file_family
-from .location import EMBEDDED, locate_base, read_json
+from .location import EMBEDDED, locate_base
+from .parts import weight_files
 from .single_file import WeightFile, check_formats, looks_like_file, open_weights
 
 if TYPE_CHECKING:
@@ -289,10 +290,10 @@ def _shards(folder: Path) -> list[Path]:
     index = folder / f"{_STEM}.index.json"
     if not index.is_file():
         return [_only_file(folder)]
-    names = sorted(set(read_json(index).get("weight_map", {}).values()))
+    names = weight_files(index)
     for name in names:
-        # What is written later gets these names too: none may lead out of the folder.
-        if Path(name).name != name or not looks_like_file(name):
+        # What is written later gets these names too.
+        if not looks_like_file(name):
             raise BaseModelError(
                 f"{index} names the file {name!r}",
                 "names of .safetensors files beside it",

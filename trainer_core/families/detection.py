@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 from ..errors import BaseModelError
-from .location import EMBEDDED, read_json
+from .location import EMBEDDED
+from .parts import class_name
 from .single_file import WeightFile, check_formats, looks_like_file, open_weights
 
 _NAMED = 3  # names that a message gives as examples
@@ -112,7 +113,7 @@ def _folder_family(folder: Path) -> str:
             "a Diffusers folder",
             "Name the folder that holds model_index.json.",
         )
-    pipeline = read_json(index).get("_class_name")
+    pipeline = class_name(index)
     for family in FAMILIES.values():
         if pipeline in family.folder.pipelines:
             return family.name

@@ -1,15 +1,18 @@
-"""Loads one frozen model of a Diffusers folder."""
+"""Loads the frozen parts of a Diffusers folder, and is where the libraries' errors end."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 
-from ..errors import BaseModelError
+from ..errors import BaseModelError, TrainerError
+from ..printable import shortened
 from .quiet import without_bars
 
 # How each library calls the argument that gives the weights' precision.
@@ -44,18 +47,14 @@ def load_frozen(
             f"a newer {library}",
             f"Upgrade it: pip install --upgrade {library}",
         )
-    try:
-        with without_bars(library):
-            loaded, report = model.from_pretrained(
-                folder / part,
-                use_safetensors=True,
-                local_files_only=True,
-                output_loading_info=True,
-                **{_PRECISION[library]: dtype},
-            )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        # The libraries wrap a damaged file into errors that end in advice on other matters.
-        raise _unreadable(folder / part, str(error).strip().splitlines()[0]) from error
+    with reading_part(folder / part), without_bars(library):
+        loaded, report = model.from_pretrained(
+            folder / part,
+            use_safetensors=True,
+            local_files_only=True,
+            output_loading_info=True,
+            **{_PRECISION[library]: dtype},
+        )
     missing = sorted(report["missing_keys"])
     if missing:
         # A library fills such weights with random numbers and goes on.
@@ -63,9 +62,49 @@ def load_frozen(
     return loaded.requires_grad_(False).eval().to(device)
 
 
+def load_words(kind: str, folder: Path, part: str) -> Any:
+    """Load a tokenizer or a processor of pictures; never from the network.
+
+    Args:
+        kind: A class of transformers, such as ``AutoTokenizer``.
+        folder: The Diffusers folder.
+        part: Its sub-folder.
+
+    Raises:
+        BaseModelError: When its files are damaged or missing.
+    """
+    loader = getattr(importlib.import_module("transformers"), kind)
+    with reading_part(folder / part):
+        return loader.from_pretrained(folder / part, local_files_only=True)
+
+
+@contextmanager
+def reading_part(place: Path) -> Iterator[None]:
+    """Turn whatever the files of a part lead a library, or us, into one error that names it.
+
+    The libraries take what stands in a configuration as it is, and check some of it with errors of
+    their own: a text where a number belongs can end in any class of error.
+
+    Args:
+        place: The folder or file that is read.
+
+    Raises:
+        BaseModelError: In place of the library's error.
+    """
+    try:
+        yield
+    except (TrainerError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        # Some wrap a damaged file into errors that end in advice on other matters.
+        lines = str(error).strip().splitlines()
+        kind = "" if isinstance(error, OSError | SafetensorError) else f"{type(error).__name__}: "
+        raise _unreadable(place, f"{kind}{lines[0] if lines else 'no reason given'}") from error
+
+
 def _unreadable(place: Path, reason: str) -> BaseModelError:
     return BaseModelError(
-        f"the weights in {place} cannot be loaded ({reason})",
-        "whole safetensors files of the class that config.json there names",
+        f"the files in {place} cannot be loaded ({shortened(reason, 500)})",
+        "whole safetensors files and settings of the class that config.json there names",
         "Download or copy this part of the base again.",
     )

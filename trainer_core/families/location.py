@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..config import BaseSection
 from ..errors import BaseModelError, ConfigError
 from .identity import folder_identity
+from .parts import check_part, class_name, is_whole
 
 if TYPE_CHECKING:
     from .family import Family
@@ -20,14 +20,6 @@ EMBEDDED = "embedded"
 EMBEDDED_FAMILY = "qwen_image"
 EMBEDDED_FOLDER = Path(__file__).parent.parent / "assets" / "tiny-qwen-image"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-# A part of a Diffusers folder, to the files of which it has at least one.
-_MARKS: dict[str, tuple[str, ...]] = {
-    "tokenizer": ("tokenizer_config.json",),
-    "tokenizer_2": ("tokenizer_config.json",),
-    "scheduler": ("scheduler_config.json",),
-    "processor": ("preprocessor_config.json", "processor_config.json"),
-}
-_WEIGHTLESS = frozenset(_MARKS)
 _FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
 
 
@@ -94,8 +86,8 @@ def locate_base(
             lambda: _folder_variant(family, folder),
         )
     encoders = _local_folder(settings.encoders, "base.encoders") if settings.encoders else folder
-    if not _is_whole(folder, "scheduler"):
-        _check_part(encoders, "scheduler", "base.path")
+    if not is_whole(folder, "scheduler"):
+        check_part(encoders, "scheduler", "base.path")
     parts = _encoder_parts(family, variant) if needs_encoders else ()
     if parts and file is not None and not settings.encoders:
         raise BaseModelError(
@@ -104,7 +96,7 @@ def locate_base(
             f"Set base.encoders to a {family.title} folder that has {', '.join(parts)}.",
         )
     for part in parts:
-        _check_part(encoders, part, "base.encoders" if settings.encoders else "base.path")
+        check_part(encoders, part, "base.encoders" if settings.encoders else "base.path")
     text_length = settings.text_length or family.text_length
     return BaseLocation(
         folder=folder,
@@ -114,37 +106,6 @@ def locate_base(
         identity=folder_identity(encoders, parts, (family.name, variant, str(text_length))),
         embedded=settings.path == EMBEDDED,
         file=file,
-    )
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a configuration file of a base.
-
-    Args:
-        path: A JSON file that holds one object.
-
-    Returns:
-        The object.
-
-    Raises:
-        BaseModelError: When the file is missing or is not a JSON object.
-    """
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BaseModelError(
-            f"{path} cannot be read ({error.strerror})",
-            "a configuration file of a Diffusers folder",
-            "Copy or download the base again, with all of its files.",
-        ) from error
-    except ValueError as error:
-        value = str(error)
-    if isinstance(value, dict):
-        return value
-    raise BaseModelError(
-        f"{path} is not a JSON object",
-        "a configuration file of a Diffusers folder",
-        "Copy or download the base again; the file is damaged.",
     )
 
 
@@ -248,12 +209,12 @@ def _check_transformer(folder: Path, family: Family) -> None:
             "a Diffusers folder",
             "Name the folder that holds model_index.json as base.path.",
         )
-    pipeline = read_json(index).get("_class_name")
+    pipeline = class_name(index)
     if pipeline not in facts.pipelines:
         raise _wrong_family(f"{index} says {pipeline}", ", ".join(facts.pipelines), family)
-    _check_part(folder, "transformer", "base.path")
+    check_part(folder, "transformer", "base.path")
     config = folder / "transformer" / "config.json"
-    name = read_json(config).get("_class_name")
+    name = class_name(config)
     if name != facts.transformer:
         raise _wrong_family(f"{config} says {name}", facts.transformer, family)
 
@@ -289,10 +250,10 @@ def _settle_variant(
 
 def _folder_variant(family: Family, folder: Path) -> str:
     """What ``auto`` means for a Diffusers folder when there are control pictures."""
-    pipeline = read_json(folder / "model_index.json")["_class_name"]
+    pipeline = class_name(folder / "model_index.json")
     variant = family.folder.pipelines[pipeline]
     can_edit = family.folder.edit_parts and all(
-        _is_whole(folder, part) for part in family.folder.edit_parts
+        is_whole(folder, part) for part in family.folder.edit_parts
     )
     if variant is None and can_edit:
         # A base for both tasks names only one of its pipelines.
@@ -305,47 +266,3 @@ def _folder_variant(family: Family, folder: Path) -> str:
             "base.variant: edit.",
         )
     return variant
-
-
-def _check_part(folder: Path, part: str, setting: str) -> None:
-    place = folder / part
-    if not place.is_dir():
-        raise BaseModelError(
-            f"{folder} has no {part} folder",
-            f"a Diffusers folder with {part}",
-            f"Copy or download the base again, with all of its parts, or correct {setting}.",
-        )
-    marks = _MARKS.get(part, ("config.json",))
-    if not any((place / name).is_file() for name in marks):
-        raise BaseModelError(
-            f"{place} has no {' or '.join(marks)}",
-            f"a whole {part} folder",
-            "Copy or download the base again, with all of its files.",
-        )
-    if part not in _WEIGHTLESS:
-        _check_weights(place)
-
-
-def _check_weights(place: Path) -> None:
-    for index in place.glob("*.safetensors.index.json"):
-        for name in sorted(set(read_json(index).get("weight_map", {}).values())):
-            if not (place / name).is_file():
-                raise BaseModelError(
-                    f"{place} has no {name}, which {index.name} names",
-                    "all files of the weights",
-                    "Finish the download of the base.",
-                )
-    if not any(place.glob("*.safetensors")):
-        raise BaseModelError(
-            f"{place} has no weights in a .safetensors file",
-            "weights as .safetensors (other formats can run code and are not read)",
-            "Download the base's .safetensors files, or save it again with save_pretrained.",
-        )
-
-
-def _is_whole(folder: Path, part: str) -> bool:
-    try:
-        _check_part(folder, part, "base.path")
-    except BaseModelError:
-        return False
-    return True

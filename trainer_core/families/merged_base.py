@@ -7,7 +7,6 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,8 +18,8 @@ from ..streaming import Outline, stream_tensors
 from ..temporary import set_aside, temporary_beside
 from ..types import AdapterState
 from .base_weights import BaseFile, BaseWeights
-from .location import read_json
 from .merging import Job, Merged, MergeReport, Progress, Rounding, made_tensors, plan_jobs
+from .parts import read_json, weight_files
 from .single_file.reading import TensorReader
 from .single_file.rewriting import rewrite
 from .single_file.weights import TensorInfo, read_header
@@ -229,9 +228,8 @@ def _mend_index(folder: Path) -> None:
     path = folder / "diffusion_pytorch_model.safetensors.index.json"
     if not path.is_file():
         return
-    index: dict[str, Any] = read_json(path)
-    shards = set(index["weight_map"].values())
-    infos = [info for name in shards for info in read_header(folder / name)[0].values()]
+    index = read_json(path)
+    infos = [info for name in weight_files(path) for info in read_header(folder / name)[0].values()]
     size = sum(info.end - info.start for info in infos)
     facts = index.get("metadata")
     if isinstance(facts, dict) and facts.get("total_size") not in (None, size):

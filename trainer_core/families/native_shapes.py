@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ..errors import AdapterFileError
-from .location import read_json
+from .parts import read_json
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,8 @@ from torch import Tensor
 
 from ..diffusion import ShiftSettings, flow_sigmas, sigma_shift
 from ..errors import BaseModelError
-from .location import BaseLocation, read_json
+from .location import BaseLocation
+from .parts import read_json
 
 _UNSUPPORTED = (
     "use_karras_sigmas",
@@ -40,16 +41,24 @@ def read_shift(location: BaseLocation) -> ShiftSettings:
                 "the plain Euler schedule of flow matching",
                 f"Set {name} to false in a copy of the base; no published base needs it.",
             )
-    return ShiftSettings(
-        dynamic=config.get("use_dynamic_shifting", False),
-        shift=config.get("shift", 1.0),
-        base_shift=config.get("base_shift", 0.5),
-        max_shift=config.get("max_shift", 1.15),
-        base_tokens=config.get("base_image_seq_len", 256),
-        max_tokens=config.get("max_image_seq_len", 4096),
-        exponential=config.get("time_shift_type", "exponential") == "exponential",
-        terminal=config.get("shift_terminal"),
-    )
+    terminal = config.get("shift_terminal")
+    try:
+        return ShiftSettings(
+            dynamic=bool(config.get("use_dynamic_shifting", False)),
+            shift=float(config.get("shift", 1.0)),
+            base_shift=float(config.get("base_shift", 0.5)),
+            max_shift=float(config.get("max_shift", 1.15)),
+            base_tokens=int(config.get("base_image_seq_len", 256)),
+            max_tokens=int(config.get("max_image_seq_len", 4096)),
+            exponential=config.get("time_shift_type", "exponential") == "exponential",
+            terminal=None if terminal is None else float(terminal),
+        )
+    except (TypeError, ValueError, OverflowError) as error:
+        raise BaseModelError(
+            f"{path} holds what is no number where one belongs ({error})",
+            "the settings of a flow-matching scheduler",
+            "Copy or download the base again; the file is damaged.",
+        ) from error
 
 
 def scheduled_sigmas(location: BaseLocation, steps: int, tokens: int) -> Tensor:

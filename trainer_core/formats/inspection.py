@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Any
 
 from ..adapters import layer_scale
 from ..adapters.magnitude import DORA_SCALE, axis_of
+from ..text_files import parse_json
 from .delta_norm import delta_norm
 from .keys import KeyMap
 from .metadata import SETTINGS_KEY
@@ -149,8 +149,8 @@ def _notes(file: AdapterFile, norms: Mapping[str, float]) -> Iterator[str]:
 
 def _own_facts(metadata: Mapping[str, str]) -> Mapping[str, Any]:
     try:
-        facts = json.loads(metadata.get(SETTINGS_KEY, "{}"))
-    except (ValueError, RecursionError):
+        facts = parse_json(metadata.get(SETTINGS_KEY, "{}"))
+    except ValueError:
         return {}
     return facts if isinstance(facts, dict) else {}
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 from collections.abc import Mapping
 
+from ..text_files import parse_json
 from .metadata import SETTINGS_KEY
 from .workflow import WORKFLOW_KEYS, header_workflow, workflow_summary
 
@@ -42,8 +43,8 @@ def kept_header(
     if given == written and not reformed:
         return header, notes
     header = {key: text for key, text in header.items() if key not in _OF_FORM}
-    with contextlib.suppress(ValueError, RecursionError):
-        own = json.loads(header.get(SETTINGS_KEY, ""))
+    with contextlib.suppress(ValueError):
+        own = parse_json(header.get(SETTINGS_KEY, ""))
         if isinstance(own, dict):
             own["kind"] = written
             settings = own.get("settings")

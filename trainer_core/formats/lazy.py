@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import json
 import math
-import stat
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,13 +22,19 @@ from torch import Tensor
 
 from ..errors import AdapterFileError
 from ..streaming import NUMBER_FORMATS
+from ..text_files import parse_json, require_regular
 
 DTYPES: Mapping[str, torch.dtype] = {
     code: getattr(torch, name) for code, name in NUMBER_FORMATS.items()
 }
 """Names of number formats in a header."""
 
-_LARGEST_HEADER = 100_000_000
+LARGEST_HEADER = 100_000_000
+"""Bytes of a header; the format allows no more."""
+
+MOST_TENSORS = 100_000
+"""Tensors of a file. The largest models have some thousand; a million would take gigabytes."""
+
 _MOST_AXES = 16
 _PICKLE_SUFFIXES = {".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth"}
 _LENGTH = 8
@@ -118,13 +122,13 @@ def open_tensors(path: Path) -> Iterator[TensorFile]:
             opened as one), or is no whole safetensors file.
     """
     try:
-        refuse_special(path)
+        require_regular(path)
         opened = path.open("rb")
     except OSError as error:
         raise unreadable(path, error) from error
-    except ValueError as error:  # a name that no system takes
+    except ValueError as error:  # a folder, a device, or a name that no system takes
         raise AdapterFileError(
-            f"{str(path)!r} is no file name ({error})", "a file name", "Correct the path."
+            f"{str(path)!r} cannot be read ({error})", "a readable adapter file", "Check the path."
         ) from error
     with opened as file:
         try:
@@ -133,21 +137,6 @@ def open_tensors(path: Path) -> Iterator[TensorFile]:
         except OSError as error:
             raise unreadable(path, error) from error
         yield tensors
-
-
-def refuse_special(path: Path) -> None:
-    """Refuse what is there and no file, such as a device or a pipe that would wait for ever.
-
-    Raises:
-        AdapterFileError: When it is no ordinary file.
-        OSError: When it is not there.
-    """
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise AdapterFileError(
-            f"{path} cannot be read: it is no ordinary file",
-            "a readable adapter file",
-            "Check the path.",
-        )
 
 
 def unreadable(path: Path, error: OSError) -> AdapterFileError:
@@ -166,26 +155,6 @@ def broken(path: Path, reason: str) -> AdapterFileError:
         "a whole safetensors file with every factor of every layer",
         "Export or download it again.",
     )
-
-
-def parse_json(text: str) -> Any:
-    """Parse JSON in which no name may come twice.
-
-    Raises:
-        ValueError: When it is none, is nested too deeply, or repeats a name.
-    """
-    try:
-        return json.loads(text, object_pairs_hook=_without_repeats)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        (name, _), *_ = Counter(name for name, _ in pairs).most_common(1)
-        raise ValueError(f"{name[:200]!r} comes twice")
-    return values
 
 
 def _refuse_pickle(path: Path, file: IO[bytes]) -> None:
@@ -208,9 +177,11 @@ def _header(path: Path, file: IO[bytes]) -> tuple[dict[str, TensorInfo], dict[st
     file.seek(0)
     length = int.from_bytes(file.read(_LENGTH), "little")
     try:
-        if size < _LENGTH or length > min(size - _LENGTH, _LARGEST_HEADER):
+        if size < _LENGTH or length > min(size - _LENGTH, LARGEST_HEADER):
             raise ValueError(f"{size} bytes, with a header of {length}")
-        entries = _parse_text(file.read(length).decode("utf-8"))
+        content = file.read(length)
+        refuse_crowd(content)
+        entries = _parse_text(content.decode("utf-8"))
         if not isinstance(entries, dict):
             raise ValueError("its header is no object")
         metadata = _strings(entries.pop("__metadata__", {}))
@@ -222,9 +193,20 @@ def _header(path: Path, file: IO[bytes]) -> tuple[dict[str, TensorInfo], dict[st
     return tensors, metadata
 
 
+def refuse_crowd(header: bytes) -> None:
+    """Refuse a header with more tensors than any model has, before it is parsed.
+
+    Raises:
+        ValueError: When there are more than `MOST_TENSORS`.
+    """
+    count = header.count(b"data_offsets")
+    if count > MOST_TENSORS:
+        raise ValueError(f"it lists {count} tensors, and {MOST_TENSORS} are read at most")
+
+
 def _parse_text(text: str) -> Any:
     """Parse a header; one half of a pair of code units, which JSON can escape, is no text."""
-    entries = parse_json(text)
+    entries = parse_json(text, unique=True)
     if "\\ud" in text.lower():
         try:
             json.dumps(entries, ensure_ascii=False).encode("utf-8")

@@ -19,8 +19,8 @@ from typing import Any
 
 from ..config.patterns import LONGEST_NAME, NO_EXPRESSION, pattern_mistake
 from ..errors import AdapterFileError
+from ..text_files import parse_json, read_text
 from .keys import DIFFUSERS_PREFIX
-from .lazy import parse_json, refuse_special, unreadable
 
 HEADER_KEY = "lora_adapter_metadata"
 """The header key under which Diffusers keeps the configuration."""
@@ -122,16 +122,9 @@ def read_config(path: Path) -> PeftConfig:
         AdapterFileError: When it is not there, too large, no configuration, or of an adapter whose
             factors mean something else.
     """
+    text = read_text(path, lambda why: _broken(f"{path} cannot be read", why), _LARGEST)
     try:
-        refuse_special(path)
-        with path.open("rb") as file:
-            content = file.read(_LARGEST + 1)
-    except OSError as error:
-        raise unreadable(path, error) from error
-    if len(content) > _LARGEST:
-        raise _broken(str(path), f"it is larger than {_LARGEST} bytes")
-    try:
-        return _config(str(path), parse_json(content.decode("utf-8")))
+        return _config(str(path), parse_json(text, unique=True))
     except ValueError as error:
         raise _broken(str(path), str(error).splitlines()[0][:500]) from error
 
@@ -158,7 +151,7 @@ def header_config(path: Path, metadata: Mapping[str, str]) -> PeftConfig | None:
     try:
         if len(text) > _LARGEST:
             raise ValueError(f"it is larger than {_LARGEST} bytes")
-        values = parse_json(text)
+        values = parse_json(text, unique=True)
         if not isinstance(values, dict):
             raise ValueError("it is no object")
         start = len(DIFFUSERS_PREFIX)

@@ -6,7 +6,6 @@ about them; the values are read when a layer is asked for, one layer at a time.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import AdapterFileError
+from ..text_files import parse_json
 from ..types import AdapterState, LayerState
 from .content import FileContent, read_content
 from .keys import KeyMap
@@ -224,8 +224,8 @@ def adapter_files(path: Path) -> tuple[Path, ...]:
 def saved_settings(metadata: Mapping[str, str]) -> Mapping[str, Any]:
     """The adapter's settings as this trainer wrote them into a header; empty for other files."""
     try:
-        settings = json.loads(metadata.get(SETTINGS_KEY, "{}"))["settings"]["adapter"]
-    except (ValueError, TypeError, KeyError, RecursionError):
+        settings = parse_json(metadata.get(SETTINGS_KEY, "{}"))["settings"]["adapter"]
+    except (ValueError, TypeError, KeyError):
         return {}
     return settings if isinstance(settings, dict) else {}
 

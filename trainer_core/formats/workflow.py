@@ -11,6 +11,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..text_files import parse_json
+
 WORKFLOW_KEYS = ("workflow", "prompt")
 """Keys of a header under which ComfyUI's page looks, the one that it prefers first."""
 
@@ -95,8 +97,8 @@ def workflow_summary(text: str) -> dict[str, Any]:
     if summary["bytes"] > LARGEST_KEPT:
         return {**summary, "problem": "too large to be looked at"}
     try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):
+        content = parse_json(text)
+    except ValueError:
         return {**summary, "problem": "no JSON"}
     if not isinstance(content, dict):
         return {**summary, "problem": "no JSON object"}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from ..errors import CheckpointError, InputError, NonFiniteError
 from ..finiteness import all_finite
 from ..storage import flush_folder, move, save_tensors, storage_error, write_json
 from ..temporary import remove_leftovers, temporary_beside
+from ..text_files import read_object
 from .optimizer import STATE_PREFIX, load_optimizer_tensors, optimizer_tensors
 
 if TYPE_CHECKING:
@@ -177,8 +177,15 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    def refuse(reason: str) -> CheckpointError:
+        return CheckpointError(
+            f"{folder} cannot be read as a checkpoint ({reason})",
+            f"a folder with {_STATE}, {_TENSORS} and adapter.safetensors as they were written",
+            "Name another checkpoint with resume=PATH, or start anew with resume=none.",
+        )
+
+    state = read_object(folder / _STATE, refuse)
     try:
-        state = json.loads((folder / _STATE).read_text(encoding="utf-8"))
         if state["format"] != FORMAT:
             raise InputError(
                 f"{folder} has checkpoint format {state['format']}",
@@ -191,13 +198,9 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         if "sha256" in state and state["sha256"] != _digest(state, folder / _TENSORS):
             raise ValueError("its content is not what was written")
         _require_complete(tensors)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, SafetensorError) as error:
         reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
-        raise CheckpointError(
-            f"{folder} cannot be read as a checkpoint ({reason})",
-            f"a folder with {_STATE}, {_TENSORS} and adapter.safetensors as they were written",
-            "Name another checkpoint with resume=PATH, or start anew with resume=none.",
-        ) from error
+        raise refuse(reason) from error
     return Checkpoint(step, settings, tensors)
 
 

@@ -6,7 +6,6 @@ moved to another machine. It holds the samples' names and the preview prompts, b
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from ..data.cached import CachedDataset, CachedItem, PreservedItem
 from ..data.entries import Entry, entry_of_key, is_sound
 from ..errors import DatasetError
 from ..storage import write_json
+from ..text_files import LARGEST_LIST, read_object
 from ..types import Bucket
 from .prompts import EncodedPrompt, read_prompt
 
@@ -78,8 +78,8 @@ def read_finished_cache(path: Path) -> FinishedCache:
     Raises:
         DatasetError: When the list is damaged or of a newer version, or files are missing.
     """
+    record = read_object(path, lambda reason: _unusable(path, reason), LARGEST_LIST)
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
         if record["format"] != _FORMAT:
             raise ValueError(f"its format is {record['format']!r}")
         items = [_sample_item(path.parent, sample) for sample in record["samples"]]
@@ -87,8 +87,6 @@ def read_finished_cache(path: Path) -> FinishedCache:
         # Lists of earlier versions have none.
         preserved = [_preserved_item(path.parent, each) for each in record.get("preserved", [])]
         family, variant = str(record["family"]), str(record["variant"])
-    except OSError as error:
-        raise _unusable(path, error.strerror or str(error)) from error
     except (ValueError, KeyError, TypeError) as error:
         raise _unusable(path, f"{type(error).__name__}: {error}") from error
     if not items:

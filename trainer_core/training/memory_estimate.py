@@ -33,6 +33,7 @@ from ..config import RunConfig
 from ..data.cached import CachedItem
 from ..errors import RunError
 from ..families import BaseLocation, Family, get_family, locate_base
+from ..families.loading import reading_part
 from ..types import Bucket
 from .finished_cache import read_finished_cache
 from .memory import resolve_precision
@@ -121,7 +122,8 @@ def empty_base(location: BaseLocation, family: Family) -> EmptyBase:
     Raises:
         BaseModelError: When the base's file or settings are damaged.
     """
-    transformer = _build_empty(location, family)
+    with reading_part(location.folder / "transformer"):
+        transformer = _build_empty(location, family)
     blocks = sum(
         sum(1 for _ in transformer.get_submodule(name).children())
         for name in family.repeated_blocks
@@ -279,7 +281,7 @@ def gibibytes(count: int) -> str:
 def _build_empty(location: BaseLocation, family: Family) -> nn.Module:
     import diffusers
 
-    from ..families.location import read_json
+    from ..families.parts import read_json
     from ..families.single_file import empty_model
 
     if location.file is not None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..storage import atomic_write, storage_error
+from ..text_files import parse_json, read_lines
 from ..types import StepResult
 from .board import Board
 
@@ -98,9 +99,9 @@ def read_metrics(path: Path) -> list[StepResult]:
     if not path.is_file():
         return []
     steps: list[StepResult] = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in read_lines(path):
         try:
-            steps.append(StepResult(**json.loads(line)))
+            steps.append(StepResult(**parse_json(line)))
         except (ValueError, TypeError):
             break
     return steps

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..config import OptimizerSection
-from ..errors import RunError
+from ..errors import InputError
 
 if TYPE_CHECKING:
     from ..adapters.groups import ParameterGroup
@@ -73,7 +73,7 @@ def load_optimizer_tensors(
         stored: The groups that the parameters were sorted into then; unset: the same as now.
 
     Raises:
-        RunError: When the state belongs to other parameters.
+        InputError: When the state belongs to other parameters, or a part of it is missing.
     """
     order = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     place = {id(parameter): index for index, parameter in enumerate(order)}
@@ -82,14 +82,35 @@ def load_optimizer_tensors(
     for key, tensor in tensors.items():
         if not key.startswith(STATE_PREFIX):
             continue
-        number, name = key[len(STATE_PREFIX) :].split(".", 1)
+        number, _, name = key[len(STATE_PREFIX) :].partition(".")
+        if not number.isdecimal() or not name:
+            raise _misfit(f"the tensor {key}", "names such as optimizer.0.exp_avg")
         if int(number) >= len(before):
-            raise RunError(
-                f"an optimizer state of at least {int(number) + 1} parameters",
-                f"a state of {len(before)} parameters",
-                "Resume with the run file that the checkpoint was made with.",
-            )
+            raise _misfit(f"{int(number) + 1} parameters", f"a state of {len(before)} parameters")
         # torch keeps the very tensors it is given and updates them in place.
         states.setdefault(place[id(before[int(number)])], {})[name] = tensor.clone()
+    _check_states(states, order)
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": states, "param_groups": groups})
+
+
+def _check_states(states: Mapping[int, Mapping[str, Tensor]], parameters: Sequence[Tensor]) -> None:
+    """Refuse what torch would take, and fail at, or go astray with, in the next step."""
+    names = {name for state in states.values() for name in state}
+    for index, state in states.items():
+        missing = sorted(names - state.keys())
+        if missing:
+            raise _misfit(f"no {missing[0]} of parameter {index}", "every part of the state")
+        for name, tensor in state.items():
+            if tensor.dim() and tensor.shape != parameters[index].shape:
+                shapes = tuple(tensor.shape), tuple(parameters[index].shape)
+                raise _misfit(f"{name} {index} of shape {shapes[0]}", f"the shape {shapes[1]}")
+
+
+def _misfit(found: str, expected: str) -> InputError:
+    return InputError(
+        f"the checkpoint's optimizer state has {found}",
+        expected,
+        "Resume with the run file that the checkpoint was made with (run.yaml beside it), or from "
+        "another checkpoint: resume=PATH.",
+    )

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from ..allowed import AllowedFolders
 from ..config import RunConfig
 from ..config.preservation import preservation_prompts
 from ..data.buckets import Plan, plan_buckets
@@ -81,6 +82,7 @@ def prepare(
     observer: Observer,
     processes: Processes,
     make_source: MakeSource | None = None,
+    within: AllowedFolders | None = None,
 ) -> Prepared:
     """Scan, plan and encode, or read what is encoded already.
 
@@ -90,6 +92,7 @@ def prepare(
         processes: The first process encodes; the others wait and read.
         make_source: Gives the encoders; unset: they come from the base's folder or
             ``base.encoders``.
+        within: What the dataset's files really have to lie in; None follows every link.
 
     Returns:
         Everything the run needs before the denoiser.
@@ -97,6 +100,9 @@ def prepare(
     Raises:
         InputError: When dataset, base or previews cannot be used.
     """
+    if within is not None:
+        listed = config.cache.manifest
+        within.require_all(Path(listed).parent if listed else cache_folder(config), "cache")
     if config.cache.manifest:
         return _from_manifest(config, Path(config.cache.manifest), processes, make_source)
     if not config.dataset.path:
@@ -105,7 +111,7 @@ def prepare(
             "a folder with pictures and captions",
             "Set dataset.path in the run file or on the command line: dataset.path=FOLDER.",
         )
-    found = scan_all(config.dataset)
+    found = scan_all(config.dataset, within)
     if processes.index == 0:
         for problem in found.problems:
             observer.notify(Warned(problem))

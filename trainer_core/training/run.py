@@ -16,6 +16,7 @@ from ..adapters import AttachedAdapter, attach
 from ..adapters.groups import parameter_groups
 from ..adapters.pace import pace_notes
 from ..adapters.starting import start_from
+from ..allowed import AllowedFolders
 from ..config import RunConfig
 from ..config.length import resolved_length, run_length
 from ..config.preservation import preservation_summary
@@ -85,6 +86,7 @@ def train(
     processes: Processes | None = None,
     make_source: MakeSource | None = None,
     workflow: Mapping[str, str] | None = None,
+    within: AllowedFolders | None = None,
 ) -> RunResult:
     """Train an adapter.
 
@@ -95,6 +97,8 @@ def train(
         make_source: Gives text and picture encoders; unset: they come from the base's folder.
         workflow: What of the host started the run, as `workflow_texts` gives it; kept with the run
             and, at ``output.metadata: full``, in its adapter files.
+        within: What dataset, cache and the run's own folder really have to lie in, for a run file
+            that is not the user's own; None follows every link.
 
     Returns:
         Where the files are; ``status`` is ``done`` or ``cancelled``.
@@ -113,7 +117,9 @@ def train(
         torch.enable_grad(),
     ):
         try:
-            return _train(config, observer, processes, make_source, workflow or {})
+            if within is not None:
+                within.require_all(Path(config.output.dir) / config.output.name, "output.name")
+            return _train(config, observer, processes, make_source, workflow or {}, within)
         finally:
             release_memory(processes.device)
 
@@ -124,6 +130,7 @@ def _train(
     processes: Processes,
     make_source: MakeSource | None,
     workflow: Mapping[str, str],
+    within: AllowedFolders | None,
 ) -> RunResult:
     # What can be refused without loading anything is refused first.
     shares = Shares(config.training, processes.index, processes.count)
@@ -132,7 +139,7 @@ def _train(
     for note in checkpoint.damaged if checkpoint and processes.index == 0 else ():
         observer.notify(Warned(note))
     start = None if checkpoint else read_start(config)
-    data = prepare(config, observer, processes, make_source)
+    data = prepare(config, observer, processes, make_source, within)
     config = resolved_length(config, data.dataset.own_images)
     hashes = _hashes(data)
     given = start_identity(config, checkpoint)

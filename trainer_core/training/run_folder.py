@@ -8,7 +8,6 @@ came to nothing is removed when the next run starts, a live one never.
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from ..formats.workflow import WORKFLOW_KEYS
 from ..locks import Lock, acquire, holder, record
 from ..storage import move, storage_error, write_json, write_text
 from ..temporary import remove_leftovers, temporary_beside
+from ..text_files import Refuse, read_object
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -77,8 +77,12 @@ class RunFolder:
                 shutil.rmtree(path, ignore_errors=True)
 
     def read_record(self) -> dict[str, Any]:
-        """Read ``run.json``."""
-        return json.loads((self.path / _RECORD).read_text(encoding="utf-8"))
+        """Read ``run.json``.
+
+        Raises:
+            InputError: When it is damaged.
+        """
+        return read_object(self.path / _RECORD, _damaged(self.path))
 
     def update_record(self, **values: Any) -> None:
         """Change fields of ``run.json``, whole or not at all."""
@@ -134,7 +138,7 @@ class RunFolder:
         try:
             if kind is not None:
                 # On a full disk this fails too; the error that ended the run is the one to show.
-                with contextlib.suppress(StorageError, OSError, ValueError):
+                with contextlib.suppress(StorageError, InputError, OSError, ValueError):
                     self.update_record(**_ending(kind, error))
         finally:
             self.release()
@@ -309,12 +313,23 @@ def _came_to_nothing(path: Path) -> bool:
     if any((path / "checkpoints").glob("[0-9]*")):
         return False
     try:
-        record = json.loads((path / _RECORD).read_text(encoding="utf-8"))
+        record = read_object(path / _RECORD, _damaged(path))
         status, step = record["status"], int(record["step"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (InputError, ValueError, KeyError, TypeError, OverflowError):
         return False
     metrics = path / "metrics.jsonl"
     if metrics.is_file():
         with metrics.open("rb") as file:
             step = max(step, sum(1 for _ in zip(file, range(MINIMUM_STEPS), strict=False)))
     return status != "done" and step < MINIMUM_STEPS
+
+
+def _damaged(path: Path) -> Refuse:
+    def refuse(reason: str) -> InputError:
+        return InputError(
+            f"{path}: {_RECORD} cannot be read ({reason})",
+            "the record that the trainer keeps of every run",
+            "Start a new version with resume=none, or put the file back from a copy.",
+        )
+
+    return refuse

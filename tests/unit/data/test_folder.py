@@ -111,7 +111,7 @@ def test_a_byte_order_mark_is_no_part_of_the_caption(tmp_path, paint):
 def test_a_caption_that_is_not_utf8_is_an_error_that_names_the_file(tmp_path, paint, content):
     paint(tmp_path / "a.png")
     (tmp_path / "a.txt").write_bytes(content)
-    with pytest.raises(DatasetError, match=r"a\.txt is not UTF-8"):
+    with pytest.raises(DatasetError, match=r"a\.txt cannot be read as a caption \(it is not UTF-8"):
         scan(settings(tmp_path))
 
 

@@ -17,7 +17,8 @@ from trainer_core.diffusion import ShiftSettings
 from trainer_core.errors import BaseModelError, ConfigError
 from trainer_core.families import FAMILIES, detect_base, get_family, locate_base
 from trainer_core.families.identity import file_identity
-from trainer_core.families.location import names_hub, read_json
+from trainer_core.families.location import names_hub
+from trainer_core.families.parts import read_json
 from trainer_core.families.schedule import read_shift
 
 

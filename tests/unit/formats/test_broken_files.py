@@ -221,7 +221,7 @@ def test_a_file_that_is_not_there_or_a_folder_is_refused(tmp_path):
     for path in (tmp_path / "missing.safetensors", tmp_path):
         with pytest.raises(AdapterFileError, match="cannot be read"):
             read_adapter(path, KEY_MAP)
-    with pytest.raises(AdapterFileError, match="no file name"):
+    with pytest.raises(AdapterFileError, match="null byte"):
         read_adapter(tmp_path / "nul\0.safetensors", KEY_MAP)
 
 

@@ -3,7 +3,7 @@ import torch
 
 from trainer_core.adapters.groups import ParameterGroup
 from trainer_core.config import OptimizerSection
-from trainer_core.errors import RunError
+from trainer_core.errors import InputError
 from trainer_core.training.optimizer import (
     load_optimizer_tensors,
     make_optimizer,
@@ -79,7 +79,7 @@ def test_state_of_other_parameters_is_refused():
     optimizer = make_optimizer(OptimizerSection(), [ParameterGroup(tuple(parameters))])
     run_steps(optimizer, parameters, 1, seed=1)
     smaller = make_optimizer(OptimizerSection(), [ParameterGroup(tuple(make_parameters()[:1]))])
-    with pytest.raises(RunError, match="state of 1 parameters"):
+    with pytest.raises(InputError, match="state of 1 parameters"):
         load_optimizer_tensors(smaller, optimizer_tensors(optimizer))
 
 

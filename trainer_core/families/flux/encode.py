@@ -11,8 +11,9 @@ from torch import Tensor
 from ...data.captions import CountTokens
 from ...errors import DatasetError
 from ...types import Conditioning
-from ..loading import load_frozen
-from ..location import BaseLocation, read_json
+from ..loading import load_frozen, load_words, reading_part
+from ..location import BaseLocation
+from ..parts import read_json
 from ..sizes import area_size
 
 if TYPE_CHECKING:
@@ -37,8 +38,9 @@ _KONTEXT_SIZES = sorted({*_WIDE_SIZES, *((high, wide) for wide, high in _WIDE_SI
 def latent_shape(location: BaseLocation, width: int, height: int) -> tuple[int, int, int]:
     """`Family.latent_shape`: ``(C, h, w)`` of a picture, with even h and w."""
     config = read_json(location.encoders / "vae" / "config.json")
-    patch = 2 * 2 ** (len(config["block_out_channels"]) - 1)
-    return config.get("latent_channels", 16), 2 * (height // patch), 2 * (width // patch)
+    with reading_part(location.encoders / "vae"):
+        patch = 2 * 2 ** (len(config["block_out_channels"]) - 1)
+        return int(config.get("latent_channels", 16)), 2 * (height // patch), 2 * (width // patch)
 
 
 def control_size(width: int, height: int, area: int) -> tuple[int, int]:
@@ -68,8 +70,8 @@ class FluxVae:
 
     def __init__(self, vae: Any) -> None:
         self.vae = vae
-        self.shift = vae.config.shift_factor
-        self.scale = vae.config.scaling_factor
+        self.shift = float(vae.config.shift_factor)
+        self.scale = float(vae.config.scaling_factor)
 
     @torch.no_grad()
     def encode(self, pixels: Tensor) -> Tensor:
@@ -181,13 +183,12 @@ def load_encoders(
     Returns:
         Encoders for the base's variant.
     """
-    from transformers import AutoTokenizer
 
     def encoder(kind: str, part: str) -> Any:
         return load_frozen(f"transformers.{kind}", location.encoders, part, dtype, device)
 
     def tokenizer(part: str) -> Any:
-        return AutoTokenizer.from_pretrained(location.encoders / part, local_files_only=True)
+        return load_words("AutoTokenizer", location.encoders, part)
 
     return FluxEncoders(
         tokenizer=tokenizer("tokenizer"),
@@ -221,4 +222,6 @@ def load_decoder(
 
 
 def _load_vae(location: BaseLocation, dtype: torch.dtype, device: torch.device | str) -> FluxVae:
-    return FluxVae(load_frozen("diffusers.AutoencoderKL", location.encoders, "vae", dtype, device))
+    with reading_part(location.encoders / "vae"):
+        vae = load_frozen("diffusers.AutoencoderKL", location.encoders, "vae", dtype, device)
+        return FluxVae(vae)

@@ -12,8 +12,9 @@ from torch import Tensor
 from ...data.captions import CountTokens
 from ...errors import DatasetError
 from ...types import Conditioning
-from ..loading import load_frozen
-from ..location import BaseLocation, read_json
+from ..loading import load_frozen, load_words, reading_part
+from ..location import BaseLocation
+from ..parts import read_json
 from ..sizes import area_size
 
 if TYPE_CHECKING:
@@ -42,8 +43,9 @@ _SEEN_AREA = 384 * 384
 def latent_shape(location: BaseLocation, width: int, height: int) -> tuple[int, int, int]:
     """`Family.latent_shape`: ``(C, h, w)`` of a picture, with even h and w."""
     config = read_json(location.encoders / "vae" / "config.json")
-    patch = 2 * 2 ** len(config.get("temperal_downsample", (False, True, True)))
-    return config.get("z_dim", 16), 2 * (height // patch), 2 * (width // patch)
+    with reading_part(location.encoders / "vae"):
+        patch = 2 * 2 ** len(config.get("temperal_downsample", (False, True, True)))
+        return int(config.get("z_dim", 16)), 2 * (height // patch), 2 * (width // patch)
 
 
 def prompt_text(variant: str, caption: str, counts: Sequence[int]) -> str:
@@ -237,17 +239,13 @@ def load_encoders(
     Returns:
         Encoders for the base's variant.
     """
-    from transformers import AutoImageProcessor, AutoTokenizer
-
     folder = location.encoders
     kind = "transformers.Qwen2_5_VLForConditionalGeneration"
     image_processor = None
     if location.variant != "generate":
-        image_processor = AutoImageProcessor.from_pretrained(
-            folder / "processor", local_files_only=True
-        )
+        image_processor = load_words("AutoImageProcessor", folder, "processor")
     return QwenEncoders(
-        tokenizer=AutoTokenizer.from_pretrained(folder / "tokenizer", local_files_only=True),
+        tokenizer=load_words("AutoTokenizer", folder, "tokenizer"),
         text_encoder=load_frozen(kind, folder, "text_encoder", dtype, device),
         vae=_load_vae(location, dtype, device),
         image_processor=image_processor,
@@ -281,7 +279,8 @@ def load_decoder(
 
 def _load_vae(location: BaseLocation, dtype: torch.dtype, device: torch.device | str) -> QwenVae:
     kind = "diffusers.AutoencoderKLQwenImage"
-    return QwenVae(load_frozen(kind, location.encoders, "vae", dtype, device))
+    with reading_part(location.encoders / "vae"):
+        return QwenVae(load_frozen(kind, location.encoders, "vae", dtype, device))
 
 
 def _resize(picture: Image) -> Image:

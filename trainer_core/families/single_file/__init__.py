@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .building import empty_model, file_settings, load_file
 from .quantization import check_formats
-from .weights import FILE_SUFFIXES, WeightFile, looks_like_file, open_weights
+from .weights import FILE_SUFFIXES, WeightFile, looks_like_file, open_weights, read_header
 
 __all__ = [
     "FILE_SUFFIXES",
@@ -15,4 +15,5 @@ __all__ = [
     "load_file",
     "looks_like_file",
     "open_weights",
+    "read_header",
 ]

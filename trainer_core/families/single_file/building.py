@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import BaseModelError
-from ..location import BaseLocation, read_json
+from ..location import BaseLocation
+from ..parts import read_json
 from .quantization import Formats, check_formats
 from .reading import TensorReader
 from .weights import WeightFile, open_weights

@@ -11,12 +11,12 @@ Source: ComfyUI, ``QUANTIZATION.md``, ``comfy/utils.py`` (`convert_old_quants`),
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ...errors import BaseModelError
+from ...text_files import parse_json
 from .weights import OTHER_FILE, READABLE, WeightFile
 
 _PLAIN = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"})
@@ -128,8 +128,8 @@ def _notes_beside(file: WeightFile) -> dict[str, Any]:
 
 def _parse(file: WeightFile, name: str, text: str | bytes) -> dict[str, Any]:
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        value = parse_json(text)
+    except ValueError as error:
         raise _unreadable_note(file, name) from error
     if not isinstance(value, dict):
         raise _unreadable_note(file, name)

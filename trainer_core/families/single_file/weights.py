@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import BaseModelError
+from ...formats.lazy import LARGEST_HEADER, refuse_crowd
+from ...text_files import parse_json, require_regular
 
 FILE_SUFFIXES = (".safetensors", ".sft")
 # Endings that say "a file of weights" to a person, so that such a path is never taken for a hub id.
@@ -182,14 +183,17 @@ def read_header(path: Path) -> tuple[dict[str, TensorInfo], dict[str, str]]:
     from safetensors import SafetensorError, safe_open
 
     try:
+        require_regular(path)
         _refuse_pickle(path)
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            content = file.read(min(length, LARGEST_HEADER))
+        refuse_crowd(content)
         # The library checks that sizes and places fit the file. As "pt" it would ask the system
         # for as much memory as the file is large, which smaller machines refuse.
         with safe_open(str(path), framework="np") as file:
             metadata = dict(file.metadata() or {})
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(length))
+        header = parse_json(content)
     except (SafetensorError, ValueError, MemoryError, RuntimeError, TypeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise BaseModelError(

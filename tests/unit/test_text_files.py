@@ -1,0 +1,85 @@
+"""Small files are read within bounds; what is wrong is said in words."""
+
+import json
+
+import pytest
+
+from trainer_core.errors import InputError
+from trainer_core.text_files import (
+    DEEPEST,
+    parse_json,
+    read_json,
+    read_lines,
+    read_object,
+    read_text,
+)
+
+
+def refuse(reason):
+    return InputError(reason, "a file", "Mend it.")
+
+
+def nested(levels):
+    return "[" * levels + "]" * levels
+
+
+def test_text_without_mark_and_with_line_feeds(tmp_path):
+    path = tmp_path / "x.txt"
+    path.write_bytes("\ufeffa\r\nb\rc".encode())
+    assert read_text(path, refuse) == "a\nb\nc"
+
+
+@pytest.mark.parametrize("size", [9, 10, 11])
+def test_the_bound_is_the_last_size_that_is_read(tmp_path, size):
+    path = tmp_path / "x.txt"
+    path.write_bytes(b"x" * size)
+    if size <= 10:
+        assert len(read_text(path, refuse, 10)) == size
+        return
+    with pytest.raises(InputError, match="11 bytes, larger than the 10"):
+        read_text(path, refuse, 10)
+
+
+def test_what_is_no_file_is_named(tmp_path):
+    for path, words in {
+        tmp_path: "folder",
+        tmp_path / "none": "no file",
+        tmp_path / "nul\0": "null",
+        tmp_path / ("x" * 300): "too long",
+    }.items():
+        with pytest.raises(InputError, match=words):
+            read_text(path, refuse)
+
+
+def test_depth_is_the_same_wherever_it_is_asked():
+    assert parse_json(nested(DEEPEST + 1))
+    for levels in (DEEPEST + 2, 900, 100_000):
+        with pytest.raises(ValueError, match="deep"):
+            parse_json(nested(levels))
+
+
+def test_wide_values_are_no_deep_ones():
+    assert len(parse_json(json.dumps([[]] * 100_000))) == 100_000
+
+
+def test_names_that_come_twice():
+    assert parse_json('{"a": 1, "a": 2}') == {"a": 2}
+    with pytest.raises(ValueError, match="'a' comes twice"):
+        parse_json('{"a": 1, "a": 2}', unique=True)
+
+
+def test_json_files(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text("[1]")
+    assert read_json(path, refuse) == [1]
+    with pytest.raises(InputError, match="object"):
+        read_object(path, refuse)
+    path.write_text("{")
+    with pytest.raises(InputError, match="no JSON"):
+        read_json(path, refuse)
+
+
+def test_lines_end_at_one_that_is_too_long(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b"a\n\xff\n" + b"x" * 2**17 + b"\nb\n")
+    assert list(read_lines(path)) == ["a", "\ufffd"]

@@ -23,7 +23,7 @@ from trainer_core.config import BaseSection
 from trainer_core.demo.settings import dataset_folder
 from trainer_core.families.location import locate_base
 from trainer_core.formats.lazy import MOST_TENSORS
-from trainer_core.text_files import DEEPEST, LARGEST_TEXT
+from trainer_core.text_files import DEEPEST
 
 EMBEDDED = locate_base(BaseSection(), "qwen_image", has_controls=False).folder
 DEEP = 100_000
@@ -499,9 +499,3 @@ def test_training_state_that_lacks_a_tensor(what, finished, tmp_path, capsys):
 def test_manifest(kind, tmp_path, capsys):
     path = replaced(tmp_path / "x.cache.json", kind)
     refused(capsys, *run_words(tmp_path / "out", tmp_path / "cache", 1, f"cache.manifest={path}"))
-
-
-@pytest.mark.parametrize("size", [LARGEST_TEXT + 1])
-def test_a_text_that_is_too_large_says_how_large(size, tmp_path, capsys):
-    text = refused(capsys, "train", huge(tmp_path / "run.yaml", size))
-    assert str(size) in text

@@ -4,7 +4,7 @@ import pytest
 
 from trainer_core.allowed import AllowedFolders
 from trainer_core.config import DatasetSection
-from trainer_core.data.folder import scan
+from trainer_core.data.folder import scan, scan_all
 from trainer_core.demo.settings import dataset_folder
 from trainer_core.errors import DatasetError, InputError
 
@@ -70,6 +70,20 @@ def test_a_link_in_a_paired_dataset(places, part, whole):
     with pytest.raises(DatasetError, match="link"):
         scanned(data)
     assert scanned(data, within=False).samples
+
+
+def test_a_link_in_a_folder_of_regularization_images(places, tmp_path):
+    data, secret = places
+    (tmp_path / "ordinary").mkdir()
+    for name in ("a.png", "a.txt"):
+        (tmp_path / "ordinary" / name).write_bytes((data / name).read_bytes())
+    values = {"path": str(data), "regularization": {"path": str(tmp_path / "ordinary")}}
+    allowed = AllowedFolders([data, tmp_path / "ordinary"])
+    assert len(scan_all(DatasetSection.model_validate(values), allowed).samples) == 2
+    (tmp_path / "ordinary" / "a.txt").unlink()
+    (tmp_path / "ordinary" / "a.txt").symlink_to(secret / "a.txt")
+    with pytest.raises(DatasetError, match="link"):
+        scan_all(DatasetSection.model_validate(values), allowed)
 
 
 def test_links_that_stay_inside_are_followed(places):

@@ -100,9 +100,7 @@ def prepare(
     Raises:
         InputError: When dataset, base or previews cannot be used.
     """
-    if within is not None:
-        listed = config.cache.manifest
-        within.require_all(Path(listed).parent if listed else cache_folder(config), "cache")
+    _keep_cache_within(config, within)
     if config.cache.manifest:
         return _from_manifest(config, Path(config.cache.manifest), processes, make_source)
     if not config.dataset.path:
@@ -200,6 +198,12 @@ def save_manifest(config: RunConfig, prepared: Prepared) -> Path:
     cache = FinishedCache(prepared.family.name, prepared.location.variant, dataset, prompts)
     write_finished_cache(path, cache)
     return path
+
+
+def _keep_cache_within(config: RunConfig, within: AllowedFolders | None) -> None:
+    listed = config.cache.manifest
+    if within is not None:
+        within.require_all(Path(listed).parent if listed else cache_folder(config), "cache")
 
 
 def _from_manifest(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from ..adapters.groups import ParameterGroup, parameter_groups
 from ..adapters.input_directions import first_values_from_inputs
 from ..config import OptimizerSection, RunConfig
 from ..data.hashes import hash_file
-from ..errors import AdapterFileError, ConfigError, RunError
+from ..errors import AdapterFileError, ConfigError, InputError, RunError
 from ..families import FAMILIES, get_family
 from ..formats import adapter_files, read_adapter
 from ..formats.undivided import refuse_undivided
@@ -22,7 +21,7 @@ from .memory import resolve_precision
 from .observer import Observer, Warned
 from .processes import Processes
 from .resume import START, find_checkpoint, refuse_changes
-from .run_folder import version_number
+from .run_folder import read_record, version_number
 from .whole_checkpoints import read_whole_checkpoint
 
 
@@ -129,9 +128,8 @@ def stored_groups(
 
 def _is_done(version: Path) -> bool:
     try:
-        record = json.loads((version / "run.json").read_text(encoding="utf-8"))
-        return record["status"] == "done"
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return read_record(version).get("status") == "done"
+    except InputError:
         return False
 
 

@@ -6,11 +6,12 @@ step that broke leads there again, whatever the learning rate is now; an earlier
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from ..errors import InputError
 from .checkpoint import checkpoint_folders
+from .run_folder import read_record
 
 RECORD = "non_finite"
 """Where ``run.json`` keeps the step that broke, and the precision that it broke in."""
@@ -29,10 +30,9 @@ def leads_nowhere(checkpoint: Path, precision: str | None) -> bool:
         precision: What the run would compute in; None for any.
     """
     try:
-        text = (checkpoint.parent.parent / "run.json").read_text(encoding="utf-8")
-        broken = json.loads(text)[RECORD]
+        broken = read_record(checkpoint.parent.parent)[RECORD]
         step, found = int(broken["step"]), str(broken["precision"])
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+    except (InputError, ValueError, LookupError, TypeError, OverflowError):
         return False
     return int(checkpoint.name) == step - 1 and precision in {None, found}
 

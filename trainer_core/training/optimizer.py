@@ -80,18 +80,17 @@ def load_optimizer_tensors(
     before = order if stored is None else [each for group in stored for each in group.parameters]
     states: dict[int, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
-        if key.startswith(STATE_PREFIX):
-            index, _, name = key[len(STATE_PREFIX) :].partition(".")
-            if not index.isdecimal() or not name:
-                raise _misfit(f"the tensor {key}", "names such as optimizer.0.exp_avg")
-            if int(index) >= len(before):
-                raise _misfit(
-                    f"at least {int(index) + 1} parameters", f"a state of {len(before)} parameters"
-                )
-            # torch keeps the very tensors it is given and updates them in place.
-            states.setdefault(place[id(before[int(index)])], {})[name] = tensor.clone()
-    groups = optimizer.state_dict()["param_groups"]
+        if not key.startswith(STATE_PREFIX):
+            continue
+        number, _, name = key[len(STATE_PREFIX) :].partition(".")
+        if not number.isdecimal() or not name:
+            raise _misfit(f"the tensor {key}", "names such as optimizer.0.exp_avg")
+        if int(number) >= len(before):
+            raise _misfit(f"{int(number) + 1} parameters", f"a state of {len(before)} parameters")
+        # torch keeps the very tensors it is given and updates them in place.
+        states.setdefault(place[id(before[int(number)])], {})[name] = tensor.clone()
     _check_states(states, order)
+    groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": states, "param_groups": groups})
 
 

@@ -19,7 +19,7 @@ from ..formats.workflow import WORKFLOW_KEYS
 from ..locks import Lock, acquire, holder, record
 from ..storage import move, storage_error, write_json, write_text
 from ..temporary import remove_leftovers, temporary_beside
-from ..text_files import Refuse, read_object
+from ..text_files import read_object
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -82,7 +82,7 @@ class RunFolder:
         Raises:
             InputError: When it is damaged.
         """
-        return read_object(self.path / _RECORD, _damaged(self.path))
+        return read_record(self.path)
 
     def update_record(self, **values: Any) -> None:
         """Change fields of ``run.json``, whole or not at all."""
@@ -313,7 +313,7 @@ def _came_to_nothing(path: Path) -> bool:
     if any((path / "checkpoints").glob("[0-9]*")):
         return False
     try:
-        record = read_object(path / _RECORD, _damaged(path))
+        record = read_record(path)
         status, step = record["status"], int(record["step"])
     except (InputError, ValueError, KeyError, TypeError, OverflowError):
         return False
@@ -324,12 +324,21 @@ def _came_to_nothing(path: Path) -> bool:
     return status != "done" and step < MINIMUM_STEPS
 
 
-def _damaged(path: Path) -> Refuse:
+def read_record(version: Path) -> dict[str, Any]:
+    """Read the record of a run, ``run.json``.
+
+    Args:
+        version: The run's version folder.
+
+    Raises:
+        InputError: When there is none, or it is damaged.
+    """
+
     def refuse(reason: str) -> InputError:
         return InputError(
-            f"{path}: {_RECORD} cannot be read ({reason})",
+            f"{version}: {_RECORD} cannot be read ({reason})",
             "the record that the trainer keeps of every run",
             "Start a new version with resume=none, or put the file back from a copy.",
         )
 
-    return refuse
+    return read_object(version / _RECORD, refuse)

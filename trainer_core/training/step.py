@@ -35,6 +35,62 @@ class MicroStep:
 
 
 @dataclass(frozen=True, slots=True)
+class _Points:
+    """Noisy latents with what the base should predict there, on the CPU.
+
+    Attributes:
+        names: The samples.
+        noisy: `[B, C, h, w]`.
+        sigmas: The noise level of each.
+        target: `[B, C, h, w]`, the velocity.
+        controls: One `[B, C, h, w]` per control picture.
+        conditionings: One per sample.
+        weights: Factor on the loss of each.
+    """
+
+    names: tuple[str, ...]
+    noisy: Tensor
+    sigmas: tuple[float, ...]
+    target: Tensor
+    controls: tuple[Tensor, ...]
+    conditionings: tuple[Conditioning, ...]
+    weights: tuple[float, ...]
+
+    def shapes(self) -> list[torch.Size]:
+        return [each.shape[1:] for each in (self.noisy, *self.controls)]
+
+
+def _held(batch: PreservedBatch) -> _Points:
+    weights = (1.0,) * len(batch.sigmas)
+    return _Points(
+        batch.names,
+        batch.noisy,
+        batch.sigmas,
+        batch.velocity,
+        batch.controls,
+        batch.conditionings,
+        weights,
+    )
+
+
+def _joined(points: Sequence[_Points]) -> Sequence[_Points]:
+    if len(points) != 2 or points[0].shapes() != points[1].shapes():
+        return points
+    one, other = points
+    return [
+        _Points(
+            one.names + other.names,
+            torch.cat([one.noisy, other.noisy]),
+            one.sigmas + other.sigmas,
+            torch.cat([one.target, other.target]),
+            tuple(torch.cat(same) for same in zip(one.controls, other.controls, strict=True)),
+            one.conditionings + other.conditionings,
+            one.weights + other.weights,
+        )
+    ]
+
+
+@dataclass(frozen=True, slots=True)
 class StepMaker:
     """Computes micro-batches.
 
@@ -69,16 +125,17 @@ class StepMaker:
         batch, preserved = self.load(step, micro), self.load_preserved(step, micro)
         # Dropout inside adapters draws from torch's global generators.
         seed_generators(counter_seed(self.seed, "dropout", step, micro, *self.part), self.device)
-        parts = [] if batch is None else [self._learn(batch, step)]
-        if preserved is not None:
-            parts.append(self._preserve(preserved))
+        points = [] if batch is None else [self._noisy(batch, step)]
+        points += [] if preserved is None else [_held(preserved)]
+        # Points of one shape go through the base in one pass.
+        losses = [self._loss(each) for each in _joined(points)]
         return MicroStep(
-            torch.stack([part.loss for part in parts]).sum(),
-            tuple(sigma for part in parts for sigma in part.sigmas),
-            tuple(name for part in parts for name in part.names),
+            torch.stack(losses).sum(),
+            tuple(sigma for each in points for sigma in each.sigmas),
+            tuple(name for each in points for name in each.names),
         )
 
-    def _learn(self, batch: Batch, step: int) -> MicroStep:
+    def _noisy(self, batch: Batch, step: int) -> _Points:
         draw = self.density(batch)
         sigmas = tuple(
             draw(self._generator("sigma", step, position)) for position in batch.positions
@@ -88,24 +145,26 @@ class StepMaker:
                 torch.randn(batch.latents.shape[1:], generator=self._generator("noise", step, p))
                 for p in batch.positions
             ]
-        ).to(self.device)
-        latents = batch.latents.to(self.device)
-        sigma = torch.tensor(sigmas, dtype=torch.float32, device=self.device)
-        noisy = interpolate(latents, noise, sigma)
-        controls = [control.to(self.device) for control in batch.controls]
-        velocity = self.predict(noisy, sigma, batch.conditionings, controls)
-        losses = flow_loss(velocity, velocity_target(latents, noise))
-        if batch.weights:
-            losses = losses * torch.tensor(batch.weights, device=self.device)
-        return MicroStep(losses.sum(), sigmas, batch.names)
+        )
+        return _Points(
+            names=batch.names,
+            noisy=interpolate(batch.latents, noise, torch.tensor(sigmas)),
+            sigmas=sigmas,
+            target=velocity_target(batch.latents, noise),
+            controls=batch.controls,
+            conditionings=batch.conditionings,
+            weights=batch.weights or (1.0,) * len(sigmas),
+        )
 
-    def _preserve(self, batch: PreservedBatch) -> MicroStep:
-        sigma = torch.tensor(batch.sigmas, dtype=torch.float32, device=self.device)
-        controls = [control.to(self.device) for control in batch.controls]
-        noisy = batch.noisy.to(self.device)
-        velocity = self.predict(noisy, sigma, batch.conditionings, controls)
-        losses = flow_loss(velocity, batch.velocity.to(self.device))
-        return MicroStep(losses.sum(), batch.sigmas, batch.names)
+    def _loss(self, points: _Points) -> Tensor:
+        sigma = torch.tensor(points.sigmas, dtype=torch.float32, device=self.device)
+        controls = [control.to(self.device) for control in points.controls]
+        noisy = points.noisy.to(self.device)
+        velocity = self.predict(noisy, sigma, points.conditionings, controls)
+        losses = flow_loss(velocity, points.target.to(self.device))
+        if set(points.weights) != {1.0}:
+            losses = losses * torch.tensor(points.weights, device=self.device)
+        return losses.sum()
 
     def _generator(self, what: str, step: int, position: int) -> torch.Generator:
         # Drawn on the CPU, so that every device trains on the same numbers.

@@ -31,11 +31,11 @@ SHARE = 3.0
 """Largest number of parameters, over the LoRA's."""
 
 SHAPES = ((3072, 3072), (3072, 12288), (12288, 3072))
-NOISES = (0.0, 2.5)
-"""Steady, and as noisy as the gradient of a single sample is on the embedded base."""
+NOISES = (0.0, 1.7)
+"""Steady, and as noisy as the gradient of the two samples of a step on the embedded base."""
 
-SEEDS = (201, 202, 203)
-"""Not those with which the first values were chosen, which were below 200."""
+SEEDS = tuple(range(400, 406))
+"""Not those with which the first values were chosen, which were below 400."""
 
 REFERENCE: dict[str, Any] = {"kind": "lora", "rank": 16, "alpha": 16.0}
 REFERENCE_RATE = 1e-4

@@ -18,13 +18,9 @@ from .magnitude import Axis
 _WIDEST = 256
 """Columns up to which the low-rank form is computed in one product with the base."""
 
-_FEATURES = 0.8
+_FEATURES = 0.7
 """Size of the low-rank part's first values over a LoRA's: the smaller, the sooner Adam's steps turn
 them towards the gradient."""
-
-_TALL = 1 / 24
-"""A layer of many outputs is ahead of its LoRA by this power of its proportions, and one of many
-inputs behind it. `_FEATURES` and this are fitted to benchmarks/calibration.py."""
 
 
 def split(plan: LayerPlan) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -282,7 +278,7 @@ def _paced(plan: LayerPlan) -> Mapping[str, Initializer]:
         return {}
     (out_first, out_second), (in_first, in_second) = split(plan)
     in_second *= math.prod(plan.kernel)
-    size = (out_first * in_first) ** 0.25 * (in_second / out_second) ** _TALL
+    size = (out_first * in_first) ** 0.25
     features = _FEATURES / math.sqrt(max(in_second, out_second))
     return {
         "lokr_w1": _repeating(size),

@@ -115,9 +115,8 @@ def convert(
     _check_wishes(layout, approximate, rank, fused=fused)
     check_target(source, target, layout, overwrite=overwrite)
     wish = Wish(layout, fused, approximate, rank, weight_of)
-    drop = extras == "drop"
-    with open_adapter(source, key_map, tolerant=True, extras=not drop) as opened:
-        if not drop:
+    with open_adapter(source, key_map, tolerant=True, extras=extras == "keep") as opened:
+        if not (drop := extras == "drop"):
             refuse_unread(opened.file)
         state, dropped = opened.state, _dropped(opened.file, key_map) if drop else ()
         changed = change(state, key_map, wish)
@@ -126,8 +125,8 @@ def convert(
         header, left_out = kept_header(opened.file.metadata, state.kind, kind, reformed=reformed)
         task = _Task(target, layout, key_map, header, dtype, overwrite)
         written, notes = _write(task, changed, watch)
-        notes += _of_rounding(written.rounding)
-        notes += left_out + _warnings(state, changed, wish, key_map)
+        notes += _of_rounding(written.rounding) + left_out
+        notes += _warnings(state, changed, wish, key_map)
         notes += _notes_of_file(opened.file, drop=drop)
     outcome = dict(changed.errors), changed.merged, dropped, written.rounding, notes
     return Conversion(source, target, kind, layout, len(state.layers), *outcome)

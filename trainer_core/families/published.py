@@ -54,7 +54,7 @@ def published_sizes(family: Family) -> PublishedSizes:
     Args:
         family: The architecture.
     """
-    from .location import read_json
+    from .parts import read_json
 
     folder = family.file.configs / family.variants[0]
     return family.sizes(read_json(folder / "transformer" / "config.json"))
@@ -66,7 +66,8 @@ def embedded_sizes(family: Family) -> PublishedSizes | None:
     Args:
         family: The architecture.
     """
-    from .location import EMBEDDED_FAMILY, EMBEDDED_FOLDER, read_json
+    from .location import EMBEDDED_FAMILY, EMBEDDED_FOLDER
+    from .parts import read_json
 
     if family.name != EMBEDDED_FAMILY:
         return None

@@ -39,6 +39,16 @@ def keeps_second_whole(plan: LayerPlan) -> bool:
     return plan.config.full_matrix or plan.rank >= max(out_second, in_second) / 2
 
 
+def spread(plan: LayerPlan) -> float:
+    """By how much the product follows a gradient less closely than the gradient itself.
+
+    A gradient without structure, rearranged as the product is, has that many equal singular values,
+    squared, of which the product is one. Factors that divide both sides by f have a spread of f.
+    """
+    (out_first, out_second), (in_first, in_second) = split(plan)
+    return math.sqrt(min(out_first, out_second) * min(in_first, in_second))
+
+
 def _shapes(plan: LayerPlan) -> dict[str, tuple[int, ...]]:
     config, rank, kernel = plan.config, plan.rank, plan.kernel
     (out_first, out_second), (in_first, in_second) = split(plan)
@@ -276,9 +286,9 @@ def _paced(plan: LayerPlan) -> Mapping[str, Initializer]:
     """
     if plan.tucker or keeps_second_whole(plan):
         return {}
-    (out_first, out_second), (in_first, in_second) = split(plan)
+    (_, out_second), (_, in_second) = split(plan)
     in_second *= math.prod(plan.kernel)
-    size = (out_first * in_first) ** 0.25
+    size = math.sqrt(spread(plan))
     features = _FEATURES / math.sqrt(max(in_second, out_second))
     return {
         "lokr_w1": _repeating(size),

@@ -15,7 +15,7 @@ from dataclasses import replace
 from ..config import AdapterConfig
 from .kind import LayerPlan
 from .kinds import KINDS
-from .lokr import keeps_second_whole, split
+from .lokr import keeps_second_whole, split, spread
 
 _RATE, _WIDTH = 1e-4, 3072
 """The rate of a LoRA of rank 16 in a layer of this width; narrower layers take a higher one."""
@@ -37,19 +37,20 @@ def pace_notes(plans: Sequence[LayerPlan], rate: float) -> tuple[str, ...]:
         A sentence for each, with what to change; nothing when all is within a factor of ten.
     """
     kind = plans[0].config.kind
+    lokr = kind == "lokr"
     likes = [_lora_like(plan) for plan in plans]
     suited = _RATE * _WIDTH / statistics.median(plan.width for plan in plans)
     # Where a narrow base is trained hard, the estimate would say nothing; so the forms are compared
     # at small steps, and the rates by their ratio.
     ahead = rate / suited / sum(_distance(like) for like in likes)
     far = sum(_distance(plan) for plan in plans) * ahead
-    along = sum(_distance(plan) / _spread(plan) for plan in plans) * ahead
+    along = sum(_distance(plan) / (spread(plan) if lokr else 1.0) for plan in plans) * ahead
     notes = []
     share = sum(map(_size, plans)) / sum(map(_size, likes))
     if not 1 / _FAR_OFF <= share <= _FAR_OFF:
         few = share < 1
         change = "Raise adapter.rank" if few else "Lower adapter.rank"
-        if kind == "lokr":
+        if lokr:
             change += " or lower adapter.factor" if few else " or raise adapter.factor"
         notes.append(
             f"This {kind} has about {sum(map(_size, plans)) // len(plans)} parameters per layer, "
@@ -58,7 +59,7 @@ def pace_notes(plans: Sequence[LayerPlan], rate: float) -> tuple[str, ...]:
         )
     at = f"At training.optimizer.learning_rate {rate:g} this {kind}"
     if along < 1 / _FAR_OFF:
-        factor = ", or lower adapter.factor" if kind == "lokr" else ""
+        factor = ", or lower adapter.factor" if lokr else ""
         notes.append(
             f"{at} will learn about {1 / along:.0f} times more slowly than a LoRA of rank 16 at "
             f"{suited:.1g}. Raise the learning rate{factor}."
@@ -80,14 +81,6 @@ def _lora_like(plan: LayerPlan) -> LayerPlan:
 
 def _size(plan: LayerPlan) -> int:
     return sum(math.prod(shape) for shape in KINDS[plan.config.kind].factor_shapes(plan).values())
-
-
-def _spread(plan: LayerPlan) -> float:
-    """What the form of the delta costs along a gradient without structure."""
-    if plan.config.kind != "lokr":
-        return 1.0
-    (out_first, _), (in_first, _) = split(plan)
-    return math.sqrt(out_first * in_first)
 
 
 def _distance(plan: LayerPlan) -> float:
@@ -116,5 +109,5 @@ def _lokr_distance(plan: LayerPlan) -> float:
     scale = plan.alpha / plan.rank
     if plan.config.init == "lycoris":
         return scale * lycoris * _MOVED * math.sqrt(out_second * in_second / 3)
-    repeated = (out_first * in_first) ** 0.75
+    repeated = math.sqrt(out_first * in_first * spread(plan))
     return scale * repeated * _low_rank(out_second, in_second, plan.rank)

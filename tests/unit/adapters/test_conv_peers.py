@@ -51,7 +51,9 @@ def compare(case, shape):
 
     kind, options, theirs = CASES[case]
     module, adapter = adapted_conv(
-        shape, {"kind": kind, "rank": 2, "alpha": 3.0, **options}, dtype=torch.float32
+        shape,
+        {"kind": kind, "rank": 2, "alpha": 3.0, "factor": -1, **options},
+        dtype=torch.float32,
     )
     base = shape.build()
     base.load_state_dict(module[0].get_base_layer().state_dict())

@@ -276,7 +276,7 @@ def test_lycoris_computes_the_same_with_our_factors(kind, axis):
     from lycoris.modules.loha import LohaModule
     from lycoris.modules.lokr import LokrModule
 
-    options = {"kind": kind, "rank": 2, "alpha": 2.0}
+    options = {"kind": kind, "rank": 2, "alpha": 2.0, "factor": -1}
     module, adapter = make(options, axis, dtype=torch.float32)
     base = module[0].get_base_layer()
     lengths_on_rows = {"weight_decompose": True, "wd_on_out": axis == "output"}

@@ -17,7 +17,7 @@ def make_module():
 
 def make_adapter(**options):
     module = make_module()
-    adapter = attach(module, AdapterConfig(rank=2, **options))
+    adapter = attach(module, AdapterConfig(**{"rank": 2, "factor": -1, **options}))
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for parameter in adapter.parameters():

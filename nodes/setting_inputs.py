@@ -29,8 +29,8 @@ class SettingInput:
         name: The input's id; unset: the last part of the path.
         step: Step of the arrows of a number with a fraction.
         advanced: Whether the node hides it; unset: as the setting says.
-        optional: Whether a prompt may leave it out, as those do that were saved before it existed. It
-            then stands behind the others, because a saved graph keeps values by their places.
+        optional: Whether a prompt may leave it out, as those do that were saved before it existed.
+            It stands behind the others, because a saved graph keeps values by their places.
     """
 
     path: str

@@ -25,7 +25,6 @@ FREE = frozenset(
         "adapter.start_from",
         "dataset.path",
         "dataset.regularization.path",
-        "dataset.regularization.path",
         "dataset.unreadable",
         "dataset.missing_caption",
         "dataset.missing_control",

@@ -58,6 +58,7 @@ def make_loop(recording, preview_every=0, broken_step=None, **settings):
 
     loop = Loop(
         settings=training,
+        steps=training.steps or 0,
         preview_every=preview_every,
         micro_batches=range(training.gradient_accumulation_steps),
         micro_step=micro_step,

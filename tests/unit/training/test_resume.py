@@ -4,6 +4,7 @@ import pytest
 from pydantic import BaseModel
 
 from trainer_core.config import RunConfig
+from trainer_core.config.length import resolved_length
 from trainer_core.config.reading import load_config
 from trainer_core.errors import ConfigError
 from trainer_core.training.checkpoint import Checkpoint
@@ -33,6 +34,12 @@ DECIDES = {
     "dataset.max_aspect_ratio": 2.0,
     "dataset.upscale": True,
     "dataset.control_area": 4096,
+    "dataset.regularization.weight": 0.5,
+    "dataset.regularization.num_repeats": 3,
+    "dataset.preservation.share": 0.5,
+    "dataset.preservation.count": 3,
+    "dataset.preservation.steps": 3,
+    "dataset.preservation.prompts": ["a"],
     "adapter.kind": "loha",
     "adapter.rank": 3,
     "adapter.alpha": 2.5,
@@ -101,6 +108,7 @@ CHANGES = {
     "output.metadata": "none",
 }
 FREE = {
+    "dataset.regularization.path": "elsewhere",
     "adapter.start_from": "first.safetensors",
     "base.path": "elsewhere",
     "base.encoders": "elsewhere",
@@ -138,6 +146,11 @@ def compared(config=None, precision="fp32", base="b", dataset="d", start=None, s
     return compared_settings(config or RunConfig(), precision, base, dataset, start, source)
 
 
+def refused(checkpoint, settings, config):
+    """`refuse_changes`, as a run calls it: its length is filled in."""
+    return refuse_changes(checkpoint, settings, resolved_length(config, 40))
+
+
 def test_every_setting_is_in_one_of_the_tables():
     tables = [*DECIDES, *CHANGES, *FREE, *ONE_VALUE]
     assert sorted(tables) == sorted(setting_paths())
@@ -149,7 +162,7 @@ def test_a_setting_that_decides_the_weights_is_compared_and_named(path):
     assert {name for name in before if before[name] != after[name]} == {path}
     assert before.keys() == after.keys()
     with pytest.raises(ConfigError) as caught:
-        refuse_changes(Checkpoint(1, before, {}), after, RunConfig())
+        refused(Checkpoint(1, before, {}), after, RunConfig())
     assert f"{path} was {before[path]!r} and is {DECIDES[path]!r}" in caught.value.found
     assert "resume=none" in caught.value.remedy
 
@@ -160,7 +173,7 @@ def test_a_setting_that_may_change_is_told_with_both_values(path):
     precision = "bf16" if path == "training.precision" else "fp32"
     before, after = compared(), compared(config, precision)
     # A run of any length goes on: the one that is resumed has made one step.
-    (change,) = refuse_changes(Checkpoint(1, before, {}), after, config)
+    (change,) = refused(Checkpoint(1, before, {}), after, config)
     assert (change.setting, change.before, change.after) == (path, before[path], after[path])
     assert change.after == CHANGES[path]
     assert f"{path} was {before[path]!r} and is {CHANGES[path]!r}" == str(change)
@@ -180,7 +193,7 @@ def test_a_free_setting_may_change(path):
     changed = config_with(path, FREE[path])
     assert changed != RunConfig(), "the value is the default"
     assert compared(changed) == compared()
-    refuse_changes(Checkpoint(1, compared(), {}), compared(changed), changed)
+    refused(Checkpoint(1, compared(), {}), compared(changed), changed)
 
 
 def test_settings_of_one_value_are_where_they_belong():
@@ -198,7 +211,7 @@ def test_settings_of_one_value_are_where_they_belong():
 )
 def test_what_a_run_resolved_is_compared_by_content(change, named):
     with pytest.raises(ConfigError) as caught:
-        refuse_changes(Checkpoint(1, compared(), {}), compared(**change), RunConfig())
+        refused(Checkpoint(1, compared(), {}), compared(**change), RunConfig())
     assert caught.value.found.endswith(f": {named}")
 
 
@@ -214,11 +227,11 @@ def test_what_a_run_resolved_is_compared_by_content(change, named):
 def test_in_another_precision_the_dataset_is_known_by_its_source(change, fits):
     checkpoint = Checkpoint(1, compared(source="s"), {})
     if fits:
-        (told,) = refuse_changes(checkpoint, compared(**change), RunConfig())
+        (told,) = refused(checkpoint, compared(**change), RunConfig())
         assert told.setting == "training.precision"
         return
     with pytest.raises(ConfigError, match=r"dataset \(content\) was"):
-        refuse_changes(checkpoint, compared(**change), RunConfig())
+        refused(checkpoint, compared(**change), RunConfig())
 
 
 def test_a_setting_that_is_newer_than_the_checkpoint_was_made_with_its_default():
@@ -268,7 +281,7 @@ def test_every_change_is_named_and_a_setting_that_only_one_side_knows():
     before = compared() | {"training.forgotten": 1}
     after = compared(RunConfig(seed=3), base="c") | {"training.invented": 2}
     with pytest.raises(ConfigError) as caught:
-        refuse_changes(Checkpoint(1, before, {}), after, RunConfig())
+        refused(Checkpoint(1, before, {}), after, RunConfig())
     assert caught.value.found.split(": ", 2)[2].split("; ") == [
         "base (content) was 'b' and is 'c'",
         "seed was 0 and is 3",
@@ -282,10 +295,10 @@ def test_a_run_cannot_be_shorter_than_its_checkpoint(made, wanted, fits):
     config = config_with("training.steps", wanted)
     checkpoint = Checkpoint(made, compared(), {})
     if fits:
-        refuse_changes(checkpoint, compared(config), config)
+        refused(checkpoint, compared(config), config)
         return
     with pytest.raises(ConfigError) as caught:
-        refuse_changes(checkpoint, compared(config), config)
+        refused(checkpoint, compared(config), config)
     assert "training.steps: 5, but the checkpoint has made 6 steps" in caught.value.found
 
 

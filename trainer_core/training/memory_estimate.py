@@ -6,7 +6,7 @@
     activations = samples x tokens x width x bytes x states
     states      = blocks x kept + 15, or blocks + kept + 15 with gradient checkpointing, which keeps
                   one input for each block and computes the inside of one block again
-    kept        = 20, and 29 for lokr
+    kept        = 20, and 27 for lokr
 
 ``kept`` is what a block keeps for the backward pass, in values for each token and unit of width,
 when the attention matrix is not stored; 15 is what the work on one block takes for a moment. Both
@@ -44,7 +44,7 @@ ADAPTER_BYTES = 16
 WORKING_STATES = 15
 """Values for each token and unit of width that the work on one block takes for a moment."""
 
-_KEPT_STATES = {"lokr": 29}
+_KEPT_STATES = {"lokr": 27}
 _OTHER_KEPT_STATES = 20
 
 

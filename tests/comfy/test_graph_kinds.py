@@ -265,7 +265,7 @@ def test_settings_of_a_kind_reach_the_run(done):
     kind, _, server = done
     adapter = written(run_folder(server, f"kind-{kind}") / "run.yaml")["adapter"]
     assert (adapter["rank"], adapter["targets"]) == (4, "attention")
-    expected = (4, True) if kind == "lokr" else (-1, False)
+    expected = (4, True) if kind == "lokr" else (2, False)
     assert (adapter["factor"], adapter["full_matrix"]) == expected
 
 

@@ -44,6 +44,7 @@ NOT_AN_INPUT = {
     "base.path": "the input source, a list of what is there",
     "base.encoders": "the graph's CLIP and VAE",
     "dataset.path": "the input folder, a list of what is there",
+    "dataset.regularization.path": "the input regularization_folder, a list of what is there",
     "adapter.kind": "the choice that shows the inputs of a kind",
     "adapter.start_from": "the input start_from, a list of what is there",
     "adapter.tucker": "no family's model has convolutions that a preset adapts",

@@ -236,7 +236,9 @@ def test_the_embedded_workflows_train_as_the_demonstration_does(name, purpose):
     train, settings = nodes["AdapterTrainerTrain"], nodes["AdapterTrainerSettings"]
     adapter, preset = nodes["AdapterTrainerAdapter"], preset_config("qwen_image", purpose)
     training = preset.training
-    assert (train["steps"], settings["batch_size"]) == (training.steps, training.batch_size)
+    assert (train["steps"] or None, settings["batch_size"]) == (training.steps, training.batch_size)
+    data = nodes["AdapterTrainerDatasetFolder"]
+    assert data["preservation"] == preset.dataset.preservation.share
     assert train["learning_rate"] == training.optimizer.learning_rate
     assert (settings["schedule"], settings["warmup_steps"]) == (
         training.schedule.name,

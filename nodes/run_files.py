@@ -160,6 +160,8 @@ def _copied_cache(manifest: Path, target: Path) -> Path:
         files += [Path("latents", f"{each['latents']}.safetensors") for each in sample["controls"]]
         files += [Path("text", f"{sample[part]}.safetensors") for part in ("text", "empty_text")]
     files += [Path("prompts", f"{prompt['key']}.safetensors") for prompt in listed["prompts"]]
+    # Their control pictures are those of samples.
+    files += [Path("text", f"{each['text']}.safetensors") for each in listed.get("preserved", [])]
     try:
         for file in files:
             copy = target / file

@@ -123,7 +123,8 @@ def own_table() -> str:
         steps = sorted({row["steps"] for row in found})
         rows.append((f"{way}, {' or '.join(map(str, steps))} steps", *cells))
     heads = ("Mean of nine runs (least to most)", "Seen colours", "Unseen colours", "Kept")
-    return _table(heads, rows) + "\n\n" + _origin(record["measured"])
+    measured = record["measured"]
+    return _table(heads, rows) + f"\n\nCommit {measured['commit'][:10]}, {_machine(measured)}."
 
 
 TABLES: Mapping[str, Callable[[], str]] = {

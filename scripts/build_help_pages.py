@@ -23,6 +23,7 @@ PREFIX = "AdapterTrainer"
 _MANY = 1_000_000
 _SECTION = re.compile(r"(?<=^## Inputs\n).*?(?=^## )", re.MULTILINE | re.DOTALL)
 _OF_THIS_MACHINE = {
+    "AdapterTrainerDatasetFolder.regularization_folder": "`none`, or a folder as for *folder*",
     "AdapterTrainerDatasetFolder.folder": "a folder",
     "AdapterTrainerAdapter.start_from": "a file",
     "AdapterTrainerBase.source": "a file or folder",

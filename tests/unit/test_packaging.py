@@ -51,7 +51,12 @@ def test_the_archive_has_all_of_the_library(archive):
     library = {name for name in tracked() if name.startswith("trainer_core/")}
     assert library <= archive
     folders = {"/".join(name.split("/")[:3]) for name in library}
-    for name in ("assets/tiny-qwen-image", "assets/demo-generate", "assets/demo-edit"):
+    for name in (
+        "assets/tiny-qwen-image",
+        "assets/demo-generate",
+        "assets/demo-edit",
+        "assets/demo-own",
+    ):
         assert f"trainer_core/{name}" in folders
     assert any("/configs/" in name for name in library)
 

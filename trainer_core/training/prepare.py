@@ -262,7 +262,9 @@ def _check_previews(config: RunConfig, cache: FinishedCache) -> None:
 def _check_preserved(config: RunConfig, cache: FinishedCache, *, edits: bool) -> None:
     encoded = [item.prompt for item in cache.dataset.preserved]
     wanted = list(preservation_prompts(config, edits=edits))
-    if wanted and (not encoded or Counter(encoded) - Counter(wanted)):
+    # A list of our own choice is that of the base it was encoded for.
+    other = config.dataset.preservation.prompts and Counter(encoded) - Counter(wanted)
+    if wanted and (not encoded or other):
         raise ConfigError(
             f"dataset.preservation asks for {len(wanted)} prompts that are not the {len(encoded)} "
             "of the finished cache",

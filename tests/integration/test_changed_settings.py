@@ -76,7 +76,7 @@ def test_a_run_that_breaks_goes_on_from_the_checkpoint_that_its_remedy_names(tmp
     }
     assert record(version)["changes"] == [change]
     assert "non_finite" not in record(version)
-    (said,) = [text for text in warnings(observer) if "learning_rate" in text]
+    (said,) = [text for text in warnings(observer) if "goes on from" in text]
     assert said == (
         f"run/v0 goes on from step {good} changed: training.optimizer.learning_rate was 1.0 and "
         "is 0.1."

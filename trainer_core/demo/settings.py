@@ -11,7 +11,7 @@ from ..training.sampling import DrawSettings
 from .vocabulary import CONCEPT_COLORS, CONCEPT_SHAPE, OWN_SHAPE
 
 Task = Literal["generate", "edit", "own"]
-RANKS_AND_RATES = {"lora": (16, 3e-3), "loha": (8, 2.5e-3)}
+RANKS_AND_RATES = {"lora": (16, 3e-3), "loha": (16, 3e-3)}
 """Rank and learning rate of the kinds that the tiny preset is not made for."""
 TASKS: tuple[Task, ...] = ("generate", "edit", "own")
 

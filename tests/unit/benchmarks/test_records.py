@@ -118,3 +118,13 @@ def _compare(rows, recorded, columns):
         for column in columns:
             expected = pytest.approx(known[row.name][column], rel=0.005)
             assert getattr(row, column) == expected, f"{row.name}: {column}"
+
+
+def test_own_pictures_meet_their_bars():
+    record = read_record(RESULTS / "own_pictures.json")
+    rows = [row for row in record["rows"] if row["way"] == "template"]
+    assert len({(row["shape"], row["seed"]) for row in rows}) == 9
+    for name, bar in record["bars"].items():
+        assert min(row[name] for row in rows) >= bar, name
+    without = [row["kept"] for row in record["rows"] if row["way"] == "without preservation"]
+    assert max(without) < record["bars"]["kept"]

@@ -139,6 +139,8 @@ def test_empty_panel_says_what_will_appear(page):
 
 
 def test_training_draws_curve_and_pictures_and_survives_a_reload(page):
+    # Encoding is counted as well, and would be held instead of the training.
+    page.server.run(training_graph(unique("encoded"), steps=1, preview_every=0))
     page.load_api(training_graph(unique("curve")))
     hold(page.server, at=40)
     page.run()

@@ -11,6 +11,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -198,27 +199,31 @@ def test_caption(kind, dataset, capsys):
         refused(capsys, "dataset", dataset, "dataset.missing_caption=skip")
 
 
-@contextlib.contextmanager
-def nested(folder, levels):
-    """Folders inside folders, deeper than a path may be long, and than `shutil` removes."""
-    here = Path.cwd()
-    os.chdir(folder)
-    for _ in range(levels):
-        Path("d").mkdir()
-        os.chdir("d")
-    Path("a.png").write_bytes(b"")
-    os.chdir(here)
-    try:
-        yield
-    finally:
-        subprocess.run(["rm", "-rf", folder / "d"], check=True)
+@pytest.fixture
+def nested():
+    """A folder with folders inside folders, deeper than a path may be long.
+
+    It is not pytest's own: what a killed run leaves there, pytest removes at a later run, and
+    Python's `shutil` fails at folders as deep as these.
+    """
+    with tempfile.TemporaryDirectory() as place:
+        here = Path.cwd()
+        os.chdir(place)
+        try:
+            for _ in range(1500):
+                Path("d").mkdir()
+                os.chdir("d")
+            Path("a.png").write_bytes(b"")
+            os.chdir(here)
+            yield Path(place)
+        finally:
+            os.chdir(here)
+            subprocess.run(["rm", "-rf", Path(place) / "d"], check=True)
 
 
 @LINUX
-@pytest.mark.parametrize("levels", [1500])
-def test_nested_folders(levels, tmp_path, capsys):
-    with nested(tmp_path, levels):
-        assert "deep" in refused(capsys, "dataset", tmp_path)
+def test_nested_folders(nested, capsys):
+    assert "deep" in refused(capsys, "dataset", nested)
 
 
 def test_names_of_files_reach_no_terminal(dataset, capsys):

@@ -46,7 +46,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.layers --output $(RESULTS)/layers.json
 	$(BIN)/python -m benchmarks.calibration --output $(RESULTS)/calibration.json
 	$(BIN)/python -m benchmarks.file_operations --output $(RESULTS)/file_operations.json
-	BENCHMARK_RESULTS=$(RESULTS) $(BIN)/pytest -q tests/comfy/test_panel_cost.py
+	BENCHMARK_RESULTS=$(RESULTS) $(BIN)/pytest -q tests/comfyui/test_panel_cost.py
 	$(BIN)/python -m benchmarks.write_tables
 
 # Installs the pack as a guest in two host environments and runs its tests there; -j2 runs both at

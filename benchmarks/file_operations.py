@@ -21,11 +21,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from benchmarks.measuring.record import origin, write_record
-from trainer_core.families import get_family
-from trainer_core.families.single_file.float8 import widened
-from trainer_core.formats import inspect_adapter
-from trainer_core.formats.converting import convert
-from trainer_core.formats.rounding import EIGHT_BIT
+from trainer_core.adapter_files.convert.convert import convert
+from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
+from trainer_core.families.registry import get_family
+from trainer_core.tensors.rounding import EIGHT_BIT
+from trainer_core.weights.float8 import widened
 
 FAMILY = "qwen_image"
 WIDTH = 3072

@@ -25,8 +25,8 @@ from trainer_core.data.image import from_pixels
 from trainer_core.demo.exam import Question, base_questions, combination_questions, mark
 from trainer_core.demo.settings import draw_settings
 from trainer_core.demo.vocabulary import COLORS, Combination
+from trainer_core.inference.pipeline import Studio, open_studio
 from trainer_core.training import train
-from trainer_core.training.studio import Studio, open_studio
 
 SHAPES = ("diamond", "corner", "house")
 SEEDS = (1, 2, 3)

@@ -24,11 +24,12 @@ from torch import Tensor, nn
 from benchmarks.measuring.counters import count
 from benchmarks.measuring.record import origin, write_record
 from trainer_core.adapters import attach
+from trainer_core.bases.locate import locate_base
 from trainer_core.config import AdapterConfig, BaseSection
 from trainer_core.counters import counter_seed
-from trainer_core.families import get_family
 from trainer_core.families.family import Family
-from trainer_core.families.location import BaseLocation, locate_base
+from trainer_core.families.registry import get_family
+from trainer_core.weights.base_location import BaseLocation
 
 KINDS = ("lora", "loha", "lokr")
 RANK = 16

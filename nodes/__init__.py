@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from comfy_api.latest import ComfyExtension, io
 
-from . import comfy_host
-from .adapter import AdapterSettings
-from .base import LoadBase
-from .cache import CacheEmbeddings
-from .dataset import DatasetFolder, DatasetImages
-from .given_inputs import checked
-from .panel import add_routes
-from .previews import PreviewAdapter, PreviewPrompts
-from .proof import CheckAdapter
-from .runs import LoadRun, SaveRunFile
-from .save import ConvertAdapter, SaveAdapter
-from .settings import TrainingSettings
-from .train import TrainAdapter
-from .workflow import add_workflow_route
+from .definitions.adapter import AdapterSettings
+from .definitions.base import LoadBase
+from .definitions.cache import CacheEmbeddings
+from .definitions.check_adapter import CheckAdapter
+from .definitions.dataset import DatasetFolder, DatasetImages
+from .definitions.load_run import LoadRun, SaveRunFile
+from .definitions.previews import PreviewAdapter, PreviewPrompts
+from .definitions.save import ConvertAdapter, SaveAdapter
+from .definitions.settings import TrainingSettings
+from .definitions.train import TrainAdapter
+from .host import comfy_host
+from .services.given_inputs import checked
+from .services.panel import add_routes
+from .services.workflow import add_workflow_route
 
 _NODES: tuple[type[io.ComfyNode], ...] = (
     DatasetFolder,

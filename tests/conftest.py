@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from comfy.environment import comfyui_folder
+from comfyui.environment import comfyui_folder
 
 MARKERS = ("comfy", "browser", "gpu", "slow", "exhaustive", "matrix")
 _counts: dict[str, Counter[str]] = {marker: Counter() for marker in MARKERS}
@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         skips["matrix"] = "it builds environments; make matrix runs it"
     for item in items:
         own = [marker for marker in MARKERS if item.get_closest_marker(marker)]
-        # A report also knows folders by name, such as tests/comfy: they are no markers.
+        # A report also knows folders by name, such as tests/gpu: they are no markers.
         item.user_properties.append(("markers", own))
         for marker in own:
             if marker in skips:

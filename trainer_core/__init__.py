@@ -8,14 +8,14 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from .version import __version__ as __version__
 
 if TYPE_CHECKING:
     from .adapters import AttachedAdapter, attach
     from .config import AdapterConfig, RunConfig
     from .config.reading import load_config
     from .errors import TrainerError
-    from .families import get_family
+    from .families.registry import get_family
     from .training import train
 
 _HOMES = {
@@ -24,7 +24,7 @@ _HOMES = {
     "RunConfig": ".config",
     "TrainerError": ".errors",
     "attach": ".adapters",
-    "get_family": ".families",
+    "get_family": ".families.registry",
     "load_config": ".config.reading",
     "train": ".training",
 }

@@ -13,11 +13,11 @@ import os
 import sys
 from collections.abc import Sequence
 
-from . import __version__
 from .commands import VERBS
 from .commands.arguments import Arguments, parse_arguments
 from .commands.console import prepare_log, prepare_streams, show, show_error
 from .errors import InputError, RunError, TrainerError
+from .version import __version__
 
 _CHATTY = ("bitsandbytes", "diffusers.quantizers.torchao", "torch.utils._pytree", "torchao")
 """Where it is said, whenever another library is loaded, what they lack for formats of weights."""

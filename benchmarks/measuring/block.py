@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from trainer_core.adapters import attach
 from trainer_core.config import AdapterConfig
-from trainer_core.families import get_family
+from trainer_core.families.registry import get_family
 
 from .counters import Operations, count, saved_bytes
 from .peers import peft_configs

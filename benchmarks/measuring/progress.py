@@ -12,13 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainer_core.adapters import KINDS, AdapterConfig, LayerPlan
-from trainer_core.adapters.restoring import attach_state
+from trainer_core.adapter_files.read.adapter_file import read_adapter
+from trainer_core.adapters import AdapterConfig
+from trainer_core.adapters.attach_state import attach_state
+from trainer_core.adapters.kinds.kind import LayerPlan
+from trainer_core.adapters.kinds.registry import KINDS
 from trainer_core.config import OptimizerSection, RunConfig
 from trainer_core.counters import counter_seed
 from trainer_core.data.batches import BatchPlan, load_batch
 from trainer_core.demo.settings import dataset_folder
-from trainer_core.formats import read_adapter
 from trainer_core.training.observer import SilentObserver
 from trainer_core.training.prepare import Prepared, prepare
 from trainer_core.training.processes import SingleProcess

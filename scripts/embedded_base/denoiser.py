@@ -12,7 +12,7 @@ from diffusers import QwenImageTransformer2DModel
 from torch import nn
 
 from trainer_core.demo.vocabulary import CAPTION_TEMPLATES
-from trainer_core.storage import atomic_write
+from trainer_core.filesystem.storage import atomic_write
 
 from .averaging import WeightAverage
 from .conditioning import TextBatch

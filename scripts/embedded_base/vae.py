@@ -13,7 +13,7 @@ import torch
 from diffusers import AutoencoderKLQwenImage
 
 from trainer_core.demo.vocabulary import COLORS, SHAPES, Combination
-from trainer_core.storage import atomic_write
+from trainer_core.filesystem.storage import atomic_write
 
 from .averaging import WeightAverage
 from .drawing import draw, draw_varied, random_scene, with_frame

@@ -68,3 +68,19 @@ def internal_imports(source: Source) -> Iterator[tuple[str, int]]:
         else:
             for alias in node.names:
                 yield ".".join(part for part in (inside, alias.name) if part), node.lineno
+
+
+def module_name(path: str) -> str:
+    """``trainer_core/data/x.py`` -> ``data.x``; a package's own file has the package's name."""
+    parts = [*Path(path).with_suffix("").parts[1:]]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+
+
+def imported_names(source: Source) -> Iterator[str]:
+    """Each name that a file of trainer_core imports of trainer_core: ``data.cache.build_cache``."""
+    folder = Path(source.path).parent.parts
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.ImportFrom) and node.level > 0:
+            base = folder[1 : len(folder) - node.level + 1]
+            stem = [*base, *([node.module] if node.module else [])]
+            yield from (".".join([*stem, alias.name]) for alias in node.names)

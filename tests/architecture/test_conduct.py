@@ -15,8 +15,8 @@ _RUNS_DATA = ("eval", "exec", "compile", "__import__", "torch.load", "yaml.load"
 _SHIPPED = (*sources("trainer_core"), *sources("nodes"))
 _PRODUCT = (*_SHIPPED, *sources("scripts"))
 _MAKES_NAMES = {
-    "trainer_core/temporary.py",
-    "trainer_core/owners.py",
+    "trainer_core/filesystem/temporary.py",
+    "trainer_core/filesystem/owners.py",
     # A workflow's name, to an identity that is always the same.
     "scripts/workflow_graphs/formats.py",
 }
@@ -140,12 +140,12 @@ def test_no_data_becomes_code():
 
 
 MAY_READ_TEXT = {
-    "trainer_core/text_files.py": "the bounded reader itself",
+    "trainer_core/filesystem/text_files.py": "the bounded reader itself",
     "trainer_core/requirements.py": "the pack's own pyproject.toml",
 }
 MAY_READ_BYTES = {
     "trainer_core/data/image.py": "a picture, after its header was seen",
-    "nodes/workflow.py": "a workflow, after its size was seen",
+    "nodes/services/workflow.py": "a workflow, after its size was seen",
 }
 
 

@@ -2,50 +2,51 @@
 
 from __future__ import annotations
 
-from architecture.source import absolute_imports, internal_imports, sources
+from architecture.source import (
+    absolute_imports,
+    imported_names,
+    internal_imports,
+    module_name,
+    sources,
+)
 
-_GROUND = {
-    "allowed",
-    "config",
-    "counters",
-    "errors",
-    "finiteness",
-    "printable",
-    "storage",
-    "streaming",
-    "temporary",
-    "text_files",
-    "types",
+_GROUND = {"config", "counters", "errors", "filesystem", "printable", "tensors", "types", "version"}
+_WORKSHOP = _GROUND | {
+    "device",
+    "data",
+    "diffusion",
+    "adapters",
+    "adapter_files",
+    "weights",
+    "families",
 }
-_WORKSHOP = _GROUND | {"data", "diffusion", "adapters", "formats", "families"}
 
 ALLOWED = {
     "errors": set(),
     "types": set(),
     "counters": set(),
-    "finiteness": set(),
-    "owners": set(),
-    "temporary": {"owners"},
-    "storage": {"errors", "temporary"},
-    "locks": {"owners", "storage", "temporary", "text_files"},
-    "streaming": {"errors", "storage"},
-    "requirements": {"errors"},
-    "allowed": {"errors"},
+    "version": set(),
     "printable": set(),
-    "text_files": {"errors"},
-    "config": {"errors", "printable", "text_files"},
+    "requirements": {"errors"},
+    "filesystem": {"errors"},
+    "tensors": {"errors", "filesystem"},
+    "config": {"errors", "filesystem", "printable"},
+    "device": {"config", "errors"},
     "diffusion": {"errors"},
     "data": _GROUND,
     "adapters": _GROUND,
-    "formats": _GROUND | {"adapters"},
-    "families": _GROUND | {"formats", "data", "diffusion"},
-    "training": _WORKSHOP | {"locks"},
-    "demo": _WORKSHOP | {"training"},
-    "commands": _WORKSHOP | {"training", "demo", "requirements"},
-    "cli": {"commands", "errors"},
+    "adapter_files": _GROUND | {"adapters"},
+    "weights": _GROUND,
+    "families": _GROUND | {"adapter_files", "data", "diffusion", "weights"},
+    "bases": _GROUND | {"adapter_files", "families", "weights"},
+    "inference": _WORKSHOP | {"bases"},
+    "training": _WORKSHOP | {"bases", "inference"},
+    "demo": _WORKSHOP | {"bases", "inference", "training"},
+    "commands": _WORKSHOP | {"bases", "inference", "training", "demo", "requirements"},
+    "cli": {"commands", "errors", "version"},
     "__main__": {"cli"},
     # The public names are resolved on first use.
-    "__init__": {"adapters", "config", "errors", "families", "training"},
+    "__init__": {"adapters", "config", "errors", "families", "training", "version"},
 }
 """Package or module of trainer_core, to what it may import of trainer_core besides itself."""
 
@@ -54,7 +55,7 @@ _HOST = {"comfy", "comfy_api", "comfy_extras", "folder_paths", "server", "execut
 
 def upward_imports(package: str, imported: list[str]) -> list[str]:
     """Those of the imported names that the package may not import."""
-    allowed = ALLOWED[package] | {package, "__version__"}
+    allowed = ALLOWED[package] | {package}
     return [name for name in imported if name.split(".")[0] not in allowed]
 
 
@@ -79,6 +80,50 @@ def test_walk_finds_the_imports_that_are_there():
         for name, _ in internal_imports(source)
     }
     assert {("cli", "commands"), ("training", "families"), ("data", "types")} <= found
+
+
+def imports_by_module() -> dict[str, set[str]]:
+    """Every module of trainer_core to those it imports anywhere: in functions and for types too."""
+    names = {source.path: module_name(source.path) for source in sources("trainer_core")}
+    known = set(names.values())
+    found: dict[str, set[str]] = {}
+    for source in sources("trainer_core"):
+        module = names[source.path]
+        imported = {
+            name for each in imported_names(source) for name in (each, each.rpartition(".")[0])
+        }
+        found[module] = {name for name in imported & known if name} - {module}
+    return found
+
+
+def circles(imports: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of modules that import each other, directly or through others."""
+    reached: dict[str, set[str]] = {}
+    for start in imports:
+        seen: set[str] = set()
+        waiting = [*imports[start]]
+        while waiting:
+            name = waiting.pop()
+            if name not in seen:
+                seen.add(name)
+                waiting += imports.get(name, ())
+        reached[start] = seen
+    groups = {
+        tuple(sorted(other for other in reached[name] if name in reached.get(other, ())))
+        for name in imports
+        if name in reached[name]
+    }
+    return sorted(map(list, groups))
+
+
+def test_no_module_imports_itself_through_others():
+    assert circles(imports_by_module()) == []
+
+
+def test_a_circle_is_noticed():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [["b", "c"]]
+    assert {"training.run", "adapters.kinds.lora"} <= set(imports_by_module())
+    assert "config" in imports_by_module()["training.run"]
 
 
 def test_core_imports_itself_relatively_and_never_the_host():

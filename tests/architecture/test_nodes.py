@@ -9,7 +9,7 @@ import pytest
 from architecture.source import Source, absolute_imports, functions, sources
 
 NODES = sources("nodes")
-GATE = "nodes/comfy_host.py"
+GATE = "nodes/host/comfy_host.py"
 HOST = {"comfy", "comfy_execution", "comfy_extras", "execution", "folder_paths", "server", "nodes"}
 HEAVY = {
     *("torch", "diffusers", "peft", "transformers", "accelerate"),

@@ -24,7 +24,7 @@ REPAIRS = {
     ),
     "the message of a loss that is not finite leads on": (
         "integration/test_changed_settings.py::test_a_run_that_breaks_goes_on_from_the_checkpoint_that_its_remedy_names",
-        "comfy/test_graph_errors.py::test_a_loss_that_is_not_finite_stops_at_the_last_good_state",
+        "comfyui/test_graph_errors.py::test_a_loss_that_is_not_finite_stops_at_the_last_good_state",
     ),
     "noise levels, long captions, signals": (
         "unit/commands/test_caption_lengths.py::",
@@ -36,18 +36,18 @@ REPAIRS = {
         "unit/config/test_kinds.py::test_the_librarys_words_of_the_design",
     ),
     "LoKr on fused layers": (
-        "unit/formats/test_undivided.py::",
-        "comfy/test_train_lora_file.py::test_a_lokr_that_no_parts_have_stays_whole",
+        "unit/adapter_files/test_undivided.py::",
+        "comfyui/test_train_lora_file.py::test_a_lokr_that_no_parts_have_stays_whole",
     ),
     "other models' files are named": (
-        "unit/families/test_foreign_models.py::test_a_file_of_another_model_is_named",
-        "unit/families/test_foreign_models.py::test_other_sizes_need_the_base",
+        "unit/bases/test_foreign_models.py::test_a_file_of_another_model_is_named",
+        "unit/bases/test_foreign_models.py::test_other_sizes_need_the_base",
     ),
     "a proof says what it proved": ("unit/commands/test_proving.py::",),
-    "what lies beside the factors is named": ("unit/formats/test_unread.py::",),
+    "what lies beside the factors is named": ("unit/adapter_files/test_unread.py::",),
     "links do not lead out of the allowed folders": (
         "unit/test_allowed.py::",
-        "comfy/test_graph_hostile.py::test_a_link_inside_of_a_dataset",
+        "comfyui/test_graph_hostile.py::test_a_link_inside_of_a_dataset",
         "architecture/test_conduct.py::test_what_a_graph_makes_the_trainer_read_is_kept_within",
     ),
     "a version has one owner": (
@@ -63,14 +63,14 @@ REPAIRS = {
         "integration/test_hostile_input.py::",
         "architecture/test_conduct.py::test_texts_and_json_are_read_in_one_place",
     ),
-    "prompts of the API": ("comfy/test_graph_hostile.py::",),
+    "prompts of the API": ("comfyui/test_graph_hostile.py::",),
     "a user's ComfyUI is only read": (
-        "comfy/test_environment.py::test_a_server_that_ran_has_changed_nothing_of_the_users",
+        "comfyui/test_environment.py::test_a_server_that_ran_has_changed_nothing_of_the_users",
     ),
     "work on files is quick": (
-        "unit/formats/test_converting_cost.py::test_converting_reads_a_file_once_and_once_more_to_prove_it",
+        "unit/adapter_files/test_converting_cost.py::test_converting_reads_a_file_once_and_once_more_to_prove_it",
         "unit/commands/test_reports.py::test_dataset_report_opens_every_file_once",
-        "unit/families/test_float8.py::",
+        "unit/weights/test_float8.py::",
     ),
     "figures name commit and machine, and are those of the code": (
         "unit/benchmarks/test_records.py::test_a_file_says_which_commit_and_machine_it_is_of",

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from browser.browser import Browser, missing
 from browser.page import RENDERERS, GraphPage
-from comfy.conftest import comfy_programs, make_data, write_example
-from comfy.server import ComfyServer, comfy_server
+from comfyui.conftest import comfy_programs, make_data, write_example
+from comfyui.server import ComfyServer, comfy_server
 
 
 @pytest.fixture(scope="session")

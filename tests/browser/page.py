@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from browser.browser import Browser
-from comfy.server import ComfyServer
+from comfyui.server import ComfyServer
 
 RENDERERS = ("canvas", "nodes2")
 PANEL = ".adapter-trainer-panel"

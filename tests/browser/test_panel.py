@@ -8,7 +8,7 @@ import uuid
 
 import pytest
 from browser.page import PANEL
-from comfy.graphs import TRAIN, checkpoints, graph, hold, release, run_folder, wait_until_held
+from comfyui.graphs import TRAIN, checkpoints, graph, hold, release, run_folder, wait_until_held
 
 THUMBNAIL = f"{PANEL} .adapter-trainer-thumbnail"
 TWO_PROMPTS = "a red diamond\na blue circle"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 
-from comfy.graphs import graph, run_folder
+from comfyui.graphs import graph, run_folder
 
 LABEL = "Load workflow"
 

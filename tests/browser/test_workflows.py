@@ -6,7 +6,7 @@ import json
 import time
 
 import pytest
-from comfy.server import ROOT
+from comfyui.server import ROOT
 
 QUEUED = ROOT / "tests" / "workflows"
 WORKFLOWS = sorted(path.name for path in (ROOT / "workflows").glob("*.json"))

@@ -5,8 +5,9 @@ import torch
 
 from tests.fixtures.small_module import config, each_kind, make_input, make_module, randomize
 from trainer_core.adapters import attach
+from trainer_core.bases.locate import locate_base
 from trainer_core.config import AdapterConfig, BaseSection
-from trainer_core.families import get_family, locate_base
+from trainer_core.families.registry import get_family
 
 pytestmark = pytest.mark.gpu
 

@@ -9,6 +9,7 @@ import torch
 from runs import CancelAfter, run_config
 from safetensors.torch import load_file, save_file
 
+from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
 from trainer_core.demo.settings import dataset_folder
 from trainer_core.errors import (
@@ -19,7 +20,6 @@ from trainer_core.errors import (
     NonFiniteError,
     StorageError,
 )
-from trainer_core.families.location import locate_base
 from trainer_core.training import train
 from trainer_core.training.checkpoint import read_checkpoint
 from trainer_core.training.resume import find_checkpoint

@@ -9,9 +9,9 @@ from runs import run_config
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from trainer_core.families import get_family
+from trainer_core.families.registry import get_family
 from trainer_core.training import SingleProcess
-from trainer_core.training.finished_cache import read_finished_cache
+from trainer_core.training.manifest import read_finished_cache
 from trainer_core.training.memory_estimate import cached_run_estimate, text_tokens
 from trainer_core.training.observer import SilentObserver
 from trainer_core.training.prepare import prepare, save_manifest

@@ -12,11 +12,11 @@ from packaging.version import Version
 from tests.fixtures.flux_base import make_flux_pipeline
 from tests.fixtures.qwen_base import make_qwen_base, open_qwen_pipeline
 from tests.fixtures.strong_states import strengthen
+from trainer_core.adapter_files.convert.convert import convert
+from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.adapters import attach
 from trainer_core.config import AdapterConfig
-from trainer_core.families import get_family
-from trainer_core.formats import write_adapter
-from trainer_core.formats.converting import convert
+from trainer_core.families.registry import get_family
 from trainer_core.types import AdapterState
 
 SIZE = 64

@@ -9,7 +9,7 @@ from integration.runs import run_config, tensors
 
 from trainer_core.errors import ConfigError, DatasetError
 from trainer_core.training import SingleProcess, train
-from trainer_core.training.finished_cache import read_finished_cache
+from trainer_core.training.manifest import read_finished_cache
 from trainer_core.training.observer import SilentObserver
 from trainer_core.training.prepare import prepare, save_manifest
 

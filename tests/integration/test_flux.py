@@ -9,10 +9,11 @@ from PIL import Image
 from runs import metrics, tensors
 
 from tests.fixtures.flux_base import make_flux_base
+from trainer_core.adapter_files.write.layouts import layout_name
+from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection, RunConfig
 from trainer_core.errors import AdapterError
-from trainer_core.families import get_family, locate_base
-from trainer_core.formats import layout_name
+from trainer_core.families.registry import get_family
 from trainer_core.training import train
 
 

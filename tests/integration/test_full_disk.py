@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from trainer_core.errors import StorageError
-from trainer_core.storage import errno_of_text
+from trainer_core.filesystem.storage import errno_of_text
 from trainer_core.training import train
 from trainer_core.training.checkpoint import read_checkpoint
 from trainer_core.training.metrics import MetricsWriter

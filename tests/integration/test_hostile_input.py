@@ -18,12 +18,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from trainer_core.bases.locate import locate_base
 from trainer_core.cli import main
 from trainer_core.config import BaseSection
 from trainer_core.demo.settings import dataset_folder
-from trainer_core.families.location import locate_base
-from trainer_core.formats.lazy import MOST_TENSORS
-from trainer_core.text_files import DEEPEST
+from trainer_core.filesystem.text_files import DEEPEST
+from trainer_core.tensors.safetensors_reader import MOST_TENSORS
 
 EMBEDDED = locate_base(BaseSection(), "qwen_image", has_controls=False).folder
 DEEP = 100_000

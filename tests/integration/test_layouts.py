@@ -4,9 +4,10 @@ import pytest
 import torch
 from runs import run_config
 
+from trainer_core.adapter_files.read.adapter_file import read_adapter
+from trainer_core.adapter_files.write.layouts import layout_name
 from trainer_core.errors import AdapterError
-from trainer_core.families import FAMILIES
-from trainer_core.formats import layout_name, read_adapter
+from trainer_core.families.registry import FAMILIES
 from trainer_core.training import train
 
 SHORT = {"steps": 2, "checkpoint_every": 1, "schedule": {"name": "constant", "warmup_steps": 0}}

@@ -9,16 +9,17 @@ from PIL import Image
 from runs import merge, run_config
 
 from tests.fixtures.qwen_base import open_qwen_pipeline
+from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection, RunConfig
 from trainer_core.data.image import from_pixels
 from trainer_core.demo.checker import read_picture
 from trainer_core.demo.exam import concept_questions
 from trainer_core.demo.settings import dataset_folder, demo_config, draw_settings
-from trainer_core.families import get_family, locate_base
-from trainer_core.families.packing import pack
+from trainer_core.families.patchify import pack
+from trainer_core.families.registry import get_family
+from trainer_core.inference.pipeline import open_studio
+from trainer_core.inference.sampler import DrawSettings
 from trainer_core.training import train
-from trainer_core.training.sampling import DrawSettings
-from trainer_core.training.studio import open_studio
 
 FAMILY = get_family("qwen_image")
 FOLDER = locate_base(BaseSection(), "qwen_image", has_controls=False).folder

@@ -10,7 +10,7 @@ from trainer_core.config.length import resolved_length
 from trainer_core.demo.settings import dataset_folder
 from trainer_core.diffusion.sampler import sample_euler
 from trainer_core.errors import ConfigError
-from trainer_core.families import get_family
+from trainer_core.families.registry import get_family
 from trainer_core.training import SingleProcess, train
 from trainer_core.training.observer import CacheProgress, SilentObserver
 from trainer_core.training.prepare import prepare, save_manifest

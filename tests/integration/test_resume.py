@@ -7,10 +7,10 @@ import torch
 import yaml
 from runs import CancelAfter, metrics, run_config, tensors
 
+from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
 from trainer_core.config.reading import load_config
 from trainer_core.errors import ConfigError
-from trainer_core.families import locate_base
 from trainer_core.training import train
 
 

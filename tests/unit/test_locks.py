@@ -15,9 +15,9 @@ from fixtures.leftovers import killed_while
 from fixtures.races import race
 
 from trainer_core.errors import InputError
-from trainer_core.locks import acquire, holder
-from trainer_core.storage import atomic_write, claim_without_links
-from trainer_core.temporary import temporary_beside
+from trainer_core.filesystem.locks import acquire, holder
+from trainer_core.filesystem.storage import atomic_write, claim_without_links
+from trainer_core.filesystem.temporary import temporary_beside
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,7 +33,7 @@ RACES = """
 import json, os, sys
 from pathlib import Path
 from fixtures.races import race
-from trainer_core.locks import acquire
+from trainer_core.filesystem.locks import acquire
 folder, rounds, contents = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
 acquire(folder / "first").release()
 won = []
@@ -207,7 +207,7 @@ def test_a_name_that_is_taken_is_told_also_without_links(tmp_path):
 
 def test_a_process_that_only_locks_loads_nothing_heavy():
     code = (
-        "import sys, trainer_core.locks\n"
+        "import sys, trainer_core.filesystem.locks\n"
         "print({'torch', 'numpy', 'safetensors', 'pydantic'} & set(sys.modules))"
     )
     done = subprocess.run(

@@ -9,7 +9,7 @@ import urllib.parse
 from pathlib import Path
 
 import pytest
-from comfy.conftest import comfy_programs
+from comfyui.conftest import comfy_programs
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_BYTES = 30_000_000

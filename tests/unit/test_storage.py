@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from trainer_core.errors import InputError, StorageError
-from trainer_core.storage import atomic_write, errno_of_text, save_tensors
-from trainer_core.temporary import PREFIX
+from trainer_core.filesystem.storage import atomic_write, errno_of_text, save_tensors
+from trainer_core.filesystem.temporary import PREFIX
 
 
 def written(path, tensors):

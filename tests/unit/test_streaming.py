@@ -8,7 +8,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from trainer_core.errors import StorageError
-from trainer_core.streaming import Outline, stream_tensors
+from trainer_core.tensors.safetensors_writer import Outline, stream_tensors
 
 TENSORS = {
     "b.weight": torch.arange(6, dtype=torch.float32).view(2, 3).t(),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fixtures.leftovers import killed_while, left_behind
 
-from trainer_core.temporary import PREFIX, remove_leftovers, set_aside, temporary_beside
+from trainer_core.filesystem.temporary import PREFIX, remove_leftovers, set_aside, temporary_beside
 
 DAY = 86400.0
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from trainer_core.errors import InputError
-from trainer_core.text_files import (
+from trainer_core.filesystem.text_files import (
     DEEPEST,
     parse_json,
     read_json,

@@ -1,4 +1,4 @@
-"""LoRA, LoHa and LoKr on any module: equation, first values, forward, state; attach and detach.
+"""LoRA, LoHa and LoKr on any module: equation, initialization, forward, state; attach and detach.
 
 `attach` needs PEFT, whose import takes seconds; it is loaded on first use.
 """
@@ -8,26 +8,14 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .kind import Kind, LayerPlan
-from .kinds import KINDS, layer_delta, layer_scale
-
 if TYPE_CHECKING:
     from ..config import AdapterConfig
     from .attached import AttachedAdapter
-    from .injection import attach
+    from .attachment import attach
 
-__all__ = [
-    "KINDS",
-    "AdapterConfig",
-    "AttachedAdapter",
-    "Kind",
-    "LayerPlan",
-    "attach",
-    "layer_delta",
-    "layer_scale",
-]
+__all__ = ["AdapterConfig", "AttachedAdapter", "attach"]
 
-_HOMES = {"AdapterConfig": "..config", "AttachedAdapter": ".attached", "attach": ".injection"}
+_HOMES = {"AdapterConfig": "..config", "AttachedAdapter": ".attached", "attach": ".attachment"}
 
 
 def __getattr__(name: str) -> Any:

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from ..config import AdapterConfig
 from ..errors import AdapterError
 from ..types import AdapterState, LayerState
-from .advice import nearest
-from .convolution import reshaped
-from .factor_layer import ADAPTER_NAME, FactorLayer
-from .kind import LayerPlan
-from .quantised import repacking_layers, set_repacking
+from .base.quantized import repacking_layers, set_repacking
+from .kernels.convolution import reshaped
+from .kinds.kind import LayerPlan
+from .layer.factor_layer import ADAPTER_NAME, FactorLayer
+from .suggestions import nearest
 from .targets import Selection
 
 Places = tuple[tuple[nn.Module, str], ...]

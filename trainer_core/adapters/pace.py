@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..config import AdapterConfig
-from .kind import LayerPlan
-from .kinds import KINDS
-from .lokr import keeps_second_whole, split, spread
+from .kinds.kind import LayerPlan
+from .kinds.lokr import keeps_second_whole, split, spread
+from .kinds.registry import KINDS
 
 _RATE, _WIDTH = 1e-4, 3072
 """The rate of a LoRA of rank 16 in a layer of this width; narrower layers take a higher one."""

@@ -13,13 +13,13 @@ from ..config import AdapterConfig
 from ..config.patterns import compile_pattern
 from ..errors import AdapterError
 from ..types import LayerState
-from .advice import nearest
-from .convolution import CONVOLUTIONS, layer_sizes, reshaped
-from .factorization import factorize
-from .kind import LayerPlan
-from .kinds import KINDS
-from .lokr import keeps_second_whole
-from .magnitude import DORA_SCALE
+from .dora import DORA_SCALE
+from .kernels.convolution import CONVOLUTIONS, layer_sizes, reshaped
+from .kinds.factorization import factorize
+from .kinds.kind import LayerPlan
+from .kinds.lokr import keeps_second_whole
+from .kinds.registry import KINDS
+from .suggestions import nearest
 from .targets import Layer
 
 _LINEAR_INITS = {"pissa", "olora", "eva"}

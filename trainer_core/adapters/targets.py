@@ -9,8 +9,8 @@ from torch import nn
 
 from ..config.patterns import compile_pattern
 from ..errors import AdapterError
-from .advice import class_counts, nearest
-from .convolution import CONVOLUTIONS, is_plain
+from .kernels.convolution import CONVOLUTIONS, is_plain
+from .suggestions import class_counts, nearest
 
 FALLBACK_PRESETS: Mapping[str, Sequence[str]] = {"default": (".*",), "all_linear": (".*",)}
 """Presets of a module of which nothing is known: every Linear."""

@@ -14,8 +14,9 @@ def run(arguments: Arguments) -> int:
         TrainerError: When the input is wrong or the cache cannot be written.
     """
     config = arguments.config()
-    from ..training.memory import borrowed_threads, resolve_device
-    from ..training.prepare import cache_folder, prepare, save_manifest
+    from ..data.cache import cache_folder
+    from ..device import borrowed_threads, resolve_device
+    from ..training.prepare import prepare, save_manifest
     from ..training.processes import SingleProcess
 
     processes = SingleProcess(resolve_device(config.memory.device))

@@ -29,7 +29,7 @@ from .operations import (
 )
 
 if TYPE_CHECKING:
-    from ..families import Family
+    from ..families.family import Family
 
 _OWN = ("weights", "rank", "layout", "dtype", "family", "overwrite")
 
@@ -48,8 +48,10 @@ def run(arguments: Arguments) -> int:
             "Write adapter-trainer combine IN IN OUT weights=1,0.5.",
         )
     *sources, out = arguments.words
-    from ..formats import LAYOUTS, open_adapter, write_adapter
-    from ..formats.combining import combine_adapters
+    from ..adapter_files.read.adapter_file import open_adapter
+    from ..adapter_files.tools.combine import combine_adapters
+    from ..adapter_files.write.adapter_file import write_adapter
+    from ..adapter_files.write.layouts import LAYOUTS
 
     paths = [existing(path, "an adapter file") for path in sources]
     weights = numbers(own, "weights", len(paths))
@@ -97,7 +99,7 @@ def run(arguments: Arguments) -> int:
 
 def _family_of(paths: Sequence[Path], wanted: str | None) -> Family:
     """The family of the first adapter; none of the others may be another model's."""
-    from ..families.adapter_family import adapter_family
+    from ..bases.adapter_family import adapter_family
 
     family = adapter_family(paths[0], wanted, any_size=True)
     for path in paths[1:]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, TrainerError
-from ..storage import given_path
+from ..filesystem.storage import given_path
 from .arguments import Arguments
 from .console import show, show_error, show_json, show_report
 from .operations import (
@@ -25,9 +25,9 @@ from .operations import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..families import Family
-    from ..families.base_weights import BaseWeights
-    from ..formats.converting import Conversion
+    from ..adapter_files.convert.convert import Conversion
+    from ..bases.open import BaseWeights
+    from ..families.family import Family
 
 _OWN = (
     "to",
@@ -106,8 +106,8 @@ class _Work:
 
     @classmethod
     def of(cls, arguments: Arguments) -> _Work:
-        from ..formats import LAYOUTS
-        from ..formats.writing import DTYPES
+        from ..adapter_files.write.adapter_file import DTYPES
+        from ..adapter_files.write.layouts import LAYOUTS
 
         own = arguments.only(_OWN)
         if "to" not in own:
@@ -130,7 +130,7 @@ class _Work:
         return cls(layout, own.get("family"), own.get("base"), options, arguments.json)
 
     def convert(self, source: Path, target: Path) -> Conversion:
-        from ..formats.converting import check_target, convert
+        from ..adapter_files.convert.convert import check_target, convert
 
         # Before the file is looked into, which may take a while.
         check_target(source, target, self.layout, overwrite=self.options["overwrite"])
@@ -148,8 +148,8 @@ class _Work:
 
     def _family_of(self, adapter: Path) -> tuple[Family, Callable[[str], Tensor] | None]:
         """The family, and the base's weights where a base is named: that one tells the family."""
-        from ..families.adapter_family import adapter_family, require_base
-        from ..families.base_weights import open_base
+        from ..bases.adapter_family import adapter_family, require_base
+        from ..bases.open import open_base
 
         if self.base is None:
             return adapter_family(adapter, self.family), None
@@ -279,7 +279,7 @@ def _show_done(report: Conversion, number: int, count: int, work: _Work) -> None
 
 
 def _in_words(report: Conversion) -> str:
-    from ..formats.converting import EXACT
+    from ..adapter_files.convert.convert import EXACT
 
     parts = [f"{report.kind}, {report.layers} layers"]
     errors = [error for error in report.errors.values() if error > EXACT]

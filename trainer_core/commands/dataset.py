@@ -9,7 +9,7 @@ from typing import Any
 from ..config import RunConfig
 from ..config.reading import load_config
 from ..errors import ConfigError, DatasetError, InputError
-from ..storage import given_path
+from ..filesystem.storage import given_path
 from ..types import Sample
 from .arguments import Arguments
 from .console import show_report
@@ -55,7 +55,7 @@ def dataset_report(config: RunConfig) -> tuple[Mapping[str, Any], DatasetError |
         )
     from ..data.buckets import plan_buckets
     from ..data.regularization import scan_all
-    from ..families import get_family
+    from ..families.registry import get_family
 
     family = get_family(config.family)
     found = scan_all(config.dataset, stop=False)

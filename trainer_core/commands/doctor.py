@@ -92,7 +92,7 @@ def _folder_problems(config: RunConfig) -> list[str]:
 
 
 def _open_base(config: RunConfig, controls: bool) -> EmptyBase:
-    from ..families import get_family
+    from ..families.registry import get_family
     from ..training.memory_estimate import empty_base
 
     location = locate_local_base(config.base, config.family, controls)
@@ -135,7 +135,7 @@ def _adapter_report(config: RunConfig, adapter: AttachedAdapter) -> dict[str, An
 
 
 def _size(config: RunConfig, base: EmptyBase, adapter: AttachedAdapter, controls: int) -> Size:
-    from ..training.memory import resolve_device
+    from ..device import resolve_device
     from ..training.memory_estimate import picture_tokens, step_size
     from ..types import Bucket
 

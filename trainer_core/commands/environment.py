@@ -5,8 +5,8 @@ from __future__ import annotations
 import platform
 from typing import TYPE_CHECKING, Any
 
-from .. import __version__
 from ..requirements import MissingLibrary, all_requirements, installed_version, meets
+from ..version import __version__
 
 if TYPE_CHECKING:
     import torch
@@ -59,7 +59,7 @@ def device_reports() -> list[dict[str, Any]]:
     """Describe the CPU and every accelerator of the best kind that torch sees."""
     import torch
 
-    from ..training.memory import resolve_device, resolve_precision
+    from ..device import resolve_device, resolve_precision
 
     best = resolve_device("auto")
     devices = [torch.device("cpu")]
@@ -107,7 +107,7 @@ def _attention(device: torch.device) -> list[str]:
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
 
-    from ..training.memory import DTYPES, resolve_precision
+    from ..device import DTYPES, resolve_precision
 
     dtype = DTYPES[resolve_precision("auto", device)]
     query = torch.ones(1, 2, 64, 64, dtype=dtype, device=device)

@@ -22,7 +22,7 @@ from .operations import (
 
 if TYPE_CHECKING:
     from ..config import AdapterConfig
-    from ..families import Family
+    from ..families.family import Family
 
 _ADAPTER = ("kind", "rank", "factor", "full_matrix", "decompose_both", "targets")
 _OWN = (*_ADAPTER, "layout", "dtype", "family", "overwrite")
@@ -43,10 +43,11 @@ def run(arguments: Arguments) -> int:
             "the base, the tuned base, and the output",
             "Write adapter-trainer extract BASE TUNED OUT.",
         )
-    from ..families.base_differences import BaseDifferences, stored_formats
-    from ..families.base_weights import open_base
-    from ..formats import LAYOUTS, write_adapter
-    from ..formats.extracting import extract_adapter
+    from ..adapter_files.tools.extract import extract_adapter
+    from ..adapter_files.write.adapter_file import write_adapter
+    from ..adapter_files.write.layouts import LAYOUTS
+    from ..bases.diff import BaseDifferences, stored_formats
+    from ..bases.open import open_base
 
     layout = word_or(own, "layout", tuple(LAYOUTS), "comfyui")
     settings = {**_DEFAULTS, **{name: own[name] for name in _ADAPTER if name in own}}

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..storage import given_path
-from ..text_files import parse_json
+from ..filesystem.storage import given_path
+from ..filesystem.text_files import parse_json
 from .arguments import Arguments
 from .console import show_report
 
 if TYPE_CHECKING:
-    from ..families import Family
+    from ..families.family import Family
 
 
 def run(arguments: Arguments) -> int:
@@ -50,9 +50,9 @@ def describe(path: Path, *, readably: bool) -> dict[str, Any]:
     Raises:
         AdapterFileError: When it is no adapter file that the trainer knows.
     """
+    from ..adapter_files.tools.inspect_adapter import inspect_adapter
+    from ..bases.adapter_family import other_models
     from ..errors import AdapterFileError
-    from ..families.adapter_family import other_models
-    from ..formats import inspect_adapter
 
     try:
         report = dataclasses.asdict(inspect_adapter(path))
@@ -96,7 +96,7 @@ def header_values(metadata: Mapping[str, str], *, readably: bool) -> dict[str, A
         metadata: Of a file that may come from anybody.
         readably: Whether strings that hold JSON are given as what they hold.
     """
-    from ..formats.workflow import WORKFLOW_KEYS, workflow_summary
+    from ..adapter_files.header.workflow import WORKFLOW_KEYS, workflow_summary
 
     shown: dict[str, Any] = {}
     for name, text in sorted(metadata.items()):
@@ -119,8 +119,8 @@ def readable(text: str) -> Any:
 
 def _family_of(path: Path) -> Family | None:
     """The family that `convert` takes the file for; None when it fits none, or several."""
+    from ..bases.adapter_family import adapter_family
     from ..errors import AdapterFileError
-    from ..families.adapter_family import adapter_family
 
     try:
         return adapter_family(path, any_size=True)

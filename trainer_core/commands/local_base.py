@@ -10,7 +10,7 @@ from ..errors import BaseModelError
 
 if TYPE_CHECKING:
     from ..data.captions import TextLimit
-    from ..families.location import BaseLocation
+    from ..weights.base_location import BaseLocation
 
 
 def locate_local_base(settings: BaseSection, family: str, has_controls: bool) -> BaseLocation:
@@ -28,8 +28,7 @@ def locate_local_base(settings: BaseSection, family: str, has_controls: bool) ->
         InputError: When the base is missing, incomplete, of another architecture, or a hub id that
             was never downloaded.
     """
-    from ..families import locate_base
-    from ..families.location import names_hub
+    from ..bases.locate import locate_base, names_hub
 
     if names_hub(settings.path):
         settings = settings.model_copy(update={"path": str(_downloaded(settings.path))})
@@ -47,7 +46,7 @@ def local_text_limit(config: RunConfig, has_controls: bool) -> TextLimit:
         InputError: As `locate_local_base`.
     """
     from ..data.captions import TextLimit
-    from ..families import get_family
+    from ..families.registry import get_family
 
     location = locate_local_base(config.base, config.family, has_controls)
     count = get_family(config.family).load_token_counter(location)

@@ -25,7 +25,7 @@ from .operations import (
 )
 
 if TYPE_CHECKING:
-    from ..families.merging import MergeReport, Rounding
+    from ..bases.merge import MergeReport, Rounding
 
 _OWN = ("strength", "family", "dtype", "rounding", "overwrite")
 _LITTLE = 0.5
@@ -45,9 +45,9 @@ def run(arguments: Arguments) -> int:
             "Write adapter-trainer merge BASE ADAPTER OUT.",
         )
     base_path, *adapter_paths, out = arguments.words
-    from ..families.base_weights import open_base
-    from ..families.merged_base import DTYPES, merge_into_base
-    from ..formats import open_adapter
+    from ..adapter_files.read.adapter_file import open_adapter
+    from ..bases.open import open_base
+    from ..bases.write_merged import DTYPES, merge_into_base
 
     dtype = word_or(own, "dtype", tuple(DTYPES), "keep")
     rounding = word_or(own, "rounding", ("stochastic", "nearest"), "stochastic")

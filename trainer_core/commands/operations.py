@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from ..config.reading import load_config
 from ..errors import ConfigError, InputError
-from ..storage import given_path
-from ..temporary import remove_leftovers
-from ..text_files import parse_json
+from ..filesystem.storage import given_path
+from ..filesystem.temporary import remove_leftovers
+from ..filesystem.text_files import parse_json
 from .console import overwrite_line, show, show_json
 from .progress import LineRate, bar_text
 
 if TYPE_CHECKING:
-    from ..families import Family
-    from ..formats import AdapterFile
+    from ..adapter_files.read.adapter_file import AdapterFile
+    from ..families.family import Family
     from ..types import AdapterState
 
 DIFFUSERS_MARK, PEFT_MARK = "model_index.json", "adapter_config.json"
@@ -169,7 +169,7 @@ def clear_leftovers(*folders: Path, as_json: bool) -> None:
 
 def own_facts(metadata: Mapping[str, str]) -> Mapping[str, Any]:
     """What this trainer wrote into a file's header; empty for other files."""
-    from ..formats.metadata import SETTINGS_KEY
+    from ..adapter_files.header.metadata import SETTINGS_KEY
 
     try:
         facts = parse_json(metadata.get(SETTINGS_KEY, "{}"))
@@ -189,7 +189,7 @@ def derived_header(
         source: The header of the file that it was made from, whose run it tells of; None where
             there is none or several.
     """
-    from ..formats import RunFacts, adapter_metadata
+    from ..adapter_files.header.metadata import RunFacts, adapter_metadata
     from ..training.versions import installed_versions
 
     facts = own_facts(source or {})
@@ -229,7 +229,7 @@ def _run_settings(value: object) -> dict[str, Any]:
 
 def kept_layout(files: Sequence[AdapterFile]) -> str:
     """The layout of the given files where they share one that is written; else comfyui."""
-    from ..formats import LAYOUTS
+    from ..adapter_files.write.layouts import LAYOUTS
 
     layouts = {file.layout for file in files}
     only = layouts.pop() if len(layouts) == 1 else "comfyui"

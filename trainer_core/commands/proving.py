@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from ..errors import AdapterFileError
 
 if TYPE_CHECKING:
-    from ..families import Family
-    from ..families.base_weights import BaseWeights
-    from ..formats.proof_result import Proof
+    from ..adapter_files.verify.result import Proof
+    from ..bases.open import BaseWeights
+    from ..families.family import Family
 
     Shapes = dict[str, tuple[int, ...]]
 
@@ -34,9 +34,9 @@ def prove_file(path: Path, family: str | None = None, base: str | None = None) -
         AdapterFileError: When it is no safetensors file, or its family cannot be told.
         BaseModelError: When the base cannot be used, or is of another family.
     """
-    from ..families.base_weights import open_base
-    from ..families.native_shapes import base_shapes
-    from ..formats.proof import prove
+    from ..adapter_files.verify.proof import prove
+    from ..bases.native_shapes import base_shapes
+    from ..bases.open import open_base
 
     if base is not None:
         opened = open_base(base, family)
@@ -49,8 +49,8 @@ def prove_file(path: Path, family: str | None = None, base: str | None = None) -
 
 def _warned(proof: Proof, path: Path, base: BaseWeights) -> Proof:
     """The proof with what only the base's weights tell; of files alone that fit the base."""
-    from ..families.base_warnings import base_warnings
-    from ..formats.reading import open_adapter
+    from ..adapter_files.read.adapter_file import open_adapter
+    from ..bases.adapter_warnings import base_warnings
 
     if proof.unread or not proof.loads:
         return proof
@@ -76,10 +76,10 @@ def proof_report(proof: Proof, *, whole: bool) -> dict[str, Any]:
 
 
 def _family_of(path: Path, name: str | None) -> Family:
-    from ..families import FAMILIES, get_family
-    from ..families.adapter_family import adapter_family
-    from ..formats.lazy import open_tensors
-    from ..formats.reading import adapter_files, open_file
+    from ..adapter_files.read.adapter_file import adapter_files, open_file
+    from ..bases.adapter_family import adapter_family
+    from ..families.registry import FAMILIES, get_family
+    from ..tensors.safetensors_reader import open_tensors
 
     if name is not None:
         return get_family(name)
@@ -98,10 +98,10 @@ def _family_of(path: Path, name: str | None) -> Family:
 
 def _usual_base(path: Path, family: Family) -> tuple[str, Shapes]:
     """The name of the base that an adapter is most likely for, and its shapes."""
-    from ..families.base_weights import open_base
-    from ..families.detection import detect_base
-    from ..families.location import EMBEDDED
-    from ..families.native_shapes import base_shapes, published_shapes
+    from ..bases.detect import detect_base
+    from ..bases.native_shapes import base_shapes, published_shapes
+    from ..bases.open import open_base
+    from ..weights.base_location import EMBEDDED
 
     published = f"{family.title} as published"
     shapes = published_shapes(family)
@@ -114,8 +114,8 @@ def _usual_base(path: Path, family: Family) -> tuple[str, Shapes]:
 
 def _fits(path: Path, family: Family, shapes: Shapes) -> bool:
     """Whether an adapter has the sizes of a base."""
-    from ..formats.proof import adapter_shapes
-    from ..formats.reading import open_adapter
+    from ..adapter_files.read.adapter_file import open_adapter
+    from ..adapter_files.verify.proof import adapter_shapes
 
     try:
         with open_adapter(path, family.key_map) as adapter:

@@ -39,9 +39,11 @@ def run(arguments: Arguments) -> int:
             "the adapter and the output",
             "Write adapter-trainer resize IN OUT --rank N.",
         )
-    from ..families.adapter_family import adapter_family
-    from ..formats import LAYOUTS, open_adapter, write_adapter
-    from ..formats.resizing import Sizes, resize_adapter
+    from ..adapter_files.read.adapter_file import open_adapter
+    from ..adapter_files.tools.resize import Sizes, resize_adapter
+    from ..adapter_files.write.adapter_file import write_adapter
+    from ..adapter_files.write.layouts import LAYOUTS
+    from ..bases.adapter_family import adapter_family
 
     sizes = Sizes(
         whole_number(own, "rank", 1), _factor(own.get("factor")), _share(own.get("error"))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ..config import PreviewSection, RunConfig
 from ..config.rules import check_config
 from ..errors import ConfigError, InputError
-from ..storage import given_path
+from ..filesystem.storage import given_path
 from .arguments import Arguments
 from .console import show, show_json
 from .operations import clear_leftovers
@@ -35,9 +35,9 @@ def run(arguments: Arguments) -> int:
         )
     output = given_path(own.get("output", ["samples"])[-1], "a folder").absolute()
     strength = _number(own)
-    from ..data.entries import cache_folders
-    from ..training.prepare import cache_folder
-    from ..training.studio import sample_pictures
+    from ..data.cache import cache_folder
+    from ..data.cache_file import cache_folders
+    from ..inference.pipeline import sample_pictures
 
     clear_leftovers(output, *cache_folders(cache_folder(config)), as_json=arguments.json)
     for path in sample_pictures(config, adapter, output, strength):

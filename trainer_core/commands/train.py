@@ -15,8 +15,8 @@ def run(arguments: Arguments) -> int:
         TrainerError: When the input is wrong or the run failed.
     """
     config = arguments.config()
+    from ..device import resolve_device
     from ..training import AccelerateProcesses, train
-    from ..training.memory import resolve_device
 
     processes = AccelerateProcesses(resolve_device(config.memory.device))
     with watching(as_json=arguments.json) as observer:

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from ..errors import ConfigError
-from ..text_files import refuse_deep
+from ..filesystem.text_files import refuse_deep
 
 SIZE_LIMIT = 1_000_000
 """Largest run file in characters."""

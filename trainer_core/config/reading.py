@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from ..errors import ConfigError
-from ..text_files import read_text
+from ..filesystem.text_files import read_text
 from .describe import find_setting, section_of
 from .dialect import SIZE_LIMIT, format_yaml, parse_yaml
 from .kinds import drop_of_other_kind

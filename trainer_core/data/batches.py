@@ -15,7 +15,7 @@ import torch
 
 from ..counters import counter_seed
 from ..types import Batch, Bucket
-from .cached import CachedDataset
+from .cached_dataset import CachedDataset
 
 _Chunk = tuple[int, ...]
 

@@ -17,13 +17,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ..config import DatasetSection
+from ..config import DatasetSection, RunConfig
 from ..errors import DatasetError
-from ..finiteness import all_finite
+from ..tensors.finiteness import all_finite
 from ..types import Bucket, Conditioning, PlannedSample
 from .buckets import Plan
-from .cached import CachedDataset, CachedItem, PreservedItem
-from .entries import Entry, is_sound, make_entry, source_hash, write_entry
+from .cache_file import Entry, is_sound, make_entry, source_hash, write_entry
+from .cached_dataset import CachedDataset, CachedItem, PreservedItem
 from .hashes import ContentHashes
 from .image import fit_to_bucket, open_picture, resize_exact, to_pixels
 
@@ -316,3 +316,8 @@ def _require_finite(tensors: Conditioning, what: str) -> None:
                 "finite latents and text embeddings",
                 "Encode in a wider precision with training.precision=fp32, or remove the sample.",
             )
+
+
+def cache_folder(config: RunConfig) -> Path:
+    """Where the run file keeps encoded samples."""
+    return Path(config.cache.dir) if config.cache.dir else Path(config.output.dir) / "cache"

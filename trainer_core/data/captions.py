@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import DatasetError
-from ..text_files import read_text
+from ..filesystem.text_files import read_text
 from ..types import Sample
 
 LARGEST_CAPTION = 2**20

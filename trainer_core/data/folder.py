@@ -9,15 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..allowed import AllowedFolders
 from ..config import DatasetSection
 from ..errors import DatasetError
+from ..filesystem.allowed_folders import AllowedFolders
 from ..types import Sample
 from .captions import read_caption, with_trigger
-from .findings import Findings
 from .image import PictureFacts, picture_facts
 from .listing import Listing, list_folder, shown_name, stem_key
 from .pairing import ControlName, control_in_folder, marked_control, numbering_problem
+from .problems import Findings
 
 TRAINING_FOLDER = "training_images"
 CONTROL_FOLDER = "control_images"

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 from ..errors import DatasetError
-from ..storage import write_text
-from ..text_files import LARGEST_LIST, read_object
+from ..filesystem.storage import write_text
+from ..filesystem.text_files import LARGEST_LIST, read_object
 
 _FILE = "picture_hashes.json"
 _CHUNK = 1 << 20

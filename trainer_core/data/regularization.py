@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from ..allowed import AllowedFolders
 from ..config import DatasetSection
 from ..errors import DatasetError
+from ..filesystem.allowed_folders import AllowedFolders
 from .folder import Scan, scan
 
 REGULARIZATION = "regularization"

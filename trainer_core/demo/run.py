@@ -13,14 +13,14 @@ from PIL import Image, ImageDraw
 
 from ..config import RunConfig
 from ..data.image import from_pixels
+from ..device import borrowed_threads
 from ..errors import ConfigError, RunError
-from ..storage import atomic_write, write_json
-from ..temporary import remove_leftovers
+from ..filesystem.storage import atomic_write, write_json
+from ..filesystem.temporary import remove_leftovers
+from ..inference.pipeline import open_studio
+from ..inference.sampler import PictureRequest
 from ..training import train
-from ..training.memory import borrowed_threads
 from ..training.observer import Observer, Warned
-from ..training.sampling import PictureRequest
-from ..training.studio import open_studio
 from .checker import read_picture
 from .exam import (
     Question,

@@ -7,7 +7,7 @@ from typing import Literal
 
 from ..config import RunConfig
 from ..config.template import preset_config
-from ..training.sampling import DrawSettings
+from ..inference.sampler import DrawSettings
 from .vocabulary import CONCEPT_COLORS, CONCEPT_SHAPE, OWN_SHAPE
 
 Task = Literal["generate", "edit", "own"]

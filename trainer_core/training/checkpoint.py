@@ -20,14 +20,14 @@ from torch import Tensor
 
 from ..data.hashes import hash_file
 from ..errors import CheckpointError, InputError, NonFiniteError
-from ..finiteness import all_finite
-from ..storage import flush_folder, move, save_tensors, storage_error, write_json
-from ..temporary import remove_leftovers, temporary_beside
-from ..text_files import read_object
+from ..filesystem.storage import flush_folder, move, save_tensors, storage_error, write_json
+from ..filesystem.temporary import remove_leftovers, temporary_beside
+from ..filesystem.text_files import read_object
+from ..tensors.finiteness import all_finite
 from .optimizer import STATE_PREFIX, load_optimizer_tensors, optimizer_tensors
 
 if TYPE_CHECKING:
-    from ..adapters.groups import ParameterGroup
+    from ..adapters.parameter_groups import ParameterGroup
 
 FORMAT = 1
 _ADAPTER_PREFIX = "adapter."

@@ -28,15 +28,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..adapters import KINDS, attach
+from ..adapters import attach
+from ..adapters.kinds.registry import KINDS
+from ..bases.locate import locate_base
 from ..config import RunConfig
-from ..data.cached import CachedItem
+from ..data.cached_dataset import CachedItem
+from ..device import resolve_precision
 from ..errors import RunError
-from ..families import BaseLocation, Family, get_family, locate_base
-from ..families.loading import reading_part
+from ..families.family import Family
+from ..families.registry import get_family
 from ..types import Bucket
-from .finished_cache import read_finished_cache
-from .memory import resolve_precision
+from ..weights.base_location import BaseLocation
+from ..weights.load_parts import reading_part
+from .manifest import read_finished_cache
 
 ADAPTER_BYTES = 16
 """Weight, gradient and two moments of one trainable parameter, each fp32."""
@@ -281,8 +285,8 @@ def gibibytes(count: int) -> str:
 def _build_empty(location: BaseLocation, family: Family) -> nn.Module:
     import diffusers
 
-    from ..families.parts import read_json
-    from ..families.single_file import empty_model
+    from ..weights.building import empty_model
+    from ..weights.diffusers_folder import read_json
 
     if location.file is not None:
         return empty_model(location, family.file)

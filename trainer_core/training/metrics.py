@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..storage import atomic_write, storage_error
-from ..text_files import parse_json, read_lines
+from ..filesystem.storage import atomic_write, storage_error
+from ..filesystem.text_files import parse_json, read_lines
 from ..types import StepResult
-from .board import Board
+from .tensorboard import Board
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -12,7 +12,7 @@ from ..config import OptimizerSection
 from ..errors import InputError
 
 if TYPE_CHECKING:
-    from ..adapters.groups import ParameterGroup
+    from ..adapters.parameter_groups import ParameterGroup
 
 STATE_PREFIX = "optimizer."
 

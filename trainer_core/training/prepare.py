@@ -14,26 +14,27 @@ from pathlib import Path
 
 import torch
 
-from ..allowed import AllowedFolders
+from ..bases.locate import locate_base
 from ..config import RunConfig
 from ..config.preservation import preservation_prompts
 from ..data.buckets import Plan, plan_buckets
-from ..data.cache import CachedDataset, build_cache
+from ..data.cache import CachedDataset, build_cache, cache_folder
+from ..data.cache_file import cache_folders
 from ..data.captions import caption_tokens, long_caption_notes, may_be_long
-from ..data.entries import cache_folders
 from ..data.regularization import scan_all
 from ..errors import ConfigError
-from ..families import get_family
 from ..families.family import Family
-from ..families.location import BaseLocation, locate_base
-from ..temporary import remove_leftovers
+from ..families.registry import get_family
+from ..filesystem.allowed_folders import AllowedFolders
+from ..filesystem.temporary import remove_leftovers
+from ..inference.encoded_prompts import EncodedPrompt, check_controls, encode_prompts
+from ..inference.encoders import EncoderSource, LazyEncoders, MakeSource
+from ..inference.sampler import Painter
 from ..types import Sample
-from .encoders import EncoderSource, LazyEncoders, MakeSource
-from .finished_cache import SUFFIX, FinishedCache, read_finished_cache, write_finished_cache
+from ..weights.base_location import BaseLocation
+from .manifest import SUFFIX, FinishedCache, read_finished_cache, write_finished_cache
 from .observer import CacheProgress, Observer, Warned
 from .processes import Processes
-from .prompts import EncodedPrompt, check_controls, encode_prompts
-from .sampling import Painter
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +71,6 @@ class Prepared:
             A painter that decodes with this base's VAE.
         """
         return Painter(self.family, self.location, transformer, self.encoders.decoder(), device)
-
-
-def cache_folder(config: RunConfig) -> Path:
-    """Where the run file keeps encoded samples."""
-    return Path(config.cache.dir) if config.cache.dir else Path(config.output.dir) / "cache"
 
 
 def prepare(

@@ -25,12 +25,12 @@ from torch import Tensor
 
 from ..config import RunConfig
 from ..counters import counter_seed
-from ..data.cached import CachedDataset, EntryMemory, PreservedItem
-from ..data.entries import Entry, is_sound, make_entry, write_entry
+from ..data.cache_file import Entry, is_sound, make_entry, write_entry
+from ..data.cached_dataset import CachedDataset, EntryMemory, PreservedItem
 from ..families.family import Family
-from ..families.location import BaseLocation
+from ..inference.sampler import evaluating
 from ..types import Bucket, Conditioning, PreservedBatch
-from .sampling import evaluating
+from ..weights.base_location import BaseLocation
 
 KIND = "preserved"
 """Folder of the cache that the velocities are kept in."""

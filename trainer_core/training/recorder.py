@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..adapter_files.header.metadata import RunFacts, adapter_metadata
+from ..adapter_files.names.key_map import KeyMap
+from ..adapter_files.write.adapter_file import write_adapter
+from ..adapter_files.write.layouts import layout_name
 from ..adapters import AttachedAdapter
 from ..config import RunConfig
 from ..config.length import run_length
 from ..data.image import from_pixels
 from ..errors import NonFiniteError, RunError
-from ..formats import KeyMap, RunFacts, adapter_metadata, layout_name, write_adapter
-from ..storage import atomic_write
+from ..filesystem.storage import atomic_write
 from ..types import RunResult, StepResult
 from .checkpoint import (
     drop_later_checkpoints,

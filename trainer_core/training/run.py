@@ -12,22 +12,45 @@ from typing import Any
 
 import torch
 
+from ..adapter_files.write.adapter_file import check_layouts
 from ..adapters import AttachedAdapter, attach
-from ..adapters.groups import parameter_groups
 from ..adapters.pace import pace_notes
-from ..adapters.starting import start_from
-from ..allowed import AllowedFolders
+from ..adapters.parameter_groups import parameter_groups
+from ..adapters.warm_start import start_from
 from ..config import RunConfig
 from ..config.length import resolved_length, run_length
 from ..config.preservation import preservation_summary
 from ..config.reading import dump_config
 from ..data.batches import BatchPlan, load_batch, part_of
+from ..data.cache import cache_folder
+from ..device import (
+    DTYPES,
+    borrowed_random_state,
+    borrowed_threads,
+    release_memory,
+    resolve_device,
+    resolve_precision,
+)
 from ..diffusion.sigma import make_density
-from ..families.identity import file_identity, folder_identity
-from ..families.single_file import file_settings
-from ..formats.writing import check_layouts
+from ..filesystem.allowed_folders import AllowedFolders
+from ..inference.encoders import MakeSource
+from ..inference.previews import draw_previews
 from ..types import AdapterState, Batch, PreservedBatch, RunResult, RunSummary
-from .beginning import (
+from ..weights.building import file_settings
+from ..weights.encoder_fingerprint import file_identity, folder_identity
+from .checkpoint import Checkpoint, restore_tensors
+from .header import header_facts
+from .loop import Loop, LoopHooks
+from .observer import CacheProgress, Observer, RunStarted, SilentObserver, Warned
+from .optimizer import make_optimizer
+from .prepare import Prepared, prepare
+from .preservation import Preservation, compute_missing, plan_preservation
+from .processes import Processes, Shares, SingleProcess
+from .recorder import Recorder
+from .resume import Change, changed_settings, compared_settings, recorded_changes
+from .run_folder import RunFolder, create_version, open_version
+from .schedule import make_schedule
+from .start import (
     begin_with_inputs,
     find_beginning,
     fitting,
@@ -36,28 +59,6 @@ from .beginning import (
     start_identity,
     stored_groups,
 )
-from .checkpoint import Checkpoint, restore_tensors
-from .encoders import MakeSource
-from .facts import header_facts
-from .loop import Loop, LoopHooks
-from .memory import (
-    DTYPES,
-    borrowed_random_state,
-    borrowed_threads,
-    release_memory,
-    resolve_device,
-    resolve_precision,
-)
-from .observer import CacheProgress, Observer, RunStarted, SilentObserver, Warned
-from .optimizer import make_optimizer
-from .prepare import Prepared, cache_folder, prepare
-from .preservation import Preservation, compute_missing, plan_preservation
-from .preview import draw_previews
-from .processes import Processes, Shares, SingleProcess
-from .recorder import Recorder
-from .resume import Change, changed_settings, compared_settings, recorded_changes
-from .run_folder import RunFolder, create_version, open_version
-from .schedule import make_schedule
 from .step import StepMaker
 from .versions import installed_versions
 from .whole_checkpoints import require_newest

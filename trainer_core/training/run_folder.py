@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..adapter_files.header.workflow import WORKFLOW_KEYS
 from ..errors import InputError, StorageError
-from ..formats.workflow import WORKFLOW_KEYS
-from ..locks import Lock, acquire, holder, record
-from ..storage import move, storage_error, write_json, write_text
-from ..temporary import remove_leftovers, temporary_beside
-from ..text_files import read_object
+from ..filesystem.locks import Lock, acquire, holder, record
+from ..filesystem.storage import move, storage_error, write_json, write_text
+from ..filesystem.temporary import remove_leftovers, temporary_beside
+from ..filesystem.text_files import read_object
 
 if TYPE_CHECKING:
     from types import TracebackType

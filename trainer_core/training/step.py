@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from ..counters import counter_seed
+from ..device import seed_generators
 from ..diffusion.flow import interpolate, velocity_target
 from ..diffusion.loss import flow_loss
 from ..errors import NonFiniteError
 from ..types import Batch, Conditioning, PreservedBatch
-from .memory import seed_generators
 
 Predict = Callable[[Tensor, Tensor, Sequence[Conditioning], Sequence[Tensor]], Tensor]
 """Noisy latents `[B, C, h, w]`, sigma `[B]`, conditionings, controls -> velocity, as latents."""

@@ -10,7 +10,7 @@ PACKAGES = ("torch", "diffusers", "peft", "accelerate", "transformers", "safeten
 
 def installed_versions() -> dict[str, str]:
     """List the versions of Python and of the libraries that decide a run's numbers."""
-    from .. import __version__
+    from ..version import __version__
 
     found = {"adapter_trainer": __version__, "python": platform.python_version()}
     for name in PACKAGES:

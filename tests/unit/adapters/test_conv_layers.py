@@ -8,7 +8,7 @@ from fixtures.convolutions import CLASSES, Shape, adapted_conv, relative, textbo
 from torch import nn
 
 from trainer_core.adapters import attach
-from trainer_core.adapters.restoring import attach_state
+from trainer_core.adapters.attach_state import attach_state
 from trainer_core.config import AdapterConfig
 from trainer_core.errors import AdapterError
 from trainer_core.types import AdapterState, LayerState

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from trainer_core.adapters import attach
-from trainer_core.adapters.magnitude import DORA_SCALE
-from trainer_core.adapters.restoring import attach_state
+from trainer_core.adapters.attach_state import attach_state
+from trainer_core.adapters.dora import DORA_SCALE
 from trainer_core.config import AdapterConfig
 from trainer_core.errors import AdapterError
 

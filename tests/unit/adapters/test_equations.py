@@ -6,8 +6,9 @@ from fixtures.textbook import CASES, make_plan, random_factors, relative, textbo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer_core.adapters import KINDS, LayerPlan
-from trainer_core.adapters.loha import khatri_rao, prefers_khatri_rao
+from trainer_core.adapters.kinds.kind import LayerPlan
+from trainer_core.adapters.kinds.loha import khatri_rao, prefers_khatri_rao
+from trainer_core.adapters.kinds.registry import KINDS
 
 TOLERANCE = 1e-12
 CANCELLED = 1e3

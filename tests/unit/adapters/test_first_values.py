@@ -7,7 +7,8 @@ from fixtures.textbook import make_plan
 from peft import LoraConfig, inject_adapter_in_model
 from torch import nn
 
-from trainer_core.adapters import KINDS, attach
+from trainer_core.adapters import attach
+from trainer_core.adapters.kinds.registry import KINDS
 from trainer_core.config import AdapterConfig
 from trainer_core.errors import AdapterError
 

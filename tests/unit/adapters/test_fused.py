@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from benchmarks.measuring.counters import count, saved_bytes
-from trainer_core.adapters import KINDS, attach
-from trainer_core.adapters.fused import fuse
-from trainer_core.adapters.loha import prefers_khatri_rao
+from trainer_core.adapters import attach
+from trainer_core.adapters.kernels.fused import fuse
+from trainer_core.adapters.kinds.loha import prefers_khatri_rao
+from trainer_core.adapters.kinds.registry import KINDS
 from trainer_core.config import AdapterConfig
 
 TOLERANCE = 1e-12

@@ -7,12 +7,8 @@ from peft import EvaConfig, LoraConfig, get_peft_model, initialize_lora_eva_weig
 from torch import nn
 
 from trainer_core.adapters import attach
-from trainer_core.adapters.input_directions import (
-    MOST_BATCHES,
-    Directions,
-    first_values_from_inputs,
-)
-from trainer_core.adapters.starting import start_from
+from trainer_core.adapters.init.eva import MOST_BATCHES, Directions, first_values_from_inputs
+from trainer_core.adapters.warm_start import start_from
 from trainer_core.config import AdapterConfig
 from trainer_core.errors import AdapterError
 

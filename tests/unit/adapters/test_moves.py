@@ -10,8 +10,8 @@ from fixtures.textbook import relative
 from torch import nn
 
 from trainer_core.adapters import attach
-from trainer_core.adapters.base_weight import StorageMark, dense_weight
-from trainer_core.adapters.magnitude import DORA_SCALE
+from trainer_core.adapters.base.weight import StorageMark, dense_weight
+from trainer_core.adapters.dora import DORA_SCALE
 from trainer_core.config import AdapterConfig
 from trainer_core.errors import AdapterError
 

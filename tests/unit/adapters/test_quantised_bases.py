@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from trainer_core.adapters import attach
-from trainer_core.adapters.base_weight import dense_weight
+from trainer_core.adapters.base.weight import dense_weight
 from trainer_core.config import AdapterConfig
 from trainer_core.errors import AdapterError
 

@@ -7,8 +7,8 @@ from fixtures.textbook import make_plan, random_factors, relative, textbook_delt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer_core.adapters import KINDS
-from trainer_core.adapters.resizing import (
+from trainer_core.adapters.kinds.registry import KINDS
+from trainer_core.adapters.resize import (
     leading_pair,
     nearest_kronecker,
     resize,

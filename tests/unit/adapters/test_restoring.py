@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from trainer_core.adapters import attach, layer_delta
-from trainer_core.adapters.restoring import attach_state
-from trainer_core.adapters.starting import start_from
+from trainer_core.adapters import attach
+from trainer_core.adapters.attach_state import attach_state
+from trainer_core.adapters.kinds.registry import layer_delta
+from trainer_core.adapters.warm_start import start_from
 from trainer_core.config import AdapterConfig
 from trainer_core.errors import AdapterError
 from trainer_core.types import AdapterState, LayerState

@@ -6,8 +6,9 @@ from fixtures.small_module import config, each_kind, make_input, make_module, ra
 from fixtures.textbook import relative
 from torch import nn
 
-from trainer_core.adapters import attach, layer_delta
-from trainer_core.adapters.starting import start_from
+from trainer_core.adapters import attach
+from trainer_core.adapters.kinds.registry import layer_delta
+from trainer_core.adapters.warm_start import start_from
 from trainer_core.config import AdapterConfig
 from trainer_core.errors import AdapterError
 from trainer_core.types import AdapterState

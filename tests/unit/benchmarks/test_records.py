@@ -13,9 +13,9 @@ from benchmarks.measuring.record import RESULTS, origin, read_record, write_reco
 from benchmarks.measuring.single_layer import Layer, measure_layer
 from benchmarks.step_time import Workload, measure
 from benchmarks.write_tables import DOCUMENTS, ROOT, TABLES, with_tables
+from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
-from trainer_core.families import get_family
-from trainer_core.families.location import locate_base
+from trainer_core.families.registry import get_family
 
 FILES = sorted(RESULTS.glob("*.json"))
 COMMIT = re.compile(r"[0-9a-f]{40}")

@@ -6,9 +6,9 @@ import socket
 import pytest
 
 from tests.fixtures.family_states import family_state, key_map
+from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.adapter_files.write.peft_folder import WEIGHTS_NAME
 from trainer_core.cli import main
-from trainer_core.formats import write_adapter
-from trainer_core.formats.peft_folder import WEIGHTS_NAME
 
 FLUX = key_map("flux")
 NOBODY = 65534

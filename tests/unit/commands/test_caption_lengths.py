@@ -8,10 +8,11 @@ import pytest
 from PIL import Image
 
 from tests.fixtures.flux_base import make_flux_base
+from trainer_core.bases.locate import locate_base
 from trainer_core.cli import main
 from trainer_core.config import BaseSection
 from trainer_core.data.captions import long_caption_notes, may_be_long
-from trainer_core.families import get_family, locate_base
+from trainer_core.families.registry import get_family
 from trainer_core.types import Sample
 
 LIMIT = 24

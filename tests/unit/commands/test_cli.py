@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from trainer_core import __version__
 from trainer_core.cli import main
 from trainer_core.commands import VERBS
 from trainer_core.config.reading import load_config
 from trainer_core.errors import StorageError
+from trainer_core.version import __version__
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])

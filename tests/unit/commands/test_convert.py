@@ -7,8 +7,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.fixtures.family_states import SIZES, assert_same, family_state, key_map
+from trainer_core.adapter_files.read.adapter_file import read_adapter
+from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.cli import main
-from trainer_core.formats import read_adapter, write_adapter
 
 FLUX = key_map("flux")
 OWN = {"adapter_trainer": '{"family": "flux"}'}
@@ -108,7 +109,7 @@ def test_errors_of_layers_are_printed(tmp_path, capsys):
 def test_the_base_gives_its_weights(tmp_path, capsys):
     """The embedded base is a Qwen-Image, whose layers are what the adapter is made for."""
     from tests.fixtures.adapter_states import make_state
-    from trainer_core.families.base_weights import open_base
+    from trainer_core.bases.open import open_base
 
     base = open_base("embedded")
     name = "transformer_blocks.0.attn.to_q"

@@ -12,13 +12,14 @@ import torch
 from tests.fixtures.flux_files import FLUX, random_adapter, write_folder, write_native
 from tests.fixtures.leftovers import killed_while_writing
 from tests.fixtures.native_files import make_native_flux
+from trainer_core.adapter_files.read.adapter_file import open_adapter
+from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.adapter_files.write.peft_folder import save_folder
+from trainer_core.bases.open import open_base
+from trainer_core.bases.write_merged import merge_into_base
 from trainer_core.cli import main
 from trainer_core.errors import InputError
-from trainer_core.families.base_weights import open_base
-from trainer_core.families.merged_base import merge_into_base
-from trainer_core.formats import open_adapter, write_adapter
-from trainer_core.formats.peft_folder import save_folder
-from trainer_core.temporary import temporary_beside
+from trainer_core.filesystem.temporary import temporary_beside
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 LIMIT = 20_000

@@ -14,10 +14,11 @@ from tests.fixtures.adapter_states import make_state
 from tests.fixtures.flux_files import FLUX, random_adapter, write_folder, write_native
 from tests.fixtures.native_files import flux_to_native, make_native_flux, to_scaled
 from tests.fixtures.textbook import relative
-from trainer_core.adapters import layer_delta
+from trainer_core.adapter_files.read.adapter_file import read_adapter
+from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.adapters.kinds.registry import layer_delta
+from trainer_core.bases.open import open_base
 from trainer_core.cli import main
-from trainer_core.families.base_weights import open_base
-from trainer_core.formats import read_adapter, write_adapter
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,11 @@ from safetensors.torch import load_file, save_file
 from tests.fixtures.adapter_states import make_state
 from tests.fixtures.family_states import family_state, key_map
 from tests.fixtures.hollow_files import write_hollow
+from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.bases.native_shapes import base_shapes, published_shapes
+from trainer_core.bases.open import open_base
 from trainer_core.cli import main
-from trainer_core.families import FAMILIES
-from trainer_core.families.base_weights import open_base
-from trainer_core.families.native_shapes import base_shapes, published_shapes
-from trainer_core.formats import write_adapter
+from trainer_core.families.registry import FAMILIES
 
 WIDTH = 3072
 SIZES = {

@@ -110,8 +110,9 @@ def test_doctor_says_what_a_run_would_adapt(pictures, tmp_path, capsys):
     )
     found = report(capsys, "doctor", str(run_file))
     from trainer_core.adapters import attach
+    from trainer_core.bases.locate import locate_base
     from trainer_core.config import AdapterConfig, BaseSection
-    from trainer_core.families import get_family, locate_base
+    from trainer_core.families.registry import get_family
 
     family = get_family("qwen_image")
     import torch

@@ -12,7 +12,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from tests.fixtures.cache_world import TinyEncoders, same
-from trainer_core.data.cached import CachedDataset
+from trainer_core.data.cached_dataset import CachedDataset
 from trainer_core.data.image import fit_to_bucket, open_picture, resize_exact, to_pixels
 from trainer_core.types import Bucket
 

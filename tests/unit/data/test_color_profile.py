@@ -20,8 +20,8 @@ from tests.fixtures.icc_profiles import (
     ink_profile,
     rgb_profile,
 )
+from trainer_core.data.cache_file import make_entry
 from trainer_core.data.color_profile import to_srgb
-from trainer_core.data.entries import make_entry
 from trainer_core.data.image import open_picture
 
 pytestmark = pytest.mark.skipif(

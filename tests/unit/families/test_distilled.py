@@ -6,9 +6,10 @@ import pytest
 from safetensors.torch import save_file
 
 from tests.fixtures.native_files import flux_to_native, make_native_flux, make_native_qwen
+from trainer_core.bases.detect import detect_base
+from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
 from trainer_core.errors import BaseModelError
-from trainer_core.families import detect_base, locate_base
 
 FILES = {
     "flux": lambda: flux_to_native(make_native_flux(layers=1, single_layers=1).state_dict()),

@@ -8,8 +8,8 @@ import json
 
 import pytest
 
+from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
-from trainer_core.families import locate_base
 
 FOLDER = locate_base(BaseSection(), "qwen_image", has_controls=False).folder
 

@@ -12,11 +12,13 @@ from PIL import Image
 
 from tests.fixtures.flux_base import make_flux_base, make_flux_pipeline, make_flux_transformer
 from tests.fixtures.recorded_calls import RecordedCalls, relative_error
+from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
 from trainer_core.diffusion import sample_euler
 from trainer_core.errors import DatasetError
-from trainer_core.families import get_family, guided_velocity, locate_base
-from trainer_core.families.packing import pack, unpack
+from trainer_core.families.family import guided_velocity
+from trainer_core.families.patchify import pack, unpack
+from trainer_core.families.registry import get_family
 
 FAMILY = get_family("flux")
 SIZE = 64

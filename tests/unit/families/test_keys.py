@@ -10,8 +10,8 @@ import torch
 from diffusers.loaders.single_file_utils import convert_flux_transformer_checkpoint_to_diffusers
 
 from tests.fixtures.full_size import full_size_transformer, linear_layers
-from trainer_core.families import FAMILIES, get_family
-from trainer_core.formats.keys import NativeKey
+from trainer_core.adapter_files.names.key_map import NativeKey
+from trainer_core.families.registry import FAMILIES, get_family
 
 
 class TaggedCheckpoint(dict):

@@ -7,8 +7,9 @@ import diffusers
 import pytest
 import torch
 
+from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
-from trainer_core.families import get_family, locate_base
+from trainer_core.families.registry import get_family
 
 FAMILY = get_family("qwen_image")
 

@@ -11,7 +11,7 @@ from tests.fixtures.flux_base import make_flux_transformer
 from tests.fixtures.qwen_base import make_qwen_transformer
 from trainer_core.adapters import attach
 from trainer_core.config import AdapterConfig
-from trainer_core.families import FAMILIES, get_family
+from trainer_core.families.registry import FAMILIES, get_family
 
 MAKERS = {"qwen_image": make_qwen_transformer, "flux": make_flux_transformer}
 

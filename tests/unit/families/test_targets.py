@@ -11,7 +11,7 @@ from torch import nn
 from tests.fixtures.flux_base import make_flux_transformer
 from tests.fixtures.full_size import full_size_transformer, linear_layers
 from tests.fixtures.qwen_base import make_qwen_transformer
-from trainer_core.families import FAMILIES, get_family
+from trainer_core.families.registry import FAMILIES, get_family
 
 # Linear layers of a block times blocks, counted from the architectures' papers and code.
 COUNTS = {

@@ -27,17 +27,17 @@ def pack_module(name: str) -> ModuleType:
 
 @pytest.fixture(scope="session")
 def folders() -> ModuleType:
-    return pack_module("folders")
+    return pack_module("services.folders")
 
 
 @pytest.fixture(scope="session")
 def picture_folder() -> ModuleType:
-    return pack_module("picture_folder")
+    return pack_module("services.picture_folder")
 
 
 @pytest.fixture(scope="session")
 def cache_watch() -> ModuleType:
-    return pack_module("cache_watch")
+    return pack_module("services.output_watch")
 
 
 @pytest.fixture(scope="session")

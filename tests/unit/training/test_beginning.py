@@ -8,10 +8,10 @@ import torch
 
 from trainer_core.config import RunConfig
 from trainer_core.errors import RunError
-from trainer_core.storage import save_tensors, write_json
-from trainer_core.training.beginning import find_beginning
+from trainer_core.filesystem.storage import save_tensors, write_json
 from trainer_core.training.processes import SingleProcess
 from trainer_core.training.run_folder import create_version, open_version
+from trainer_core.training.start import find_beginning
 
 SECONDS = 20
 

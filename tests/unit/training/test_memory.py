@@ -2,14 +2,14 @@ import pytest
 import torch
 
 from trainer_core.config import MemorySection
-from trainer_core.errors import ConfigError
-from trainer_core.training.memory import (
+from trainer_core.device import (
     borrowed_random_state,
     borrowed_threads,
     resolve_device,
     resolve_precision,
     seed_generators,
 )
+from trainer_core.errors import ConfigError
 
 CPU = torch.device("cpu")
 HAS_CUDA = torch.cuda.is_available()

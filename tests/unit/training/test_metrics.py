@@ -3,8 +3,8 @@ import json
 import pytest
 import torch
 
-from trainer_core.training.board import Board
 from trainer_core.training.metrics import MetricsWriter, read_metrics
+from trainer_core.training.tensorboard import Board
 from trainer_core.types import StepResult
 
 

@@ -7,10 +7,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.fixtures.peer_files import PEERS, QWEN, Draw, one
-from trainer_core.adapters import layer_scale
+from trainer_core.adapters.kinds.registry import layer_scale
 from trainer_core.config import RunConfig
 from trainer_core.errors import AdapterError, AdapterFileError, ConfigError
-from trainer_core.training.beginning import read_start, start_identity
+from trainer_core.training.start import read_start, start_identity
 
 QWEN_PEERS = [title for title, peer in PEERS.items() if peer.family == "qwen_image"]
 

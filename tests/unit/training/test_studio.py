@@ -8,15 +8,15 @@ import pytest
 import torch
 from PIL import Image
 
+from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.adapters import attach
 from trainer_core.config import RunConfig
 from trainer_core.data.image import from_pixels
 from trainer_core.demo.settings import dataset_folder
 from trainer_core.errors import AdapterFileError, ConfigError
-from trainer_core.formats import write_adapter
-from trainer_core.training.encoders import LazyEncoders
-from trainer_core.training.sampling import DrawSettings
-from trainer_core.training.studio import draw_prompts, open_studio, sample_pictures
+from trainer_core.inference.encoders import LazyEncoders
+from trainer_core.inference.pipeline import draw_prompts, open_studio, sample_pictures
+from trainer_core.inference.sampler import DrawSettings
 
 PROMPTS = ["a red circle on a blue background", "a white cross on a green background"]
 

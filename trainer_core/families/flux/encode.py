@@ -11,10 +11,10 @@ from torch import Tensor
 from ...data.captions import CountTokens
 from ...errors import DatasetError
 from ...types import Conditioning
-from ..loading import load_frozen, load_words, reading_part
-from ..location import BaseLocation
-from ..parts import read_json
-from ..sizes import area_size
+from ...weights.base_location import BaseLocation
+from ...weights.diffusers_folder import read_json
+from ...weights.load_parts import load_frozen, load_words, reading_part
+from ..control_size import area_size
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ...formats.keys import BLOCK_NUMBER, NativeKey, Part
-from ..published import PublishedSizes
+from ...adapter_files.names.key_map import BLOCK_NUMBER, NativeKey, Part
+from ..layer_sizes import PublishedSizes
 
 _DOUBLE = {
     "attn.to_out.0": "img_attn.proj",

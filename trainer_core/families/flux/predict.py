@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from ...types import Conditioning
+from ...weights.base_location import BaseLocation
+from ...weights.building import load_file
+from ...weights.load_parts import load_frozen
 from ..family import inner_module
-from ..loading import load_frozen
-from ..location import BaseLocation
-from ..packing import pack, unpack
-from ..single_file import load_file
-from .single_file import FILE
+from ..patchify import pack, unpack
+from .file import FILE
 
 
 def load_transformer(

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ...formats.keys import BLOCK_NUMBER, NativeKey
-from ..published import PublishedSizes
+from ...adapter_files.names.key_map import BLOCK_NUMBER, NativeKey
+from ..layer_sizes import PublishedSizes
 
 _BLOCK_LAYER = (
     rf"transformer_blocks\.(?:{BLOCK_NUMBER})\.(attn\.(to_[qkv]|to_out\.0|add_[qkv]_proj|to_add_out)"

@@ -1,0 +1,1 @@
+"""One module a node: its schema and what it executes."""

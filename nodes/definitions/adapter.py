@@ -1,0 +1,95 @@
+"""The node that describes the adapter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from comfy_api.latest import io
+
+from ..host import comfy_host
+from ..services import sockets
+from ..services.lora_files import NO_FILE, lora_choices, lora_stamp
+from ..services.setting_inputs import SettingInput, section_values
+
+_KIND = SettingInput("adapter.kind")
+_LORA = (SettingInput("adapter.init"),)
+_LOKR = (
+    SettingInput("adapter.factor"),
+    SettingInput("adapter.full_matrix"),
+    SettingInput("adapter.decompose_both", advanced=False),
+    SettingInput("adapter.unbalanced"),
+)
+_START_FROM = SettingInput("adapter.start_from")
+_SHARED = (
+    SettingInput("adapter.rank"),
+    SettingInput("adapter.alpha", step=1.0),
+    SettingInput("adapter.dora"),
+    SettingInput("adapter.targets"),
+    SettingInput("adapter.include", advanced=True),
+    SettingInput("adapter.exclude", advanced=True),
+    SettingInput("adapter.dropout"),
+    SettingInput("adapter.rank_dropout"),
+    SettingInput("adapter.rank_dropout_scale"),
+    SettingInput("adapter.module_dropout"),
+    SettingInput("adapter.rank_pattern"),
+    SettingInput("adapter.alpha_pattern"),
+    SettingInput("adapter.rslora"),
+    SettingInput("adapter.dora_axis"),
+    SettingInput("adapter.exact_delta"),
+)
+_OWN = {"lora": _LORA, "lokr": _LOKR}
+
+
+class AdapterSettings(io.ComfyNode):
+    """Kind, size and targets of the adapter."""
+
+    SETTINGS = (*_SHARED, *_LORA, *_LOKR)
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        """The node's inputs and outputs."""
+        kinds = _KIND.input()
+        assert isinstance(kinds, io.Combo.Input)
+        # The first option is what a new node shows: the default of the run file.
+        first = str(_KIND.field.default)
+        options = [first, *(kind for kind in kinds.options or [] if kind != first)]
+        return io.Schema(
+            node_id="AdapterTrainerAdapter",
+            display_name="Adapter Config",
+            category="Adapter Trainer",
+            description="Kind, size and targets of the adapter.",
+            search_aliases=["lora config", "lokr", "loha", "lycoris", "rank"],
+            inputs=[
+                io.DynamicCombo.Input(
+                    "kind",
+                    options=[
+                        io.DynamicCombo.Option(kind, [each.input() for each in _OWN.get(kind, ())])
+                        for kind in options
+                    ],
+                    tooltip=kinds.tooltip,
+                ),
+                *(each.input() for each in _SHARED),
+                io.Combo.Input(
+                    "start_from",
+                    options=lora_choices(),
+                    default=NO_FILE,
+                    tooltip=_START_FROM.field.description,
+                ),
+            ],
+            outputs=[sockets.Adapter.Output(display_name="adapter")],
+        )
+
+    @classmethod
+    def fingerprint_inputs(cls, start_from: str, **given: Any) -> str:
+        """Changes with the file that training starts from."""
+        return lora_stamp(start_from)
+
+    @classmethod
+    def execute(cls, kind: dict[str, Any], start_from: str, **given: Any) -> io.NodeOutput:
+        """Describe the adapter."""
+        own = section_values(_OWN.get(kind["kind"], ()), kind).get("adapter", {})
+        values = section_values(_SHARED, given)["adapter"]
+        values |= {"kind": kind["kind"], **own}
+        if start_from != NO_FILE:
+            values["start_from"] = str(comfy_host.lora_path(start_from))
+        return io.NodeOutput(sockets.AdapterChoice(values))

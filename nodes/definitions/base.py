@@ -1,0 +1,74 @@
+"""The node that chooses the base model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from comfy_api.latest import io
+
+from ..host import comfy_host
+from ..services import sockets
+from ..services.setting_inputs import SettingInput, family_choices, section_values
+
+_SETTINGS = (
+    SettingInput("training.precision"),
+    SettingInput("base.variant"),
+    SettingInput("base.text_length"),
+)
+
+
+class LoadBase(io.ComfyNode):
+    """Chooses the frozen base."""
+
+    SETTINGS = _SETTINGS
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        """The node's inputs and outputs."""
+        return io.Schema(
+            node_id="AdapterTrainerBase",
+            display_name="Load Training Base",
+            category="Adapter Trainer",
+            description="The base model that the adapter is trained for. Nothing is loaded here: "
+            "Train Adapter loads it once and lets go of it.",
+            search_aliases=["load model for training", "unet", "checkpoint", "diffusion model"],
+            inputs=[
+                io.Combo.Input(
+                    "source",
+                    options=comfy_host.base_names(),
+                    default=comfy_host.EMBEDDED,
+                    tooltip="A file of diffusion_models or checkpoints, a Diffusers folder, or the "
+                    "tiny base that ships with the pack (embedded).",
+                ),
+                io.Combo.Input(
+                    "family",
+                    options=family_choices(),
+                    default="auto",
+                    tooltip="Architecture of the base. auto: read from the file.",
+                ),
+                *(each.input() for each in _SETTINGS),
+            ],
+            outputs=[sockets.Base.Output(display_name="base")],
+        )
+
+    @classmethod
+    def validate_inputs(cls, source: str) -> bool:
+        """Leave the check to `execute`, which says what to do."""
+        return True
+
+    @classmethod
+    def fingerprint_inputs(cls, source: str, **given: Any) -> str:
+        """Changes with the file."""
+        path = comfy_host.base_path(source)
+        return path if path == comfy_host.EMBEDDED else comfy_host.file_stamp(path)
+
+    @classmethod
+    def execute(cls, source: str, family: str, **given: Any) -> io.NodeOutput:
+        """Describe the base; its header is read to find the family."""
+        from ...trainer_core.bases.detect import detect_base
+
+        path = comfy_host.base_path(source)
+        found = detect_base(path) if family == "auto" else family
+        values = section_values(_SETTINGS, given)
+        base = {**values["base"], "path": path}
+        return io.NodeOutput(sockets.BaseChoice(found, base, values["training"]["precision"]))

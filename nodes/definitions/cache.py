@@ -1,0 +1,73 @@
+"""The node that encodes pictures, captions and preview prompts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from comfy_api.latest import io
+
+from ..host import comfy_host
+from ..services import sockets
+from ..services.output_watch import WATCH
+from ..services.setting_inputs import SettingInput, section_values
+
+_SETTINGS = (SettingInput("cache.verify", advanced=True),)
+
+
+class CacheEmbeddings(io.ComfyNode):
+    """Encodes a dataset once."""
+
+    SETTINGS = _SETTINGS
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        """The node's inputs and outputs."""
+        return io.Schema(
+            node_id="AdapterTrainerCache",
+            display_name="Cache Embeddings",
+            category="Adapter Trainer",
+            description="Encodes pictures, captions and preview prompts with the graph's CLIP and "
+            "VAE and keeps them on disk. Only what has changed is encoded again.",
+            search_aliases=["encode dataset", "latents", "text embeddings", "precompute"],
+            inputs=[
+                sockets.Dataset.Input("dataset", tooltip="What is trained."),
+                sockets.Base.Input("base", tooltip="The base that it is encoded for."),
+                io.Clip.Input(
+                    "clip", optional=True, tooltip="Reads captions; the embedded base has its own."
+                ),
+                io.Vae.Input(
+                    "vae", optional=True, tooltip="Encodes pictures; the embedded base has its own."
+                ),
+                sockets.Previews.Input(
+                    "previews", optional=True, tooltip="Prompts to draw while training."
+                ),
+                *(each.input() for each in _SETTINGS),
+            ],
+            outputs=[sockets.Cache.Output(display_name="cache")],
+            hidden=[io.Hidden.unique_id],
+        )
+
+    @classmethod
+    def fingerprint_inputs(cls, **given: Any) -> int:
+        """Changes when encoded files were deleted."""
+        return WATCH.losses(comfy_host.cache_folder())
+
+    @classmethod
+    def execute(
+        cls,
+        dataset: sockets.DatasetChoice,
+        base: sockets.BaseChoice,
+        clip: Any = None,
+        vae: Any = None,
+        previews: sockets.PreviewChoice | None = None,
+        **given: Any,
+    ) -> io.NodeOutput:
+        """Encode what is missing."""
+        from ..services.graph_run import encode
+
+        comfy_host.require_libraries()
+        options = section_values(_SETTINGS, given)
+        node_id = str(cls.hidden.unique_id)
+        cache = encode(node_id, dataset, base, clip, vae, previews, options)
+        WATCH.losses(comfy_host.cache_folder())
+        return io.NodeOutput(cache)

@@ -1,0 +1,123 @@
+"""The node that trains."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from comfy_api.latest import io
+
+from ...trainer_core.errors import InputError
+from ..host import comfy_host
+from ..services import sockets
+from ..services.output_watch import ADAPTERS
+from ..services.setting_inputs import RUN_SETTINGS, section_values
+
+
+class TrainAdapter(io.ComfyNode):
+    """Trains an adapter and hands it to the graph."""
+
+    SETTINGS = RUN_SETTINGS
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        """The node's inputs and outputs."""
+        return io.Schema(
+            node_id="AdapterTrainerTrain",
+            display_name="Train Adapter",
+            category="Adapter Trainer",
+            description="Trains the adapter. Cancel finishes the step and saves its state; the "
+            "next run goes on from there. Behind it: Load LoRA Model, KSampler, Save Adapter.",
+            search_aliases=["train lora", "train lokr", "train loha", "fine-tune", "finetune"],
+            is_output_node=True,
+            inputs=[
+                sockets.Base.Input("base", tooltip="The base that the adapter is trained on."),
+                sockets.Cache.Input("cache", tooltip="The encoded dataset."),
+                sockets.Adapter.Input("adapter", tooltip="What is trained."),
+                sockets.Settings.Input(
+                    "settings", optional=True, tooltip="Without it, the defaults."
+                ),
+                io.Vae.Input(
+                    "vae",
+                    optional=True,
+                    tooltip="Decodes previews. Without it there are none; the embedded base has "
+                    "its own.",
+                ),
+                *(each.input() for each in RUN_SETTINGS),
+                io.Boolean.Input(
+                    "resume",
+                    default=True,
+                    tooltip="Go on with the newest checkpoint of this name, if it is of the same "
+                    "base, pictures, adapter, batch and seed. Other settings may have changed; a "
+                    "finished run only gets longer. Off: always start anew.",
+                ),
+                io.Combo.Input(
+                    "resume_from",
+                    options=[comfy_host.NEWEST, *comfy_host.checkpoint_names()],
+                    default=comfy_host.NEWEST,
+                    optional=True,
+                    advanced=True,
+                    tooltip="With resume on: the checkpoint to go on from, also of a finished run. "
+                    "The later ones of that run are made anew.",
+                ),
+            ],
+            outputs=[
+                sockets.LoraModel.Output(display_name="lora"),
+                sockets.LossMap.Output(display_name="loss"),
+                io.Image.Output(display_name="previews"),
+                sockets.Run.Output(display_name="run"),
+            ],
+            hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.extra_pnginfo],
+        )
+
+    @classmethod
+    def validate_inputs(cls, name: str | None = None, resume_from: str | None = None) -> bool | str:
+        """Refuse a bad name when the graph is queued; one that is linked comes later.
+
+        Whether there is the checkpoint is left to `execute`, which says what to do.
+        """
+        from ..services.run_values import name_problem
+
+        return name_problem(name) or True
+
+    @classmethod
+    def fingerprint_inputs(cls, name: str | None, **given: Any) -> int:
+        """Changes when the adapter that this node handed on was deleted."""
+        return ADAPTERS.losses(str(cls.hidden.unique_id), name)
+
+    @classmethod
+    def execute(
+        cls,
+        base: sockets.BaseChoice,
+        cache: sockets.EncodedCache,
+        adapter: sockets.AdapterChoice,
+        resume: bool,
+        resume_from: str = comfy_host.NEWEST,
+        settings: sockets.SettingsChoice | None = None,
+        vae: Any = None,
+        **given: Any,
+    ) -> io.NodeOutput:
+        """Train, or go on."""
+        from ..services.graph_run import run_outputs, train_on_node
+        from ..services.workflow import started_workflow
+
+        comfy_host.require_libraries()
+        begin = _resume_setting(resume, str(resume_from))
+        own = {**section_values(RUN_SETTINGS, given), "resume": begin}
+        node_id = str(cls.hidden.unique_id)
+        workflow = started_workflow(cls.hidden.prompt, cls.hidden.extra_pnginfo)
+        handle, losses = train_on_node(node_id, base, cache, adapter, settings, vae, own, workflow)
+        ADAPTERS.hand_on(node_id, given["name"], handle.adapter)
+        return io.NodeOutput(*run_outputs(handle, losses))
+
+
+def _resume_setting(resume: bool, resume_from: str) -> str:
+    """What the run file's ``resume`` says for the node's two inputs."""
+    if resume_from in {"", comfy_host.NEWEST}:
+        return "auto" if resume else "none"
+    if resume:
+        return str(comfy_host.checkpoint_path(resume_from))
+    raise InputError(
+        f"resume is off and resume_from is {resume_from}",
+        "resume switched on to go on from a checkpoint",
+        f"Switch resume on, or set resume_from to {comfy_host.NEWEST}.",
+    )

@@ -1,0 +1,423 @@
+"""All that the pack asks of ComfyUI: folders, device, memory, progress, interrupts, messages.
+
+The only file that imports ComfyUI's own modules (the schema classes of its node API apart).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import hashlib
+import logging
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import comfy.cli_args
+import comfy.model_management as management
+import comfy.utils
+import folder_paths
+from comfy_execution.graph_utils import ExecutionBlocker
+from comfy_execution.utils import get_executing_context
+from server import PromptServer
+
+from ...trainer_core.errors import InputError, RunError
+from ...trainer_core.filesystem.allowed_folders import AllowedFolders
+from ..services.folders import ADD_ROOT, base_stamp, folders_below, resolve_below, saved_checkpoints
+
+if TYPE_CHECKING:
+    import torch
+    from PIL.Image import Image
+
+logger = logging.getLogger(__name__)
+
+EMBEDDED = "embedded"
+NEWEST = "newest"
+_ASSETS = Path(__file__).parent.parent / "trainer_core" / "assets"
+_DEMO_SETS = ("demo-generate", "demo-edit", "demo-own")
+_RUN_DEPTH = 2
+_BASE_FOLDERS = ("diffusion_models", "checkpoints", "diffusers")
+Interrupted = management.InterruptProcessingException
+# Models that were unloaded before a work of ours. With --highvram "unloaded" leaves them where they
+# are, as long as the graph holds them, and ComfyUI itself no longer lists them.
+_unloaded: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+
+
+def output_folder() -> Path:
+    """Where runs are kept: ``<output>/adapter_trainer``."""
+    return Path(folder_paths.get_output_directory()) / "adapter_trainer"
+
+
+def cache_folder() -> Path:
+    """Where encoded samples are kept: the run file's default in `output_folder`."""
+    return output_folder() / "cache"
+
+
+def data_roots() -> dict[str, list[Path]]:
+    """The folders that datasets may lie in, by the name that a graph uses."""
+    return {
+        "demo": [_ASSETS],
+        "datasets": [Path(path) for path in folder_paths.get_folder_paths("datasets")],
+        "input": [Path(folder_paths.get_input_directory())],
+        "output": [Path(folder_paths.get_output_directory())],
+    }
+
+
+def allowed_folders() -> AllowedFolders:
+    """What everything that a graph names really has to lie in; the folders of models are apart."""
+    roots = [root for places in data_roots().values() for root in places]
+    # Some move these two to another disk, and leave a link.
+    return AllowedFolders([*roots, output_folder(), cache_folder()], ADD_ROOT)
+
+
+def dataset_names() -> list[str]:
+    """Dataset folders for a combo box; the bundled ones come first."""
+    roots = data_roots()
+    del roots["demo"]
+    # Runs, caches and the pictures of Dataset From Images are ours, and no datasets to choose.
+    found = folders_below(roots, skipped=output_folder())
+    return [f"demo/{name}" for name in _DEMO_SETS] + found
+
+
+def dataset_path(name: str) -> Path:
+    """The folder behind a name of `dataset_names`.
+
+    Raises:
+        InputError: When it is not one of the allowed folders.
+    """
+    path = resolve_below(name, data_roots(), "folder")
+    if not path.is_dir():
+        raise InputError(
+            f"folder: {name} is a file",
+            "a folder with pictures and captions",
+            "Choose the folder that it lies in.",
+        )
+    return path
+
+
+def base_names() -> list[str]:
+    """Base models for a combo box; the embedded one comes first."""
+    names = [EMBEDDED]
+    for kind in _BASE_FOLDERS:
+        names += [f"{kind}/{name}".replace("\\", "/") for name in _files(kind)]
+    return names
+
+
+def base_path(name: str) -> str:
+    """What the run file says for a name of `base_names`.
+
+    Raises:
+        InputError: When there is no such file or folder.
+    """
+    if name == EMBEDDED:
+        return EMBEDDED
+    roots = {
+        kind: [Path(path) for path in folder_paths.get_folder_paths(kind)] for kind in _BASE_FOLDERS
+    }
+    return str(resolve_below(name, roots, "source", links=True))
+
+
+def lora_names() -> list[str]:
+    """Adapter files for a combo box."""
+    return [name.replace("\\", "/") for name in folder_paths.get_filename_list("loras")]
+
+
+def lora_path(name: str) -> Path:
+    """The adapter file behind a name of `lora_names`.
+
+    Raises:
+        InputError: When there is no such file.
+    """
+    roots = {"loras": [Path(path) for path in folder_paths.get_folder_paths("loras")]}
+    remedy = "Choose from the list after a refresh (key R), or move the file to the loras folder."
+    return resolve_below(f"loras/{name}", roots, "file", links=True, remedy=remedy)
+
+
+def loras_folder() -> Path:
+    """The folder that Load LoRA lists and new adapters go to."""
+    return Path(folder_paths.get_folder_paths("loras")[0])
+
+
+def run_names() -> list[str]:
+    """Runs on disk for a combo box, the newest first."""
+    records = [path for path in output_folder().glob("*/v*/run.json") if path.is_file()]
+    records.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    return [f"{path.parent.parent.name}/{path.parent.name}" for path in records]
+
+
+def run_path(name: str) -> Path:
+    """The version folder behind a name of `run_names`.
+
+    Raises:
+        InputError: When there is no such run, or something in it is a link that leads out.
+    """
+    remedy = "Choose a run from the list after a refresh (key R); Train Adapter makes them."
+    roots = {"runs": [output_folder()]}
+    folder = resolve_below(f"runs/{name}/run.json", roots, "run", remedy=remedy).parent
+    # Its adapters, losses and pictures are read as well.
+    AllowedFolders([output_folder()]).require_all(folder, "run")
+    return folder
+
+
+def checkpoint_names() -> list[str]:
+    """Checkpoints of the runs on disk for a combo box: ``<run>/<version>/<step>``."""
+    return [
+        f"{name}/{folder.name}"
+        for name in run_names()
+        for folder in reversed(saved_checkpoints(output_folder() / name))
+    ]
+
+
+def checkpoint_path(name: str) -> Path:
+    """The folder behind a name of `checkpoint_names`.
+
+    Args:
+        name: As there; without the step it means the run's newest checkpoint. It may come from
+            anybody.
+
+    Raises:
+        InputError: When there is no such checkpoint, or a link leads out of the runs' folder.
+    """
+    run, step = (name, "") if name.count("/") < _RUN_DEPTH else tuple(name.rsplit("/", 1))
+    saved = saved_checkpoints(run_path(run))
+    found = [folder for folder in saved if not step or folder.name == step]
+    if not found:
+        raise InputError(
+            f"resume_from: {name}",
+            "a run with a checkpoint of that step",
+            "Choose from the list after a refresh (key R).",
+        )
+    place = f"runs/{run}/checkpoints/{found[-1].name}"
+    files = [f"{place}/{file.name}" for file in found[-1].iterdir()]
+    for file in files:
+        resolve_below(file, {"runs": [output_folder()]}, "resume_from")
+    return found[-1]
+
+
+def run_file(name: str, file: str) -> Path | None:
+    """A file of a run of `run_names`, or None where the run has none of this name.
+
+    Args:
+        name: The run; it may come from anybody.
+        file: A plain file name of ours.
+
+    Raises:
+        InputError: When there is no such run, or the file is a link that leads out of its folder.
+    """
+    path = run_path(name) / file
+    if not path.is_file():
+        return None
+    return resolve_below(f"runs/{name}/{file}", {"runs": [output_folder()]}, "run")
+
+
+def keeps_workflows() -> bool:
+    """Whether ComfyUI may keep workflows in files: not under ``--disable-metadata``."""
+    return not comfy.cli_args.args.disable_metadata
+
+
+def folder_stamp(folder: Path, patterns: tuple[str, ...] = ("**/*",)) -> str:
+    """A hash of names, sizes and times of files below a folder: of all, or of those that match."""
+    lines: list[str] = []
+    try:
+        found = sorted({path for pattern in patterns for path in folder.glob(pattern)})
+    except RecursionError:
+        return "folders inside folders, which the node itself refuses"
+    for path in found:
+        if path.is_file():
+            facts = path.stat()
+            lines.append(f"{path.relative_to(folder)} {facts.st_size} {facts.st_mtime_ns}")
+    content = "\n".join([str(folder), *lines])
+    return hashlib.sha256(content.encode(errors="surrogateescape")).hexdigest()
+
+
+def run_stamp(folder: Path) -> str:
+    """Changes with a run's record and its adapters."""
+    adapters = ("*.safetensors", "checkpoints/*/adapter.safetensors")
+    return folder_stamp(folder, ("run.json", *adapters))
+
+
+def file_stamp(path: str) -> str:
+    """Changes with a file, or with the files of a base's folder: their names, sizes and times."""
+    place = Path(path)
+    if place.is_dir():
+        return base_stamp(place)
+    facts = place.stat()
+    return f"{path} {facts.st_size} {facts.st_mtime_ns}"
+
+
+def blocked() -> ExecutionBlocker:
+    """An output that has nothing: the nodes behind it do not run, and nothing is an error."""
+    return ExecutionBlocker(None)
+
+
+def require_libraries() -> None:
+    """Refuse to work without the libraries that training needs, and say how to install them.
+
+    Raises:
+        InputError: Naming what is absent or too old.
+    """
+    from ...trainer_core import requirements
+
+    requirements.require_libraries()
+
+
+def _files(kind: str) -> list[str]:
+    if kind != "diffusers":
+        names = folder_paths.get_filename_list(kind)
+        return [name for name in names if name.lower().endswith((".safetensors", ".sft"))]
+    found: set[str] = set()
+    for root in folder_paths.get_folder_paths(kind):
+        indices = Path(root).glob("*/model_index.json") if Path(root).is_dir() else ()
+        found.update(index.parent.name for index in indices)
+    return sorted(found)
+
+
+def device() -> torch.device:
+    """The device that ComfyUI computes on."""
+    return management.get_torch_device()
+
+
+@contextlib.contextmanager
+def cleared_device() -> Iterator[torch.device]:
+    """Take the device for a while: other models are unloaded before, memory is given back after.
+
+    Yields:
+        The device.
+    """
+    unload_models()
+    try:
+        yield device()
+    finally:
+        management.soft_empty_cache()
+
+
+def unload_models() -> None:
+    """Take every model of ComfyUI off the device; it loads them again when it needs them."""
+    _unloaded.update(
+        loaded.model.model for loaded in management.current_loaded_models if loaded.model
+    )
+    management.unload_all_models()
+    management.cleanup_models()
+    management.soft_empty_cache()
+
+
+def free_memory() -> int:
+    """Free bytes of ComfyUI's device."""
+    return int(management.get_free_memory(device()))
+
+
+def kept_models() -> dict[str, int]:
+    """Bytes of the models that stay on the device although they were unloaded, by their class.
+
+    Only under ``--highvram`` and ``--gpu-only``: otherwise models go to the CPU's memory.
+    """
+    if management.vram_state != management.VRAMState.HIGH_VRAM:
+        return {}
+    gc.collect()
+    kind, found = device().type, dict[str, int]()
+    for model in _unloaded:
+        weights = (*model.parameters(), *model.buffers())
+        size = sum(each.nbytes for each in weights if each.device.type == kind)
+        if size:
+            name = type(model).__name__
+            found[name] = found.get(name, 0) + size
+    return found
+
+
+def out_of_memory(error: BaseException, room: str, remedy: str) -> RunError | None:
+    """Explain an error of the device's memory, or None for any other error.
+
+    Args:
+        error: What was raised.
+        room: What needs the memory.
+        remedy: What the user can do.
+    """
+    if not isinstance(error, Exception) or not management.is_oom(error):
+        return None
+    text = str(error).strip().splitlines()
+    return RunError(
+        f"the device's memory is full ({text[0] if text else type(error).__name__})",
+        f"room for {room}; {free_memory() / 2**30:.1f} GiB are free now",
+        remedy,
+    )
+
+
+class ProgressBar:
+    """ComfyUI's progress bar of one node.
+
+    Args:
+        node_id: The node.
+        total: Steps of the whole.
+    """
+
+    def __init__(self, node_id: str, total: int) -> None:
+        self._bar = comfy.utils.ProgressBar(total, node_id=node_id)
+        self._total = total
+
+    def show(self, done: int, picture: Image | None = None) -> bool:
+        """Show how far the work is.
+
+        Args:
+            done: Steps made.
+            picture: Shown on the node.
+
+        Returns:
+            Whether the user has cancelled; ComfyUI asks at each update, and forgets the answer.
+        """
+        preview = None if picture is None else ("JPEG", picture, 512)
+        try:
+            self._bar.update_absolute(done, self._total, preview)
+        except Interrupted:
+            return True
+        return False
+
+
+def interrupted() -> bool:
+    """Whether the user has cancelled the prompt; asking does not forget it."""
+    return management.processing_interrupted()
+
+
+def raise_interrupted() -> None:
+    """End the prompt as ComfyUI's own nodes do it after a cancel."""
+    management.interrupt_current_processing(False)
+    raise Interrupted
+
+
+def adapter_modules() -> tuple[Any, Any, Any, Any]:
+    """ComfyUI's ``lora``, ``lora_convert``, ``weight_adapter`` and ``model_management``."""
+    import comfy.lora
+    import comfy.lora_convert
+    import comfy.weight_adapter
+
+    return comfy.lora, comfy.lora_convert, comfy.weight_adapter, management
+
+
+def show_text(node_id: str, text: str) -> None:
+    """Write a line under a node."""
+    PromptServer.instance.send_progress_text(text, node_id)
+
+
+def send(event: str, payload: dict[str, Any]) -> None:
+    """Send an event to the browser that started the prompt; without one nobody hears it."""
+    client = PromptServer.instance.client_id
+    if client is not None:
+        PromptServer.instance.send_sync(event, payload, client)
+
+
+def current_prompt() -> str:
+    """The id of the prompt that runs."""
+    context = get_executing_context()
+    return "" if context is None else str(context.prompt_id)
+
+
+def output_place(path: Path) -> dict[str, str]:
+    """How the browser asks ComfyUI for a picture below the output folder."""
+    relative = path.relative_to(folder_paths.get_output_directory())
+    folder = "" if relative.parent == Path() else relative.parent.as_posix()
+    return {"filename": relative.name, "subfolder": folder, "type": "output"}
+
+
+def routes() -> Any:
+    """The server's route table, to which a pack adds its own."""
+    return PromptServer.instance.routes

@@ -1,0 +1,1 @@
+"""What the nodes do, between their schemas and the core."""

@@ -1,0 +1,197 @@
+"""Adapter files of the graph: into the loras folder, in the wanted layout."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from ...trainer_core.errors import InputError
+from ...trainer_core.filesystem.allowed_folders import AllowedFolders
+from ...trainer_core.filesystem.temporary import temporary_beside
+from ..host import comfy_host
+from .folders import checked_parts
+from .leftovers import clear_leftovers
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ...trainer_core.adapter_files.convert.convert import Conversion
+    from ...trainer_core.families.family import Family
+    from .sockets import BaseChoice
+
+_SUFFIX = ".safetensors"
+_MOST_COPIES = 10_000
+_FORMS: Mapping[str, Literal["lora", "lokr"] | None] = {
+    "none": None,
+    "lora": "lora",
+    "lokr": "lokr",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FileForm:
+    """How an adapter is written.
+
+    Attributes:
+        layout: One of `formats.LAYOUTS`.
+        fused: Whether q, k and v are written as ComfyUI's one layer.
+        dtype: ``fp32``, ``bf16``, ``fp16``, or ``keep`` for the source's.
+        approximate: ``lora``, ``lokr``, or ``none``.
+        rank: The most that the rank of an approximation may be; 0 for none given.
+        extras: ``keep`` or ``drop``, for differences that are no factors.
+        base: The base, where something needs its weights.
+    """
+
+    layout: str
+    fused: bool = False
+    dtype: str = "keep"
+    approximate: str = "none"
+    rank: int = 0
+    extras: str = "keep"
+    base: BaseChoice | None = None
+
+
+class AdapterTensors(dict[str, "Tensor"]):
+    """An adapter of the graph, core's LORA_MODEL, that remembers its file's header.
+
+    Names alone do not always tell the family; the header does.
+
+    Attributes:
+        header: The strings of the header.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> None:
+        super().__init__(tensors)
+        self.header = dict(header)
+
+
+def write_adapter_file(
+    source: Path | Mapping[str, Tensor],
+    name: str,
+    form: FileForm,
+    *,
+    family: str = "auto",
+    overwrite: bool,
+) -> tuple[Path, str]:
+    """Read an adapter and write it into the loras folder.
+
+    Args:
+        source: A file, or tensors by key.
+        name: Name of the new file, without its ending; of layout ``peft`` of the new folder.
+        form: How it is written.
+        family: A family's name, or ``auto``.
+        overwrite: Whether to replace a file of this name.
+
+    Returns:
+        The file or folder, and what the conversion lost or changed, in one line; empty when
+        nothing.
+
+    Raises:
+        InputError: When the name leads elsewhere, or the adapter cannot be read or written so.
+        StorageError: When the file cannot be written.
+    """
+    from ...trainer_core.adapter_files.convert.convert import convert
+
+    target = _target(name, form.layout, overwrite=overwrite)
+    clear_leftovers(target.parent)
+    with contextlib.ExitStack() as stack:
+        path = source if isinstance(source, Path) else stack.enter_context(as_file(source))
+        found, weight_of = _family_of(path, None if family == "auto" else family, form.base)
+        report = convert(
+            path,
+            target,
+            form.layout,
+            found.key_map,
+            dtype=None if form.dtype == "keep" else form.dtype,
+            fused=form.fused,
+            approximate=_FORMS[form.approximate],
+            rank=form.rank or None,
+            weight_of=weight_of,
+            extras="drop" if form.extras == "drop" else "keep",
+            overwrite=overwrite,
+        )
+    return target, _in_words(report)
+
+
+def weights_file(path: Path) -> Path:
+    """The file with the tensors of a written adapter, which is a folder in layout ``peft``."""
+    from ...trainer_core.adapter_files.write.peft_folder import WEIGHTS_NAME
+
+    return path / WEIGHTS_NAME if path.is_dir() else path
+
+
+@contextlib.contextmanager
+def as_file(lora: Mapping[str, Tensor]) -> Iterator[Path]:
+    """An adapter of the graph as a file, for as long as a block.
+
+    Args:
+        lora: Tensors by key; those of this pack's nodes have a header too.
+
+    Yields:
+        The file.
+
+    Raises:
+        StorageError: When it cannot be written.
+    """
+    from ...trainer_core.filesystem.storage import save_tensors
+
+    folder = comfy_host.output_folder()
+    clear_leftovers(folder)
+    with temporary_beside(folder / "adapter", ending=_SUFFIX) as path:
+        save_tensors(path, lora, lora.header if isinstance(lora, AdapterTensors) else None)
+        yield path
+
+
+def _in_words(report: Conversion) -> str:
+    parts = list(report.notes)
+    if report.errors and not report.exact:
+        worst = max(report.errors, key=report.errors.__getitem__)
+        parts.append(
+            f"{len(report.errors)} layers approximated; largest error "
+            f"{report.errors[worst]:.3g} ({worst})"
+        )
+    if report.merged:
+        parts.append(f"{len(report.merged)} layers written as differences")
+    if report.dropped:
+        parts.append(f"{len(report.dropped)} differences dropped")
+    return ". ".join(parts)
+
+
+def _family_of(
+    adapter: Path, family: str | None, base: BaseChoice | None
+) -> tuple[Family, Callable[[str], Tensor] | None]:
+    """The family, and the base's weights where there is one: that one tells the family."""
+    from ...trainer_core.bases.adapter_family import adapter_family, require_base
+    from ...trainer_core.bases.open import open_base
+
+    if base is None:
+        return adapter_family(adapter, family), None
+    opened = open_base(base.values["path"], family)
+    require_base(adapter, opened)
+    return opened.family, opened.weight
+
+
+def _target(name: str, layout: str, *, overwrite: bool) -> Path:
+    parts = checked_parts(name.removesuffix(_SUFFIX), "name")
+    suffix = "" if layout == "peft" else _SUFFIX
+    root = comfy_host.loras_folder()
+    folder = root.joinpath(*parts[:-1])
+    if not AllowedFolders([root]).holds(folder):
+        raise InputError(
+            f"name: {name} leads out of the loras folder through a link",
+            "a folder that lies there itself",
+            "Choose another name.",
+        )
+    first = folder / f"{parts[-1]}{suffix}"
+    if overwrite or not first.exists():
+        return first
+    for number in range(2, _MOST_COPIES):
+        path = folder / f"{parts[-1]}_{number}{suffix}"
+        if not path.exists():
+            return path
+    raise InputError(
+        f"name: {name} is taken {_MOST_COPIES} times", "a free name", "Choose another."
+    )

@@ -1,0 +1,357 @@
+"""Runs the trainer inside ComfyUI: on its device, outside its inference mode, leaving nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ...trainer_core.config import RunConfig
+from ...trainer_core.errors import RunError, TrainerError
+from ..host import comfy_host
+from .adapter_files import AdapterTensors
+from .node_observer import NodeObserver
+from .run_values import encoding_config, training_config
+from .sockets import (
+    AdapterChoice,
+    BaseChoice,
+    DatasetChoice,
+    EncodedCache,
+    PreviewChoice,
+    RunHandle,
+    SettingsChoice,
+)
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from ...trainer_core.inference.encoders import MakeSource
+    from ...trainer_core.types import RunResult
+
+
+Work = Literal["encode", "train", "draw"]
+_CLOSE = "or close other programs."
+# What needs the device's memory, and what makes it less.
+_MEMORY: Mapping[Work, tuple[str, str]] = {
+    "encode": (
+        "the text encoder and the VAE",
+        f"Lower the resolution of the dataset, {_CLOSE} What is encoded already is on disk.",
+    ),
+    "train": (
+        "the base, the adapter and a step",
+        "Lower the resolution, the batch size or the rank, switch gradient checkpointing on, "
+        + _CLOSE,
+    ),
+    "draw": (
+        "the base, the adapter and a picture",
+        f"Lower width and height of Preview Prompts, {_CLOSE}",
+    ),
+}
+
+
+@contextlib.contextmanager
+def guest(work: Work, observer: NodeObserver | None = None) -> Iterator[torch.device]:
+    """Compute on ComfyUI's device, and let nothing stay behind.
+
+    Inside, gradients are on and tensors are ordinary ones. An error of ours leaves without the
+    frames that hold models; an error of the device's memory becomes one that says what to do.
+
+    Args:
+        work: What is done; an error of the device's memory says what makes it smaller.
+        observer: Told of a failure.
+
+    Yields:
+        The device.
+    """
+    import torch
+
+    failure: TrainerError | None = None
+    with comfy_host.cleared_device() as device:
+        try:
+            with torch.inference_mode(False), torch.enable_grad():
+                yield device
+        except TrainerError as error:
+            failure = error
+        except comfy_host.Interrupted as error:
+            # Whoever cancels while pictures are encoded or drawn wants the memory back.
+            _forget_frames(error)
+            _release(device)
+            raise
+        except Exception as error:
+            failure = _full_memory(error, work, observer)
+            if failure is None:
+                _forget_frames(error)
+                _release(device)
+                _tell(observer, error)
+                raise
+        if failure is not None:
+            _forget_frames(failure)
+            _release(device)
+    if failure is not None:
+        _tell(observer, failure)
+        raise failure.with_traceback(None) from None
+
+
+def _full_memory(
+    error: Exception, work: Work, observer: NodeObserver | None
+) -> TrainerError | None:
+    room, remedy = _MEMORY[work]
+    if observer is not None and observer.has_checkpoint:
+        remedy += " The last checkpoint is on disk."
+    return comfy_host.out_of_memory(error, room, remedy)
+
+
+def _forget_frames(error: BaseException) -> None:
+    # The frames of a failed run hold the base, the adapter and the optimizer.
+    seen: BaseException | None = error
+    while seen is not None:
+        traceback.clear_frames(seen.__traceback__)
+        following = seen.__cause__ or seen.__context__
+        seen.__cause__ = seen.__context__ = None
+        seen = following
+
+
+def _tell(observer: NodeObserver | None, error: BaseException) -> None:
+    if observer is not None:
+        observer.failed(str(error).splitlines()[0] if str(error) else type(error).__name__)
+
+
+def _release(device: torch.device) -> None:
+    from ...trainer_core.device import release_memory
+
+    release_memory(device)
+
+
+def source_of(clip: Any, vae: Any, base: BaseChoice) -> MakeSource | None:
+    """The graph's CLIP and VAE as the run's encoders; None for a base that has its own.
+
+    Args:
+        clip: The CLIP input's value, or None.
+        vae: The VAE input's value, or None.
+        base: The base.
+    """
+    if base.embedded:
+        return None
+    from ..host.graph_encoders.encoders import graph_encoders
+
+    length = base.values.get("text_length")
+    return lambda family, location: graph_encoders(family.name, location.variant, clip, vae, length)
+
+
+def encode(
+    node_id: str,
+    dataset: DatasetChoice,
+    base: BaseChoice,
+    clip: Any,
+    vae: Any,
+    previews: PreviewChoice | None,
+    options: dict[str, Any],
+) -> EncodedCache:
+    """Encode what is missing in the cache, and list it.
+
+    Args:
+        node_id: The node that shows the progress.
+        dataset: What is encoded.
+        base: For which base.
+        clip: Its text encoder, or None for a base with its own.
+        vae: Its picture encoder, or None for a base with its own.
+        previews: Prompts to encode.
+        options: Further values of the run file.
+
+    Returns:
+        The finished cache.
+
+    Raises:
+        TrainerError: When dataset, base or encoders cannot be used, or the disk is full.
+    """
+    from ...trainer_core.device import borrowed_threads
+    from ...trainer_core.training import SingleProcess
+    from ...trainer_core.training.prepare import prepare, save_manifest
+
+    output = str(comfy_host.output_folder())
+    config = encoding_config(base, dataset, previews, output, options)
+    observer = NodeObserver(node_id, "cache", trains=False)
+    with (
+        guest("encode", observer) as device,
+        borrowed_threads(config.memory, embedded=base.embedded),
+    ):
+        make_source = source_of(clip, vae, base)
+        within = comfy_host.allowed_folders()
+        prepared = prepare(config, observer, SingleProcess(device), make_source, within=within)
+        manifest = save_manifest(config, prepared)
+    return EncodedCache(manifest, base, dataset, previews)
+
+
+def train_on_node(
+    node_id: str,
+    base: BaseChoice,
+    cache: EncodedCache,
+    adapter: AdapterChoice,
+    settings: SettingsChoice | None,
+    vae: Any,
+    own: Mapping[str, Any],
+    workflow: Mapping[str, object],
+) -> tuple[RunHandle, Sequence[float]]:
+    """Train what a node's inputs describe.
+
+    Args:
+        node_id: The node that shows the run.
+        base: The base.
+        cache: The encoded samples.
+        adapter: What is trained.
+        settings: Everything else, or None for the defaults.
+        vae: Decodes previews, or None for a base with its own and for no previews.
+        own: What the node itself says of the run file.
+        workflow: What `started_workflow` gave.
+
+    Returns:
+        The run, and its losses.
+
+    Raises:
+        TrainerError: As `run_training`, and when base and cache do not belong together.
+    """
+    checked_cache(base, cache)
+    draws = base.embedded or vae is not None
+    output = str(comfy_host.output_folder())
+    config = training_config(cache, adapter, settings, own, output, draws=draws)
+    observer = NodeObserver(node_id, config.output.name, trains=True)
+    if cache.previews and not draws:
+        observer.warn("Previews are off: connect a VAE to Train Adapter to see them.")
+    result = run_training(config, source_of(None, vae, base), observer, workflow)
+    return RunHandle(result.folder, result.adapters[0], result.step), result.losses
+
+
+def run_outputs(handle: RunHandle, losses: Sequence[float]) -> tuple[Any, ...]:
+    """What a run gives to the graph: LORA_MODEL, LOSS_MAP, the last previews, the run."""
+    pictures = picture_batch(latest_pictures(handle.folder, handle.step))
+    shown = comfy_host.blocked() if pictures is None else pictures
+    return adapter_tensors(handle.adapter), {"loss": list(losses)}, shown, handle
+
+
+def run_training(
+    config: RunConfig,
+    make_source: MakeSource | None,
+    observer: NodeObserver,
+    workflow: Mapping[str, object],
+) -> RunResult:
+    """Train as the run file says.
+
+    Args:
+        config: The run file, with a finished cache.
+        make_source: Decodes the previews.
+        observer: Shows the run on its node.
+        workflow: What `started_workflow` gave; kept with the run.
+
+    Returns:
+        Where its files are.
+
+    Raises:
+        TrainerError: When the input is wrong or the run failed; the last good state is on disk.
+        BaseException: ComfyUI's own interrupt, after the state of a cancelled run was saved.
+    """
+    from ...trainer_core.adapter_files.header.workflow import workflow_texts
+    from ...trainer_core.training import SingleProcess, train
+
+    texts = workflow_texts(workflow, observer.warn)
+    with guest("train", observer) as device:
+        _check_memory(config, device, observer)
+        if kept := comfy_host.kept_models():
+            names = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in kept.items())
+            observer.warn(
+                f"ComfyUI keeps models on {device}, as it was told (--highvram): {names}."
+            )
+        within = comfy_host.allowed_folders()
+        result = train(config, observer, SingleProcess(device), make_source, texts, within=within)
+    # In its last step a cancelled run is done; the nodes behind it must not run all the same.
+    if result.status == "cancelled" or observer.cancelled():
+        comfy_host.raise_interrupted()
+    return result
+
+
+def _check_memory(config: RunConfig, device: torch.device, observer: NodeObserver) -> None:
+    from ...trainer_core.training.memory_estimate import cached_run_estimate, check_memory
+
+    estimate = cached_run_estimate(config, device)
+    warning = check_memory(estimate, comfy_host.free_memory(), device)
+    if warning:
+        observer.warn(warning)
+
+
+def adapter_tensors(path: Path) -> AdapterTensors:
+    """Read an adapter file as core's LORA_MODEL: ordinary tensors on the CPU.
+
+    Args:
+        path: In layout comfyui.
+    """
+    import torch
+    from safetensors import safe_open
+
+    with torch.inference_mode(False), safe_open(str(path), framework="pt") as file:
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        return AdapterTensors(tensors, dict(file.metadata() or {}))
+
+
+def picture_batch(paths: list[Path]) -> Tensor | None:
+    """Read pictures of one size as core's IMAGE.
+
+    Args:
+        paths: The pictures.
+
+    Returns:
+        `[B, H, W, 3]`, float32, in [0, 1]; None without pictures.
+    """
+    import numpy as np
+    import torch
+    from PIL import Image
+
+    if not paths:
+        return None
+    arrays: list[Any] = []
+    for path in paths:
+        with Image.open(path) as picture:
+            arrays.append(np.asarray(picture.convert("RGB"), dtype=np.float32) / 255.0)
+    return torch.from_numpy(np.stack(arrays))
+
+
+def latest_pictures(folder: Path, step: int) -> list[Path]:
+    """The last preview pictures up to a step, in the order of the prompts.
+
+    Args:
+        folder: A run's version folder.
+        step: Pictures of later steps are another adapter's.
+    """
+    drawn = {int(path.name): path for path in folder.glob("samples/[0-9]*") if path.name.isdigit()}
+    last = max((each for each in drawn if each <= step), default=None)
+    if last is None:
+        return []
+    files = [path for path in drawn[last].glob("*.png") if path.stem.isdigit()]
+    return sorted(files, key=lambda path: int(path.stem))
+
+
+def checked_cache(base: BaseChoice, cache: EncodedCache) -> None:
+    """Refuse a cache that was encoded for another base.
+
+    Raises:
+        RunError: When the two differ.
+    """
+    if base == cache.base:
+        return
+    ours, theirs = _base_facts(base), _base_facts(cache.base)
+    differing = [name for name in ours if ours[name] != theirs.get(name)]
+    raise RunError(
+        "Cache Embeddings was given a base with "
+        + ", ".join(f"{name} {theirs.get(name)}" for name in differing)
+        + ", and this node one with "
+        + ", ".join(f"{name} {ours[name]}" for name in differing),
+        "the same base on both nodes",
+        "Connect one Load Training Base to both.",
+    )
+
+
+def _base_facts(base: BaseChoice) -> dict[str, Any]:
+    # By the names of the inputs of Load Training Base.
+    facts = {"source" if name == "path" else name: value for name, value in base.values.items()}
+    return {**facts, "family": base.family, "precision": base.precision}

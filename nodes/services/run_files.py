@@ -1,0 +1,172 @@
+"""Run files and runs on disk, as the graph writes and reads them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from ...trainer_core.config import RunConfig
+from ...trainer_core.config.reading import dump_config
+from ...trainer_core.errors import InputError
+from ...trainer_core.filesystem.storage import atomic_write, storage_error, write_text
+from ...trainer_core.filesystem.text_files import LARGEST_LIST, read_object
+from .leftovers import clear_leftovers
+from .sockets import RunHandle
+
+_START = "start.safetensors"
+_ADAPTER = "adapter.safetensors"
+
+
+def save_run_file(config: RunConfig, *, copy_cache: bool) -> Path:
+    """Write a run file for the command line.
+
+    Args:
+        config: What would be trained.
+        copy_cache: Whether to copy the encoded samples beside it, and the file that the adapter
+            starts from; it then names them relatively.
+
+    Returns:
+        ``<output>/<name>/run-file/run.yaml``; an older one is replaced.
+
+    Raises:
+        InputError: When the file that the adapter starts from is absent.
+        StorageError: When it cannot be written.
+    """
+    folder = Path(config.output.dir) / config.output.name / "run-file"
+    from ...trainer_core.data.cache_file import cache_folders
+
+    clear_leftovers(folder, *cache_folders(folder / "cache"))
+    values = config
+    if copy_cache and config.cache.manifest:
+        manifest = _copied_cache(Path(config.cache.manifest), folder / "cache")
+        cache = config.cache.model_copy(
+            update={"manifest": manifest.relative_to(folder).as_posix(), "dir": None}
+        )
+        # On another machine these folders do not exist; the finished cache needs neither.
+        dataset = config.dataset.model_copy(update={"path": ""})
+        output = config.output.model_copy(update={"dir": "output"})
+        start = _copied_start(config.adapter.start_from, folder)
+        adapter = config.adapter.model_copy(update={"start_from": start})
+        values = config.model_copy(
+            update={"cache": cache, "dataset": dataset, "output": output, "adapter": adapter}
+        )
+    path = folder / "run.yaml"
+    write_text(path, dump_config(values))
+    return path
+
+
+def load_run(folder: Path, checkpoint: int) -> tuple[RunHandle, list[float]]:
+    """Read a run.
+
+    Args:
+        folder: Its version folder.
+        checkpoint: Step of a checkpoint; 0 takes the finished adapter or the newest checkpoint.
+
+    Returns:
+        The run, and its losses up to there.
+
+    Raises:
+        InputError: When its record is damaged, when it has no such checkpoint or none at all, or
+            when its adapter is in another layout alone.
+    """
+    from ...trainer_core.training.checkpoint import checkpoint_folders
+    from ...trainer_core.training.metrics import read_metrics
+
+    name = f"{folder.parent.name}/{folder.name}"
+    status, end = _record(folder / "run.json", name)
+    found = checkpoint_folders(folder / "checkpoints")
+    saved = {int(path.name): path for path in found if (path / _ADAPTER).is_file()}
+    finished = sorted(folder.glob("*.safetensors"), key=lambda path: len(path.name))
+    whole = not checkpoint and bool(finished) and status == "done"
+    step = end if whole else checkpoint or max(saved, default=0)
+    # A checkpoint's adapter is in ComfyUI's layout, if that holds it; the finished ones are as was
+    # asked for.
+    kept = [saved[step] / _ADAPTER] if step in saved else []
+    files = [*(finished if whole else []), *kept]
+    adapter = _for_comfyui(files)
+    if adapter is None and files:
+        raise InputError(
+            f"run: {name} has its adapter in another layout alone ({files[0].name})",
+            "a run with an adapter in layout comfyui, or with a checkpoint of its last step",
+            "Copy the file to the loras folder, and load it with Convert Adapter.",
+        )
+    if adapter is None:
+        raise InputError(
+            f"checkpoint: {checkpoint or 'the newest'} of {name}",
+            "one of the steps " + (", ".join(map(str, sorted(saved))) or "(it has none)"),
+            "Choose a step that was saved, or 0 for the end of a finished run.",
+        )
+    losses = [result.loss for result in read_metrics(folder / "metrics.jsonl")]
+    return RunHandle(folder, adapter, step), losses[:step]
+
+
+def _record(path: Path, name: str) -> tuple[str, int]:
+    """Status and steps of a run."""
+
+    def refuse(reason: str) -> InputError:
+        return InputError(
+            f"run: run.json of {name} is damaged ({reason})",
+            "the record that the trainer keeps of every run",
+            "Choose another run. The adapters of this one are still in its folder: copy one to the "
+            "loras folder, and load it from there.",
+        )
+
+    record = read_object(path, refuse)
+    try:
+        return str(record["status"]), int(record.get("step", 0))
+    except (ValueError, TypeError, LookupError, OverflowError) as error:
+        raise refuse(f"{type(error).__name__}: {error}") from error
+
+
+def _for_comfyui(files: Sequence[Path]) -> Path | None:
+    from ...trainer_core.adapter_files.read.adapter_file import open_file
+
+    for path in files:
+        with open_file(path) as file:
+            if file.layout == "comfyui":
+                return path
+    return None
+
+
+def _copied_start(file: str | None, folder: Path) -> str | None:
+    """Copy the file that the adapter starts from, and name the copy relatively."""
+    if file is None:
+        return None
+    source = Path(file)
+    if not source.is_file():
+        raise InputError(
+            f"adapter.start_from: there is no file {source}",
+            "an adapter file (.safetensors), to be copied beside the run file",
+            "Choose another adapter to start from, or none.",
+        )
+    atomic_write(folder / _START, lambda target: shutil.copyfile(source, target))
+    return _START
+
+
+def _copied_cache(manifest: Path, target: Path) -> Path:
+    def refuse(reason: str) -> InputError:
+        return InputError(
+            f"the list of the finished cache {manifest.name} is damaged ({reason})",
+            "the list that Cache Embeddings wrote",
+            "Run Cache Embeddings again, with verify switched on.",
+        )
+
+    listed = read_object(manifest, refuse, LARGEST_LIST)
+    files = [manifest.relative_to(manifest.parent)]
+    for sample in listed["samples"]:
+        files += [Path("latents", f"{sample['latents']}.safetensors")]
+        files += [Path("latents", f"{each['latents']}.safetensors") for each in sample["controls"]]
+        files += [Path("text", f"{sample[part]}.safetensors") for part in ("text", "empty_text")]
+    files += [Path("prompts", f"{prompt['key']}.safetensors") for prompt in listed["prompts"]]
+    # Their control pictures are those of samples.
+    files += [Path("text", f"{each['text']}.safetensors") for each in listed.get("preserved", [])]
+    try:
+        for file in files:
+            copy = target / file
+            if not copy.is_file() or copy.stat().st_size != (manifest.parent / file).stat().st_size:
+                atomic_write(copy, partial(shutil.copyfile, manifest.parent / file))
+    except OSError as error:
+        raise storage_error(target, error) from error
+    return target / manifest.name

@@ -1,0 +1,102 @@
+"""One ComfyUI server for all tests that run graphs, and small data for it."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy
+import pytest
+from comfyui.environment import (
+    UnavailableError,
+    comfyui_folder,
+    comfyui_python,
+    environment_over,
+    packages_of,
+)
+from comfyui.server import comfy_server
+from comfyui.snapshot import Snapshot, changes, snapshot
+from PIL import Image
+
+CAPTIONS = ("a red diamond", "a blue circle", "a green square", "a yellow diamond")
+
+
+@functools.cache
+def comfy_programs() -> tuple[Path, Path]:
+    """ComfyUI's folder, and the interpreter of the tests' environment over it; skips without."""
+    folder = comfyui_folder()
+    if folder is None:
+        pytest.skip("no ComfyUI at $COMFYUI_PATH or ~/ComfyUI")
+    try:
+        return folder, environment_over(comfyui_python(folder))
+    except UnavailableError as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="session")
+def comfyui() -> tuple[Path, Path]:
+    """ComfyUI's folder and the interpreter, for tests that run its code without a server."""
+    return comfy_programs()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def files_of_the_user() -> Iterator[Snapshot]:
+    """What a ComfyUI and its environment hold before the tests; they leave it as it is."""
+    try:
+        folder, _ = comfy_programs()
+        folders = [folder, *packages_of(comfyui_python(folder))]
+    except pytest.skip.Exception:
+        folders = []
+    before = snapshot(folders)
+    yield before
+    assert changes(before, snapshot(folders)) == []
+
+
+def write_pictures(folder: Path, captions=CAPTIONS, size: int = 64, first: int = 0) -> Path:
+    """Write smooth coloured pictures, and a caption beside each."""
+    folder.mkdir(parents=True)
+    for number, caption in enumerate(captions):
+        generator = numpy.random.default_rng(first + number)
+        coarse = generator.integers(0, 256, (4, 4, 3), dtype=numpy.uint8)
+        picture = Image.fromarray(coarse).resize((size, size), Image.Resampling.BICUBIC)
+        picture.save(folder / f"{number}.png")
+        if caption is not None:
+            (folder / f"{number}.txt").write_text(caption, encoding="utf-8")
+    return folder
+
+
+def write_example(data: Path) -> None:
+    """Write the picture that every ComfyUI has in its input folder; this base directory is new."""
+    shutil.copyfile(data / "input" / "loose" / "0.png", data / "input" / "example.png")
+
+
+def make_data(data: Path) -> Path:
+    """A base directory for a server, with a dataset and the instruments."""
+    write_pictures(data / "datasets" / "four")
+    write_pictures(data / "input" / "loose")
+    for pack in ("instruments", "panel_meter"):
+        folder = data / "custom_nodes" / pack
+        folder.mkdir(parents=True)
+        shutil.copyfile(Path(__file__).with_name(f"{pack}.py"), folder / "__init__.py")
+    return data
+
+
+@pytest.fixture(scope="session")
+def shared_server(tmp_path_factory):
+    folder, python = comfy_programs()
+    data = make_data(tmp_path_factory.mktemp("server"))
+    with comfy_server(folder, python, data) as server:
+        yield server
+
+
+@pytest.fixture
+def server(shared_server):
+    """The shared server; nothing runs when a test begins."""
+    yield shared_server
+    shared_server.post("/instruments/disturb", {"what": "nothing"})
+    if shared_server.remaining():
+        shared_server.post("/queue", {"clear": True})
+        shared_server.post("/interrupt", {})
+        shared_server.wait(lambda: not shared_server.remaining(), 60)

@@ -1,0 +1,217 @@
+"""ComfyUI's own reader turns an exported file into our delta."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from trainer_core.adapter_files.names.key_map import KeyMap, NativeKey
+from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.adapters.dora import DORA_SCALE
+from trainer_core.adapters.kinds.kind import LayerPlan
+from trainer_core.adapters.kinds.registry import KINDS, layer_delta, layer_scale
+from trainer_core.config import AdapterConfig
+from trainer_core.types import AdapterState, LayerState
+
+pytestmark = pytest.mark.comfy
+
+FUSED = "blocks.0.qkv"
+NATIVE = {
+    "blocks.0.to_q": (NativeKey(FUSED, part=True), (12, 20)),
+    "blocks.0.to_v": (NativeKey(FUSED, part=True), (12, 20)),
+    "blocks.0.out": (NativeKey("layers.0.final"), (20, 12)),
+    "head": (NativeKey("head"), (30, 18)),
+}
+SLICES = {"blocks.0.to_q": (0, 0, 20), "blocks.0.to_v": (0, 40, 20)}
+KEY_MAP = KeyMap(lambda name: NATIVE[name][0], lambda name: None)
+TO_LOAD = {
+    "transformer.blocks.0.to_q": [f"{FUSED}.weight", SLICES["blocks.0.to_q"]],
+    "transformer.blocks.0.to_v": [f"{FUSED}.weight", SLICES["blocks.0.to_v"]],
+    "diffusion_model.layers.0.final": "layers.0.final.weight",
+    "diffusion_model.head": "head.weight",
+}
+CASES = {
+    "lora": {"kind": "lora"},
+    "loha": {"kind": "loha"},
+    "lokr": {"kind": "lokr", "factor": -1},
+    "lokr factor": {"kind": "lokr", "factor": 2},
+    "lokr decomposed": {"kind": "lokr", "factor": -1, "decompose_both": True, "rank": 1},
+    "lokr full": {"kind": "lokr", "factor": -1, "full_matrix": True},
+    "lokr full by rank": {"kind": "lokr", "factor": -1, "rank": 500},
+    "lokr unbalanced": {"kind": "lokr", "factor": -1, "unbalanced": True},
+    "lokr full unbalanced": {"kind": "lokr", "factor": -1, "unbalanced": True, "full_matrix": True},
+    "lora dora": {"kind": "lora", "dora": True},
+    "loha dora": {"kind": "loha", "dora": True},
+    "lokr dora": {"kind": "lokr", "factor": -1, "dora": True},
+    "lokr full dora": {"kind": "lokr", "factor": -1, "full_matrix": True, "dora": True},
+}
+BYPASSED = [case for case, options in CASES.items() if "dora" not in options]
+"""ComfyUI's bypass passes over DoRA's lengths."""
+
+SLOW = "LoHa bypass mode is inefficient"
+
+
+def make_state(alpha=3.0, **options):
+    config = AdapterConfig(**{"rank": 2, "alpha": alpha, **options})
+    kind = KINDS[config.kind]
+    generator = torch.Generator().manual_seed(0)
+    layers = {}
+    for name, (_, (inputs, outputs)) in NATIVE.items():
+        plan = LayerPlan(name, name, inputs, outputs, config.rank, alpha, config)
+        tensors = {
+            factor: torch.randn(shape, generator=generator)
+            for factor, shape in kind.layer_shapes(plan).items()
+        }
+        if DORA_SCALE in tensors:
+            tensors[DORA_SCALE] = tensors[DORA_SCALE].abs() + 0.5
+        scale = kind.scale(tensors, alpha, config.rank)
+        layers[name] = LayerState(tensors, scale * config.rank, config.rank)
+    return AdapterState(config.kind, layers)
+
+
+def make_base():
+    generator = torch.Generator().manual_seed(1)
+    return {
+        f"{FUSED}.weight": torch.randn(60, 12, generator=generator),
+        "layers.0.final.weight": torch.randn(12, 20, generator=generator),
+        "head.weight": torch.randn(18, 30, generator=generator),
+    }
+
+
+CONTROLS = {
+    "renamed": ("lokr", "a layer is renamed"),
+    "alpha": ("lokr", "alpha is doubled"),
+    "swapped": ("lokr full", "w1 and w2 are exchanged"),
+    "stretched": ("lokr dora", "the lengths are doubled"),
+}
+
+
+def spoil(change, tensors):
+    if change == "renamed":
+        for key in [key for key in tensors if ".head." in key]:
+            tensors[key.replace(".head.", ".haed.")] = tensors.pop(key)
+    elif change == "alpha":
+        tensors["diffusion_model.head.alpha"] = tensors["diffusion_model.head.alpha"] * 2
+    elif change == "stretched":
+        tensors["diffusion_model.head.dora_scale"] *= 2
+    else:
+        first, second = "diffusion_model.head.lokr_w1", "diffusion_model.head.lokr_w2"
+        tensors[first], tensors[second] = tensors[second], tensors[first]
+
+
+@pytest.fixture(scope="module")
+def readings(comfyui, tmp_path_factory):
+    """Every case and control read by one start of ComfyUI: weights, messages, patched layers."""
+    root, python = comfyui
+    folder = tmp_path_factory.mktemp("comfyui")
+    save_file(make_base(), folder / "base.safetensors")
+    for case, options in CASES.items():
+        path = folder / f"{case}.safetensors"
+        write_adapter(path, make_state(**options), "comfyui", KEY_MAP, {})
+    for change, (case, _) in CONTROLS.items():
+        tensors = load_file(folder / f"{case}.safetensors")
+        spoil(change, tensors)
+        save_file(tensors, folder / f"{change}.safetensors")
+    jobs = {
+        "base": str(folder / "base.safetensors"),
+        "names": TO_LOAD,
+        "adapters": {
+            str(folder / f"{name}.safetensors"): str(folder / f"{name}.result")
+            for name in (*CASES, *CONTROLS)
+        },
+        "bypass": [str(folder / f"{case}.safetensors") for case in BYPASSED],
+    }
+    (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
+    script = Path(__file__).with_name("reader_process.py")
+    done = subprocess.run(
+        [python, script, folder / "jobs.json"],
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = {}
+    for name in (*CASES, *CONTROLS):
+        with safe_open(folder / f"{name}.result", "pt") as file:
+            header = file.metadata()
+        weights = load_file(folder / f"{name}.result")
+        messages = [text for text in json.loads(header["messages"]) if not text.startswith(SLOW)]
+        found[name] = (weights, messages, int(header["patched"]))
+    return found
+
+
+def expected_delta(state, name):
+    """Textbook: the delta of the factors and, with DoRA, the columns' new lengths."""
+    layer = state.layers[name]
+    delta = layer_delta(state.kind, layer)
+    if DORA_SCALE not in layer.tensors:
+        return delta
+    base = make_base()[f"{NATIVE[name][0].name}.weight"]
+    if name in SLICES:
+        base = base.narrow(*SLICES[name])
+    total = base + delta
+    return layer.tensors[DORA_SCALE] * total / total.norm(dim=0, keepdim=True) - base
+
+
+def delta_of(weights, name):
+    base, native = make_base(), NATIVE[name][0].name
+    found, before = weights[f"{native}.weight"], base[f"{native}.weight"]
+    if name in SLICES:
+        found, before = found.narrow(*SLICES[name]), before.narrow(*SLICES[name])
+    return found - before
+
+
+def relative(value, reference):
+    return float((value - reference).norm() / reference.norm())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_comfyui_reads_our_delta_and_every_key(case, readings):
+    state = make_state(**CASES[case])
+    weights, messages, patched = readings[case]
+    assert messages == []
+    assert patched == len(NATIVE)
+    for name, layer in state.layers.items():
+        assert relative(delta_of(weights, name), expected_delta(state, name)) < 1e-6
+        if DORA_SCALE in layer.tensors:
+            assert relative(delta_of(weights, name), layer_delta(state.kind, layer)) > 0.1
+    # The slice of the fused layer that no adapter names stays as it is.
+    untouched = make_base()[f"{FUSED}.weight"][20:40]
+    assert torch.equal(weights[f"{FUSED}.weight"][20:40], untouched)
+
+
+@pytest.mark.parametrize("case", BYPASSED)
+def test_the_bypass_of_comfyui_adds_our_delta(case, readings):
+    state = make_state(**CASES[case])
+    for name, layer in state.layers.items():
+        expected = layer_delta(state.kind, layer)
+        label = f"{NATIVE[name][0].name}.weight"
+        if name in SLICES:
+            label += f"@{SLICES[name][1]}"
+        x = torch.linspace(-1, 1, 3 * expected.shape[1]).reshape(3, expected.shape[1])
+        assert relative(readings[case][0][f"bypass:{label}"], x @ expected.T) < 1e-5
+
+
+@pytest.mark.parametrize("change", CONTROLS)
+def test_a_changed_file_is_noticed_by_these_checks(change, readings):
+    case, fault = CONTROLS[change]
+    state = make_state(**CASES[case])
+    weights, messages, _ = readings[change]
+    error = relative(delta_of(weights, "head"), expected_delta(state, "head"))
+    assert error > 0.1, fault
+    assert bool(messages) == (change == "renamed")
+
+
+def test_the_scale_of_these_cases_is_not_one():
+    """Else a reader that forgot alpha would pass."""
+    for case, options in CASES.items():
+        state = make_state(**options)
+        scale = layer_scale(state.kind, state.layers["head"])
+        assert (scale == 1.0) == case.startswith("lokr full")

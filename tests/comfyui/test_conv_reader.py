@@ -1,0 +1,228 @@
+"""ComfyUI's own reader turns exported adapters of convolutions into our delta."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from fixtures.convolutions import textbook_delta
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from trainer_core.adapter_files.names.key_map import KeyMap, NativeKey
+from trainer_core.adapter_files.read.adapter_file import read_adapter
+from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.adapters.dora import DORA_SCALE
+from trainer_core.adapters.kinds.kind import LayerPlan
+from trainer_core.adapters.kinds.registry import KINDS, layer_delta
+from trainer_core.config import AdapterConfig
+from trainer_core.types import AdapterState, LayerState
+
+pytestmark = pytest.mark.comfy
+
+SHAPES = {
+    "line": (20, 12, 3),
+    "plane": (20, 12, 3, 2),
+    "point": (12, 20, 1, 1),
+    "space": (18, 12, 2, 3, 1),
+    "head": (18, 30),
+}
+GROUPED = {"grouped": (20, 3, 3, 3), "alone": (12, 1, 5)}
+"""The weights of convolutions with groups: of 12 channels in 4, and of 12 single ones."""
+
+KEY_MAP = KeyMap(NativeKey, lambda name: name)
+TUCKER = {"tucker": True}
+DORA = {"dora": True}
+CASES = {
+    "lora": {"kind": "lora"},
+    "lora tucker": {"kind": "lora", **TUCKER},
+    "lora dora": {"kind": "lora", **DORA},
+    "lora tucker dora": {"kind": "lora", **TUCKER, **DORA},
+    "loha": {"kind": "loha"},
+    "loha tucker": {"kind": "loha", **TUCKER},
+    "loha dora": {"kind": "loha", **DORA},
+    "lokr": {"kind": "lokr", "factor": -1},
+    "lokr tucker": {"kind": "lokr", "factor": -1, "rank": 1, **TUCKER},
+    "lokr factor": {"kind": "lokr", "factor": 2},
+    "lokr decomposed": {"kind": "lokr", "factor": -1, "decompose_both": True, "rank": 1},
+    "lokr full": {"kind": "lokr", "factor": -1, "full_matrix": True},
+    "lokr unbalanced": {"kind": "lokr", "factor": -1, "unbalanced": True},
+    "lokr unbalanced full": {"kind": "lokr", "factor": -1, "unbalanced": True, "full_matrix": True},
+    "lokr unbalanced tucker": {
+        "kind": "lokr",
+        "factor": -1,
+        "unbalanced": True,
+        "rank": 1,
+        **TUCKER,
+    },
+    "lokr dora": {"kind": "lokr", "factor": -1, **DORA},
+    "lokr full dora": {"kind": "lokr", "factor": -1, "full_matrix": True, **DORA},
+}
+CONTROLS = {
+    "alpha": ("lora", "plane", "alpha is doubled"),
+    "stretched": ("lokr dora", "plane", "the lengths are doubled"),
+    "turned": ("loha tucker", "plane", "the core is turned"),
+    "core of a lokr": ("lokr tucker", "plane", "ComfyUI 0.33 cannot multiply this core in"),
+    "own shape": ("lokr full", "line", "the window of a Conv1d has one axis in the file"),
+}
+
+
+def shapes_of(options):
+    return SHAPES if options["kind"] == "lokr" else {**SHAPES, **GROUPED}
+
+
+def make_state(alpha=3.0, **options):
+    config = AdapterConfig(**{"rank": 2, "alpha": alpha, **options})
+    kind, generator = KINDS[config.kind], torch.Generator().manual_seed(0)
+    layers = {}
+    for name, (outputs, inputs, *kernel) in shapes_of(options).items():
+        plan = LayerPlan(name, name, inputs, outputs, config.rank, alpha, config, tuple(kernel))
+        tensors = {
+            factor: torch.randn(shape, generator=generator)
+            for factor, shape in kind.layer_shapes(plan).items()
+        }
+        if DORA_SCALE in tensors:
+            tensors[DORA_SCALE] = tensors[DORA_SCALE].abs() + 0.5
+        scale = kind.scale(tensors, alpha, config.rank)
+        layers[name] = LayerState(tensors, scale * config.rank, config.rank, tuple(kernel))
+    return AdapterState(config.kind, layers)
+
+
+def make_base():
+    generator = torch.Generator().manual_seed(1)
+    return {
+        f"{name}.weight": torch.randn(shape, generator=generator)
+        for name, shape in {**SHAPES, **GROUPED}.items()
+    }
+
+
+def spoil(change, tensors, state):
+    if change == "alpha":
+        tensors["diffusion_model.plane.alpha"] = tensors["diffusion_model.plane.alpha"] * 2
+    elif change == "stretched":
+        tensors["diffusion_model.plane.dora_scale"] *= 2
+    elif change == "turned":
+        key = "diffusion_model.plane.hada_t1"
+        tensors[key] = tensors[key].transpose(0, 1).contiguous()
+    elif change == "core of a lokr":
+        for factor, tensor in state.layers["plane"].tensors.items():
+            tensors[f"diffusion_model.plane.{factor}"] = tensor
+    else:
+        tensors["diffusion_model.line.lokr_w2"] = state.layers["line"].tensors["lokr_w2"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The base, every case, and every control."""
+    path = tmp_path_factory.mktemp("comfyui")
+    save_file(make_base(), path / "base.safetensors")
+    for case, options in CASES.items():
+        write_adapter(path / f"{case}.safetensors", make_state(**options), "comfyui", KEY_MAP, {})
+    for change, (case, _, _) in CONTROLS.items():
+        tensors = load_file(path / f"{case}.safetensors")
+        spoil(change, tensors, make_state(**CASES[case]))
+        save_file(tensors, path / f"{change}.safetensors")
+    return path
+
+
+@pytest.fixture(scope="module")
+def readings(comfyui, folder):
+    """Everything read by one start of ComfyUI: weights, messages, patched layers."""
+    root, python = comfyui
+    names = (*CASES, *CONTROLS)
+    jobs = {
+        "base": str(folder / "base.safetensors"),
+        "names": {f"diffusion_model.{name}": f"{name}.weight" for name in {**SHAPES, **GROUPED}},
+        "adapters": {
+            str(folder / f"{name}.safetensors"): str(folder / f"{name}.result") for name in names
+        },
+        "bypass": [],
+    }
+    (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
+    script = Path(__file__).with_name("reader_process.py")
+    done = subprocess.run(
+        [python, script, folder / "jobs.json"],
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = {}
+    for name in names:
+        with safe_open(folder / f"{name}.result", "pt") as file:
+            header = file.metadata()
+        weights = load_file(folder / f"{name}.result")
+        found[name] = (weights, json.loads(header["messages"]), int(header["patched"]))
+    return found
+
+
+def expected_delta(state, name, options):
+    """Textbook: the delta of the factors and, with DoRA, the channels' new lengths."""
+    layer, shape = state.layers[name], {**SHAPES, **GROUPED}[name]
+    factors = dict(layer.tensors)
+    lengths = factors.pop(DORA_SCALE, None)
+    whole = "lokr_w1" in factors and "lokr_w2" in factors
+    scale = 1.0 if whole else 3.0 / options.get("rank", 2)
+    delta = textbook_delta(state.kind, factors, scale, shape)
+    if lengths is None:
+        return delta
+    base = make_base()[f"{name}.weight"]
+    total = base + delta
+    axes = [axis for axis in range(total.dim()) if axis != 1]
+    return lengths * total / total.square().sum(dim=axes, keepdim=True).sqrt() - base
+
+
+def delta_of(weights, name):
+    return weights[f"{name}.weight"] - make_base()[f"{name}.weight"]
+
+
+def relative(value, reference):
+    return float((value - reference).norm() / reference.norm())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_comfyui_reads_our_delta_and_every_key(case, readings):
+    options = CASES[case]
+    state = make_state(**options)
+    weights, messages, patched = readings[case]
+    assert messages == []
+    assert patched == len(state.layers)
+    for name in state.layers:
+        expected = expected_delta(state, name, options)
+        assert relative(delta_of(weights, name), expected) < 2e-6, name
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_we_read_the_file_to_the_same_delta(case, folder):
+    state = make_state(**CASES[case])
+    back = read_adapter(folder / f"{case}.safetensors", KEY_MAP)
+    assert set(back.layers) == set(state.layers)
+    for name, layer in back.layers.items():
+        found, wanted = layer_delta(state.kind, layer), layer_delta(state.kind, state.layers[name])
+        assert found.shape == wanted.shape
+        assert relative(found, wanted) < 1e-6
+        if DORA_SCALE in layer.tensors:
+            assert torch.equal(layer.tensors[DORA_SCALE], state.layers[name].tensors[DORA_SCALE])
+
+
+@pytest.mark.parametrize("change", CONTROLS)
+def test_a_changed_file_is_noticed_by_these_checks(change, readings):
+    case, name, fault = CONTROLS[change]
+    state = make_state(**CASES[case])
+    weights, _, _ = readings[change]
+    error = relative(delta_of(weights, name), expected_delta(state, name, CASES[case]))
+    assert error > 0.1, fault
+
+
+def test_these_cases_reach_every_form():
+    """Cores, whole and low-rank second factors, and a scale that is not one."""
+    seen = {
+        factor
+        for options in CASES.values()
+        for factor in make_state(**options).layers["plane"].tensors
+    }
+    assert {"lora_mid", "hada_t1", "hada_t2", "lokr_t2", "lokr_w2", "lokr_w2_a"} <= seen

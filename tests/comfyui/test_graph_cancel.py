@@ -1,0 +1,233 @@
+"""Cancel, resume and the panel's wishes, on a real server."""
+
+import pytest
+from comfyui.graphs import (
+    CACHE,
+    ENCODER,
+    STEPS,
+    TRAIN,
+    cache_files,
+    changed,
+    checkpoints,
+    forget,
+    graph,
+    hold,
+    panel,
+    record,
+    release,
+    run_folder,
+    runs,
+    wait_until_held,
+    weights,
+    wish,
+)
+
+pytestmark = pytest.mark.comfy
+
+
+def cancelled(server, nodes, at, **where):
+    """Run a graph and cancel it in the middle of a step."""
+    hold(server, at, **where)
+    prompt = server.queue(nodes)
+    wait_until_held(server)
+    status, _ = server.post("/interrupt", {"prompt_id": prompt})
+    assert status == 200
+    release(server)
+    failure = server.failure(server.result(prompt))
+    assert failure["event"] == "execution_interrupted", failure
+    return failure
+
+
+def test_a_cancelled_run_goes_on_and_ends_with_the_same_bits(server):
+    whole = graph("whole")
+    server.run(whole)
+    expected = weights(run_folder(server, "whole") / "whole.safetensors")
+
+    nodes = graph("cut")
+    failure = cancelled(server, nodes, at=5)
+    assert failure["node_id"] == TRAIN
+    folder = run_folder(server, "cut")
+    assert record(folder)["status"] == "cancelled"
+    assert record(folder)["step"] == 5
+    assert checkpoints(folder) == [5]
+    assert not (folder / "cut.safetensors").exists()
+    assert panel(server)["status"] == "cancelled"
+
+    nodes["30"] = {"class_type": "PreviewAny", "inputs": {"source": [TRAIN, 1]}}
+    result = server.run(nodes)
+    # The graph gets the losses of the whole run.
+    (losses,) = result["outputs"]["30"]["text"]
+    assert losses.count(",") == STEPS - 1
+    assert record(run_folder(server, "cut"))["status"] == "done"
+    assert checkpoints(folder) == [5, STEPS]
+    assert weights(folder / "cut.safetensors") == expected
+    # Else any two runs would be the same.
+    other = changed(nodes, TRAIN, seed=1, name="other")
+    server.run(other)
+    assert weights(run_folder(server, "other") / "other.safetensors") != expected
+
+
+def test_with_resume_off_a_new_version_starts(server):
+    nodes = graph("anew", train={"resume": False})
+    cancelled(server, nodes, at=5)
+    server.run(nodes)
+    first, second = runs(server, "anew")
+    assert (record(first)["status"], record(first)["step"]) == ("cancelled", 5)
+    assert (record(second)["status"], record(second)["step"]) == ("done", STEPS)
+    assert len((second / "metrics.jsonl").read_text().splitlines()) == STEPS
+
+
+def test_changed_settings_start_a_new_version_and_say_so(server):
+    cancelled(server, graph("moved"), at=3)
+    server.run(graph("moved", train={"seed": 9}))
+    first, second = runs(server, "moved")
+    assert record(first)["status"] == "cancelled"
+    assert record(second)["status"] == "done"
+    assert any("seed" in warning for warning in panel(server)["warnings"])
+
+
+def test_a_cancel_in_the_last_step_is_heard(server):
+    nodes = graph("last")
+    failure = cancelled(server, nodes, at=STEPS)
+    assert failure["node_id"] == TRAIN
+    server.run(nodes)
+    folder = run_folder(server, "last")
+    assert record(folder)["status"] == "done"
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == STEPS
+
+
+def test_a_cancel_while_previews_are_drawn_is_heard(server):
+    nodes = graph("drawing", previews=True, settings={"preview_every": 4})
+    failure = cancelled(server, nodes, at=2)
+    assert failure["node_id"] == TRAIN
+    assert record(run_folder(server, "drawing"))["status"] == "cancelled"
+    server.run(nodes)
+    folder = run_folder(server, "drawing")
+    assert {path.name for path in (folder / "samples").iterdir()} >= {"000004", f"{STEPS:06}"}
+
+
+def test_a_cancel_while_encoding_keeps_what_is_encoded(server):
+    # Another size: nothing of it is in the cache yet.
+    nodes = graph("encoding", dataset={"resolution": 32})
+    before = cache_files(server, "latents")
+    failure = cancelled(server, nodes, at=3, where=ENCODER)
+    assert failure["node_id"] == CACHE
+    kept = cache_files(server, "latents") - before
+    assert 1 <= len(kept) < 4
+    assert runs(server, "encoding") == []
+    server.run(nodes)
+    after = cache_files(server, "latents") - before
+    assert kept < after
+    assert len(after) == 4
+
+
+def test_cancel_of_the_first_of_two_prompts_leaves_the_second(server):
+    hold(server, 3)
+    first = server.queue(graph("first"))
+    second = server.queue(graph("second"))
+    wait_until_held(server)
+    server.post("/interrupt", {"prompt_id": second})
+    server.post("/interrupt", {"prompt_id": first})
+    release(server)
+    assert server.failure(server.result(first))["event"] == "execution_interrupted"
+    assert server.result(second)["status"]["status_str"] == "success"
+    assert record(run_folder(server, "first"))["status"] == "cancelled"
+    assert record(run_folder(server, "second"))["status"] == "done"
+
+
+def test_an_interrupt_that_names_another_prompt_is_not_heard(server):
+    hold(server, 3)
+    prompt = server.queue(graph("spared"))
+    wait_until_held(server)
+    server.post("/interrupt", {"prompt_id": "somebody-else"})
+    release(server)
+    assert server.result(prompt)["status"]["status_str"] == "success"
+
+
+def test_stop_and_keep_ends_early_with_an_adapter(server):
+    hold(server, 4)
+    prompt = server.queue(graph("kept"))
+    wait_until_held(server)
+    assert panel(server)["status"] == "training"
+    assert wish(server, "stop") == (200, {"taken": True})
+    release(server)
+    assert server.result(prompt)["status"]["status_str"] == "success"
+    folder = run_folder(server, "kept")
+    assert (record(folder)["status"], record(folder)["step"]) == ("done", 4)
+    assert checkpoints(folder) == [4]
+    assert (folder / "kept.safetensors").is_file()
+    state = panel(server)
+    assert (state["status"], state["step"], state["steps"]) == ("stopped", 4, STEPS)
+
+
+def test_save_and_preview_are_granted_after_the_step(server):
+    nodes = graph("wished", previews=True, settings={"preview_every": 1000})
+    # The first picture, before any step, has as many calls as it has sampling steps.
+    hold(server, 3 + 5)
+    prompt = server.queue(nodes)
+    wait_until_held(server)
+    assert wish(server, "save")[0] == 200
+    assert wish(server, "preview")[0] == 200
+    release(server)
+    assert server.result(prompt)["status"]["status_str"] == "success"
+    folder = run_folder(server, "wished")
+    assert checkpoints(folder) == [5, STEPS]
+    assert {path.name for path in (folder / "samples").iterdir()} == {"000000", "000005"}
+    assert {sample["step"] for sample in panel(server)["samples"]} == {0, 5}
+
+
+def test_wishes_do_not_change_the_weights(server):
+    server.run(graph("quiet"))
+    hold(server, 5)
+    prompt = server.queue(graph("asked", previews=True, settings={"preview_every": 1000}))
+    wait_until_held(server)
+    wish(server, "preview")
+    wish(server, "save")
+    release(server)
+    assert server.result(prompt)["status"]["status_str"] == "success"
+    assert weights(run_folder(server, "quiet") / "quiet.safetensors") == weights(
+        run_folder(server, "asked") / "asked.safetensors"
+    )
+
+
+def test_the_state_of_a_finished_run(server):
+    server.run(graph("shown", previews=True, settings={"preview_every": 4}))
+    state = panel(server)
+    assert (state["node_id"], state["name"], state["status"]) == (TRAIN, "shown", "done")
+    assert [step for step, _, _ in state["points"]] == list(range(1, STEPS + 1))
+    assert state["seconds_left"] == 0
+    assert [sample["step"] for sample in state["samples"]] == [0, 4, STEPS]
+    sample = state["samples"][-1]
+    query = "&".join(f"{name}={sample[name]}" for name in ("filename", "subfolder", "type"))
+    assert server.fetch(f"/view?{query}").startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name", ["save", "preview", "stop"])
+def test_a_wish_without_a_run_is_refused(server, name):
+    status, answer = wish(server, name, node="none-such")
+    assert (status, answer["taken"]) == (409, False)
+
+
+def test_other_requests_are_refused(server):
+    server.run(graph("over"))
+    assert wish(server, "stop") == (409, {"taken": False, "reason": "this node is not training"})
+    assert wish(server, "format c:")[0] == 409
+    for body in ([], "text", None, 3):
+        assert server.post("/adapter_trainer/wish", body)[0] == 400
+    assert server.post("/adapter_trainer/wish", {})[0] == 409
+    assert server.status("/adapter_trainer/state?node_id=none-such") == 404
+    assert server.status("/adapter_trainer/state") == 404
+
+
+def test_a_run_that_is_done_is_not_trained_again_by_a_fresh_server(server):
+    nodes = graph("again")
+    server.run(nodes)
+    folder = run_folder(server, "again")
+    before = (folder / "metrics.jsonl").read_bytes(), weights(folder / "again.safetensors")
+    forget(server)
+    server.run(nodes)
+    folder = run_folder(server, "again")
+    assert (
+        (folder / "metrics.jsonl").read_bytes(),
+        weights(folder / "again.safetensors"),
+    ) == before

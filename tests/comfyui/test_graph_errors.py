@@ -1,0 +1,306 @@
+"""What goes wrong is said on the right node, in three parts, and the server goes on."""
+
+import shutil
+
+import numpy
+import pytest
+from comfyui.conftest import write_pictures
+from comfyui.graphs import (
+    ADAPTER,
+    BASE,
+    CACHE,
+    DATASET,
+    ENCODER,
+    PROMPTS,
+    SAVE,
+    STEPS,
+    TRAIN,
+    cache_files,
+    cached_nodes,
+    checkpoints,
+    disturb,
+    graph,
+    panel,
+    record,
+    run_folder,
+    runs,
+)
+
+pytestmark = pytest.mark.comfy
+
+
+def refused(server, nodes, node):
+    """Run a graph that must fail on a node; gives the message."""
+    failure = server.failure(server.result(server.queue(nodes)))
+    assert failure["event"] == "execution_error", failure
+    assert failure["node_id"] == node, failure["exception_message"]
+    message = failure["exception_message"]
+    for part in ("Found: ", "\nExpected: ", "\nTo do: "):
+        assert part in message
+    return message
+
+
+def refused_at_once(server, nodes, node):
+    """Queue a graph that is not even begun because of a node; gives the message."""
+    status, answer = server.post("/prompt", {"prompt": nodes, "client_id": server.client})
+    assert status == 400, answer
+    # ComfyUI repeats what a node says for each input that the node has looked at.
+    errors = answer["node_errors"][node]["errors"]
+    (message,) = {error["details"].partition(" - ")[2] for error in errors}
+    for part in ("Found: ", " Expected: ", " To do: "):
+        assert part in message
+    return message
+
+
+def assert_alive(server):
+    """The next prompt works."""
+    server.run({"1": {"class_type": "InstrumentsNoteState", "inputs": {"number": 0}}})
+
+
+NAMES = {
+    "up": "datasets/../../secret",
+    "up at the end": "datasets/four/..",
+    "only up": "..",
+    "absolute": "/etc",
+    "other root": "models/loras",
+    "drive": "C:/Windows",
+    "drive of a root": "datasets/C:four",
+    "unc": "//host/share",
+    "backslashes": "datasets\\..\\..\\secret",
+    "null": "datasets/four\0.txt",
+    "device": "datasets/NUL",
+    "right to left": "datasets/\u202efour",
+    "no width": "datasets/fo\u200bur",
+    "long": "datasets/" + "a" * 300,
+    "empty": "",
+    "missing": "datasets/none",
+    "file": "datasets/four/0.png",
+}
+
+
+@pytest.mark.parametrize("case", NAMES)
+def test_a_folder_outside_is_refused(server, case):
+    message = refused(server, graph("folder", dataset={"folder": NAMES[case]}), DATASET)
+    assert "folder" in message
+
+
+def test_a_link_that_leads_out_is_refused(server, tmp_path):
+    secret = write_pictures(tmp_path / "secret")
+    link = server.data / "datasets" / "link"
+    link.symlink_to(secret, target_is_directory=True)
+    try:
+        message = refused(server, graph("link", dataset={"folder": "datasets/link"}), DATASET)
+        below = graph("link", dataset={"folder": "datasets/link/.."})
+        refused(server, below, DATASET)
+    finally:
+        link.unlink()
+    assert "link" in message
+    assert str(tmp_path) not in message
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        *("diffusion_models/none.safetensors", "checkpoints/../../x.safetensors", "/etc/passwd"),
+        *("owner/name", "https://example.org/x", "C:\\base.safetensors", ""),
+    ],
+)
+def test_a_base_that_is_not_there_is_refused(server, source):
+    refused(server, graph("base", base={"source": source}), BASE)
+
+
+def test_a_base_of_no_known_family_is_refused(server):
+    from safetensors.numpy import save_file
+
+    folder = server.data / "models" / "diffusion_models"
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file({"a.weight": numpy.zeros((2, 2), numpy.float32)}, folder / "odd.safetensors")
+    refused(server, graph("base", base={"source": "diffusion_models/odd.safetensors"}), BASE)
+
+
+@pytest.mark.parametrize("name", ["../out", "/tmp/out", "a/b", "", "C:x", "a\\b", "a\0b", "é" * 9])
+def test_a_run_name_that_leads_out_is_refused(server, name):
+    refused_at_once(server, graph(name), TRAIN)
+    assert not (server.data / "output" / "out").exists()
+    assert not (server.data / "output" / "adapter_trainer" / "a").exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("../out", "/tmp/out", "a/../../out", "", "C:x", "a\\b", "a\0b", "con", "lpt1.x", "a/"),
+        *("\u202eout", "o" * 300, "//host/share", " a", "a."),
+    ],
+)
+def test_a_file_name_that_leads_out_is_refused(server, finished, name):
+    nodes = graph("finished", behind=True)
+    nodes[SAVE]["inputs"]["name"] = name
+    before = files_of(server)
+    refused(server, nodes, SAVE)
+    assert files_of(server) == before
+
+
+def files_of(server):
+    """All files that a node could have written, the runs' own apart."""
+    return {
+        path
+        for path in server.data.rglob("*")
+        if path.is_file() and "adapter_trainer" not in path.parts and path != server.log
+    }
+
+
+@pytest.fixture(scope="module")
+def finished(shared_server):
+    shared_server.run(graph("finished"))
+
+
+@pytest.mark.parametrize("run", ["../v0", "finished", "finished/../v0", "/etc", "none/v0", "", "x"])
+def test_a_run_that_is_not_there_is_refused(server, finished, run):
+    nodes = {"1": {"class_type": "AdapterTrainerLoadRun", "inputs": {"run": run, "checkpoint": 0}}}
+    nodes["2"] = {
+        "class_type": "AdapterTrainerSave",
+        "inputs": {"run": ["1", 3], "name": "x", "layout": "comfyui", "overwrite": True},
+    }
+    refused(server, nodes, "1")
+
+
+@pytest.mark.parametrize("file", ["../x.safetensors", "/etc/passwd", "none.safetensors", ""])
+def test_an_adapter_file_that_is_not_there_is_refused(server, file):
+    refused(server, convert(file), "1")
+
+
+def convert(file, **inputs):
+    given = {"layout": "comfyui", "family": "auto", "name": "x", "overwrite": False, **inputs}
+    return {"1": {"class_type": "AdapterTrainerConvert", "inputs": {"file": file, **given}}}
+
+
+def test_a_file_that_is_no_adapter_is_refused(server):
+    from safetensors.numpy import save_file
+
+    folder = server.data / "models" / "loras"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "text.safetensors").write_text("not a file of tensors")
+    save_file({"a.b": numpy.zeros(3, numpy.float32)}, folder / "odd.safetensors")
+    for name in ("text", "odd"):
+        refused(server, convert(f"{name}.safetensors"), "1")
+
+
+def test_an_empty_dataset_is_refused(server):
+    (server.data / "datasets" / "empty").mkdir()
+    refused(server, graph("empty", dataset={"folder": "datasets/empty"}), CACHE)
+    assert_alive(server)
+
+
+def test_a_missing_caption_is_refused_and_a_policy_helps(server):
+    write_pictures(server.data / "datasets" / "bare", ("a cat", None))
+    nodes = graph("bare", dataset={"folder": "datasets/bare"})
+    assert "1.png" in refused(server, nodes, CACHE)
+    nodes[DATASET]["inputs"]["missing_caption"] = "skip"
+    nodes[TRAIN]["inputs"]["steps"] = 2
+    server.run(nodes)
+
+
+def test_a_picture_that_cannot_be_read_is_refused(server):
+    folder = write_pictures(server.data / "datasets" / "torn")
+    (folder / "2.png").write_bytes((folder / "2.png").read_bytes()[:60])
+    assert "2.png" in refused(server, graph("torn", dataset={"folder": "datasets/torn"}), CACHE)
+    assert_alive(server)
+
+
+def test_settings_that_contradict_each_other_are_refused(server):
+    refused(server, graph("targets", adapter={"include": "no_such_layer"}), TRAIN)
+    refused(server, graph("table", adapter={"rank_pattern": "no number"}), ADAPTER)
+    assert runs(server, "targets") == []
+
+
+def test_more_controls_than_prompts_are_refused(server):
+    nodes = graph("controls", previews=True)
+    nodes["20"] = {"class_type": "EmptyImage", "inputs": {"width": 32, "height": 32}}
+    nodes["20"]["inputs"] |= {"batch_size": 3, "color": 0}
+    nodes[PROMPTS]["inputs"]["controls"] = ["20", 0]
+    refused(server, nodes, PROMPTS)
+
+
+def test_another_base_than_the_caches_is_refused(server):
+    nodes = graph("two-bases")
+    nodes["20"] = {"class_type": "AdapterTrainerBase", "inputs": {**nodes[BASE]["inputs"]}}
+    nodes["20"]["inputs"]["precision"] = "bf16"
+    nodes[TRAIN]["inputs"]["base"] = ["20", 0]
+    refused(server, nodes, TRAIN)
+
+
+def test_a_place_that_cannot_be_written_is_said(server):
+    # A file where a folder has to be; rights do not stop a test that runs as root.
+    place = server.data / "output" / "adapter_trainer" / "blocked"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text("in the way")
+    message = refused(server, graph("blocked"), TRAIN)
+    assert "blocked" in message
+    place.unlink()
+    server.run(graph("blocked", train={"steps": 2}))
+
+
+def test_a_loss_that_is_not_finite_stops_at_the_last_good_state(server):
+    nodes = graph("wild")
+    disturb(server, "poison", at=4)
+    message = refused(server, nodes, TRAIN)
+    assert "step 4 is not finite" in message
+    assert ".png" in message
+    folder = run_folder(server, "wild")
+    assert (record(folder)["status"], checkpoints(folder)) == ("failed", [3])
+    assert panel(server)["status"] == "failed"
+    # The step would break again from there at any rate, so the next Run is a new version.
+    assert record(folder)["non_finite"]["step"] == 4
+    server.run(nodes)
+    *_, newest = runs(server, "wild")
+    assert newest != folder
+    assert record(newest)["status"] == "done"
+
+
+def test_full_memory_is_explained_and_given_back(server):
+    nodes = graph("full", settings={"checkpoint_every": 2})
+    disturb(server, "memory", at=6)
+    message = refused(server, nodes, TRAIN)
+    assert "memory is full" in message
+    assert "gradient checkpointing" in message
+    assert "The last checkpoint is on disk." in message
+    folder = run_folder(server, "full")
+    assert (record(folder)["status"], checkpoints(folder)) == ("failed", [2, 4])
+    assert panel(server)["status"] == "failed"
+    # The next run goes on from the last checkpoint.
+    server.run(nodes)
+    assert record(run_folder(server, "full"))["status"] == "done"
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == STEPS
+
+
+def test_full_memory_while_encoding_is_explained(server):
+    write_pictures(server.data / "datasets" / "full", first=20)
+    nodes = graph("full-cache", dataset={"folder": "datasets/full"})
+    disturb(server, "memory", at=2, where=ENCODER)
+    message = refused(server, nodes, CACHE)
+    assert "memory is full" in message
+    assert "checkpoint" not in message
+    server.run(nodes)
+
+
+@pytest.mark.parametrize("kind", ["latents", "text"])
+def test_what_is_lost_of_a_cache_is_made_again(server, kind):
+    server.run(graph(f"lost-{kind}", train={"steps": 1}))
+    kept = cache_files(server, kind)
+    shutil.rmtree(server.data / "output" / "adapter_trainer" / "cache" / kind)
+    result = server.run(graph(f"lost-{kind}", train={"steps": 2}))
+    assert CACHE not in cached_nodes(result)
+    assert cache_files(server, kind) <= kept
+    again = server.run(graph(f"lost-{kind}", train={"steps": 3}))
+    assert CACHE in cached_nodes(again)
+
+
+def test_a_damaged_cache_is_named_with_what_to_do(server):
+    server.run(graph("damaged", train={"steps": 1}))
+    root = server.data / "output" / "adapter_trainer" / "cache"
+    for path in (root / "latents").glob("*.safetensors"):
+        path.write_bytes(path.read_bytes()[:20])
+    nodes = graph("damaged", train={"steps": 2})
+    assert "verify" in refused(server, nodes, TRAIN)
+    nodes[CACHE]["inputs"]["verify"] = True
+    server.run(nodes)

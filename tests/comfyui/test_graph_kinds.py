@@ -1,0 +1,282 @@
+"""Each kind of adapter through the whole graph, and out of it: files, run files, runs on disk."""
+
+import io
+import shutil
+import subprocess
+import sys
+import urllib.parse
+
+import numpy
+import pytest
+import yaml
+from comfyui.graphs import (
+    PREVIEW,
+    SETTINGS,
+    SHOW,
+    STEPS,
+    TRAIN,
+    adapter_kind,
+    graph,
+    hold,
+    record,
+    release,
+    run_folder,
+    wait_until_held,
+    weights,
+)
+from comfyui.server import ROOT
+from PIL import Image
+
+pytestmark = pytest.mark.comfy
+
+LOSSES, RUN_FILE, COPIED, DIFFUSERS, BACK, PLAIN, SHOW_PLAIN, TRAINED = map(str, range(20, 28))
+KINDS = {
+    "lora": adapter_kind("lora"),
+    "loha": adapter_kind("loha"),
+    "lokr": adapter_kind("lokr", factor=4, full_matrix=True, decompose_both=False),
+}
+RATE = 0.05
+
+
+def everything(kind):
+    """All nodes that may stand behind Train Adapter, for a kind."""
+    name = f"kind-{kind}"
+    nodes = graph(
+        name,
+        previews=True,
+        behind=True,
+        adapter=KINDS[kind],
+        settings={"preview_every": 4},
+        train={"learning_rate": RATE},
+    )
+    nodes[LOSSES] = {
+        "class_type": "LossGraphNode",
+        "inputs": {"loss": [TRAIN, 1], "filename_prefix": name},
+    }
+    for node, copied in ((RUN_FILE, False), (COPIED, True)):
+        given = {key: nodes[TRAIN]["inputs"][key] for key in ("base", "cache", "adapter")}
+        given |= {"settings": [SETTINGS, 0], "steps": STEPS, "learning_rate": RATE, "seed": 0}
+        given |= {"name": f"{name}-copied" if copied else name, "copy_cache": copied}
+        nodes[node] = {"class_type": "AdapterTrainerSaveRunFile", "inputs": given}
+    written = {"family": "auto", "overwrite": False}
+    nodes[DIFFUSERS] = convert(name=f"{name}/diffusers", layout="diffusers", lora=[TRAIN, 0])
+    nodes[BACK] = convert(name=f"{name}/back", layout="comfyui", lora=[DIFFUSERS, 0])
+    for node in (DIFFUSERS, BACK):
+        nodes[node]["inputs"] |= written
+    nodes[PLAIN] = {"class_type": "AdapterTrainerPreview", "inputs": {**nodes[PREVIEW]["inputs"]}}
+    del nodes[PLAIN]["inputs"]["lora"]
+    nodes[SHOW_PLAIN] = {"class_type": "PreviewImage", "inputs": {"images": [PLAIN, 0]}}
+    nodes[TRAINED] = {"class_type": "PreviewImage", "inputs": {"images": [TRAIN, 2]}}
+    return nodes
+
+
+def convert(**inputs):
+    return {"class_type": "AdapterTrainerConvert", "inputs": {"file": "none", **inputs}}
+
+
+def picture(server, result, node):
+    """The pixels that a node showed."""
+
+    (place,) = result["outputs"][node]["images"]
+    return numpy.asarray(
+        Image.open(io.BytesIO(server.fetch(f"/view?{urllib.parse.urlencode(place)}")))
+    )
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def done(request, shared_server):
+    """Kind, result and server of a whole graph."""
+    return request.param, shared_server.run(everything(request.param)), shared_server
+
+
+def loras(server):
+    return server.data / "models" / "loras"
+
+
+def test_the_adapter_changes_the_picture(done):
+    _, result, server = done
+    shown = [picture(server, result, node).astype(float) for node in (SHOW, SHOW_PLAIN, TRAINED)]
+    assert {each.shape for each in shown} == {(32, 32, 3)}
+    adapted, plain, trained = shown
+    # The last preview of the run and Preview Adapter draw the same.
+    assert abs(adapted - trained).max() <= 1
+    assert abs(adapted - plain).mean() > 0.5
+
+
+def test_the_saved_file_is_the_trained_adapter_and_load_lora_lists_it(done):
+    kind, _, server = done
+    trained = weights(run_folder(server, f"kind-{kind}") / f"kind-{kind}.safetensors")
+    assert weights(loras(server) / f"kind-{kind}.safetensors") == trained
+    word = {"lora": "lora_", "loha": "hada_", "lokr": "lokr_"}[kind]
+    assert all(word in name or name.endswith("alpha") for name in trained)
+    listed = server.get("/object_info/LoraLoader")["LoraLoader"]["input"]["required"]["lora_name"]
+    options = listed[0] if isinstance(listed[0], list) else listed[1]["options"]
+    assert f"kind-{kind}.safetensors" in options
+    assert f"kind-{kind}/back.safetensors" in options
+    assert "kind-none.safetensors" not in options
+
+
+def deltas(path):
+    """What an adapter file adds to each layer, by our own reader."""
+    from trainer_core.adapter_files.read.adapter_file import read_adapter
+    from trainer_core.adapters.kinds.registry import layer_delta
+    from trainer_core.families.registry import get_family
+
+    family = get_family("qwen_image")
+    state = read_adapter(path, family.key_map)
+    return {name: layer_delta(state.kind, layer) for name, layer in state.layers.items()}
+
+
+def test_converting_there_and_back_keeps_what_the_adapter_adds(done):
+    kind, _, server = done
+    trained = deltas(loras(server) / f"kind-{kind}.safetensors")
+    for name in ("diffusers", "back"):
+        other = deltas(loras(server) / f"kind-{kind}" / f"{name}.safetensors")
+        assert other.keys() == trained.keys()
+        for layer, delta in trained.items():
+            assert (other[layer] - delta).norm() <= 1e-5 * delta.norm()
+    names = [
+        loras(server) / f"kind-{kind}" / f"{name}.safetensors" for name in ("diffusers", "back")
+    ]
+    assert weights(names[0]).keys() != weights(names[1]).keys()
+    assert min(delta.norm() for delta in trained.values()) > 0
+
+
+def test_core_plots_the_losses(done):
+    _, result, server = done
+    plot = picture(server, result, LOSSES)
+    assert plot.shape == (520, 840, 3)
+    blue = (plot == (0, 0, 255)).all(axis=2)
+    assert blue.sum() > 500
+
+
+def written(path):
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def test_the_run_file_says_what_was_trained(done):
+    kind, _, server = done
+    folder = server.data / "output" / "adapter_trainer" / f"kind-{kind}"
+    saved, trained = written(folder / "run-file" / "run.yaml"), written(folder / "v0" / "run.yaml")
+    assert saved["adapter"]["kind"] == kind
+    for section in ("family", "base", "dataset", "cache", "adapter", "training", "output", "seed"):
+        assert saved[section] == trained[section], section
+
+
+def test_the_command_line_trains_the_copied_file_without_encoders(shared_server, tmp_path):
+    server = shared_server
+    server.run(everything("lokr"))
+    source = server.data / "output" / "adapter_trainer" / "kind-lokr-copied" / "run-file"
+    folder = tmp_path / "elsewhere"
+    shutil.copytree(source, folder)
+    text = (folder / "run.yaml").read_text(encoding="utf-8")
+    assert str(server.data) not in text
+    # A base that has no encoders: neither texts nor pictures can be encoded with it.
+    assets = ROOT / "trainer_core" / "assets" / "tiny-qwen-image"
+    for name in ("transformer", "scheduler"):
+        shutil.copytree(assets / name, tmp_path / "bare" / name)
+    (tmp_path / "bare" / "vae").mkdir()
+    for name in ("model_index.json", "vae/config.json"):
+        shutil.copy(assets / name, tmp_path / "bare" / name)
+    command = [sys.executable, "-m", "trainer_core", "train", str(folder / "run.yaml")]
+    command += [f"base.path={tmp_path / 'bare'}", "preview.every=0", "memory.threads=1"]
+    ended = subprocess.run(
+        [*command, f"output.dir={tmp_path / 'runs'}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    (adapter,) = (tmp_path / "runs").glob("*/v0/*.safetensors")
+    ours = weights(run_folder(server, "kind-lokr") / "kind-lokr.safetensors")
+    theirs = weights(adapter)
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        pair = [numpy.frombuffer(each, numpy.float32) for each in (value, theirs[name])]
+        numpy.testing.assert_allclose(*pair, rtol=1e-3, atol=1e-5)
+
+
+def load_run(server, run, checkpoint=0, save="loaded"):
+    """A graph with Load Run alone; gives the result and the saved file's weights."""
+    nodes = {
+        "1": {
+            "class_type": "AdapterTrainerLoadRun",
+            "inputs": {"run": run, "checkpoint": checkpoint},
+        },
+        "2": {
+            "class_type": "AdapterTrainerSave",
+            "inputs": {"lora": ["1", 0], "name": save, "layout": "comfyui", "overwrite": True},
+        },
+        "3": {"class_type": "LossGraphNode", "inputs": {"loss": ["1", 1], "filename_prefix": "x"}},
+        "4": {"class_type": "PreviewImage", "inputs": {"images": ["1", 2]}},
+    }
+    result = server.run(nodes)
+    return result, weights(loras(server) / f"{save}.safetensors")
+
+
+def test_a_finished_run_is_loaded(done):
+    kind, _, server = done
+    name = f"kind-{kind}"
+    result, loaded = load_run(server, f"{name}/v0")
+    assert loaded == weights(run_folder(server, name) / f"{name}.safetensors")
+    assert picture(server, result, "4").shape == (32, 32, 3)
+    assert picture(server, result, "3").shape == (520, 840, 3)
+    listed = server.get("/object_info/AdapterTrainerLoadRun")["AdapterTrainerLoadRun"]
+    assert f"{name}/v0" in listed["input"]["required"]["run"][1]["options"]
+
+
+def test_an_interrupted_run_is_loaded_at_its_newest_or_an_earlier_checkpoint(server):
+    nodes = graph("half", settings={"checkpoint_every": 2}, train={"learning_rate": RATE})
+    hold(server, 5)
+    prompt = server.queue(nodes)
+    wait_until_held(server)
+    server.post("/interrupt", {"prompt_id": prompt})
+    release(server)
+    server.result(prompt)
+    folder = run_folder(server, "half")
+    assert (record(folder)["status"], record(folder)["step"]) == ("cancelled", 5)
+    result, newest = load_run(server, "half/v0")
+    # It drew nothing, so nothing is shown, and that is no error.
+    assert "4" not in result["outputs"]
+    assert newest == weights(folder / "checkpoints" / "000005" / "adapter.safetensors")
+    _, earlier = load_run(server, "half/v0", checkpoint=2)
+    assert earlier == weights(folder / "checkpoints" / "000002" / "adapter.safetensors")
+    assert earlier != newest
+    failure = server.failure(
+        server.result(
+            server.queue(
+                {
+                    "1": {
+                        "class_type": "AdapterTrainerLoadRun",
+                        "inputs": {"run": "half/v0", "checkpoint": 3},
+                    },
+                    "2": {"class_type": "PreviewImage", "inputs": {"images": ["1", 2]}},
+                }
+            )
+        )
+    )
+    assert failure["node_id"] == "1"
+    assert "one of the steps 2, 4, 5" in failure["exception_message"]
+
+
+def test_settings_of_a_kind_reach_the_run(done):
+    kind, _, server = done
+    adapter = written(run_folder(server, f"kind-{kind}") / "run.yaml")["adapter"]
+    assert (adapter["rank"], adapter["targets"]) == (4, "attention")
+    expected = (4, True) if kind == "lokr" else (2, False)
+    assert (adapter["factor"], adapter["full_matrix"]) == expected
+
+
+def test_two_prompts_are_trained_one_behind_the_other(server):
+    hold(server, 3)
+    prompts = [server.queue(graph(name)) for name in ("queued-one", "queued-two")]
+    wait_until_held(server)
+    assert server.remaining() == 2
+    assert not (server.data / "output" / "adapter_trainer" / "queued-two").exists()
+    release(server)
+    for prompt in prompts:
+        assert server.result(prompt)["status"]["status_str"] == "success"
+    one, two = (run_folder(server, name) for name in ("queued-one", "queued-two"))
+    assert weights(one / "queued-one.safetensors") == weights(two / "queued-two.safetensors")

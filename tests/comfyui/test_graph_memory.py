@@ -1,0 +1,172 @@
+"""The node is a good guest: tensors, threads, generators and modes are as before."""
+
+import time
+
+import pytest
+from comfyui.conftest import write_pictures
+from comfyui.graphs import (
+    CACHE,
+    DENOISER,
+    ENCODER,
+    TRAIN,
+    disturb,
+    forget,
+    graph,
+    hold,
+    panel,
+    release,
+    wait_until_held,
+)
+
+pytestmark = pytest.mark.comfy
+
+
+def census(server):
+    """Live tensors after all that ComfyUI remembers has gone."""
+    forget(server)
+    return server.get("/instruments/census")
+
+
+def assert_nothing_stays(server, before):
+    end = time.monotonic() + 10
+    while (after := census(server)) != before and time.monotonic() < end:
+        time.sleep(0.2)
+    assert after == before, server.get("/instruments/owners")
+
+
+def small(name, **changes):
+    return graph(name, previews=True, behind=True, **changes)
+
+
+@pytest.fixture(scope="module")
+def warm(shared_server):
+    """The census of a server that has done everything once: modules keep tensors of their own."""
+    shared_server.run(small("warm", settings={"preview_every": 4}))
+    disturb(shared_server, "memory", at=2)
+    shared_server.result(shared_server.queue(graph("warm-error")))
+    disturb(shared_server, "nothing", 0)
+    return census(shared_server)
+
+
+def test_three_trainings_in_a_row_leave_nothing(server, warm):
+    for precision in ("bf16", "fp32", "bf16"):
+        nodes = small(
+            f"row-{precision}",
+            base={"precision": precision},
+            settings={"preview_every": 4},
+            train={"resume": False},
+        )
+        server.run(nodes)
+        assert_nothing_stays(server, warm)
+
+
+def test_the_census_counts_what_a_training_holds(server, warm):
+    hold(server, 3)
+    prompt = server.queue(graph("held"))
+    wait_until_held(server)
+    held = server.get("/instruments/census")
+    release(server)
+    server.result(prompt)
+    assert held["count"] > warm["count"] + 100
+    assert held["bytes"] > warm["bytes"] + 1_000_000
+
+
+def test_an_error_leaves_nothing(server, warm):
+    for what in ("memory", "poison"):
+        disturb(server, what, at=4)
+        failure = server.failure(server.result(server.queue(graph(f"error-{what}"))))
+        assert (failure["event"], failure["node_id"]) == ("execution_error", TRAIN)
+        assert_nothing_stays(server, warm)
+
+
+def test_an_error_of_another_pack_in_the_middle_leaves_nothing(server, warm):
+    disturb(server, "other", at=4)
+    failure = server.failure(server.result(server.queue(graph("error-other"))))
+    assert failure["exception_type"] == "ZeroDivisionError"
+    assert_nothing_stays(server, warm)
+
+
+def test_an_error_while_encoding_leaves_nothing(server, warm):
+    write_pictures(server.data / "datasets" / "unseen", first=40)
+    disturb(server, "memory", at=1, where=ENCODER)
+    nodes = graph("error-cache", dataset={"folder": "datasets/unseen"})
+    failure = server.failure(server.result(server.queue(nodes)))
+    assert failure["node_id"] == CACHE
+    assert_nothing_stays(server, warm)
+
+
+@pytest.mark.parametrize(("at", "where", "first"), [(4, DENOISER, 0), (2, ENCODER, 60)])
+def test_a_cancel_leaves_nothing(server, warm, at, where, first):
+    folder = f"cancel-{first}"
+    write_pictures(server.data / "datasets" / folder, first=first)
+    hold(server, at, where)
+    prompt = server.queue(graph(f"cancel-{at}", dataset={"folder": f"datasets/{folder}"}))
+    wait_until_held(server)
+    server.post("/interrupt", {"prompt_id": prompt})
+    release(server)
+    assert server.failure(server.result(prompt))["event"] == "execution_interrupted"
+    assert_nothing_stays(server, warm)
+
+
+def test_a_preview_that_fails_leaves_nothing(server, warm):
+    server.run(small("drawn"))
+    disturb(server, "memory", at=2)
+    nodes = small("drawn", preview={"strength": 0.5})
+    failure = server.failure(server.result(server.queue(nodes)))
+    assert "memory is full" in failure["exception_message"]
+    del failure
+    assert_nothing_stays(server, warm)
+
+
+def note(server, number):
+    nodes = {"1": {"class_type": "InstrumentsNoteState", "inputs": {"number": number}}}
+    server.run(nodes)
+    return server.get("/instruments/states")[-1]
+
+
+def test_the_globals_of_the_process_are_as_they_were(server, warm):
+    before = note(server, 1)
+    # Without core's Preview Image, which draws a name for its file.
+    server.run(graph("globals", previews=True, settings={"preview_every": 4}))
+    assert note(server, 2) == before
+    disturb(server, "memory", at=4)
+    server.result(server.queue(graph("globals-error")))
+    server.post("/instruments/disturb", {"what": "nothing"})
+    assert note(server, 3) == before
+    hold(server, 4)
+    prompt = server.queue(graph("globals-cancel"))
+    wait_until_held(server)
+    held = server.get("/instruments/now")
+    server.post("/interrupt", {})
+    release(server)
+    server.result(prompt)
+    server.post("/instruments/disturb", {"what": "nothing"})
+    assert note(server, 4) == before
+    # Else the note would see nothing at all.
+    assert held != before
+    assert before["inference mode"]
+
+
+def test_what_highvram_keeps_is_said_with_its_size(server):
+    model = {"class_type": "InstrumentsKeepModel", "inputs": {"megabytes": 21}}
+
+    def warnings(seed, *, held=True):
+        nodes = graph("kept-models", train={"seed": seed, "steps": 2})
+        if held:
+            # ComfyUI's cache keeps what is in the graph.
+            server.run({"30": model})
+            nodes["30"] = model
+        server.run(nodes)
+        return [each for each in panel(server)["warnings"] if "--highvram" in each]
+
+    assert warnings(1) == []
+    server.post("/instruments/keep", {"keep": True})
+    try:
+        (said,) = warnings(2)
+        # The second time ComfyUI does not list the model any more, and it is still there.
+        assert warnings(3) == [said]
+        forget(server)
+        assert warnings(4, held=False) == []
+    finally:
+        server.post("/instruments/keep", {"keep": False})
+    assert "Linear 0.02 GiB" in said

@@ -1,0 +1,126 @@
+"""Train Adapter goes on with other settings, and from a chosen checkpoint."""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+import pytest
+from comfyui.graphs import (
+    STEPS,
+    TRAIN,
+    adapter_kind,
+    changed,
+    checkpoints,
+    graph,
+    panel,
+    record,
+    run_folder,
+    runs,
+    weights,
+)
+from comfyui.test_graph_errors import refused
+
+pytestmark = pytest.mark.comfy
+
+
+def test_a_run_that_breaks_goes_on_as_its_message_says(server):
+    """The rate is lowered and the graph run again; nothing else is touched."""
+    nodes = graph(
+        "broken",
+        adapter={**adapter_kind("lora"), "alpha_pattern": ".* = 1e8", "dropout": 0.0},
+        settings={"batch_size": 1, "warmup_steps": 20, "checkpoint_every": 4},
+        train={"learning_rate": 1.0, "steps": 24},
+    )
+    result = server.result(server.queue(nodes))
+    broken: list[int] = []
+    while failure := server.failure(result):
+        message = failure["exception_message"]
+        assert "is not finite" in message
+        assert "lower learning_rate and run the graph again" in message
+        (folder,) = runs(server, "broken")
+        broken.append(record(folder)["non_finite"]["step"])
+        assert broken == sorted(set(broken)), "it met the same numbers"
+        lower = float(re.search(r"learning_rate=([\d.e-]+\d)", message)[1])
+        result = server.result(server.queue(changed(nodes, TRAIN, learning_rate=lower)))
+    assert broken
+    assert runs(server, "broken") == [folder]
+    assert (record(folder)["status"], record(folder)["step"]) == ("done", 24)
+    changes = record(folder)["changes"]
+    assert {change["setting"] for change in changes} == {"training.optimizer.learning_rate"}
+    assert changes[0]["from"] == 1.0
+    assert changes[-1]["to"] == lower
+    assert all(change["step"] < broken[-1] - 1 for change in changes)
+    assert any("learning_rate was" in text for text in panel(server)["warnings"])
+
+
+def test_a_finished_run_with_another_rate_is_a_new_version(server):
+    nodes = graph("again")
+    server.run(nodes)
+    server.run(changed(nodes, TRAIN, learning_rate=1e-4))
+    assert [record(folder)["step"] for folder in runs(server, "again")] == [STEPS, STEPS]
+    server.run(changed(nodes, TRAIN, learning_rate=1e-4, steps=STEPS + 2))
+    assert [record(folder)["step"] for folder in runs(server, "again")] == [STEPS, STEPS + 2]
+
+
+def test_a_chosen_checkpoint_is_gone_on_from(server):
+    nodes = graph("chosen", settings={"checkpoint_every": 2})
+    server.run(nodes)
+    folder = run_folder(server, "chosen")
+    before = weights(folder / "chosen.safetensors")
+    kept = weights(folder / "checkpoints" / "000004" / "adapter.safetensors")
+    listed = server.get("/object_info/AdapterTrainerTrain")["AdapterTrainerTrain"]
+    options = listed["input"]["optional"]["resume_from"][1]["options"]
+    mine = [name for name in options if name.startswith("chosen/")]
+    assert mine == [f"chosen/v0/{step:06d}" for step in (8, 6, 4, 2)]
+    assert options[0] == "newest"
+
+    server.run(changed(nodes, TRAIN, resume_from="chosen/v0/000004", learning_rate=0.01))
+    assert runs(server, "chosen") == [folder]
+    assert checkpoints(folder) == [2, 4, 6, STEPS]
+    assert weights(folder / "checkpoints" / "000004" / "adapter.safetensors") == kept
+    assert weights(folder / "chosen.safetensors") != before
+    assert record(folder)["changes"][0]["step"] == 4
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["none/v0/000004", "given/v0/000003", "../given/v0", "given/v0/../../x", "given", "/etc", 5],
+)
+def test_what_is_no_checkpoint_of_the_runs_is_refused(server, given, name):
+    message = refused(server, changed(given, TRAIN, resume_from=name, steps=99), TRAIN)
+    assert "resume_from" in message or "run:" in message
+    assert record(run_folder(server, "given"))["step"] == STEPS
+
+
+@pytest.mark.parametrize("linked", ["training_state.safetensors", "."])
+def test_a_checkpoint_that_is_a_link_out_is_refused(server, given, tmp_path, linked):
+    folder = run_folder(server, "given") / "checkpoints"
+    shutil.copytree(folder / f"{STEPS:06d}", tmp_path / "elsewhere")
+    if linked == ".":
+        (folder / "000007").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    else:
+        shutil.copytree(folder / f"{STEPS:06d}", folder / "000007")
+        (folder / "000007" / linked).unlink()
+        (folder / "000007" / linked).symlink_to(tmp_path / "elsewhere" / linked)
+    try:
+        nodes = changed(given, TRAIN, resume_from="given/v0/000007", steps=99)
+        assert "link that leads out" in refused(server, nodes, TRAIN)
+    finally:
+        link = folder / "000007"
+        link.unlink() if link.is_symlink() else shutil.rmtree(link)
+
+
+def test_a_checkpoint_with_resume_off_is_refused(server, given):
+    message = refused(
+        server, changed(given, TRAIN, resume_from="given/v0/000008", resume=False), TRAIN
+    )
+    assert "Switch resume on" in message
+
+
+@pytest.fixture(scope="module")
+def given(shared_server):
+    """A finished run's graph."""
+    nodes = graph("given")
+    shared_server.run(nodes)
+    return nodes

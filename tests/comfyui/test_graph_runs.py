@@ -1,0 +1,292 @@
+"""Runs and adapter files after the training: what is loaded, saved, deleted, damaged or linked."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import urllib.parse
+
+import numpy
+import pytest
+from comfyui.conftest import write_pictures
+from comfyui.graphs import (
+    BASE,
+    CACHE,
+    DATASET,
+    PREVIEW,
+    PROMPTS,
+    SAVE,
+    TRAIN,
+    cached_nodes,
+    changed,
+    checkpoints,
+    disturb,
+    graph,
+    panel,
+    record,
+    run_folder,
+    runs,
+)
+from comfyui.listener import listening
+from comfyui.test_graph_errors import convert, refused, refused_at_once
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+pytestmark = pytest.mark.comfy
+
+LOAD, SHOWN, SAVED, IMAGE = "1", "2", "3", "30"
+
+
+def load_run(run, checkpoint=0, name="loaded"):
+    """A graph that shows the pictures of a run and saves its adapter."""
+    return {
+        LOAD: {
+            "class_type": "AdapterTrainerLoadRun",
+            "inputs": {"run": run, "checkpoint": checkpoint},
+        },
+        SHOWN: {"class_type": "PreviewImage", "inputs": {"images": [LOAD, 2]}},
+        SAVED: {
+            "class_type": "AdapterTrainerSave",
+            "inputs": {"run": [LOAD, 3], "name": name, "layout": "comfyui", "overwrite": True},
+        },
+    }
+
+
+def shown(server, result, node=SHOWN):
+    (place,) = result["outputs"][node]["images"]
+    content = server.fetch(f"/view?{urllib.parse.urlencode(place)}")
+    return numpy.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
+
+
+def loras(server):
+    folder = server.data / "models" / "loras"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def dtypes(path):
+    """Number formats of a file's factors."""
+    return {str(t.dtype) for key, t in load_file(path).items() if not key.endswith(".alpha")}
+
+
+@pytest.fixture(scope="module")
+def landmarks(shared_server):
+    """A run with checkpoints and pictures at steps 4 and 8."""
+    nodes = graph(
+        "landmarks",
+        previews=True,
+        settings={"preview_every": 4, "checkpoint_every": 4},
+        train={"learning_rate": 0.05},
+    )
+    shared_server.run(nodes)
+    return run_folder(shared_server, "landmarks")
+
+
+@pytest.mark.parametrize(("checkpoint", "step"), [(4, 4), (8, 8), (0, 8)])
+def test_a_checkpoint_comes_with_its_own_pictures(server, landmarks, checkpoint, step):
+    result = server.run(load_run(f"landmarks/{landmarks.name}", checkpoint))
+    found = shown(server, result)
+    drawn = {
+        int(path.name): numpy.asarray(Image.open(path / "0.png").convert("RGB"))
+        for path in (landmarks / "samples").iterdir()
+    }
+    assert {4, 8} <= drawn.keys()
+    assert not (drawn[4] == drawn[8]).all(), "the steps could not be told apart"
+    assert (found == drawn[step]).all()
+
+
+def test_a_deleted_run_is_trained_again_when_its_adapter_is_wanted(server):
+    nodes = graph("deleted", behind=True)
+    server.run(nodes)
+    assert TRAIN in cached_nodes(server.run(changed(nodes, SAVE, name="deleted-2")))
+    shutil.rmtree(run_folder(server, "deleted"))
+    result = server.run(changed(nodes, SAVE, name="deleted-3"))
+    assert TRAIN not in cached_nodes(result)
+    assert CACHE in cached_nodes(result)
+    assert (loras(server) / "deleted-3.safetensors").is_file()
+    # And no more than once.
+    assert TRAIN in cached_nodes(server.run(changed(nodes, SAVE, name="deleted-4")))
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", "\udcff", '{"status": "done", "step": null}'])
+def test_a_damaged_record_is_said(server, landmarks, content):
+    folder = landmarks.parent / "v90"
+    folder.mkdir()
+    (folder / "run.json").write_bytes(content.encode(errors="surrogateescape"))
+    try:
+        assert "run.json" in refused(server, load_run("landmarks/v90"), LOAD)
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_a_missing_run_or_adapter_is_not_looked_for_in_model_paths(server):
+    for nodes in (load_run("none/v0"), convert("none.safetensors")):
+        assert "extra_model_paths" not in refused(server, nodes, LOAD)
+
+
+def test_a_run_that_wrote_another_layout_alone_is_loaded_or_refused(server, landmarks):
+    """Only a run file can ask for that."""
+    file = convert("none", lora=[LOAD, 0], layout="diffusers", name="layouts/one", overwrite=True)
+    nodes = {**load_run("landmarks/v0"), "9": file["1"]}
+    server.run(nodes)
+    folder = landmarks.parent / "v91"
+    shutil.copytree(landmarks, folder)
+    (folder / "landmarks.safetensors").unlink()
+    other = folder / "landmarks_diffusers.safetensors"
+    shutil.copyfile(loras(server) / "layouts" / "one.safetensors", other)
+    try:
+        server.run(load_run("landmarks/v91", name="from-checkpoint"))
+        (path,) = loras(server).glob("from-checkpoint.safetensors")
+        assert load_file(path).keys() == load_file(landmarks / "landmarks.safetensors").keys()
+        shutil.rmtree(folder / "checkpoints")
+        message = refused(server, load_run("landmarks/v91", name="y"), LOAD)
+        assert "layout" in message
+        assert "Convert Adapter" in message
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "found"), [("bf16", "torch.bfloat16"), ("fp16", "torch.float16")]
+)
+def test_an_adapter_keeps_its_number_format(server, dtype, found):
+    name = f"kept-{dtype}"
+    server.run(graph(name, behind=True, settings={"dtype": dtype}))
+    first = loras(server) / f"{name}.safetensors"
+    assert dtypes(run_folder(server, name) / f"{name}.safetensors") == {found}
+    assert dtypes(first) == {found}
+    for layout in ("diffusers", "comfyui"):
+        given = {"layout": layout, "name": f"{name}-{layout}", "overwrite": True}
+        server.run(convert(f"{name}.safetensors", **given))
+        assert dtypes(loras(server) / f"{name}-{layout}.safetensors") == {found}
+    ours, theirs = load_file(first), load_file(loras(server) / f"{name}-comfyui.safetensors")
+    assert ours.keys() == theirs.keys()
+    assert all(theirs[key].equal(ours[key]) for key in ours)
+
+
+def test_mixed_number_formats_become_fp32(server, landmarks):
+    tensors = load_file(landmarks / "landmarks.safetensors")
+    first = next(key for key in tensors if not key.endswith(".alpha"))
+    tensors[first] = tensors[first].half()
+    save_file(tensors, loras(server) / "mixed.safetensors")
+    server.run(convert("mixed.safetensors", name="unmixed", overwrite=True))
+    assert dtypes(loras(server) / "unmixed.safetensors") == {"torch.float32"}
+
+
+def test_linked_models_are_read_as_comfyui_reads_them(server, landmarks, tmp_path):
+    """A Hugging Face cache consists of links, and no workflow can make one."""
+    outside = tmp_path / "blob"
+    shutil.copyfile(landmarks / "landmarks.safetensors", outside)
+    (loras(server) / "linked.safetensors").symlink_to(outside)
+    server.run(convert("linked.safetensors", name="from-link", overwrite=True))
+    bases = server.data / "models" / "diffusion_models"
+    bases.mkdir(parents=True, exist_ok=True)
+    (bases / "linked.safetensors").symlink_to(outside)
+    message = refused(
+        server, graph("x", base={"source": "diffusion_models/linked.safetensors"}), BASE
+    )
+    assert "link that leads out" not in message
+    # A new file goes nowhere through a link.
+    (loras(server) / "elsewhere").symlink_to(tmp_path, target_is_directory=True)
+    message = refused(server, convert("linked.safetensors", name="elsewhere/x"), "1")
+    assert "link" in message
+    assert [path.name for path in tmp_path.iterdir()] == ["blob"]
+
+
+def test_our_own_folder_is_no_list_of_datasets(server, landmarks):
+    write_pictures(server.data / "output" / "theirs")
+    node = server.get("/object_info/AdapterTrainerDatasetFolder")["AdapterTrainerDatasetFolder"]
+    names = node["input"]["required"]["folder"][1]["options"]
+    assert "output/theirs" in names
+    assert [name for name in names if "adapter_trainer" in name] == []
+
+
+@pytest.mark.parametrize("name", ["cache", "Pictures", "CON", "a.", "é"])
+@pytest.mark.parametrize("node", ["AdapterTrainerTrain", "AdapterTrainerSaveRunFile"])
+def test_a_bad_name_is_refused_before_anything_runs(server, name, node):
+    nodes = graph(name)
+    if node != "AdapterTrainerTrain":
+        given = nodes[TRAIN]["inputs"]
+        given |= {"copy_cache": False}
+        del given["resume"], given["resume_from"]
+        nodes[TRAIN] = {"class_type": node, "inputs": given}
+    message = refused_at_once(server, nodes, TRAIN)
+    if name == "é":
+        assert "letters without accents, digits, space, dot, underscore and hyphen" in message
+
+
+def test_a_name_that_is_linked_is_checked_when_it_is_known(server):
+    nodes = graph("x")
+    nodes[IMAGE] = {"class_type": "PrimitiveString", "inputs": {"value": "pictures"}}
+    nodes[TRAIN]["inputs"]["name"] = [IMAGE, 0]
+    assert "pictures of the graph" in refused(server, nodes, TRAIN)
+    nodes[IMAGE]["inputs"]["value"] = "linked-name"
+    server.run(nodes)
+    assert TRAIN in cached_nodes(server.run(nodes))
+
+
+def test_controls_that_do_not_fit_the_base_are_refused_before_anything_is_encoded(server):
+    write_pictures(server.data / "datasets" / "uncontrolled", first=400)
+    nodes = graph("uncontrolled", previews=True, dataset={"folder": "datasets/uncontrolled"})
+    nodes[IMAGE] = {
+        "class_type": "EmptyImage",
+        "inputs": {"width": 32, "height": 32, "batch_size": 1, "color": 0},
+    }
+    nodes[PROMPTS]["inputs"]["controls"] = [IMAGE, 0]
+    disturb(server, "count", 0)
+    assert "controls of Preview Prompts" in refused(server, nodes, CACHE)
+    assert server.get("/instruments/disturbance")["counts"] == {}
+
+
+def test_the_panel_says_that_the_base_is_loaded(server):
+    with listening(server) as listener:
+        server.run(graph("loading", train={"steps": 2}))
+        server.wait(lambda: "done" in statuses(listener), 30)
+        assert statuses(listener) == ["loading", "training", "done"]
+    assert panel(server)["status"] == "done"
+
+
+def statuses(listener):
+    """The statuses of a train node, each once."""
+    found = [content["status"] for content in listener.of("adapter_trainer.state")]
+    return [each for n, each in enumerate(found) if n == 0 or each != found[n - 1]]
+
+
+def test_full_memory_names_a_checkpoint_only_where_there_is_one(server):
+    disturb(server, "memory", at=2)
+    nodes = graph("no-checkpoint")
+    message = refused(server, nodes, TRAIN)
+    assert "memory is full" in message
+    assert checkpoints(run_folder(server, "no-checkpoint")) == []
+    assert "checkpoint is on disk" not in message
+    assert record(run_folder(server, "no-checkpoint"))["status"] == "failed"
+
+
+def test_full_memory_while_drawing_speaks_of_the_picture(server):
+    nodes = graph("drawn", previews=True, behind=True, train={"steps": 2})
+    server.run(nodes)
+    nodes = changed(nodes, PREVIEW, strength=0.5)
+    disturb(server, "memory", at=1)
+    message = refused(server, nodes, PREVIEW)
+    assert "width and height of Preview Prompts" in message
+    assert "checkpoint" not in message
+    server.run(nodes)
+
+
+def test_the_settings_in_which_two_bases_differ_are_named(server):
+    nodes = graph("two-bases")
+    nodes["20"] = {"class_type": "AdapterTrainerBase", "inputs": {**nodes[BASE]["inputs"]}}
+    nodes["20"]["inputs"]["precision"] = "bf16"
+    nodes[TRAIN]["inputs"]["base"] = ["20", 0]
+    message = refused(server, nodes, TRAIN)
+    assert "precision fp32, and this node one with precision bf16" in message
+    assert "variant" not in message
+    assert runs(server, "two-bases") == []
+
+
+def test_loose_accents_in_a_dataset_are_no_reason_to_refuse_it(server):
+    """As macOS writes names."""
+    write_pictures(server.data / "datasets" / "Zu\u0308rich", first=410)
+    nodes = graph("accents", dataset={"folder": "datasets/Zu\u0308rich"}, train={"steps": 2})
+    server.run(nodes)
+    assert DATASET in cached_nodes(server.run(nodes))

@@ -1,0 +1,250 @@
+"""The load proof says of every name and every form of a layer what ComfyUI itself does with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from comfyui.conftest import comfy_programs
+from safetensors.torch import load_file, save_file
+
+from tests.fixtures.host_cases import FORMS, make_tensors
+from tests.fixtures.peer_files import PEERS
+from trainer_core.adapter_files.names.comfyui_names import HostPlace, host_table
+from trainer_core.adapter_files.verify.comfyui_arithmetic import find_fault, host_scale
+from trainer_core.adapter_files.verify.comfyui_reading import plan_reading
+from trainer_core.adapters.kernels.convolution import as_matrices
+from trainer_core.adapters.kinds.registry import KINDS
+from trainer_core.bases.native_shapes import published_shapes
+from trainer_core.families.registry import FAMILIES
+
+pytestmark = pytest.mark.comfy
+
+PREFIX = "diffusion_model."
+TABLE = {name: HostPlace("layer.weight") for name in ("diffusion_model.layer", "other.layer")}
+COUNTS = {"qwen_image": (6281, 1933), "flux": (4520, 780)}
+
+
+@pytest.fixture(scope="module")
+def shapes():
+    return {name: published_shapes(FAMILIES[name]) for name in COUNTS}
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory, shapes):
+    """Both tables at full size and what every form becomes, from one start of ComfyUI."""
+    root, python = comfy_programs()
+    folder = tmp_path_factory.mktemp("proof")
+    cases = []
+    for number, form in enumerate(FORMS):
+        path = folder / f"{number}.safetensors"
+        save_file(make_tensors(form), path)
+        cases.append((str(path), FORMS[form][0]))
+    both = {**make_tensors("lora"), **make_tensors("lokr", "other.layer")}
+    save_file(both, folder / "twice.safetensors")
+    cases.append((str(folder / "twice.safetensors"), FORMS["lora"][0]))
+    files = []
+    for number, peer in enumerate(PEERS.values()):
+        path = folder / f"peer_{number}.safetensors"
+        save_file(peer.tensors, path)
+        files.append((peer.family, str(path)))
+    jobs, result = folder / "jobs.json", folder / "result.json"
+    text = json.dumps({"bases": shapes, "cases": cases, "files": files})
+    jobs.write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        [python, Path(__file__).with_name("proof_process.py"), jobs, result],
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(result.read_text(encoding="utf-8"))
+    found["files"] = dict(zip(PEERS, found["files"], strict=True))
+    weights = load_file(f"{result}.safetensors")
+    found["cases"] = {
+        form: {
+            **facts,
+            "before": weights[f"{number}/before"],
+            "after": weights[f"{number}/after"],
+        }
+        for number, (form, facts) in enumerate(zip((*FORMS, "twice"), found["cases"], strict=True))
+    }
+    return found
+
+
+def own_table(family, shapes):
+    return {
+        name: [
+            PREFIX + place.tensor,
+            None if place.rows is None else [0, *place.rows],
+            place.swapped,
+        ]
+        for name, place in host_table(FAMILIES[family].key_map, shapes).items()
+    }
+
+
+def by_place(table):
+    """Each place's names in order: of two for one place ComfyUI takes the later."""
+    found = {}
+    for name, place in table:
+        found.setdefault(str(place), []).append(name)
+    return found
+
+
+@pytest.mark.parametrize("family", COUNTS)
+def test_the_table_of_names_is_comfyuis_own_at_full_size(family, host, shapes):
+    theirs = host["bases"][family]["table"]
+    ours = own_table(family, shapes[family])
+    assert ours == dict(theirs)
+    assert by_place(ours.items()) == by_place(theirs)
+    assert (len(ours), len(shapes[family])) == COUNTS[family]
+
+
+@pytest.mark.parametrize("family", COUNTS)
+def test_the_published_shapes_are_those_of_comfyuis_model(family, host, shapes):
+    theirs = {
+        name.removeprefix(PREFIX): tuple(shape)
+        for name, shape in host["bases"][family]["tensors"].items()
+        if name.startswith(PREFIX)
+    }
+    assert shapes[family] == theirs
+
+
+def test_a_table_for_another_base_is_another_table(host, shapes):
+    cut = {name: shape for name, shape in shapes["flux"].items() if "_blocks.7." not in name}
+    ours, theirs = own_table("flux", cut), dict(host["bases"]["flux"]["table"])
+    assert ours.items() < theirs.items()
+    assert all("_7_" in name or ".7." in name for name in theirs.keys() - ours.keys())
+
+
+def make_reading(tensors, shape):
+    """Patches, keys that are ignored, and faults, as the proof finds them."""
+    plan = plan_reading(tensors, TABLE)
+    sizes = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
+    return plan, [(patch, find_fault(patch, sizes, shape)) for patch in plan.patches]
+
+
+def change_by_our_rules(patch, tensors, before):
+    """What ComfyUI adds, where the proof finds no fault: textbook, dense."""
+    given = {slot: tensors[key].double() for slot, key in patch.keys.items()}
+    if patch.kind == "diff":
+        return given["diff"]
+    if patch.kind == "set":
+        return given["diff"] - before
+    alpha = given.pop("alpha", None)
+    sizes = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
+    scale = host_scale(patch, sizes, None if alpha is None else float(alpha))
+    lengths = given.pop("dora_scale", None)
+    if {"lokr_w1", "lokr_w2"} <= set(given):
+        given = {name: given[name] for name in ("lokr_w1", "lokr_w2")}
+    delta = KINDS[patch.kind].delta(as_matrices(given), scale).reshape(before.shape)
+    if lengths is None:
+        return delta
+    total = before + delta
+    axes = [axis for axis in range(total.dim()) if axis != 1]
+    return lengths * total / total.square().sum(dim=axes, keepdim=True).sqrt() - before
+
+
+def relative(value, reference):
+    return float((value - reference).norm() / reference.norm())
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_a_layer_is_read_as_the_proof_says(form, host):
+    """Loaded is computed by our rules; what is not is ignored, refused, or something else."""
+    shape, tensors = FORMS[form][0], make_tensors(form)
+    facts = host["cases"][form]
+    before, change = facts["before"].double(), (facts["after"] - facts["before"]).double()
+    plan, patches = make_reading(tensors, shape)
+    assert {*plan.ignored, *(key for patch in plan.patches for key in patch.keys.values())} == set(
+        tensors
+    )
+    assert len(patches) <= 1
+    fault = patches[0][1] if patches else None
+    said = " ".join(facts["messages"])
+    named = {key for key in tensors if f"lora key not loaded: {key}" in said}
+    # What replaces something in the same layer, or has nothing beside it, ComfyUI does not name.
+    unnamed = {key for key, why in plan.ignored.items() if "instead" in why or "beside" in why}
+    if not facts["stopped"]:
+        assert named <= set(plan.ignored) <= named | unnamed
+    if not patches:
+        assert not change.any()
+    elif fault is None:
+        expected = change_by_our_rules(patches[0][0], tensors, before)
+        assert expected.norm() > 0.1 or form == "lora, alpha 0"
+        assert (change - expected).norm() < 1e-5 * max(float(expected.norm()), 1.0)
+        assert not facts["stopped"]
+        assert "ERROR" not in said
+        assert "MISMATCH" not in said
+    elif "stops" in fault.reason:
+        assert facts["stopped"]
+    elif "leaves" in fault.reason:
+        assert ("ERROR" in said) or ("MISMATCH" in said)
+        assert not change.any()
+    else:
+        assert "ERROR" not in said
+        assert change.any()
+    assert bool(facts["stopped"]) == (fault is not None and "stops" in fault.reason)
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_of_each_trainers_file_the_proof_ignores_what_comfyui_does_not_load(name, host, shapes):
+    peer = PEERS[name]
+    table = host_table(FAMILIES[peer.family].key_map, shapes[peer.family])
+    plan = plan_reading(peer.tensors, table)
+    said = host["files"][name]
+    assert all(text.startswith("lora key not loaded: ") for text in said)
+    assert set(plan.ignored) == {text.removeprefix("lora key not loaded: ") for text in said}
+
+
+def test_some_files_of_other_trainers_are_not_loaded_and_most_are(host):
+    """Else the comparison above would show nothing."""
+    unloaded = {name for name, said in host["files"].items() if said}
+    assert {"diffusers dora", "onetrainer omi"} <= unloaded
+    assert len(unloaded) < len(PEERS) / 2
+
+
+def test_what_comfyui_reads_otherwise_is_really_another_change(host):
+    """Else the proof would refuse what is right."""
+    for form in ("dora, rows", "dora, rows of a square", "dora, columns of one row"):
+        shape, tensors = FORMS[form][0], make_tensors(form)
+        ((patch, fault),) = make_reading(tensors, shape)[1]
+        facts = host["cases"][form]
+        before = facts["before"].double()
+        assert fault is not None
+        given = {slot: tensors[key].double() for slot, key in patch.keys.items()}
+        scale = float(given.get("alpha", torch.tensor(2.0))) / 2
+        total = before + scale * given["lora_up"] @ given["lora_down"]
+        axis = 1 if given["dora_scale"].shape[0] == shape[0] != 1 else 0
+        ours = given["dora_scale"] * total / total.norm(dim=axis, keepdim=True)
+        assert relative(facts["after"], ours) > 0.01
+        assert given["dora_scale"].numel() in shape
+
+
+def test_of_two_names_for_a_layer_the_later_is_taken(host):
+    tensors = {**make_tensors("lora"), **make_tensors("lokr", "other.layer")}
+    plan, patches = make_reading(tensors, FORMS["lora"][0])
+    ((patch, fault),) = patches
+    facts = host["cases"]["twice"]
+    assert (patch.name, fault) == ("other.layer", None)
+    assert set(plan.ignored) == set(make_tensors("lora"))
+    change = facts["after"] - facts["before"]
+    expected = change_by_our_rules(patch, tensors, facts["before"].double())
+    assert relative(change, expected) < 1e-5
+
+
+def test_the_forms_go_wrong_in_every_way():
+    """The cases above show each outcome, so that none is only claimed."""
+    reasons = []
+    for form, (shape, _) in FORMS.items():
+        reasons += [
+            fault.reason for _, fault in make_reading(make_tensors(form), shape)[1] if fault
+        ]
+    for what in ("stops", "leaves the layer", "leaves it out", "another order", "columns by them"):
+        assert any(what in reason for reason in reasons), what

@@ -1,0 +1,124 @@
+"""The file of ComfyUI's own Train LoRA node means here what it means there, to the last tensor."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from comfyui.conftest import comfy_programs
+from safetensors.torch import load_file
+
+from trainer_core.adapter_files.convert.convert import convert
+from trainer_core.adapter_files.read.adapter_file import read_adapter, read_file
+from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
+from trainer_core.adapters.kinds.registry import layer_delta, layer_scale
+from trainer_core.families.registry import get_family
+
+pytestmark = pytest.mark.comfy
+
+KEY_MAP = get_family("flux").key_map
+CASES = {"lora": "lora", "loha": "loha", "lokr": "lokr", "lokr odd": "lokr"}
+"""Case of `train_lora_process` to the kind of its file."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The files and what ComfyUI makes of them, from one start of ComfyUI."""
+    root, python = comfy_programs()
+    folder = tmp_path_factory.mktemp("train_lora")
+    done = subprocess.run(
+        [python, Path(__file__).with_name("train_lora_process.py"), folder],
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+def own_changes(state):
+    """Our reading in ComfyUI's model: fused layers joined, the last norm's halves exchanged."""
+    changes, fused = {}, set()
+    for module, layer in state.layers.items():
+        native, delta = KEY_MAP.to_native(module), layer_delta(state.kind, layer)
+        if module == "norm_out.linear":
+            name = "final_layer.adaLN_modulation.1"
+            changes[name] = torch.cat([*reversed(delta.chunk(2))])
+        elif native is None:  # undivided
+            changes[module] = delta
+        elif native.part:
+            fused.add(native.name)
+        else:
+            changes[native.name] = delta
+    for name in fused:
+        parts = [state.layers[part.module] for part in KEY_MAP.parts(name)]
+        changes[name] = torch.cat([layer_delta(state.kind, part) for part in parts])
+    return {f"diffusion_model.{name}.weight": delta for name, delta in changes.items()}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_tensor_of_the_file_means_what_it_means_in_comfyui(case, folder):
+    path = folder / f"{case}.safetensors"
+    state, wanted = read_adapter(path, KEY_MAP), load_file(folder / f"{case}.result")
+    ours = own_changes(state)
+    for native, tensors in state.extras.items():
+        for ending, tensor in tensors.items():
+            ours[f"diffusion_model.{native}.{'bias' if ending == 'diff_b' else 'weight'}"] = tensor
+    assert set(ours) == set(wanted)
+    for key, change in wanted.items():
+        assert float((ours[key] - change).norm() / change.norm()) < 1e-6
+        assert change.norm() > 0
+    assert state.kind == CASES[case]
+    assert read_file(path).layout == "comfyui"
+
+
+def test_a_lokr_that_no_parts_have_stays_whole(folder):
+    """Its factor divides 384 rows into 4 times 96, and each of q, k and v has 128."""
+    layers = read_adapter(folder / "lokr odd.safetensors", KEY_MAP).layers
+    assert {"double_blocks.0.img_attn.qkv", "single_blocks.0.linear1"} < set(layers)
+    assert set(KEY_MAP.parts("double_blocks.0.img_attn.qkv")).isdisjoint(layers)
+
+
+@pytest.mark.parametrize("layout", ["comfyui", "kohya"])
+def test_such_a_file_is_written_again_without_a_change(layout, folder, tmp_path):
+    path, given = tmp_path / "a.safetensors", folder / "lokr odd.safetensors"
+    assert convert(given, path, layout, KEY_MAP).exact
+    convert(path, tmp_path / "b.safetensors", "comfyui", KEY_MAP)
+    found, wanted = load_file(tmp_path / "b.safetensors"), load_file(given)
+    # A layer whose halves are turned can have its Diffusers name.
+    turned = "diffusion_model.final_layer.adaLN_modulation.1"
+    same = {key for key in wanted if not key.startswith((f"{turned}.lokr", f"{turned}.alpha"))}
+    assert same == {key for key in found if "norm_out" not in key}
+    assert all(torch.equal(found[key], wanted[key]) for key in same)
+    assert sum(".qkv.lokr" in key or ".linear1.lokr" in key for key in same) == 6
+
+
+def test_as_a_lora_it_means_what_comfyui_computes(folder, tmp_path):
+    path = tmp_path / "a.safetensors"
+    report = convert(
+        folder / "lokr odd.safetensors",
+        path,
+        "diffusers",
+        KEY_MAP,
+        approximate="lora",
+        rank=512,
+        extras="drop",
+    )
+    assert report.exact
+    wanted = load_file(folder / "lokr odd.result")
+    for key, change in own_changes(read_adapter(path, KEY_MAP)).items():
+        assert float((change - wanted[key]).norm() / wanted[key].norm()) < 1e-5, key
+
+
+def test_the_node_writes_what_these_cases_are_about(folder):
+    state = read_adapter(folder / "lora.safetensors", KEY_MAP)
+    assert {layer_scale("lora", layer) for layer in state.layers.values()} == {1 / 4}
+    endings = {ending for tensors in state.extras.values() for ending in tensors}
+    assert endings == {"diff", "diff_b"}
+    assert len(inspect_adapter(folder / "lora.safetensors", KEY_MAP).unknown) == 0
+    keys = load_file(folder / "lokr.safetensors")
+    assert "diffusion_model.double_blocks.0.img_attn.qkv.lokr_w1" in keys
+    assert "diffusion_model.double_blocks.0.img_attn.norm.query_norm.diff" in keys

@@ -1,0 +1,304 @@
+"""The shipped workflows against a real server: what they name exists there, and they run.
+
+The files that they name are small stand-ins of random weights. ComfyUI's loaders of T5 and
+Qwen2.5-VL know one size only, which needs the real file: in `WITHOUT_THEIR_TEXT_ENCODER` these two
+nodes alone give way to ones that load a small text encoder through the same function of ComfyUI.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import shutil
+from pathlib import Path
+
+import numpy
+import pytest
+from comfyui.conftest import comfy_programs, make_data, write_example, write_pictures
+from comfyui.schema_check import faults
+from comfyui.server import PACK, ROOT, comfy_server
+from fixtures.stand_ins import write_stand_ins
+from PIL import Image
+from safetensors.torch import load_file
+
+from trainer_core.config.template import preset_config
+
+pytestmark = [pytest.mark.comfy, pytest.mark.slow]
+
+DRAWN, QUEUED = ROOT / "workflows", ROOT / "tests" / "workflows"
+NAMES = sorted(path.stem for path in DRAWN.glob("*.json"))
+# They run as they are but for size and length.
+WHOLE = ["embedded_generate", "embedded_edit", "convert_and_compare"]
+T5 = "ComfyUI's DualCLIPLoader only builds the T5 of 4.7 billion weights"
+QWEN = "ComfyUI's CLIPLoader only builds the Qwen2.5-VL of 8 billion weights"
+WITHOUT_THEIR_TEXT_ENCODER = {
+    "flux_dev_lora": T5,
+    "flux_kontext_lora": T5,
+    "qwen_image_lokr": QWEN,
+    "qwen_image_edit": QWEN,
+}
+SIZE = 64
+# Every change to a workflow that runs here, by the node's class: another class, inputs, and
+# inputs that are taken away.
+SMALL = {
+    "CLIPLoader": ("StandInCLIPLoader", {}, ()),
+    "DualCLIPLoader": ("StandInDualCLIPLoader", {}, ()),
+    "AdapterTrainerDatasetFolder": ("", {"resolution": SIZE}, ()),
+    "AdapterTrainerPreviewPrompts": ("", {"width": SIZE, "height": SIZE, "steps": 1}, ()),
+    "AdapterTrainerSettings": (
+        "",
+        # The pictures before the first step are drawn, and no others.
+        {"batch_size": 1, "preview_every": 100, "checkpoint_every": 0, "warmup_steps": 0},
+        (),
+    ),
+    "AdapterTrainerTrain": ("", {"steps": 2, "learning_rate": 0.01}, ()),
+    "KSampler": ("", {"steps": 1, "cfg": 1.0}, ()),
+    "EmptySD3LatentImage": ("", {"width": SIZE, "height": SIZE}, ()),
+    # Both make a megapixel of any picture, for which a processor takes minutes.
+    "FluxKontextImageScale": (
+        "ImageScale",
+        {"upscale_method": "area", "width": SIZE, "height": SIZE, "crop": "disabled"},
+        (),
+    ),
+    "TextEncodeQwenImageEditPlus": ("", {}, ("vae",)),
+}
+COMPLAINTS = ("lora key not loaded", "ERROR lora", "not in model state_dict")
+
+
+def api(name):
+    return json.loads((QUEUED / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def ui(name):
+    return json.loads((DRAWN / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def small(nodes):
+    """The workflow at a size that a processor trains in seconds."""
+    nodes = copy.deepcopy(nodes)
+    for node in nodes.values():
+        kind, changes, gone = SMALL.get(node["class_type"], ("", {}, ()))
+        node["class_type"] = kind or node["class_type"]
+        node["inputs"] |= changes
+        for name in gone:
+            del node["inputs"][name]
+    return nodes
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder, python = comfy_programs()
+    data = make_data(tmp_path_factory.mktemp("workflows"))
+    write_example(data)
+    write_pictures(data / "datasets" / "my_pictures")
+    pairs = data / "datasets" / "my_pairs"
+    write_pictures(pairs / "training_images", captions=("make it red",) * 2)
+    write_pictures(pairs / "control_images", captions=(None,) * 2, first=50)
+    write_stand_ins(data / "models")
+    pack = data / "custom_nodes" / "stand_in_encoders"
+    pack.mkdir()
+    shutil.copyfile(Path(__file__).with_name("stand_in_encoders.py"), pack / "__init__.py")
+    with comfy_server(folder, python, data) as server:
+        yield server
+    shutil.rmtree(data / "models")  # they are large
+
+
+class Ran:
+    """Each workflow's run, made when it is asked for first."""
+
+    def __init__(self, server):
+        self.server = server
+        self._outputs = {}
+
+    def pictures(self, name):
+        """The pictures that each node showed, by the node's id."""
+        if name == "convert_and_compare":
+            self.pictures("embedded_generate")  # which saves the file that it converts
+        if name not in self._outputs:
+            begin = len(self.server.log.read_bytes())
+            result = self.server.run(small(api(name)))
+            said = self.server.log.read_bytes()[begin:].decode(errors="replace")
+            assert not [text for text in COMPLAINTS if text in said], said[-3000:]
+            self._outputs[name] = result["outputs"]
+        return {
+            node: [self._open(image) for image in output["images"]]
+            for node, output in self._outputs[name].items()
+            if "images" in output
+        }
+
+    def _open(self, image):
+        query = "&".join(f"{key}={image[key]}" for key in ("filename", "subfolder", "type"))
+        content = self.server.fetch(f"/view?{query}")
+        return numpy.asarray(Image.open(io.BytesIO(content)).convert("RGB"), dtype=numpy.int16)
+
+
+@pytest.fixture(scope="module")
+def ran(server):
+    return Ran(server)
+
+
+def only(nodes, kind):
+    """The only node of a class."""
+    (found,) = (node for node, content in nodes.items() if content["class_type"] == kind)
+    return found
+
+
+def titled(name, title):
+    """The preview of a title in the drawing; the queued format has no titles."""
+    (found,) = (
+        str(node["id"])
+        for node in ui(name)["nodes"]
+        if (node["type"], node.get("title")) == ("PreviewImage", title)
+    )
+    return found
+
+
+def test_every_workflow_is_run_or_says_why_not():
+    assert sorted([*WHOLE, *WITHOUT_THEIR_TEXT_ENCODER]) == NAMES
+    assert sorted(path.stem for path in QUEUED.glob("*.json")) == NAMES
+    for name in NAMES:
+        kinds = {node["class_type"] for node in api(name).values()}
+        assert bool(kinds & {"CLIPLoader", "DualCLIPLoader"}) == (
+            name in WITHOUT_THEIR_TEXT_ENCODER
+        )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_node_and_input_is_known_to_the_server(name, server, ran):
+    if name == "convert_and_compare":
+        ran.pictures("embedded_generate")
+    assert faults(api(name), server.get("/object_info")) == []
+
+
+NUMBER = ["INT", {"min": 0, "max": 9}]
+KNOWN = {
+    "Source": {"input": {}, "output": ["IMAGE"]},
+    "Sink": {
+        "input": {"required": {"image": ["IMAGE", {}], "mode": [["a", "b"], {}], "n": NUMBER}},
+        "output": [],
+    },
+}
+GOOD = {"image": ["1", 0], "mode": "a", "n": 3}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, ""),
+        ({"mode": "c"}, "offers no 'c'"),
+        ({"n": 10}, "not in 0 to 9"),
+        ({"more": 1}, "no input more"),
+        ({"image": ["1", 1]}, "output 1 that is not there"),
+        ({"image": ["9", 0]}, "unknown node 9"),
+        ({"image": 3}, "image needs a link"),
+    ],
+)
+def test_the_check_finds_what_is_wrong(change, said):
+    sink = {"class_type": "Sink", "inputs": {**GOOD, **change}}
+    found = faults({"1": {"class_type": "Source", "inputs": {}}, "2": sink}, KNOWN)
+    assert bool(found) == bool(said)
+    assert all(said in each for each in found)
+    del sink["inputs"]["n"]
+    assert "node 2: n is absent" in faults({"2": sink}, KNOWN)
+    assert faults({"2": {"class_type": "Sunk", "inputs": {}}}, KNOWN) == ["node 2: no class Sunk"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_drawing_and_the_queued_graph_are_the_same(name):
+    assert from_drawing(ui(name)) == api(name)
+
+
+def from_drawing(workflow):
+    """What ComfyUI's page queues for a drawing of these nodes."""
+    links = {link[0]: [str(link[1]), link[2]] for link in workflow["links"]}
+    nodes = {}
+    for node in workflow["nodes"]:
+        if node["type"] == "MarkdownNote":
+            continue
+        inputs, values = {}, iter(node["widgets_values"])
+        for entry in node["inputs"]:
+            if "widget" in entry:
+                inputs[entry["name"]] = next(values)
+                # A seed is followed by its rule, a picture by its upload button.
+                if entry["name"] in {"seed", "image"}:
+                    assert next(values) in {"fixed", "image"}
+            elif entry["link"] is not None:
+                inputs[entry["name"]] = links[entry["link"]]
+        assert list(values) == []
+        nodes[str(node["id"])] = {"class_type": node["type"], "inputs": inputs}
+    return nodes
+
+
+@pytest.mark.parametrize(("name", "purpose"), [("generate", "tiny"), ("edit", "tiny_edit")])
+def test_the_embedded_workflows_train_as_the_demonstration_does(name, purpose):
+    nodes = {node["class_type"]: node["inputs"] for node in api(f"embedded_{name}").values()}
+    train, settings = nodes["AdapterTrainerTrain"], nodes["AdapterTrainerSettings"]
+    adapter, preset = nodes["AdapterTrainerAdapter"], preset_config("qwen_image", purpose)
+    training = preset.training
+    assert (train["steps"] or None, settings["batch_size"]) == (training.steps, training.batch_size)
+    data = nodes["AdapterTrainerDatasetFolder"]
+    assert data["preservation"] == preset.dataset.preservation.share
+    assert train["learning_rate"] == training.optimizer.learning_rate
+    assert (settings["schedule"], settings["warmup_steps"]) == (
+        training.schedule.name,
+        training.schedule.warmup_steps,
+    )
+    assert settings["sigma_density"] == training.sigma.density
+    assert settings["sigma_shift"] == (training.sigma.shift or 0)
+    assert (adapter["kind"], adapter["rank"]) == (preset.adapter.kind, preset.adapter.rank)
+    assert adapter["kind.factor"] == preset.adapter.factor
+    assert adapter["targets"] == preset.adapter.targets
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_runs_to_its_end(name, server, ran):
+    pictures = ran.pictures(name)
+    nodes = small(api(name))
+    shown = {
+        node
+        for node, content in nodes.items()
+        if content["class_type"] in {"PreviewImage", "SaveImage", "LossGraphNode"}
+    }
+    assert pictures.keys() == shown
+    for drawn in pictures.values():
+        for picture in drawn:
+            assert picture.shape[:2] >= (SIZE, SIZE)
+            assert picture.std() > 0
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "convert_and_compare"])
+def test_the_adapter_lies_in_the_loras_folder(name, server, ran):
+    ran.pictures(name)
+    nodes = api(name)
+    file = nodes[only(nodes, "AdapterTrainerSave")]["inputs"]["name"]
+    tensors = load_file(server.data / "models" / "loras" / f"{file}.safetensors")
+    assert tensors
+    assert all(bool(tensor.isfinite().all() and tensor.any()) for tensor in tensors.values())
+
+
+@pytest.mark.parametrize("name", ["embedded_generate", "embedded_edit"])
+def test_the_adapter_changes_the_pictures(name, ran):
+    pictures = ran.pictures(name)
+    after, before = (pictures[titled(name, f"{word} the adapter")] for word in ("With", "Without"))
+    assert len(after) == len(before) == 2
+    assert any((a != b).any() for a, b in zip(after, before, strict=True))
+
+
+def test_both_layouts_draw_the_same_and_the_base_alone_draws_otherwise(ran):
+    name = "convert_and_compare"
+    pictures = ran.pictures(name)
+    titles = ("Layout comfyui", "Layout diffusers", "Base alone")
+    native, other, base = (pictures[titled(name, title)] for title in titles)
+    assert all((a == b).all() for a, b in zip(native, other, strict=True))
+    assert any((a != b).any() for a, b in zip(native, base, strict=True))
+
+
+def test_the_page_offers_them_with_thumbnails(server):
+    assert sorted(server.get("/workflow_templates")[PACK]) == NAMES
+    for name in NAMES:
+        address = f"/api/workflow_templates/{PACK}/{name}"
+        assert server.get(f"{address}.json") == ui(name)
+        thumbnail = server.fetch(f"{address}.jpg")
+        assert len(thumbnail) <= 60_000
+        assert Image.open(io.BytesIO(thumbnail)).format == "JPEG"

@@ -1,0 +1,253 @@
+"""Adapter files that are broken or foreign are refused by key, and a pickle is never opened."""
+
+import json
+import os
+import pickle
+import struct
+import time
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tests.fixtures.adapter_states import KEY_MAP, STATES
+from trainer_core.adapter_files.read.adapter_file import read_adapter
+from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
+from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.errors import AdapterFileError
+
+GOOD = {
+    "diffusion_model.head.lora_down.weight": torch.ones(2, 12),
+    "diffusion_model.head.lora_up.weight": torch.ones(9, 2),
+    "diffusion_model.head.alpha": torch.tensor(2.0),
+}
+
+
+LOKR = {"diffusion_model.head.lokr_w1": torch.ones(3, 3)}
+
+
+BROKEN = {
+    "unknown suffix": (
+        {**GOOD, "diffusion_model.head.bias": torch.ones(9)},
+        "whole bias",
+    ),
+    "unknown prefix": (
+        {"unet.head.lora_up.weight": torch.ones(9, 2)},
+        "holds no adapter .*unet",
+    ),
+    "no name": ({"diffusion_model..lora_up.weight": torch.ones(9, 2)}, "unknown key|missing"),
+    "missing half": ({k: v for k, v in GOOD.items() if "up" not in k}, "head has only lora_down"),
+    "missing lokr part": (
+        {**LOKR, "diffusion_model.head.lokr_w2_a": torch.ones(3, 1)},
+        "head has only lokr_w1, lokr_w2_a",
+    ),
+    "too many lokr parts": (
+        {
+            **LOKR,
+            "diffusion_model.head.lokr_w2": torch.ones(3, 4),
+            "diffusion_model.head.lokr_w2_a": torch.ones(3, 1),
+            "diffusion_model.head.lokr_w2_b": torch.ones(1, 4),
+        },
+        "head has only",
+    ),
+    "alpha alone": ({**GOOD, "diffusion_model.layers.0.final.alpha": torch.tensor(1.0)}, "final"),
+    "alpha of two": ({**GOOD, "diffusion_model.head.alpha": torch.ones(2)}, "alpha has 2 values"),
+    "alpha nan": ({**GOOD, "diffusion_model.head.alpha": torch.tensor(float("nan"))}, "alpha is"),
+    "mixed kinds": ({**GOOD, **LOKR}, "mixes spellings or kinds"),
+    "mixed spellings": (
+        {
+            **GOOD,
+            "transformer.blocks.0.out.lora_A.weight": torch.ones(2, 20),
+            "transformer.blocks.0.out.lora_B.weight": torch.ones(12, 2),
+        },
+        "mixes spellings or kinds",
+    ),
+    "foreign layer": (
+        {k.replace("head", "elsewhere"): v for k, v in GOOD.items()},
+        "'diffusion_model.elsewhere' is no layer",
+    ),
+    "same layer twice": (
+        {**GOOD, **{k.replace("diffusion_model", "transformer"): v + 1 for k, v in GOOD.items()}},
+        "both mean the layer 'head'",
+    ),
+    "ranks differ": (
+        {**GOOD, "diffusion_model.head.lora_up.weight": torch.ones(9, 3)},
+        "do not fit",
+    ),
+    "vector": ({**GOOD, "diffusion_model.head.lora_up.weight": torch.ones(9)}, "matrix"),
+    "empty matrix": ({**GOOD, "diffusion_model.head.lora_up.weight": torch.ones(9, 0)}, "matrix"),
+    "integers": (
+        {**GOOD, "diffusion_model.head.lora_up.weight": torch.ones(9, 2, dtype=torch.int32)},
+        "int32",
+    ),
+    "nan": (
+        {**GOOD, "diffusion_model.head.lora_up.weight": torch.full((9, 2), float("nan"))},
+        "lora_up.weight holds a value that is not finite",
+    ),
+    "nothing": ({}, "holds no adapter"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_file_is_refused_by_key(case, tmp_path):
+    tensors, message = BROKEN[case]
+    path = tmp_path / "broken.safetensors"
+    save_file(tensors, path)
+    with pytest.raises(AdapterFileError, match=message) as caught:
+        read_adapter(path, KEY_MAP)
+    assert "broken.safetensors" in caught.value.found
+
+
+def test_the_good_file_of_these_cases_is_read(tmp_path):
+    save_file(GOOD, tmp_path / "good.safetensors")
+    assert set(read_adapter(tmp_path / "good.safetensors", KEY_MAP).layers) == {"head"}
+
+
+def file_of(header, data=b"", length=None):
+    """A file with a header that no library would write."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text) if length is None else length) + text + data
+
+
+def entry(start, end, shape, dtype="F32"):
+    return {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
+
+
+A, B = "diffusion_model.head.lora_up.weight", "diffusion_model.head.lora_down.weight"
+TEXT = json.dumps({A: entry(0, 8, [2, 1])})[1:-1]
+HEADERS = {
+    "overlap": (file_of({A: entry(0, 8, [2]), B: entry(4, 12, [2])}, bytes(12)), "overlaps"),
+    "gap": (file_of({A: entry(0, 8, [2]), B: entry(12, 20, [2])}, bytes(20)), "gap before"),
+    "same place": (file_of({A: entry(0, 8, [2]), B: entry(0, 8, [2])}, bytes(8)), "overlaps"),
+    "beyond the end": (file_of({A: entry(0, 80, [20])}, bytes(8)), "end at byte"),
+    "backwards": (file_of({A: entry(8, 0, [2])}, bytes(8)), "does not fit its shape"),
+    "too small": (file_of({A: entry(0, 4, [2])}, bytes(4)), "does not fit its shape"),
+    "negative": (file_of({A: entry(0, 8, [-2])}, bytes(8)), "no list of sizes"),
+    "fraction": (file_of({A: entry(0, 8, [2.0])}, bytes(8)), "no list of sizes"),
+    "truth": (file_of({A: entry(0, 4, [True])}, bytes(4)), "no list of sizes"),
+    "enormous": (file_of({A: entry(0, 8, [2**62, 2**62])}, bytes(8)), "does not fit its shape"),
+    "many axes": (file_of({A: entry(0, 4, [1] * 99)}, bytes(4)), "no list of sizes"),
+    "no shape": (file_of({A: {"dtype": "F32", "data_offsets": [0, 4]}}, bytes(4)), "not one of a"),
+    "no tensor": (file_of({A: 5}), "not one of a tensor"),
+    "format": (file_of({A: entry(0, 8, [2], "F77")}, bytes(8)), "number format 'F77'"),
+    "format list": (file_of({A: entry(0, 8, [2], ["F32"])}, bytes(8)), "number format"),
+    "twice": (file_of(f"{{{TEXT}, {TEXT}}}".encode(), bytes(8)), "comes twice"),
+    "list": (file_of([1, 2]), "no object"),
+    "metadata": (file_of({"__metadata__": {"a": 1}}), "no object of strings"),
+    "metadata list": (file_of({"__metadata__": []}), "no object of strings"),
+    "nested": (file_of(b"[" * 200_000), "nested too deeply"),
+    "no unicode": (file_of(b'{"\xff": 1}'), "no whole safetensors"),
+    "long number": (file_of(b'{"a": ' + b"1" * 9999 + b"}"), "no whole safetensors"),
+    "header longer than the file": (file_of({}, length=10**6), "with a header of 1000000"),
+    "scalar factor": (file_of({A: entry(0, 4, [])}, bytes(4)), "floating-point matrix"),
+}
+
+
+@pytest.mark.parametrize("case", HEADERS)
+def test_a_header_that_is_not_right_is_refused(case, tmp_path):
+    content, message = HEADERS[case]
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(content)
+    for action in (lambda: read_adapter(path, KEY_MAP), lambda: inspect_adapter(path)):
+        with pytest.raises(AdapterFileError, match=message):
+            action()
+
+
+def test_a_header_that_is_right_is_read(tmp_path):
+    """What the cases above differ from; and a header need not be padded."""
+    path = tmp_path / "a.safetensors"
+    values = torch.arange(6.0)
+    header = {A: entry(16, 24, [2, 1]), B: entry(0, 16, [1, 4])}
+    path.write_bytes(file_of(header, values.numpy().tobytes()))
+    tensors = read_adapter(path, KEY_MAP).layers["head"].tensors
+    assert torch.equal(tensors["lora_down"], values[:4].view(1, 4))
+    assert torch.equal(tensors["lora_up"], values[4:].view(2, 1))
+
+
+def test_files_that_are_no_safetensors_are_refused(tmp_path):
+    path = tmp_path / "a.safetensors"
+    write_adapter(path, STATES["lora"], "comfyui", KEY_MAP, {})
+    whole = path.read_bytes()
+    contents = {
+        "empty": (b"", "empty"),
+        "text": (b"hello, this is not a tensor file", "no whole safetensors"),
+        "short": (whole[:5], "no whole safetensors"),
+        "header only": (whole[:40], "no whole safetensors"),
+        "truncated": (whole[:-7], "no whole safetensors"),
+        "longer": (whole + b"1234", "no whole safetensors"),
+        "huge header": (struct.pack("<Q", 2**60) + whole[8:], "no whole safetensors"),
+        "bad json": (struct.pack("<Q", 4) + b"{{{{", "no whole safetensors"),
+    }
+    for content, message in contents.values():
+        path.write_bytes(content)
+        for action in (lambda: read_adapter(path, KEY_MAP), lambda: inspect_adapter(path)):
+            with pytest.raises(AdapterFileError, match=message):
+                action()
+
+
+def test_a_pickle_is_never_opened(tmp_path):
+    marker = tmp_path / "executed"
+
+    class Attack:
+        def __reduce__(self):
+            return marker.touch, ()
+
+    for name, arguments in (("a.pt", {}), ("b.pt", {"_use_new_zipfile_serialization": False})):
+        path = tmp_path / name
+        torch.save({"x": Attack()}, path, **arguments)
+        with pytest.raises(AdapterFileError, match="is a pickle"):
+            read_adapter(path, KEY_MAP)
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        path = tmp_path / "named.safetensors"
+        path.write_bytes(pickle.dumps({"x": Attack()}, protocol))
+        with pytest.raises(AdapterFileError, match="is a pickle"):
+            read_adapter(path, KEY_MAP)
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("name", ["a.ckpt", "a.pt", "a.BIN", "a.pth", "a.pkl"])
+def test_a_name_of_a_pickle_is_refused_whatever_is_in_it(name, tmp_path):
+    save_file(GOOD, tmp_path / name)
+    with pytest.raises(AdapterFileError, match=r"is a pickle, as the ending \.\w+ says"):
+        read_adapter(tmp_path / name, KEY_MAP)
+
+
+def test_a_folder_with_a_pickle_is_refused(tmp_path):
+    torch.save(GOOD, tmp_path / "adapter_model.bin")
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}', encoding="utf-8")
+    with pytest.raises(AdapterFileError, match=r"adapter_model\.bin is a pickle"):
+        read_adapter(tmp_path, KEY_MAP)
+
+
+def test_a_file_that_is_not_there_or_a_folder_is_refused(tmp_path):
+    for path in (tmp_path / "missing.safetensors", tmp_path):
+        with pytest.raises(AdapterFileError, match="cannot be read"):
+            read_adapter(path, KEY_MAP)
+    with pytest.raises(AdapterFileError, match="null byte"):
+        read_adapter(tmp_path / "nul\0.safetensors", KEY_MAP)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "a.safetensors")
+    with pytest.raises(AdapterFileError, match="no ordinary file"):
+        read_adapter(tmp_path / "a.safetensors", KEY_MAP)
+    save_file(GOOD, tmp_path / "adapter_model.safetensors")
+    os.mkfifo(tmp_path / "adapter_config.json")
+    with pytest.raises(AdapterFileError, match="no ordinary file"):
+        read_adapter(tmp_path, KEY_MAP)
+
+
+def test_long_keys_and_many_keys_take_no_time(tmp_path):
+    path = tmp_path / "a.safetensors"
+    many = ",".join(f'"k{n}":0' for n in range(200_000))
+    begin = time.perf_counter()
+    for header, message in (
+        (json.dumps({"x" * 3_000_000: entry(0, 4, [1])}).encode(), "unknown key 'x{400,}"),
+        (f'{{{many},"k199999":0}}'.encode(), "'k199999' comes twice"),
+    ):
+        path.write_bytes(file_of(header, bytes(4)))
+        with pytest.raises(AdapterFileError, match=message) as caught:
+            read_adapter(path, KEY_MAP)
+        assert len(str(caught.value)) < 3000
+    assert time.perf_counter() - begin < 5.0

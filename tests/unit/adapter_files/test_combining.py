@@ -1,0 +1,243 @@
+"""Adapters are added up exactly, or cut as closely as their rank allows; sizes change likewise."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from tests.fixtures.adapter_states import SIZES, STATES, make_state
+from tests.fixtures.textbook import relative, textbook_delta
+from trainer_core.adapter_files.factors.products import as_product, product_rank
+from trainer_core.adapter_files.tools.combine import combine_adapters
+from trainer_core.adapter_files.tools.resize import Sizes, rank_for_error, resize_adapter
+from trainer_core.adapters.kinds.registry import layer_delta
+from trainer_core.errors import AdapterError
+from trainer_core.families.registry import FAMILIES
+from trainer_core.types import AdapterState, LayerState
+
+LORAS = (make_state("lora", rank=2, seed=1), make_state("lora", rank=3, alpha=1.0, seed=2))
+SMALL = ("lora", "loha", "lokr both")
+"""States whose layers are of low rank."""
+
+
+def combine(inputs, rank=None):
+    return combine_adapters(inputs, FAMILIES["flux"].key_map, rank)
+
+
+def exact_delta(state, name):
+    layer = state.layers[name]
+    factors = {factor: tensor.double() for factor, tensor in layer.tensors.items()}
+    return textbook_delta(state.kind, factors, layer.alpha, layer.rank)
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_every_kind_is_a_product(name):
+    state = STATES[name]
+    for layer in state.layers.values():
+        doubled = LayerState(
+            {n: t.double() for n, t in layer.tensors.items()}, layer.alpha, layer.rank
+        )
+        up, down = as_product(state.kind, doubled)
+        assert up.shape[1] == down.shape[0] == product_rank(state.kind, layer.tensors)
+        assert relative(up @ down, layer_delta(state.kind, doubled)) < 1e-12
+
+
+def test_loras_lie_side_by_side():
+    weights = (0.7, -1.5)
+    combined, errors = combine(list(zip(LORAS, weights, strict=True)))
+    assert set(combined.layers) == set(SIZES)
+    assert set(errors.values()) == {0.0}
+    for name, layer in combined.layers.items():
+        expected = sum(
+            weight * exact_delta(state, name) for state, weight in zip(LORAS, weights, strict=True)
+        )
+        assert layer.rank == 5
+        assert layer.alpha == 5.0
+        assert relative(layer_delta("lora", layer), expected) < 1e-6
+    wrong = sum(exact_delta(state, "head") for state in LORAS)
+    assert relative(layer_delta("lora", combined.layers["head"]), wrong) > 0.1
+
+
+def test_a_layer_that_one_adapter_lacks_is_the_others():
+    less = AdapterState("lora", {"head": LORAS[1].layers["head"]})
+    combined, _ = combine([(LORAS[0], 1.0), (less, 2.0)])
+    ranks = {name: layer.rank for name, layer in combined.layers.items()}
+    assert ranks == {name: 5 if name == "head" else 2 for name in SIZES}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_kinds_are_mixed_exactly_where_the_rank_is_low(name):
+    sizes = {"layer": (40, 60)}
+    state = make_state(
+        STATES[name].kind, rank=2, seed=4, sizes=sizes, decompose_both=name == "lokr both"
+    )
+    other = make_state("lora", rank=2, seed=5, sizes=sizes)
+    combined, errors = combine([(state, 0.5), (other, 1.0)])
+    expected = 0.5 * exact_delta(state, "layer") + exact_delta(other, "layer")
+    assert combined.kind == "lora"
+    assert errors == {"layer": 0.0}
+    assert relative(layer_delta("lora", combined.layers["layer"]), expected) < 1e-6
+
+
+@pytest.mark.parametrize("names", [("lora",), ("lora", "lora"), ("lokr full", "loha", "lora")])
+@pytest.mark.parametrize("rank", [1, 3])
+def test_a_cut_is_the_closest_of_its_rank(names, rank):
+    sizes = {"layer": (36, 48)}
+    states = [
+        make_state(STATES[n].kind, rank=4, seed=i, sizes=sizes, full_matrix=n == "lokr full")
+        for i, n in enumerate(names)
+    ]
+    inputs = [(state, 1.0 + number) for number, state in enumerate(states)]
+    combined, errors = combine(inputs, rank)
+    total = sum(weight * exact_delta(state, "layer") for state, weight in inputs)
+    values = torch.linalg.svdvals(total)
+    expected = float(values[rank:].norm() / values.norm())
+    assert combined.layers["layer"].rank == rank
+    assert errors["layer"] == pytest.approx(expected, abs=1e-6)
+    assert relative(layer_delta("lora", combined.layers["layer"]), total) == pytest.approx(
+        expected, abs=1e-6
+    )
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_a_single_adapter_keeps_its_kind_and_gets_its_weight(name):
+    state = STATES[name]
+    combined, _ = combine([(state, -0.3)])
+    assert combined.kind == state.kind
+    for layer, scaled in combined.layers.items():
+        assert {n: t.shape for n, t in scaled.tensors.items()} == {
+            n: t.shape for n, t in state.layers[layer].tensors.items()
+        }
+        assert relative(layer_delta(state.kind, scaled), -0.3 * exact_delta(state, layer)) < 1e-6
+
+
+def test_convolutions_keep_their_window():
+    generator = torch.Generator().manual_seed(0)
+    tensors = {
+        "lora_down": torch.randn(2, 5, 3, 3, generator=generator),
+        "lora_up": torch.randn(7, 2, 1, 1, generator=generator),
+    }
+    state = AdapterState("lora", {"conv": LayerState(tensors, 2.0, 2)})
+    combined, _ = combine([(state, 1.0), (state, 1.0)])
+    layer = combined.layers["conv"]
+    assert layer.kernel == (3, 3)
+    assert layer.tensors["lora_down"].shape == (4, 5, 3, 3)
+    assert layer.tensors["lora_up"].shape == (7, 4, 1, 1)
+    single = torch.einsum("or,rikl->oikl", tensors["lora_up"][..., 0, 0], tensors["lora_down"])
+    assert relative(layer_delta("lora", layer), 2 * single.flatten(1)) < 1e-6
+
+
+def test_differences_are_added_up_and_replacements_refused():
+    one = dataclasses.replace(LORAS[0], extras={"head": {"diff_b": torch.ones(9)}})
+    two = dataclasses.replace(
+        LORAS[1], extras={"head": {"diff_b": torch.full((9,), 2.0), "diff": torch.ones(9, 12)}}
+    )
+    combined, _ = combine([(one, 0.5), (two, 2.0)])
+    assert combined.extras["head"]["diff_b"].tolist() == [4.5] * 9
+    assert combined.extras["head"]["diff"].tolist() == [[2.0] * 12] * 9
+    setting = dataclasses.replace(LORAS[1], extras={"head": {"set_weight": torch.ones(9, 12)}})
+    with pytest.raises(AdapterError, match="set_weight"):
+        combine([(one, 1.0), (setting, 1.0)])
+    other = dataclasses.replace(LORAS[1], extras={"head": {"diff_b": torch.ones(8)}})
+    with pytest.raises(AdapterError, match="different shapes"):
+        combine([(one, 1.0), (other, 1.0)])
+
+
+def test_what_has_no_sum_is_refused():
+    dora = make_state("lora", dora=True)
+    with pytest.raises(AdapterError, match="DoRA"):
+        combine([(dora, 1.0), (LORAS[0], 1.0)])
+    with pytest.raises(AdapterError, match="rank 14 and is larger"):
+        combine([(STATES["lokr full"], 1.0), (LORAS[0], 1.0)])
+    wide = make_state("lora", sizes={**SIZES, "head": (13, 9)})
+    with pytest.raises(AdapterError, match="head is 9 x 12 and 9 x 13"):
+        combine([(LORAS[0], 1.0), (wide, 1.0)])
+
+
+@pytest.mark.parametrize("rank", [1, 2, 5])
+def test_a_resized_lora_is_the_closest_of_its_rank(rank):
+    state = make_state("lora", rank=4, sizes={"layer": (20, 24)})
+    resized, errors = resize_adapter(state, Sizes(rank=rank))
+    values = torch.linalg.svdvals(exact_delta(state, "layer"))
+    expected = float(values[rank:].norm() / values.norm())
+    assert errors["layer"] == pytest.approx(expected, abs=1e-6)
+    layer = resized.layers["layer"]
+    assert (layer.rank, layer.alpha, layer.tensors["lora_down"].shape[0]) == (rank,) * 3
+    assert relative(layer_delta("lora", layer), exact_delta(state, "layer")) == pytest.approx(
+        expected, abs=1e-6
+    )
+    assert resized.settings["rank"] == rank
+
+
+@pytest.mark.parametrize("share", [0.5, 0.1, 0.01])
+@pytest.mark.parametrize("kind", ["lora", "lokr"])
+def test_a_rank_by_error_is_the_smallest_that_keeps_it(kind, share):
+    options = {"factor": 2, "full_matrix": True} if kind == "lokr" else {}
+    state = make_state(kind, rank=12, sizes={"layer": (40, 48)}, **options)
+    falling = {
+        name: tensor * 0.7 ** torch.arange(len(tensor))[:, None]
+        if name in {"lora_down", "lokr_w2"}
+        else tensor
+        for name, tensor in state.layers["layer"].tensors.items()
+    }
+    layer = dataclasses.replace(state.layers["layer"], tensors=falling)
+    state = AdapterState(kind, {"layer": layer})
+    rank = rank_for_error(kind, layer, share)
+    resized, errors = resize_adapter(state, Sizes(error=share))
+    assert resized.layers["layer"].rank == rank
+    assert errors["layer"] <= share
+    found = layer_delta(kind, resized.layers["layer"])
+    assert relative(found, exact_delta(state, "layer")) <= share + 1e-6
+    if rank > 1:
+        assert resize_adapter(state, Sizes(rank=rank - 1))[1]["layer"] > share
+
+
+@pytest.mark.parametrize("name", ["lokr", "lokr both", "lokr full"])
+@pytest.mark.parametrize("sizes", [Sizes(rank=1), Sizes(factor=2), Sizes(rank=2, factor=-1)])
+def test_a_resized_lokr_tells_its_error(name, sizes):
+    state = STATES[name]
+    resized, errors = resize_adapter(state, sizes)
+    for layer, found in resized.layers.items():
+        missing = relative(layer_delta("lokr", found), exact_delta(state, layer))
+        assert errors[layer] == pytest.approx(missing, abs=1e-5), layer
+        assert errors[layer] < 1.0
+
+
+def test_a_larger_rank_is_exact_and_can_go_on_learning():
+    for kind in ("lora", "loha", "lokr"):
+        state = make_state(
+            kind, rank=2, sizes={"layer": (40, 48)}, **({"factor": 2} if kind == "lokr" else {})
+        )
+        resized, errors = resize_adapter(state, Sizes(rank=6))
+        assert errors["layer"] < 1e-6
+        assert (
+            relative(layer_delta(kind, resized.layers["layer"]), exact_delta(state, "layer")) < 1e-6
+        )
+        new = {"lora": "lora_down", "loha": "hada_w1_b", "lokr": "lokr_w2_a"}[kind]
+        factor = resized.layers["layer"].tensors[new]
+        assert bool((factor[2:] if kind != "lokr" else factor[:, 2:]).any())
+
+
+def test_lengths_and_differences_stay_when_the_rank_changes():
+    state = make_state("lora", rank=3, dora=True)
+    state = dataclasses.replace(state, extras={"head": {"diff_b": torch.ones(9)}})
+    resized, _ = resize_adapter(state, Sizes(rank=1))
+    for name, layer in resized.layers.items():
+        assert torch.equal(layer.tensors["dora_scale"], state.layers[name].tensors["dora_scale"])
+    assert resized.extras == state.extras
+
+
+def test_sizes_that_make_no_sense_are_refused():
+    lora, loha = STATES["lora"], make_state("loha", rank=4)
+    for state, sizes, words in (
+        (lora, Sizes(), "no size"),
+        (lora, Sizes(factor=4), "kind lora"),
+        (lora, Sizes(rank=1, error=0.1), "beside"),
+        (loha, Sizes(error=0.1), "closest loha"),
+        (loha, Sizes(rank=2), "loses"),
+    ):
+        with pytest.raises(AdapterError, match=words) as caught:
+            resize_adapter(state, sizes)
+        assert "adapter." not in caught.value.remedy

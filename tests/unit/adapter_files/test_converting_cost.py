@@ -1,0 +1,126 @@
+"""What converting and inspecting a file cost, in bytes that are read and made: no clock."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tests.fixtures.made_bytes import MadeBytes
+from tests.fixtures.opened_files import opened_files
+from trainer_core.adapter_files.convert.convert import convert
+from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
+from trainer_core.adapter_files.verify import comparison as proof_comparison
+from trainer_core.cli import main
+from trainer_core.errors import AdapterFileError
+from trainer_core.families.registry import get_family
+from trainer_core.tensors import safetensors_reader as lazy
+
+FLUX = get_family("flux").key_map
+RANK, WIDTH = 16, 256
+
+
+def write_lora(path, dtype=torch.bfloat16, blocks=6):
+    generator = torch.Generator().manual_seed(5)
+    tensors = {
+        f"transformer.transformer_blocks.{block}.attn.to_{each}.lora_{half}.weight": torch.randn(
+            shape, generator=generator
+        ).to(dtype)
+        for block in range(blocks)
+        for each in ("q", "k", "v", "out.0")
+        for half, shape in (("A", (RANK, WIDTH)), ("B", (WIDTH, RANK)))
+    }
+    # The header of a file of this program, whose base may have had any size.
+    save_file(tensors, path, {"adapter_trainer": '{"family": "flux"}'})
+    return path, sum(each.numel() * each.element_size() for each in tensors.values())
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """Bytes of tensors that are read: of the given file, and of the new one before its name."""
+    counts = Counter[str]()
+    own = lazy.TensorFile._bytes
+
+    def counted(self, key, start, size):
+        counts["new" if self.path.name.startswith(".writing") else "given"] += size
+        return own(self, key, start, size)
+
+    monkeypatch.setattr(lazy.TensorFile, "_bytes", counted)
+    return counts
+
+
+@pytest.mark.parametrize("layout", ["comfyui", "diffusers", "lycoris", "peft"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_converting_reads_a_file_once_and_once_more_to_prove_it(layout, dtype, read, tmp_path):
+    path, size = write_lora(tmp_path / "a.safetensors", dtype)
+    target = tmp_path / ("new" if layout == "peft" else "new.safetensors")
+    with MadeBytes() as made:
+        convert(path, target, layout, FLUX)
+    proved = layout in ("comfyui", "lycoris")
+    assert read["given"] <= (2.02 if proved else 1.02) * size
+    assert read["new"] <= 1.02 * size * proved
+    # Of 16 bits: as read (1), in float32 (2), as written (1) and that in float32 again, for what
+    # rounding took (2). The proof: what was read (3), and what was written (3). The rest are
+    # products with a few vectors.
+    least = {torch.bfloat16: 6.0 * proved + 6.0, torch.float32: 2.0 * proved + 1.0}[dtype]
+    assert made.count <= (least + 1.2 * proved + 0.02) * size
+
+
+def test_inspecting_reads_a_file_once_and_makes_it_float32_once(read, tmp_path):
+    path, size = write_lora(tmp_path / "a.safetensors")
+    with MadeBytes() as made:
+        inspect_adapter(path)
+    assert read == {"given": size}
+    # The bytes, the same numbers in float32, and products of rank x rank.
+    assert made.count <= 3.5 * size
+
+
+def test_the_commands_open_a_file_a_few_times(tmp_path, capsys):
+    folder = tmp_path / "adapters"
+    folder.mkdir()
+    path, _ = write_lora(folder / "a.safetensors")
+    with opened_files(folder) as opened:
+        assert main(["inspect", str(path)]) == 0
+    assert opened["a.safetensors"] <= 4
+    with opened_files(folder) as opened:
+        target = str(tmp_path / "b.safetensors")
+        assert main(["convert", str(path), target, "--to", "comfyui", "--family", "flux"]) == 0
+    assert opened["a.safetensors"] <= 4
+    capsys.readouterr()
+
+
+def test_float64_is_asked_only_where_float32_does_not_show_that_a_layer_is_right(
+    monkeypatch, tmp_path
+):
+    path, _ = write_lora(tmp_path / "a.safetensors", blocks=1)
+    asked = []
+    own = proof_comparison.change_of
+
+    def counted(x, *rest):
+        asked.append(x.dtype)
+        return own(x, *rest)
+
+    monkeypatch.setattr(proof_comparison, "change_of", counted)
+    convert(path, tmp_path / "b.safetensors", "comfyui", FLUX)
+    assert set(asked) == {torch.float32}
+    asked.clear()
+    convert(path, tmp_path / "c.safetensors", "comfyui", FLUX, dtype="bf16")
+    assert set(asked) == {torch.float32}
+
+
+@pytest.mark.parametrize("layout", ["comfyui", "diffusers", "lycoris"])
+def test_every_tensor_is_still_looked_through_for_what_is_not_finite(layout, tmp_path):
+    path, _ = write_lora(tmp_path / "a.safetensors", blocks=1)
+    content = bytearray(path.read_bytes())
+    begin = 8 + int.from_bytes(content[:8], "little")
+    size = RANK * WIDTH * 2
+    for start in range(begin, len(content), size):
+        spoilt = content.copy()
+        spoilt[start + size - 2 : start + size] = b"\x80\x7f"  # infinity
+        path.write_bytes(spoilt)
+        target = tmp_path / "new.safetensors"
+        with pytest.raises(AdapterFileError, match="is not finite"):
+            convert(path, target, layout, FLUX)
+        assert not target.exists()

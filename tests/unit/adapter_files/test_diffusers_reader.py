@@ -1,0 +1,175 @@
+"""Diffusers' own loader makes its models compute what ours computes."""
+
+import functools
+
+import diffusers
+import pytest
+import torch
+from diffusers import FluxTransformer2DModel, QwenImageTransformer2DModel
+from packaging.version import Version
+from torch import nn
+
+from trainer_core.adapter_files.names.key_map import KeyMap, NativeKey
+from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.adapters import attach
+from trainer_core.config import AdapterConfig
+
+KEY_MAP = KeyMap(NativeKey, lambda name: name)
+READS_LOKR = Version(diffusers.__version__) >= Version("0.42.0")
+TARGETS = [r".*\.to_[qkv]", r".*\.to_out\.0", r".*(net|net_2)?\.proj(_mlp)?", r".*\.net\.2"]
+
+
+def make_qwen():
+    torch.manual_seed(0)
+    return QwenImageTransformer2DModel(
+        patch_size=2,
+        in_channels=16,
+        out_channels=4,
+        num_layers=2,
+        attention_head_dim=16,
+        num_attention_heads=2,
+        joint_attention_dim=24,
+        axes_dims_rope=(4, 6, 6),
+    ).eval()
+
+
+def make_flux():
+    torch.manual_seed(0)
+    return FluxTransformer2DModel(
+        patch_size=1,
+        in_channels=16,
+        num_layers=1,
+        num_single_layers=1,
+        attention_head_dim=16,
+        num_attention_heads=2,
+        joint_attention_dim=24,
+        pooled_projection_dim=12,
+        axes_dims_rope=(4, 6, 6),
+    ).eval()
+
+
+def randn(*shape, seed):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def run_qwen(model):
+    return model(
+        hidden_states=randn(1, 16, 16, seed=1),
+        encoder_hidden_states=randn(1, 5, 24, seed=2),
+        encoder_hidden_states_mask=torch.ones(1, 5, dtype=torch.long),
+        timestep=torch.tensor([0.4]),
+        img_shapes=[[(1, 4, 4)]],
+        return_dict=False,
+    )[0]
+
+
+def run_flux(model):
+    return model(
+        hidden_states=randn(1, 16, 16, seed=1),
+        encoder_hidden_states=randn(1, 5, 24, seed=2),
+        pooled_projections=randn(1, 12, seed=3),
+        timestep=torch.tensor([0.4]),
+        img_ids=torch.cat([torch.zeros(16, 1), randn(16, 2, seed=4).abs()], 1),
+        txt_ids=torch.zeros(5, 3),
+        guidance=None,
+        return_dict=False,
+    )[0]
+
+
+MODELS = {"qwen": (make_qwen, run_qwen), "flux": (make_flux, run_flux)}
+CASES = {
+    "lora": {"kind": "lora", "alpha": 3.0},
+    "lora with mixed ranks": {
+        "kind": "lora",
+        "alpha": 3.0,
+        "rank_pattern": {r".*\.to_q": 5, r".*\.to_v": 1},
+    },
+    "loha": {"kind": "loha", "alpha": 1.5},
+    "lokr": {"kind": "lokr", "factor": -1, "alpha": 3.0},
+    "lokr decomposed": {"kind": "lokr", "factor": -1, "alpha": 3.0, "decompose_both": True},
+    "lokr full": {"kind": "lokr", "factor": -1, "alpha": 3.0, "full_matrix": True},
+    "lokr factor": {"kind": "lokr", "alpha": 3.0, "factor": 4},
+}
+
+
+@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("case", CASES)
+def test_the_exported_file_gives_the_same_forward(family, case, tmp_path):
+    options = CASES[case]
+    if options["kind"] == "lokr" and not READS_LOKR:
+        pytest.skip("Diffusers reads LoKr from 0.42 on")
+    make, run = MODELS[family]
+    model = make()
+    with torch.no_grad():
+        base = run(model)
+    adapter = attach(model, AdapterConfig(rank=2, **options), TARGETS)
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in adapter.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.8)
+        ours = run(model)
+    path = tmp_path / "adapter.safetensors"
+    write_adapter(path, adapter.state(), "diffusers", KEY_MAP, {})
+
+    reader = make()
+    reader.load_lora_adapter(str(tmp_path), weight_name=path.name, prefix="transformer")
+    adapted = [n for n, m in reader.named_modules() if hasattr(m, "base_layer")]
+    assert sorted(adapted) == sorted(adapter.names)
+    with torch.no_grad():
+        theirs = run(reader)
+    assert (ours - base).norm() / base.norm() > 0.1
+    assert (theirs - ours).norm() / ours.norm() < 1e-5
+    assert ((theirs - base) - (ours - base)).norm() / (ours - base).norm() < 1e-4
+
+
+@pytest.mark.parametrize("kind", ["lora", "loha", "lokr"])
+def test_adapter_methods_of_diffusers_models_work(kind):
+    model = make_qwen()
+    with torch.no_grad():
+        base = run_qwen(model)
+        adapter = attach(model, AdapterConfig(kind=kind, rank=2), TARGETS)
+        for parameter in adapter.parameters():
+            parameter.copy_(torch.randn(parameter.shape) * 0.3)
+        adapted = run_qwen(model)
+        assert model.active_adapters() == ["default"]
+        model.disable_adapters()
+        assert torch.equal(run_qwen(model), base)
+        model.enable_adapters()
+        assert torch.equal(run_qwen(model), adapted)
+        model.set_adapters("default", 0.0)
+        assert torch.equal(run_qwen(model), base)
+        model.set_adapters("default", 1.0)
+        assert torch.equal(run_qwen(model), adapted)
+        adapter.detach()
+        assert torch.equal(run_qwen(model), base)
+    assert not model._hf_peft_config_loaded
+
+
+@pytest.mark.parametrize("kind", ["lora", "loha", "lokr"])
+def test_gradient_checkpointing_of_diffusers_models_works(kind):
+    gradients = []
+    for checkpointing in (False, True):
+        model = make_qwen().train()
+        adapter = attach(model, AdapterConfig(kind=kind, rank=2, dropout=0.1), [r".*\.to_[qkv]"])
+        if checkpointing:
+            model.enable_gradient_checkpointing()
+        generator = torch.Generator().manual_seed(5)
+        with torch.no_grad():
+            for parameter in adapter.parameters():
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+        torch.manual_seed(1)
+        loss = run_qwen(model).square().mean()
+        gradients.append(torch.autograd.grad(loss, adapter.parameters()))
+    for plain, again in zip(*gradients, strict=True):
+        assert plain.any()
+        assert torch.equal(plain, again)
+
+
+def test_every_linear_of_both_models_can_be_adapted():
+    for make, _ in MODELS.values():
+        model = make()
+        linears = [n for n, m in model.named_modules() if isinstance(m, nn.Linear)]
+        adapter = attach(model, AdapterConfig(kind="lokr", factor=-1, rank=1))
+        assert adapter.names == tuple(sorted(linears))
+        count = functools.reduce(lambda n, p: n + p.numel(), adapter.parameters(), 0)
+        assert 0 < count < sum(p.numel() for p in model.parameters()) / 4

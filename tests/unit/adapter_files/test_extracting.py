@@ -1,0 +1,197 @@
+"""An extracted adapter is the closest of its kind and size, and gives a merged one back."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.fixtures.flux_files import FLUX, random_adapter, write_folder, write_native
+from tests.fixtures.native_files import flux_to_native, make_native_flux, to_scaled
+from tests.fixtures.textbook import relative, textbook_delta
+from trainer_core.adapter_files.tools.extract import extract_adapter, extract_layer
+from trainer_core.adapters.kinds.registry import layer_delta
+from trainer_core.bases.diff import BaseDifferences, stored_formats
+from trainer_core.bases.open import open_base
+from trainer_core.bases.write_merged import merge_into_base
+from trainer_core.config import AdapterConfig
+from trainer_core.errors import AdapterError, BaseModelError, NonFiniteError
+
+ALL = FLUX.presets["all_linear"]
+
+
+def random_matrix(rows, columns, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, columns, generator=generator, dtype=torch.float64)
+
+
+def test_a_lora_is_the_closest_product_of_its_rank():
+    matrix = random_matrix(40, 30)
+    values = torch.linalg.svdvals(matrix)
+    for rank in (1, 7, 30, 64):
+        found = extract_layer("x", matrix, AdapterConfig(kind="lora", rank=rank))
+        expected = float(values[rank:].norm() / values.norm())
+        assert found.error == pytest.approx(expected, abs=1e-6)
+        assert found.state.rank == min(rank, 30)
+        assert relative(layer_delta("lora", found.state), matrix) == pytest.approx(
+            expected, abs=1e-6
+        )
+
+
+@pytest.mark.parametrize("factor", [-1, 2, 4])
+def test_a_lokr_is_the_closest_kronecker_product(factor):
+    matrix = random_matrix(24, 16)
+    config = AdapterConfig(kind="lokr", factor=factor, full_matrix=True)
+    found = extract_layer("x", matrix, config)
+    (a, c), (b, d) = (found.state.tensors[name].shape for name in ("lokr_w1", "lokr_w2"))
+    assert (a * b, c * d) == (24, 16)
+    # By definition: the blocks as rows have the product as their closest matrix of rank 1.
+    blocks = matrix.reshape(a, b, c, d).permute(0, 2, 1, 3).reshape(a * c, b * d)
+    values = torch.linalg.svdvals(blocks)
+    assert found.error == pytest.approx(float(values[1:].norm() / values.norm()), abs=1e-6)
+    other = textbook_delta("lokr", found.state.tensors, 1.0, 1)
+    assert relative(other, matrix) == pytest.approx(found.error, abs=1e-6)
+
+
+def test_a_low_rank_second_factor_is_the_cut_of_the_whole_one():
+    matrix = random_matrix(32, 32)
+    whole = extract_layer("x", matrix, AdapterConfig(kind="lokr", factor=4, full_matrix=True))
+    cut = extract_layer("x", matrix, AdapterConfig(kind="lokr", factor=4, rank=2))
+    assert {"lokr_w1", "lokr_w2_a", "lokr_w2_b"} == set(cut.state.tensors)
+    product = cut.state.tensors["lokr_w2_a"] @ cut.state.tensors["lokr_w2_b"]
+    values = torch.linalg.svdvals(whole.state.tensors["lokr_w2"])
+    lost = float(values[2:].norm() / values.norm())
+    scale = whole.state.tensors["lokr_w1"].norm() / cut.state.tensors["lokr_w1"].norm()
+    assert relative(product / scale, whole.state.tensors["lokr_w2"]) == pytest.approx(
+        lost, abs=1e-5
+    )
+    assert whole.error < cut.error < 1.0
+
+
+@pytest.mark.parametrize("kind", ["lora", "lokr"])
+def test_a_convolution_is_a_matrix_with_its_window(kind):
+    options = {"full_matrix": True, "factor": 2} if kind == "lokr" else {}
+    config = AdapterConfig(kind=kind, rank=3, **options)
+    weight = random_matrix(8, 6 * 9).reshape(8, 6, 3, 3)
+    found = extract_layer("x", weight, config)
+    assert found.state.kernel == (3, 3)
+    shapes = {name: tuple(tensor.shape) for name, tensor in found.state.tensors.items()}
+    if kind == "lora":
+        assert shapes == {"lora_down": (3, 6, 3, 3), "lora_up": (8, 3, 1, 1)}
+    else:
+        assert shapes == {"lokr_w1": (2, 2), "lokr_w2": (4, 3, 3, 3)}
+    delta = layer_delta(kind, found.state)
+    assert relative(delta, weight.flatten(1)) == pytest.approx(found.error, abs=1e-6)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return make_native_flux(layers=1, single_layers=1)
+
+
+@pytest.fixture(scope="module")
+def native(model, tmp_path_factory):
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    return write_native(tmp_path_factory.mktemp("native") / "flux.safetensors", state)
+
+
+KINDS = {
+    "lora": ({"kind": "lora"}, {"rank": 4}),
+    "lokr whole": ({"kind": "lokr", "factor": 4, "full_matrix": True}, {}),
+    "lokr low": ({"kind": "lokr", "factor": 4, "rank": 2}, {}),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_merged_adapter_is_found_again(name, model, native, tmp_path):
+    options, changed = KINDS[name]
+    given = random_adapter(model, **options)
+    merge_into_base(open_base(native), [(given, 1.0)], tmp_path / "m.safetensors")
+    walk = BaseDifferences(open_base(native), open_base(tmp_path / "m.safetensors"), ALL)
+    found, errors = extract_adapter(walk, AdapterConfig(**{**options, **changed}))
+    assert set(found.layers) == set(given.layers)
+    assert (walk.same, walk.left_out, walk.inexpressible) == ([], [], [])
+    for layer, state in given.layers.items():
+        delta = layer_delta(given.kind, state)
+        assert relative(layer_delta(found.kind, found.layers[layer]), delta) < 1e-5, layer
+        assert errors[layer] < 1e-5
+        shapes = {n: t.shape for n, t in state.tensors.items()}
+        assert {n: t.shape for n, t in found.layers[layer].tensors.items()} == shapes
+
+
+def test_another_split_does_not_find_it_again(model, native, tmp_path):
+    given = random_adapter(model, kind="lokr", factor=4, full_matrix=True)
+    merge_into_base(open_base(native), [(given, 1.0)], tmp_path / "m.safetensors")
+    walk = BaseDifferences(open_base(native), open_base(tmp_path / "m.safetensors"), ALL)
+    _, errors = extract_adapter(walk, AdapterConfig(kind="lokr", factor=2, full_matrix=True))
+    assert max(errors.values()) > 0.1
+
+
+def test_what_is_the_same_not_chosen_or_no_factors_is_named(model, native, tmp_path):
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    for name in (
+        "transformer_blocks.0.attn.to_q.weight",
+        "x_embedder.weight",
+        "proj_out.bias",
+        "transformer_blocks.0.attn.norm_k.weight",
+        "norm_out.linear.weight",
+    ):
+        state[name] += torch.randn_like(state[name]) * 0.1
+    tuned = open_base(write_native(tmp_path / "tuned.safetensors", state))
+    walk = BaseDifferences(open_base(native), tuned, FLUX.presets["attention"])
+    found, _ = extract_adapter(walk, AdapterConfig(kind="lora", rank=2))
+    assert set(found.layers) == {"transformer_blocks.0.attn.to_q"}
+    assert "transformer_blocks.0.attn.to_k" in walk.same
+    assert len(walk.same) == len(walk.modules) - 1
+    assert walk.left_out == ["x_embedder"]
+    assert set(walk.inexpressible) == {
+        "proj_out.bias",
+        "double_blocks.0.img_attn.norm.key_norm.weight",
+        "final_layer.adaLN_modulation.1.weight",
+    }
+
+
+def test_bases_may_have_different_forms(model, native, tmp_path):
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    state["proj_out.weight"] += 0.1
+    state["norm_out.linear.weight"] += 0.1
+    tuned = make_native_flux(layers=1, single_layers=1)
+    tuned.load_state_dict(state)
+    folder = open_base(write_folder(tmp_path / "tuned", tuned))
+    for pair in ((open_base(native), folder), (folder, open_base(native))):
+        walk = BaseDifferences(*pair, ALL)
+        found, errors = extract_adapter(walk, AdapterConfig(kind="lora", rank=1))
+        assert set(found.layers) == {"proj_out"}
+        assert errors["proj_out"] < 1e-5
+        assert walk.inexpressible == ["norm_out.linear.weight"]
+    tensors, metadata = to_scaled(flux_to_native(model.state_dict()), "new")
+    from safetensors.torch import save_file
+
+    save_file(tensors, tmp_path / "fp8.safetensors", metadata)
+    fp8 = open_base(tmp_path / "fp8.safetensors")
+    assert stored_formats(fp8) == ("BF16", "F8_E4M3")
+    assert stored_formats(folder) == ("F32",)
+    walk = BaseDifferences(open_base(native), fp8, ALL)
+    assert sum(1 for _ in walk) == len(walk.modules), "its rounding is a difference"
+
+
+def test_what_cannot_be_extracted_is_refused(model, native, tmp_path):
+    base = open_base(native)
+    with pytest.raises(AdapterError, match="without a difference"):
+        extract_adapter(BaseDifferences(base, base, ALL), AdapterConfig(kind="lora"))
+    with pytest.raises(AdapterError, match="matches no layer"):
+        BaseDifferences(base, base, ["nothing"])
+    with pytest.raises(AdapterError, match="regular expression"):
+        BaseDifferences(base, base, ["("])
+    with pytest.raises(BaseModelError, match="family qwen_image"):
+        BaseDifferences(base, open_base("embedded"), ALL)
+    with pytest.raises(AdapterError, match="closest loha"):
+        extract_layer("x", torch.ones(3, 3), AdapterConfig(kind="loha"))
+    other = make_native_flux(layers=1, single_layers=1, joint=32)
+    wider = open_base(write_native(tmp_path / "wide.safetensors", other.state_dict()))
+    with pytest.raises(BaseModelError, match=r"context_embedder.*48.*32"):
+        list(BaseDifferences(base, wider, ALL))
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    state["proj_out.weight"][0, 0] = torch.nan
+    broken = open_base(write_native(tmp_path / "nan.safetensors", state))
+    with pytest.raises(NonFiniteError, match="proj_out"):
+        extract_adapter(BaseDifferences(base, broken, ALL), AdapterConfig(kind="lora"))

@@ -1,0 +1,388 @@
+"""The load proof without ComfyUI: fine files are fine, and what is spoiled is named."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.fixtures.family_states import family_state, key_map
+from trainer_core.adapter_files.verify.proof import adapter_shapes, prove, require_loadable
+from trainer_core.adapter_files.verify.proof_changes import change_of, probes, relative
+from trainer_core.adapter_files.write import adapter_file as writing
+from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.adapter_files.write.write_plan import Options
+from trainer_core.errors import AdapterFileError, RunError
+from trainer_core.types import AdapterState, LayerState
+
+FLUX, QWEN = key_map("flux"), key_map("qwen_image")
+MAPS = {"flux": FLUX, "qwen_image": QWEN}
+CASES = ("lora", "loha", "lokr", "lokr full", "lokr both", "lora input", "loha input", "lokr input")
+OUT = "diffusion_model.double_blocks.0.img_attn.proj"
+QUERY, KEY = (f"transformer.transformer_blocks.0.attn.to_{name}" for name in "qk")
+
+
+def write(folder, state, layout="comfyui", family="flux", dtype="fp32", **options):
+    path = folder / f"{layout}.safetensors"
+    write_adapter(path, state, layout, MAPS[family], {}, dtype, Options(**options), proof=False)
+    return path
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("layout", ["comfyui", "lycoris"])
+@pytest.mark.parametrize("family", MAPS)
+def test_every_tensor_of_our_files_is_loaded_as_it_is_meant(family, layout, case, tmp_path):
+    state = family_state(family, case)
+    path = write(tmp_path, state, layout, family)
+    for given in (state, None):
+        proof = prove(path, MAPS[family], state=given)
+        assert proof.ok, list(proof.problems())
+        assert set(proof.tensors) == set(load_file(path))
+        assert set(proof.layers) == set(state.layers)
+        assert proof.largest < 1e-7
+        assert not proof.unread
+
+
+@pytest.mark.parametrize("layout", ["comfyui", "kohya"])
+@pytest.mark.parametrize("case", ["lora", "loha"])
+def test_fused_layers_are_compared_part_by_part(layout, case, tmp_path):
+    state = family_state("flux", case, ranks=(1, 3))
+    path = write(tmp_path, state, layout, fused=True)
+    proof = prove(path, FLUX, state=state)
+    assert proof.ok, list(proof.problems())
+    assert set(proof.layers) == set(state.layers)
+    assert any(
+        each.place == "double_blocks.0.img_attn.qkv.weight" for each in proof.tensors.values()
+    )
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("case", ["lora", "loha", "lokr", "lora input"])
+def test_rounding_to_the_files_format_is_allowed_and_no_more(case, dtype, tmp_path):
+    state = family_state("flux", case)
+    path = write(tmp_path, state, dtype=dtype)
+    proof = prove(path, FLUX, state=state)
+    assert proof.ok, list(proof.problems())
+    assert proof.largest > 1e-5
+    assert all(layer.allowed < 0.1 for layer in proof.layers.values())
+    other = replace(state.layers["proj_out"], alpha=state.layers["proj_out"].alpha * 1.2)
+    wrong = AdapterState(state.kind, {**state.layers, "proj_out": other})
+    assert [line[:18] for line in prove(path, FLUX, state=wrong).problems()] == [
+        "differs: proj_out:"
+    ]
+
+
+def rename(tensors):
+    tensors[f"{OUT}x.lora_up.weight"] = tensors.pop(f"{OUT}.lora_up.weight")
+
+
+def double_alpha(tensors):
+    tensors[f"{OUT}.alpha"] *= 2
+
+
+def drop_alpha(tensors):
+    del tensors[f"{OUT}.alpha"]
+
+
+def exchange(tensors):
+    for factor in ("lora_up", "lora_down"):
+        first, second = f"{QUERY}.{factor}.weight", f"{KEY}.{factor}.weight"
+        tensors[first], tensors[second] = tensors[second], tensors[first]
+
+
+def drop(tensors):
+    for key in [key for key in tensors if key.startswith(OUT)]:
+        del tensors[key]
+
+
+def add(tensors):
+    other = "diffusion_model.double_blocks.0.txt_attn.proj"
+    for key in [key for key in tensors if key.startswith(OUT)]:
+        tensors[key.replace(OUT, other)] = tensors[key].clone()
+
+
+def add_norm(tensors):
+    tensors["diffusion_model.double_blocks.0.img_attn.norm.key_norm.diff"] = torch.ones(12)
+
+
+def add_rows(tensors):
+    tensors[f"{OUT}.dora_scale"] = torch.ones(12, 1)
+
+
+def add_columns(tensors):
+    tensors[f"{OUT}.dora_scale"] = torch.ones(1, 12)
+
+
+def cut(tensors):
+    tensors[f"{OUT}.lora_up.weight"] = tensors[f"{OUT}.lora_up.weight"][:6].contiguous()
+
+
+def break_in_two(tensors):
+    del tensors[f"{OUT}.lora_down.weight"]
+
+
+def add_bias_of_part(tensors):
+    tensors[f"{QUERY}.diff_b"] = torch.ones(12)
+
+
+def spell_for_peft(tensors):
+    for key in [key for key in tensors if key.startswith(OUT)]:
+        tensors[f"base_model.model.{key}"] = tensors.pop(key)
+
+
+# How the file is spoiled, to how the first problems begin.
+SPOILED = {
+    rename: [f"ignored: {OUT}.lora_down.weight", f"ignored: {OUT}x.lora_up.weight"],
+    double_alpha: ["differs: transformer_blocks.0.attn.to_out.0: by 1 of"],
+    drop_alpha: ["differs: transformer_blocks.0.attn.to_out.0: by 0.33 of"],
+    exchange: [
+        "differs: transformer_blocks.0.attn.to_q",
+        "differs: transformer_blocks.0.attn.to_k",
+    ],
+    drop: ["differs: transformer_blocks.0.attn.to_out.0: by 1 of"],
+    add: ["ignored: diffusion_model.double_blocks.0.txt_attn.proj"],
+    add_norm: ["ignored: diffusion_model.double_blocks.0.img_attn.norm"],
+    add_rows: [f"read wrongly: {OUT}."],
+    add_columns: ["differs: transformer_blocks.0.attn.to_out.0: by 1 of"],
+    cut: [f"wrong shape: {OUT}."],
+    break_in_two: [f"read wrongly: {OUT}."],
+    add_bias_of_part: [f"ignored: {QUERY}.diff_b"],
+    spell_for_peft: [f"ignored: base_model.model.{OUT}"],
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILED)
+def test_a_spoiled_file_is_refused_and_says_why(spoil, tmp_path):
+    state = family_state("flux", "lora")
+    path = write(tmp_path, state)
+    require_loadable(path, state, FLUX)
+    tensors = load_file(path)
+    spoil(tensors)
+    save_file(tensors, path)
+    proof = prove(path, FLUX, state=state)
+    problems = list(proof.problems())
+    for begin in SPOILED[spoil]:
+        assert any(line.startswith(begin) for line in problems), problems
+    assert not proof.ok
+    with pytest.raises(RunError) as error:
+        require_loadable(path, state, FLUX)
+    assert problems[0] in error.value.found
+
+
+def test_exchanged_factors_of_a_lokr_differ(tmp_path):
+    """Both files load whole; only the change tells."""
+    state = family_state("flux", "lokr full")
+    path = write(tmp_path, state)
+    tensors = load_file(path)
+    first, second = f"{OUT}.lokr_w1", f"{OUT}.lokr_w2"
+    tensors[first], tensors[second] = tensors[second], tensors[first]
+    save_file(tensors, path)
+    proof = prove(path, FLUX, state=state)
+    assert all(each.outcome == "loaded" for each in proof.tensors.values())
+    assert proof.largest > 0.5
+    assert not proof.ok
+
+
+def test_a_value_that_is_not_a_number_is_no_fine_layer(tmp_path):
+    state = family_state("flux", "lora")
+    path = write(tmp_path, state)
+    tensors = load_file(path)
+    tensors[f"{OUT}.lora_up.weight"][3, 1] = math.nan
+    save_file(tensors, path)
+    proof = prove(path, FLUX, state=state)
+    assert not proof.ok
+    assert math.isnan(proof.largest)
+    with pytest.raises(AdapterFileError, match="not finite"):
+        prove(path, FLUX)
+
+
+def test_an_alpha_of_nought_is_rank_for_us_and_nothing_for_comfyui(tmp_path):
+    path = write(tmp_path, family_state("flux", "lora"))
+    tensors = load_file(path)
+    tensors[f"{OUT}.alpha"] *= 0
+    save_file(tensors, path)
+    (problem,) = prove(path, FLUX).problems()
+    assert problem.startswith("differs: transformer_blocks.0.attn.to_out.0: by 1 of")
+
+
+def test_the_shapes_of_another_base_are_noticed(tmp_path):
+    state = family_state("flux", "lora")
+    path = write(tmp_path, state)
+    own = adapter_shapes(state, FLUX)
+    assert own["double_blocks.0.img_attn.qkv.weight"] == (36, 12)
+    assert own["single_blocks.3.linear1.weight"] == (84, 12)
+    wide = {name: (shape[0] * 2, *shape[1:]) for name, shape in own.items()}
+    proof = prove(path, FLUX, wide)
+    assert {each.outcome for each in proof.tensors.values()} == {"wrong shape"}
+    fewer = {name: shape for name, shape in own.items() if not name.startswith("single_")}
+    ignored = [key for key, each in prove(path, FLUX, fewer).tensors.items() if each.reason]
+    assert ignored
+    assert all("single_" in key for key in ignored)
+
+
+def test_what_only_comfyui_reads_is_told_without_a_comparison(tmp_path):
+    path = tmp_path / "a.safetensors"
+    glora = {f"{OUT}.{name}.weight": torch.ones(2, 2) for name in ("a1", "a2", "b1", "b2")}
+    save_file(glora, path)
+    with pytest.raises(AdapterFileError):
+        prove(path, FLUX)
+    proof = prove(path, FLUX, {"double_blocks.0.img_attn.proj.weight": (2, 2)})
+    assert proof.loads
+    assert not proof.ok
+    assert proof.unread
+    assert proof.text().startswith("PROVED NOTHING: 4 of 4 tensors are loaded; 0 layers compared")
+
+
+def test_a_difference_that_is_no_factor_is_compared_too(tmp_path):
+    state = family_state("flux", "lora")
+    extras = {
+        "double_blocks.0.img_attn.norm.query_norm": {"diff": torch.randn(12)},
+        "double_blocks.0.img_attn.proj": {"diff_b": torch.randn(12)},
+    }
+    state = replace(state, extras=extras)
+    path = write(tmp_path, state)
+    assert prove(path, FLUX, state=state).ok
+    extras["double_blocks.0.img_attn.proj"]["diff_b"] += 0.1
+    (problem,) = prove(path, FLUX, state=state).problems()
+    assert problem.startswith("differs: double_blocks.0.img_attn.proj.bias")
+    without = replace(state, extras={})
+    found = [line.partition(":")[0] for line in prove(path, FLUX, state=without).problems()]
+    assert "differs" in found
+
+
+@pytest.fixture
+def faulty_layout(monkeypatch):
+    """Layout comfyui as a fault of ours could make it."""
+
+    def spoil(change):
+        own = writing.LAYOUTS["comfyui"]
+
+        def plan(state, names, options):
+            made = own(state, names, options)
+            pieces = [
+                replace(
+                    piece,
+                    outlines=lambda piece=piece: change(piece.outlines()),
+                    tensors=lambda piece=piece: change(piece.tensors()),
+                )
+                for piece in made.pieces
+            ]
+            return replace(made, pieces=tuple(pieces))
+
+        monkeypatch.setattr(writing, "LAYOUTS", {**writing.LAYOUTS, "comfyui": plan})
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tensors: {key.replace("img_attn.", "image_attn."): t for key, t in tensors.items()},
+        lambda tensors: {k: t * 2 if k.endswith(".alpha") else t for k, t in tensors.items()},
+    ],
+)
+def test_a_file_that_comfyui_would_not_load_gets_no_name(change, faulty_layout, tmp_path):
+    state = family_state("flux", "lora")
+    path = tmp_path / "a.safetensors"
+    write_adapter(path, state, "comfyui", FLUX, {})
+    before = path.read_bytes()
+    faulty_layout(change)
+    with pytest.raises(RunError, match="ComfyUI would not load"):
+        write_adapter(path, state, "comfyui", FLUX, {})
+    assert path.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == ["a.safetensors"]
+    write_adapter(path, state, "comfyui", FLUX, {}, proof=False)
+    assert path.read_bytes() != before
+
+
+def test_an_approximation_has_to_load_and_may_differ(tmp_path):
+    state = family_state("flux", "lora")
+    path = write(tmp_path, state)
+    twice = {name: replace(layer, alpha=2 * layer.alpha) for name, layer in state.layers.items()}
+    other = AdapterState("lora", twice)
+    require_loadable(path, other, FLUX, exact=False)
+    with pytest.raises(RunError):
+        require_loadable(path, other, FLUX)
+    tensors = load_file(path)
+    rename(tensors)
+    save_file(tensors, path)
+    with pytest.raises(RunError, match="ignored"):
+        require_loadable(path, other, FLUX, exact=False)
+
+
+def test_products_with_probes_are_those_of_the_whole_change():
+    generator = torch.Generator().manual_seed(0)
+    for case in ("lora", "loha", "lokr", "lokr full", "lokr both"):
+        from trainer_core.adapters.kinds.registry import layer_delta, layer_scale
+
+        state = family_state("flux", case)
+        for layer in state.layers.values():
+            delta = layer_delta(state.kind, layer).double()
+            x = torch.randn(3, delta.shape[1], generator=generator, dtype=torch.float64)
+            scale = layer_scale(state.kind, layer)
+            assert relative(change_of(x, state.kind, layer.tensors, scale), x @ delta.T) < 1e-6
+    assert probes(12).shape == (4, 12)
+    assert torch.equal(probes(12), probes(12))
+
+
+def test_a_report_is_plain_values(tmp_path):
+    path = write(tmp_path, family_state("flux", "lora"))
+    tensors = load_file(path)
+    rename(tensors)
+    save_file(tensors, path)
+    proof = prove(path, FLUX, state=family_state("flux", "lora"))
+    summary = proof.summary()
+    assert json.loads(json.dumps(summary)) == summary
+    assert summary["tensors"] == {"loaded": 30, "ignored": 3}
+    lines = proof.text(most=2).splitlines()
+    assert lines[0].startswith("NOT FINE: 30 of 33 tensors are loaded; 11 layers compared")
+    assert lines[-2] == "and 2 more"
+    assert lines[-1].startswith("Not seen: ")
+
+
+@pytest.mark.parametrize("size", [1e-9, 3e-8])
+def test_a_change_that_the_format_loses_is_no_rounding(size, tmp_path):
+    """Of the factors nothing is left in the first file, and too little in the second."""
+    down, up = (torch.randn(4, 12) * size, torch.randn(4, 12).T.contiguous())
+    layer = LayerState({"lora_down": down, "lora_up": up}, 4.0, 4)
+    state = AdapterState("lora", {"transformer_blocks.0.attn.to_out.0": layer})
+    path = tmp_path / "a.safetensors"
+    half = {"lora_down.weight": down.half(), "lora_up.weight": up.half()}
+    save_file({f"{OUT}.{name}": tensor for name, tensor in half.items()}, path)
+    with pytest.raises(RunError, match="are lost in float16") as error:
+        require_loadable(path, state, FLUX)
+    assert "bf16" in error.value.remedy
+    extras = {"img_in": {"diff": down}}
+    save_file({"diffusion_model.img_in.diff": down.half()}, path)
+    with pytest.raises(RunError, match="are lost in float16"):
+        require_loadable(path, AdapterState("lora", {}, {}, extras), FLUX)
+
+
+def test_with_a_base_its_names_and_shapes_count(tmp_path):
+    state = family_state("flux", "lora")
+    path = write(tmp_path, state)
+    own = adapter_shapes(state, FLUX)
+    require_loadable(path, state, FLUX, shapes=own)
+    for wrong in (
+        {name: (shape[0] * 2, *shape[1:]) for name, shape in own.items()},
+        {name: shape for name, shape in own.items() if not name.startswith("single_blocks.3.")},
+    ):
+        with pytest.raises(RunError) as error:
+            require_loadable(path, state, FLUX, shapes=wrong)
+        assert "Choose the base" in error.value.remedy
+
+
+def test_an_untrained_adapter_may_be_kept_and_is_not_fine(tmp_path):
+    state = family_state("flux", "lora")
+    for layer in state.layers.values():
+        layer.tensors["lora_up"].zero_()
+    path = tmp_path / "a.safetensors"
+    write_adapter(path, state, "comfyui", FLUX, {})
+    proof = prove(path, FLUX)
+    assert proof.loads
+    assert not proof.ok
+    assert len(proof.still) == len(state.layers)
+    (problem,) = proof.problems()
+    assert problem.startswith("changes nothing")

@@ -1,0 +1,260 @@
+"""What an adapter file tells, and what it must not tell."""
+
+import json
+
+import pytest
+import torch
+
+from trainer_core.adapter_files.header.metadata import (
+    SETTINGS_KEY,
+    RunFacts,
+    adapter_metadata,
+    shareable_settings,
+)
+from trainer_core.config import RunConfig
+from trainer_core.families.registry import FAMILIES
+from trainer_core.types import AdapterState, LayerState
+
+SECRET = "SECRET"
+
+
+def make_state(ranks=(4, 4)):
+    layers = {
+        f"layer{i}": LayerState(
+            {"lora_down": torch.ones(rank, 8), "lora_up": torch.ones(8, rank)}, 2.0, rank
+        )
+        for i, rank in enumerate(ranks)
+    }
+    return AdapterState("lora", layers, {"kind": "lora", "rank": 4})
+
+
+def run_settings():
+    config = RunConfig.model_validate(
+        {
+            "base": {"path": f"/home/{SECRET}/base", "encoders": f"/home/{SECRET}/encoders"},
+            "dataset": {
+                "path": f"/home/{SECRET}/photos",
+                "trigger_word": SECRET,
+                "resolution": 512,
+            },
+            "cache": {"dir": f"/home/{SECRET}/cache"},
+            "preview": {
+                "prompts": [f"a picture of {SECRET}"],
+                "negative_prompt": SECRET,
+                "controls": [[f"/home/{SECRET}/control.png"]],
+            },
+            "output": {"dir": f"/home/{SECRET}/output", "name": SECRET},
+            "memory": {"device": "cuda:1"},
+            "training": {"steps": 77},
+            "resume": f"/home/{SECRET}/checkpoint",
+            "seed": 11,
+        }
+    )
+    return config.model_dump(mode="json")
+
+
+# Where a workflow keeps what is private: values of widgets, notes, titles, and files of models.
+WORKFLOW = {
+    "workflow": json.dumps(
+        {
+            "nodes": [
+                {"id": 1, "type": "Note", "widgets_values": [f"for {SECRET}"]},
+                {"id": 2, "title": SECRET, "widgets_values": [f"C:\\Users\\{SECRET}\\a.png"]},
+            ],
+            "extra": {"info": {"author": SECRET}},
+        }
+    ),
+    "prompt": json.dumps({"1": {"class_type": "CLIPTextEncode", "inputs": {"text": SECRET}}}),
+}
+
+
+def facts(**changes):
+    values = {
+        "family": "qwen_image",
+        "step": 50,
+        "settings": run_settings(),
+        "hashes": {"base": "0f" * 16, "dataset": f"/home/{SECRET}", f"/{SECRET}/x": "0f" * 16},
+        "versions": {"torch": "2.13.0+cpu", "host": SECRET},
+        "samples": 16,
+        "date": "2026-11-21T10:00:00Z",
+        "workflow": WORKFLOW,
+    }
+    return RunFacts(**{**values, **changes})
+
+
+def test_shareable_tells_nothing_of_the_author():
+    metadata = adapter_metadata(make_state(), facts(), "shareable")
+    assert SECRET not in json.dumps(metadata)
+    assert not {"workflow", "prompt"} & metadata.keys()
+    assert "/" not in metadata["modelspec.title"]
+    # When somebody works tells something of where they live.
+    assert metadata["modelspec.date"] == "2026-11-21"
+    assert "10:00" not in json.dumps(metadata)
+    own = json.loads(metadata[SETTINGS_KEY])
+    assert own["hashes"] == {"base": "0f" * 16}
+    assert own["versions"] == {"torch": "2.13.0+cpu"}
+    assert own["settings"]["training"]["steps"] == 77
+    assert own["settings"]["dataset"]["resolution"] == 512
+
+
+def test_full_tells_everything():
+    """Negative control: the secrets are really in the settings of the test above."""
+    metadata = adapter_metadata(make_state(), facts(), "full")
+    assert json.loads(metadata[SETTINGS_KEY])["settings"] == run_settings()
+    assert metadata["modelspec.title"] == SECRET
+    assert metadata["modelspec.date"] == "2026-11-21T10:00:00Z"
+    assert {key: metadata[key] for key in WORKFLOW} == WORKFLOW
+    assert all(SECRET in text for text in WORKFLOW.values())
+
+
+def test_names_are_told_at_full_alone():
+    names = {
+        "modelspec.trigger_phrase": SECRET,
+        "ss_output_name": SECRET,
+        "ss_sd_model_name": "base",
+    }
+    full = adapter_metadata(make_state(), facts(), "full")
+    assert {name: full[name] for name in names} == names
+    assert not names.keys() & adapter_metadata(make_state(), facts(), "shareable").keys()
+    windows = facts(settings={"base": {"path": "C:\\models\\flux.safetensors"}})
+    metadata = adapter_metadata(make_state(), windows, "full")
+    assert metadata["ss_sd_model_name"] == "flux.safetensors"
+    assert not {"modelspec.trigger_phrase", "ss_output_name"} & metadata.keys()
+
+
+def test_none_tells_nothing():
+    assert adapter_metadata(make_state(), facts(), "none") == {}
+
+
+def test_every_string_setting_of_a_run_file_is_either_a_choice_or_left_out():
+    """A new free-text setting must not slip into shareable files through a whole section."""
+    kept = shareable_settings(RunConfig().model_dump(mode="json"))
+    schema = RunConfig.model_json_schema()
+    free = []
+    for section, value in kept.items():
+        found = schema["properties"][section]
+        reference = found.get("$ref") or next(
+            (part["$ref"] for part in found.get("allOf", []) if "$ref" in part), None
+        )
+        if reference and isinstance(value, dict):
+            free += free_text(schema, reference, value, section)
+    # Layer patterns are free text by nature; they name layers of the base.
+    assert set(free) <= {
+        "adapter.targets",
+        "adapter.include",
+        "adapter.exclude",
+        "adapter.rank_pattern",
+        "adapter.alpha_pattern",
+        "training.optimizer.rate_pattern",
+    }
+    assert "adapter.targets" in free
+
+
+def free_text(schema, reference, values, path):
+    found = []
+    properties = schema["$defs"][reference.rpartition("/")[2]]["properties"]
+    for name in values:
+        entry = properties[name]
+        if "$ref" in entry:
+            found += free_text(schema, entry["$ref"], values[name], f"{path}.{name}")
+            continue
+        text = json.dumps(entry)
+        takes_string = '"type": "string"' in text or '"type": "object"' in text
+        if takes_string and '"enum"' not in text and '"const"' not in text:
+            found.append(f"{path}.{name}")
+    return found
+
+
+@pytest.mark.parametrize("level", ["full", "shareable"])
+def test_every_value_is_a_string(level):
+    metadata = adapter_metadata(make_state(), facts(), level)
+    assert metadata
+    assert all(isinstance(k, str) and isinstance(v, str) for k, v in metadata.items())
+    bare = adapter_metadata(make_state(), RunFacts("flux", 1), level)
+    assert "None" not in bare.values()
+
+
+def test_the_keys_that_other_tools_read():
+    names = {"architecture": "Qwen-Image-Edit", "base_version": "qwen_image_edit"}
+    metadata = adapter_metadata(make_state(), facts(precision="bf16", **names), "shareable")
+    assert metadata["ss_network_module"] == "networks.lora"
+    assert metadata["ss_network_dim"] == "4"
+    assert metadata["ss_network_alpha"] == "2.0"
+    assert metadata["ss_steps"] == "50"
+    assert metadata["ss_max_train_steps"] == "77"
+    assert metadata["ss_seed"] == "11"
+    assert metadata["ss_num_train_images"] == "16"
+    assert metadata["ss_resolution"] == "(512, 512)"
+    assert metadata["ss_mixed_precision"] == "bf16"
+    assert metadata["ss_base_model_version"] == "qwen_image_edit"
+    assert metadata["modelspec.architecture"] == "Qwen-Image-Edit/lora"
+    # As SwarmUI parses it: it fails on anything but two whole numbers.
+    width, height = metadata["modelspec.resolution"].split("x")
+    assert (int(width), int(height)) == (512, 512)
+
+
+@pytest.mark.parametrize("level", ["full", "shareable"])
+def test_what_the_model_spec_demands_is_there_whatever_is_known(level):
+    demanded = {"sai_model_spec", "architecture", "implementation", "title"}
+    metadata = adapter_metadata(make_state(), RunFacts("flux", 0), level)
+    assert {f"modelspec.{name}" for name in demanded} <= metadata.keys()
+    assert metadata["modelspec.title"] == "flux LoRA"
+    assert metadata["modelspec.architecture"] == "flux/lora"
+
+
+def test_titles_of_two_runs_differ_without_their_names():
+    titles = {
+        adapter_metadata(make_state(), facts(title="Qwen-Image", **change), "shareable")[
+            "modelspec.title"
+        ]
+        for change in ({}, {"step": 60}, {"date": "2026-11-22"})
+    }
+    assert len(titles) == 3
+    assert "Qwen-Image LoRA, 50 steps, 2026-11-21" in titles
+
+
+@pytest.mark.parametrize(
+    ("precision", "told"), [("fp32", "no"), ("fp16", "fp16"), (None, None), ("auto", None)]
+)
+def test_a_precision_is_told_as_others_know_it(precision, told):
+    settings = {"training": {"precision": "auto"}}
+    found = facts(settings=settings, precision=precision)
+    metadata = adapter_metadata(make_state(), found, "shareable")
+    assert metadata.get("ss_mixed_precision") == told
+
+
+# What SwarmUI's class sorter and ComfyUI-Lora-Manager look for, in small letters.
+_KNOWN = {
+    "flux": ({"flux-1-dev/lora", "flux.1-dev/lora"}, ("flux1", "flux_kontext")),
+    "qwen_image": ({"qwen-image/lora", "qwen-image-edit/lora"}, ("qwen",)),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+@pytest.mark.parametrize("kind", ["lora", "lokr"])
+def test_every_variant_is_called_as_other_programs_know_it(family, kind):
+    """Of a transformer they know no adapter but a LoRA; the algorithm is told elsewhere."""
+    architectures, versions = _KNOWN[family.name]
+    assert set(family.header_names) == set(family.variants)
+    for names in family.header_names.values():
+        found = facts(architecture=names.architecture, base_version=names.version)
+        state = AdapterState(kind, make_state().layers, {"kind": kind})
+        metadata = adapter_metadata(state, found, "shareable")
+        assert metadata["modelspec.architecture"].lower() in architectures
+        assert metadata["ss_base_model_version"].startswith(versions)
+        assert json.loads(metadata["ss_network_args"])["algo"] == kind
+
+
+def test_mixed_ranks_are_called_dynamic():
+    metadata = adapter_metadata(make_state((4, 8)), facts(), "shareable")
+    assert metadata["ss_network_dim"] == "Dynamic"
+    assert metadata["ss_network_alpha"] == "2.0"
+
+
+def test_lycoris_kinds_name_their_algorithm():
+    layer = LayerState({"lokr_w1": torch.ones(2, 2), "lokr_w2": torch.ones(2, 2)}, 4.0, 4)
+    state = AdapterState("lokr", {"layer": layer}, {"kind": "lokr", "factor": 8})
+    bare = adapter_metadata(state, RunFacts("flux", 1), "shareable")
+    assert bare["ss_network_module"] == "lycoris.kohya"
+    assert json.loads(bare["ss_network_args"])["algo"] == "lokr"
+    assert json.loads(bare["ss_network_args"])["factor"] == "8"

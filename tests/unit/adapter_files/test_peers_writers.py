@@ -1,0 +1,256 @@
+"""What PEFT, Diffusers and LyCORIS themselves save, with a scale that is not 1."""
+
+import math
+
+import lycoris
+import pytest
+import torch
+from diffusers import QwenImageTransformer2DModel
+from diffusers.loaders import QwenImageLoraLoaderMixin
+from peft import LoHaConfig, LoKrConfig, LoraConfig, get_peft_model
+from peft.utils import get_peft_model_state_dict
+from safetensors.torch import load_file, save_file
+
+from tests.fixtures.textbook import relative
+from trainer_core.adapter_files.read.adapter_file import adapter_files, read_adapter, read_file
+from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
+from trainer_core.adapters.dora import DORA_SCALE
+from trainer_core.adapters.kinds.registry import layer_delta, layer_scale
+from trainer_core.errors import AdapterFileError
+from trainer_core.families.registry import get_family
+
+KEY_MAP = get_family("qwen_image").key_map
+NAMES = [f"transformer_blocks.0.attn.{each}" for each in ("to_q", "to_k", "to_out.0")]
+TARGETS = r".*\.attn\.(to_q|to_k|to_out\.0)"
+
+
+def make_model():
+    torch.manual_seed(0)
+    model = QwenImageTransformer2DModel(
+        patch_size=2,
+        in_channels=16,
+        out_channels=4,
+        num_layers=1,
+        attention_head_dim=16,
+        num_attention_heads=2,
+        joint_attention_dim=24,
+        axes_dims_rope=(4, 6, 6),
+    )
+    return model.requires_grad_(False)
+
+
+def fill(model):
+    generator = torch.Generator().manual_seed(1)
+    marks = ("lora_", "hada_", "lokr_")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if any(mark in name for mark in marks):
+                values = torch.randn(parameter.shape, generator=generator)
+                parameter.copy_(values.abs() + 0.5 if "magnitude" in name else values)
+
+
+def weights_of(model):
+    """Each layer's weight with the adapter in it, by the library's own merge."""
+    merged = model.merge_and_unload()
+    return {name: merged.get_submodule(name).weight.detach().clone() for name in NAMES}
+
+
+def own_weights(state, base):
+    """The same by our own reading of the file."""
+    weights = {}
+    for name, layer in state.layers.items():
+        total = base[name].double() + layer_delta(state.kind, layer).double()
+        lengths = layer.tensors.get(DORA_SCALE)
+        if lengths is not None:
+            assert lengths.shape == (total.shape[0], 1)
+            total = total * lengths.double() / total.norm(dim=1, keepdim=True)
+        weights[name] = total
+    return weights
+
+
+def assert_same(state, base, wanted):
+    assert set(state.layers) == set(NAMES)
+    for name, weight in own_weights(state, base).items():
+        change = wanted[name].double() - base[name].double()
+        assert change.norm() > 0.1 * base[name].norm()
+        assert relative(weight - base[name].double(), change) < 1e-5
+
+
+CONFIGS = {
+    "lora": LoraConfig(r=4, lora_alpha=6, target_modules=TARGETS),
+    "rslora": LoraConfig(r=4, lora_alpha=6, use_rslora=True, target_modules=TARGETS),
+    "dora": LoraConfig(r=4, lora_alpha=6, use_dora=True, target_modules=TARGETS),
+    "patterns": LoraConfig(
+        r=4,
+        lora_alpha=6,
+        rank_pattern={r"^transformer_blocks\.0\.attn\.to_q": 2, "to_k": 3},
+        alpha_pattern={r".*to_[qk]": 5, "to_q": 100},
+        target_modules=TARGETS,
+    ),
+    "loha": LoHaConfig(r=3, alpha=5, target_modules=TARGETS),
+    "lokr": LoKrConfig(r=1, alpha=2, target_modules=TARGETS),
+    "lokr both": LoKrConfig(r=1, alpha=3, decompose_both=True, target_modules=TARGETS),
+    "lokr whole": LoKrConfig(r=16, alpha=40, target_modules=TARGETS),
+    "lokr patterns": LoKrConfig(
+        r=1,
+        alpha=2,
+        rank_pattern={"to_q": 16},
+        alpha_pattern={r"^transformer_blocks.0.attn.to_out.0": 7},
+        target_modules=TARGETS,
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def base():
+    model = make_model()
+    return {name: model.get_submodule(name).weight.detach().clone() for name in NAMES}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """PEFT's folders, and the weights that PEFT itself makes of them."""
+    found = {}
+    for title, config in CONFIGS.items():
+        model = get_peft_model(make_model(), config)
+        fill(model)
+        folder = tmp_path_factory.mktemp("peft") / "adapter"
+        model.save_pretrained(str(folder))
+        raw = model.state_dict()
+        found[title] = folder, weights_of(model), raw
+    return found
+
+
+@pytest.mark.parametrize("title", CONFIGS)
+def test_a_folder_of_peft_means_what_peft_computes(title, saved, base):
+    folder, wanted, _ = saved[title]
+    assert_same(read_adapter(folder, KEY_MAP), base, wanted)
+    # The bare file finds the configuration beside it.
+    assert_same(read_adapter(folder / "adapter_model.safetensors", KEY_MAP), base, wanted)
+    assert read_file(folder).layout == "peft"
+    assert adapter_files(folder) == adapter_files(folder / "adapter_model.safetensors")
+    assert len(adapter_files(folder)) == 2
+    assert set(inspect_adapter(folder, KEY_MAP).norms) == set(NAMES)
+
+
+def test_the_scales_of_these_configurations_are_not_one(saved):
+    scales = {
+        title: {layer_scale(s.kind, layer) for layer in s.layers.values()}
+        for title, (folder, _, _) in saved.items()
+        for s in [read_adapter(folder, KEY_MAP)]
+    }
+    assert scales["lora"] == {1.5}
+    assert scales["rslora"] == {6 / math.sqrt(4)}
+    assert scales["patterns"] == {5 / 2, 5 / 3, 1.5}
+    assert scales["lokr whole"] == {1.0}, "it is in the factors"
+
+
+def test_keys_with_the_adapters_name_are_read(saved, base, tmp_path):
+    """As a model's state dict has them, without PEFT's own saving."""
+    for title in ("lora", "dora", "loha", "lokr"):
+        folder, wanted, raw = saved[title]
+        tensors = {name: t.clone() for name, t in raw.items() if ".default" in name}
+        own = tmp_path / title
+        own.mkdir()
+        save_file(tensors, own / "adapter_model.safetensors")
+        (own / "adapter_config.json").write_bytes((folder / "adapter_config.json").read_bytes())
+        assert_same(read_adapter(own, KEY_MAP), base, wanted)
+
+
+def test_peft_names_without_their_configuration_are_refused(saved, tmp_path):
+    folder, _, _ = saved["lora"]
+    path = tmp_path / "adapter.safetensors"
+    path.write_bytes((folder / "adapter_model.safetensors").read_bytes())
+    with pytest.raises(AdapterFileError, match=r"adapter_config\.json that says its scale"):
+        read_adapter(path, KEY_MAP)
+    with_alphas = load_file(path)
+    for key in [key for key in with_alphas if "lora_A" in key]:
+        with_alphas[key.replace("lora_A.weight", "alpha")] = torch.tensor(8.0)
+    save_file(with_alphas, path)
+    layers = read_adapter(path, KEY_MAP).layers.values()
+    assert {layer_scale("lora", layer) for layer in layers} == {2.0}
+
+
+@pytest.mark.parametrize("title", ["lora", "rslora", "dora", "patterns"])
+def test_a_file_of_diffusers_models_means_what_peft_computes(title, saved, base, tmp_path):
+    _, wanted, _ = saved[title]
+    model = make_model()
+    model.add_adapter(CONFIGS[title])
+    fill(model)
+    model.save_lora_adapter(str(tmp_path))
+    path = tmp_path / "pytorch_lora_weights.safetensors"
+    assert_same(read_adapter(path, KEY_MAP), base, wanted)
+    assert_same(read_adapter(tmp_path, KEY_MAP), base, wanted)
+    metadata = read_file(path).metadata
+    assert "lora_adapter_metadata" in metadata
+    save_file(load_file(path), path, {"format": "pt"})
+    state = read_adapter(path, KEY_MAP)
+    assert {layer_scale("lora", layer) for layer in state.layers.values()} == {1.0}
+
+
+@pytest.mark.parametrize("title", ["lora", "patterns", "lokr", "lokr whole"])
+def test_a_file_of_diffusers_pipelines_means_what_peft_computes(title, saved, base, tmp_path):
+    _, wanted, _ = saved[title]
+    model = make_model()
+    model.add_adapter(CONFIGS[title])
+    fill(model)
+    QwenImageLoraLoaderMixin.save_lora_weights(
+        str(tmp_path),
+        transformer_lora_layers=get_peft_model_state_dict(model),
+        transformer_lora_adapter_metadata=model.peft_config["default"].to_dict(),
+    )
+    path = tmp_path / "pytorch_lora_weights.safetensors"
+    assert all(key.startswith("transformer.") for key in load_file(path))
+    assert_same(read_adapter(path, KEY_MAP), base, wanted)
+
+
+LYCORIS = {
+    "lora": {"algo": "lora"},
+    "lora dora": {"algo": "lora", "dora_wd": True, "wd_on_output": True},
+    "lora dora input": {"algo": "lora", "dora_wd": True, "wd_on_output": False},
+    "loha": {"algo": "loha"},
+    "loha dora": {"algo": "loha", "dora_wd": True},
+    "lokr": {"algo": "lokr", "linear_dim": 1},
+    "lokr both": {"algo": "lokr", "linear_dim": 1, "decompose_both": True},
+    "lokr whole": {"algo": "lokr", "full_matrix": True},
+    "lokr dora": {"algo": "lokr", "linear_dim": 1, "dora_wd": True},
+    "lokr rs": {"algo": "lokr", "linear_dim": 1, "rs_lora": True},
+}
+
+
+@pytest.mark.parametrize("title", LYCORIS)
+def test_a_file_of_lycoris_means_what_lycoris_computes(title, tmp_path):
+    options = {"linear_dim": 2, "linear_alpha": 3.0, **LYCORIS[title]}
+    model = make_model()
+    network = lycoris.create_lycoris(model, 1.0, **options)
+    network.apply_to()
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            values = torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(values.abs() + 0.5 if "dora" in name else values)
+    tensors = {name: tensor.clone().contiguous() for name, tensor in network.state_dict().items()}
+    path = tmp_path / "lycoris.safetensors"
+    save_file(tensors, path)
+    state = read_adapter(path, KEY_MAP)
+    linears = {n: m for n, m in make_model().named_modules() if isinstance(m, torch.nn.Linear)}
+    assert set(state.layers) == set(linears)
+    by_name = {module.lora_name: module for module in network.loras}
+    for name, linear in linears.items():
+        module, weight = by_name[f"lycoris_{name.replace('.', '_')}"], linear.weight.detach()
+        x = torch.randn(5, weight.shape[1], generator=generator)
+        with torch.no_grad():
+            bias = module.org_module[0].bias
+            wanted = module(x) - (0.0 if bias is None else bias)
+        found = x @ whole_weight(state, name, weight).T
+        assert relative(found - x @ weight.T, wanted - x @ weight.T) < 1e-5
+
+
+def whole_weight(state, name, weight):
+    layer = state.layers[name]
+    total = weight + layer_delta(state.kind, layer)
+    lengths = layer.tensors.get(DORA_SCALE)
+    if lengths is None:
+        return total
+    axis = 1 if lengths.shape[1] == 1 else 0
+    return lengths * total / total.norm(dim=axis, keepdim=True)

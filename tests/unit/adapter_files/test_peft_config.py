@@ -1,0 +1,216 @@
+"""PEFT's configuration: what it says of the scale, and what is refused in it."""
+
+import json
+import re
+import time
+
+import pytest
+import torch
+from peft.utils.other import get_pattern_key
+from safetensors.torch import save_file
+
+from tests.fixtures.adapter_states import KEY_MAP
+from trainer_core.adapter_files.read.adapter_file import read_adapter
+from trainer_core.adapter_files.read.peft_config import read_config
+from trainer_core.adapters.kinds.registry import layer_scale
+from trainer_core.errors import AdapterFileError
+
+GOOD = {"peft_type": "LORA", "r": 2, "lora_alpha": 3}
+TENSORS = {
+    "base_model.model.head.lora_A.weight": torch.ones(2, 12),
+    "base_model.model.head.lora_B.weight": torch.ones(9, 2),
+}
+LOKR = {
+    "base_model.model.head.lokr_w1": torch.ones(3, 3),
+    "base_model.model.head.lokr_w2": torch.ones(3, 4),
+}
+
+
+def folder_of(folder, config, tensors=TENSORS):
+    save_file(tensors, folder / "adapter_model.safetensors")
+    text = config if isinstance(config, str) else json.dumps(config)
+    (folder / "adapter_config.json").write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_the_good_configuration_of_these_cases_is_read(tmp_path):
+    layer = read_adapter(folder_of(tmp_path, GOOD), KEY_MAP).layers["head"]
+    assert (layer.alpha, layer.rank) == (3.0, 2)
+
+
+BROKEN = {
+    "no json": ("{", "Expecting property name"),
+    "no object": ("[1]", "it is no object"),
+    "nested": ("[" * 200_000, "nested too deeply"),
+    "twice": ('{"r": 2, "r": 4, "lora_alpha": 3}', "'r' comes twice"),
+    "huge": (" " * (4 * 1024 * 1024 + 1), "larger than"),
+    "not finite": ('{"r": 2, "lora_alpha": Infinity}', "lora_alpha is inf"),
+    "nan": ('{"r": 2, "lora_alpha": NaN}', "lora_alpha is nan"),
+    "no rank": ({"peft_type": "LORA", "lora_alpha": 3}, "r is None"),
+    "no alpha": ({"peft_type": "LORA", "r": 2}, "lora_alpha is None"),
+    "alpha 0": ({**GOOD, "lora_alpha": 0}, "lora_alpha is 0"),
+    "rank 0": ({**GOOD, "r": 0}, "r is 0"),
+    "rank text": ({**GOOD, "r": "2"}, "r is 2, not a rank"),
+    "rank truth": ({**GOOD, "r": True}, "r is True"),
+    "type": ({**GOOD, "peft_type": "VERA"}, "peft_type is VERA"),
+    "type list": ({**GOOD, "peft_type": ["LORA"]}, "peft_type is"),
+    "another kind": ({**GOOD, "peft_type": "LOHA"}, "of a loha, and the factors are of a lora"),
+    "another rank": ({**GOOD, "r": 4}, "head the rank 4, and its factors have 2"),
+    "pattern list": ({**GOOD, "rank_pattern": [1]}, "rank_pattern is no object"),
+    "pattern value": ({**GOOD, "rank_pattern": {"head": "x"}}, r"rank_pattern\['head'\] is x"),
+    "pattern broken": ({**GOOD, "alpha_pattern": {"(a": 2}}, "is no expression"),
+    "switch": ({**GOOD, "use_rslora": "yes"}, "neither true nor false"),
+    "dora without lengths": ({**GOOD, "use_dora": True}, "head has no lengths"),
+    "pissa": ({**GOOD, "init_lora_weights": "pissa_niter_4"}, "a base that PEFT changed"),
+    "olora": ({**GOOD, "init_lora_weights": "olora"}, "a base that PEFT changed"),
+    "turned": ({**GOOD, "fan_in_fan_out": True}, "fan_in_fan_out is set"),
+    "biases": ({**GOOD, "lora_bias": True}, "lora_bias is set"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_configuration_that_is_not_right_is_refused(case, tmp_path):
+    config, message = BROKEN[case]
+    with pytest.raises(AdapterFileError, match=message) as caught:
+        read_adapter(folder_of(tmp_path, config), KEY_MAP)
+    assert "adapter_config.json" in caught.value.found
+
+
+def test_a_folder_without_configuration_is_refused(tmp_path):
+    folder_of(tmp_path, GOOD)
+    (tmp_path / "adapter_config.json").unlink()
+    with pytest.raises(AdapterFileError, match=r"adapter_config\.json cannot be read"):
+        read_adapter(tmp_path, KEY_MAP)
+
+
+def test_a_folders_configuration_counts_whatever_the_names_are(tmp_path):
+    named = {key.replace("base_model.model", "diffusion_model"): t for key, t in TENSORS.items()}
+    folder_of(tmp_path, GOOD, named)
+    for path, scale in ((tmp_path, 1.5), (tmp_path / "adapter_model.safetensors", 1.0)):
+        layer = read_adapter(path, KEY_MAP).layers["head"]
+        assert layer_scale("lora", layer) == scale
+
+
+def test_what_a_configuration_names_is_not_followed(tmp_path):
+    """Other files, modules and addresses in it change nothing."""
+    named = {
+        "base_model_name_or_path": "../../../etc/passwd",
+        "auto_mapping": {"parent_library": "os", "base_model_class": "system"},
+        "revision": "https://example.invalid/x",
+        "target_modules": ["../../x"],
+        "modules_to_save": None,
+        "megatron_core": "os.system",
+        "eva_config": {"path": "/x"},
+    }
+    layer = read_adapter(folder_of(tmp_path, {**GOOD, **named}), KEY_MAP).layers["head"]
+    assert layer_scale("lora", layer) == 1.5
+
+
+def test_whole_lokr_factors_get_the_scale_and_others_the_alpha(tmp_path):
+    config = {"peft_type": "LOKR", "r": 2, "alpha": 5}
+    layer = read_adapter(folder_of(tmp_path, config, LOKR), KEY_MAP).layers["head"]
+    assert (layer.rank, layer.alpha, layer_scale("lokr", layer)) == (2, 2.0, 1.0)
+    assert torch.equal(layer.tensors["lokr_w1"], torch.full((3, 3), 2.5))
+    assert torch.equal(layer.tensors["lokr_w2"], torch.ones(3, 4))
+
+
+HEADER = "lora_adapter_metadata"
+
+
+def header_file(path, prefix, config, **tensors):
+    save_file(
+        {
+            f"{prefix}head.lora_A.weight": torch.ones(2, 12),
+            f"{prefix}head.lora_B.weight": torch.ones(9, 2),
+            **tensors,
+        },
+        path,
+        {HEADER: config if isinstance(config, str) else json.dumps(config)},
+    )
+    return path
+
+
+def test_a_header_counts_where_its_readers_read_it(tmp_path):
+    path = tmp_path / "a.safetensors"
+    stored = {"r": 2, "lora_alpha": 3}
+    for prefix, scale in (("transformer.", 1.5), ("", 1.5), ("diffusion_model.", 1.0)):
+        layer = read_adapter(header_file(path, prefix, stored), KEY_MAP).layers["head"]
+        assert layer_scale("lora", layer) == scale
+    encoder = {"text_encoder.r": 2, "text_encoder.lora_alpha": 9}
+    layer = read_adapter(header_file(path, "transformer.", encoder), KEY_MAP).layers["head"]
+    assert layer_scale("lora", layer) == 1.0
+
+
+def test_a_header_that_says_another_scale_than_the_alpha_is_refused(tmp_path):
+    path, stored = tmp_path / "a.safetensors", {"transformer.r": 2, "transformer.lora_alpha": 3}
+    alpha = {"transformer.head.alpha": torch.tensor(3.0, dtype=torch.bfloat16)}
+    layer = read_adapter(header_file(path, "transformer.", stored, **alpha), KEY_MAP).layers["head"]
+    assert layer_scale("lora", layer) == 1.5
+    alpha = {"transformer.head.alpha": torch.tensor(2.0)}
+    with pytest.raises(AdapterFileError, match=r"scale 1\.5, and the alpha in the file 1"):
+        read_adapter(header_file(path, "transformer.", stored, **alpha), KEY_MAP)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"transformer.r": "x"}', "[" * 100_000, '"x"'])
+def test_a_broken_header_is_refused(text, tmp_path):
+    path = header_file(tmp_path / "a.safetensors", "transformer.", text)
+    with pytest.raises(AdapterFileError, match=f"{HEADER} in its header"):
+        read_adapter(path, KEY_MAP)
+
+
+NAMES = [
+    *(f"transformer_blocks.{n}.attn.{each}" for n in (0, 1, 11) for each in ("to_q", "to_out.0")),
+    "single_transformer_blocks.1.attn.to_q",
+    "proj_out",
+]
+PATTERNS = [
+    {"to_q": 1, "attn.to_q": 2},
+    {"attn.to_q": 2, "to_q": 1},
+    {r"^transformer_blocks\.1\.attn\.to_q": 3, "to_q": 1},
+    {r"transformer_blocks\.\d+\.attn\.to_q": 4},
+    {r"^transformer_blocks\.1": 5},
+    {r".*\.to_(q|out\.0)": 6, "proj_out": 7},
+    {"transformer_blocks.1.attn.to_q": 8, "transformer_blocks.11.attn.to_q": 9},
+    {r"transformer_blocks\.[01]+\.attn\.to_q$": 10},
+    {r"q": 11, r"o_q": 12, r".*q": 13},
+]
+
+
+@pytest.mark.parametrize("patterns", PATTERNS)
+def test_patterns_match_what_pefts_match(patterns, tmp_path):
+    folder_of(tmp_path, {**GOOD, "alpha_pattern": patterns})
+    config = read_config(tmp_path / "adapter_config.json")
+    for name in NAMES:
+        wanted = patterns.get(get_pattern_key(patterns, name), 3)
+        assert config.scale(name) == wanted / 2
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(a+)+",
+        "(a|a)*b",
+        "(.|.)" * 40,
+        ".*.*.*.*x",
+        "(?:x)",
+        "a{1,9999}",
+        r"(x)\1",
+        "x" * 300 + "+",
+        r"\S",
+    ],
+)
+def test_a_pattern_that_could_run_for_long_is_refused(pattern, tmp_path):
+    folder_of(tmp_path, {**GOOD, "rank_pattern": {pattern: 2}})
+    with pytest.raises(AdapterFileError, match="the pattern") as caught:
+        read_adapter(tmp_path, KEY_MAP)
+    assert repr(pattern)[:20] in caught.value.found
+
+
+def test_many_patterns_and_layers_take_no_time(tmp_path):
+    names = [f"transformer_blocks.{n}.attn.layer_{k}" for n in range(60) for k in range(14)]
+    patterns = {f"^{re.escape(name)}": 2 + place for place, name in enumerate(names)}
+    folder_of(tmp_path, {**GOOD, "alpha_pattern": patterns})
+    begin = time.perf_counter()
+    config = read_config(tmp_path / "adapter_config.json")
+    assert [config.scale(name) for name in names] == [(2 + n) / 2 for n in range(len(names))]
+    assert time.perf_counter() - begin < 2.0

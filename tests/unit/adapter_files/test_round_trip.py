@@ -1,0 +1,345 @@
+"""What is written is read back, in every layout and kind."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from tests.fixtures.adapter_states import DORA_STATES, KEY_MAP, SIZES, STATES, make_state
+from trainer_core.adapter_files.header.metadata import RunFacts, adapter_metadata
+from trainer_core.adapter_files.names.key_map import KeyMap, NativeKey
+from trainer_core.adapter_files.read.adapter_file import read_adapter
+from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
+from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.adapters import attach
+from trainer_core.adapters.dora import DORA_SCALE
+from trainer_core.adapters.kinds.registry import layer_delta, layer_scale
+from trainer_core.config import AdapterConfig
+from trainer_core.errors import AdapterError, AdapterFileError, NonFiniteError
+from trainer_core.types import AdapterState, LayerState
+
+
+def relative(value, reference):
+    return float((value - reference).norm() / reference.norm())
+
+
+def assert_same_deltas(read, state, tolerance=0.0):
+    assert set(read.layers) == set(state.layers)
+    for name, layer in state.layers.items():
+        found = layer_delta(read.kind, read.layers[name])
+        assert relative(found, layer_delta(state.kind, layer)) <= tolerance
+
+
+@pytest.mark.parametrize("case", STATES)
+def test_comfyui_layout_returns_the_very_same_state(case, tmp_path):
+    state, path = STATES[case], tmp_path / "a.safetensors"
+    metadata = adapter_metadata(state, RunFacts("tiny", 10), "shareable")
+    write_adapter(path, state, "comfyui", KEY_MAP, metadata)
+    read = read_adapter(path, KEY_MAP)
+    assert read.kind == state.kind
+    assert read.settings == state.settings
+    assert set(read.layers) == set(state.layers)
+    for name, layer in state.layers.items():
+        assert (read.layers[name].alpha, read.layers[name].rank) == (layer.alpha, layer.rank)
+        assert set(read.layers[name].tensors) == set(layer.tensors)
+        for factor, tensor in layer.tensors.items():
+            assert torch.equal(read.layers[name].tensors[factor], tensor)
+
+
+@pytest.mark.parametrize("case", STATES)
+def test_diffusers_layout_returns_the_same_deltas(case, tmp_path):
+    state, path = STATES[case], tmp_path / "a.safetensors"
+    write_adapter(path, state, "diffusers", KEY_MAP, {})
+    read = read_adapter(path, KEY_MAP)
+    assert read.kind == ("lora" if state.kind == "loha" else state.kind)
+    assert_same_deltas(read, state, 1e-6)
+    assert all(layer_scale(read.kind, layer) == 1.0 for layer in read.layers.values())
+
+
+DORA_CELLS = {
+    # state: layout that holds it exactly
+    "lora input": "comfyui",
+    "loha input": "comfyui",
+    "lokr input": "comfyui",
+    "lora output": "diffusers",
+    "loha output": None,
+    "lokr output": None,
+}
+
+
+@pytest.mark.parametrize("layout", ["comfyui", "diffusers"])
+@pytest.mark.parametrize("case", DORA_CELLS)
+def test_lengths_are_held_exactly_or_refused(case, layout, tmp_path):
+    state, path = DORA_STATES[case], tmp_path / "a.safetensors"
+    axis = case.split()[1]
+    if layout != DORA_CELLS[case]:
+        with pytest.raises(AdapterError, match=f"lengths of the {axis} axis"):
+            write_adapter(path, state, layout, KEY_MAP, {})
+        assert not path.exists()
+        return
+    write_adapter(path, state, layout, KEY_MAP, {})
+    read = read_adapter(path, KEY_MAP)
+    assert_same_deltas(read, state, 1e-6)
+    for name, layer in state.layers.items():
+        assert torch.equal(read.layers[name].tensors[DORA_SCALE], layer.tensors[DORA_SCALE])
+    assert inspect_adapter(path).dora == axis
+
+
+def test_lengths_that_do_not_fit_the_factors_are_refused(tmp_path):
+    state, path = DORA_STATES["lokr input"], tmp_path / "a.safetensors"
+    write_adapter(path, state, "comfyui", KEY_MAP, {})
+    tensors = load_file(path)
+    key = "diffusion_model.head.dora_scale"
+    tensors[key] = tensors[key][:, :-1].contiguous()
+    save_file(tensors, path)
+    with pytest.raises(AdapterFileError, match=r"dora_scale.*of shape \(1, 11\)"):
+        read_adapter(path, KEY_MAP)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    kind=st.sampled_from(["lora", "loha", "lokr"]),
+    inputs=st.integers(1, 40),
+    outputs=st.integers(1, 40),
+    rank=st.integers(1, 5),
+    alpha=st.floats(0.125, 10.0, width=32),
+    factor=st.sampled_from([-1, 2, 3, 8]),
+    flags=st.tuples(st.booleans(), st.booleans()),
+    seed=st.integers(0, 10**6),
+)
+def test_any_shape_survives_the_comfyui_layout(
+    tmp_path_factory, kind, inputs, outputs, rank, alpha, factor, flags, seed
+):
+    rank = rank if kind == "lokr" else min(rank, inputs, outputs)
+    state = make_state(
+        kind,
+        rank,
+        alpha,
+        seed,
+        {"head": (inputs, outputs)},
+        factor=factor,
+        full_matrix=flags[0],
+        decompose_both=flags[1],
+    )
+    path = tmp_path_factory.mktemp("adapters") / "a.safetensors"
+    write_adapter(path, state, "comfyui", KEY_MAP, {})
+    read = read_adapter(path, KEY_MAP)
+    assert_same_deltas(read, state, 1e-7)
+    for factor_name, tensor in state.layers["head"].tensors.items():
+        assert torch.equal(read.layers["head"].tensors[factor_name], tensor)
+
+
+@pytest.mark.parametrize("kind", ["lora", "loha", "lokr"])
+@pytest.mark.parametrize("alpha", [0.1, 1.1, 7.7, 1 / 3])
+@pytest.mark.parametrize("rank", [2, 3])
+def test_a_trained_adapter_computes_the_same_bits_after_a_file(kind, alpha, rank, tmp_path):
+    module = nn.Sequential(nn.Linear(64, 81))
+    adapter = attach(module, AdapterConfig(kind=kind, rank=rank, alpha=alpha), {"head": module[0]})
+    with torch.no_grad():
+        for parameter in adapter.parameters():
+            parameter.normal_()
+    x = torch.randn(4, 64)
+    y, state = module(x), adapter.state()
+    path = tmp_path / "a.safetensors"
+    write_adapter(path, state, "comfyui", KEY_MAP, {})
+    adapter.load_state(read_adapter(path, KEY_MAP))
+    assert torch.equal(module(x), y)
+    assert adapter.state().layers["head"].alpha == state.layers["head"].alpha
+    assert state.layers["head"].alpha == pytest.approx(alpha, rel=1e-7)
+
+
+def test_whole_layers_get_native_names_and_parts_get_diffusers_names(tmp_path):
+    path = tmp_path / "a.safetensors"
+    write_adapter(path, STATES["lora"], "comfyui", KEY_MAP, {})
+    assert set(load_file(path)) == {
+        f"{prefix}.{suffix}"
+        for prefix in (
+            "transformer.blocks.0.attn.to_q",
+            "transformer.blocks.0.attn.to_k",
+            "diffusion_model.layers.0.final",
+            "diffusion_model.head",
+        )
+        for suffix in ("lora_up.weight", "lora_down.weight", "alpha")
+    }
+
+
+def test_diffusers_files_have_no_alpha(tmp_path):
+    path = tmp_path / "a.safetensors"
+    for case, suffixes in (
+        ("lora", {"lora_A.weight", "lora_B.weight"}),
+        ("loha", {"lora_A.weight", "lora_B.weight"}),
+        ("lokr full", {"lokr_w1", "lokr_w2"}),
+    ):
+        write_adapter(path, STATES[case], "diffusers", KEY_MAP, {})
+        assert set(load_file(path)) == {f"transformer.{n}.{s}" for n in SIZES for s in suffixes}
+
+
+def test_loha_becomes_a_lora_of_rank_squared(tmp_path):
+    path = tmp_path / "a.safetensors"
+    write_adapter(path, STATES["loha"], "diffusers", KEY_MAP, {})
+    assert {layer.rank for layer in read_adapter(path, KEY_MAP).layers.values()} == {4}
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("bf16", 1.5e-2), ("fp16", 2e-3)])
+def test_other_dtypes_round_the_factors_but_not_alpha(dtype, tolerance, tmp_path):
+    state, path = make_state("lora", alpha=0.3), tmp_path / "a.safetensors"
+    write_adapter(path, state, "comfyui", KEY_MAP, {}, dtype)
+    tensors = load_file(path)
+    wanted = {"bf16": torch.bfloat16, "fp16": torch.float16}[dtype]
+    for key, tensor in tensors.items():
+        assert tensor.dtype == (torch.float32 if key.endswith(".alpha") else wanted)
+    assert_same_deltas(read_adapter(path, KEY_MAP), state, tolerance)
+
+
+def test_lokr_alpha_is_what_readers_divide_by_their_own_rank(tmp_path):
+    path = tmp_path / "a.safetensors"
+    write_adapter(path, STATES["lokr full"], "comfyui", KEY_MAP, {})
+    assert load_file(path)["diffusion_model.head.alpha"].item() == 2.0  # = rank: scale 1
+    write_adapter(path, STATES["lokr both"], "comfyui", KEY_MAP, {})
+    tensors = load_file(path)
+    rank = tensors["transformer.blocks.0.attn.to_q.lokr_w2_b"].shape[0]
+    assert tensors["transformer.blocks.0.attn.to_q.alpha"].item() / rank == 3.0
+
+
+@pytest.mark.parametrize("alpha", [None, 0.0])
+def test_alpha_that_is_absent_or_zero_means_rank(alpha, tmp_path):
+    path = tmp_path / "a.safetensors"
+    tensors = {
+        "diffusion_model.head.lora_down.weight": torch.randn(2, 12),
+        "diffusion_model.head.lora_up.weight": torch.randn(9, 2),
+    }
+    if alpha is not None:
+        tensors["diffusion_model.head.alpha"] = torch.tensor(alpha)
+    save_file(tensors, path)
+    layer = read_adapter(path, KEY_MAP).layers["head"]
+    assert (layer.alpha, layer.rank) == (2.0, 2)
+
+
+def test_infinite_alpha_beside_whole_lokr_factors_is_ignored(tmp_path):
+    """ai-toolkit writes such files: its rank of 9999999999 overflows in fp16."""
+    path = tmp_path / "a.safetensors"
+    save_file(
+        {
+            "diffusion_model.head.lokr_w1": torch.randn(3, 3),
+            "diffusion_model.head.lokr_w2": torch.randn(3, 4),
+            "diffusion_model.head.alpha": torch.tensor(float("inf"), dtype=torch.float16),
+        },
+        path,
+    )
+    layer = read_adapter(path, KEY_MAP).layers["head"]
+    assert layer_scale("lokr", layer) == 1.0
+    assert layer.rank == 2
+
+
+def test_mixed_ranks_are_told_to_diffusers(tmp_path):
+    path = tmp_path / "a.safetensors"
+    layers = dict(STATES["lora"].layers)
+    layers["head"] = make_state("lora", rank=3).layers["head"]
+    write_adapter(path, AdapterState("lora", layers), "diffusers", KEY_MAP, {})
+    with safe_open(path, "pt") as file:
+        header = json.loads(file.metadata()["lora_adapter_metadata"])
+    assert header["transformer.r"] == header["transformer.lora_alpha"] == 2
+    assert header["transformer.rank_pattern"] == {"^head": 3}
+    write_adapter(path, STATES["lora"], "diffusers", KEY_MAP, {})
+    with safe_open(path, "pt") as file:
+        assert "lora_adapter_metadata" not in file.metadata()
+
+
+def test_a_lokr_that_diffusers_cannot_follow_is_refused_for_its_layout(tmp_path):
+    # 64 -> (4, 16) by the sorted rule, where Diffusers' reader would make (16, 4).
+    state = make_state("lokr", sizes={"head": (64, 64), "blocks.0.out": (256, 256)}, factor=16)
+    path = tmp_path / "a.safetensors"
+    with pytest.raises(AdapterError, match="layout 'comfyui'"):
+        write_adapter(path, state, "diffusers", KEY_MAP, {})
+    assert not path.exists()
+    write_adapter(path, state, "comfyui", KEY_MAP, {})
+
+
+@pytest.mark.parametrize("layout", ["comfyui", "diffusers"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_value_that_is_not_finite_is_never_written(layout, value, tmp_path):
+    state, path = make_state("lora"), tmp_path / "a.safetensors"
+    state.layers["head"].tensors["lora_up"][1, 1] = value
+    with pytest.raises(NonFiniteError, match=r"head\.lora_(up|B)\.weight"):
+        write_adapter(path, state, layout, KEY_MAP, {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_value_that_overflows_in_fp16_is_never_written(tmp_path):
+    state, path = make_state("lora"), tmp_path / "a.safetensors"
+    state.layers["head"].tensors["lora_up"][1, 1] = 1e6
+    with pytest.raises(NonFiniteError, match=r"in fp16[^~]*output\.dtype"):
+        write_adapter(path, state, "comfyui", KEY_MAP, {}, "fp16")
+    assert not path.exists()
+    write_adapter(path, state, "comfyui", KEY_MAP, {}, "bf16")
+
+
+@pytest.mark.parametrize(
+    ("state", "layout", "dtype", "message"),
+    [
+        (STATES["lora"], "sdxl", "fp32", "layout 'sdxl'"),
+        (STATES["lora"], "comfyui", "int8", "'int8'"),
+        (AdapterState("lora", {}), "comfyui", "fp32", "without layers"),
+        (make_state("lora", sizes={"foreign": (4, 4)}), "comfyui", "fp32", "'foreign' has no"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(state, layout, dtype, message, tmp_path):
+    with pytest.raises(AdapterError, match=message):
+        write_adapter(tmp_path / "a.safetensors", state, layout, KEY_MAP, {}, dtype)
+
+
+def test_two_layers_with_one_native_name_are_refused(tmp_path):
+    key_map = KeyMap(lambda _: NativeKey("same"), lambda _: "head")
+    with pytest.raises(AdapterError, match=r"both written as 'diffusion_model\.same'"):
+        write_adapter(tmp_path / "a.safetensors", STATES["lora"], "comfyui", key_map, {})
+
+
+@pytest.mark.parametrize("case", STATES)
+@pytest.mark.parametrize("layout", ["comfyui", "diffusers"])
+def test_inspect_reports_kind_ranks_and_norms(case, layout, tmp_path):
+    state, path = STATES[case], tmp_path / "a.safetensors"
+    facts = RunFacts("qwen_image", 10, hashes={"base": "ab" * 32})
+    write_adapter(path, state, layout, KEY_MAP, adapter_metadata(state, facts, "shareable"), "bf16")
+    report = inspect_adapter(path, KEY_MAP)
+    assert report.kind == ("lora" if layout == "diffusers" and state.kind == "loha" else state.kind)
+    assert report.layout == layout
+    assert report.dtypes == ("bfloat16",)
+    assert report.family == "qwen_image"
+    assert report.base == "ab" * 32
+    assert report.unknown == ()
+    assert report.size == path.stat().st_size
+    assert sum(report.ranks.values()) == sum(report.scales.values()) == len(SIZES)
+    for name, layer in state.layers.items():
+        expected = float(layer_delta(state.kind, layer).norm())
+        assert report.norms[name] == pytest.approx(expected, rel=2e-2)
+
+
+def test_inspect_norms_are_exact_in_fp32(tmp_path):
+    for state in STATES.values():
+        path = tmp_path / "a.safetensors"
+        write_adapter(path, state, "comfyui", KEY_MAP, {})
+        report = inspect_adapter(path, KEY_MAP)
+        for name, layer in state.layers.items():
+            double = {k: v.double() for k, v in layer.tensors.items()}
+            delta = layer_delta(state.kind, LayerState(double, layer.alpha, layer.rank))
+            assert report.norms[name] == pytest.approx(float(delta.norm()), rel=1e-7)
+
+
+def test_inspect_without_a_key_map_keeps_the_names_of_the_file(tmp_path):
+    path = tmp_path / "a.safetensors"
+    write_adapter(path, STATES["lora"], "comfyui", KEY_MAP, {})
+    report = inspect_adapter(path)
+    assert set(report.norms) == {
+        "transformer.blocks.0.attn.to_q",
+        "transformer.blocks.0.attn.to_k",
+        "diffusion_model.layers.0.final",
+        "diffusion_model.head",
+    }
+    assert report.family is None
+    foreign = KeyMap(lambda _: None, lambda _: None)
+    assert inspect_adapter(path, foreign).unknown == tuple(sorted(report.norms))

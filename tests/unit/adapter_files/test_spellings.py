@@ -1,0 +1,324 @@
+"""A file in the exact spelling of each trainer means the delta that the trainer computed."""
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tests.fixtures.peer_files import (
+    FLUX_LINEAR1,
+    FLUX_QKV,
+    IN,
+    PEERS,
+    QWEN,
+    ROWS,
+    Draw,
+    block_diagonal,
+    fused,
+    number,
+    one,
+)
+from tests.fixtures.textbook import relative
+from trainer_core.adapter_files.names.key_parsing import matching_families
+from trainer_core.adapter_files.read.adapter_file import open_adapter, read_adapter, read_file
+from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
+from trainer_core.adapters.dora import DORA_SCALE
+from trainer_core.adapters.kinds.registry import layer_delta
+from trainer_core.errors import AdapterFileError
+from trainer_core.families.registry import FAMILIES
+
+KEY_MAPS = {name: family.key_map for name, family in FAMILIES.items()}
+
+
+def write(peer, folder, name="adapter.safetensors"):
+    path = folder / name
+    save_file(peer.tensors, path, peer.metadata)
+    return path
+
+
+def double_delta(state, module):
+    layer = state.layers[module]
+    doubled = {name: tensor.double() for name, tensor in layer.tensors.items()}
+    return layer_delta(state.kind, type(layer)(doubled, layer.alpha, layer.rank))
+
+
+@pytest.mark.parametrize("title", PEERS)
+def test_a_peers_file_means_its_delta(title, tmp_path):
+    peer = PEERS[title]
+    path = write(peer, tmp_path)
+    state = read_adapter(path, KEY_MAPS[peer.family])
+    assert set(state.layers) == set(peer.deltas)
+    assert state.kind == peer.kind
+    for module, wanted in peer.deltas.items():
+        assert relative(double_delta(state, module), wanted) < 1e-6
+        assert relative(double_delta(state, module) * 1.5, wanted) > 0.4, "a wrong scale is seen"
+    assert {name: set(each) for name, each in state.extras.items()} == peer.extras
+    found = {m: s.tensors[DORA_SCALE] for m, s in state.layers.items() if DORA_SCALE in s.tensors}
+    assert set(found) == set(peer.lengths)
+    assert all(torch.equal(found[module], lengths) for module, lengths in peer.lengths.items())
+
+
+@pytest.mark.parametrize("title", PEERS)
+def test_what_the_names_say_is_found(title, tmp_path):
+    peer = PEERS[title]
+    path = write(peer, tmp_path)
+    file = read_file(path)
+    assert (file.kind, file.layout) == (peer.kind, peer.layout)
+    assert peer.family in matching_families(file.layers, KEY_MAPS)
+    report = inspect_adapter(path, KEY_MAPS[peer.family])
+    assert report.unknown == ()
+    whole = {m: d for m, d in peer.deltas.items() if m in report.norms}
+    assert all(
+        report.norms[m] == pytest.approx(float(d.norm()), rel=1e-6) for m, d in whole.items()
+    )
+    assert len(report.extras) == sum(map(len, peer.extras.values()))
+
+
+@pytest.mark.parametrize("title", PEERS)
+def test_outlines_tell_what_will_be_read(title, tmp_path):
+    peer = PEERS[title]
+    with open_adapter(write(peer, tmp_path), KEY_MAPS[peer.family]) as adapter:
+        for module, layer in adapter.state.layers.items():
+            outline = adapter.outline(module)
+            assert (outline.alpha, outline.rank) == (layer.alpha, layer.rank)
+            assert {n: t.shape for n, t in outline.tensors.items()} == {
+                n: t.shape for n, t in layer.tensors.items()
+            }
+            assert all(tensor.is_meta for tensor in outline.tensors.values())
+
+
+def test_the_families_differ_where_the_names_do():
+    found = {title: matching_families(_names(peer), KEY_MAPS) for title, peer in PEERS.items()}
+    assert found["kohya qkv, lora"] == ["flux"]
+    assert found["lycoris flux"] == ["flux"]
+    assert set(found["musubi, lora"]) == {"flux", "qwen_image"}, "attention names are common"
+    assert matching_families(["transformer.transformer_blocks.0.img_mod.1"], KEY_MAPS) == [
+        "qwen_image"
+    ]
+    assert matching_families(["lora_unet_down_blocks_0"], KEY_MAPS) == []
+    assert matching_families([], KEY_MAPS) == []
+
+
+def _names(peer):
+    return {key.rpartition(".alpha")[0] for key in peer.tensors if key.endswith(".alpha")}
+
+
+def test_a_wrong_family_is_told_with_the_right_one(tmp_path):
+    path = write(PEERS["kohya qkv, lora"], tmp_path)
+    with pytest.raises(AdapterFileError, match="those of flux; choose that family"):
+        read_adapter(path, KEY_MAPS["qwen_image"], KEY_MAPS)
+    strange = one("lora_unet_down_blocks_0_x", "x", "flux", "kohya")
+    with pytest.raises(AdapterFileError, match=r"down_blocks_0_x' is no layer of this family"):
+        read_adapter(write(strange, tmp_path), KEY_MAPS["flux"], KEY_MAPS)
+
+
+@pytest.mark.parametrize("kind", ["lora", "loha"])
+@pytest.mark.parametrize("ranks", [(2, 2, 2), (1, 3, 2), (2, 0, 3), (0, 0, 2)])
+def test_blocks_come_back_with_their_own_rank(kind, ranks, tmp_path):
+    peer = block_diagonal(kind, ranks)
+    state = read_adapter(write(peer, tmp_path), KEY_MAPS["flux"])
+    own = {module: rank for module, rank in zip(FLUX_QKV, ranks, strict=True) if rank}
+    assert {module: layer.rank for module, layer in state.layers.items()} == own
+
+
+def test_a_block_of_zeros_among_equal_ones_stays_a_part(tmp_path):
+    """Such as of a layer that has not learnt anything yet."""
+    peer = block_diagonal()
+    up = peer.tensors["lora_unet_double_blocks_3_img_attn_qkv.lora_up.weight"]
+    up[ROWS : 2 * ROWS] = 0.0
+    state = read_adapter(write(peer, tmp_path), KEY_MAPS["flux"])
+    assert {layer.rank for layer in state.layers.values()} == {2}
+    assert not state.layers[FLUX_QKV[1]].tensors["lora_up"].any()
+    up.zero_()
+    state = read_adapter(write(peer, tmp_path), KEY_MAPS["flux"])
+    assert {layer.rank for layer in state.layers.values()} == {6}
+    assert len(state.layers) == 3
+
+
+def test_one_shared_column_keeps_the_whole_rank(tmp_path):
+    peer = block_diagonal()
+    peer.tensors["lora_unet_double_blocks_3_img_attn_qkv.lora_up.weight"][0, 5] = 1.0
+    state = read_adapter(write(peer, tmp_path), KEY_MAPS["flux"])
+    assert {layer.rank for layer in state.layers.values()} == {6}
+
+
+def test_lengths_of_a_fused_layers_rows_are_divided(tmp_path):
+    peer = fused("lora_unet_double_blocks_3_img_attn_qkv", FLUX_QKV, "kohya")
+    lengths = Draw(3)(3 * ROWS, 1).abs()
+    peer.tensors["lora_unet_double_blocks_3_img_attn_qkv.dora_scale"] = lengths
+    state = read_adapter(write(peer, tmp_path), KEY_MAPS["flux"])
+    found = [state.layers[module].tensors[DORA_SCALE] for module in FLUX_QKV]
+    assert torch.equal(torch.cat(found), lengths)
+
+
+def test_columns_lengths_stay_where_rows_only_change_their_places(tmp_path):
+    peer = PEERS["comfyui last norm"]
+    lengths = Draw(3)(1, IN).abs()
+    key = "diffusion_model.final_layer.adaLN_modulation.1.dora_scale"
+    save_file({**peer.tensors, key: lengths}, tmp_path / "a.safetensors")
+    state = read_adapter(tmp_path / "a.safetensors", KEY_MAPS["flux"])
+    assert torch.equal(state.layers["norm_out.linear"].tensors[DORA_SCALE], lengths)
+
+
+def inexact():
+    odd = fused("lora_unet_double_blocks_3_img_attn_qkv", FLUX_QKV, "kohya")
+    odd.tensors["lora_unet_double_blocks_3_img_attn_qkv.lora_up.weight"] = torch.ones(10, 2)
+    slice_name = "diffusion_model.single_blocks.11.linear1_qkv"
+    inside = fused(slice_name, FLUX_LINEAR1[:3], "comfyui", "lokr")
+    inside.tensors[f"{slice_name}.lokr_w1"] = torch.ones(2, 3)
+    inside.tensors[f"{slice_name}.lokr_w2_a"] = torch.ones(12, 2)
+    lengths = fused(slice_name, FLUX_LINEAR1[:3], "comfyui")
+    lengths.tensors[f"{slice_name}.dora_scale"] = torch.ones(1, IN)
+    return {
+        "10 rows are no multiple of 3": odd,
+        "inside a block of 12 rows": inside,
+        "DoRA lengths are those of the fused layer": lengths,
+    }
+
+
+@pytest.mark.parametrize("reason", inexact())
+def test_what_cannot_be_divided_is_refused_by_name(reason, tmp_path):
+    """Slices have no name of their own under which they could stay whole."""
+    peer = inexact()[reason]
+    with pytest.raises(AdapterFileError, match=reason) as caught:
+        read_adapter(write(peer, tmp_path), KEY_MAPS["flux"])
+    assert next(iter(peer.tensors)).rpartition(".lo")[0] in caught.value.found
+    assert list(peer.deltas)[2] in caught.value.found
+
+
+TWICE = {
+    "fused and part": (
+        {
+            **PEERS["kohya qkv, lora"].tensors,
+            **one("lora_unet_transformer_blocks_3_attn_to_k", "", "flux", "").tensors,
+        },
+        r"both mean the layer 'transformer_blocks.3.attn.to_k'",
+    ),
+    "slice and whole": (
+        {
+            **PEERS["comfyui slice"].tensors,
+            **fused("diffusion_model.single_blocks.11.linear1", FLUX_LINEAR1, "").tensors,
+        },
+        r"both mean the layer 'single_transformer_blocks.11.attn.to_q'",
+    ),
+    "two prefixes": (
+        {**PEERS["musubi, lora"].tensors, **PEERS["lycoris, lora"].tensors},
+        "mixes layouts: 'l[^']*' and 'l[^']*'",
+    ),
+    "two spellings": (
+        {**PEERS["bare"].tensors, **PEERS["bare default"].tensors},
+        "give the same layer's lora_(up|down) twice",
+    ),
+    "lengths twice": (
+        {
+            **PEERS["diffusers dora"].tensors,
+            f"transformer.{QWEN}.lora_magnitude_vector.weight": torch.ones(ROWS),
+        },
+        "dora_scale twice",
+    ),
+    "factors and a difference": (
+        {**PEERS["onetrainer qwen"].tensors, f"transformer.{QWEN}.diff": torch.ones(ROWS, IN)},
+        "has factors and 'transformer.*diff'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TWICE)
+def test_what_says_a_thing_twice_is_refused_by_key(case, tmp_path):
+    tensors, message = TWICE[case]
+    path = tmp_path / "a.safetensors"
+    save_file(tensors, path)
+    with pytest.raises(AdapterFileError, match=message):
+        read_adapter(path, KEY_MAPS["flux"])
+
+
+FOREIGN = {
+    "lora_te1_text_model_encoder_layers_0_mlp_fc1.lora_up.weight": "of a text encoder",
+    "lora_te_x.alpha": "of a text encoder",
+    "text_encoders.qwen25_7b.x.lora_A.weight": "of a text encoder",
+    "text_encoder.x.lora_A.weight": "of a text encoder",
+    "text_encoder_2.x.lora_A.weight": "of a text encoder",
+    "bundle_emb.word.clip_l": "of a text encoder",
+    "unet.down_blocks.0.attn.processor.to_q_lora.up.weight": "of another model",
+    f"transformer.{QWEN}.oft_blocks": "OFT or BOFT",
+    f"transformer.{QWEN}.rescale": "OFT or BOFT",
+    f"transformer.{QWEN}.oft_R.weight": "OFT or BOFT",
+    f"transformer.{QWEN}.a1.weight": "GLoRA",
+    f"transformer.{QWEN}.reshape_weight": "change of the layer's size",
+    f"transformer.{QWEN}.lokr_t1": "LoKr core",
+    f"transformer.{QWEN}.lora_B.bias": "bias that was trained with a LoRA",
+    f"transformer.{QWEN}.weight": "whole weight",
+    f"base_model.model.{QWEN}.base_layer.bias": "whole bias",
+    f"transformer.{QWEN}.lora_down.other.weight": "unknown key",
+}
+
+
+@pytest.mark.parametrize("key", FOREIGN)
+def test_what_is_not_read_is_named_and_not_dropped(key, tmp_path):
+    path = tmp_path / "a.safetensors"
+    save_file({**PEERS["onetrainer qwen"].tensors, key: torch.ones(4, 4)}, path)
+    with pytest.raises(AdapterFileError, match=FOREIGN[key]) as caught:
+        read_adapter(path, KEY_MAPS["qwen_image"])
+    assert repr(key) in caught.value.found
+
+
+EXTRAS = {
+    # key: ComfyUI's name
+    "diffusion_model.double_blocks.3.img_attn.qkv.diff_b": "double_blocks.3.img_attn.qkv",
+    "lora_unet_double_blocks_3_img_attn_qkv.diff": "double_blocks.3.img_attn.qkv",
+    "lora_unet_single_blocks_11_norm_key_norm.w_norm": "single_blocks.11.norm.key_norm",
+    "lycoris_transformer_blocks_3_attn_norm_q.w_norm": "double_blocks.3.img_attn.norm.query_norm",
+    "transformer.x_embedder.set_weight": "img_in",
+    "diffusion_model.double_blocks.3.img_attn.norm.key_norm.diff": (
+        "double_blocks.3.img_attn.norm.key_norm"
+    ),
+    "diffusion_model.some.new.weight.diff": None,
+    "diffusion_model.double_blocks.03.img_attn.proj.diff": None,
+    "transformer.transformer_blocks.3.attn.norm_x.diff": None,
+    "transformer.no.such.layer.diff": None,
+    "lora_unet_no_such_layer.diff": None,
+}
+
+
+@pytest.mark.parametrize("key", EXTRAS)
+def test_differences_get_comfyuis_names(key, tmp_path):
+    path, values = tmp_path / "a.safetensors", Draw(0)(6)
+    save_file({key: values}, path)
+    if EXTRAS[key] is None:
+        with pytest.raises(AdapterFileError, match=r"for no layer of this family"):
+            read_adapter(path, KEY_MAPS["flux"])
+        return
+    state = read_adapter(path, KEY_MAPS["flux"])
+    (name,), ending = state.extras, key.rpartition(".")[2]
+    assert name == EXTRAS[key]
+    assert torch.equal(state.extras[name][ending], values)
+    with open_adapter(path, KEY_MAPS["flux"]) as adapter:
+        assert adapter.state.extras.outline(name)[ending].is_meta
+
+
+def test_a_norms_difference_and_its_bias_belong_together(tmp_path):
+    path, name = tmp_path / "a.safetensors", "lora_unet_double_blocks_3_img_attn_norm_query_norm"
+    save_file({f"{name}.w_norm": torch.ones(4), f"{name}.b_norm": torch.ones(4)}, path)
+    state = read_adapter(path, KEY_MAPS["flux"])
+    assert {n: set(e) for n, e in state.extras.items()} == {
+        "double_blocks.3.img_attn.norm.query_norm": {"w_norm", "b_norm"}
+    }
+
+
+def test_an_infinite_alpha_of_a_low_rank_layer_is_refused(tmp_path):
+    peer = one(f"diffusion_model.{QWEN}", QWEN, "qwen_image", "comfyui", "lokr")
+    peer.tensors[f"diffusion_model.{QWEN}.alpha"] = number(float("inf"), torch.float16)
+    with pytest.raises(AdapterFileError, match=r"to_q\.alpha is inf"):
+        read_adapter(write(peer, tmp_path), KEY_MAPS["qwen_image"])
+
+
+def test_lengths_of_a_convolution_as_peft_has_them_are_of_the_outputs(tmp_path):
+    """PEFT writes [1, out, 1, 1], which looks like one length for each input."""
+    name = "transformer_blocks.0.img_mod.1"
+    tensors = {
+        f"transformer.{name}.lora_A.weight": torch.ones(2, 4, 3, 3),
+        f"transformer.{name}.lora_B.weight": torch.ones(4, 2, 1, 1),
+        f"transformer.{name}.lora_magnitude_vector": torch.arange(1.0, 5.0).view(1, 4, 1, 1),
+    }
+    save_file(tensors, tmp_path / "a.safetensors")
+    state = read_adapter(tmp_path / "a.safetensors", KEY_MAPS["qwen_image"])
+    assert state.layers[name].tensors[DORA_SCALE].shape == (4, 1, 1, 1)

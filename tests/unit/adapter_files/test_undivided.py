@@ -1,0 +1,321 @@
+"""A fused layer whose parts no factors of its kind are stays whole; its rows can be computed."""
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.fixtures.peer_files import (
+    FLUX_LINEAR1,
+    FLUX_QKV,
+    FLUX_TEXT,
+    IN,
+    ROWS,
+    Draw,
+    delta,
+    number,
+    one,
+)
+from tests.fixtures.textbook import relative
+from trainer_core.adapter_files.convert.convert import convert
+from trainer_core.adapter_files.factors.products import LokrRows
+from trainer_core.adapter_files.factors.whole_layers import refuse_undivided
+from trainer_core.adapter_files.names.row_slices import Cut
+from trainer_core.adapter_files.read.adapter_file import open_adapter, read_adapter
+from trainer_core.adapter_files.tools.combine import combine_adapters
+from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
+from trainer_core.adapter_files.tools.resize import Sizes, resize_adapter
+from trainer_core.adapter_files.verify.proof import prove
+from trainer_core.adapter_files.write.layouts import layout_name
+from trainer_core.adapters.dora import DORA_SCALE
+from trainer_core.adapters.kinds.registry import layer_delta
+from trainer_core.errors import AdapterError, AdapterFileError
+from trainer_core.families.registry import FAMILIES
+from trainer_core.types import LayerState
+
+FLUX = FAMILIES["flux"].key_map
+QKV, TEXT, LINEAR1, LAST = (
+    "double_blocks.3.img_attn.qkv",
+    "double_blocks.3.txt_attn.qkv",
+    "single_blocks.11.linear1",
+    "final_layer.adaLN_modulation.1",
+)
+PARTS = {QKV: FLUX_QKV, TEXT: FLUX_TEXT, LINEAR1: FLUX_LINEAR1, LAST: ("norm_out.linear",)}
+HEIGHTS = {QKV: 3 * ROWS, TEXT: 3 * ROWS, LINEAR1: 7 * ROWS, LAST: 2 * ROWS}
+SPELLINGS = {
+    "comfyui": "diffusion_model.{}".format,
+    "kohya": lambda native: f"lora_unet_{native.replace('.', '_')}",
+    "lycoris": lambda native: f"lycoris_{native.replace('.', '_')}",
+}
+"""Of ComfyUI's Train LoRA, of kohya's scripts and musubi-tuner, of LyCORIS on native names."""
+
+FORMS = ("whole", "low-rank second", "both low-rank")
+
+
+def factors(native, form, seed=0):
+    """A LoKr whose first factor has 4 rows (of the last norm 1), so that parts begin in blocks."""
+    draw, rows, blocks = Draw(seed), HEIGHTS[native], 1 if native == LAST else 4
+    first = {"lokr_w1": draw(blocks, 3)}
+    if form == "both low-rank":
+        first = {"lokr_w1_a": draw(blocks, 2), "lokr_w1_b": draw(2, 3)}
+    if form == "whole":
+        return {**first, "lokr_w2": draw(rows // blocks, IN // 3)}
+    return {**first, "lokr_w2_a": draw(rows // blocks, 2), "lokr_w2_b": draw(2, IN // 3)}
+
+
+def make_file(path, layout, form="low-rank second", natives=tuple(PARTS)):
+    """A file with these layers and one that is a module; returns the fused layers' deltas."""
+    deltas, tensors = {}, {}
+    for seed, native in enumerate(natives):
+        name, own = SPELLINGS[layout](native), factors(native, form, seed)
+        tensors |= {f"{name}.{factor}": tensor for factor, tensor in own.items()}
+        tensors[f"{name}.alpha"] = number(3.0)
+        deltas[native] = delta("lokr", own, 3.0, 2)
+    other = one(SPELLINGS[layout]("img_in"), "x_embedder", "flux", layout, "lokr whole")
+    save_file({**tensors, **other.tensors}, path)
+    return deltas
+
+
+def parts_of(deltas):
+    """Module to its rows of the deltas; the last norm's halves are exchanged."""
+    found = {}
+    for native, whole in deltas.items():
+        if native == LAST:
+            found["norm_out.linear"] = torch.cat([*reversed(whole.chunk(2))])
+            continue
+        sizes = [ROWS * (4 if name.endswith("proj_mlp") else 1) for name in PARTS[native]]
+        found |= dict(zip(PARTS[native], whole.split(sizes), strict=True))
+    return found
+
+
+def double_delta(kind, layer):
+    doubled = {name: tensor.double() for name, tensor in layer.tensors.items()}
+    return layer_delta(kind, LayerState(doubled, layer.alpha, layer.rank))
+
+
+def assert_means(path, deltas, tolerance=1e-6):
+    """Compare a file with deltas by module, whatever kind it is of."""
+    state = read_adapter(path, FLUX)
+    for module, wanted in deltas.items():
+        assert relative(double_delta(state.kind, state.layers[module]), wanted) < tolerance, module
+    return state
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("layout", SPELLINGS)
+def test_a_lokr_that_no_parts_have_is_read_whole(layout, form, tmp_path):
+    path = tmp_path / "a.safetensors"
+    deltas = make_file(path, layout, form)
+    state = assert_means(path, deltas)
+    assert set(state.layers) == {*PARTS, "x_embedder"}
+    report = inspect_adapter(path, FLUX)
+    assert report.unknown == ()
+    with open_adapter(path, FLUX) as adapter:
+        assert all(t.is_meta for t in adapter.outline(QKV).tensors.values())
+
+
+@pytest.mark.parametrize("to", SPELLINGS)
+@pytest.mark.parametrize("layout", SPELLINGS)
+def test_reading_and_writing_it_is_exact_to_the_bit(layout, to, tmp_path):
+    first, second, third = (tmp_path / f"{name}.safetensors" for name in "abc")
+    make_file(first, layout)
+    report = convert(first, second, to, FLUX)
+    assert report.exact
+    assert report.errors == {}
+    convert(second, third, layout, FLUX)
+    wanted, found = load_file(first), load_file(third)
+    assert set(found) == set(wanted)
+    assert all(torch.equal(found[key], tensor) for key, tensor in wanted.items())
+    assert any("ComfyUI reads none" in note for note in report.notes) == (to == "lycoris")
+
+
+@pytest.mark.parametrize("layout", ["diffusers", "peft"])
+def test_layouts_of_modules_refuse_it_and_name_the_way(layout, tmp_path):
+    make_file(tmp_path / "a.safetensors", "comfyui", natives=(QKV,))
+    target = tmp_path / layout_name("b", layout)
+    with pytest.raises(AdapterError, match=rf"{QKV} \(lokr\).*begin inside blocks") as caught:
+        convert(tmp_path / "a.safetensors", target, layout, FLUX)
+    assert all(module in caught.value.found for module in FLUX_QKV)
+    assert "--approximate lora --rank N" in caught.value.remedy
+    assert not target.exists()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("layout", ["comfyui", "diffusers", "peft", "kohya", "lycoris"])
+def test_as_a_lora_every_part_is_exact_where_the_rank_allows(layout, form, tmp_path):
+    path, target = tmp_path / "a.safetensors", tmp_path / layout_name("b", layout)
+    parts = parts_of(make_file(path, "comfyui", form))
+    report = convert(path, target, layout, FLUX, approximate="lora", rank=16)
+    assert report.exact
+    assert set(report.errors) == {*parts, "x_embedder"}
+    assert_means(target, parts, 2e-6)
+
+
+def test_a_smaller_rank_is_the_nearest_and_tells_its_error(tmp_path):
+    path, target = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    parts = parts_of(make_file(path, "kohya"))
+    report = convert(path, target, "diffusers", FLUX, approximate="lora", rank=2)
+    assert not report.exact
+    state = read_adapter(target, FLUX)
+    for module, wanted in parts.items():
+        values = torch.linalg.svdvals(wanted)
+        least = float(values[2:].norm() / values.norm())
+        lost = relative(double_delta("lora", state.layers[module]), wanted)
+        assert lost == pytest.approx(least, abs=1e-6)
+        assert report.errors[module] == pytest.approx(least, abs=1e-9)
+
+
+def test_without_a_rank_the_exact_one_is_named(tmp_path):
+    make_file(tmp_path / "a.safetensors", "comfyui", natives=(QKV,))
+    with pytest.raises(AdapterError, match=FLUX_QKV[0]) as caught:
+        convert(
+            tmp_path / "a.safetensors",
+            tmp_path / "b.safetensors",
+            "diffusers",
+            FLUX,
+            approximate="lora",
+        )
+    # q has rows of two blocks: two rows of the first factor, times rank 2.
+    assert "4 would be without error" in caught.value.expected
+
+
+@pytest.mark.parametrize("ranges", [((0, 1),), ((1, 2),), ((3, 7),), ((4, 7), (0, 2))])
+@pytest.mark.parametrize("form", FORMS)
+def test_rows_of_a_kronecker_product_are_those_of_the_textbook(form, ranges):
+    own = {name: tensor.double() for name, tensor in factors(LINEAR1, form).items()}
+    rows = LokrRows(LayerState(own, 3.0, 2), Cut(ranges, 7))
+    whole = delta("lokr", own, 3.0, 2)
+    wanted = torch.cat([whole[ROWS * start : ROWS * stop] for start, stop in ranges])
+    up, down = rows.product()
+    assert relative(up @ down, wanted) < 1e-12
+    assert relative(rows.delta(), wanted) < 1e-12
+    assert rows.sizes == tuple(wanted.shape)
+    assert up.shape[1] == rows.product_rank
+    assert torch.linalg.matrix_rank(wanted) <= rows.full_rank
+
+
+@pytest.mark.parametrize("layout", SPELLINGS)
+def test_comfyui_loads_it_as_it_is_meant(layout, tmp_path):
+    make_file(tmp_path / "a.safetensors", layout)
+    proof = prove(tmp_path / "a.safetensors", FLUX)
+    # LyCORIS's names of ComfyUI's layers are none that ComfyUI knows.
+    assert proof.ok == (layout != "lycoris")
+    if layout != "lycoris":
+        assert {*PARTS} < set(proof.layers)
+        assert proof.largest < 1e-9
+
+
+def test_a_wrong_whole_layer_fails_the_proof(tmp_path):
+    path = tmp_path / "a.safetensors"
+    make_file(path, "comfyui")
+    state = read_adapter(path, FLUX)
+    tensors = load_file(path)
+    tensors[f"diffusion_model.{QKV}.lokr_w1"] *= 1.01
+    save_file(tensors, path)
+    assert not prove(path, FLUX, state=state).ok
+
+
+def test_it_is_resized_and_weighted_whole(tmp_path):
+    path = tmp_path / "a.safetensors"
+    deltas = make_file(path, "comfyui", "whole")
+    state = read_adapter(path, FLUX)
+    resized, errors = resize_adapter(state, Sizes(rank=1))
+    assert set(resized.layers) == set(state.layers)
+    lost = relative(double_delta("lokr", resized.layers[QKV]), deltas[QKV])
+    assert 0.1 < lost == pytest.approx(errors[QKV], abs=1e-6)
+    alone, _ = combine_adapters([(state, 0.5)], FLUX)
+    assert relative(double_delta("lokr", alone.layers[QKV]), 0.5 * deltas[QKV]) < 1e-6
+
+
+@pytest.mark.parametrize("form", ["low-rank second", "both low-rank"])
+def test_it_is_added_to_adapters_that_have_its_parts(form, tmp_path):
+    paths = [tmp_path / f"{name}.safetensors" for name in "abc"]
+    parts = parts_of(make_file(paths[0], "comfyui", form, (QKV, LAST)))
+    make_file(paths[1], "kohya", form, (QKV, LAST))
+    peers = [one(f"transformer.{name}", name, "flux", "", seed=9) for name in FLUX_QKV]
+    save_file({key: each for peer in peers for key, each in peer.tensors.items()}, paths[2])
+    others = {name: each for peer in peers for name, each in peer.deltas.items()}
+    states = [read_adapter(path, FLUX) for path in paths]
+    inputs = list(zip(states, (1.0, 2.0, -0.5), strict=True))
+    combined, errors = combine_adapters(inputs, FLUX, 16)
+    assert set(combined.layers) == {*parts, "x_embedder"}
+    assert max(errors.values()) < 1e-6
+    for module, own in parts.items():
+        wanted = 3.0 * own - 0.5 * others.get(module, torch.zeros_like(own))
+        assert relative(double_delta("lora", combined.layers[module]), wanted) < 1e-5
+
+
+def test_a_part_beside_it_is_refused(tmp_path):
+    make_file(tmp_path / "a.safetensors", "comfyui", natives=(QKV,))
+    tensors = load_file(tmp_path / "a.safetensors")
+    part = one(f"transformer.{FLUX_QKV[1]}", FLUX_QKV[1], "flux", "", "lokr")
+    save_file({**tensors, **part.tensors}, tmp_path / "a.safetensors")
+    with pytest.raises(AdapterFileError, match="both mean the layer"):
+        read_adapter(tmp_path / "a.safetensors", FLUX)
+
+
+def test_where_modules_are_needed_it_is_refused(tmp_path):
+    make_file(tmp_path / "a.safetensors", "comfyui", natives=(LINEAR1,))
+    state = read_adapter(tmp_path / "a.safetensors", FLUX)
+    with pytest.raises(AdapterError, match=rf"{LINEAR1} \(lokr\)") as caught:
+        refuse_undivided(state, FLUX, "the model")
+    assert FLUX_LINEAR1[3] in caught.value.found
+    refuse_undivided(read_adapter(_lora(tmp_path), FLUX), FLUX, "the model")
+
+
+def _lora(folder):
+    target = folder / "lora.safetensors"
+    convert(folder / "a.safetensors", target, "comfyui", FLUX, approximate="lora", rank=4)
+    return target
+
+
+# DoRA of a fused layer's columns, of any kind.
+
+
+def with_lengths(path, kind):
+    rows = 3 * ROWS
+    own = factors(QKV, "low-rank second") if kind == "lokr" else Draw(4).factors(kind, rows)
+    endings = {"lora_up": "lora_up.weight", "lora_down": "lora_down.weight"}
+    name = f"lora_unet_{QKV.replace('.', '_')}"
+    lengths = Draw(5)(1, IN).abs() + 0.5
+    tensors = {f"{name}.{endings.get(factor, factor)}": t for factor, t in own.items()}
+    save_file({**tensors, f"{name}.alpha": number(3.0), f"{name}.dora_scale": lengths}, path)
+    return delta(kind, own, 3.0, 2), lengths
+
+
+@pytest.mark.parametrize("kind", ["lora", "loha", "lokr"])
+def test_dora_of_a_fused_layers_columns_stays_whole(kind, tmp_path):
+    first, second, third = (tmp_path / f"{name}.safetensors" for name in "abc")
+    wanted, lengths = with_lengths(first, kind)
+    state = assert_means(first, {QKV: wanted})
+    assert torch.equal(state.layers[QKV].tensors[DORA_SCALE], lengths)
+    convert(first, second, "comfyui", FLUX)
+    convert(second, third, "kohya", FLUX)
+    given, found = load_file(first), load_file(third)
+    assert set(found) == set(given)
+    assert all(torch.equal(found[key], tensor) for key, tensor in given.items())
+    assert prove(second, FLUX).ok
+    with pytest.raises(AdapterError, match="those of the fused layer's columns") as caught:
+        convert(first, tmp_path / "d.safetensors", "diffusers", FLUX)
+    assert "--base PATH" in caught.value.remedy
+
+
+@pytest.mark.parametrize("kind", ["lora", "loha", "lokr"])
+def test_dora_of_a_fused_layer_is_a_lora_with_the_base(kind, tmp_path):
+    path, target = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    change, lengths = with_lengths(path, kind)
+    weights = {name: Draw(seed)(ROWS, IN) for seed, name in enumerate(FLUX_QKV, 20)}
+    whole = torch.cat([*weights.values()]).double()
+    trained = whole + change
+    wanted = lengths.double() * trained / trained.norm(dim=0, keepdim=True) - whole
+    options = {"approximate": "lora", "weight_of": weights.__getitem__, "rank": IN}
+    assert convert(path, target, "diffusers", FLUX, **options).exact
+    assert_means(target, dict(zip(FLUX_QKV, wanted.split(ROWS), strict=True)), 2e-6)
+
+
+def test_rows_of_another_number_are_refused(tmp_path):
+    make_file(tmp_path / "a.safetensors", "comfyui", natives=(QKV,))
+    tensors = load_file(tmp_path / "a.safetensors")
+    tensors[f"diffusion_model.{QKV}.lokr_w2_a"] = torch.ones(5, 2)
+    save_file(tensors, tmp_path / "a.safetensors")
+    with pytest.raises(AdapterFileError, match="20 rows are no multiple of 3"):
+        read_adapter(tmp_path / "a.safetensors", FLUX)

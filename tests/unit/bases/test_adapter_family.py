@@ -1,0 +1,124 @@
+"""Which family an adapter file is for."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from trainer_core.adapter_files.names.key_parsing import (
+    is_native,
+    matching_families,
+    native_of_extra,
+)
+from trainer_core.bases.adapter_family import adapter_family
+from trainer_core.bases.native_shapes import published_shapes
+from trainer_core.errors import AdapterFileError, BaseModelError
+from trainer_core.families.registry import FAMILIES
+
+SHARED = "transformer_blocks.0.attn.to_q"
+"""A layer that two families have under one name in Diffusers, and one of them in ComfyUI."""
+
+
+SQUARE = (3072, 3072)
+SIZES = {
+    "proj_mlp": (12288, 3072),
+    "img_mlp.net.2": (3072, 12288),
+    "qkv": (9216, 3072),
+    "txt_mod.1": (18432, 3072),
+}
+
+
+def write(path, *names, **header):
+    """Layers of the sizes that they have in the published bases."""
+    tensors = {}
+    for name in names:
+        rows, columns = next((size for end, size in SIZES.items() if name.endswith(end)), SQUARE)
+        tensors[f"{name}.lora_A.weight"] = torch.ones(2, columns)
+        tensors[f"{name}.lora_B.weight"] = torch.ones(rows, 2)
+    save_file(tensors, path, {k: json.dumps(v) for k, v in header.items()})
+    return path
+
+
+@pytest.mark.parametrize(
+    ("names", "family"),
+    [
+        (["transformer.single_transformer_blocks.0.proj_mlp"], "flux"),
+        (["transformer.transformer_blocks.0.img_mlp.net.2"], "qwen_image"),
+        ([f"transformer.{SHARED}", "transformer.single_transformer_blocks.0.proj_mlp"], "flux"),
+        (["lora_unet_double_blocks_0_img_attn_qkv"], "flux"),
+        (["base_model.model.transformer_blocks.0.txt_mod.1"], "qwen_image"),
+        # FLUX has no such name in ComfyUI, where q is a slice.
+        ([f"diffusion_model.{SHARED}"], "qwen_image"),
+        ([f"transformer.{SHARED}", "diffusion_model.double_blocks.0.img_attn.proj"], "flux"),
+    ],
+)
+def test_names_tell_the_family(names, family, tmp_path):
+    (tmp_path / "adapter_config.json").write_text('{"r": 2, "lora_alpha": 2, "peft_type": "LORA"}')
+    assert adapter_family(write(tmp_path / "a.safetensors", *names)).name == family
+
+
+def test_names_of_several_families_are_settled_by_header_or_person(tmp_path):
+    path = write(tmp_path / "a.safetensors", f"transformer.{SHARED}")
+    with pytest.raises(AdapterFileError, match="fit qwen_image and flux") as error:
+        adapter_family(path)
+    assert "--family" in error.value.remedy
+    assert adapter_family(path, "flux").name == "flux"
+    told = write(
+        tmp_path / "b.safetensors", f"transformer.{SHARED}", adapter_trainer={"family": "flux"}
+    )
+    assert adapter_family(told).name == "flux"
+    for odd in ({"family": "sdxl"}, {"family": [1]}, [1], 7):
+        path = write(tmp_path / "c.safetensors", f"transformer.{SHARED}", adapter_trainer=odd)
+        with pytest.raises(AdapterFileError):
+            adapter_family(path)
+
+
+def test_foreign_names_and_families_are_refused(tmp_path):
+    path = write(tmp_path / "a.safetensors", "transformer.x.0.y")
+    with pytest.raises(AdapterFileError, match="of no model that is known here"):
+        adapter_family(path)
+    with pytest.raises(BaseModelError, match="sdxl"):
+        adapter_family(path, "sdxl")
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("diffusion_model.double_blocks.0.img_attn.norm.query_norm", "flux"),
+        ("transformer.single_transformer_blocks.0.attn.norm_k", "flux"),
+        ("diffusion_model.txt_norm", "qwen_image"),
+        ("diffusion_model.transformer_blocks.0.attn.norm_added_q", "qwen_image"),
+    ],
+)
+def test_a_norms_difference_tells_the_family_too(name, family, tmp_path):
+    path = tmp_path / "a.safetensors"
+    save_file({f"{name}.diff": torch.ones(4)}, path)
+    assert adapter_family(path).name == family
+
+
+def test_the_name_that_does_not_fit_is_told(tmp_path):
+    path = write(tmp_path / "a.safetensors", f"diffusion_model.{SHARED}", "diffusion_model.odd")
+    with pytest.raises(AdapterFileError, match=r"'diffusion_model\.odd' is no layer of Qwen"):
+        adapter_family(path)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_tensor_of_a_published_base_is_a_name_of_its_family(family):
+    """Else a file of ComfyUI's own extraction would be refused."""
+    key_map = FAMILIES[family].key_map
+    natives = {tensor.rpartition(".")[0] for tensor in published_shapes(FAMILIES[family])}
+    assert natives
+    for native in natives:
+        assert is_native(native, key_map)
+        assert native_of_extra(f"diffusion_model.{native}", key_map) == native
+        assert not is_native(f"{native}.x", key_map)
+
+
+def test_differences_count_among_an_adapters_names():
+    maps = {name: family.key_map for name, family in FAMILIES.items()}
+    layer, norm = f"diffusion_model.{SHARED}", "diffusion_model.transformer_blocks.0.attn.norm_q"
+    assert matching_families([layer], maps, [norm]) == ["qwen_image", "flux"]
+    assert matching_families([layer, norm], maps) == []
+    assert matching_families([], maps, ["diffusion_model.double_blocks.0.odd"]) == []
+    assert matching_families([], maps) == []

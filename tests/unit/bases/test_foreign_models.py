@@ -1,0 +1,305 @@
+"""Adapter files of other models are named for what they are, and never taken for ours."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from safetensors.torch import load_file, save_file
+from torch import ones
+
+from tests.fixtures.foreign_models import (
+    MODELS,
+    attention,
+    layers_of,
+    model_layers,
+    write_lora,
+)
+from tests.fixtures.full_size import full_size_transformer
+from tests.fixtures.qwen_base import make_qwen_transformer
+from trainer_core.bases.adapter_family import adapter_family, other_models
+from trainer_core.bases.native_shapes import embedded_sizes, published_sizes
+from trainer_core.bases.recognition import layer_inputs
+from trainer_core.cli import main
+from trainer_core.errors import AdapterFileError
+from trainer_core.families.registry import FAMILIES
+from trainer_core.tensors.safetensors_reader import open_tensors
+
+OURS = {"flux": "FluxTransformer2DModel", "qwen_image": "QwenImageTransformer2DModel"}
+TWINS = {"chroma", "longcat"}
+"""Their attention alone has FLUX.1's names, sizes and numbers of blocks."""
+
+ALIKE = {"pixart": "PixArt or Sana"}
+"""Models whose attention alone fits several that we do not train."""
+
+SPELLINGS = ("transformer", "lora_unet_", "base_model.model", "unet")
+SPELT = ("sdxl", "sd35 medium", "flux2 klein", "hunyuan video", "wan 1.3b")
+
+
+def write_named(path, layers):
+    """A LoRA with names that are spelt as they are given, zeros of rank 1."""
+    flat = {name: (ones(1, columns), ones(rows, 1)) for name, (rows, columns) in layers.items()}
+    tensors = {f"{name}.lora_down.weight": down for name, (down, _) in flat.items()}
+    tensors |= {f"{name}.lora_up.weight": up for name, (_, up) in flat.items()}
+    save_file(tensors, path)
+    return path
+
+
+def save_tiny_qwen(path):
+    """A base of 32 instead of 3072, as one file."""
+    weights = make_qwen_transformer().state_dict()
+    save_file({name: each.contiguous() for name, each in weights.items()}, path)
+
+
+def own_layers(family):
+    from torch import nn
+
+    return {
+        name: (each.out_features, each.in_features)
+        for name, each in full_size_transformer(family).named_modules()
+        if isinstance(each, nn.Linear)
+    }
+
+
+def files_of(model):
+    """A model with every spelling for a few, and Diffusers' for all."""
+    return [(model, each) for each in (SPELLINGS if model in SPELT else SPELLINGS[:1])]
+
+
+@pytest.mark.parametrize(("model", "spelling"), [case for m in MODELS for case in files_of(m)])
+def test_a_file_of_another_model_is_named(model, spelling, tmp_path):
+    title, _, _ = MODELS[model]
+    whole = model_layers(model)
+    for layers in (whole, attention(whole)):
+        if layers is not whole and model in TWINS:
+            continue
+        path = write_lora(tmp_path / "a.safetensors", layers, spelling)
+        with pytest.raises(AdapterFileError) as error:
+            adapter_family(path)
+        wanted = title if layers is whole else ALIKE.get(model, title)
+        assert f": an adapter for {wanted} (layers such as" in error.value.found
+        assert wanted in error.value.remedy
+        for mine in FAMILIES:
+            with pytest.raises(AdapterFileError):
+                adapter_family(path, mine)
+        assert other_models(path) == wanted
+
+
+NATIVE = {
+    "lora_unet_joint_blocks_0_x_block_attn_qkv": ("Stable Diffusion 3 or 3.5", 7296, 2432),
+    "diffusion_model.joint_blocks.37.context_block.mlp.fc1": (
+        "Stable Diffusion 3 or 3.5",
+        9728,
+        2432,
+    ),
+    "lora_unet_input_blocks_4_1_transformer_blocks_1_attn2_to_k": ("SDXL", 640, 2048),
+    "lora_unet_middle_block_1_transformer_blocks_9_attn1_to_q": ("SDXL", 1280, 1280),
+    "lora_unet_mid_block_attentions_0_transformer_blocks_0_attn2_to_v": (
+        "Stable Diffusion 1.x",
+        1280,
+        768,
+    ),
+    "unet.down_blocks.0.attentions.1.transformer_blocks.0.attn2.to_k": (
+        "Stable Diffusion 1.x",
+        320,
+        768,
+    ),
+    "diffusion_model.blocks.39.self_attn.q": ("Wan 2.1 or 2.2", 5120, 5120),
+    "lora_unet_blocks_0_cross_attn_k_img": ("Wan 2.1 or 2.2", 5120, 5120),
+    "lora_unet_blocks_0_ffn_0": ("Wan 2.1 or 2.2", 13824, 5120),
+    "diffusion_model.layers.29.attention.qkv": ("Z-Image", 11520, 3840),
+    "diffusion_model.layers.25.attention.qkv": ("Lumina 2", 3840, 2304),
+    "lora_unet_double_blocks_0_img_attn_qkv": ("FLUX.2", 18432, 6144),
+    "diffusion_model.single_blocks.47.linear1": ("FLUX.2", 55296, 6144),
+    "lora_unet_double_blocks_19_img_attn_qkv": ("HunyuanVideo", 9216, 3072),
+    "lora_unet_double_blocks_3_img_mlp_fc1": ("HunyuanVideo", 12288, 3072),
+    "lora_unet_single_blocks_39_modulation_linear": ("HunyuanVideo", 9216, 3072),
+    "diffusion_model.distilled_guidance_layer.in_proj": ("Chroma", 5120, 64),
+    "diffusion_model.double_stream_blocks.15.block.attn1.to_q_t": ("HiDream", 2560, 2560),
+    "diffusion_model.blocks.27.attn.wq": ("Krea 2", 6144, 6144),
+    "diffusion_model.transformer_blocks.27.attn2.to_k": ("LTX-Video or LTX-2", 2048, 2048),
+    "lora_unet_blocks_0_self_attn_q_proj": ("Anima or Cosmos-Predict2", 2048, 2048),
+}
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_comfyuis_and_musubis_names_are_known(name, tmp_path):
+    title, rows, columns = NATIVE[name]
+    path = write_named(tmp_path / "a.safetensors", {name: (rows, columns)})
+    with pytest.raises(AdapterFileError, match=rf"an adapter for {title} \("):
+        adapter_family(path)
+
+
+def test_a_text_encoder_beside_it_does_not_hide_the_model(tmp_path):
+    layers = {
+        "lora_te1_text_model_encoder_layers_0_mlp_fc1": (3072, 768),
+        "lora_unet_input_blocks_4_1_transformer_blocks_1_attn2_to_k": (640, 2048),
+    }
+    path = write_named(tmp_path / "a.safetensors", layers)
+    with pytest.raises(AdapterFileError, match="an adapter for SDXL"):
+        adapter_family(path)
+
+
+@pytest.mark.parametrize("words", [["convert"], ["inspect"], ["resize"], ["inspect", "--prove"]])
+def test_the_commands_refuse_it_by_name(words, tmp_path, capsys):
+    path = write_lora(tmp_path / "a.safetensors", attention(model_layers("flux2 klein")))
+    out = tmp_path / "out.safetensors"
+    more = {"convert": [str(out), "--to", "comfyui"], "resize": [str(out), "--rank", "1"]}
+    code = main([words[0], str(path), *more.get(words[0], []), *words[1:]])
+    shown = capsys.readouterr()
+    assert code == (0 if words == ["inspect"] else 2)
+    assert "FLUX.2" in shown.out + shown.err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("family", OURS)
+@pytest.mark.parametrize("spelling", ["transformer", "lora_unet_"])
+def test_our_own_full_files_are_ours(family, spelling, tmp_path):
+    whole = layers_of(OURS[family])
+    for layers in (whole, attention(whole)):
+        path = write_lora(tmp_path / "a.safetensors", layers, spelling)
+        assert adapter_family(path).name == family
+        assert adapter_family(path, family).name == family
+
+
+@pytest.mark.parametrize("family", OURS)
+def test_the_sizes_are_those_of_diffusers_own_class(family):
+    sizes = published_sizes(FAMILIES[family])
+    known = own_layers(family)
+    for name, size in known.items():
+        assert size in sizes.of(name), name
+        assert sizes.lacks_block(name) == ""
+    templates = {name for name in sizes.layers if "{}" not in name}
+    assert templates <= set(known) | {f"time_text_embed.guidance_embedder.linear_{n}" for n in "12"}
+    blocks = {name.split(".")[0] for name in known if re.search(r"^\w+\.\d+\.", name)}
+    assert blocks
+    for stack in blocks:
+        assert sizes.lacks_block(f"{stack}.{sizes.blocks[stack]}.x")
+
+
+def test_the_embedded_base_has_known_sizes_too(tmp_path):
+    from trainer_core.bases.open import open_base
+
+    base = open_base("embedded")
+    sizes = embedded_sizes(FAMILIES["qwen_image"])
+    assert base.modules
+    for module in base.modules:
+        assert base.shape(f"{module}.weight") in sizes.of(module)
+    layers = {module: base.shape(f"{module}.weight") for module in base.modules}
+    path = write_lora(tmp_path / "a.safetensors", attention(layers))
+    assert adapter_family(path).name == "qwen_image"
+    assert embedded_sizes(FAMILIES["flux"]) is None
+
+
+ODD = {
+    "a block too many": {"transformer.single_transformer_blocks.99.proj_mlp": (12288, 3072)},
+    "a small base": {"transformer.single_transformer_blocks.0.proj_mlp": (512, 128)},
+    "a small base, fused": {"diffusion_model.double_blocks.0.img_attn.qkv": (384, 128)},
+    "another MLP": {"diffusion_model.double_blocks.0.img_mlp.0": (9216, 3072)},
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+@pytest.mark.parametrize("words", [[], ["--family", "flux"]])
+def test_other_sizes_need_the_base(case, words, tmp_path, capsys):
+    path = write_named(tmp_path / "a.safetensors", ODD[case])
+    out = tmp_path / "out.safetensors"
+    assert main(["convert", str(path), str(out), "--to", "kohya", *words]) == 2
+    shown = capsys.readouterr().err
+    assert "FLUX.1 as published" in shown or case == "another MLP"
+    assert "FLUX.1, name that base" in shown
+    assert "--base" in shown
+    assert not out.exists()
+    if case != "another MLP":
+        assert adapter_family(path, any_size=True).name == "flux"
+
+
+def test_the_base_that_it_was_made_for_is_enough(tmp_path, capsys):
+    """A base of another size, of which only headers are read."""
+    layers = {
+        "diffusion_model.transformer_blocks.0.attn.to_q": (32, 32),
+        "diffusion_model.transformer_blocks.0.img_mlp.net.2": (32, 128),
+    }
+    tiny = tmp_path / "tiny.safetensors"
+    save_tiny_qwen(tiny)
+    path = write_named(tmp_path / "a.safetensors", layers)
+    given = ["convert", str(path), str(tmp_path / "out.safetensors"), "--to", "kohya"]
+    assert main(given) == 2
+    assert "--base" in capsys.readouterr().err
+    assert main([*given, "--base", str(tiny)]) == 0
+    assert len(load_file(tmp_path / "out.safetensors")) == 6
+
+
+SHARED = {f"transformer_blocks.{n}.attn.{p}": (3072, 3072) for n in range(19) for p in ("to_q",)}
+
+
+def test_what_fits_two_families_is_asked_for_with_the_reason(tmp_path):
+    path = write_lora(tmp_path / "a.safetensors", SHARED)
+    with pytest.raises(AdapterFileError, match="same names and sizes in both") as error:
+        adapter_family(path)
+    for option in ("--family qwen_image", "--family flux"):
+        assert option in error.value.remedy
+    assert adapter_family(path, "flux").name == "flux"
+    # One block more than FLUX.1 has, or a layer that the other lacks.
+    more = {**SHARED, "transformer_blocks.19.attn.to_q": (3072, 3072)}
+    assert adapter_family(write_lora(path, more)).name == "qwen_image"
+    more = {**SHARED, "single_transformer_blocks.3.attn.to_q": (3072, 3072)}
+    assert adapter_family(write_lora(path, more)).name == "flux"
+
+
+@pytest.mark.parametrize(
+    ("header", "family"),
+    [
+        ({"ss_base_model_version": "qwen_image"}, "qwen_image"),
+        ({"modelspec.architecture": "Qwen-Image/lora"}, "qwen_image"),
+        ({"ss_base_model_version": "flux1"}, "flux"),
+        ({"modelspec.architecture": "Flux.1-dev/lora"}, "flux"),
+        ({"modelspec.architecture": "chroma/lora"}, None),
+        ({"ss_base_model_version": "hunyuan-video"}, None),
+    ],
+)
+def test_a_header_settles_what_fits_several(header, family, tmp_path):
+    path = write_lora(tmp_path / "a.safetensors", SHARED)
+    save_file(load_file(path), path, header)
+    if family is not None:
+        assert adapter_family(path).name == family
+        assert other_models(path, FAMILIES[family]) == ""
+        return
+    with pytest.raises(AdapterFileError, match="its header says so") as error:
+        adapter_family(path)
+    assert "--family" in error.value.remedy
+
+
+def test_a_header_does_not_make_another_models_layers_ours(tmp_path):
+    path = write_lora(tmp_path / "a.safetensors", attention(model_layers("flux2 dev")))
+    small = {k: v for k, v in load_file(path).items() if "blocks.0." in k}
+    save_file(small, path, {"ss_base_model_version": "flux1"})
+    with pytest.raises(AdapterFileError, match=r"FLUX\.2"):
+        adapter_family(path)
+
+
+def test_chromas_attention_is_taken_for_flux_and_the_twins_are_told(tmp_path, capsys):
+    """Nothing in it tells them apart, and ComfyUI has one name for both."""
+    path = write_lora(tmp_path / "a.safetensors", attention(model_layers("chroma")), rank=1)
+    assert adapter_family(path).name == "flux"
+    assert "Chroma" in other_models(path, FAMILIES["flux"])
+    assert main(["inspect", str(path)]) == 0
+    assert "Chroma" in capsys.readouterr().out
+
+
+def test_layers_are_read_from_every_kind_of_file(tmp_path):
+    tensors = {
+        "diffusion_model.a.b.lokr_w1": ones(4, 3),
+        "diffusion_model.a.b.lokr_w2_a": ones(5, 2),
+        "diffusion_model.a.b.lokr_w2_b": ones(2, 7),
+        "lycoris_c_d.hada_w1_b": ones(2, 9),
+        "unet.e.f.lora.down.weight": ones(2, 8),
+        "unet.e.g_lora.down.weight": ones(2, 6),
+        "h.i.oft_blocks": ones(2, 6),
+        "text_encoder.x.lora_A.weight": ones(2, 6),
+        "j.alpha": ones(()),
+    }
+    save_file(tensors, tmp_path / "a.safetensors")
+    with open_tensors(tmp_path / "a.safetensors") as file:
+        found = layer_inputs(file.tensors)
+    assert found == {"a_b": 21, "c_d": 9, "e_f": 8, "e_g": 6, "h_i": None, "j": None}

@@ -1,0 +1,172 @@
+"""Finding a single file: the settings that the pack has for it, its encoders, its identity."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tests.fixtures.flux_base import make_flux_base
+from tests.fixtures.native_files import flux_to_native, make_native_flux, make_native_qwen
+from tests.fixtures.qwen_base import make_qwen_base
+from trainer_core.bases.detect import detect_base
+from trainer_core.bases.locate import locate_base, names_hub
+from trainer_core.config import BaseSection
+from trainer_core.diffusion import ShiftSettings
+from trainer_core.errors import BaseModelError, ConfigError
+from trainer_core.families.registry import FAMILIES, get_family
+from trainer_core.families.scheduler import read_shift
+from trainer_core.weights.diffusers_folder import read_json
+from trainer_core.weights.encoder_fingerprint import file_identity
+
+
+@functools.cache
+def tensors(family):
+    if family == "flux":
+        return flux_to_native(make_native_flux(layers=1, single_layers=1).state_dict())
+    return make_native_qwen().state_dict()
+
+
+@pytest.fixture
+def files(tmp_path):
+    for family in FAMILIES:
+        save_file(dict(tensors(family)), tmp_path / f"{family}.safetensors")
+    return tmp_path
+
+
+def locate(path, family="flux", controls=False, needs_encoders=False, **settings):
+    return locate_base(
+        BaseSection(path=str(path), **settings), family, controls, needs_encoders=needs_encoders
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_variant_has_its_settings_in_the_pack(family):
+    import diffusers
+
+    facts = get_family(family)
+    for variant in facts.variants:
+        folder = facts.file.configs / variant
+        pipeline = read_json(folder / "model_index.json")["_class_name"]
+        assert facts.folder.pipelines[pipeline] in {variant, None}
+        transformer = read_json(folder / "transformer" / "config.json")
+        assert transformer["_class_name"] == facts.folder.transformer
+        assert facts.file.transformer == f"diffusers.{facts.folder.transformer}"
+        vae = read_json(folder / "vae" / "config.json")
+        kind = getattr(diffusers, vae["_class_name"])
+        with torch.device("meta"):
+            made = kind.from_config(vae)
+        written = {k: v for k, v in vae.items() if not k.startswith("_")}
+        assert {k: made.config[k] for k in written} == written
+
+
+def test_the_settings_are_the_published_ones(files):
+    qwen = locate(files / "qwen_image.safetensors", "qwen_image")
+    assert read_shift(qwen) == ShiftSettings(
+        dynamic=True, max_shift=0.9, max_tokens=8192, terminal=0.02
+    )
+    flux = locate(files / "flux.safetensors")
+    assert read_shift(flux) == ShiftSettings(dynamic=True, shift=3.0)
+    assert get_family("qwen_image").latent_shape(qwen, 1024, 768) == (16, 96, 128)
+    assert get_family("flux").latent_shape(flux, 1024, 768) == (16, 96, 128)
+    vae = read_json(flux.encoders / "vae" / "config.json")
+    assert (vae["scaling_factor"], vae["shift_factor"]) == (0.3611, 0.1159)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_file_needs_no_encoders_when_the_graph_has_them(family, files):
+    path = files / f"{family}.safetensors"
+    location = locate(path, family)
+    assert location.file == path
+    assert location.folder == location.encoders == get_family(family).file.configs / "generate"
+    assert not location.embedded
+    with pytest.raises(BaseModelError, match=r"base\.encoders") as error:
+        locate(path, family, needs_encoders=True)
+    assert "denoiser alone" in error.value.found
+
+
+def test_encoders_may_come_from_a_folder(files):
+    folder = make_flux_base(files / "folder")
+    path = files / "flux.safetensors"
+    location = locate(path, needs_encoders=True, encoders=str(folder))
+    assert location.encoders == folder
+    assert location.identity != locate(path).identity
+    assert location.identity == locate(folder, needs_encoders=True).identity
+    shutil.rmtree(folder / "text_encoder_2")
+    with pytest.raises(BaseModelError, match="text_encoder_2"):
+        locate(path, needs_encoders=True, encoders=str(folder))
+    # Without the need, a folder may lack its encoders as well.
+    assert locate(folder).file is None
+
+
+def test_the_variant_has_to_fit(files):
+    path = files / "qwen_image.safetensors"
+    assert locate(path, "qwen_image", True, variant="edit").variant == "edit"
+    for controls, variant in ((True, "generate"), (False, "edit_plus")):
+        with pytest.raises(ConfigError, match="control pictures"):
+            locate(path, "qwen_image", controls, variant=variant)
+    with pytest.raises(ConfigError, match="one of auto"):
+        locate(files / "flux.safetensors", "flux", True, variant="edit_plus")
+
+
+def test_the_identity_of_a_file_is_its_content(files):
+    path = files / "flux.safetensors"
+    copy = shutil.copy(path, files / "copy.safetensors")
+    assert file_identity(copy) == file_identity(path)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(bytes(content))
+    assert file_identity(copy) != file_identity(path)
+
+
+def test_a_path_of_weights_is_never_a_hub_id():
+    assert names_hub("owner/name")
+    for text in ("models/flux.safetensors", "models/flux.GGUF", "models/flux.sft", "embedded"):
+        assert not names_hub(text)
+
+
+def test_the_family_of_a_base_is_found(files):
+    make_flux_base(files / "flux-folder")
+    make_qwen_base(files / "qwen-folder", layers=1)
+    assert {name: detect_base(files / name) for name in ("flux-folder", "qwen-folder")} == {
+        "flux-folder": "flux",
+        "qwen-folder": "qwen_image",
+    }
+    assert [detect_base(files / f"{name}.safetensors") for name in FAMILIES] == list(FAMILIES)
+    assert detect_base("embedded") == "qwen_image"
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("nothing", "does not exist"),
+        ("nothing.safetensors", "does not exist"),
+        ("empty", "no model_index.json"),
+        ("foreign", "StableDiffusionPipeline"),
+    ],
+)
+def test_what_is_no_base_is_said(name, found, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "foreign").mkdir()
+    index = tmp_path / "foreign" / "model_index.json"
+    index.write_text('{"_class_name": "StableDiffusionPipeline"}')
+    with pytest.raises(BaseModelError) as error:
+        detect_base(tmp_path / name)
+    assert found in error.value.found
+    assert error.value.remedy
+
+
+def test_finding_the_family_reads_no_weight(files):
+    """With its weights cut into nonsense the file is still named; with its header cut it is not."""
+    path = files / "flux.safetensors"
+    content = bytearray(path.read_bytes())
+    begin = 8 + int.from_bytes(content[:8], "little")
+    content[begin:] = b"\xff" * (len(content) - begin)
+    path.write_bytes(bytes(content))
+    assert detect_base(path) == "flux"
+    path.write_bytes(bytes(content[: begin - 9]))
+    with pytest.raises(BaseModelError, match="no whole"):
+        detect_base(path)

@@ -1,0 +1,70 @@
+"""Weights of 8 bits are widened by a table, bit for bit as torch does it."""
+
+import pytest
+import torch
+
+from trainer_core.tensors.rounding import EIGHT_BIT
+from trainer_core.weights.float8 import widened
+
+WIDE = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+
+
+class Counted(torch.utils._python_dispatch.TorchDispatchMode):
+    """Numbers of 8 bits that torch converts one by one."""
+
+    def __init__(self):
+        super().__init__()
+        self.converted = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func._schema.name in ("aten::_to_copy", "aten::copy_"):
+            source = args[0] if func._schema.name == "aten::_to_copy" else args[1]
+            self.converted += source.numel() if source.dtype in EIGHT_BIT else 0
+        return func(*args, **kwargs or {})
+
+
+def bits(tensor):
+    """Its bits; of NaN only that it is one."""
+    integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.dtype.itemsize]
+    return torch.where(tensor.isnan(), 1, tensor.view(integers))
+
+
+@pytest.mark.parametrize("wide", WIDE)
+@pytest.mark.parametrize("stored", EIGHT_BIT)
+def test_all_numbers_of_8_bits_are_those_of_torch(stored, wide):
+    codes = torch.arange(256, dtype=torch.uint8).repeat(3, 1).view(stored)
+    for values in (codes, codes[:, 3:77], codes.T, codes[:0], codes[1:]):
+        found = widened(values, wide)
+        assert found.dtype == wide
+        assert found.shape == values.shape
+        assert torch.equal(bits(found), bits(values.to(wide)))
+        assert torch.equal(found.isnan(), values.to(wide).isnan())
+
+
+def test_a_large_tensor_is_put_together_of_its_parts():
+    codes = torch.randint(0, 120, (300, 1001), dtype=torch.uint8, generator=torch.Generator())
+    values = codes.view(torch.float8_e4m3fn)
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 7):
+            torch.set_num_threads(threads)
+            assert torch.equal(widened(values, torch.bfloat16), values.to(torch.bfloat16))
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_torch_converts_no_more_than_the_table():
+    values = torch.zeros(256, 1024).to(torch.float8_e4m3fn)
+    with Counted() as counted:
+        widened(values, torch.bfloat16)
+    assert counted.converted <= 256
+    with Counted() as counted:
+        values.to(torch.bfloat16)
+    assert counted.converted == values.numel()
+
+
+def test_a_wide_tensor_is_copied():
+    values = torch.randn(3, 4)
+    copied = widened(values, torch.float32)
+    assert torch.equal(copied, values)
+    assert copied.data_ptr() != values.data_ptr()

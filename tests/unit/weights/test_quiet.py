@@ -1,0 +1,96 @@
+"""Bars of the libraries are off while a model is loaded, and as they were afterwards."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+from huggingface_hub import constants
+from huggingface_hub.utils import (
+    are_progress_bars_disabled,
+    disable_progress_bars,
+    enable_progress_bars,
+)
+
+from trainer_core.bases.locate import locate_base
+from trainer_core.config import BaseSection
+from trainer_core.weights.progress_bars import without_bars
+
+LIBRARIES = ("transformers", "diffusers")
+FOLDER = locate_base(BaseSection(), "qwen_image", has_controls=False).folder
+pytestmark = pytest.mark.skipif(
+    constants.HF_HUB_DISABLE_PROGRESS_BARS is not None, reason="the environment decides on bars"
+)
+
+
+def bars(library):
+    return importlib.import_module(f"{library}.utils.logging")
+
+
+def state():
+    return [
+        bars(name).is_progress_bar_enabled() for name in LIBRARIES
+    ], are_progress_bars_disabled()
+
+
+@pytest.fixture(autouse=True)
+def bars_on():
+    """Every test begins and leaves with all bars switched on."""
+    for name in LIBRARIES:
+        bars(name).enable_progress_bar()
+    enable_progress_bars()
+    yield
+    for name in LIBRARIES:
+        bars(name).enable_progress_bar()
+    enable_progress_bars()
+
+
+def load():
+    transformers = importlib.import_module("transformers")
+    transformers.Qwen2_5_VLForConditionalGeneration.from_pretrained(FOLDER / "text_encoder")
+
+
+def test_a_model_is_loaded_in_silence(capfd):
+    load()
+    if "Loading" not in capfd.readouterr().err:
+        pytest.skip("this version of transformers shows no bar for a small model")
+    with without_bars("transformers"):
+        load()
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("fails", [False, True])
+def test_bars_come_back_even_after_an_error(library, fails, capfd):
+    before = state()
+    try:
+        with without_bars(library):
+            assert not bars(library).is_progress_bar_enabled()
+            list(bars(library).tqdm(range(3)))
+            if fails:
+                raise KeyError
+    except KeyError:
+        pass
+    assert state() == before
+    assert capfd.readouterr().err == ""
+    list(bars(library).tqdm(range(3)))
+    assert "3/3" in capfd.readouterr().err, "a bar would have been seen"
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_bars_that_were_off_stay_off(library):
+    bars(library).disable_progress_bar()
+    before = state()
+    with without_bars(library):
+        pass
+    assert state() == before
+    assert not bars(library).is_progress_bar_enabled()
+
+
+def test_bars_of_downloads_that_were_off_stay_off():
+    disable_progress_bars()
+    before = state()
+    with without_bars("transformers"):
+        pass
+    assert state() == before
+    assert before == ([True, True], True)

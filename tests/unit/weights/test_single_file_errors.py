@@ -1,0 +1,374 @@
+"""A file that cannot be a base is refused in three parts, by what is wrong with it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import struct
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save, save_file
+
+from tests.fixtures.native_files import (
+    F8,
+    flux_to_native,
+    make_native_flux,
+    make_native_qwen,
+    to_scaled,
+)
+from trainer_core.bases.detect import detect_base
+from trainer_core.bases.locate import locate_base
+from trainer_core.config import BaseSection
+from trainer_core.errors import BaseModelError
+from trainer_core.families.registry import get_family
+from trainer_core.weights.building import empty_model
+
+QKV = "double_blocks.0.img_attn.qkv"
+OTHER_FILE = "bf16 or the fp8_scaled file"
+
+
+@functools.cache
+def flux():
+    return flux_to_native(make_native_flux(layers=1, single_layers=1).state_dict())
+
+
+@functools.cache
+def qwen():
+    return make_native_qwen().state_dict()
+
+
+def use(path, family="flux"):
+    """Everything that a run does with a base before its first step."""
+    settings = BaseSection(path=str(path))
+    location = locate_base(settings, family, has_controls=False, needs_encoders=False)
+    return get_family(family).load_transformer(location, torch.float32, "cpu")
+
+
+def refusal(path, family="flux"):
+    with pytest.raises(BaseModelError) as error:
+        use(path, family)
+    assert all((error.value.found, error.value.expected, error.value.remedy))
+    assert error.value.exit_code == 2
+    return error.value
+
+
+def write(tmp_path, tensors, metadata=None):
+    path = tmp_path / "base.safetensors"
+    save_file({k: v.contiguous() for k, v in tensors.items()}, path, metadata)
+    return path
+
+
+def noted(text):
+    return torch.tensor(list(text.encode()), dtype=torch.uint8)
+
+
+def test_the_files_of_these_tests_are_good_before_they_are_spoilt(tmp_path):
+    use(write(tmp_path, flux()))
+    use(write(tmp_path, qwen()), "qwen_image")
+    for spelling in ("old", "new", "header"):
+        use(write(tmp_path, *to_scaled(flux(), spelling)))
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (b"", "no whole safetensors file"),
+        (b"hello, this is a text and no file of weights", "no whole safetensors file"),
+        (struct.pack("<Q", 1 << 60) + b"{}", "no whole safetensors file"),
+        (struct.pack("<Q", 2) + b"{}", "no tensor"),
+        (b"PK\x03\x04" + b"\0" * 60, "is a pickle"),
+        (b"\x80\x02}q\x00." + b"\0" * 60, "is a pickle"),
+        (b"\x80\x04\x95" + b"\0" * 60, "is a pickle"),
+    ],
+)
+def test_what_is_no_safetensors_file_is_refused(content, found, tmp_path):
+    path = tmp_path / "base.safetensors"
+    path.write_bytes(content)
+    error = refusal(path)
+    assert found in error.found
+    assert str(path) in error.found
+    with pytest.raises(BaseModelError):
+        detect_base(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "remedy"),
+    [
+        ("flux1-dev-Q8_0.gguf", "GGUF", OTHER_FILE),
+        ("flux1-dev.ckpt", "ends in .ckpt", ".safetensors file"),
+        ("flux1-dev.pth", "ends in .pth", ".safetensors file"),
+        ("model_index.json", "ends in .json", ".safetensors file"),
+        ("weights", "ends in nothing", ".safetensors file"),
+    ],
+)
+def test_other_kinds_of_files_are_refused(name, found, remedy, tmp_path):
+    path = tmp_path / name
+    path.write_bytes(save(flux()))
+    error = refusal(path)
+    assert found in error.found
+    assert remedy in error.remedy
+
+
+def test_a_directory_and_a_missing_file_are_refused(tmp_path):
+    folder = tmp_path / "folder.safetensors"
+    folder.mkdir()
+    assert "no model_index.json" in refusal(folder).found
+    # A missing file is never taken for a hub id.
+    for missing in (tmp_path / "none.safetensors", "models/none.safetensors", "models/none.gguf"):
+        assert "does not exist" in refusal(missing).found
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(share=st.floats(0, 0.999))
+def test_a_truncated_file_is_refused(share, tmp_path):
+    content = save(flux())
+    path = tmp_path / "base.safetensors"
+    path.write_bytes(content[: int(len(content) * share)])
+    assert "no whole safetensors file" in refusal(path).found
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_a_damaged_header_never_ends_in_another_error(data, tmp_path):
+    content = bytearray(save(to_scaled(flux(), "new")[0]))
+    length = struct.unpack("<Q", content[:8])[0] + 8
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, length - 1))] = data.draw(st.integers(0, 255))
+    path = tmp_path / "base.safetensors"
+    path.write_bytes(bytes(content))
+    with contextlib.suppress(BaseModelError):
+        use(path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "diffusion_model.double_blocks.0.img_attn.qkv.lora_down.weight",
+        "transformer.transformer_blocks.0.attn.to_q.lora_A.weight",
+        "lora_unet_double_blocks_0_img_attn_qkv.lora_up.weight",
+        "diffusion_model.double_blocks.0.img_attn.qkv.hada_w1_a",
+        "diffusion_model.double_blocks.0.img_attn.qkv.lokr_w2",
+        "diffusion_model.double_blocks.0.img_attn.qkv.diff",
+        "diffusion_model.double_blocks.0.img_attn.qkv.alpha",
+    ],
+)
+def test_an_adapter_is_refused_as_a_base(name, tmp_path):
+    error = refusal(write(tmp_path, {name: torch.ones(2, 2)}))
+    assert "adapter" in error.found
+    assert name in error.found
+
+
+def test_a_file_of_another_family_is_refused(tmp_path):
+    error = refusal(write(tmp_path, flux()), "qwen_image")
+    assert "file of flux" in error.found
+    assert "qwen_image" in error.expected
+    assert "file of qwen_image" in refusal(write(tmp_path, qwen()), "flux").found
+    text_encoder = {"encoder.block.0.layer.0.SelfAttention.q.weight": torch.ones(2, 2)}
+    error = refusal(write(tmp_path, text_encoder))
+    assert "of no family" in error.found
+    assert "text encoder" in error.remedy
+    chroma = flux() | {"distilled_guidance_layer.norms.0.scale": torch.ones(2)}
+    assert "of no family" in refusal(write(tmp_path, chroma)).found
+
+
+SPOILT = {
+    "missing": (lambda t: t.pop(f"{QKV}.bias"), "1 tensors are missing, such as .*qkv.bias"),
+    "missing size": (lambda t: t.pop("img_in.weight"), "there is no img_in.weight"),
+    "unknown": (
+        lambda t: t.update({"more.weight": torch.ones(1)}),
+        "1 tensors are unknown, .*more",
+    ),
+    "both": (
+        lambda t: t.update({"img_im.bias": t.pop("img_in.bias")}),
+        "1 tensors are missing, such as img_in.bias; 1 tensors are unknown, such as img_im.bias",
+    ),
+    "gap": (
+        lambda t: t.update(
+            {
+                k.replace("single_blocks.0", "single_blocks.7"): t.pop(k)
+                for k in list(t)
+                if "single_blocks.0" in k
+            }
+        ),
+        "missing, such as single_blocks.0",
+    ),
+    "shape": (
+        lambda t: t.update({f"{QKV}.weight": t[f"{QKV}.weight"][:-1]}),
+        r"qkv.weight has the shape \[383, 128\]",
+    ),
+    "vector": (
+        lambda t: t.update({"img_in.weight": torch.ones(3)}),
+        r"img_in.weight has the shape \[3\]",
+    ),
+    "scalar": (
+        lambda t: t.update({f"{QKV}.bias": torch.tensor(1.0)}),
+        r"qkv.bias has the shape \[\]",
+    ),
+    "no norm": (
+        lambda t: t.update({"double_blocks.0.img_attn.norm.query_norm.scale": torch.ones(0)}),
+        "attention heads have 0 values",
+    ),
+    "head": (
+        lambda t: t.update({"double_blocks.0.img_attn.norm.query_norm.scale": torch.ones(64)}),
+        "attention heads have 64 values",
+    ),
+    "norm twice": (
+        lambda t: t.update({"double_blocks.0.img_attn.norm.query_norm.weight": torch.ones(128)}),
+        "both .* are there",
+    ),
+    "fill": (
+        lambda t: t.update({"img_in.weight": torch.ones(128, 384)}),
+        "reads 384 values .* Fill",
+    ),
+    "integers": (
+        lambda t: t.update({f"{QKV}.weight": t[f"{QKV}.weight"].to(torch.int8)}),
+        "stored as I8",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SPOILT)
+def test_what_does_not_fit_is_named(case, tmp_path):
+    spoil, found = SPOILT[case]
+    tensors = dict(flux())
+    spoil(tensors)
+    with pytest.raises(BaseModelError, match=f"Found: .*{found}"):
+        use(write(tmp_path, tensors))
+
+
+def test_an_empty_model_refuses_what_the_loader_refuses(tmp_path):
+    path = write(tmp_path, {k: v for k, v in flux().items() if k != f"{QKV}.bias"})
+    location = locate_base(BaseSection(path=str(path)), "flux", False, needs_encoders=False)
+    with pytest.raises(BaseModelError, match=r"qkv\.bias"):
+        empty_model(location, get_family("flux").file)
+
+
+def test_what_cannot_be_read_is_said_where_the_base_is_chosen(tmp_path):
+    """Load Training Base only asks for the family."""
+    for spoilt in (scaled(comfy_quant=note("nvfp4")), scaled(comfy_quant=note("mxfp8"))):
+        with pytest.raises(BaseModelError, match="bf16 or the fp8_scaled file"):
+            detect_base(write(tmp_path, *spoilt))
+    fill = flux() | {"img_in.weight": torch.ones(128, 384)}
+    with pytest.raises(BaseModelError, match="Fill"):
+        detect_base(write(tmp_path, fill))
+
+
+def test_layered_is_not_taken_for_qwen_image(tmp_path):
+    more = {"time_text_embed.addition_t_embedding.weight": torch.ones(2, 128)}
+    assert "Layered" in refusal(write(tmp_path, {**qwen(), **more}), "qwen_image").found
+
+
+def scaled(spelling="new", **changes):
+    """A good scaled file with some tensors replaced, or taken out where None is given."""
+    tensors, metadata = to_scaled(flux(), spelling)
+    for suffix, value in changes.items():
+        tensors.pop(f"{QKV}.{suffix}", None)
+        if value is not None:
+            tensors[f"{QKV}.{suffix}"] = value
+    return tensors, metadata
+
+
+def note(kind):
+    return noted(json.dumps({"format": kind}))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["nvfp4", "mxfp8", "int8_tensorwise", "convrot_w4a4", "asym_w4a8_int8", "tomorrow", None],
+)
+def test_formats_that_are_not_read_say_which_file_to_use(kind, tmp_path):
+    error = refusal(write(tmp_path, *scaled(comfy_quant=note(kind))))
+    assert f"{QKV} is stored as {kind}" in error.found
+    assert "fp8_scaled" in error.expected
+    assert OTHER_FILE in error.remedy
+    tensors, metadata = to_scaled(flux(), "header")
+    text = metadata["_quantization_metadata"].replace("float8_e4m3fn", str(kind), 1)
+    error = refusal(write(tmp_path, tensors, {"_quantization_metadata": text}))
+    assert f"is stored as {kind}" in error.found
+    assert OTHER_FILE in error.remedy
+
+
+def test_a_real_nvfp4_layout_is_refused(tmp_path):
+    changes = {
+        "weight": torch.zeros(384, 64, dtype=torch.uint8),
+        "weight_scale": torch.zeros(384, 8, dtype=F8),
+        "weight_scale_2": torch.tensor(1.0),
+        "comfy_quant": note("nvfp4"),
+    }
+    assert "nvfp4" in refusal(write(tmp_path, *scaled(**changes))).found
+
+
+@pytest.mark.parametrize(
+    ("suffixes", "packing"),
+    [
+        (("qweight", "wscales", "smooth_factor", "lora_down"), "SVDQuant"),
+        (("weight", "weight.absmax", "weight.quant_state.bitsandbytes__nf4"), "bitsandbytes"),
+    ],
+)
+def test_packed_files_are_refused_by_the_packing(suffixes, packing, tmp_path):
+    tensors = {k: v for k, v in flux().items() if not k.startswith(QKV)}
+    tensors |= {f"{QKV}.{suffix}": torch.zeros(4, dtype=torch.uint8) for suffix in suffixes}
+    error = refusal(write(tmp_path, tensors))
+    assert packing in error.found
+    assert OTHER_FILE in error.remedy
+
+
+WRONG_SCALES = {
+    "nan": ("new", {"weight_scale": torch.tensor(float("nan"))}, "weight_scale is not finite"),
+    "nan old": ("old", {"scale_weight": torch.tensor(float("nan"))}, "scale_weight is not finite"),
+    "inf": ("header", {"weight_scale": torch.tensor(float("inf"))}, "weight_scale is not finite"),
+    "absent": ("new", {"weight_scale": None}, "no .*weight_scale"),
+    "absent header": ("header", {"weight_scale": None}, "no .*weight_scale"),
+    "unannounced": ("new", {"comfy_quant": None}, "nothing in the file says"),
+    "alone": ("old", {"weight": None}, "no .*qkv.weight"),
+    "per column": ("new", {"weight_scale": torch.ones(128)}, r"shape \[128\] for a weight"),
+    "per block": ("new", {"weight_scale": torch.ones(384, 4)}, r"shape \[384, 4\] for a weight"),
+    "empty": ("new", {"weight_scale": torch.ones(0)}, r"shape \[0\] for a weight"),
+    "integer": ("new", {"weight_scale": torch.tensor(3)}, "scale is stored as I64"),
+    "beside bf16": ("new", {"weight": torch.ones(384, 128, dtype=torch.bfloat16)}, "as BF16"),
+    "old beside bf16": ("old", {"weight": torch.ones(384, 128, dtype=torch.bfloat16)}, "as BF16"),
+    "no json": ("new", {"comfy_quant": noted("{")}, "comfy_quant cannot be read"),
+    "no text": ("new", {"comfy_quant": noted("{").add(250)}, "comfy_quant cannot be read"),
+    "no object": ("new", {"comfy_quant": noted("[]")}, "comfy_quant cannot be read"),
+    "no bytes": ("new", {"comfy_quant": torch.ones(9)}, "comfy_quant cannot be read"),
+    "deep": ("new", {"comfy_quant": noted("[" * 60000)}, "comfy_quant cannot be read"),
+    "huge": ("new", {"comfy_quant": noted("[" * 70000)}, "comfy_quant cannot be read"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_SCALES)
+def test_wrong_scales_and_notes_are_refused(case, tmp_path):
+    spelling, changes, found = WRONG_SCALES[case]
+    path = write(tmp_path, *scaled(spelling, **changes))
+    with pytest.raises(BaseModelError, match=f"Found: .*{found}"):
+        use(path)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"layers": []}', '{"layers": 3}'])
+def test_a_damaged_note_in_the_header_is_refused(text, tmp_path):
+    tensors, _ = to_scaled(flux(), "header")
+    error = refusal(write(tmp_path, tensors, {"_quantization_metadata": text}))
+    assert "_quantization_metadata" in error.found
+
+
+def test_the_old_scales_without_their_marker_are_refused(tmp_path):
+    tensors, _ = to_scaled(flux(), "old")
+    del tensors["scaled_fp8"]
+    error = refusal(write(tmp_path, tensors))
+    assert "scale_weight" in error.found
+    assert "ComfyUI ignores" in error.expected
+
+
+def test_a_file_that_vanishes_or_shrinks_after_the_check_is_refused(tmp_path):
+    path = write(tmp_path, flux())
+    location = locate_base(BaseSection(path=str(path)), "flux", False, needs_encoders=False)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(BaseModelError, match="whole safetensors"):
+        get_family("flux").load_transformer(location, torch.float32, "cpu")
+    path.unlink()
+    with pytest.raises(BaseModelError, match=r"cannot be read|no whole"):
+        get_family("flux").load_transformer(location, torch.float32, "cpu")

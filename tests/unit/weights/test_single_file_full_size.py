@@ -1,0 +1,70 @@
+"""Files of the published sizes, with a whole header and no content, fit the published models."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.fixtures.full_size import full_size_transformer
+from tests.fixtures.hollow_files import write_hollow
+from tests.fixtures.native_files import flux_to_native
+from trainer_core.bases.detect import detect_base
+from trainer_core.bases.locate import locate_base
+from trainer_core.config import BaseSection
+from trainer_core.errors import BaseModelError
+from trainer_core.families.registry import get_family
+from trainer_core.weights.building import empty_model
+
+# black-forest-labs/FLUX.1-dev and Qwen/Qwen-Image.
+PARAMETERS = {"flux": 11_901_408_320, "qwen_image": 20_430_401_088}
+
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="needs files whose empty parts take no room"
+)
+
+
+def shapes(family):
+    state = full_size_transformer(family).state_dict()
+    native = flux_to_native(state) if family == "flux" else state
+    return {name: tensor.shape for name, tensor in native.items()}
+
+
+def locate(path, family):
+    return locate_base(BaseSection(path=str(path)), family, False, needs_encoders=False)
+
+
+@pytest.mark.parametrize("family", ["flux", "qwen_image"])
+def test_a_full_size_file_fits_the_published_model(family, tmp_path):
+    path = tmp_path / "full.safetensors"
+    write_hollow(path, {f"model.diffusion_model.{k}": v for k, v in shapes(family).items()})
+    assert detect_base(path) == family
+    empty = empty_model(locate(path, family), get_family(family).file)
+    assert sum(parameter.numel() for parameter in empty.parameters()) == PARAMETERS[family]
+    published = {k: v.shape for k, v in full_size_transformer(family).state_dict().items()}
+    assert {k: v.shape for k, v in empty.state_dict().items()} == published
+
+
+@pytest.mark.parametrize("family", ["flux", "qwen_image"])
+def test_one_tensor_less_or_more_is_noticed_at_full_size(family, tmp_path):
+    path = tmp_path / "full.safetensors"
+    whole = shapes(family)
+    last = list(whole)[-1]
+    for changed in (
+        {name: shape for name, shape in whole.items() if name != last},
+        {**whole, f"{last}.more": whole[last]},
+    ):
+        write_hollow(path, changed)
+        with pytest.raises(BaseModelError) as error:
+            empty_model(locate(path, family), get_family(family).file)
+        assert last in error.value.found
+
+
+@pytest.mark.parametrize("family", ["flux", "qwen_image"])
+def test_the_names_map_both_ways(family):
+    facts = get_family(family).file
+    names = list(full_size_transformer(family).state_dict())
+    origins = [facts.origin(name, family == "flux") for name in names]
+    assert len({(origin.name, origin.part) for origin in origins}) == len(names)
+    native = {name.replace("_norm.scale", "_norm.weight") for name in shapes(family)}
+    assert {origin.name for origin in origins} == native

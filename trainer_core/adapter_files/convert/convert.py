@@ -1,0 +1,329 @@
+"""Convert an adapter file to another layout: exactly, refused, or approximated on request."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ...adapters.dora import DORA_SCALE, axis_of
+from ...errors import AdapterError, InputError, NonFiniteError, PrecisionError
+from ...tensors.safetensors_reader import open_tensors
+from ...types import AdapterState
+from ..factors.whole_layers import undivided_layers
+from ..header.kept_header import kept_header
+from ..names.key_map import ALPHA_SUFFIX, KeyMap
+from ..names.key_parsing import native_of_extra
+from ..names.unread_keys import count_kinds, extras_kinds
+from ..read.adapter_file import AdapterFile, adapter_files, open_adapter, refuse_unread
+from ..verify.format_loss import COARSE
+from ..write.adapter_file import Watch, Written, write_adapter
+from ..write.layouts import LAYOUTS, native_key
+from ..write.peft_folder import CONFIG_NAME, WEIGHTS_NAME
+from ..write.write_plan import outlines_of
+from .adapt_to_layout import Changed, Form, WeightOf, Wish, change
+
+EXACT = 1e-6
+"""Relative error of a layer up to which only float32's rounding is left."""
+
+SUFFIX = ".safetensors"
+SUFFIXES = (SUFFIX, ".sft")
+"""Endings of files that ComfyUI lists as safetensors, in any case."""
+
+_FUSING = ("comfyui", "kohya")
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """What a conversion did.
+
+    Attributes:
+        source: The given file or folder.
+        target: The new one.
+        kind: What the new file holds: ``lora``, ``loha`` or ``lokr``.
+        layout: Its layout.
+        layers: Number of layers that were converted.
+        errors: Approximated layer to what it lost of its delta, relative; the others are exact.
+        merged: Layers that are in the file as differences of their weight, which is exact.
+        dropped: What was left out on request.
+        rounding: The largest relative error that the number format makes in a tensor; 0 where
+            every value is as it was.
+        notes: What else is to be known.
+    """
+
+    source: Path
+    target: Path
+    kind: str
+    layout: str
+    layers: int
+    errors: Mapping[str, float]
+    merged: tuple[str, ...]
+    dropped: tuple[str, ...]
+    rounding: float
+    notes: tuple[str, ...]
+
+    @property
+    def exact(self) -> bool:
+        """Whether no layer lost anything but a number format's usual rounding."""
+        return self.rounding <= COARSE and all(error <= EXACT for error in self.errors.values())
+
+
+def convert(
+    source: Path,
+    target: Path,
+    layout: str,
+    key_map: KeyMap,
+    *,
+    dtype: str | None = None,
+    fused: bool = False,
+    approximate: Form | None = None,
+    rank: int | None = None,
+    weight_of: WeightOf | None = None,
+    extras: Literal["keep", "drop"] = "keep",
+    overwrite: bool = False,
+    watch: Watch | None = None,
+) -> Conversion:
+    """Convert an adapter to a layout. It streams: one layer at a time is in memory.
+
+    What a layout cannot hold is brought into another exact form where there is one, approximated
+    where that is asked for, and else refused. With the base's weights, DoRA that ComfyUI reads
+    wrongly is written as the difference that it makes, which is as large as the base's layers; with
+    ``approximate`` as a LoRA.
+
+    Args:
+        source: An adapter file, or a PEFT folder.
+        target: The new file; for layout ``peft`` the new folder.
+        layout: One of `LAYOUTS`.
+        key_map: The names of the adapter's family.
+        dtype: ``fp32``, ``bf16`` or ``fp16``; None keeps the file's.
+        fused: As in `Options`.
+        approximate: ``lora`` makes every layer that is none the nearest LoRA; ``lokr`` makes the
+            nearest Kronecker product of a LoKr's parts where a fused layer is written.
+        rank: The most that an approximated layer may have.
+        weight_of: Module to the base's weight.
+        extras: ``drop`` leaves out differences and all else that is no factor.
+        overwrite: Whether an existing target is replaced.
+        watch: Told (finished layers, all layers, next layer).
+
+    Raises:
+        InputError: When the source cannot be read, the layout cannot hold the adapter, or the
+            target exists, is the source, or has another ending.
+        RunError: When a value is not finite, or the target cannot be written.
+    """
+    _check_wishes(layout, approximate, rank, fused=fused)
+    check_target(source, target, layout, overwrite=overwrite)
+    wish = Wish(layout, fused, approximate, rank, weight_of)
+    with open_adapter(source, key_map, tolerant=True, extras=extras == "keep") as opened:
+        if not (drop := extras == "drop"):
+            refuse_unread(opened.file)
+        state, dropped = opened.state, _dropped(opened.file, key_map) if drop else ()
+        changed = change(state, key_map, wish)
+        kind = _written_kind(changed.state.kind, layout)
+        reformed = _is_reformed(changed, key_map, wish)
+        header, left_out = kept_header(opened.file.metadata, state.kind, kind, reformed=reformed)
+        task = _Task(target, layout, key_map, header, dtype, overwrite)
+        written, notes = _write(task, changed, watch)
+        notes += _of_rounding(written.rounding) + left_out
+        notes += _warnings(state, changed, wish, key_map)
+        notes += _notes_of_file(opened.file, drop=drop)
+    outcome = dict(changed.errors), changed.merged, dropped, written.rounding, notes
+    return Conversion(source, target, kind, layout, len(state.layers), *outcome)
+
+
+def check_target(source: Path, target: Path, layout: str, *, overwrite: bool) -> None:
+    """Refuse a target that would replace what it must not.
+
+    Args:
+        source: The file or PEFT folder that is read.
+        target: What is to be written.
+        layout: Its layout.
+        overwrite: Whether a file that is there may be replaced.
+
+    Raises:
+        InputError: When the target is the source, exists, or cannot be an adapter of the layout, or
+            the source is no file of an adapter.
+    """
+    outputs = (target / WEIGHTS_NAME, target / CONFIG_NAME) if layout == "peft" else (target,)
+    for first in adapter_files(source):
+        for second in outputs:
+            if _is_same(first, second):
+                raise InputError(
+                    f"{target} is both what is read and what is written",
+                    "another name for the new file",
+                    "Name another output.",
+                )
+    if layout == "peft":
+        if target.suffix.lower() in SUFFIXES or (target.exists() and not target.is_dir()):
+            raise InputError(
+                f"the output {target} for layout 'peft', which is a folder",
+                "the name of a folder",
+                f"Name a folder without the ending {SUFFIX}.",
+            )
+    elif target.suffix.lower() not in SUFFIXES or target.is_dir():
+        raise InputError(
+            f"the output {target} for layout {layout!r}",
+            f"the name of a file that ends in {SUFFIX}",
+            f"Name a file with the ending {SUFFIX}.",
+        )
+    special = next((path for path in outputs if path.exists() and not path.is_file()), None)
+    if special is not None:
+        raise InputError(
+            f"{special}, which is no ordinary file",
+            "a name that is free, or that of a file to be replaced",
+            "Name another output.",
+        )
+    if not overwrite and any(path.exists() for path in outputs):
+        raise InputError(
+            f"{target} is there already",
+            "a name that is free",
+            "Name another output, or replace it on purpose: --overwrite.",
+        )
+
+
+def _is_same(first: Path, second: Path) -> bool:
+    if first.resolve() == second.resolve():
+        return True
+    with contextlib.suppress(OSError):
+        return first.samefile(second)
+    return False
+
+
+def _check_wishes(layout: str, approximate: str | None, rank: int | None, *, fused: bool) -> None:
+    if layout not in LAYOUTS:
+        raise AdapterError(
+            f"the layout {layout!r}", f"one of {', '.join(LAYOUTS)}", "Choose one of these."
+        )
+    if fused and layout not in _FUSING:
+        raise AdapterError(
+            f"fused with layout {layout!r}",
+            "a layout that has ComfyUI's own layers: comfyui, or kohya, which is always fused",
+            "Leave --fused out.",
+        )
+    if rank is not None and approximate != "lora":
+        raise AdapterError(
+            f"a rank of {rank} without an approximation as a lora",
+            "a rank only where layers are approximated; an exact conversion keeps every rank",
+            "Add --approximate lora, or leave --rank out.",
+        )
+    if rank is not None and rank < 1:
+        raise AdapterError(f"a rank of {rank}", "a rank of 1 or more", "Correct --rank.")
+
+
+def _dropped(file: AdapterFile, key_map: KeyMap) -> tuple[str, ...]:
+    """What is left out: differences by ComfyUI's names where they have one, and other keys."""
+    differences = (
+        f"{native_of_extra(name, key_map) or name}.{ending}"
+        for name, tensors in file.extras.items()
+        for ending in tensors
+    )
+    return (*differences, *file.unread)
+
+
+def _written_kind(kind: str, layout: str) -> str:
+    return "lora" if layout == "diffusers" and kind == "loha" else kind
+
+
+def _warnings(
+    given: AdapterState, changed: Changed, wish: Wish, key_map: KeyMap
+) -> tuple[str, ...]:
+    found = (layer.tensors.get(DORA_SCALE) for layer in outlines_of(changed.state).values())
+    lengths = [each for each in found if each is not None]
+    notes = []
+    if wish.layout == "lycoris" and any(axis_of(each) == "output" for each in lengths):
+        notes.append(
+            "DoRA lengths of the output axis are for LyCORIS; ComfyUI up to 0.33 misreads them"
+        )
+    if wish.layout == "lycoris" and undivided_layers(changed.state.layers, key_map):
+        notes.append(
+            "Layers that ComfyUI fuses are whole here, so that all have ComfyUI's names, for "
+            "LyCORIS beside a model of these names; ComfyUI reads none of them in this layout"
+        )
+    if wish.layout == "diffusers" and lengths:
+        notes.append(
+            f"{len(lengths)} layers have DoRA lengths: Diffusers reads them, and ComfyUI ignores "
+            "them in this layout, so that it computes a plain lora"
+        )
+    if wish.form == "lora" and given.kind != "lora" and lengths:
+        notes.append(
+            f"{len(lengths)} layers keep their DoRA lengths; their errors are those of the "
+            "factors' delta alone, before it is stretched"
+        )
+    return tuple(notes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What is written where, besides the adapter."""
+
+    target: Path
+    layout: str
+    key_map: KeyMap
+    header: Mapping[str, str]
+    dtype: str | None
+    overwrite: bool
+
+
+def _write(task: _Task, changed: Changed, watch: Watch | None) -> tuple[Written, tuple[str, ...]]:
+    def write(dtype: str | None) -> Written:
+        return write_adapter(
+            task.target,
+            changed.state,
+            task.layout,
+            task.key_map,
+            task.header,
+            dtype,
+            changed.options,
+            watch,
+            replace=task.overwrite,
+        )
+
+    try:
+        return write(task.dtype), ()
+    except (NonFiniteError, PrecisionError) as error:
+        if task.dtype is not None:
+            raise
+        reason = error.found
+    # A layout that takes alpha into a factor can make it too large or small for the file's fp16.
+    return write("fp32"), (f"Written in fp32, because {reason}",)
+
+
+def _is_reformed(changed: Changed, key_map: KeyMap, wish: Wish) -> bool:
+    """Whether layers get other ranks or another form than they had."""
+    if changed.merged or wish.form is not None:
+        return True
+    fuses = wish.fused or wish.layout == "kohya"
+    return fuses and any(native_key(name, key_map).part for name in changed.state.layers)
+
+
+def _of_rounding(rounding: float) -> tuple[str, ...]:
+    if rounding <= COARSE:
+        return ()
+    return (
+        f"The number format loses {rounding:.1%} of a tensor, whose values are too small for it: "
+        "dtype bf16 or fp32 holds them",
+    )
+
+
+def _notes_of_file(file: AdapterFile, *, drop: bool) -> tuple[str, ...]:
+    notes = _zero_alphas(file.path)
+    if file.assumed:
+        notes += (f"The scale is a guess (alpha = rank): {file.assumed}",)
+    if drop:
+        extras = ((name, ending) for name, tensors in file.extras.items() for ending in tensors)
+        kinds = {**extras_kinds(extras), **count_kinds(file.unread)}
+        notes += tuple(
+            f"Left out: {count} tensor(s), {what}, {first!r} first"
+            for what, (count, first) in kinds.items()
+        )
+    return notes
+
+
+def _zero_alphas(path: Path) -> tuple[str, ...]:
+    """A note where alphas are 0, which kohya's and LyCORIS's readers take as the rank."""
+    with open_tensors(path) as file:
+        count = sum(
+            not bool(file.read(key).any()) for key in file.tensors if key.endswith(ALPHA_SUFFIX)
+        )
+    return (f"The alpha of {count} layers is 0, which was taken as the rank",) if count else ()

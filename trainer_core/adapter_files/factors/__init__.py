@@ -1,0 +1,1 @@
+"""Algebra on the factors of a layer: rows, fused layers, products, the effective delta."""

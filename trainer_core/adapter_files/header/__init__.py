@@ -1,0 +1,1 @@
+"""The metadata in a file's header."""

@@ -1,0 +1,1 @@
+"""The names of layers and factors in adapter files."""

@@ -1,0 +1,205 @@
+"""Every name under which ComfyUI takes a tensor of an adapter, made without ComfyUI.
+
+ComfyUI first makes a table from its model: a name in a file to a weight, or to some rows of one.
+This is that table, made from a family's key map and the shapes of the base's weights. A test
+compares it with ComfyUI's own at full size, both ways.
+
+Source: ComfyUI 0.33, ``comfy/lora.py`` (`model_lora_keys_unet`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from .key_map import NATIVE_PREFIX, HostName, KeyMap, NativeKey
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""ComfyUI's name of a tensor of the base, such as ``img_in.weight``, to its shape."""
+
+WEIGHT = ".weight"
+_FLAT_NATIVE = "lora_unet_"
+_NUMBERED = re.compile(r"(.+?)\.([0-9]+)\.")
+
+
+@dataclass(frozen=True, slots=True)
+class HostPlace:
+    """What a name means in ComfyUI's model.
+
+    Attributes:
+        tensor: Native name of the tensor, with its ending, such as ``img_in.weight``.
+        rows: First row and number of rows; None for all.
+        swapped: Whether ComfyUI exchanges the two halves of the rows of what it adds.
+    """
+
+    tensor: str
+    rows: tuple[int, int] | None = None
+    swapped: bool = False
+
+    def __str__(self) -> str:
+        """The tensor and, of a part, its rows: ``name[first:end]``."""
+        if self.rows is None:
+            return self.tensor
+        return f"{self.tensor}[{self.rows[0]}:{sum(self.rows)}]"
+
+    def shape(self, shapes: Shapes) -> tuple[int, ...] | None:
+        """Shape of what the name means; None when the base has no such tensor."""
+        whole = shapes.get(self.tensor)
+        if whole is None or self.rows is None:
+            return whole
+        return (self.rows[1], *whole[1:])
+
+
+_OF_BIAS = ("diff_b", "b_norm")
+
+
+def bias_of(tensor: str) -> str:
+    """Where ComfyUI looks for the bias beside a weight; it cuts off an ending of that length."""
+    return f"{tensor[: -len(WEIGHT)]}.bias"
+
+
+def extra_tensor(native: str, ending: str) -> str:
+    """The tensor that a difference that is no factor changes (`AdapterState.extras`).
+
+    Args:
+        native: ComfyUI's name of the layer.
+        ending: ``diff``, ``diff_b``, ``set_weight``, ``w_norm`` or ``b_norm``.
+    """
+    return f"{native}.bias" if ending in _OF_BIAS else native + WEIGHT
+
+
+def host_table(key_map: KeyMap, shapes: Shapes) -> dict[str, HostPlace]:
+    """Make ComfyUI's table of names.
+
+    Args:
+        key_map: The family's names.
+        shapes: The base's tensors. Blocks that have none of them get no names.
+
+    Returns:
+        Name in a file, without the ending of a factor, to its place, in ComfyUI's order: of two
+        names for the same place it takes the later.
+    """
+    table: dict[str, HostPlace] = {}
+    for tensor in shapes:
+        if tensor.endswith(WEIGHT):
+            path = tensor.removesuffix(WEIGHT)
+            table[_FLAT_NATIVE + path.replace(".", "_")] = HostPlace(tensor)
+            table[NATIVE_PREFIX + path] = HostPlace(tensor)
+        else:
+            table[NATIVE_PREFIX + tensor] = HostPlace(tensor)
+    for path, place, spellings in _other_names(key_map, shapes):
+        for spelling in spellings:
+            table[spelling.format(path=path, flat=path.replace(".", "_"))] = place
+    return table
+
+
+def part_rows(key_map: KeyMap, native: str, rows: int) -> dict[str, tuple[int, int]]:
+    """Where the parts of a fused layer lie.
+
+    Args:
+        key_map: The family's names.
+        native: ComfyUI's name of the layer.
+        rows: Its number of rows.
+
+    Returns:
+        Path of a module to its first row and its number of rows; empty when it is not fused, or
+        when the rows cannot be divided so.
+    """
+    parts = key_map.parts(native)
+    shares = sum(part.share for part in parts)
+    if not shares or rows % shares:
+        return {}
+    unit, first, found = rows // shares, 0, {}
+    for part in parts:
+        found[part.module] = (first, unit * part.share)
+        first += unit * part.share
+    return found
+
+
+def native_layer(key_map: KeyMap, module: str) -> NativeKey | None:
+    """Where a module lies in ComfyUI's model, also one whose halves are turned there.
+
+    Args:
+        key_map: The family's names.
+        module: The module's path, or the name of an undivided layer.
+
+    Returns:
+        Its native place; None when the family has no such layer.
+    """
+    key = key_map.to_native(module)
+    if key is not None:
+        return key
+    if key_map.is_divided(module):
+        return NativeKey(module)
+    turned = (name for name in key_map.host_names if name.swapped and name.path == module)
+    return next((NativeKey(name.native) for name in turned), None)
+
+
+def module_place(key_map: KeyMap, table: Mapping[str, HostPlace], module: str) -> HostPlace | None:
+    """What a module is in ComfyUI's model.
+
+    Args:
+        key_map: The family's names.
+        table: From `host_table`.
+        module: The module's path, or the name of an undivided layer.
+
+    Returns:
+        Its place; None when the table has no name of it.
+    """
+    if key_map.is_divided(module):
+        return table.get(NATIVE_PREFIX + module)
+    for spelling in key_map.host_spellings:
+        place = table.get(spelling.format(path=module, flat=module.replace(".", "_")))
+        if place is not None:
+            return place
+    key = key_map.to_native(module)
+    return None if key is None or key.part else table.get(NATIVE_PREFIX + key.name)
+
+
+def _other_names(
+    key_map: KeyMap, shapes: Shapes
+) -> Iterator[tuple[str, HostPlace, tuple[str, ...]]]:
+    """Path, place and spellings of each name that is not simply the native one."""
+    numbers = _block_numbers(shapes)
+    for name in _known_names(key_map):
+        for number in numbers.get(name.native.partition(".{}.")[0], ("",)):
+            path, native = (text.replace("{}", number, 1) for text in (name.path, name.native))
+            place = _place(key_map, shapes, path, native, name)
+            if place is not None:
+                yield path, place, name.spellings or key_map.host_spellings
+
+
+def _known_names(key_map: KeyMap) -> Iterable[HostName]:
+    for path in key_map.layers:
+        key = key_map.to_native(path.replace("{}", "0", 1))
+        if key is not None:
+            yield HostName(path, key.name.replace(".0.", ".{}.", 1) if "{}" in path else key.name)
+    yield from key_map.host_names
+
+
+def _place(
+    key_map: KeyMap, shapes: Shapes, path: str, native: str, name: HostName
+) -> HostPlace | None:
+    tensor = native + WEIGHT
+    key = key_map.to_native(path)
+    if not name.shares and (key is None or not key.part):
+        return HostPlace(tensor, swapped=name.swapped)
+    if tensor not in shapes:
+        return None
+    rows = part_rows(key_map, native, shapes[tensor][0])
+    if name.shares:
+        parts = key_map.parts(native)
+        unit = shapes[tensor][0] // sum(part.share for part in parts)
+        return HostPlace(tensor, (0, unit * name.shares))
+    return HostPlace(tensor, rows[path]) if path in rows else None
+
+
+def _block_numbers(shapes: Shapes) -> dict[str, tuple[str, ...]]:
+    """Name of a list of blocks to the numbers that it has."""
+    found: dict[str, set[int]] = {}
+    for tensor in shapes:
+        block = _NUMBERED.match(tensor)
+        if block is not None:
+            found.setdefault(block.group(1), set()).add(int(block.group(2)))
+    return {name: tuple(map(str, sorted(numbers))) for name, numbers in found.items()}

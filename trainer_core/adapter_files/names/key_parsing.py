@@ -1,0 +1,376 @@
+"""How trainers spell the keys of an adapter file, and which layer of a family each name means.
+
+A key is a name and an ending. The name is a layer's path with a prefix; the ending says which
+factor it is. Both differ from trainer to trainer, and every spelling that ComfyUI 0.33, Diffusers
+0.42, PEFT, kohya's scripts, musubi-tuner, LyCORIS, ai-toolkit or OneTrainer writes is known here.
+
+Source: each program's own writer; ComfyUI's reader, comfy/lora.py and comfy/weight_adapter.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...adapters.dora import DORA_SCALE
+from ...errors import AdapterFileError
+from .key_map import BLOCK_NUMBER, DIFFUSERS_PREFIX, NATIVE_PREFIX, HostName, KeyMap
+from .row_slices import WHOLE, Cut
+from .unread_keys import beside_factors, other_method, other_part
+
+PEFT_PREFIX = "base_model.model."
+FLAT_PREFIXES = {"lora_unet_": "kohya", "lycoris_": "lycoris", "lora_transformer_": "onetrainer"}
+"""Prefix of names whose dots became ``_``, to the layout."""
+
+_PREFIXES = {
+    NATIVE_PREFIX: "comfyui",
+    PEFT_PREFIX: "peft",
+    DIFFUSERS_PREFIX: "diffusers",
+    **FLAT_PREFIXES,
+}
+
+ALPHA = "alpha"
+MAGNITUDE = "lora_magnitude_vector"
+EXTRAS = ("diff", "diff_b", "set_weight", "w_norm", "b_norm")
+"""Endings of differences that are no factors (`AdapterState.extras`)."""
+
+_LONGEST = 500
+HALVES_EXCHANGED = Cut(((1, 2), (0, 1)), 2)
+"""Rows whose two halves lie in the opposite order in ComfyUI."""
+
+_HADA = ("w1_a", "w1_b", "w2_a", "w2_b", "t1", "t2")
+_LOKR = ("w1", "w1_a", "w1_b", "w2", "w2_a", "w2_b", "t2")
+
+
+def _both(up: str, down: str, spelling: str) -> dict[str, tuple[str, str, str]]:
+    return {up: ("lora", "lora_up", spelling), down: ("lora", "lora_down", spelling)}
+
+
+_FACTORS: dict[str, tuple[str, str, str]] = {
+    **_both(".lora_up.weight", ".lora_down.weight", "lora_up"),
+    ".lora_mid.weight": ("lora", "lora_mid", "lora_up"),
+    **_both(".lora_B.weight", ".lora_A.weight", "lora_A"),
+    **_both(".lora_B.default.weight", ".lora_A.default.weight", "lora_A.default"),
+    **_both(".lora_B", ".lora_A", "lora_A without .weight"),
+    **_both(".lora.up.weight", ".lora.down.weight", "lora.up"),
+    **_both("_lora.up.weight", "_lora.down.weight", "_lora.up"),
+    **_both(".lora_linear_layer.up.weight", ".lora_linear_layer.down.weight", "lora_linear_layer"),
+    **{f".hada_{each}": ("loha", f"hada_{each}", "hada") for each in _HADA},
+    **{f".hada_{each}.default": ("loha", f"hada_{each}", "hada.default") for each in _HADA},
+    **{f".lokr_{each}": ("lokr", f"lokr_{each}", "lokr") for each in _LOKR},
+    **{f".lokr_{each}.default": ("lokr", f"lokr_{each}", "lokr.default") for each in _LOKR},
+}
+_OTHERS: dict[str, str] = {
+    ".alpha": ALPHA,
+    ".dora_scale": DORA_SCALE,
+    # PEFT's and Diffusers' three forms, and ai-toolkit's.
+    ".lora_magnitude_vector": MAGNITUDE,
+    ".lora_magnitude_vector.weight": MAGNITUDE,
+    ".lora_magnitude_vector.default.weight": MAGNITUDE,
+    ".magnitude": MAGNITUDE,
+    **{f".{each}": each for each in EXTRAS},
+}
+_ENDINGS = "|".join(map(re.escape, (*_FACTORS, *_OTHERS)))
+# The shortest name, so that the ending is the longest that fits.
+_KEY = re.compile(f"(?P<name>.+?)(?P<ending>{_ENDINGS})", re.DOTALL)
+
+_XLABS = re.compile(r"(?P<name>.+\.processor\.(?:qkv|proj)_lora[12]?)\.(?P<side>up|down)\.weight")
+"""A key of x-flux, XLabs' trainer, whose layers have names of their own (`KeyMap.aliases`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key of an adapter file, taken apart.
+
+    Attributes:
+        name: The layer's name with its prefix.
+        layout: What the prefix says: ``comfyui``, ``diffusers``, ``peft``, ``kohya``, ``lycoris``,
+            ``onetrainer``, or ``bare`` without one; ``xlabs`` for XLabs' own names.
+        role: A factor's name, ``alpha``, ``dora_scale``, ``lora_magnitude_vector``, or one of
+            `EXTRAS`.
+        kind: ``lora``, ``loha`` or ``lokr`` for a factor; else empty.
+        spelling: Of which set of endings a factor's is; else empty.
+    """
+
+    name: str
+    layout: str
+    role: str
+    kind: str = ""
+    spelling: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a name of a file means in a family.
+
+    Attributes:
+        modules: Paths in the trainer's naming, each with the rows of the file's layer that it has.
+        native: ComfyUI's name of the layer that holds all of these rows; None where the name means
+            only a part of one, or one whose rows lie in another order there.
+    """
+
+    modules: tuple[tuple[str, Cut], ...]
+    native: str | None
+
+
+def parse_key(path: Path, text: str) -> Key | str:
+    """Take a key apart.
+
+    Args:
+        path: The file, for messages.
+        text: The key.
+
+    Returns:
+        The key; what it is of, where it lies beside the factors of the denoiser and is not read.
+
+    Raises:
+        AdapterFileError: When it is of no adapter that is read here; the message says what it is
+            of, where that is known.
+    """
+    if len(text) > _LONGEST:
+        raise _unknown(path, f"{text[:_LONGEST]}...")
+    part = other_part(text)
+    if part is not None:
+        return part
+    found = _XLABS.fullmatch(text)
+    if found is not None:
+        return Key(found["name"], "xlabs", f"lora_{found['side']}", "lora", "xlabs")
+    found = _KEY.fullmatch(text)
+    if found is None:
+        beside = beside_factors(unprefixed(text))
+        if beside is None:
+            raise _unknown(path, text)
+        return beside
+    name, ending = found["name"], found["ending"]
+    prefix = next((each for each in _PREFIXES if name.startswith(each)), "")
+    rest = name[len(prefix) :]
+    if not rest or rest.startswith((".", "_")):
+        raise _unknown(path, text)
+    layout = _PREFIXES.get(prefix, "bare")
+    if ending in _OTHERS:
+        return Key(name, layout, _OTHERS[ending])
+    kind, role, spelling = _FACTORS[ending]
+    return Key(name, layout, role, kind, spelling)
+
+
+def layout_of(name: str) -> str:
+    """The layout that a name's prefix says, as `Key.layout`."""
+    return next((layout for each, layout in _PREFIXES.items() if name.startswith(each)), "bare")
+
+
+def unprefixed(name: str) -> str:
+    """A name without its prefix."""
+    return name[len(next((each for each in _PREFIXES if name.startswith(each)), "")) :]
+
+
+def find_place(name: str, key_map: KeyMap) -> Place | None:
+    """Find what a name of a file means.
+
+    Args:
+        name: A layer's name with its prefix, in any spelling.
+        key_map: The family's names.
+
+    Returns:
+        The place; None when the family has no such layer.
+    """
+    layout, rest = layout_of(name), unprefixed(name)
+    alias = _unaliased(rest, key_map)
+    if alias is not None:
+        return _by_native(alias, key_map)
+    if layout not in FLAT_PREFIXES.values():
+        readers = (_by_native, _by_module) if layout == "comfyui" else (_by_module, _by_native)
+        found = (reader(rest, key_map) for reader in readers)
+        return next((place for place in found if place is not None), None)
+    native, module = key_map.native_of_flat(rest), key_map.module_of_flat(rest)
+    places = [
+        None if native is None else _by_native(native, key_map),
+        None if module is None else _by_module(module, key_map),
+    ]
+    ordered = places if layout == "kohya" else reversed(places)
+    found = (*ordered, *_flat_host_places(rest, key_map))
+    return next((place for place in found if place is not None), None)
+
+
+def native_modules(native: str, key_map: KeyMap) -> tuple[tuple[str, Cut], ...]:
+    """The modules that one of ComfyUI's layers consists of, each with its rows of it.
+
+    Args:
+        native: ComfyUI's name of a layer.
+        key_map: The family's names.
+
+    Returns:
+        Path and rows in order; empty for a name that the family does not have.
+    """
+    place = _by_native(native, key_map)
+    return () if place is None else place.modules
+
+
+def native_of_extra(name: str, key_map: KeyMap) -> str | None:
+    """Find ComfyUI's name of a layer with a difference that is no factor.
+
+    Such differences are also of layers that no factors are for, norms above all.
+
+    Args:
+        name: The layer's name in a file, with its prefix.
+        key_map: The family's names.
+
+    Returns:
+        The native name; None when the family has no such layer, or it is a part of one.
+    """
+    place = find_place(name, key_map)
+    if place is not None:
+        return place.native
+    layout, rest = layout_of(name), unprefixed(name)
+    for host in key_map.host_names:
+        for template in (host.path, host.native):
+            flat = layout in FLAT_PREFIXES.values()
+            block = _block(template.replace(".", "_") if flat else template, rest)
+            if block is not None:
+                return host.native.replace("{}", block, 1)
+    return None
+
+
+def is_native(native: str, key_map: KeyMap) -> bool:
+    """Whether a family's model in ComfyUI has a layer of this name, norms among them."""
+    return (
+        key_map.to_module(native) is not None
+        or bool(key_map.parts(native))
+        or any(_block(host.native, native) is not None for host in key_map.host_names)
+    )
+
+
+def misfits(names: Iterable[str], extras: Iterable[str], key_map: KeyMap) -> list[str]:
+    """The names of a file that mean nothing in a family.
+
+    Args:
+        names: Names of layers as they are in a file (`AdapterFile.layers`).
+        extras: Names of those with differences that are no factors (`AdapterFile.extras`).
+        key_map: The family's names.
+    """
+    odd = [name for name in extras if native_of_extra(name, key_map) is None]
+    return [name for name in (*names, *odd) if find_place(name, key_map) is None]
+
+
+def matching_families(
+    names: Iterable[str], key_maps: Mapping[str, KeyMap], extras: Iterable[str] = ()
+) -> list[str]:
+    """Find the families that have every one of an adapter's layers.
+
+    Args:
+        names: Names of layers as they are in a file (`AdapterFile.layers`).
+        key_maps: Family to its names.
+        extras: Names of those with differences that are no factors (`AdapterFile.extras`).
+
+    Returns:
+        The families, in their order; several where the names are common to them, and none for no
+        names.
+    """
+    given, odd = list(names), list(extras)
+    if not given and not odd:
+        return []
+    return [name for name, key_map in key_maps.items() if not misfits(given, odd, key_map)]
+
+
+def _unaliased(name: str, key_map: KeyMap) -> str | None:
+    """ComfyUI's name of what another trainer gives a name of its own; None for other names."""
+    for alias, native in key_map.aliases.items():
+        block = _block(alias, name)
+        if block is not None:
+            return native.replace("{}", block, 1)
+    return None
+
+
+def _by_module(path: str, key_map: KeyMap) -> Place | None:
+    key = key_map.to_native(path)
+    if key is not None:
+        return Place(((path, WHOLE),), None if key.part else key.name)
+    host = _host_name(path, key_map)
+    if host is None:
+        return None
+    name, native = host
+    if name.shares:
+        return _slice(native, name.shares, key_map)
+    return Place(((path, WHOLE),), None) if name.swapped else _by_native(native, key_map)
+
+
+def _by_native(native: str, key_map: KeyMap) -> Place | None:
+    module = key_map.to_module(native)
+    if module is not None:
+        return Place(((module, WHOLE),), native)
+    turned = next((h for h in key_map.host_names if h.swapped and h.native == native), None)
+    if turned is not None:
+        return Place(((turned.path, HALVES_EXCHANGED),), native)
+    parts = [(part.module, part.share) for part in key_map.parts(native)]
+    if parts:
+        return Place(_cuts(parts), native)
+    return _by_part(native, key_map)
+
+
+def _by_part(native: str, key_map: KeyMap) -> Place | None:
+    """A slice that ComfyUI names (``linear1_qkv``), or a part's number in OneTrainer's names."""
+    fused, _, number = native.rpartition(".")
+    parts = key_map.parts(fused)
+    if parts and number in map(str, range(len(parts))):
+        return Place(((parts[int(number)].module, WHOLE),), None)
+    host = _host_name(native, key_map)
+    return _slice(host[1], host[0].shares, key_map) if host and host[0].shares else None
+
+
+def _slice(native: str, shares: int, key_map: KeyMap) -> Place:
+    """The parts of a fused layer that lie in its first shares."""
+    begun = itertools.accumulate((part.share for part in key_map.parts(native)), initial=0)
+    parts = [
+        (part.module, part.share)
+        for part, start in zip(key_map.parts(native), begun, strict=False)
+        if start < shares
+    ]
+    return Place(_cuts(parts), None)
+
+
+def _host_name(path: str, key_map: KeyMap) -> tuple[HostName, str] | None:
+    """One of the names that only ComfyUI has, and the native name that it stands for there."""
+    for name in key_map.host_names:
+        block = _block(name.path, path)
+        if block is not None:
+            return name, name.native.replace("{}", block, 1)
+    return None
+
+
+def _flat_host_places(flat: str, key_map: KeyMap) -> Iterator[Place | None]:
+    for name in key_map.host_names:
+        for template, reader in ((name.path, _by_module), (name.native, _by_native)):
+            block = _block(template.replace(".", "_"), flat)
+            if block is not None:
+                yield reader(template.replace("{}", block, 1), key_map)
+
+
+def _block(template: str, path: str) -> str | None:
+    """The block's number where a path fits a template; empty for a template without one."""
+    before, numbered, after = template.partition("{}")
+    if not numbered:
+        return "" if path == template else None
+    number = path[len(before) : len(path) - len(after)]
+    fits = path.startswith(before) and path.endswith(after) and re.fullmatch(BLOCK_NUMBER, number)
+    return number if fits else None
+
+
+def _cuts(parts: list[tuple[str, int]]) -> tuple[tuple[str, Cut], ...]:
+    total, begin, cuts = sum(share for _, share in parts), 0, []
+    for module, share in parts:
+        cuts.append((module, Cut(((begin, begin + share),), total)))
+        begin += share
+    return tuple(cuts)
+
+
+def _unknown(path: Path, key: str) -> AdapterFileError:
+    reason = other_method(key)
+    return AdapterFileError(
+        f"{path}: unknown key {key!r}" + (f" ({reason})" if reason else ""),
+        f"keys of a LoRA, LoHa or LoKr, such as {NATIVE_PREFIX}<layer>.lora_up.weight or "
+        f"{DIFFUSERS_PREFIX}<layer>.lora_A.weight",
+        "The file is of another method or for another part of the model; use it with the program "
+        "that made it.",
+    )

@@ -1,0 +1,262 @@
+"""A layer that is fused in a file as the layers that it consists of here: rows of its factors.
+
+The rows of a delta are rows of one factor, so that each part is a layer of the same kind:
+
+- LoRA: rows of the factor on the outputs' side; the other factor is the same for every part.
+- LoHa: rows of both factors on the outputs' side.
+- LoKr: a block of rows of the delta is one row of the first factor, times the whole second one. A
+  part is exact where it begins and ends between such blocks.
+
+Where a fused LoRA or LoHa was made of parts with ranks of their own, its blocks outside the
+diagonal are zero; each part then gets its own columns and its own rank back (`owned_columns`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ...adapters.dora import DORA_SCALE, axis_of
+from ...types import LayerState
+
+Range = tuple[int, int]
+"""From the first to behind the last."""
+
+PAIRS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "lora": (("lora_up", "lora_down"),),
+    "loha": (("hada_w1_a", "hada_w1_b"), ("hada_w2_a", "hada_w2_b")),
+}
+"""Kind to its products: the factor on the outputs' side and the one on the inputs' side."""
+
+ReadRows = Callable[[str, int, int], Tensor]
+
+_CORES = frozenset({"lora_mid", "hada_t1", "hada_t2"})
+_FEW = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Rows of a layer, as shares of all of them.
+
+    Attributes:
+        ranges: Which shares, in the order in which they are wanted.
+        total: Of how many.
+        columns: For each product of the kind (`PAIRS`), the columns that are kept; empty keeps all.
+    """
+
+    ranges: tuple[Range, ...]
+    total: int
+    columns: tuple[tuple[Range, ...], ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is cut off or moved."""
+        return self.ranges == ((0, self.total),) and not self.columns
+
+    @property
+    def permutes(self) -> bool:
+        """Whether every row stays, if elsewhere."""
+        return sum(stop - start for start, stop in self.ranges) == self.total
+
+
+WHOLE = Cut(((0, 1),), 1)
+
+
+class InexactCutError(ValueError):
+    """A cut that no factors of the kind express; the message says why."""
+
+
+def row_ranges(cut: Cut, count: int) -> list[Range]:
+    """The rows that a cut takes of a layer.
+
+    Args:
+        cut: The cut.
+        count: How many rows the layer has.
+
+    Raises:
+        InexactCutError: When the shares are no whole numbers of rows.
+    """
+    if count % cut.total:
+        raise InexactCutError(f"its {count} rows are no multiple of {cut.total}")
+    unit = count // cut.total
+    return [(start * unit, stop * unit) for start, stop in cut.ranges]
+
+
+def take_rows(matrix: Tensor, cut: Cut) -> Tensor:
+    """The rows of a matrix that a cut takes, in its order; a copy."""
+    return _taken(matrix, row_ranges(cut, matrix.shape[0]), 0)
+
+
+def put_rows(whole: Tensor, cut: Cut, rows: Tensor) -> None:
+    """Undo `take_rows` in place: lay rows where a cut takes them from."""
+    start = 0
+    for first, last in row_ranges(cut, whole.shape[0]):
+        whole[first:last] = rows[start : start + last - first]
+        start += last - first
+
+
+def cut_layer(kind: str, layer: LayerState, cut: Cut) -> LayerState:
+    """Take rows of a layer.
+
+    Args:
+        kind: ``lora``, ``loha`` or ``lokr``.
+        layer: The fused layer, or its outline on the meta device.
+        cut: The rows.
+
+    Returns:
+        A layer with the same scale; its tensors are copies, but for factors that stay whole.
+
+    Raises:
+        InexactCutError: When no factors of the kind are these rows.
+    """
+    if cut.is_whole:
+        return layer
+    tensors = dict(layer.tensors)
+    lengths = tensors.pop(DORA_SCALE, None)
+    rank = layer.rank
+    if kind == "lokr":
+        name = "lokr_w1" if "lokr_w1" in tensors else "lokr_w1_a"
+        rows = _block_rows(cut, tensors[name].shape[0], _second_rows(tensors))
+        tensors[name] = _taken(tensors[name], rows, 0)
+    else:
+        rank = _cut_products(kind, tensors, cut) or rank
+    if lengths is not None:
+        tensors[DORA_SCALE] = _cut_lengths(lengths, cut)
+    # The scale stays: alpha over rank is what it was.
+    return replace(layer, tensors=tensors, alpha=layer.alpha * rank / layer.rank, rank=rank)
+
+
+def owned_columns(
+    kind: str, cuts: Sequence[Cut], outlines: Mapping[str, Tensor], read: ReadRows
+) -> list[tuple[tuple[Range, ...], ...] | None]:
+    """Find the columns that each part of a fused layer has for itself.
+
+    Args:
+        kind: ``lora``, ``loha`` or ``lokr``.
+        cuts: The parts' rows.
+        outlines: The fused layer's factors, of which only the shapes count.
+        read: (factor, first row, behind the last row) to these rows as a matrix.
+
+    Returns:
+        For each part `Cut.columns`, empty where the parts share columns; None for a part whose
+        delta is zero because it was not there when the layer was fused.
+
+    Raises:
+        InexactCutError: As `cut_layer`.
+    """
+    shared: list[tuple[tuple[Range, ...], ...] | None] = [()] * len(cuts)
+    # Lengths change a layer even where its delta is zero, and a core mixes the columns.
+    if kind not in PAIRS or len(cuts) < 2 or {DORA_SCALE, *_CORES} & set(outlines):
+        return shared
+    owned = []
+    for upper, _ in PAIRS[kind]:
+        rows = [row_ranges(cut, outlines[upper].shape[0]) for cut in cuts]
+        # A few rows tell most layers whose parts share columns.
+        few = [[(start, min(start + _FEW, stop)) for start, stop in part] for part in rows]
+        columns = None if _is_shared(_used(upper, few, read)) else _used(upper, rows, read)
+        diagonal = None if columns is None else _diagonal(columns)
+        if diagonal is None:
+            return shared
+        owned.append(diagonal)
+    ranks = [[sum(stop - start for start, stop in part) for part in columns] for columns in owned]
+    if any(each != ranks[0] for each in ranks):
+        return shared
+    return [
+        tuple(columns[part] for columns in owned) if ranks[0][part] else None
+        for part in range(len(cuts))
+    ]
+
+
+def _used(upper: str, parts: Sequence[Sequence[Range]], read: ReadRows) -> Tensor:
+    """Whether part p uses column c, ``[p, c]``."""
+    used = [
+        torch.stack([(read(upper, *some) != 0).any(dim=0) for some in rows]).any(dim=0)
+        for rows in parts
+    ]
+    return torch.stack(used)
+
+
+def _is_shared(used: Tensor) -> bool:
+    return bool((used.sum(dim=0) > 1).any())
+
+
+def _diagonal(used: Tensor) -> list[tuple[Range, ...]] | None:
+    """Columns of each part, if none is used by two.
+
+    Args:
+        used: Whether part p uses column c, ``[p, c]``.
+    """
+    parts, count = used.shape
+    if _is_shared(used) or not bool(used.any()):
+        return None
+    width = count // parts
+    if count == width * parts:
+        # Blocks of one width: a column of zeros inside a block is the part's own.
+        blocks = used.unflatten(1, (parts, width)).any(dim=2)
+        if not bool((blocks & ~torch.eye(parts, dtype=torch.bool)).any()):
+            return [((part * width, (part + 1) * width),) for part in range(parts)]
+    owners = used.int().argmax(dim=0).tolist()
+    taken = used.any(dim=0).tolist()
+    columns: list[list[Range]] = [[] for _ in range(parts)]
+    owner = owners[taken.index(True)]
+    for column in range(count):
+        # A column that nobody uses goes with the one before it.
+        owner = owners[column] if taken[column] else owner
+        own = columns[owner]
+        if own and own[-1][1] == column:
+            own[-1] = (own[-1][0], column + 1)
+        else:
+            own.append((column, column + 1))
+    return [tuple(each) for each in columns]
+
+
+def _cut_products(kind: str, tensors: dict[str, Tensor], cut: Cut) -> int | None:
+    """Cut the products of a LoRA or LoHa in place; returns the new rank where it changes."""
+    columns = cut.columns or ((),) * len(PAIRS[kind])
+    for (upper, lower), own in zip(PAIRS[kind], columns, strict=True):
+        # Beside a core, LoHa keeps this factor lying.
+        axis = 1 if kind == "loha" and "hada_t1" in tensors else 0
+        tensors[upper] = _taken(tensors[upper], row_ranges(cut, tensors[upper].shape[axis]), axis)
+        if own:
+            tensors[upper] = _taken(tensors[upper], own, 1)
+            tensors[lower] = _taken(tensors[lower], own, 0)
+    return sum(stop - start for start, stop in columns[0]) or None
+
+
+def _cut_lengths(lengths: Tensor, cut: Cut) -> Tensor:
+    if axis_of(lengths) == "output" and lengths.shape[0] > 1:
+        return _taken(lengths, row_ranges(cut, lengths.shape[0]), 0)
+    if cut.permutes:
+        return lengths
+    raise InexactCutError(
+        "its DoRA lengths are those of the fused layer's columns, which a part does not have alone"
+    )
+
+
+def _second_rows(tensors: Mapping[str, Tensor]) -> int:
+    if "lokr_w2" in tensors:
+        return tensors["lokr_w2"].shape[0]
+    return tensors["lokr_w2_a"].shape[1 if "lokr_t2" in tensors else 0]
+
+
+def _block_rows(cut: Cut, blocks: int, size: int) -> list[Range]:
+    rows = row_ranges(cut, blocks * size)
+    wrong = next((row for each in rows for row in each if row % size), None)
+    if wrong is not None:
+        raise InexactCutError(
+            f"a part begins at row {wrong}, inside a block of {size} rows that its first factor "
+            "multiplies as one"
+        )
+    return [(start // size, stop // size) for start, stop in rows]
+
+
+def _taken(tensor: Tensor, ranges: Sequence[Range], axis: int) -> Tensor:
+    if tensor.is_meta:
+        # torch would first load what it traces programs with.
+        shape = list(tensor.shape)
+        shape[axis] = sum(stop - start for start, stop in ranges)
+        return tensor.new_empty(shape)
+    return torch.cat([tensor.narrow(axis, start, stop - start) for start, stop in ranges], axis)

@@ -1,0 +1,261 @@
+"""The scale of an adapter whose file has no alphas: PEFT's configuration.
+
+PEFT keeps it in ``adapter_config.json`` beside the weights, Diffusers as JSON in the file's header.
+Only numbers, switches and patterns are read; what names a model, a file or a class is not looked
+at, so that nothing is followed.
+
+Source: PEFT 0.21, ``peft/tuners`` (LoRA, LoHa and LoKr) and ``get_pattern_key``; Diffusers 0.42,
+``lora_adapter_metadata``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...config.patterns import LONGEST_NAME, NO_EXPRESSION, pattern_mistake
+from ...errors import AdapterFileError
+from ...filesystem.text_files import parse_json, read_text
+from ..names.key_map import DIFFUSERS_PREFIX
+
+HEADER_KEY = "lora_adapter_metadata"
+"""The header key under which Diffusers keeps the configuration."""
+
+_LARGEST = 4 * 1024 * 1024
+_LARGEST_RANK = 2**31
+_TYPES = {"LORA": "lora", "LOHA": "loha", "LOKR": "lokr"}
+_PLAIN_STARTS = {"gaussian", "eva", "orthogonal", "lycoris"}
+"""First values that leave the base as it is; with others the file belongs to a changed base."""
+_UNREAD = (
+    "alora_invocation_tokens",
+    "arrow_config",
+    "fan_in_fan_out",
+    "kasa_config",
+    "layer_replication",
+    "lora_bias",
+    "monteclora_config",
+    "trainable_token_indices",
+    "use_bdlora",
+    "use_qalora",
+    "velora_config",
+)
+"""Switches that change what a file's factors mean, or what else it holds."""
+
+_LITERAL = re.compile(r"(?P<start>\^?)(?P<name>(?:[\w-]|\\?\.|\\[-_])+)\$?")
+_LONGEST = 256
+# Letters, escapes of a class or a sign, sets, groups and alternatives; no group that repeats.
+_HARMLESS = re.compile(r"(?:[\w.|^$\-]|\\[dw.\-_]|\[[\w\-^]+\]|\((?!\?)|\)(?![*+?{])|[*+?])+")
+
+
+@dataclass(frozen=True, slots=True)
+class PeftConfig:
+    """What is needed of a configuration.
+
+    Attributes:
+        source: Where it was found, for messages.
+        kind: ``lora``, ``loha`` or ``lokr``; None when it does not say.
+        rank: The usual rank.
+        alpha: The usual alpha.
+        rank_pattern: Pattern to the rank of the layers that it matches.
+        alpha_pattern: Pattern to their alpha.
+        rslora: Whether the scale is alpha over the square root of the rank.
+        dora: Whether it says that there are lengths; None when it does not say.
+    """
+
+    source: str
+    kind: str | None
+    rank: int
+    alpha: float
+    rank_pattern: _Patterns
+    alpha_pattern: _Patterns
+    rslora: bool
+    dora: bool | None
+
+    def rank_of(self, module: str) -> int:
+        """The rank of a layer, by its path without prefix."""
+        return int(self.rank_pattern.value(module, self.rank))
+
+    def scale(self, module: str) -> float:
+        """The number that multiplies a layer's product, always: for whole LoKr factors too."""
+        rank, alpha = self.rank_of(module), self.alpha_pattern.value(module, self.alpha)
+        return alpha / math.sqrt(rank) if self.rslora else alpha / rank
+
+
+class _Patterns:
+    """PEFT's patterns: the first counts that matches a path, or what stands behind a dot in it."""
+
+    def __init__(self, source: str, given: Mapping[str, float]) -> None:
+        self._values = list(given.values())
+        self._starts: dict[str, int] = {}
+        self._ends: dict[str, int] = {}
+        self._others: list[tuple[int, re.Pattern[str]]] = []
+        for place, text in enumerate(given):
+            literal = _LITERAL.fullmatch(text)
+            if literal is not None:
+                names = self._starts if literal["start"] else self._ends
+                names.setdefault(literal["name"].replace("\\", ""), place)
+            else:
+                self._others.append((place, _compiled(source, text)))
+
+    def value(self, module: str, usual: float) -> float:
+        """What the first pattern gives that matches; the usual value without one."""
+        pieces = module.split(".")
+        ends = (".".join(pieces[index:]) for index in range(len(pieces)))
+        found = [self._ends[end] for end in ends if end in self._ends]
+        found += [self._starts[module]] if module in self._starts else []
+        if len(module) <= LONGEST_NAME:
+            found += [place for place, each in self._others if each.fullmatch(module)]
+        return self._values[min(found)] if found else usual
+
+
+def read_config(path: Path) -> PeftConfig:
+    """Read an ``adapter_config.json``.
+
+    Args:
+        path: The file.
+
+    Raises:
+        AdapterFileError: When it is not there, too large, no configuration, or of an adapter whose
+            factors mean something else.
+    """
+    text = read_text(path, lambda why: _broken(f"{path} cannot be read", why), _LARGEST)
+    try:
+        return _config(str(path), parse_json(text, unique=True))
+    except ValueError as error:
+        raise _broken(str(path), str(error).splitlines()[0][:500]) from error
+
+
+def header_config(path: Path, metadata: Mapping[str, str]) -> PeftConfig | None:
+    """Find the denoiser's configuration in a file's header.
+
+    Diffusers' pipelines put the part's name before each field, its models do not.
+
+    Args:
+        path: The file, for messages.
+        metadata: The header's strings.
+
+    Returns:
+        None when there is none for the denoiser.
+
+    Raises:
+        AdapterFileError: As `read_config`.
+    """
+    text = metadata.get(HEADER_KEY)
+    if text is None:
+        return None
+    source = f"{path}: {HEADER_KEY} in its header"
+    try:
+        if len(text) > _LARGEST:
+            raise ValueError(f"it is larger than {_LARGEST} bytes")
+        values = parse_json(text, unique=True)
+        if not isinstance(values, dict):
+            raise ValueError("it is no object")
+        start = len(DIFFUSERS_PREFIX)
+        own = {k[start:]: v for k, v in values.items() if k.startswith(DIFFUSERS_PREFIX)}
+        if not own and "r" not in values:
+            return None
+        return _config(source, own or values)
+    except ValueError as error:
+        raise _broken(source, str(error).splitlines()[0][:500]) from error
+
+
+def _config(source: str, values: Any) -> PeftConfig:
+    if not isinstance(values, dict):
+        raise ValueError("it is no object")
+    kind = _kind(values.get("peft_type"))
+    _refuse_special(source, values)
+    alpha_name = "lora_alpha" if kind == "lora" or "alpha" not in values else "alpha"
+    return PeftConfig(
+        source,
+        kind,
+        _rank("r", values.get("r")),
+        _number(alpha_name, values.get(alpha_name)),
+        _patterns(source, values, "rank_pattern"),
+        _patterns(source, values, "alpha_pattern"),
+        _switch(values, "use_rslora") or False,
+        _switch(values, "use_dora"),
+    )
+
+
+def _kind(value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or value.upper() not in _TYPES:
+        raise ValueError(f"peft_type is {str(value)[:100]}, and only {', '.join(_TYPES)} are read")
+    return _TYPES[value.upper()]
+
+
+def _refuse_special(source: str, values: Mapping[str, Any]) -> None:
+    for name in _UNREAD:
+        if values.get(name):
+            raise AdapterFileError(
+                f"{source}: {name} is set",
+                "a plain LoRA, LoHa or LoKr, or a LoRA with DoRA",
+                "Merge the adapter with PEFT, and extract one from the result.",
+            )
+    for name in ("init_lora_weights", "init_weights"):
+        start = values.get(name, True)
+        if isinstance(start, str) and start not in _PLAIN_STARTS:
+            raise AdapterFileError(
+                f"{source}: {name} is {start[:100]}, so that the factors belong to a base that "
+                "PEFT changed at the start",
+                "factors for the base as it is published",
+                "Save it with PEFT's path_initial_model_for_weight_conversion.",
+            )
+
+
+def _rank(name: str, value: Any) -> int:
+    if type(value) is not int or not 1 <= value < _LARGEST_RANK:
+        raise ValueError(f"{name} is {str(value)[:100]}, not a rank of 1 or more")
+    return value
+
+
+def _number(name: str, value: Any) -> float:
+    if type(value) not in (int, float) or not abs(value) < _LARGEST_RANK or not value:
+        raise ValueError(f"{name} is {str(value)[:100]}, not a finite number other than 0")
+    return float(value)
+
+
+def _switch(values: Mapping[str, Any], name: str) -> bool | None:
+    value = values.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise ValueError(f"{name} is {str(value)[:100]}, neither true nor false")
+    return value
+
+
+def _patterns(source: str, values: Mapping[str, Any], name: str) -> _Patterns:
+    given = values.get(name)
+    if given is None:
+        given = {}
+    if not isinstance(given, dict):
+        raise ValueError(f"{name} is no object")
+    check = _rank if name == "rank_pattern" else _number
+    return _Patterns(source, {text: check(f"{name}[{text!r}]", v) for text, v in given.items()})
+
+
+def _compiled(source: str, text: str) -> re.Pattern[str]:
+    """Compile a pattern as PEFT does, if no text can make it run for long."""
+    harmless = len(text) <= _LONGEST and _HARMLESS.fullmatch(text) is not None
+    whole = rf"(.*\.)?({text})$"
+    mistake = pattern_mistake(whole)
+    if harmless and NO_EXPRESSION in mistake:
+        raise ValueError(f"the pattern {text!r} is no expression ({mistake})")
+    if not harmless or mistake:
+        raise AdapterFileError(
+            f"{source}: the pattern {text[:_LONGEST]!r}",
+            "names of layers, or expressions with few repetitions and none of a group",
+            "Write the layers' names out.",
+        )
+    return re.compile(whole)
+
+
+def _broken(source: str, reason: str) -> AdapterFileError:
+    return AdapterFileError(
+        f"{source}: {reason}",
+        "the configuration that PEFT or Diffusers wrote",
+        "Export the adapter again, or restore the file that was saved with it.",
+    )

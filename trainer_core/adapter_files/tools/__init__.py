@@ -1,0 +1,1 @@
+"""Combine, extract, resize and inspect adapters."""

@@ -1,0 +1,153 @@
+"""Make an adapter of the difference between two bases: the closest one of its kind and size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...adapters.kinds.kind import LayerPlan
+from ...adapters.kinds.lokr import split
+from ...adapters.kinds.registry import KINDS
+from ...adapters.resize import resize
+from ...config import AdapterConfig
+from ...errors import AdapterError, NonFiniteError
+from ...tensors.finiteness import all_finite
+from ...tensors.randomized_svd import closest_of_rank
+from ...types import AdapterState, LayerState
+
+KINDS_EXTRACTED = ("lora", "lokr")
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractedLayer:
+    """One layer of an extracted adapter.
+
+    Attributes:
+        state: Its factors in float32.
+        error: Norm of what they miss of the difference, over the norm of the difference.
+    """
+
+    state: LayerState
+    error: float
+
+
+def extract_adapter(
+    differences: Iterable[tuple[str, Tensor]], config: AdapterConfig
+) -> tuple[AdapterState, dict[str, float]]:
+    """Make an adapter of weight differences.
+
+    Args:
+        differences: Path of a layer and its difference, as `extract_layer` takes it; those that
+            are zero are to be left out. One is looked at after the other.
+        config: Kind, rank, factor, ``full_matrix`` and ``decompose_both``.
+
+    Returns:
+        The adapter and each layer's error.
+
+    Raises:
+        AdapterError: When there is no difference, or for another kind.
+        NonFiniteError: When a difference is not finite.
+    """
+    layers: dict[str, LayerState] = {}
+    errors: dict[str, float] = {}
+    for name, difference in differences:
+        extracted = extract_layer(name, difference, config)
+        layers[name] = extracted.state
+        errors[name] = extracted.error
+    if not layers:
+        raise AdapterError(
+            "two bases without a difference in the chosen layers",
+            "at least one layer whose weight differs",
+            "Name the tuned base, or choose more layers: targets=all_linear.",
+        )
+    ranks = {layer.rank for layer in layers.values()}
+    settings = config.model_dump(mode="json")
+    if len(ranks) == 1:
+        settings["rank"] = ranks.pop()
+    return AdapterState(config.kind, layers, settings), errors
+
+
+def extract_layer(name: str, difference: Tensor, config: AdapterConfig) -> ExtractedLayer:
+    """Make the factors of one layer.
+
+    A lora is the product of the largest singular values with their vectors: no other of that rank
+    is closer. A lokr is the closest Kronecker product of the sizes that the factor gives, the
+    second factor of which is then cut to the rank, unless the rank keeps it whole; without that cut
+    no other of these sizes is closer.
+
+    Args:
+        name: The layer, for messages.
+        difference: `[out, in]`, or `[out, in, *kernel]` of a convolution, not zero.
+        config: As in `extract_adapter`. A rank above the layer's smaller side is taken as that.
+
+    Raises:
+        AdapterError: For a kind that is not extracted.
+        NonFiniteError: When the difference is not finite.
+    """
+    if config.kind not in KINDS_EXTRACTED:
+        raise AdapterError(
+            f"kind={config.kind}",
+            f"a kind of {', '.join(KINDS_EXTRACTED)}: no method finds the closest loha",
+            "Extract a lora or a lokr.",
+        )
+    if not all_finite(difference):
+        raise NonFiniteError(
+            f"{name} has a weight that is not finite in one of the bases",
+            "finite weights",
+            "Download or copy that base again.",
+        )
+    matrix = difference.flatten(1)
+    matrix = matrix if matrix.dtype == torch.float64 else matrix.float()
+    rule = _lora if config.kind == "lora" else _lokr
+    state = rule(_plan(name, difference, config), matrix)
+    return ExtractedLayer(state, _error(config.kind, state, matrix))
+
+
+def _plan(name: str, difference: Tensor, config: AdapterConfig) -> LayerPlan:
+    outputs, inputs, *kernel = difference.shape
+    limit = min(outputs, inputs * math.prod(kernel))
+    rank = min(config.rank, limit) if config.kind == "lora" else config.rank
+    return LayerPlan(name, name, inputs, outputs, rank, float(rank), config, tuple(kernel))
+
+
+def _lora(plan: LayerPlan, matrix: Tensor) -> LayerState:
+    u, s, vh = closest_of_rank(matrix, plan.rank)
+    root = s.sqrt()
+    rank = len(s)
+    down = (root[:, None] * vh).float().reshape(rank, plan.inputs, *plan.kernel)
+    up = (u * root).float().reshape(plan.outputs, rank, *plan.ones)
+    tensors = {"lora_down": down.contiguous(), "lora_up": up.contiguous()}
+    return LayerState(tensors, float(rank), rank, plan.kernel)
+
+
+def _lokr(plan: LayerPlan, matrix: Tensor) -> LayerState:
+    (out_first, out_second), (in_first, in_second) = split(plan)
+    window = math.prod(plan.kernel)
+    blocks = matrix.reshape(out_first, out_second, in_first, in_second * window)
+    rearranged = blocks.permute(0, 2, 1, 3).reshape(out_first * in_first, -1)
+    u, s, vh = closest_of_rank(rearranged, 1)
+    root = s[0].sqrt()
+    whole = {
+        "lokr_w1": (u[:, 0] * root).reshape(out_first, in_first),
+        "lokr_w2": (vh[0] * root).reshape(out_second, in_second, *plan.kernel),
+    }
+    fresh = KINDS["lokr"].initial_factors(plan, 0)
+    found = LayerState(whole, float(plan.rank), plan.rank, plan.kernel)
+    # The extracted factors are to stand without a scale, so that the wanted one is 1.
+    tensors = resize("lokr", found, fresh, 1.0).tensors
+    return LayerState(dict(tensors), float(plan.rank), plan.rank, plan.kernel)
+
+
+def _error(kind: str, state: LayerState, matrix: Tensor) -> float:
+    from ...adapters.kinds.registry import layer_delta
+
+    delta = layer_delta(kind, state)
+    missing = torch.linalg.vector_norm(matrix - delta, dtype=torch.float64)
+    return float(missing / torch.linalg.vector_norm(matrix, dtype=torch.float64))
+
+
+__all__ = ["KINDS_EXTRACTED", "ExtractedLayer", "extract_adapter", "extract_layer"]

@@ -1,0 +1,166 @@
+"""What an adapter file is, without loading a base model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...adapters.dora import DORA_SCALE, axis_of
+from ...adapters.kinds.registry import layer_scale
+from ...filesystem.text_files import parse_json
+from ..factors.delta_norm import delta_norm
+from ..header.metadata import SETTINGS_KEY
+from ..names.key_map import KeyMap
+from ..names.key_parsing import find_place
+from ..names.unread_keys import DROP, count_kinds, extras_kinds, told
+from ..read.adapter_file import AdapterFile, open_file
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterReport:
+    """The facts of an adapter file.
+
+    Attributes:
+        path: The file.
+        size: Bytes on disk.
+        kind: ``lora``, ``loha`` or ``lokr``.
+        layout: As `reading.AdapterFile.layout`.
+        dtypes: Number formats of the factors.
+        ranks: Rank to number of layers.
+        scales: Scale to number of layers.
+        parameters: Number of values in all factors.
+        family: The architecture as the header says it; None when it does not.
+        base: What the header tells of the base model (a hash, or a path at level ``full``).
+        dora: The axis of DoRA's lengths, ``input`` or ``output``; None without DoRA.
+        norms: Layer to the Frobenius norm of its delta at strength 1, before DoRA.
+        unknown: Layers that the given key map does not know.
+        metadata: The header's strings.
+        extras: Differences that are no factors, by the file's names.
+        notes: What ComfyUI makes of the file and one would not expect.
+        unread: What lies beside the factors and is not read: what it is of, to the number of such
+            keys and the first of them.
+    """
+
+    path: Path
+    size: int
+    kind: str
+    layout: str
+    dtypes: tuple[str, ...]
+    ranks: Mapping[int, int]
+    scales: Mapping[float, int]
+    parameters: int
+    family: str | None
+    base: str | None
+    dora: str | None
+    norms: Mapping[str, float]
+    unknown: tuple[str, ...]
+    metadata: Mapping[str, str]
+    extras: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    unread: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+
+
+def inspect_adapter(path: Path, key_map: KeyMap | None = None) -> AdapterReport:
+    """Report what an adapter file holds; one layer at a time is in memory.
+
+    Args:
+        path: A safetensors file of any layout that can be read, or PEFT's or Diffusers' folder.
+        key_map: The family's names; with it, layers are named as modules, and those that the
+            family lacks are listed. Without it, and where a layer is several modules, layers keep
+            the file's names.
+
+    Raises:
+        AdapterFileError: When it is no adapter file, or a value in it is not finite; the message
+            names the key.
+    """
+    with open_file(path) as file:
+        return _report(file, key_map)
+
+
+def _report(file: AdapterFile, key_map: KeyMap | None) -> AdapterReport:
+    norms: dict[str, float] = {}
+    unknown: list[str] = []
+    ranks: Counter[int] = Counter()
+    scales: Counter[float] = Counter()
+    parameters, dora = 0, None
+    for name, layer in file.layers.items():
+        place = find_place(name, key_map) if key_map else None
+        if key_map and place is None:
+            unknown.append(name)
+        modules = [module for module, _ in place.modules] if place else []
+        norms[modules[0] if len(modules) == 1 else name] = delta_norm(file.kind, layer)
+        ranks[layer.rank] += 1
+        scales[layer_scale(file.kind, layer)] += 1
+        parameters += sum(tensor.numel() for tensor in layer.tensors.values())
+        lengths = layer.tensors.get(DORA_SCALE)
+        dora = dora or (None if lengths is None else axis_of(lengths))
+    own = _own_facts(file.metadata)
+    return AdapterReport(
+        path=file.path,
+        size=file.path.stat().st_size,
+        kind=file.kind,
+        layout=file.layout,
+        dtypes=file.dtypes,
+        ranks=dict(sorted(ranks.items())),
+        scales=dict(sorted(scales.items())),
+        parameters=parameters,
+        family=_text(own.get("family")),
+        base=_base(own, file.metadata),
+        dora=dora,
+        norms=dict(sorted(norms.items())),
+        unknown=tuple(sorted(unknown)),
+        metadata=file.metadata,
+        extras=tuple(sorted(_extras(file))),
+        notes=tuple(_notes(file, norms)),
+        unread=count_kinds(file.unread),
+    )
+
+
+def _extras(file: AdapterFile) -> Iterator[str]:
+    for name, tensors in file.extras.items():
+        for ending in tensors:
+            tensors[ending]  # read, because that refuses a value that is not finite
+            yield f"{name}.{ending}"
+
+
+def _notes(file: AdapterFile, norms: Mapping[str, float]) -> Iterator[str]:
+    if file.silent:
+        yield (
+            f"alpha is 0 in {len(file.silent)} of {len(norms)} layers, {file.silent[0]} first: "
+            "ComfyUI computes nothing with them, and the trainer takes their rank for it"
+        )
+    if file.assumed:
+        yield f"the scale is a guess (alpha = rank): {file.assumed}"
+    if file.unread:
+        yield f"not read: {told(count_kinds(file.unread))}. To leave it out: {DROP}"
+    extras = ((name, ending) for name, tensors in file.extras.items() for ending in tensors)
+    for what, (count, first) in extras_kinds(extras).items():
+        yield (
+            f"{count} tensor(s) beside the factors, {first} first: {what}; layouts comfyui and "
+            "kohya hold them"
+        )
+    still = [name for name, norm in norms.items() if norm == 0.0]
+    if still:
+        yield f"{len(still)} of {len(norms)} layers change nothing, {still[0]} first"
+
+
+def _own_facts(metadata: Mapping[str, str]) -> Mapping[str, Any]:
+    try:
+        facts = parse_json(metadata.get(SETTINGS_KEY, "{}"))
+    except ValueError:
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _base(own: Mapping[str, Any], metadata: Mapping[str, str]) -> str | None:
+    settings = own.get("settings")
+    base = settings.get("base") if isinstance(settings, dict) else None
+    path = base.get("path") if isinstance(base, dict) else None
+    return _text(path) or metadata.get("ss_sd_model_hash")

@@ -1,0 +1,1 @@
+"""Whether ComfyUI computes with a file what was trained."""

@@ -1,0 +1,219 @@
+"""Which tensors of an adapter file ComfyUI takes, and what it takes them for.
+
+ComfyUI goes through its table of names and looks what the file has behind each; what it does not
+find there stays unread, and it only says so in its log.
+
+Source: ComfyUI 0.33, ``comfy/lora.py`` (`load_lora`) and ``comfy/weight_adapter``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ..names.comfyui_names import HostPlace, bias_of
+
+_LORA_PAIRS = (
+    (".lora_up.weight", ".lora_down.weight"),
+    ("_lora.up.weight", "_lora.down.weight"),
+    (".lora_B.weight", ".lora_A.weight"),
+    (".lora.up.weight", ".lora.down.weight"),
+    (".lora_B", ".lora_A"),
+    (".lora_linear_layer.up.weight", ".lora_linear_layer.down.weight"),
+    (".lora_B.default.weight", ".lora_A.default.weight"),
+)
+"""ComfyUI's spellings of LoRA's factors, in its order: it takes the first that is there."""
+
+_MID, _RESHAPE = ".lora_mid.weight", ".reshape_weight"
+_LOHA = (".hada_w1_a", ".hada_w1_b", ".hada_w2_a", ".hada_w2_b")
+_LOHA_CORES = (".hada_t1", ".hada_t2")
+_LOKR = (
+    *(".lokr_w1", ".lokr_w2", ".lokr_w1_a", ".lokr_w1_b", ".lokr_w2_a", ".lokr_w2_b"),
+    ".lokr_t2",
+)
+_LOKR_MARKS = (".lokr_w1", ".lokr_w2", ".lokr_w1_a", ".lokr_w2_a")
+_GLORA = (".a1.weight", ".a2.weight", ".b1.weight", ".b2.weight")
+_OFT = (".oft_blocks", ".rescale")
+_SHARED = (".alpha", ".dora_scale")
+_DIFFERENCES = ((".w_norm", "diff"), (".diff", "diff"), (".set_weight", "set"))
+_BIASES = (".b_norm", ".diff_b")
+_ENDINGS = (
+    *(ending for pair in _LORA_PAIRS for ending in pair),
+    *(_MID, _RESHAPE, *_LOHA, *_LOHA_CORES, *_LOKR, *_GLORA, *_OFT, *_SHARED, *_BIASES),
+    *(ending for ending, _ in _DIFFERENCES),
+)
+_TEXT_ENCODER = re.compile(r"(lora_te\d?_|lora_prior_te_|lycoris_te|text_encoders?(_\d)?\.|clip_)")
+_PEFT_PREFIX = "base_model.model."
+_PEFT_LENGTHS = (".lora_magnitude_vector", ".lora_magnitude_vector.weight")
+
+
+@dataclass(frozen=True, slots=True)
+class HostPatch:
+    """What ComfyUI adds to one weight, or to some rows of one, because of a file.
+
+    Attributes:
+        name: What the keys have in common.
+        place: What is changed.
+        kind: ``lora``, ``loha``, ``lokr``, ``diff``, ``set``, or a kind that only ComfyUI knows:
+            ``glora``, ``oft``.
+        keys: Factor (``lora_up``, ..., ``alpha``, ``dora_scale``, ``diff``) to the file's key.
+    """
+
+    name: str
+    place: HostPlace
+    kind: str
+    keys: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class HostPlan:
+    """What ComfyUI makes of the keys of a file.
+
+    Attributes:
+        patches: What it builds.
+        ignored: Every other key, to the reason.
+    """
+
+    patches: tuple[HostPatch, ...]
+    ignored: Mapping[str, str]
+
+
+@dataclass(slots=True)
+class _Planner:
+    """Patches by place while they are found; a later one takes the place of an earlier."""
+
+    patches: dict[HostPlace, HostPatch] = field(default_factory=dict)
+    ignored: dict[str, str] = field(default_factory=dict)
+
+    def add(self, patch: HostPatch) -> None:
+        older = self.patches.pop(patch.place, None)
+        if older is not None:
+            taken = next(iter(patch.keys.values()))
+            for key in older.keys.values():
+                self.ignored[key] = f"ComfyUI takes {taken} for the same layer instead"
+        self.patches[patch.place] = patch
+
+
+_OF_XLABS = (
+    "single_blocks.37.processor.qkv_lora.up.weight",
+    "double_blocks.18.processor.qkv_lora2.up.weight",
+)
+"""Keys by which ComfyUI knows XLabs' names, which it reads in a file of all blocks alone."""
+
+_XLABS_NAMES = {
+    ".down.weight": ".lora_down.weight",
+    ".up.weight": ".lora_up.weight",
+    ".qkv_lora2.": ".txt_attn.qkv.",
+    ".qkv_lora1.": ".img_attn.qkv.",
+    ".proj_lora1.": ".img_attn.proj.",
+    ".proj_lora2.": ".txt_attn.proj.",
+    ".qkv_lora.": ".linear1_qkv.",
+    ".proj_lora.": ".linear2.",
+    ".processor.": ".",
+}
+"""What ComfyUI puts for what in such a file (``comfy/lora_convert.py``)."""
+
+
+def _renamed(keys: Iterable[str]) -> dict[str, str]:
+    """A file's keys to the names that ComfyUI gives them before it reads."""
+    names = {key: key for key in keys}
+    if all(mark in names for mark in _OF_XLABS):
+        for key, name in names.items():
+            for old, new in _XLABS_NAMES.items():
+                name = name.replace(old, new)
+            names[key] = f"diffusion_model.{name}"
+    return names
+
+
+def plan_reading(keys: Iterable[str], table: Mapping[str, HostPlace]) -> HostPlan:
+    """Find what ComfyUI builds from a file's keys.
+
+    Args:
+        keys: The file's keys.
+        table: From `host_table`.
+
+    Returns:
+        Patches and ignored keys; every key is in one of them, and in one only.
+    """
+    planner = _Planner()
+    found: dict[str, dict[str, str]] = {}
+    for key, spelt in _renamed(keys).items():
+        name, ending = _split(spelt, table)
+        if ending is None:
+            planner.ignored[key] = _unknown(key)
+        else:
+            found.setdefault(name, {})[ending] = key
+    for name, place in table.items():
+        if name in found:
+            _read_layer(planner, name, place, found[name])
+    return HostPlan(tuple(planner.patches.values()), planner.ignored)
+
+
+def _split(key: str, table: Mapping[str, HostPlace]) -> tuple[str, str | None]:
+    for ending in _ENDINGS:
+        if key.endswith(ending) and key[: -len(ending)] in table:
+            return key[: -len(ending)], ending
+    return key, None
+
+
+def _unknown(key: str) -> str:
+    if _TEXT_ENCODER.match(key):
+        return "it is for a text encoder, and only the denoiser is looked at"
+    if key.startswith(_PEFT_PREFIX):
+        return f"ComfyUI does not know names that begin with {_PEFT_PREFIX}"
+    if key.endswith(_PEFT_LENGTHS):
+        return "ComfyUI does not read PEFT's name for DoRA's lengths"
+    if key.endswith(_ENDINGS):
+        return "ComfyUI knows no layer of this name in this base"
+    return "ComfyUI knows no tensor of this name"
+
+
+def _read_layer(planner: _Planner, name: str, place: HostPlace, found: dict[str, str]) -> None:
+    """Build what ComfyUI builds from all keys with one name."""
+    rest = dict(found)
+    shared = {ending[1:]: rest[ending] for ending in _SHARED if ending in rest}
+    for kind, slots in _adapters(found):
+        keys = {slot: found[ending] for slot, ending in slots.items() if ending in found}
+        planner.add(HostPatch(name, place, kind, {**keys, **shared}))
+        for key in (*keys.values(), *shared.values()):
+            planner.ignored.pop(key, None)
+        for ending in (*slots.values(), *_SHARED):
+            rest.pop(ending, None)
+    for ending, kind in _DIFFERENCES:
+        if ending in rest:
+            planner.add(HostPatch(name, place, kind, {"diff": rest.pop(ending)}))
+    has_norm = ".w_norm" in found
+    for ending in _BIASES:
+        if ending in rest and (ending != ".b_norm" or has_norm):
+            _read_bias(planner, name, place, rest.pop(ending))
+    for key in rest.values():
+        planner.ignored[key] = "ComfyUI reads it only beside other tensors, which are missing"
+
+
+def _adapters(found: Mapping[str, str]) -> list[tuple[str, dict[str, str]]]:
+    """Kind and factor to ending for each adapter of a layer, in ComfyUI's order."""
+    adapters: list[tuple[str, dict[str, str]]] = []
+    pair = next((pair for pair in _LORA_PAIRS if pair[0] in found), None)
+    if pair is not None:
+        slots = {"lora_up": pair[0], "lora_down": pair[1], "reshape_weight": _RESHAPE}
+        if pair is _LORA_PAIRS[0]:
+            slots["lora_mid"] = _MID
+        adapters.append(("lora", slots))
+    if _LOHA[0] in found:
+        endings = (*_LOHA, *_LOHA_CORES) if _LOHA_CORES[0] in found else _LOHA
+        adapters.append(("loha", {ending[1:]: ending for ending in endings}))
+    if any(mark in found for mark in _LOKR_MARKS):
+        adapters.append(("lokr", {ending[1:]: ending for ending in _LOKR}))
+    if _GLORA[0] in found:
+        adapters.append(("glora", {ending[1:]: ending for ending in _GLORA}))
+    if _OFT[0] in found:
+        adapters.append(("oft", {ending[1:]: ending for ending in _OFT}))
+    return adapters
+
+
+def _read_bias(planner: _Planner, name: str, place: HostPlace, key: str) -> None:
+    if place.rows is not None or place.swapped:
+        planner.ignored[key] = "ComfyUI drops the bias of a layer that is fused or turned there"
+        return
+    planner.add(HostPatch(name, HostPlace(bias_of(place.tensor)), "diff", {"diff": key}))

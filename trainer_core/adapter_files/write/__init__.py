@@ -1,0 +1,1 @@
+"""From an adapter's state to a file."""

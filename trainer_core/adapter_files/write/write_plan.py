@@ -1,0 +1,225 @@
+"""What a file is written from: pieces that are made one after another, so that one is in memory.
+
+Every piece is made twice. From outlines, which are tensors of the meta device, come the names,
+shapes and number formats of the whole file, and every refusal; from the tensors comes its content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import torch
+from torch import Tensor
+
+from ...adapters.kernels.convolution import CORES, as_matrices, filed_shape
+from ...adapters.kinds.registry import layer_scale
+from ...errors import AdapterError
+from ...types import AdapterState, LayerState
+from ..factors.fuse import Fuse, fuse_exactly
+
+if TYPE_CHECKING:
+    from ..names.key_map import KeyMap
+
+Layers = Mapping[str, LayerState]
+Encode = Callable[[Layers], Mapping[str, Tensor]]
+
+
+class _Outlined(Protocol):
+    def outline(self, name: str) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a layout is written, where it leaves a choice.
+
+    Attributes:
+        fused: Write the parts of a layer that ComfyUI fuses as that one layer, which its bypass
+            loaders need. Layout ``kohya`` always does.
+        fuse: Makes the fused layer of its parts.
+        approximated: Whether layers are approximations that are made when they are asked for. They
+            are then asked for once: parts are not looked through for factors that they share, and
+            the proof takes the layers that were written.
+    """
+
+    fused: bool = False
+    fuse: Fuse = fuse_exactly
+    approximated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Tensors of a file that are made together.
+
+    Attributes:
+        title: The layer that they are of, for progress and messages.
+        outlines: Makes them on the meta device, by key; an alpha is a real tensor.
+        tensors: Makes them, at least in the precision that they are written in.
+    """
+
+    title: str
+    outlines: Callable[[], Mapping[str, Tensor]]
+    tensors: Callable[[], Mapping[str, Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A file before it is written.
+
+    Attributes:
+        pieces: Its content, in order.
+        header: Strings that the layout's readers look for in the file's header.
+        config: What the file ``adapter_config.json`` beside it holds; None without such a file.
+    """
+
+    pieces: tuple[Piece, ...]
+    header: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, Any] | None = None
+
+
+Layout = Callable[[AdapterState, "KeyMap", Options], Plan]
+
+
+def outline_of(layers: Layers, name: str) -> LayerState:
+    """A layer with tensors of the meta device, in the number formats that they are kept in.
+
+    Args:
+        layers: Layers that are in memory, or that are read when they are asked for and tell their
+            outlines before (``outline(name)``).
+        name: One of their names.
+    """
+    if hasattr(layers, "outline"):
+        return cast("_Outlined", layers).outline(name)
+    layer = layers[name]
+    tensors = {factor: tensor.to("meta") for factor, tensor in layer.tensors.items()}
+    return replace(layer, tensors=tensors)
+
+
+def outlines_of(state: AdapterState) -> dict[str, LayerState]:
+    """The outlines of all layers of an adapter."""
+    return {name: outline_of(state.layers, name) for name in state.layers}
+
+
+def piece_of(state: AdapterState, title: str, modules: Iterable[str], encode: Encode) -> Piece:
+    """Make a piece of some of an adapter's layers.
+
+    Args:
+        state: The adapter.
+        title: As in `Piece`.
+        modules: The layers that it is made of.
+        encode: Gives its tensors by key, of layers and of outlines alike.
+    """
+    names = tuple(modules)
+    layers = state.layers
+    return Piece(
+        title,
+        lambda: encode({name: outline_of(layers, name) for name in names}),
+        lambda: encode({name: layers[name] for name in names}),
+    )
+
+
+def pieces_of_extras(state: AdapterState, name: Callable[[str], str]) -> list[Piece]:
+    """Make a piece of each layer's differences that are no factors.
+
+    Args:
+        state: The adapter.
+        name: ComfyUI's name of a layer to the one in the file.
+    """
+
+    def keyed(native: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {f"{name(native)}.{ending}": tensor for ending, tensor in tensors.items()}
+
+    def piece(native: str) -> Piece:
+        return Piece(
+            native,
+            lambda: keyed(native, extras_outline(state, native)),
+            lambda: keyed(native, state.extras[native]),
+        )
+
+    return [piece(native) for native in state.extras]
+
+
+def extras_outline(state: AdapterState, native: str) -> Mapping[str, Tensor]:
+    """A layer's differences that are no factors, as tensors of the meta device.
+
+    Args:
+        state: The adapter, whose differences may be read when they are asked for.
+        native: ComfyUI's name of the layer.
+    """
+    extras = state.extras
+    if hasattr(extras, "outline"):
+        return cast("_Outlined", extras).outline(native)
+    return {ending: tensor.to("meta") for ending, tensor in extras[native].items()}
+
+
+def refuse_extras(state: AdapterState, layout: str) -> None:
+    """Refuse differences that are no factors, which only ComfyUI reads.
+
+    Raises:
+        AdapterError: When the adapter has any; it names the first.
+    """
+    for native in state.extras:
+        ending = next(iter(extras_outline(state, native)))
+        raise AdapterError(
+            f"{native}.{ending}, a difference that is no factor, and {len(state.extras)} such "
+            f"layer(s) in all",
+            f"factors alone in layout {layout!r}",
+            "Choose layout 'comfyui' or 'kohya', or leave them out on purpose: --extras drop.",
+        )
+
+
+def reader_rank(tensors: Mapping[str, Tensor]) -> int | None:
+    """The number by which readers divide a file's alpha.
+
+    Returns:
+        The rank as ComfyUI's and LyCORIS's readers find it in the shapes; None when nothing is
+        low-rank and alpha is ignored.
+    """
+    for factor in ("lora_down", "hada_w1_b", "lokr_w2_b", "lokr_w1_b"):
+        if factor in tensors:
+            return tensors[factor].shape[0]
+    return None
+
+
+def with_alpha(prefix: str, kind: str, layer: LayerState) -> dict[str, Tensor]:
+    """A layer in the spelling that ComfyUI and LyCORIS read: factors, and an alpha of its own.
+
+    Args:
+        prefix: The layer's name in the file.
+        kind: ``lora``, ``loha`` or ``lokr``.
+        layer: The layer or its outline.
+
+    Returns:
+        Key to tensor; the alpha is float32.
+    """
+    tensors: dict[str, Tensor] = {}
+    for factor, tensor in _readable(layer.tensors).items():
+        suffix = f".{factor}.weight" if factor.startswith("lora_") else f".{factor}"
+        tensors[prefix + suffix] = tensor
+    rank = reader_rank(layer.tensors)
+    alpha = layer.rank if rank is None else layer_scale(kind, layer) * rank
+    tensors[f"{prefix}.alpha"] = torch.tensor(float(alpha), dtype=torch.float32)
+    return tensors
+
+
+def times(tensor: Tensor, scale: float) -> Tensor:
+    """Multiply at least in float32; an outline keeps the number format that is written."""
+    if scale == 1.0 or tensor.is_meta:
+        return tensor
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32)) * scale
+
+
+def _readable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Factors as ComfyUI's reader can use them; only those of convolutions change."""
+    readable = dict(tensors)
+    if "lokr_t2" in tensors:
+        # ComfyUI 0.33 hands the product of core and factors to torch.kron, which refuses its
+        # strides. The same LoKr without a core is read.
+        matrices = as_matrices(tensors)
+        del readable["lokr_t2"]
+        readable |= {name: matrices[name].contiguous() for name in CORES["lokr_t2"]}
+    for name in ("lokr_w2", "lora_mid", "hada_t1", "hada_t2"):
+        if name in readable:
+            readable[name] = readable[name].reshape(filed_shape(tuple(readable[name].shape)))
+    return readable

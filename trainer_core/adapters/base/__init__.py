@@ -1,0 +1,1 @@
+"""The frozen weight below an adapter: quantized, sharded or plain."""

@@ -1,0 +1,130 @@
+"""The frozen weight behind an adapted layer, as a matrix where that is possible."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from ...errors import AdapterError
+from ..kernels.convolution import layer_sizes
+from .quantized import STORED_DTYPES, read_quantised, tensors_behind
+
+DENSE_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+"""Number formats that torch computes with directly."""
+
+_PLAIN = (Tensor, nn.Parameter)
+
+
+class StorageMark(StorageWeakRef):
+    """Says whether two tensors have the same memory, without keeping it.
+
+    As long as a mark lives, the address that it compares is not given to another storage.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> StorageMark:
+        """The mark of a tensor's memory."""
+        return cls(tensor.untyped_storage())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StorageMark) and self.cdata == other.cdata
+
+    def __hash__(self) -> int:
+        return hash(self.cdata)
+
+    # Another mark with the same address would give it free twice.
+    def __copy__(self) -> StorageMark:
+        return self
+
+    def __deepcopy__(self, memo: object) -> StorageMark:
+        return self
+
+    def __reduce__(self) -> tuple[type[object], tuple[()]]:
+        return object, ()
+
+
+def is_plain(weight: Tensor) -> bool:
+    """Whether a weight is what its dtype and shape say, and not a library's packed form of it."""
+    return type(weight) in _PLAIN and weight.dtype in DENSE_DTYPES
+
+
+def is_dense(weight: Tensor, shape: tuple[int, ...]) -> bool:
+    """Whether a weight can be read, and written, as a tensor of a shape."""
+    return is_plain(weight) and weight.shape == shape and not weight.is_meta
+
+
+def dense_weight(layer: nn.Module, dtype: torch.dtype | None = None) -> Tensor:
+    """The layer's weight as a tensor that can be computed with.
+
+    Args:
+        layer: A Linear or convolution of any class: its weight may be dense, an 8-bit
+            floating-point format without a scale of its own, or quantised by a library that
+            `quantised` or PEFT knows.
+        dtype: What a quantised weight is wanted in, where its format leaves a choice.
+
+    Returns:
+        `[out, in]` or `[out, in, *kernel]`: the weight itself where it is dense, else a new tensor,
+        which nothing keeps.
+
+    Raises:
+        AdapterError: When nobody knows how to read it.
+    """
+    weight = cast("Tensor", layer.weight)
+    if is_plain(weight) and weight.dim() >= 2:
+        return weight
+    if weight.dtype in STORED_DTYPES and type(weight) in _PLAIN:
+        return weight.to(torch.bfloat16)
+    return _dequantised(layer, weight, dtype)
+
+
+def absent(name: str) -> AdapterError:
+    """The error of a layer that is called while its weight is on the meta device."""
+    return AdapterError(
+        f"{name} is called while its weight has no values (meta device)",
+        "the base's weights in memory when a layer is called, and when an adapter is attached",
+        "Bring them back before the forward pass.",
+    )
+
+
+def weight_stamp(layer: nn.Module) -> tuple[Any, ...]:
+    """A value that differs whenever the layer's weight may have other numbers than before.
+
+    It sees another tensor or storage, device, dtype and every change that torch counts. A change
+    through ``weight.data``, in place and in the same memory, is counted by nobody.
+    """
+    weight = cast("Tensor", layer.weight)
+    return tuple(
+        (
+            StorageMark.of(part),
+            part.storage_offset(),
+            -1 if part.is_inference() else part._version,
+            part.dtype,
+            part.device,
+            part.shape,
+        )
+        for part in tensors_behind(layer, weight)
+    )
+
+
+def _dequantised(layer: nn.Module, weight: Tensor, dtype: torch.dtype | None) -> Tensor:
+    try:
+        with torch.no_grad():
+            dense = read_quantised(layer, weight, dtype).detach()
+        inputs, outputs, kernel = layer_sizes(layer)
+        if type(dense) not in _PLAIN or dense.dtype not in DENSE_DTYPES:
+            raise TypeError(f"it reads as {type(dense).__name__} of {dense.dtype}")
+        if dense.shape != (outputs, inputs, *kernel):
+            raise TypeError(f"it reads as {tuple(dense.shape)}")
+    except (TypeError, AttributeError, NotImplementedError, ValueError) as error:
+        raise AdapterError(
+            f"a {type(layer).__name__} with a weight of {weight.dtype} {tuple(weight.shape)}, "
+            f"which cannot be read ({error})",
+            "a weight that can be read as a matrix, for the lengths that DoRA trains",
+            "Set adapter.dora to false, or load the base in bf16.",
+        ) from error
+    return dense

@@ -1,0 +1,121 @@
+"""`KeptNorm`: the norm of a layer's rows or columns, kept for as long as it is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..errors import AdapterError
+from .base.weight import StorageMark, weight_stamp
+from .dora import DORA_SCALE, Axis, squared_lengths
+from .kernels.convolution import as_matrices
+from .layer.dispatch import without_autocast
+
+if TYPE_CHECKING:
+    from .layer.factor_layer import FactorLayer
+
+Kept = tuple[Any, Tensor]
+"""A value and what it was computed from."""
+
+
+class KeptNorm:
+    """``|W + D|`` of each row or column that has a length, and ``|W|^2``, of one layer.
+
+    Args:
+        layer: The layer, which has or will have lengths.
+        axis: What they run over.
+    """
+
+    def __init__(self, layer: FactorLayer, axis: Axis) -> None:
+        self._layer = layer
+        self._axis: Axis = axis
+        self._norm: Kept | None = None
+        self._own: Kept | None = None
+
+    def present(self) -> Tensor:
+        """The norm at strength 1 for the present values of factors and weight, without gradient.
+
+        Raises:
+            AdapterError: When the weight has no values, or cannot be read.
+        """
+        if torch.compiler.is_compiling():
+            with self._exactly():
+                return self._compute()
+        stamp = self._stamp()
+        if self._norm is None or self._norm[0] != stamp:
+            with self._exactly():
+                self._norm = (stamp, self._compute())
+        return self._norm[1]
+
+    def of_base(self) -> Tensor:
+        """The norm of the base's weight alone, in which training begins."""
+        with self._exactly():
+            return self._own_squares(self._weight()).sqrt()
+
+    def forget(self, gradient: Tensor) -> None:
+        """Make the norm anew next time; a hook on what a gradient passes.
+
+        After a backward pass the factors change, by some optimizers in a way that torch does not
+        count.
+        """
+        del gradient
+        self._norm = None
+
+    @contextmanager
+    def _exactly(self) -> Iterator[None]:
+        # A norm made while inference mode is on could not be used by a later training.
+        device = self._layer.base_weight.device
+        with torch.inference_mode(False), torch.no_grad(), without_autocast(device):
+            yield
+
+    def _stamp(self) -> tuple[Any, ...]:
+        layer = self._layer
+        factors = layer.equation_factors().values()
+        values = tuple((id(each), each._version, StorageMark.of(each)) for each in factors)
+        return layer.own_scale, values, weight_stamp(layer.get_base_layer())
+
+    def _compute(self) -> Tensor:
+        """Where the weight is: the factors are smaller."""
+        layer, axis, scale = self._layer, self._axis, self._layer.own_scale
+        weight = self._weight()
+        if weight.is_meta and not layer.factors()[DORA_SCALE].is_meta:
+            raise AdapterError(
+                f"{layer.layer_name} has a weight without values (meta device)",
+                "the base's weights in memory whenever a layer with DoRA is called",
+                "Bring them back before the forward pass, or set adapter.dora to false.",
+            )
+        factors = layer.factors_on(weight.device)
+        own = self._own_squares(weight).to(weight.device)
+        inner, squared = layer.kind.overlap(weight.flatten(1), as_matrices(factors), axis)
+        added = self._per_length(2.0 * scale * inner + scale * scale * squared)
+        return (own + added).clamp_(min=0.0).sqrt_().to(factors[DORA_SCALE].dtype)
+
+    def _weight(self) -> Tensor:
+        try:
+            return self._layer.frozen_weight()
+        except AdapterError as error:
+            found = f"{self._layer.layer_name} is {error.found}"
+            raise AdapterError(found, error.expected, error.remedy) from error
+
+    def _own_squares(self, weight: Tensor) -> Tensor:
+        """``|W|^2``, kept for as long as the weight has the same numbers."""
+        own = self._own
+        if torch.compiler.is_compiling():
+            return self._squares(weight) if own is None or own[1].is_meta else own[1]
+        stamp = weight_stamp(self._layer.get_base_layer())
+        if own is None or own[0] != stamp:
+            own = self._own = (stamp, self._squares(weight))
+        return own[1]
+
+    def _squares(self, weight: Tensor) -> Tensor:
+        return self._per_length(squared_lengths(weight.flatten(1), self._axis))
+
+    def _per_length(self, sums: Tensor) -> Tensor:
+        """A convolution's column is all places of its window."""
+        if self._axis == "output":
+            return sums
+        return sums.view(self._layer.weight_shape[1], -1).sum(dim=1)

@@ -1,0 +1,1 @@
+"""The products of a frozen layer and its adapter, as autograd functions."""

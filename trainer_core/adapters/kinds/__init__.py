@@ -1,0 +1,1 @@
+"""One module an adapter kind, and their registry."""

@@ -1,0 +1,300 @@
+"""LoHa: the delta is the elementwise product of two low-rank products."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..dora import Axis, low_rank_overlap
+from ..kernels.convolution import Window
+from ..kernels.fused import Branch, Factors, Gradients, Narrow, Operands, Widened, like
+from .kind import (
+    Initializer,
+    Kind,
+    LayerPlan,
+    normal,
+    ratio_scale,
+    scaled,
+    uniform,
+    uniform_by_inputs,
+)
+
+_NAMES = ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b")
+_PART_SIZE = 1 << 20
+"""Numbers of the delta that are made at once where it has to be built."""
+
+_EXACT_RANK = 16
+"""Rank up to which the form of rank r^2 is taken for its one rounding, though it costs more."""
+
+
+def khatri_rao(factors: Factors) -> tuple[Tensor, Tensor]:
+    """Write the delta of rank-r factors as one product of rank r^2.
+
+    ``(A1 B1) * (A2 B2) = up @ down``, where row i of `up` is the outer product of row i of A1 and
+    row i of A2, and column j of `down` that of column j of B1 and column j of B2. It is exact.
+
+    Args:
+        factors: ``hada_w1_a`` and ``hada_w2_a`` `[out, r]`, ``hada_w1_b`` and ``hada_w2_b``
+            `[r, in]`.
+
+    Returns:
+        ``down`` `[r*r, in]` and ``up`` `[out, r*r]`.
+    """
+    first_up, second_up = factors["hada_w1_a"], factors["hada_w2_a"]
+    first_down, second_down = factors["hada_w1_b"], factors["hada_w2_b"]
+    up = (first_up.unsqueeze(2) * second_up.unsqueeze(1)).flatten(1)
+    down = (first_down.unsqueeze(1) * second_down.unsqueeze(0)).flatten(0, 1)
+    return down, up
+
+
+def prefers_khatri_rao(rank: int, outputs: int, inputs: int) -> bool:
+    """Whether the rank-r^2 form costs less than building the delta.
+
+    Its forward, input gradient and factor gradients cost 6 T r^2 (in + out) operations, those of
+    the built delta's weight gradient 2 T in out (T tokens).
+    """
+    return 3 * rank * rank * (outputs + inputs) < outputs * inputs
+
+
+def _shapes(plan: LayerPlan) -> dict[str, tuple[int, ...]]:
+    if plan.tucker:
+        core, up, down = (plan.rank, plan.rank, *plan.kernel), plan.outputs, plan.inputs
+        shapes: dict[str, tuple[int, ...]] = {}
+        for index in ("1", "2"):
+            shapes |= {
+                f"hada_t{index}": core,
+                f"hada_w{index}_a": (plan.rank, up),
+                f"hada_w{index}_b": (plan.rank, down),
+            }
+        return shapes
+    rows, columns = (plan.outputs, plan.rank), (plan.rank, plan.width)
+    return {"hada_w1_a": rows, "hada_w1_b": columns, "hada_w2_a": rows, "hada_w2_b": columns}
+
+
+def _delta(factors: Factors, scale: float) -> Tensor:
+    first = factors["hada_w1_a"] @ factors["hada_w1_b"]
+    return first * (factors["hada_w2_a"] @ factors["hada_w2_b"]) * scale
+
+
+def _apply(x: Tensor, factors: Factors, scale: float) -> Tensor:
+    outputs, rank = factors["hada_w1_a"].shape
+    inputs = factors["hada_w1_b"].shape[1]
+    if prefers_khatri_rao(rank, outputs, inputs):
+        down, up = khatri_rao(factors)
+        return F.linear(F.linear(x, down.to(x.dtype)), scaled(up, scale, x.dtype))
+    return F.linear(x, _delta(factors, scale).to(x.dtype))
+
+
+def _convolve(window: Window, x: Tensor, factors: Factors, scale: float) -> Tensor:
+    outputs, rank = factors["hada_w1_a"].shape
+    inputs = factors["hada_w1_b"].shape[1]
+    if window.groups == 1 and prefers_khatri_rao(rank, outputs, inputs):
+        down, up = khatri_rao(factors)
+        hidden = window.convolve(x, down.to(x.dtype))
+        return window.combine(hidden, scaled(up, scale, x.dtype))
+    return window.convolve(x, _delta(factors, scale).to(x.dtype))
+
+
+def _operands(factors: Factors) -> Operands:
+    return tuple(factors[name] for name in _NAMES)
+
+
+def _add_output(x: Tensor, y: Tensor, operands: Operands, scale: float) -> Operands:
+    first_up, first_down = operands[:2]
+    narrow = _narrow(operands)
+    if narrow is not None:
+        hidden = narrow.hidden(x, operands)
+        narrow.add_up(hidden, y, operands, scale)
+        return (hidden,)
+    for part in _row_parts(first_up.shape[0], first_down.shape[1]):
+        _, _, delta = _delta_rows(operands, part, scale)
+        y[:, part].addmm_(x, delta.to(x.dtype).t())
+    return ()
+
+
+def _columns(operands: Operands) -> int:
+    (outputs, rank), inputs = operands[0].shape, operands[1].shape[1]
+    fits = prefers_khatri_rao(rank, outputs, inputs) or rank <= _EXACT_RANK
+    return rank * rank if fits else 0
+
+
+def _widen(x: Tensor, operands: Operands, scale: float) -> Widened:
+    hidden = _NARROW.hidden(x, operands)
+    return hidden, _up(operands, scale, x.dtype), (hidden,)
+
+
+def _add_gradients(
+    g: Tensor,
+    x: Tensor,
+    x_gradient: Tensor | None,
+    operands: Operands,
+    kept: Operands,
+    scale: float,
+) -> Gradients:
+    if kept:
+        return _NARROW.gradients(g, x, x_gradient, operands, kept, scale)
+    return like(_built_gradients(g, x, x_gradient, operands, scale), operands)
+
+
+def _narrow(operands: Operands) -> Narrow | None:
+    (outputs, rank), inputs = operands[0].shape, operands[1].shape[1]
+    return _NARROW if prefers_khatri_rao(rank, outputs, inputs) else None
+
+
+def _down_size(operands: Operands) -> tuple[int, int]:
+    rank, inputs = operands[1].shape
+    return rank * rank, inputs
+
+
+def _fill_down(down: Tensor, operands: Operands) -> None:
+    first, second = operands[1], operands[3]
+    # Multiplied in the factors' precision: a number is rounded once, as it is written.
+    out = down.view(first.shape[0], second.shape[0], -1)
+    torch.mul(first.unsqueeze(1), second.unsqueeze(0), out=out)
+
+
+def _up(operands: Operands, scale: float, dtype: torch.dtype) -> Tensor:
+    first, second = scaled(operands[0], scale, operands[0].dtype), operands[2]
+    up = first.new_empty(*first.shape, second.shape[1], dtype=dtype)
+    return torch.mul(first.unsqueeze(2), second.unsqueeze(1), out=up).flatten(1)
+
+
+def _add_up(hidden: Tensor, y: Tensor, operands: Operands, scale: float) -> None:
+    y.addmm_(hidden, _up(operands, scale, hidden.dtype).t())
+
+
+def _up_gradients(
+    g: Tensor, hidden: Tensor, operands: Operands, scale: float, of_hidden: Tensor
+) -> Gradients:
+    torch.mm(g, _up(operands, scale, g.dtype), out=of_hidden)
+    first, second = operands[0], operands[2]
+    rank = first.shape[1]
+    of_up = (g.t() @ hidden).view(-1, rank, rank).to(first.dtype)
+    of_first = torch.einsum("oij,oj->oi", of_up, second).mul_(scale)
+    of_second = torch.einsum("oij,oi->oj", of_up, first).mul_(scale)
+    return of_first, None, of_second, None
+
+
+def _down_gradients(of_down: Tensor, operands: Operands) -> Gradients:
+    first, second = operands[1], operands[3]
+    of_down = of_down.view(first.shape[0], second.shape[0], -1).to(first.dtype)
+    of_first = torch.einsum("ijn,jn->in", of_down, second)
+    of_second = torch.einsum("ijn,in->jn", of_down, first)
+    return None, of_first, None, of_second
+
+
+_NARROW = Narrow(
+    lower=lambda operands: (1, 3),
+    size=_down_size,
+    fill_down=_fill_down,
+    add_up=_add_up,
+    keeps=True,
+    up_gradients=_up_gradients,
+    down_gradients=_down_gradients,
+)
+
+
+def _built_gradients(
+    g: Tensor,
+    x: Tensor,
+    x_gradient: Tensor | None,
+    operands: Operands,
+    scale: float,
+) -> Gradients:
+    first_up, first_down, second_up, second_down = operands
+    of_first_up, of_second_up = torch.empty_like(first_up), torch.empty_like(second_up)
+    of_first_down, of_second_down = torch.zeros_like(first_down), torch.zeros_like(second_down)
+    for part in _row_parts(first_up.shape[0], first_down.shape[1]):
+        first, second, delta = _delta_rows(operands, part, scale)
+        rows = g[:, part]
+        if x_gradient is not None:
+            x_gradient.addmm_(rows, delta.to(g.dtype))
+        of_delta = (rows.t() @ x).to(first.dtype).mul_(scale)
+        of_first = of_delta * second
+        of_second = of_delta.mul_(first)
+        of_first_up[part] = of_first @ first_down.t()
+        of_first_down += first_up[part].t() @ of_first
+        of_second_up[part] = of_second @ second_down.t()
+        of_second_down += second_up[part].t() @ of_second
+    return of_first_up, of_first_down, of_second_up, of_second_down
+
+
+def _row_parts(outputs: int, inputs: int) -> list[slice]:
+    """Cut a layer's rows, so that a part of the delta has about `_PART_SIZE` numbers."""
+    step = max(1, _PART_SIZE // inputs)
+    return [slice(start, min(start + step, outputs)) for start in range(0, outputs, step)]
+
+
+def _delta_rows(operands: Operands, part: slice, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Both products, and the delta at `scale`, of some rows, in the factors' own precision."""
+    first_up, first_down, second_up, second_down = operands
+    first, second = first_up[part] @ first_down, second_up[part] @ second_down
+    return first, second, (first * second).mul_(scale)
+
+
+def _overlap(weight: Tensor, factors: Factors, axis: Axis) -> tuple[Tensor, Tensor]:
+    operands = _operands(factors)
+    outputs, rank = operands[0].shape
+    inputs = operands[1].shape[1]
+    if prefers_khatri_rao(rank, outputs, inputs):
+        return low_rank_overlap(weight, *khatri_rao(factors), axis)
+    parts = []
+    for part in _row_parts(outputs, inputs):
+        delta = _delta_rows(operands, part, 1.0)[2]
+        pair = torch.stack([weight[part].to(delta.dtype) * delta, delta.square()])
+        parts.append(pair.sum(dim=2 if axis == "output" else 1))
+    whole = torch.cat(parts, dim=1) if axis == "output" else torch.stack(parts).sum(dim=0)
+    return whole[0], whole[1]
+
+
+def _paced(plan: LayerPlan) -> Mapping[str, Initializer]:
+    """Start the first product at ones, and the second one as a LoRA.
+
+    LyCORIS's numbers are 10 to 100 times as large as what Adam moves them in 100 steps, so that the
+    delta stays a random pattern times what is learnt. From ones it is a LoRA's delta at first.
+    """
+    if plan.tucker:
+        return {}
+    return {
+        "hada_w1_a": _ones_in_first_column,
+        "hada_w1_b": _ones_in_first_row,
+        "hada_w2_b": uniform_by_inputs,
+    }
+
+
+def _ones_in_first_column(up: Tensor, generator: torch.Generator) -> None:
+    uniform(up.shape[0] ** -0.5)(up, generator)
+    up[:, 0] = 1.0
+
+
+def _ones_in_first_row(down: Tensor, generator: torch.Generator) -> None:
+    uniform_by_inputs(down, generator)
+    down[0] = 1.0
+
+
+LOHA = Kind(
+    name="loha",
+    factor_names=(*_NAMES, "hada_t1", "hada_t2"),
+    shapes=_shapes,
+    initializers={
+        "hada_w1_a": normal(0.1),
+        "hada_w1_b": normal(1.0),
+        "hada_w2_b": normal(1.0),
+        "hada_t1": normal(0.1),
+        "hada_t2": normal(0.1),
+    },
+    paced=_paced,
+    scale=ratio_scale,
+    delta=_delta,
+    apply=_apply,
+    convolve=_convolve,
+    branch=Branch(_operands, _add_output, _add_gradients, _columns, _widen, _narrow),
+    overlap=_overlap,
+)
+"""delta = (w1_a @ w1_b) * (w2_a @ w2_b) * alpha / rank.
+
+Source: Hyeon-Woo et al. 2021, arXiv:2108.06098; first values as in LyCORIS 4.1.3.
+"""

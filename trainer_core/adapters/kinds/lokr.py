@@ -1,0 +1,361 @@
+"""LoKr: the delta is a Kronecker product, of which either factor may be low-rank."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..dora import Axis
+from ..kernels.convolution import Window
+from ..kernels.fused import Branch, Factors, Gradients, Narrow, Operands, Widened, like
+from .factorization import factorize
+from .kind import Initializer, Kind, LayerPlan, scaled, uniform, uniform_by_inputs
+
+_WIDEST = 256
+"""Columns up to which the low-rank form is computed in one product with the base."""
+
+_FEATURES = 0.7
+"""Size of the low-rank part's first values over a LoRA's: the smaller, the sooner Adam's steps turn
+them towards the gradient."""
+
+
+def split(plan: LayerPlan) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Sizes of the two factors: (first, second) of the outputs and of the inputs.
+
+    The first factor is the smaller one, but for the outputs of an unbalanced factorisation.
+    """
+    small, large = factorize(plan.outputs, plan.config.factor)
+    outputs = (large, small) if plan.config.unbalanced else (small, large)
+    return outputs, factorize(plan.inputs, plan.config.factor)
+
+
+def keeps_second_whole(plan: LayerPlan) -> bool:
+    """Whether the second factor is one tensor instead of a low-rank product."""
+    (_, out_second), (_, in_second) = split(plan)
+    return plan.config.full_matrix or plan.rank >= max(out_second, in_second) / 2
+
+
+def spread(plan: LayerPlan) -> float:
+    """By how much the product follows a gradient less closely than the gradient itself.
+
+    A gradient without structure, rearranged as the product is, has that many equal singular values,
+    squared, of which the product is one. Factors that divide both sides by f have a spread of f.
+    """
+    (out_first, out_second), (in_first, in_second) = split(plan)
+    return math.sqrt(min(out_first, out_second) * min(in_first, in_second))
+
+
+def _shapes(plan: LayerPlan) -> dict[str, tuple[int, ...]]:
+    config, rank, kernel = plan.config, plan.rank, plan.kernel
+    (out_first, out_second), (in_first, in_second) = split(plan)
+    splits_first = (
+        config.decompose_both and not config.full_matrix and rank < max(out_first, in_first) / 2
+    )
+    shapes: dict[str, tuple[int, ...]] = {}
+    if splits_first:
+        shapes |= {"lokr_w1_a": (out_first, rank), "lokr_w1_b": (rank, in_first)}
+    else:
+        shapes["lokr_w1"] = (out_first, in_first)
+    if keeps_second_whole(plan):
+        shapes["lokr_w2"] = (out_second, in_second, *kernel)
+    elif plan.tucker:
+        shapes["lokr_t2"] = (rank, rank, *kernel)
+        shapes |= {"lokr_w2_a": (rank, out_second), "lokr_w2_b": (rank, in_second)}
+    else:
+        columns = in_second * math.prod(kernel)
+        shapes |= {"lokr_w2_a": (out_second, rank), "lokr_w2_b": (rank, columns)}
+    return shapes
+
+
+def _scale(factors: Factors, alpha: float, rank: int) -> float:
+    # Readers find the rank in the low-rank part; where there is none, they take a scale of 1.
+    if "lokr_w1" in factors and "lokr_w2" in factors:
+        return 1.0
+    return alpha / rank
+
+
+def _first(factors: Factors) -> Tensor:
+    if "lokr_w1" in factors:
+        return factors["lokr_w1"]
+    return factors["lokr_w1_a"] @ factors["lokr_w1_b"]
+
+
+def _second(factors: Factors) -> Tensor:
+    if "lokr_w2" in factors:
+        return factors["lokr_w2"]
+    return factors["lokr_w2_a"] @ factors["lokr_w2_b"]
+
+
+def _delta(factors: Factors, scale: float) -> Tensor:
+    return torch.kron(_first(factors) * scale, _second(factors))
+
+
+def _apply(x: Tensor, factors: Factors, scale: float) -> Tensor:
+    """Compute x @ kron(w1, w2).T, where w1 mixes the groups of x and w2 works in each group."""
+    mix = scaled(_first(factors), scale, x.dtype)
+    groups = x.unflatten(-1, (mix.shape[1], -1))
+    if "lokr_w2" not in factors:
+        hidden = F.linear(groups, factors["lokr_w2_b"].to(x.dtype))
+        mixed = torch.matmul(mix, hidden)
+        return F.linear(mixed, factors["lokr_w2_a"].to(x.dtype)).flatten(-2)
+    second = factors["lokr_w2"].to(x.dtype)
+    # The mix reads and writes whole activations, so it goes to the narrower side.
+    if mix.shape[1] * second.shape[1] <= mix.shape[0] * second.shape[0]:
+        return F.linear(torch.matmul(mix, groups), second).flatten(-2)
+    return torch.matmul(mix, F.linear(groups, second)).flatten(-2)
+
+
+def _convolve(window: Window, x: Tensor, factors: Factors, scale: float) -> Tensor:
+    """The same with blocks of channels: w1 mixes the blocks of x and w2 walks over each."""
+    mix = scaled(_first(factors), scale, x.dtype)
+    if "lokr_w2" not in factors:
+        hidden = window.slide(x, factors["lokr_w2_b"].to(x.dtype))
+        mixed = _mixed(mix, hidden).flatten(0, 1)
+        blocks = window.combine(mixed, factors["lokr_w2_a"].to(x.dtype))
+        return blocks.reshape(x.shape[0], -1, *blocks.shape[2:])
+    second = factors["lokr_w2"].to(x.dtype)
+    # The convolution costs most, so that it goes over fewer blocks.
+    if mix.shape[0] <= mix.shape[1]:
+        mixed = _mixed(mix, x.unflatten(1, (mix.shape[1], -1)))
+        return window.slide(mixed.flatten(1, 2), second).flatten(1, 2)
+    return _mixed(mix, window.slide(x, second)).flatten(1, 2)
+
+
+def _mixed(mix: Tensor, blocks: Tensor) -> Tensor:
+    """``[a, c]`` times the blocks of channels ``[B, c, ...]``: ``[B, a, ...]``."""
+    return torch.matmul(mix, blocks.flatten(2)).unflatten(2, blocks.shape[2:])
+
+
+def _operands(factors: Factors) -> Operands:
+    """The first factor whole, then the second one or its two parts."""
+    if "lokr_w2" in factors:
+        return (_first(factors), factors["lokr_w2"])
+    return (_first(factors), factors["lokr_w2_a"], factors["lokr_w2_b"])
+
+
+def _add_output(x: Tensor, y: Tensor, operands: Operands, scale: float) -> Operands:
+    if len(operands) == 3:
+        _add_up(_NARROW.hidden(x, operands), y, operands, scale)
+        return ()
+    first, second = operands
+    mix, whole = scaled(first, scale, x.dtype), second.to(x.dtype)
+    groups = x.view(-1, mix.shape[1], whole.shape[1])
+    if x.shape[1] <= y.shape[1]:
+        mixed = torch.matmul(mix, groups)
+        y.view(-1, whole.shape[0]).addmm_(mixed.view(-1, whole.shape[1]), whole.t())
+    else:
+        y.view(-1, mix.shape[0], whole.shape[0]).add_(torch.matmul(mix, groups @ whole.t()))
+    return ()
+
+
+def _columns(operands: Operands) -> int:
+    if len(operands) == 2:
+        return 0
+    columns = operands[0].shape[1] * operands[1].shape[1]
+    return columns if columns <= _WIDEST else 0
+
+
+def _widen(x: Tensor, operands: Operands, scale: float) -> Widened:
+    first, up, _ = operands
+    hidden = _NARROW.hidden(x, operands).view(-1, first.shape[1] * up.shape[1])
+    return hidden, torch.kron(first * scale, up).to(x.dtype), ()
+
+
+def _add_up(hidden: Tensor, y: Tensor, operands: Operands, scale: float) -> None:
+    """Mix the groups of ``hidden [T * groups, rank]``, then take each to the outputs."""
+    first, up = scaled(operands[0], scale, hidden.dtype), operands[1].to(hidden.dtype)
+    mixed = torch.matmul(first, hidden.unflatten(0, (-1, first.shape[1])))
+    y.view(-1, up.shape[0]).addmm_(mixed.view(-1, up.shape[1]), up.t())
+
+
+def _add_gradients(
+    g: Tensor,
+    x: Tensor,
+    x_gradient: Tensor | None,
+    operands: Operands,
+    kept: Operands,
+    scale: float,
+) -> Gradients:
+    del kept
+    rule = _low_rank_gradients if len(operands) == 3 else _whole_gradients
+    return like(rule(g, x, x_gradient, operands, scale), operands)
+
+
+def _low_rank_gradients(
+    g: Tensor, x: Tensor, x_gradient: Tensor | None, operands: Operands, scale: float
+) -> Gradients:
+    # The hidden values are made again: they cost less than keeping them.
+    hidden = _NARROW.hidden(x, operands)
+    of_hidden = torch.empty_like(hidden)
+    of_first, of_up, _ = _up_gradients(g, hidden, operands, scale, of_hidden)
+    down = operands[2].to(g.dtype)
+    if x_gradient is not None:
+        x_gradient.view(-1, down.shape[1]).addmm_(of_hidden, down)
+    return of_first, of_up, of_hidden.t() @ x.view(-1, down.shape[1])
+
+
+def _up_gradients(
+    g: Tensor, hidden: Tensor, operands: Operands, scale: float, of_hidden: Tensor
+) -> Gradients:
+    first, second_up = operands[:2]
+    mix, up = scaled(first, scale, g.dtype), second_up.to(g.dtype)
+    groups, target = (each.unflatten(0, (-1, mix.shape[1])) for each in (hidden, of_hidden))
+    mixed = torch.matmul(mix, groups)
+    g_groups = g.view(-1, up.shape[0])
+    of_mixed = (g_groups @ up).view(mixed.shape)
+    torch.bmm(mix.t().expand(g.shape[0], -1, -1), of_mixed, out=target)
+    of_first = _mix_gradient(of_mixed, groups, first) * scale
+    of_up = g_groups.t() @ mixed.view(-1, up.shape[1])
+    return (*like((of_first, of_up), operands[:2]), None)
+
+
+_NARROW = Narrow(
+    lower=lambda operands: (2,),
+    size=lambda operands: (operands[2].shape[0], operands[2].shape[1]),
+    fill_down=lambda down, operands: down.copy_(operands[2]),
+    add_up=_add_up,
+    keeps=False,
+    up_gradients=_up_gradients,
+    down_gradients=lambda of_down, operands: (None, None, of_down.to(operands[2].dtype)),
+)
+
+
+def _narrow(operands: Operands) -> Narrow | None:
+    return _NARROW if len(operands) == 3 else None
+
+
+def _whole_gradients(
+    g: Tensor, x: Tensor, x_gradient: Tensor | None, operands: Operands, scale: float
+) -> Gradients:
+    first, second = operands
+    mix, whole = scaled(first, scale, g.dtype), second.to(g.dtype)
+    groups = x.view(-1, mix.shape[1], whole.shape[1])
+    g_groups = g.view(-1, mix.shape[0], whole.shape[0])
+    if x.shape[1] <= g.shape[1]:
+        mixed = torch.matmul(mix, groups).view(-1, whole.shape[1])
+        rows = g_groups.view(-1, whole.shape[0])
+        of_second = rows.t() @ mixed
+        of_mixed = (rows @ whole).view(-1, mix.shape[0], whole.shape[1])
+        of_first = _mix_gradient(of_mixed, groups, first)
+        if x_gradient is not None:
+            back = mix.t().expand(groups.shape[0], -1, -1)
+            x_gradient.view(groups.shape).baddbmm_(back, of_mixed)
+    else:
+        inner = groups @ whole.t()
+        of_first = _mix_gradient(g_groups, inner, first)
+        of_inner = torch.matmul(mix.t(), g_groups).view(-1, whole.shape[0])
+        of_second = of_inner.t() @ groups.reshape(-1, whole.shape[1])
+        if x_gradient is not None:
+            x_gradient.view(-1, whole.shape[1]).addmm_(of_inner, whole)
+    return of_first * scale, of_second
+
+
+def _mix_gradient(left: Tensor, right: Tensor, first: Tensor) -> Tensor:
+    """Sum of ``left[t] @ right[t].T`` over the T rows: `[a, n]` and `[c, n]` to `[a, c]`."""
+    if left.shape[1] * right.shape[1] <= left.shape[2]:
+        products = torch.bmm(left, right.transpose(1, 2))
+        return products.sum(dim=0, dtype=torch.promote_types(products.dtype, first.dtype))
+    rows, columns = (each.transpose(0, 1).flatten(1) for each in (left, right))
+    return (rows @ columns.t()).to(first.dtype)
+
+
+def _overlap(weight: Tensor, factors: Factors, axis: Axis) -> tuple[Tensor, Tensor]:
+    """Contract the weight, cut into blocks of the second factor's size, factor by factor."""
+    first, second = _first(factors), _second(factors)
+    if axis == "input":
+        weight, first, second = weight.t(), first.t(), second.t()
+    blocks = weight.reshape(first.shape[0], second.shape[0], first.shape[1], second.shape[1])
+    inner = torch.einsum("abcd,bd->abc", blocks, second.to(weight.dtype)).to(first.dtype)
+    squared = torch.outer(first.square().sum(dim=1), second.square().sum(dim=1))
+    return torch.einsum("abc,ac->ab", inner, first).flatten(), squared.flatten()
+
+
+def _paced(plan: LayerPlan) -> Mapping[str, Initializer]:
+    """Let a low-rank second factor learn as a LoRA of its size, and the first one repeat it.
+
+    LyCORIS fills ``lokr_w2_a`` by the rank alone. In a layer of 3072 its numbers are 14 times what
+    Adam moves them in 100 steps at 1e-4, so that their directions stay random.
+
+    With a first factor of 1 and -1 the layer moves as far as with a LoRA. But of a gradient without
+    structure one Kronecker product of factor f can follow the f-th part at most. The root of f goes
+    as much further as it still follows less closely.
+    """
+    if plan.tucker or keeps_second_whole(plan):
+        return {}
+    (_, out_second), (_, in_second) = split(plan)
+    in_second *= math.prod(plan.kernel)
+    size = math.sqrt(spread(plan))
+    features = _FEATURES / math.sqrt(max(in_second, out_second))
+    return {
+        "lokr_w1": _repeating(size),
+        "lokr_w1_a": _signs_in_first_column(math.sqrt(size)),
+        "lokr_w1_b": _signs_in_first_row(math.sqrt(size)),
+        "lokr_w2_a": uniform(features),
+    }
+
+
+def _repeating(size: float) -> Initializer:
+    """Initializer: each number is +size or -size, and all rows are the same but for their signs."""
+
+    def fill(factor: Tensor, generator: torch.Generator) -> None:
+        rows, columns = (_signs(length, generator) for length in factor.shape)
+        torch.outer(rows, columns, out=factor).mul_(size)
+
+    return fill
+
+
+def _signs_in_first_column(size: float) -> Initializer:
+    def fill(factor: Tensor, generator: torch.Generator) -> None:
+        uniform(factor.shape[0] ** -0.5)(factor, generator)
+        factor[:, 0] = size * _signs(factor.shape[0], generator)
+
+    return fill
+
+
+def _signs_in_first_row(size: float) -> Initializer:
+    def fill(factor: Tensor, generator: torch.Generator) -> None:
+        uniform_by_inputs(factor, generator)
+        factor[0] = size * _signs(factor.shape[1], generator)
+
+    return fill
+
+
+def _signs(count: int, generator: torch.Generator) -> Tensor:
+    return torch.randint(0, 2, (count,), generator=generator, dtype=torch.float32) * 2.0 - 1.0
+
+
+LOKR = Kind(
+    name="lokr",
+    factor_names=(
+        "lokr_w1",
+        "lokr_w1_a",
+        "lokr_w1_b",
+        "lokr_w2",
+        "lokr_w2_a",
+        "lokr_w2_b",
+        "lokr_t2",
+    ),
+    shapes=_shapes,
+    initializers={
+        "lokr_w1": uniform_by_inputs,
+        "lokr_w1_a": uniform_by_inputs,
+        "lokr_w1_b": uniform_by_inputs,
+        "lokr_w2_a": uniform_by_inputs,
+        "lokr_t2": uniform_by_inputs,
+    },
+    paced=_paced,
+    scale=_scale,
+    delta=_delta,
+    apply=_apply,
+    convolve=_convolve,
+    branch=Branch(_operands, _add_output, _add_gradients, _columns, _widen, _narrow),
+    overlap=_overlap,
+)
+"""delta = kron(w1, w2) * alpha / rank; scale 1 where both factors are whole.
+
+Source: Yeh et al. 2023, arXiv:2309.14859; rules of LyCORIS 4.1.3, which ComfyUI reads.
+"""

@@ -1,0 +1,385 @@
+"""`FactorLayer`: a frozen layer and its adapter, the part that all kinds share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, cast
+
+import torch
+from peft.tuners.tuners_utils import BaseTunerLayer, check_adapters_to_merge
+from torch import Tensor, nn
+
+from ...config import AdapterConfig
+from ...errors import AdapterError
+from ...types import LayerState
+from ..base.quantized import is_cast_around, is_read_back
+from ..base.sharding import refuse_part, whole
+from ..base.weight import DENSE_DTYPES, absent, dense_weight, is_dense
+from ..dora import DORA_SCALE, axis_of, ratio, stretch_input, stretch_output
+from ..dora_norm import KeptNorm
+from ..init.decomposed import first_pair, joined
+from ..kernels.augmented_weight import Room
+from ..kernels.convolution import as_matrices
+from ..kernels.fused import Factors, FusedApply, make_room
+from ..kernels.fused_quantized import QuantisedApply
+from ..kinds.kind import Kind, LayerPlan
+from .dispatch import is_fusable, is_taken_as_it_is, is_watched, keeping_precision, without_autocast
+from .shared_input import SharedInput
+
+ADAPTER_NAME = "default"
+"""PEFT's name for the adapter; one module carries one of ours."""
+
+
+class FactorLayer(nn.Module, BaseTunerLayer):
+    """A frozen layer plus the adapter's contribution; the part that all kinds share.
+
+    As it stands it is for a Linear; `ConvFactorLayer` says what is otherwise with a convolution.
+
+    Attributes:
+        kind: The equation.
+        fused: Base and adapter in one function (`fuse`).
+        fused_quantised: The same around a quantised base (`fuse_quantised`).
+        strength: Multiplies the adapter's contribution; 0 leaves the base's output untouched.
+        shared: The layers that are called with the same input as this one.
+    """
+
+    kind: ClassVar[Kind]
+    fused: ClassVar[FusedApply]
+    fused_quantised: ClassVar[QuantisedApply]
+    strength: float = 1.0
+    layer_name: str = ""
+    shared: SharedInput | None = None
+    _has_zero_lengths: bool = False
+    scaling: dict[str, float]
+    r: dict[str, int]
+    config: AdapterConfig
+    base_layer: nn.Module
+    in_features: int
+    out_features: int
+
+    @property
+    def base_weight(self) -> Tensor:
+        """The frozen weight; not always of shape `[out, in]` (packed quantised weights)."""
+        return cast("Tensor", self.get_base_layer().weight)
+
+    @property
+    def weight_shape(self) -> tuple[int, ...]:
+        """Shape of the weight as the layer computes with it."""
+        return self.out_features, self.in_features
+
+    def _apply_kind(self, x: Tensor, factors: Factors, scale: float) -> Tensor:
+        """The contribution alone, in the dtype of x."""
+        return self.kind.apply(x, factors, scale)
+
+    def _per_input(self, values: Tensor) -> Tensor:
+        """Values of the weight's inputs `[in]`, so that they multiply an input."""
+        return values
+
+    def _per_output(self, values: Tensor) -> Tensor:
+        """Values of the weight's outputs `[out]`, so that they multiply an output."""
+        return values
+
+    def frozen_weight(self) -> Tensor:
+        """The base's own weight, also while a delta is merged into it."""
+        return self._original_weight if self.merged else dense_weight(self.get_base_layer())
+
+    def install(self, plan: LayerPlan, seed: int) -> None:
+        """Create this layer's factors with their first values.
+
+        They are float32 whatever the base is (float64 on a float64 base), because the small
+        updates of training would be lost in fewer bits.
+        """
+        weight = self.base_weight
+        dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32
+        self.config, self.layer_name = plan.config, plan.name
+        self._room, self._norms = Room(), KeptNorm(self, plan.config.dora_axis)
+        self.set_scale_of(self._blank(plan), plan.alpha, plan.rank)
+        for name, factor in self.kind.initial_factors(plan, seed).items():
+            self.set_factor(name, nn.Parameter(factor.to(weight.device, dtype)))
+        decompose = self.kind.decompositions.get(plan.config.init)
+        if decompose is not None:
+            pair = first_pair(self.get_base_layer(), plan, seed, decompose)
+            self.keep_first_values(*(each.to(dtype) for each in pair))
+        if plan.config.dora:
+            shape = self.kind.layer_shapes(plan)[DORA_SCALE]
+            lengths = self._norms.of_base().to(dtype).view(shape)
+            self.set_factor(DORA_SCALE, nn.Parameter(lengths))
+            self.note_zero_lengths()
+        self.set_adapter([ADAPTER_NAME])
+        # A new module starts in training mode, also inside a base that is in evaluation mode.
+        self.train(self.get_base_layer().training)
+
+    def set_scale_of(self, factors: Factors, alpha: float, rank: int) -> None:
+        """Record rank and alpha, and the scale that the kind makes of them for these factors."""
+        scale = self.kind.scale(factors, alpha, rank)
+        # Where the kind ignores alpha, the recorded one says the same by PEFT's rule alpha / rank.
+        self.set_size(rank, alpha if alpha / rank == scale else scale * rank, scale)
+
+    def note_zero_lengths(self) -> None:
+        """Look whether some of DoRA's lengths are 0, as those of rows of zeros are."""
+        lengths = self.factors().get(DORA_SCALE)
+        known = lengths is not None and not lengths.is_meta
+        self._has_zero_lengths = known and not bool(cast("Tensor", lengths).all())
+
+    def _blank(self, plan: LayerPlan) -> dict[str, Tensor]:
+        return {name: torch.empty(0) for name in self.kind.factor_shapes(plan)}
+
+    def set_size(self, rank: int, alpha: float, scale: float) -> None:
+        """Record rank, alpha and scale where PEFT looks for them."""
+        raise NotImplementedError
+
+    @property
+    def adapter_alpha(self) -> float:
+        """The recorded alpha."""
+        raise NotImplementedError
+
+    def set_factor(self, name: str, parameter: nn.Parameter) -> None:
+        """Put one factor where PEFT looks for it."""
+        raise NotImplementedError
+
+    def factors(self, adapter: str = ADAPTER_NAME) -> dict[str, nn.Parameter]:
+        """The factors of one adapter by name; empty when this layer does not have that adapter."""
+        raise NotImplementedError
+
+    def keep_first_values(self, down: Tensor, up: Tensor) -> None:
+        """Train the difference from these factors, which stay as they are."""
+        raise NotImplementedError
+
+    def first_values(self) -> dict[str, Tensor]:
+        """The frozen factors that the trained ones are differences from; empty without such."""
+        return {}
+
+    def equation_factors(self, adapter: str = ADAPTER_NAME) -> dict[str, Tensor]:
+        """What the kind's equation takes: the trained factors and, beside them, the frozen ones."""
+        trained: dict[str, Tensor] = dict(self.factors(adapter))
+        return trained | self.first_values() if adapter == ADAPTER_NAME else trained
+
+    def factors_on(self, device: torch.device, adapter: str = ADAPTER_NAME) -> dict[str, Tensor]:
+        """The same on a device; gradients reach the factors wherever they are."""
+        held = self.equation_factors(adapter)
+        return {name: factor.to(device) for name, factor in held.items()}
+
+    @property
+    def own_scale(self) -> float:
+        """What the delta of this package's adapter is multiplied by."""
+        return self.scaling[ADAPTER_NAME]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> FactorLayer:
+        """Move or convert the layer as ``module.to`` does; no factor loses bits by it."""
+        held = [*self.factors().values(), *self.first_values().values()]
+        held += [each.grad for each in held if each.grad is not None]
+        return super()._apply(keeping_precision(fn, held), recurse)
+
+    def layer_state(self) -> LayerState:
+        """A copy on the CPU; a difference from first values is written as twice the rank."""
+        tensors = {
+            name: whole(factor.detach(), self.layer_name).to("cpu", copy=True)
+            for name, factor in self.equation_factors().items()
+        }
+        parts = 2 if self.first_values() else 1
+        rank, alpha = self.r[ADAPTER_NAME] * parts, self.adapter_alpha * parts
+        return LayerState(joined(tensors), alpha, rank, self.weight_shape[2:])
+
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """The base's output plus the contribution of every active adapter."""
+        if self.disable_adapters and self.merged:
+            self.unmerge()
+        if self.disable_adapters or self.merged:
+            return self.base_layer(x, *args, **kwargs)
+        lengths = self.factors().get(DORA_SCALE)
+        if lengths is None or ADAPTER_NAME not in self.active_adapters:
+            return self._sum(x, self.strength, *args, **kwargs)
+        if self.strength == 0.0:
+            return self.base_layer(x, *args, **kwargs)
+        if self._is_skipped():
+            return self._nothing(self._sum(x, 0.0, *args, **kwargs), self.factors_on(x.device))
+        y = self._stretched(x, lengths, *args, **kwargs)
+        if self.strength == 1.0:
+            return y
+        plain = self.base_layer(x, *args, **kwargs)
+        return plain + (y - plain) * self.strength
+
+    def _stretched(self, x: Tensor, lengths: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """The output at strength 1 where rows or columns have lengths of their own."""
+        axis = axis_of(lengths)
+        if lengths.is_meta and not x.is_meta:
+            raise absent(self.layer_name)
+        lengths, norm = lengths.to(x.device).flatten(), self.norm().to(x.device)
+        if lengths.requires_grad and not torch.compiler.is_compiling():
+            lengths.register_hook(self._norms.forget)
+        if axis == "input":
+            stretched = stretch_input(x, self._per_input(lengths), self._per_input(norm))
+            return self._sum(stretched, 1.0, *args, **kwargs)
+        y = self._sum(x, 1.0, *args, **kwargs)
+        bias = cast("Tensor | None", getattr(self.get_base_layer(), "bias", None))
+        if bias is not None:
+            # One that is stored in 8 bits was computed with as y is. The way back has a copy: the
+            # layer's own may be away by then, or its memory be another layer's.
+            dtype = bias.dtype if bias.dtype in DENSE_DTYPES else y.dtype
+            bias = self._per_output(bias.detach().to(y.device, dtype, copy=True))
+        sizes = self._per_output(lengths), self._per_output(norm)
+        return stretch_output(y, bias, *sizes, zeros=self._has_zero_lengths)
+
+    def norm(self) -> Tensor:
+        """``|W + D|`` of each row or column that has a length, at strength 1, without gradient.
+
+        It is computed once for the present values of factors and weight: not again for another
+        image, or when a checkpointed block runs a second time.
+        """
+        refuse_part(self.base_weight, self.layer_name, "the lengths that DoRA divides by")
+        return self._norms.present()
+
+    def _sum(self, x: Tensor, strength: float, *args: Any, **kwargs: Any) -> Tensor:
+        """The base's output plus the contributions, without lengths."""
+        if strength and self.is_alone() and is_taken_as_it_is(x):
+            y = self._fused_sum(x, self.scaling[ADAPTER_NAME] * strength)
+            if y is not None:
+                return y
+        if self.base_weight.is_meta and not (x.is_meta or is_watched(self.base_layer)):
+            # torch would multiply with it all the same, into memory that nothing was written to.
+            raise absent(self.layer_name)
+        y = self.base_layer(x, *args, **kwargs)
+        for adapter in self.active_adapters:
+            factors = self.factors_on(x.device, adapter)
+            if factors:
+                own = strength if adapter == ADAPTER_NAME else 1.0
+                y = self._add(y, x, adapter, factors, self.scaling[adapter] * own)
+        return y
+
+    def _fused_sum(self, x: Tensor, scale: float) -> Tensor | None:
+        """The same by one function, or None where there is none for this base."""
+        base, branch = self.base_layer, self.kind.branch
+        watched = is_watched(base)
+        if not watched and is_fusable(base, x):
+            if self.shared is not None and not torch.compiler.is_compiling():
+                y = self.shared.output(self, x, scale)
+                if y is not None:
+                    return y
+            linear = cast("nn.Linear", base)
+            operands = branch.operands(self.factors_on(x.device))
+            room = self._room_for(linear.weight, branch.columns(operands))
+            return self.fused(x, linear.weight, linear.bias, scale, room, *operands)
+        readable = is_cast_around(base) if watched else is_read_back(base)
+        if readable and not torch.compiler.is_compiling():
+            operands = branch.operands(self.factors_on(x.device))
+            return self.fused_quantised(x, base, scale, *operands)
+        return None
+
+    def _room_for(self, weight: Tensor, columns: int) -> Tensor | None:
+        """The base's weight with free columns beside it, where the delta is to be kept exactly."""
+        if not (self.config.exact_delta and columns):
+            return None
+        if torch.compiler.is_compiling():
+            return make_room(weight, columns)
+        return self._room.around(weight, columns)
+
+    def release(self) -> None:
+        """Give the base's weight a place of its own again."""
+        if self.config.exact_delta:
+            self._room.release(self.base_weight)
+
+    def is_alone(self) -> bool:
+        """Whether this adapter is the only one, and drops nothing."""
+        config = self.config
+        drops = config.dropout or config.rank_dropout or config.module_dropout
+        return self.active_adapters == [ADAPTER_NAME] and not (self.training and drops)
+
+    def _add(self, y: Tensor, x: Tensor, adapter: str, factors: Factors, scale: float) -> Tensor:
+        if scale == 0.0:
+            return y
+        config = self.config
+        dropping = self.training and adapter == ADAPTER_NAME
+        # With lengths it was drawn before them: they belong to what is skipped.
+        if dropping and DORA_SCALE not in factors and self._is_skipped():
+            return self._nothing(y, factors)
+        if dropping and config.dropout:
+            x = nn.functional.dropout(x, config.dropout)
+        delta = self._contribution(x, factors, scale)
+        if dropping and config.rank_dropout:
+            keep = 1.0 - config.rank_dropout
+            rows = torch.rand(self.weight_shape[0], device=delta.device) < keep
+            share = rows.to(delta.dtype) / (keep if config.rank_dropout_scale else 1.0)
+            delta = delta * self._per_output(share)
+        return y + delta.to(y.dtype)
+
+    def _is_skipped(self) -> bool:
+        """Draw whether this call is without the adapter."""
+        chance = self.config.module_dropout
+        return bool(self.training and chance) and torch.rand(()).item() < chance
+
+    @staticmethod
+    def _nothing(y: Tensor, factors: Factors) -> Tensor:
+        # Zero times each factor adds nothing, but gives every parameter a gradient: DDP waits
+        # for all of them, and a step that skips every layer still has a backward pass.
+        return y + sum((factor.sum() * 0.0).to(y.dtype) for factor in factors.values())
+
+    def _contribution(self, x: Tensor, factors: Factors, scale: float) -> Tensor:
+        if not x.is_meta and torch.is_autocast_enabled(x.device.type):
+            x = x.to(torch.get_autocast_dtype(x.device.type))
+        with without_autocast(x.device):
+            return self._apply_kind(x, factors, scale)
+
+    def get_delta_weight(self, adapter: str, *args: Any, **kwargs: Any) -> Tensor:
+        """The weight difference at strength 1 in the weight's shape and the factors' dtype."""
+        del args, kwargs
+        with torch.no_grad(), without_autocast(self.base_weight.device):
+            factors = self.equation_factors(adapter)
+            matrix = self.kind.delta(as_matrices(factors), self.scaling[adapter])
+            delta = matrix.reshape(self.weight_shape)
+            if DORA_SCALE not in factors:
+                return delta
+            lengths = factors[DORA_SCALE]
+            weight = self.frozen_weight().to(lengths.device, lengths.dtype)
+            stretch = ratio(lengths, self.norm().view(lengths.shape).to(lengths.device))
+            return (weight + delta) * stretch - weight
+
+    def check_mergeable(self, name: str) -> None:
+        """Refuse weights that a delta cannot be added to.
+
+        Raises:
+            AdapterError: For a packed, integer, 8-bit or absent (meta) weight, or a part of one.
+        """
+        shape, weight = self.weight_shape, self.base_weight
+        refuse_part(weight, name, "a delta to be merged into")
+        if not is_dense(weight, shape):
+            raise AdapterError(
+                f"{name} has a weight of {weight.dtype} {tuple(weight.shape)} on {weight.device} "
+                f"({type(weight).__name__})",
+                f"a floating-point weight of shape {shape} to merge into",
+                "Load the base in bf16 or fp32 to merge; adapters also work without merging.",
+            )
+
+    def merge(self, safe_merge: bool = False, adapter_names: list[str] | None = None) -> None:
+        """Add the deltas of the named (or active) adapters to the base's weight.
+
+        The sum is rounded once, and the weight from before is kept for `unmerge`.
+        """
+        del safe_merge
+        names = [n for n in check_adapters_to_merge(self, adapter_names) if self.factors(n)]
+        if not names:
+            return
+        weight = self.base_weight
+        self.check_mergeable(self.layer_name)
+        with torch.no_grad(), without_autocast(weight.device):
+            if not self.merged:
+                self._original_weight = weight.detach().clone()
+            total = weight.to(torch.promote_types(weight.dtype, torch.float32))
+            for name in names:
+                strength = self.strength if name == ADAPTER_NAME else 1.0
+                total = total + self.get_delta_weight(name) * strength
+            weight.copy_(total)
+        self.merged_adapters.extend(names)
+
+    def unmerge(self) -> None:
+        """Put the weight back that was there before `merge`, bit for bit.
+
+        Raises:
+            AdapterError: When the layer's weight has no memory now (meta device).
+        """
+        if not self.merged:
+            return
+        self.check_mergeable(self.layer_name)
+        with torch.no_grad():
+            self.base_weight.copy_(self._original_weight)
+        del self._original_weight
+        self.merged_adapters.clear()

@@ -1,0 +1,223 @@
+"""PEFT tuner layers whose mathematics is this package's.
+
+They are PEFT's layers by inheritance, so that PEFT and Diffusers recognise them and their
+parameters; forward, delta and merge are replaced, because PEFT builds the whole delta weight and
+scales LoKr otherwise. Convolutions inherit from what PEFT's own classes for them share: those exist
+for some numbers of axes only, and add nothing but constructor and forward.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, cast
+
+from peft.tuners.loha.layer import Linear as PeftLohaLinear
+from peft.tuners.loha.layer import LoHaLayer
+from peft.tuners.lokr.layer import Linear as PeftLokrLinear
+from peft.tuners.lokr.layer import LoKrLayer
+from peft.tuners.lora.layer import Linear as PeftLoraLinear
+from peft.tuners.lora.layer import LoraLayer
+from torch import Tensor, nn
+
+from .dora import DORA_SCALE
+from .init.decomposed import FIRST_DOWN, FIRST_UP
+from .kernels.convolution import CONVOLUTIONS
+from .kernels.fused import fuse
+from .kernels.fused_quantized import fuse_quantised
+from .kinds.kind import LayerPlan
+from .kinds.loha import LOHA
+from .kinds.lokr import LOKR
+from .kinds.lora import LORA
+from .layer.conv import ConvFactorLayer
+from .layer.factor_layer import ADAPTER_NAME, FactorLayer
+
+
+class _LoraFactors(FactorLayer):
+    """Where PEFT keeps the factors of a LoRA: pairs of small layers."""
+
+    kind = LORA
+    adapter_layer_names = (*LoraLayer.adapter_layer_names, "lora_mid", "lora_lengths")
+    lora_A: nn.ModuleDict  # noqa: N815  # PEFT's name
+    lora_B: nn.ModuleDict  # noqa: N815
+    lora_dropout: nn.ModuleDict
+    lora_alpha: dict[str, float]
+    use_rslora: dict[str, bool]
+    use_dora: dict[str, bool]
+    lora_bias: dict[str, bool]
+    first_down: Tensor | None
+    first_up: Tensor | None
+
+    def _begin(self, base_layer: nn.Module) -> None:
+        # PEFT's own constructor makes other factors, with other first values, and its signature
+        # changes between versions; only the containers are wanted.
+        nn.Module.__init__(self)
+        LoraLayer.__init__(cast("LoraLayer", self), base_layer)
+        self.lora_mid = nn.ParameterDict()
+        self.lora_lengths = nn.ParameterDict()
+        # Not named lora_: PEFT takes whatever is for trained.
+        self.register_buffer(FIRST_DOWN, None)
+        self.register_buffer(FIRST_UP, None)
+        self._active_adapter = ADAPTER_NAME
+
+    def set_size(self, rank: int, alpha: float, scale: float) -> None:
+        """Record rank, alpha and scale where PEFT looks for them."""
+        self.r[ADAPTER_NAME] = rank
+        self.lora_alpha[ADAPTER_NAME] = alpha
+        self.scaling[ADAPTER_NAME] = scale
+        self.use_rslora[ADAPTER_NAME] = False
+        self.use_dora[ADAPTER_NAME] = False
+        self.lora_bias[ADAPTER_NAME] = False
+        self.lora_dropout[ADAPTER_NAME] = nn.Identity()
+
+    @property
+    def adapter_alpha(self) -> float:
+        """The recorded alpha."""
+        return self.lora_alpha[ADAPTER_NAME]
+
+    def set_factor(self, name: str, parameter: nn.Parameter) -> None:
+        """Put one factor into PEFT's pair of Linears."""
+        own = {DORA_SCALE: self.lora_lengths, "lora_mid": self.lora_mid}
+        if name in own:
+            own[name][ADAPTER_NAME] = parameter
+            return
+        outputs, inputs, *kernel = parameter.shape
+        if kernel:
+            conv_class = cast("type[nn.Conv2d]", CONVOLUTIONS[len(kernel) - 1])
+            size = cast("tuple[int, int]", tuple(kernel))
+            pair = conv_class(inputs, outputs, size, bias=False, device="meta")
+        else:
+            pair = nn.Linear(inputs, outputs, bias=False, device="meta")
+        pair.weight = parameter
+        (self.lora_A if name == "lora_down" else self.lora_B)[ADAPTER_NAME] = pair
+
+    def factors(self, adapter: str = ADAPTER_NAME) -> dict[str, nn.Parameter]:
+        """The factors of one adapter by name; empty when this layer does not have that adapter."""
+        if adapter not in self.lora_A:
+            return {}
+        pair = {"lora_down": self.lora_A[adapter].weight, "lora_up": self.lora_B[adapter].weight}
+        for name, held in (("lora_mid", self.lora_mid), (DORA_SCALE, self.lora_lengths)):
+            if adapter in held:
+                pair[name] = held[adapter]
+        return cast("dict[str, nn.Parameter]", pair)
+
+    def keep_first_values(self, down: Tensor, up: Tensor) -> None:
+        """Train the difference from these factors, which move with the layer."""
+        self.first_down, self.first_up = down, up
+
+    def first_values(self) -> dict[str, Tensor]:
+        """The frozen factors that the trained ones are differences from; empty without such."""
+        if self.first_down is None or self.first_up is None:
+            return {}
+        return {FIRST_DOWN: self.first_down, FIRST_UP: self.first_up}
+
+
+class LoraLinear(_LoraFactors, PeftLoraLinear):
+    """A Linear with a LoRA."""
+
+    fused = staticmethod(fuse(LORA.branch))
+    fused_quantised = staticmethod(fuse_quantised(LORA.branch))
+
+    def __init__(self, base_layer: nn.Module, plan: LayerPlan, seed: int) -> None:
+        self._begin(base_layer)
+        self.fan_in_fan_out = False
+        self.is_target_conv_1d_layer = False
+        self.install(plan, seed)
+
+
+class LoraConv(ConvFactorLayer, _LoraFactors, LoraLayer):
+    """A Conv1d, Conv2d or Conv3d with a LoRA."""
+
+    def __init__(self, base_layer: nn.Module, plan: LayerPlan, seed: int) -> None:
+        self._begin(base_layer)
+        self.install(plan, seed)
+
+
+class _LycorisFactors(FactorLayer):
+    """What LoHa and LoKr share: factors are parameters in one dictionary per factor name."""
+
+    lengths_name: ClassVar[str]
+    alpha: dict[str, float]
+    rank_dropout: dict[str, float]
+    rank_dropout_scale: dict[str, bool]
+    module_dropout: dict[str, float]
+
+    @property
+    def _lengths(self) -> nn.ParameterDict:
+        return cast("nn.ParameterDict", getattr(self, self.lengths_name))
+
+    def set_size(self, rank: int, alpha: float, scale: float) -> None:
+        """Record rank, alpha and scale where PEFT looks for them."""
+        self.r[ADAPTER_NAME] = rank
+        self.alpha[ADAPTER_NAME] = alpha
+        self.scaling[ADAPTER_NAME] = scale
+        self.rank_dropout[ADAPTER_NAME] = 0.0
+        self.rank_dropout_scale[ADAPTER_NAME] = False
+        self.module_dropout[ADAPTER_NAME] = 0.0
+
+    @property
+    def adapter_alpha(self) -> float:
+        """The recorded alpha."""
+        return self.alpha[ADAPTER_NAME]
+
+    def set_factor(self, name: str, parameter: nn.Parameter) -> None:
+        """Put one factor into PEFT's dictionary of that name."""
+        held = self._lengths if name == DORA_SCALE else getattr(self, name)
+        held[ADAPTER_NAME] = parameter
+
+    def factors(self, adapter: str = ADAPTER_NAME) -> dict[str, nn.Parameter]:
+        """The factors of one adapter by name; empty when this layer does not have that adapter."""
+        present = {name: getattr(self, name) for name in self.kind.factor_names}
+        present[DORA_SCALE] = self._lengths
+        return {name: held[adapter] for name, held in present.items() if adapter in held}
+
+    def _get_delta_activations(
+        self, adapter_name: str, input: Tensor, *args: Any, **kwargs: Any
+    ) -> Tensor:
+        """The contribution alone; PEFT's base class asks for it."""
+        del args, kwargs
+        return self._contribution(input, self.factors(adapter_name), self.scaling[adapter_name])
+
+
+class _LohaFactors(_LycorisFactors):
+    kind = LOHA
+    lengths_name = "hada_lengths"
+    adapter_layer_names = (*LoHaLayer.adapter_layer_names, "hada_lengths")
+
+    def __init__(self, base_layer: nn.Module, plan: LayerPlan, seed: int) -> None:
+        LoHaLayer.__init__(cast("LoHaLayer", self), base_layer)
+        self.hada_lengths = nn.ParameterDict()
+        self._active_adapter = ADAPTER_NAME
+        self.install(plan, seed)
+
+
+class LohaLinear(_LohaFactors, PeftLohaLinear):
+    """A Linear with a LoHa."""
+
+    fused = staticmethod(fuse(LOHA.branch))
+    fused_quantised = staticmethod(fuse_quantised(LOHA.branch))
+
+
+class LohaConv(ConvFactorLayer, _LohaFactors, LoHaLayer):
+    """A Conv1d, Conv2d or Conv3d with a LoHa."""
+
+
+class _LokrFactors(_LycorisFactors):
+    kind = LOKR
+    lengths_name = "lokr_lengths"
+    adapter_layer_names = (*LoKrLayer.adapter_layer_names, "lokr_lengths")
+
+    def __init__(self, base_layer: nn.Module, plan: LayerPlan, seed: int) -> None:
+        LoKrLayer.__init__(cast("LoKrLayer", self), base_layer)
+        self.lokr_lengths = nn.ParameterDict()
+        self._active_adapter = ADAPTER_NAME
+        self.install(plan, seed)
+
+
+class LokrLinear(_LokrFactors, PeftLokrLinear):
+    """A Linear with a LoKr."""
+
+    fused = staticmethod(fuse(LOKR.branch))
+    fused_quantised = staticmethod(fuse_quantised(LOKR.branch))
+
+
+class LokrConv(ConvFactorLayer, _LokrFactors, LoKrLayer):
+    """A Conv1d, Conv2d or Conv3d with a LoKr."""

@@ -1,0 +1,1 @@
+"""A base: where it is, which family it is of, its weights, merging into it and comparing two."""

@@ -1,0 +1,280 @@
+"""Tells which family an adapter file is for, from its header alone.
+
+Names of layers are not enough: other models have blocks of the same names, and files of theirs
+would become adapters that do nothing or harm. So the sizes of the layers and the numbers of the
+blocks are held against the published base, and a file that is another model's is told its name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..adapter_files.factors.fuse import matrix_sizes
+from ..adapter_files.header.metadata import SETTINGS_KEY
+from ..adapter_files.names.key_map import NATIVE_PREFIX, KeyMap
+from ..adapter_files.names.key_parsing import find_place, is_native, misfits, native_of_extra
+from ..adapter_files.read.adapter_file import AdapterFile, adapter_files, open_file
+from ..adapter_files.read.file_content import LazyLayers
+from ..errors import AdapterFileError
+from ..families.family import Family
+from ..families.layer_sizes import PublishedSizes, Size
+from ..families.registry import FAMILIES, get_family
+from ..filesystem.text_files import parse_json
+from ..tensors.safetensors_reader import open_tensors
+from .foreign_models import Architecture
+from .native_shapes import embedded_sizes, published_sizes, require_fit
+from .recognition import fitting, header_hint, layer_inputs, nearest, titles
+
+if TYPE_CHECKING:
+    from .open import BaseWeights
+
+
+def adapter_family(path: Path, wanted: str | None = None, *, any_size: bool = False) -> Family:
+    """Find the family of an adapter.
+
+    Args:
+        path: The file, or PEFT's folder.
+        wanted: The family's name as somebody says it; None finds it out.
+        any_size: Whether its layers may have other sizes than those of the published base and of
+            the embedded one, because nothing depends on them.
+
+    Raises:
+        AdapterFileError: When it is no adapter file, is another model's, fits no family or
+            several and its header does not say which, or has other sizes.
+        BaseModelError: When there is no family of the wanted name.
+    """
+    families = FAMILIES if wanted is None else {wanted: get_family(wanted)}
+    layers, metadata = _look(path)
+    foreign, hint = fitting(layers), header_hint(metadata)
+    try:
+        with open_file(path) as file:
+            names = [*file.layers, *file.extras]
+            strange = {n: misfits(file.layers, file.extras, f.key_map) for n, f in families.items()}
+            named = {name: each for name, each in families.items() if not strange[name]}
+            odd = {name: _oddity(file, family) for name, family in named.items()}
+    except AdapterFileError as error:
+        # Why it cannot be read is of no interest in a file that is not for here at all.
+        models = foreign or nearest(layers)
+        raise _foreign(path, models, layers) if models else error from error
+    told = _told(metadata)
+    if told in named:
+        return named[told]  # written here, where the base was known
+    found = [name for name in named if not odd[name]]
+    if wanted is None:
+        found = _chosen(path, found, foreign, layers, names, hint)
+    if len(found) == 1:
+        return FAMILIES[found[0]]
+    if found:
+        raise _several(path, found, foreign)
+    models = fitting(layers, by_size=True) if named else foreign or nearest(layers)
+    if models:
+        raise _foreign(path, models, layers, named=[*named])
+    if not named:
+        raise _no_family(path, names, strange, _fitted(path))
+    ordered = sorted(named, key=lambda name: not _is_native(names, named[name].key_map))
+    if any_size:
+        if len(ordered) > 1 and not _is_native(names, named[ordered[0]].key_map):
+            raise _several(path, ordered, ())
+        return named[ordered[0]]
+    raise _other_size(path, named[ordered[0]], odd[ordered[0]])
+
+
+def require_base(path: Path, base: BaseWeights) -> None:
+    """Refuse an adapter whose layers are not those of a base, by name where it is another model's.
+
+    Args:
+        path: The file, or PEFT's folder.
+        base: An opened base, whose own sizes count instead of the published ones.
+
+    Raises:
+        AdapterFileError: When it is no adapter file, or does not fit.
+    """
+    try:
+        require_fit(path, base)
+    except AdapterFileError:
+        adapter_family(path, base.family.name, any_size=True)
+        raise
+
+
+def other_models(path: Path, family: Family | None = None) -> str:
+    """Name the models, besides a family, that an adapter file could be for as well.
+
+    Args:
+        path: The file, or PEFT's folder.
+        family: The family that it is taken for; None where it is for none.
+
+    Returns:
+        Their names; empty where there are none, or the header says that it is for the family.
+    """
+    layers, metadata = _look(path)
+    if family is None:
+        return titles(fitting(layers) or nearest(layers))
+    hint = header_hint(metadata)
+    sure = re.search(family.header_hint, hint) or _told(metadata) == family.name
+    return "" if sure else titles(fitting(layers))
+
+
+def _look(path: Path) -> tuple[dict[str, int | None], Mapping[str, str]]:
+    with open_tensors(adapter_files(path)[0]) as file:
+        return layer_inputs(file.tensors), file.metadata
+
+
+def _chosen(
+    path: Path,
+    found: list[str],
+    foreign: Sequence[Architecture],
+    layers: Mapping[str, int | None],
+    names: list[str],
+    hint: str,
+) -> list[str]:
+    """Those of the families that a file fits which its header or its spelling speaks for.
+
+    Raises:
+        AdapterFileError: When the header says that it is for another model that it fits.
+    """
+    hinted = [name for name in found if re.search(FAMILIES[name].header_hint, hint)]
+    if hinted:
+        return hinted
+    others = [each for each in foreign if re.search(each.hint, hint)]
+    if others:
+        raise _foreign(path, others, layers, twins=found)
+    # Two families call some layers alike in Diffusers, and only one of them so in ComfyUI.
+    return [name for name in found if _is_native(names, FAMILIES[name].key_map)] or found
+
+
+def _oddity(file: AdapterFile, family: Family) -> str:
+    """Why a file is for no base of a family whose sizes are known; empty where it may be."""
+    found = next(_oddities(file, family, published_sizes(family)), "")
+    embedded = embedded_sizes(family)
+    if found and embedded and not any(_oddities(file, family, embedded)):
+        return ""
+    return found
+
+
+def _oddities(file: AdapterFile, family: Family, sizes: PublishedSizes) -> Iterator[str]:
+    """How a file's layers differ from those of a base."""
+    assert isinstance(file.layers, LazyLayers)
+    for name in (*file.layers, *file.extras):
+        place = find_place(name, family.key_map)
+        modules = [module for module, _ in place.modules] if place else []
+        native = native_of_extra(name, family.key_map) if name in file.extras else None
+        for path in (*modules, *([native] if native else [])):
+            missing = sizes.lacks_block(path)
+            if missing:
+                yield f"has the layer {name!r}, and {missing}"
+        if name in file.layers and modules:
+            rows, columns = matrix_sizes(file.kind, file.layers.outline(name).tensors)
+            known = _whole_sizes(modules, sizes)
+            if known and (rows, columns) not in known:
+                there = " or ".join(f"{each[0]} x {each[1]}" for each in known)
+                yield f"changes {rows} x {columns} of {name!r}, which is {there}"
+
+
+def _whole_sizes(modules: list[str], sizes: PublishedSizes) -> list[Size]:
+    """The sizes that a file's layer may have; one of several modules has all of their rows."""
+    each = [sizes.of(module) for module in modules]
+    if not all(each) or len(each) == 1:
+        return [*each[0]]
+    return [(sum(known[0][0] for known in each), each[0][0][1])]
+
+
+def _foreign(
+    path: Path,
+    models: Sequence[Architecture],
+    layers: Mapping[str, int | None],
+    twins: Sequence[str] = (),
+    named: Sequence[str] = (),
+) -> AdapterFileError:
+    ours = " and ".join(family.title for family in FAMILIES.values())
+    why = f"layers such as {next(iter(layers))!r}"
+    remedy = f"Load it as it is with a model of {titles(models)}: only adapters for {ours} "
+    remedy += "are converted or changed here."
+    if twins:
+        why = "its header says so"
+        remedy += (
+            f" Its layers have the names and sizes of {FAMILIES[twins[0]].title} too: if the header"
+            f" is wrong, say --family {twins[0]}."
+        )
+    elif named:
+        remedy += f" If it was made for a smaller or pruned {FAMILIES[named[0]].title}, name that "
+        remedy += "base: --base PATH, or the node's input base."
+    return AdapterFileError(
+        f"{path}: an adapter for {titles(models)} ({why})", f"an adapter for {ours}", remedy
+    )
+
+
+def _several(path: Path, found: Sequence[str], foreign: Sequence[Architecture]) -> AdapterFileError:
+    more = f", and those of {titles(foreign)}" if foreign else ""
+    return AdapterFileError(
+        f"{path}: its layers fit {' and '.join(found)}: they have the same names and sizes in "
+        f"both{more}",
+        "an adapter whose layers or header tell its family",
+        f"Name the family: {' or '.join(f'--family {name}' for name in found)}, or the node's "
+        "input family. Whoever made the file knows it; a wrong one gives a file that does nothing "
+        "good.",
+    )
+
+
+def _other_size(path: Path, family: Family, oddity: str) -> AdapterFileError:
+    return AdapterFileError(
+        f"{path} {oddity} in {family.title} as published",
+        "an adapter for the published base, whose sizes are known",
+        f"If it was made for a smaller or pruned {family.title}, name that base: --base PATH, or "
+        "the node's input base. Else it is for another model.",
+    )
+
+
+def _fitted(path: Path) -> list[str]:
+    """The families that have every layer of a file, whatever their sizes."""
+    with open_file(path) as file:
+        return [
+            name
+            for name, each in FAMILIES.items()
+            if not misfits(file.layers, file.extras, each.key_map)
+        ]
+
+
+def _no_family(
+    path: Path, names: list[str], odd: Mapping[str, list[str]], fitted: Sequence[str]
+) -> AdapterFileError:
+    nearest_one = min(odd, key=lambda name: len(odd[name]))
+    title = FAMILIES[nearest_one].title
+    if fitted:
+        return AdapterFileError(
+            f"{path}: {odd[nearest_one][0]!r} is no layer of {title}, but of "
+            + " and ".join(FAMILIES[name].title for name in fitted),
+            f"an adapter for {title}, as it was said to be",
+            f"Say --family {fitted[0]}, or leave it out.",
+        )
+    if len(odd[nearest_one]) < len(names):
+        return AdapterFileError(
+            f"{path}: {odd[nearest_one][0]!r} is no layer of {title}, which others of its layers "
+            "fit",
+            "an adapter of one family, whose every layer the family has",
+            "Check what the file was made for. If it was made for this family, leave out the layer "
+            "that does not fit.",
+        )
+    return AdapterFileError(
+        f"{path}: an adapter with layers such as {names[0]!r}, of no model that is known here",
+        "an adapter for " + " or ".join(family.title for family in FAMILIES.values()),
+        "Load it as it is with the program and the model that it was made for. Only adapters of "
+        "these families are converted or changed here.",
+    )
+
+
+def _is_native(names: Iterable[str], key_map: KeyMap) -> bool:
+    """Whether all names that claim to be ComfyUI's are names of the family in ComfyUI."""
+    claimed = [n.removeprefix(NATIVE_PREFIX) for n in names if n.startswith(NATIVE_PREFIX)]
+    return bool(claimed) and all(is_native(name, key_map) for name in claimed)
+
+
+def _told(metadata: Mapping[str, str]) -> str | None:
+    try:
+        told = parse_json(metadata.get(SETTINGS_KEY, "{}"))
+    except ValueError:
+        return None
+    family = told.get("family") if isinstance(told, dict) else None
+    return family if isinstance(family, str) else None

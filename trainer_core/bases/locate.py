@@ -1,0 +1,239 @@
+"""Where the frozen base lies: checks a Diffusers folder before anything is loaded from it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..config import BaseSection
+from ..errors import BaseModelError, ConfigError
+from ..weights.base_location import EMBEDDED, EMBEDDED_FAMILY, EMBEDDED_FOLDER, BaseLocation
+from ..weights.diffusers_folder import check_part, class_name, is_whole
+from ..weights.encoder_fingerprint import folder_identity
+
+if TYPE_CHECKING:
+    from ..families.family import Family
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
+
+
+def locate_base(
+    settings: BaseSection, family_name: str, has_controls: bool, needs_encoders: bool = True
+) -> BaseLocation:
+    """Find the base, check that it is whole and of the family, and settle the variant.
+
+    Args:
+        settings: The run file's ``base`` section.
+        family_name: The run file's ``family``.
+        has_controls: Whether the samples have control pictures.
+        needs_encoders: Whether text encoders and VAE are loaded from the base. Without, nothing
+            about them is checked, and the identity does not know them.
+
+    Returns:
+        The checked base. Nothing is loaded. The network is only used when ``base.path`` looks like
+        a hub id and there is no such folder here.
+
+    Raises:
+        BaseModelError: When the base is missing, incomplete, of another architecture or in a
+            number format that is not read.
+        ConfigError: When ``base.variant`` does not fit the family or the dataset.
+    """
+    from ..families.registry import get_family  # the registry imports this module
+
+    family = get_family(family_name)
+    file = _base_file(settings.path)
+    if file is not None:
+        folder, variant = _open_file(file, settings, family, has_controls)
+    else:
+        folder = _base_folder(settings, family, needs_encoders)
+        _check_transformer(folder, family)
+        variant = _settle_variant(
+            settings.variant,
+            family,
+            has_controls,
+            lambda: _folder_variant(family, folder),
+        )
+    encoders = _local_folder(settings.encoders, "base.encoders") if settings.encoders else folder
+    if not is_whole(folder, "scheduler"):
+        check_part(encoders, "scheduler", "base.path")
+    parts = _encoder_parts(family, variant) if needs_encoders else ()
+    if parts and file is not None and not settings.encoders:
+        raise BaseModelError(
+            f"base.path: {file} holds the denoiser alone, and base.encoders is not set",
+            "a Diffusers folder with text encoder and VAE",
+            f"Set base.encoders to a {family.title} folder that has {', '.join(parts)}.",
+        )
+    for part in parts:
+        check_part(encoders, part, "base.encoders" if settings.encoders else "base.path")
+    text_length = settings.text_length or family.text_length
+    return BaseLocation(
+        folder=folder,
+        encoders=encoders,
+        variant=variant,
+        text_length=text_length,
+        identity=folder_identity(encoders, parts, (family.name, variant, str(text_length))),
+        embedded=settings.path == EMBEDDED,
+        file=file,
+    )
+
+
+def names_hub(text: str) -> bool:
+    """Whether a ``base.path`` is a hub id: of that form, no file of weights, and not here."""
+    from ..weights.header import looks_like_file
+
+    here = Path(text).expanduser().exists()
+    return not here and not looks_like_file(text) and _HUB_ID.fullmatch(text) is not None
+
+
+def _encoder_parts(family: Family, variant: str) -> tuple[str, ...]:
+    parts = family.folder.encoder_parts
+    return parts if variant == "generate" else (*parts, *family.folder.edit_parts)
+
+
+def _base_file(text: str) -> Path | None:
+    from ..weights.header import looks_like_file
+
+    path = Path(text).expanduser()
+    if path.is_file():
+        return path
+    if not looks_like_file(text) or path.exists():
+        return None
+    raise BaseModelError(
+        f"base.path: {text} does not exist",
+        "a .safetensors file with the weights of a base model",
+        "Correct base.path. A relative path starts at the run file's folder.",
+    )
+
+
+def _open_file(
+    path: Path, settings: BaseSection, family: Family, has_controls: bool
+) -> tuple[Path, str]:
+    """Check the header of a single file, and choose the settings that the pack has for it."""
+    from ..weights.header import open_weights
+    from .detect import trainable_family
+
+    file = open_weights(path)
+    found = trainable_family(file)
+    if found != family.name:
+        raise _wrong_family(f"base.path: {path} is a file of {found}", family.title, family)
+    variant = _settle_variant(
+        settings.variant, family, has_controls, lambda: family.file.edit_variant(file)
+    )
+    return family.file.configs / variant, variant
+
+
+def _base_folder(settings: BaseSection, family: Family, needs_encoders: bool) -> Path:
+    if settings.path != EMBEDDED:
+        if names_hub(settings.path):
+            return _download(settings, family, needs_encoders)
+        return _local_folder(settings.path, "base.path")
+    if family.name != EMBEDDED_FAMILY:
+        raise BaseModelError(
+            f"family is {family.name!r} and base.path is 'embedded'",
+            f"family: {EMBEDDED_FAMILY}, which is what the embedded base is",
+            f"Set family: {EMBEDDED_FAMILY}, or name a {family.title} folder as base.path.",
+        )
+    return EMBEDDED_FOLDER
+
+
+def _local_folder(text: str, setting: str) -> Path:
+    path = Path(text).expanduser()
+    if path.is_dir():
+        return path
+    found = "is a file" if path.exists() else "does not exist"
+    single = " or a .safetensors file" if setting == "base.path" else ""
+    raise BaseModelError(
+        f"{setting}: {text} {found}",
+        f"a Diffusers folder (with model_index.json, transformer, vae, ...){single}",
+        f"Correct {setting}. A hub id has the form owner/name; 'embedded' needs no files.",
+    )
+
+
+def _download(settings: BaseSection, family: Family, needs_encoders: bool) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    parts: Sequence[str] = ("transformer", "scheduler")
+    if needs_encoders and not settings.encoders:
+        parts = (*parts, *family.folder.encoder_parts, *family.folder.edit_parts)
+    patterns = ["model_index.json", *(f"{part}/{name}" for part in parts for name in _FILES)]
+    try:
+        return Path(snapshot_download(settings.path, allow_patterns=patterns))
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise BaseModelError(
+            f"base.path: {settings.path} is no local folder, and not on the hub ({reason})",
+            "a local Diffusers folder, or a hub id that can be downloaded",
+            "Correct base.path, or check the network and your access to the repository.",
+        ) from error
+
+
+def _check_transformer(folder: Path, family: Family) -> None:
+    facts = family.folder
+    index = folder / "model_index.json"
+    if not index.is_file():
+        raise BaseModelError(
+            f"{folder} has no model_index.json",
+            "a Diffusers folder",
+            "Name the folder that holds model_index.json as base.path.",
+        )
+    pipeline = class_name(index)
+    if pipeline not in facts.pipelines:
+        raise _wrong_family(f"{index} says {pipeline}", ", ".join(facts.pipelines), family)
+    check_part(folder, "transformer", "base.path")
+    config = folder / "transformer" / "config.json"
+    name = class_name(config)
+    if name != facts.transformer:
+        raise _wrong_family(f"{config} says {name}", facts.transformer, family)
+
+
+def _wrong_family(found: str, expected: str, family: Family) -> BaseModelError:
+    return BaseModelError(
+        found,
+        f"a base of family {family.name}: {expected}",
+        "Set family to what the base is, or name another base as base.path.",
+    )
+
+
+def _settle_variant(
+    variant: str, family: Family, has_controls: bool, edit_variant: Callable[[], str]
+) -> str:
+    if variant == "auto":
+        return edit_variant() if has_controls else "generate"
+    if variant not in family.variants:
+        raise ConfigError(
+            f"base.variant: {variant} with family: {family.name}",
+            f"one of auto, {', '.join(family.variants)}",
+            "Leave base.variant at auto, or choose one of these.",
+        )
+    if has_controls == (variant == "generate"):
+        have = "has control pictures" if has_controls else "has no control pictures"
+        raise ConfigError(
+            f"base.variant: {variant}, but the dataset {have}",
+            "an edit variant with control pictures, 'generate' without",
+            "Leave base.variant at auto, or change dataset.path or dataset.layout.",
+        )
+    return variant
+
+
+def _folder_variant(family: Family, folder: Path) -> str:
+    """What ``auto`` means for a Diffusers folder when there are control pictures."""
+    pipeline = class_name(folder / "model_index.json")
+    variant = family.folder.pipelines[pipeline]
+    can_edit = family.folder.edit_parts and all(
+        is_whole(folder, part) for part in family.folder.edit_parts
+    )
+    if variant is None and can_edit:
+        # A base for both tasks names only one of its pipelines.
+        variant = "edit"
+    if variant is None:
+        raise BaseModelError(
+            f"the dataset has control pictures, and {folder} is a {pipeline}",
+            "a base that was made for editing",
+            "Name an edit base as base.path. To train editing into this base all the same, set "
+            "base.variant: edit.",
+        )
+    return variant

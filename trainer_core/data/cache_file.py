@@ -1,0 +1,173 @@
+"""One file of the cache: some tensors under the key of what they were made from.
+
+The header repeats the key, the shapes and a checksum, so that a file which was cut short, swapped
+or written by something else is known for what it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from ..errors import StorageError
+from ..filesystem.storage import save_tensors
+
+CACHE_VERSION = 2
+"""Raised when pictures are prepared, or tensors are kept, in another way than before."""
+
+_KEY = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The place of one cached file.
+
+    Attributes:
+        path: Where it is or will be.
+        key: Hash of everything that its content depends on.
+    """
+
+    path: Path
+    key: str
+
+
+def make_entry(folder: Path, kind: str, *parts: str | int) -> Entry:
+    """Name the file for some content.
+
+    Args:
+        folder: The cache folder.
+        kind: ``latents`` or ``text``; a folder of its own.
+        parts: Everything that the content depends on, in a fixed order.
+
+    Returns:
+        The entry; the file may not exist yet.
+    """
+    key = source_hash(CACHE_VERSION, kind, *parts)
+    return Entry(folder / kind / f"{key}.safetensors", key)
+
+
+def source_hash(*parts: str | int) -> str:
+    """Name what something is made from, in 64 hexadecimal digits."""
+    text = json.dumps(parts)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def entry_of_key(folder: Path, kind: str, key: str) -> Entry:
+    """The entry of a key that a list of cached files names.
+
+    Args:
+        folder: The cache folder.
+        kind: ``latents``, ``text`` or ``prompts``.
+        key: From an earlier `make_entry`.
+
+    Raises:
+        ValueError: When it is not such a key; it could lead out of the folder otherwise.
+    """
+    if not isinstance(key, str) or not _KEY.fullmatch(key):
+        raise ValueError(f"{key!r} is not a key")
+    return Entry(folder / kind / f"{key}.safetensors", key)
+
+
+def cache_folders(folder: Path) -> tuple[Path, ...]:
+    """The folders of a cache in which files are written: its own and one for each kind."""
+    if not folder.is_dir():
+        return ()
+    kinds = (path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
+    return (folder, *sorted(kinds))
+
+
+def write_entry(entry: Entry, tensors: Mapping[str, Tensor]) -> None:
+    """Write tensors in their own dtype, atomically.
+
+    Raises:
+        StorageError: When the file cannot be written and no other process wrote it either.
+    """
+    # Copies: the format refuses tensors that share memory.
+    ready = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+    metadata = {
+        "key": entry.key,
+        "shapes": json.dumps({name: list(ready[name].shape) for name in sorted(ready)}),
+        "checksum": _checksum(ready),
+    }
+    try:
+        save_tensors(entry.path, ready, metadata)
+    except StorageError:
+        # Windows refuses to replace a file that another process reads: the same content.
+        if not is_sound(entry, thorough=True):
+            raise
+
+
+def is_sound(entry: Entry, thorough: bool = False) -> bool:
+    """Tell whether an entry's file is there and whole.
+
+    Args:
+        entry: The place.
+        thorough: Whether to read the tensors and compare the checksum, not only the header.
+
+    Returns:
+        False for a missing, shortened, swapped or foreign file, and with `thorough` for one with
+        changed bytes.
+    """
+    if not entry.path.is_file():
+        return False
+    try:
+        with safe_open(entry.path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            shapes = {name: list(file.get_slice(name).get_shape()) for name in sorted(file.keys())}
+            if metadata.get("key") != entry.key or metadata.get("shapes") != json.dumps(shapes):
+                return False
+            if not thorough:
+                return True
+            tensors = {name: file.get_tensor(name) for name in shapes}
+    except (SafetensorError, OSError, ValueError):
+        return False
+    return metadata.get("checksum") == _checksum(tensors)
+
+
+def read_entry(entry: Entry) -> dict[str, Tensor]:
+    """Read an entry's tensors, numbers with a fraction as float32, and compare the checksum.
+
+    Raises:
+        StorageError: When the file is damaged or gone.
+    """
+    try:
+        with safe_open(entry.path, framework="pt") as file:
+            checksum = (file.metadata() or {}).get("checksum")
+            # Copies: the file may be replaced while a tensor still points into it.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise _damaged(entry, str(error)) from error
+    if checksum != _checksum(tensors):
+        raise _damaged(entry, "its checksum does not fit its content")
+    return {
+        name: tensor.float() if tensor.is_floating_point() else tensor
+        for name, tensor in tensors.items()
+    }
+
+
+def _checksum(tensors: Mapping[str, Tensor]) -> str:
+    value = 0
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        value = zlib.crc32(f"{name} {tensor.dtype} {list(tensor.shape)}".encode(), value)
+        if tensor.numel():
+            flat = tensor.contiguous().reshape(-1).view(torch.uint8)
+            value = zlib.crc32(flat.numpy().data, value)
+    return f"{value:08x}"
+
+
+def _damaged(entry: Entry, reason: str) -> StorageError:
+    return StorageError(
+        f"the cached file {entry.path} is damaged ({reason})",
+        "the file as it was written",
+        "Start again with cache.verify=true: damaged files are encoded anew.",
+    )

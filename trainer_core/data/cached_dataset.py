@@ -1,0 +1,209 @@
+"""The encoded dataset, read from the cache."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..types import Bucket, CachedSample
+from .cache_file import Entry, read_entry
+
+_MEMORY_BYTES = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class CachedItem:
+    """Where the parts of one sample are kept.
+
+    Attributes:
+        name: As in `Sample`.
+        bucket: Size in pixels.
+        control_buckets: Sizes of the control pictures.
+        latents: Entry of the picture.
+        controls: Entries of the control pictures.
+        text: Entry of the caption.
+        empty_text: Entry of the empty caption.
+        regularization: As in `Sample`.
+        source: Hash of picture, size and caption alone, which is the same in every precision of
+            the encoders; empty where a list of an older version does not know it.
+    """
+
+    name: str
+    bucket: Bucket
+    control_buckets: tuple[Bucket, ...]
+    latents: Entry
+    controls: tuple[Entry, ...]
+    text: Entry
+    empty_text: Entry
+    regularization: bool = False
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PreservedItem:
+    """A prompt that the base is held to, encoded.
+
+    Attributes:
+        prompt: Its text.
+        bucket: Size in pixels of the image that the base makes of it.
+        controls: Entries of the control pictures that it is given.
+        text: Entry of the encoded prompt.
+    """
+
+    prompt: str
+    bucket: Bucket
+    controls: tuple[Entry, ...]
+    text: Entry
+
+
+class CachedDataset:
+    """All samples, encoded; read from disk when asked for and kept in memory for a while.
+
+    Safe to read from several threads.
+
+    Args:
+        items: One per sample.
+        encoded: Number of files that were encoded to make it.
+        reused: Number of files that were there already.
+        problems: What was left out while encoding, in words.
+        memory_bytes: How much may be kept in memory.
+        preserved: What the base is held to.
+    """
+
+    def __init__(
+        self,
+        items: Sequence[CachedItem],
+        encoded: int = 0,
+        reused: int = 0,
+        problems: Sequence[str] = (),
+        memory_bytes: int = _MEMORY_BYTES,
+        preserved: Sequence[PreservedItem] = (),
+    ) -> None:
+        self._items = tuple(items)
+        self.preserved = tuple(preserved)
+        self.encoded = encoded
+        self.reused = reused
+        self.problems = tuple(problems)
+        self.memory = EntryMemory(memory_bytes)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @property
+    def items(self) -> tuple[CachedItem, ...]:
+        """Where the parts of each sample are kept."""
+        return self._items
+
+    @property
+    def identity(self) -> str:
+        """Hash of all that is trained: pictures, captions, sizes, encoders, and their order."""
+        keys = [
+            part
+            for item in self._items
+            for part in (
+                *(["regularization"] if item.regularization else []),
+                *(e.key for e in (item.latents, *item.controls, item.text, item.empty_text)),
+            )
+        ]
+        keys += [e.key for item in self.preserved for e in (*item.controls, item.text)]
+        return hashlib.sha256("\n".join(keys).encode()).hexdigest()
+
+    @property
+    def source(self) -> str | None:
+        """Hash of pictures, captions, sizes and their order, however precisely they are encoded.
+
+        None where it is not known.
+        """
+        if not all(item.source for item in self._items):
+            return None
+        sources = [f"{item.source} {item.regularization}" for item in self._items]
+        sources += [f"{item.prompt!r} {item.bucket}" for item in self.preserved]
+        return hashlib.sha256("\n".join(sources).encode()).hexdigest()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The samples' names."""
+        return tuple(item.name for item in self._items)
+
+    @property
+    def own_images(self) -> int:
+        """Number of samples that are no regularization images."""
+        return sum(not item.regularization for item in self._items)
+
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """The samples' sizes in pixels."""
+        return tuple(item.bucket for item in self._items)
+
+    @property
+    def control_buckets(self) -> tuple[tuple[Bucket, ...], ...]:
+        """The sizes of each sample's control pictures; what may share a batch agrees in them."""
+        return tuple(item.control_buckets for item in self._items)
+
+    def load(self, index: int) -> CachedSample:
+        """Read one sample.
+
+        Args:
+            index: 0 to `len` - 1.
+
+        Returns:
+            Its tensors in float32 on the CPU. They are shared with later calls: not to be changed
+            in place.
+
+        Raises:
+            StorageError: When a file was damaged or removed since the cache was built.
+        """
+        item = self._items[index]
+        return CachedSample(
+            name=item.name,
+            bucket=item.bucket,
+            latents=self.memory.read(item.latents)["latents"],
+            controls=tuple(self.memory.read(entry)["latents"] for entry in item.controls),
+            conditioning=self.memory.read(item.text),
+            empty_conditioning=self.memory.read(item.empty_text),
+            regularization=item.regularization,
+        )
+
+
+class EntryMemory:
+    """Entries that were read last, up to a number of bytes.
+
+    Args:
+        limit: Bytes that may be kept.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._size = 0
+        self._kept: OrderedDict[str, dict[str, Tensor]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(self, entry: Entry) -> dict[str, Tensor]:
+        """Read an entry as `read_entry` does; its tensors are not to be changed in place.
+
+        Raises:
+            StorageError: When the file is damaged or gone.
+        """
+        with self._lock:
+            kept = self._kept.get(entry.key)
+            if kept is not None:
+                self._kept.move_to_end(entry.key)
+                return dict(kept)
+        tensors = read_entry(entry)
+        with self._lock:
+            if entry.key not in self._kept:
+                self._kept[entry.key] = tensors
+                self._size += _bytes(tensors)
+            while self._size > self._limit and self._kept:
+                _, oldest = self._kept.popitem(last=False)
+                self._size -= _bytes(oldest)
+        return dict(tensors)
+
+
+def _bytes(tensors: dict[str, Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())

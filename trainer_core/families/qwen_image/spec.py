@@ -1,0 +1,129 @@
+"""The facts of Qwen-Image, and where its functions are."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from ...adapter_files.names.key_map import KeyMap
+from ...weights.base_location import BaseLocation
+from ...weights.file_spec import FolderFacts
+from ..control_size import area_size
+from ..family import Family, HeaderNames, inner_module
+from ..scheduler import scheduled_shift, scheduled_sigmas
+from .comfyui_names import HOST_NAMES
+from .encode import latent_shape, load_decoder, load_encoders, load_token_counter
+from .file import FILE
+from .keys import HOST_SPELLINGS, LAYERS, detect, module_path, native_key, published_sizes
+from .predict import guide, load_transformer, predict, takes_guidance
+
+_ATTENTION = r"transformer_blocks\.\d+\.attn\.(to_[qkv]|to_out\.0|add_[qkv]_proj|to_add_out)"
+_MLP = r"transformer_blocks\.\d+\.(img|txt)_mlp\.net\.(0\.proj|2)"
+_MODULATION = r"transformer_blocks\.\d+\.(img|txt)_mod\.1"
+_OUTER = r"img_in|txt_in|time_text_embed\.timestep_embedder\.linear_[12]|norm_out\.linear|proj_out"
+
+PRESETS = {
+    "default": (_ATTENTION, _MLP),
+    "attention": (_ATTENTION,),
+    "attention_mlp": (_ATTENTION, _MLP),
+    "all_linear": (_ATTENTION, _MLP, _MODULATION, _OUTER),
+    # musubi means to leave out the modulation, but its pattern "_mod_" matches no layer.
+    "musubi": (_ATTENTION, _MLP, _MODULATION),
+}
+
+SHARED_INPUTS = (
+    r"(transformer_blocks\.\d+)\.attn\.to_[qkv]",
+    r"(transformer_blocks\.\d+)\.attn\.add_[qkv]_proj",
+)
+
+
+def unused_layers(transformer: nn.Module) -> tuple[str, ...]:
+    """The text branch of the last block: only its keys and values reach the picture.
+
+    Args:
+        transformer: Any size of the architecture.
+
+    Returns:
+        Regular expressions of whole module paths.
+    """
+    last = len(inner_module(transformer).transformer_blocks) - 1
+    return (
+        rf"transformer_blocks\.{last}\.attn\.(to_add_out|add_q_proj)",
+        rf"transformer_blocks\.{last}\.txt_mlp\.net\.(0\.proj|2)",
+    )
+
+
+def enable_checkpointing(transformer: nn.Module) -> None:
+    """Compute the activations of each block again in the backward pass."""
+    inner_module(transformer).enable_gradient_checkpointing()
+
+
+def sampling_sigmas(location: BaseLocation, steps: int, width: int, height: int) -> Tensor:
+    """`Family.sampling_sigmas`."""
+    return scheduled_sigmas(location, steps, _tokens(location, width, height))
+
+
+def training_shift(location: BaseLocation, width: int, height: int) -> float:
+    """`Family.training_shift`."""
+    return scheduled_shift(location, _tokens(location, width, height))
+
+
+def _tokens(location: BaseLocation, width: int, height: int) -> int:
+    _, rows, columns = latent_shape(location, width, height)
+    return (rows // 2) * (columns // 2)
+
+
+QWEN_IMAGE = Family(
+    name="qwen_image",
+    title="Qwen-Image",
+    variants=("generate", "edit", "edit_plus"),
+    text_length=1024,
+    # Two patches of 2x2 latents of 8 pixels: with an odd number of patches per side ComfyUI
+    # centres the rotary positions differently than Diffusers.
+    size_multiple=32,
+    folder=FolderFacts(
+        transformer="QwenImageTransformer2DModel",
+        pipelines={
+            "QwenImagePipeline": None,
+            "QwenImageImg2ImgPipeline": None,
+            "QwenImageInpaintPipeline": None,
+            "QwenImageEditPipeline": "edit",
+            "QwenImageEditInpaintPipeline": "edit",
+            "QwenImageEditPlusPipeline": "edit_plus",
+        },
+        encoder_parts=("text_encoder", "tokenizer", "vae"),
+        edit_parts=("processor",),
+    ),
+    file=FILE,
+    repeated_blocks=("transformer_blocks",),
+    presets=PRESETS,
+    unused_layers=unused_layers,
+    shared_inputs=SHARED_INPUTS,
+    enable_checkpointing=enable_checkpointing,
+    takes_guidance=takes_guidance,
+    detect=detect,
+    load_transformer=load_transformer,
+    load_encoders=load_encoders,
+    load_decoder=load_decoder,
+    load_token_counter=load_token_counter,
+    predict=predict,
+    guide=guide,
+    sampling_sigmas=sampling_sigmas,
+    training_shift=training_shift,
+    control_size=area_size,
+    latent_shape=latent_shape,
+    key_map=KeyMap(
+        native_key,
+        module_path,
+        layers=LAYERS,
+        host_spellings=HOST_SPELLINGS,
+        host_names=HOST_NAMES,
+    ),
+    sizes=published_sizes,
+    header_hint=r"qwenimage(?!21)",
+    # As musubi-tuner writes them.
+    header_names={
+        "generate": HeaderNames("Qwen-Image", "qwen_image"),
+        "edit": HeaderNames("Qwen-Image-Edit", "qwen_image_edit"),
+        "edit_plus": HeaderNames("Qwen-Image-Edit", "qwen_image_edit"),
+    },
+)

@@ -1,0 +1,80 @@
+"""What a base's scheduler says of its noise levels, read from its configuration."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ..diffusion import ShiftSettings, flow_sigmas, sigma_shift
+from ..errors import BaseModelError
+from ..weights.base_location import BaseLocation
+from ..weights.diffusers_folder import read_json
+
+_UNSUPPORTED = (
+    "use_karras_sigmas",
+    "use_exponential_sigmas",
+    "use_beta_sigmas",
+    "invert_sigmas",
+    "stochastic_sampling",
+)
+
+
+def read_shift(location: BaseLocation) -> ShiftSettings:
+    """Read ``scheduler/scheduler_config.json``.
+
+    Args:
+        location: The base; its own scheduler comes before that of the encoders' folder.
+
+    Returns:
+        The settings, with Diffusers' defaults for what the file leaves out.
+
+    Raises:
+        BaseModelError: When the file is damaged or asks for a schedule that is not drawn here.
+    """
+    path = location.folder / "scheduler" / "scheduler_config.json"
+    if not path.is_file():
+        path = location.encoders / "scheduler" / "scheduler_config.json"
+    config = read_json(path)
+    for name in _UNSUPPORTED:
+        if config.get(name):
+            raise BaseModelError(
+                f"{path} sets {name}",
+                "the plain Euler schedule of flow matching",
+                f"Set {name} to false in a copy of the base; no published base needs it.",
+            )
+    terminal = config.get("shift_terminal")
+    try:
+        return ShiftSettings(
+            dynamic=bool(config.get("use_dynamic_shifting", False)),
+            shift=float(config.get("shift", 1.0)),
+            base_shift=float(config.get("base_shift", 0.5)),
+            max_shift=float(config.get("max_shift", 1.15)),
+            base_tokens=int(config.get("base_image_seq_len", 256)),
+            max_tokens=int(config.get("max_image_seq_len", 4096)),
+            exponential=config.get("time_shift_type", "exponential") == "exponential",
+            terminal=None if terminal is None else float(terminal),
+        )
+    except (TypeError, ValueError, OverflowError) as error:
+        raise BaseModelError(
+            f"{path} holds what is no number where one belongs ({error})",
+            "the settings of a flow-matching scheduler",
+            "Copy or download the base again; the file is damaged.",
+        ) from error
+
+
+def scheduled_sigmas(location: BaseLocation, steps: int, tokens: int) -> Tensor:
+    """The noise levels that the base's own scheduler would draw with.
+
+    Args:
+        location: The base.
+        steps: Number of steps, at least 1.
+        tokens: Number of image tokens of the picture, controls not counted.
+
+    Returns:
+        `[steps + 1]`, float32, from 1 down to 0.
+    """
+    return flow_sigmas(steps, read_shift(location), tokens)
+
+
+def scheduled_shift(location: BaseLocation, tokens: int) -> float:
+    """The shift that the base's own scheduler would use for a picture of so many tokens."""
+    return sigma_shift(read_shift(location), tokens)

@@ -1,0 +1,190 @@
+"""Small text files that may come from anybody: read whole within bounds, or refused in words.
+
+Everything that the trainer reads as text or JSON goes through here (a test walks the sources), so
+that no device, pipe, huge file or deep nesting is met anywhere else.
+"""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ..errors import TrainerError
+
+LARGEST_TEXT = 4 * 2**20
+"""Bytes of a run file or a caption."""
+
+LARGEST_JSON = 64 * 2**20
+"""Bytes of a configuration, an index or a record."""
+
+LARGEST_LIST = 512 * 2**20
+"""Bytes of a list with an entry for every picture."""
+
+DEEPEST = 100
+"""Levels of values inside values. Python's own limit depends on what was called before."""
+
+_LONGEST_LINE = 2**16
+
+Refuse = Callable[[str], TrainerError]
+"""Makes the error of a file from the reason, which is words such as ``it is a folder``."""
+
+
+def read_text(path: Path, refuse: Refuse, largest: int = LARGEST_TEXT) -> str:
+    """Read a text file.
+
+    Args:
+        path: The file.
+        refuse: Makes the error.
+        largest: Bytes that it may have.
+
+    Returns:
+        Its text without a byte-order mark, with line feeds alone.
+
+    Raises:
+        TrainerError: What ``refuse`` made, when it is no ordinary file, cannot be read, is too
+            large or is not UTF-8.
+    """
+    try:
+        content = _content(path, largest)
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise refuse(f"it is not UTF-8 text: {error.reason} at byte {error.start}") from error
+    except FileNotFoundError as error:
+        raise refuse("there is no file of this name") from error
+    except OSError as error:
+        raise refuse(error.strerror or str(error)) from error
+    except ValueError as error:
+        raise refuse(str(error)) from error
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def read_json(path: Path, refuse: Refuse, largest: int = LARGEST_JSON) -> Any:
+    """Read a JSON file.
+
+    Args:
+        path: The file.
+        refuse: Makes the error.
+        largest: Bytes that it may have.
+
+    Returns:
+        What `parse_json` gives.
+
+    Raises:
+        TrainerError: What ``refuse`` made: as `read_text`, and when it is no JSON, or nested too
+            deeply.
+    """
+    text = read_text(path, refuse, largest)
+    try:
+        return parse_json(text)
+    except ValueError as error:
+        raise refuse(f"it is no JSON that can be read: {error}") from error
+
+
+def read_object(path: Path, refuse: Refuse, largest: int = LARGEST_JSON) -> dict[str, Any]:
+    """Read a JSON file that holds one object; else as `read_json`."""
+    value = read_json(path, refuse, largest)
+    if not isinstance(value, dict):
+        raise refuse("it is not a JSON object")
+    return value
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """Read the lines of a text file one after another, up to one that is too long.
+
+    Args:
+        path: The file. Bytes that are no UTF-8 become replacement characters.
+
+    Yields:
+        Lines without their ends.
+
+    Raises:
+        OSError: When it cannot be read.
+        ValueError: When it is no ordinary file.
+    """
+    require_regular(path)
+    with path.open("rb") as file:
+        while len(line := file.readline(_LONGEST_LINE)) < _LONGEST_LINE and line:
+            yield line.decode("utf-8", "replace").rstrip("\r\n")
+
+
+def parse_json(text: str | bytes, *, unique: bool = False) -> Any:
+    """Parse JSON of bounded depth; the caller bounds its length.
+
+    Args:
+        text: The document.
+        unique: Whether a name that comes twice in an object is an error; else the last one counts.
+
+    Returns:
+        Dicts, lists, strings, numbers, truth values and None.
+
+    Raises:
+        ValueError: When it is none, is nested too deeply, or repeats a name.
+    """
+    try:
+        value = json.loads(text, object_pairs_hook=_without_repeats if unique else None)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    refuse_deep(value)
+    return value
+
+
+def refuse_deep(value: Any) -> None:
+    """Refuse plain values with more levels than `DEEPEST`.
+
+    Raises:
+        ValueError: When there are more.
+    """
+    level = [value]
+    for _ in range(DEEPEST + 1):
+        level = [inner for each in level for inner in _inside(each) if isinstance(inner, _NESTED)]
+        if not level:
+            return
+    raise ValueError("it is nested too deeply")
+
+
+def require_regular(path: Path) -> None:
+    """See that a path is an ordinary file, which ends, and not a device or a pipe.
+
+    Raises:
+        OSError: When it cannot be looked at.
+        ValueError: When it is something else, or no system takes the name.
+    """
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise ValueError("it is a folder")
+    if not stat.S_ISREG(mode):
+        raise ValueError("it is no ordinary file")
+
+
+_NESTED = (dict, list)
+
+
+def _inside(value: Any) -> Any:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def _content(path: Path, largest: int) -> bytes:
+    require_regular(path)
+    size = path.stat().st_size
+    if size <= largest:
+        with path.open("rb") as file:
+            # One byte more than is allowed, and no more than that of a file that grows.
+            content = file.read(largest + 1)
+        size = max(size, len(content))
+        if size <= largest:
+            return content
+    raise ValueError(f"it has {size} bytes, larger than the {largest} that are read")
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        (name, _), *_ = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"{name[:200]!r} comes twice")
+    return values

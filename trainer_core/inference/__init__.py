@@ -1,0 +1,1 @@
+"""Images from a base and an adapter: encoded prompts, the sampler, previews."""

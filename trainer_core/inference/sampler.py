@@ -1,0 +1,147 @@
+"""Drawing pictures with a base and, where one is attached, its adapter.
+
+Used for previews while a run trains, for the ``sample`` verb, and to measure what was learned.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..diffusion.sampler import sample_euler
+from ..families.family import Family, guided_velocity
+from ..types import Conditioning
+from ..weights.base_location import BaseLocation
+
+
+@dataclass(frozen=True, slots=True)
+class PictureRequest:
+    """One picture to draw.
+
+    Attributes:
+        conditioning: The encoded prompt.
+        negative: The encoded negative prompt, read only where guidance needs a second pass.
+        controls: Latents of the control pictures, each `[C, h, w]`.
+        seed: Seed of the first noise, drawn on the CPU as Diffusers' pipelines do it with a CPU
+            generator.
+    """
+
+    conditioning: Conditioning
+    negative: Conditioning
+    controls: tuple[Tensor, ...]
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class DrawSettings:
+    """Size and effort of a picture: pixels, sampling steps, guidance scale."""
+
+    width: int
+    height: int
+    steps: int
+    guidance: float
+
+
+@dataclass(frozen=True, slots=True)
+class Painter:
+    """Draws pictures on one base.
+
+    Attributes:
+        family: The base's family.
+        location: Where the base came from.
+        transformer: The denoiser, with or without an adapter.
+        decode: Latents `[B, C, h, w]` to pixels `[B, 3, H, W]` in [-1, 1].
+        device: Where the denoiser lives.
+    """
+
+    family: Family
+    location: BaseLocation
+    transformer: torch.nn.Module
+    decode: Callable[[Tensor], Tensor]
+    device: torch.device
+
+    @torch.no_grad()
+    def latents(
+        self,
+        requests: Sequence[PictureRequest],
+        settings: DrawSettings,
+        stop: Callable[[], bool] | None = None,
+    ) -> Tensor:
+        """Sample clean latents.
+
+        Args:
+            requests: What to draw; all with controls of the same sizes.
+            settings: Shared by all.
+            stop: Asked after each sampling step whether to give up.
+
+        Returns:
+            `[B, C, h, w]`, float32, normalised.
+
+        Raises:
+            SamplingStopped: When ``stop`` said so.
+        """
+        shape = self.family.latent_shape(self.location, settings.width, settings.height)
+        noise = torch.stack([_noise(shape, request.seed) for request in requests]).to(self.device)
+        controls = [
+            torch.stack(same).to(self.device)
+            for same in zip(*(request.controls for request in requests), strict=True)
+        ]
+        velocity = guided_velocity(
+            self.family,
+            self.transformer,
+            [request.conditioning for request in requests],
+            [request.negative for request in requests],
+            controls,
+            settings.guidance,
+        )
+        sigmas = self.family.sampling_sigmas(
+            self.location, settings.steps, settings.width, settings.height
+        )
+        with evaluating(self.transformer):
+            return sample_euler(velocity, noise, sigmas.to(self.device), stop=stop)
+
+    @torch.no_grad()
+    def draw(
+        self,
+        requests: Sequence[PictureRequest],
+        settings: DrawSettings,
+        stop: Callable[[], bool] | None = None,
+    ) -> Tensor:
+        """Draw pictures.
+
+        Args:
+            requests: What to draw; all with controls of the same sizes.
+            settings: Shared by all.
+            stop: Asked after each sampling step whether to give up.
+
+        Returns:
+            Pixels `[B, 3, H, W]` in [-1, 1], float32, on the CPU.
+
+        Raises:
+            SamplingStopped: When ``stop`` said so.
+        """
+        return self.decode(self.latents(requests, settings, stop)).float().cpu()
+
+
+@contextlib.contextmanager
+def evaluating(module: torch.nn.Module) -> Iterator[None]:
+    """Switch a model and all its parts to evaluation, and back to the mode that each had.
+
+    Args:
+        module: An adapter trains inside a base that does not, so each part has a mode of its own.
+    """
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+def _noise(shape: tuple[int, int, int], seed: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))

@@ -1,0 +1,1 @@
+"""Tensors and their files: one reader and one writer of safetensors, rounding, a randomized SVD."""

@@ -1,0 +1,281 @@
+"""Where a run begins: at a checkpoint, at an adapter file, or at nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..adapter_files.factors.whole_layers import refuse_undivided
+from ..adapter_files.read.adapter_file import adapter_files, read_adapter
+from ..adapters import AttachedAdapter
+from ..adapters.init.eva import first_values_from_inputs
+from ..adapters.parameter_groups import ParameterGroup, parameter_groups
+from ..config import OptimizerSection, RunConfig
+from ..data.hashes import hash_file
+from ..device import resolve_precision
+from ..errors import AdapterFileError, ConfigError, InputError, RunError
+from ..families.registry import FAMILIES, get_family
+from ..types import AdapterState
+from .checkpoint import Checkpoint
+from .observer import Observer, Warned
+from .processes import Processes
+from .resume import START, find_checkpoint, refuse_changes
+from .run_folder import read_record, version_number
+from .whole_checkpoints import read_whole_checkpoint
+
+
+def find_beginning(
+    config: RunConfig, processes: Processes
+) -> tuple[Path, Checkpoint] | tuple[None, None]:
+    """Find and read the checkpoint that the run goes on from, the same one in every process.
+
+    Args:
+        config: The run file.
+        processes: The first process decides and the others look afterwards. None of them locks a
+            version before all have looked, because a locked one is not found.
+
+    Returns:
+        The checkpoint's folder and content; None for a new run.
+
+    Raises:
+        InputError: As `find_checkpoint` and `read_whole_checkpoint`.
+        RunError: When the processes found different checkpoints.
+    """
+    if processes.index > 0:
+        processes.barrier()
+    precision = resolve_precision(config.training.precision, processes.device)
+    folder = find_checkpoint(config, precision)
+    if processes.index == 0:
+        processes.barrier()
+    checkpoint = None
+    if folder is not None:
+        named = Path(config.resume).absolute() == folder.absolute()
+        folder, checkpoint = read_whole_checkpoint(folder, named=named)
+    require_same(config, processes, folder, checkpoint)
+    if folder is None or checkpoint is None:
+        return None, None
+    return folder, checkpoint
+
+
+def fitting(
+    version: Path,
+    checkpoint: Checkpoint,
+    settings: Mapping[str, Any],
+    config: RunConfig,
+    observer: Observer,
+) -> Checkpoint | None:
+    """Compare a checkpoint with the run, and say what has changed.
+
+    ``resume: auto`` means a run that fits the settings: it starts anew where another one would be
+    refused, and where a finished run would go on learning in another way. A run that is not
+    finished goes on with other settings, and so does one that only becomes longer.
+
+    Args:
+        version: The folder of the run that made the checkpoint.
+        checkpoint: What the run would go on from.
+        settings: What `compared_settings` gave for the run.
+        config: The run file.
+        observer: Told what has changed, or that a new version starts instead.
+
+    Returns:
+        The checkpoint, or None where ``resume: auto`` starts anew.
+
+    Raises:
+        ConfigError: When it does not fit, and ``resume`` wants this one.
+    """
+    try:
+        changes = refuse_changes(checkpoint, settings, config)
+    except ConfigError as error:
+        # Whoever names a checkpoint wants that one; "auto" wants a run that fits the settings.
+        if config.resume != "auto":
+            raise
+        observer.notify(Warned(f"A new version starts. {error.found}."))
+        return None
+    said = "; ".join(map(str, changes))
+    name = f"{version.parent.name}/{version.name}"
+    if config.resume == "auto" and any(each.of_course for each in changes) and _is_done(version):
+        observer.notify(
+            Warned(
+                f"A new version starts, because {name} is finished: {said}. "
+                "resume=latest would go on from its end."
+            )
+        )
+        return None
+    if changes:
+        observer.notify(Warned(f"{name} goes on from step {checkpoint.step} changed: {said}."))
+    return checkpoint
+
+
+def stored_groups(
+    checkpoint: Checkpoint, adapter: AttachedAdapter, settings: OptimizerSection
+) -> list[ParameterGroup]:
+    """The groups of parameters that a checkpoint's optimizer had, which order its state.
+
+    Args:
+        checkpoint: What the run goes on from.
+        adapter: The run's adapter.
+        settings: How it is optimized now; rates by layer may have been others.
+    """
+    prefix = "training.optimizer."
+    known = {
+        name: checkpoint.settings[f"{prefix}{name}"]
+        for name in OptimizerSection.model_fields
+        if f"{prefix}{name}" in checkpoint.settings
+    }
+    return parameter_groups(adapter, settings.model_copy(update=known))
+
+
+def _is_done(version: Path) -> bool:
+    try:
+        return read_record(version).get("status") == "done"
+    except InputError:
+        return False
+
+
+def start_identity(config: RunConfig, checkpoint: Checkpoint | None) -> str | None:
+    """Name the content of the file that the adapter starts from; its path does not count.
+
+    Args:
+        config: The run file.
+        checkpoint: What the run would go on from. It holds what the file gave, so the file may be
+            gone; it is then taken for the one that the checkpoint knows.
+
+    Returns:
+        SHA-256 as 64 hexadecimal digits, and that of PEFT's configuration behind it where the
+        adapter has one; None without such a file.
+
+    Raises:
+        InputError: When the file is needed and cannot be read.
+    """
+    if config.adapter.start_from is None:
+        return None
+    path = Path(config.adapter.start_from)
+    known = None if checkpoint is None else checkpoint.settings.get(START)
+    if known is not None and not path.exists():
+        return known
+    if not path.exists():
+        raise _no_file(path)
+    try:
+        return "+".join(hash_file(file) for file in adapter_files(path))
+    except OSError as error:
+        raise _no_file(path, error.strerror) from error
+
+
+def read_start(config: RunConfig) -> AdapterState | None:
+    """Read the adapter that a run without a checkpoint starts from.
+
+    Args:
+        config: The run file.
+
+    Returns:
+        The adapter, or None without ``adapter.start_from``.
+
+    Raises:
+        InputError: When the file is absent or cannot be read, or holds what is no factor.
+    """
+    if config.adapter.start_from is None:
+        return None
+    path = Path(config.adapter.start_from)
+    if not path.exists():
+        raise _no_file(path)
+    others = {family.title: family.key_map for family in FAMILIES.values()}
+    key_map = get_family(config.family).key_map
+    state = read_adapter(path, key_map, others)
+    refuse_undivided(
+        state, key_map, "adapter.start_from", "Start from a LoRA of it, with adapter.kind: lora."
+    )
+    if state.extras:
+        layer, tensors = next(iter(state.extras.items()))
+        raise AdapterFileError(
+            f"adapter.start_from: {path} changes {layer}.{next(iter(tensors))}, and "
+            f"{len(state.extras)} layer(s) in all, by something that is no factor",
+            "factors alone: biases, norms and whole weights are not trained here",
+            "Choose another file, or merge this one into the base and train on the result.",
+        )
+    return state
+
+
+def begin_with_inputs(
+    adapter: AttachedAdapter,
+    config: RunConfig,
+    run_batch: Callable[[int, int], object],
+    processes: Processes,
+    observer: Observer,
+) -> bool:
+    """Give a new run's adapter the first values that come from the layers' inputs.
+
+    They depend on base, data and seed alone, so that a run that was stopped here finds them again.
+
+    Args:
+        adapter: Changed in place, in every process alike.
+        config: The run file, with ``adapter.init: eva``.
+        run_batch: Runs the base on a micro-batch: of a step from 1, and its number from 0.
+        processes: The first one looks, and the others take what it found.
+        observer: Told what was looked at, and asked whether to stop.
+
+    Returns:
+        False when the run was cancelled meanwhile.
+
+    Raises:
+        AdapterError: When an input is not finite.
+    """
+    count = config.training.gradient_accumulation_steps
+    stopped = False
+    if processes.index == 0:
+        seen = first_values_from_inputs(
+            adapter,
+            lambda batch: run_batch(1 + batch // count, batch % count),
+            config.seed,
+            observer.cancelled,
+        )
+        stopped = seen is None
+        if seen is not None:
+            observer.notify(Warned(seen.summary()))
+    if processes.sum_numbers([float(stopped)])[0]:
+        return False
+    processes.share(adapter.parameters())
+    return True
+
+
+def require_same(
+    config: RunConfig, processes: Processes, folder: Path | None, checkpoint: Checkpoint | None
+) -> None:
+    """Compare what the processes of a run go on from; none comes through before all have.
+
+    Args:
+        config: The run file.
+        processes: Those that share the run.
+        folder: The folder of this one's checkpoint, or None.
+        checkpoint: Its content, or None for a new run.
+
+    Raises:
+        RunError: In every process, when one has another checkpoint than the first.
+    """
+    own = [-1.0, -1.0]
+    if folder is not None and checkpoint is not None:
+        own = [float(version_number(folder.parent.parent)), float(checkpoint.step)]
+    # A sum to which the first process alone adds something is what the first process has.
+    first = processes.sum_numbers(own if processes.index == 0 else [0.0, 0.0])
+    (others,) = processes.sum_numbers([float(own != first)])
+    if others:
+        raise RunError(
+            f"resume: {config.resume}, and {others:.0f} of {processes.count} processes found "
+            f"another checkpoint than the first; process {processes.index} has "
+            f"{_place(own)}, the first {_place(first)}",
+            "the same checkpoint in every process",
+            "Let all processes see the same output.dir, and name the checkpoint with resume=PATH.",
+        )
+
+
+def _no_file(path: Path, reason: str | None = None) -> ConfigError:
+    return ConfigError(
+        f"adapter.start_from: there is no file {path}"
+        + (f" that can be read ({reason})" if reason else ""),
+        "an adapter file (.safetensors), or a folder that PEFT saved",
+        "Check the path, or leave adapter.start_from out.",
+    )
+
+
+def _place(found: list[float]) -> str:
+    return f"step {found[1]:.0f} of v{found[0]:.0f}" if found[1] >= 0 else "none"

@@ -1,0 +1,220 @@
+"""From a single file to Diffusers' model of the family, one tensor at a time."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import BaseModelError
+from .base_location import BaseLocation
+from .diffusers_folder import read_json
+from .header import WeightFile, open_weights
+from .quantization import Formats, check_formats
+from .reading import TensorReader
+
+if TYPE_CHECKING:
+    from .file_spec import FileFacts, Origin
+
+_NAMED = 3  # names that a message gives as examples
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """Parts of the model that a tensor of the file holds, one after another.
+
+    Attributes:
+        targets: Their names in the model.
+        rows: Length of each along the first axis.
+        swapped: Whether the two halves of the only part are in the opposite order in the file.
+    """
+
+    targets: tuple[str, ...]
+    rows: tuple[int, ...]
+    swapped: bool
+
+
+def load_file(
+    location: BaseLocation, facts: FileFacts, dtype: torch.dtype, device: torch.device | str
+) -> nn.Module:
+    """Load the denoiser of a base that is a single file.
+
+    The model is built without memory and its weights are put in one after another, so that no more
+    than one tensor exists twice.
+
+    Args:
+        location: A base whose ``file`` is set.
+        facts: The family's facts on single files.
+        dtype: Of the weights; modules that Diffusers keeps in float32 stay so.
+        device: Where the model computes.
+
+    Returns:
+        Diffusers' model in evaluation mode, without gradients.
+
+    Raises:
+        BaseModelError: When the file does not hold exactly the weights of the family, or holds
+            them in a format that is not read here.
+    """
+    file, formats, model = _open(location, facts)
+    cuts = _plan_cuts(file, formats, facts, model)
+    reader = TensorReader(file, formats, torch.device(device))
+    kept = tuple(getattr(model, "_keep_in_fp32_modules", None) or ())
+    for name, cut in cuts.items():
+        precise = any(part in kept for target in cut.targets for part in target.split("."))
+        values = _values(reader, name, cut, torch.float32 if precise else dtype)
+        for target, value in zip(cut.targets, values, strict=True):
+            _put(model, target, value)
+    facts.restore(model)
+    if _has_empty(model):
+        raise RuntimeError(f"{facts.transformer} has tensors that nothing gave values to")
+    return model.requires_grad_(False).eval().to(device)
+
+
+def empty_model(location: BaseLocation, facts: FileFacts) -> nn.Module:
+    """Build the denoiser of a single file without its weights, and check that they would fit.
+
+    Args:
+        location: A base whose ``file`` is set.
+        facts: The family's facts on single files.
+
+    Returns:
+        Diffusers' model on the meta device.
+
+    Raises:
+        BaseModelError: As `load_file`, as far as the header tells.
+    """
+    file, formats, model = _open(location, facts)
+    _plan_cuts(file, formats, facts, model)
+    return model
+
+
+def _open(location: BaseLocation, facts: FileFacts) -> tuple[WeightFile, Formats, Any]:
+    file = _tidy_file(location, facts)
+    formats = check_formats(file)
+    return file, formats, _build(location, facts, file)
+
+
+def file_settings(location: BaseLocation, facts: FileFacts) -> dict[str, Any]:
+    """The settings that Diffusers' class is built with: the pack's, and what the file says.
+
+    Args:
+        location: A base whose ``file`` is set.
+        facts: The family's facts on single files.
+
+    Returns:
+        JSON values by argument.
+
+    Raises:
+        BaseModelError: When the file is damaged or lacks what its sizes are read from.
+    """
+    return _settings(location, facts, _tidy_file(location, facts))
+
+
+def _tidy_file(location: BaseLocation, facts: FileFacts) -> WeightFile:
+    if location.file is None:
+        raise ValueError("the base is a folder")
+    return facts.tidy(open_weights(location.file))
+
+
+def _settings(location: BaseLocation, facts: FileFacts, file: WeightFile) -> dict[str, Any]:
+    path = location.folder / "transformer" / "config.json"
+    settings = {k: v for k, v in read_json(path).items() if not k.startswith("_")}
+    return settings | facts.settings(file)
+
+
+def _build(location: BaseLocation, facts: FileFacts, file: WeightFile) -> Any:
+    settings = _settings(location, facts, file)
+    library, name = facts.transformer.split(".")
+    kind = getattr(importlib.import_module(library), name, None)
+    known = inspect.signature(kind.__init__).parameters if kind is not None else {}
+    unknown = [setting for setting in settings if setting not in known]
+    if kind is None or unknown:
+        raise BaseModelError(
+            f"the installed {library} has no {unknown[0] if unknown else 'class'} in {name}, which "
+            f"{file.path} needs",
+            f"a newer {library}",
+            f"Upgrade it: pip install --upgrade {library}",
+        )
+    heads, head = settings["num_attention_heads"], settings["attention_head_dim"]
+    if heads < 1 or sum(settings["axes_dims_rope"]) != head:
+        raise file.broken(
+            f"its attention heads have {head} values each",
+            f"heads of {sum(settings['axes_dims_rope'])}, which the rotary positions are for",
+        )
+    with torch.device("meta"):
+        return kind(**settings)
+
+
+def _plan_cuts(file: WeightFile, formats: Formats, facts: FileFacts, model: Any) -> dict[str, _Cut]:
+    """Every tensor of the file to the parts of the model that are cut from it."""
+    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    native = any(name.startswith(facts.native_marks) for name in file.tensors)
+    found: dict[str, list[tuple[Origin, str]]] = {}
+    for name in wanted:
+        origin = facts.origin(name, native)
+        found.setdefault(origin.name, []).append((origin, name))
+    beside = formats.beside | facts.markers
+    _refuse_differences(file, set(found), set(file.tensors) - beside)
+    cuts: dict[str, _Cut] = {}
+    for name, pairs in found.items():
+        pairs.sort(key=lambda pair: pair[0].part)
+        shapes = [wanted[target] for _, target in pairs]
+        _check_shape(file, name, shapes)
+        rows = tuple(shape[0] for shape in shapes)
+        cuts[name] = _Cut(tuple(target for _, target in pairs), rows, pairs[0][0].swapped)
+    return cuts
+
+
+def _refuse_differences(file: WeightFile, needed: set[str], present: set[str]) -> None:
+    differences = {"are missing": needed - present, "are unknown": present - needed}
+    found = [
+        f"{len(names)} tensors {what}, such as {', '.join(sorted(names)[:_NAMED])}"
+        for what, names in differences.items()
+        if names
+    ]
+    if found:
+        raise file.broken(
+            "; ".join(found),
+            "exactly the weights of the family's denoiser",
+            "Download the file again, or check that family says what the file is.",
+        )
+
+
+def _check_shape(file: WeightFile, name: str, shapes: list[tuple[int, ...]]) -> None:
+    expected = (sum(shape[0] for shape in shapes), *shapes[0][1:])
+    found = file.tensors[name].shape
+    if found != expected:
+        raise file.broken(f"{name} has the shape {list(found)}", f"the shape {list(expected)}")
+
+
+def _values(reader: TensorReader, name: str, cut: _Cut, dtype: torch.dtype) -> Iterable[Tensor]:
+    if cut.swapped:
+        end = cut.rows[0]
+        return [torch.cat(reader.read(name, [(end // 2, end), (0, end // 2)], dtype))]
+    starts = itertools.accumulate(cut.rows, initial=0)
+    return reader.read(name, [(a, a + n) for a, n in zip(starts, cut.rows, strict=False)], dtype)
+
+
+def _put(model: nn.Module, name: str, value: Tensor) -> None:
+    path, _, leaf = name.rpartition(".")
+    module = model.get_submodule(path)
+    if leaf in module._buffers:
+        module._buffers[leaf] = value
+    else:
+        module.register_parameter(leaf, nn.Parameter(value, requires_grad=False))
+
+
+def _has_empty(model: nn.Module) -> bool:
+    """Whether a parameter, a buffer or any other tensor of a module has no memory."""
+    return any(
+        isinstance(value, Tensor) and value.is_meta
+        for module in model.modules()
+        for place in (vars(module), module._buffers, module._parameters)
+        for value in place.values()
+    )

@@ -1,0 +1,125 @@
+"""Reads one tensor after another, so that little of the file is in memory at a time."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..tensors.finiteness import all_finite
+from ..tensors.safetensors_reader import DTYPES
+from .float8 import widened
+from .header import READABLE, TensorInfo, WeightFile
+from .quantization import Formats
+
+
+class TensorReader:
+    """Reads weights from a file that is mapped into memory one tensor at a time.
+
+    What is mapped and was read counts as this process's memory, and a whole file that is larger
+    than the machine's memory cannot be mapped everywhere. Every result is a copy: the file may
+    change or go while it is used.
+
+    Args:
+        file: The opened file.
+        formats: How its weights become numbers.
+        device: Where the results are kept.
+    """
+
+    def __init__(self, file: WeightFile, formats: Formats, device: torch.device) -> None:
+        self._file = file
+        self._formats = formats
+        self._device = device
+
+    def read(self, name: str, rows: Sequence[tuple[int, int]], dtype: torch.dtype) -> list[Tensor]:
+        """Read a tensor and cut it into parts along its first axis.
+
+        A scaled weight is multiplied by its scale in the dtype of the result, as ComfyUI does it.
+
+        Args:
+            name: The tensor's name without prefix.
+            rows: Start and end of each part.
+            dtype: Of the parts.
+
+        Returns:
+            One copy for each part, in the order of ``rows``.
+
+        Raises:
+            BaseModelError: When the file cannot be read, or a scale is not finite.
+        """
+        scale, raw = self._scale(name), self._tensor(name)
+        parts = []
+        for start, end in rows:
+            own = scale if scale is None or scale.dim() == 0 else scale[start:end]
+            parts.append(self._convert(raw[start:end], own, dtype))
+        return parts
+
+    def stored(self, name: str) -> Tensor:
+        """Read a tensor as it lies in the file.
+
+        Args:
+            name: The tensor's name without prefix.
+
+        Returns:
+            A copy in its own number format, without its scale.
+
+        Raises:
+            BaseModelError: When the file cannot be read, or the format is none of torch's.
+        """
+        self.format_of(name)
+        return self._tensor(name).clone()
+
+    def format_of(self, name: str) -> torch.dtype:
+        """The number format of a tensor as it lies in the file.
+
+        Raises:
+            BaseModelError: When it is none of torch's.
+        """
+        stored = self._file.tensors[name].dtype
+        if stored not in DTYPES:
+            raise self._file.broken(f"{name} is stored as {stored}", READABLE)
+        return DTYPES[stored]
+
+    def _convert(self, raw: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
+        if self._device.type == "cuda":
+            raw = raw.to(self._device)  # 8-bit weights are the smaller freight
+        value = widened(raw, dtype)
+        if scale is not None:
+            value *= scale.to(value)
+        return value.to(self._device)
+
+    def _scale(self, name: str) -> Tensor | None:
+        scale = self._formats.scales.get(name)
+        if scale is None:
+            return None
+        value = self._tensor(scale).float()
+        if not all_finite(value):
+            raise self._file.broken(f"{scale} is not finite", "a scale that is a number")
+        return value.reshape(()) if value.numel() == 1 else value
+
+    def _tensor(self, name: str) -> Tensor:
+        info = self._file.tensors[name]
+        if info.start == info.end:
+            return torch.empty(info.shape, dtype=DTYPES[info.dtype])
+        try:
+            return _map(self._file, info)
+        except (OSError, ValueError) as error:
+            raise self._file.broken(
+                f"{info.key} cannot be read ({error})", "a whole safetensors file"
+            ) from error
+
+
+def _map(file: WeightFile, info: TensorInfo) -> Tensor:
+    """A view of the file's bytes; the mapping ends with the last view of it."""
+    # A mapping begins at a page.
+    inside = info.start % mmap.ALLOCATIONGRANULARITY
+    start = info.start - inside
+    with file.path.open("rb") as opened:
+        # As a copy only because torch warns of memory that cannot be written; nothing is.
+        mapped = mmap.mmap(opened.fileno(), info.end - start, access=mmap.ACCESS_COPY, offset=start)
+    values = torch.frombuffer(mapped, dtype=torch.uint8, offset=inside)
+    if inside % 8:
+        values = values.clone()  # a header that is not padded would leave numbers across words
+    return values.view(DTYPES[info.dtype]).reshape(info.shape)

@@ -201,11 +201,7 @@ def test_caption(kind, dataset, capsys):
 
 @pytest.fixture
 def nested():
-    """A folder with folders inside folders, deeper than a path may be long.
-
-    It is not pytest's own: what a killed run leaves there, pytest removes at a later run, and
-    Python's `shutil` fails at folders as deep as these.
-    """
+    """Folders deeper than a path may be long and than pytest removes: outside of its own ones."""
     with tempfile.TemporaryDirectory() as place:
         here = Path.cwd()
         os.chdir(place)

@@ -95,6 +95,15 @@ def test_terminal_gets_a_bar_that_gives_way_to_lines(capsys):
     assert out.endswith("\r\x1b[KNote: careful\n")
 
 
+@pytest.fixture
+def hangups_count():
+    """The tests themselves may run under nohup, which ignores hang-ups."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hangups_count")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_first_signal_cancels_and_second_stops(number, capfd):
     before = signal.getsignal(number)

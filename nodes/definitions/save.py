@@ -225,8 +225,12 @@ class ConvertAdapter(io.ComfyNode):
         **form: Any,
     ) -> io.NodeOutput:
         """Read, convert, write."""
-        from ..services.adapter_files import FileForm, weights_file, write_adapter_file
-        from ..services.graph_run import adapter_tensors
+        from ..services.adapter_files import (
+            FileForm,
+            adapter_tensors,
+            weights_file,
+            write_adapter_file,
+        )
 
         comfy_host.require_libraries()
         source = chosen_lora(file, lora)

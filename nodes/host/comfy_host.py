@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 EMBEDDED = "embedded"
 NEWEST = "newest"
-_ASSETS = Path(__file__).parent.parent / "trainer_core" / "assets"
+_ASSETS = Path(__file__).parents[2] / "trainer_core" / "assets"
 _DEMO_SETS = ("demo-generate", "demo-edit", "demo-own")
 _RUN_DEPTH = 2
 _BASE_FOLDERS = ("diffusion_models", "checkpoints", "diffusers")

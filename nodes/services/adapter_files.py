@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ...trainer_core.errors import InputError
 from ...trainer_core.filesystem.allowed_folders import AllowedFolders
-from ...trainer_core.filesystem.temporary import temporary_beside
 from ..host import comfy_host
 from .folders import checked_parts
 from .leftovers import clear_leftovers
@@ -20,6 +18,7 @@ if TYPE_CHECKING:
 
     from ...trainer_core.adapter_files.convert.convert import Conversion
     from ...trainer_core.families.family import Family
+    from ...trainer_core.tensors.safetensors_reader import Source
     from .sockets import BaseChoice
 
 _SUFFIX = ".safetensors"
@@ -97,22 +96,21 @@ def write_adapter_file(
 
     target = _target(name, form.layout, overwrite=overwrite)
     clear_leftovers(target.parent)
-    with contextlib.ExitStack() as stack:
-        path = source if isinstance(source, Path) else stack.enter_context(as_file(source))
-        found, weight_of = _family_of(path, None if family == "auto" else family, form.base)
-        report = convert(
-            path,
-            target,
-            form.layout,
-            found.key_map,
-            dtype=None if form.dtype == "keep" else form.dtype,
-            fused=form.fused,
-            approximate=_FORMS[form.approximate],
-            rank=form.rank or None,
-            weight_of=weight_of,
-            extras="drop" if form.extras == "drop" else "keep",
-            overwrite=overwrite,
-        )
+    readable = as_source(source)
+    found, weight_of = _family_of(readable, None if family == "auto" else family, form.base)
+    report = convert(
+        readable,
+        target,
+        form.layout,
+        found.key_map,
+        dtype=None if form.dtype == "keep" else form.dtype,
+        fused=form.fused,
+        approximate=_FORMS[form.approximate],
+        rank=form.rank or None,
+        weight_of=weight_of,
+        extras="drop" if form.extras == "drop" else "keep",
+        overwrite=overwrite,
+    )
     return target, _in_words(report)
 
 
@@ -123,26 +121,31 @@ def weights_file(path: Path) -> Path:
     return path / WEIGHTS_NAME if path.is_dir() else path
 
 
-@contextlib.contextmanager
-def as_file(lora: Mapping[str, Tensor]) -> Iterator[Path]:
-    """An adapter of the graph as a file, for as long as a block.
+def as_source(lora: Path | Mapping[str, Tensor]) -> Source:
+    """What the trainer reads an adapter from: a file, or an adapter of the graph as it is.
 
     Args:
-        lora: Tensors by key; those of this pack's nodes have a header too.
-
-    Yields:
-        The file.
-
-    Raises:
-        StorageError: When it cannot be written.
+        lora: A file, or tensors by key; those of this pack's nodes have a header too.
     """
-    from ...trainer_core.filesystem.storage import save_tensors
+    from ...trainer_core.tensors.safetensors_reader import HeldTensors
 
-    folder = comfy_host.output_folder()
-    clear_leftovers(folder)
-    with temporary_beside(folder / "adapter", ending=_SUFFIX) as path:
-        save_tensors(path, lora, lora.header if isinstance(lora, AdapterTensors) else None)
-        yield path
+    if isinstance(lora, Path):
+        return lora
+    return HeldTensors("the lora", lora, lora.header if isinstance(lora, AdapterTensors) else {})
+
+
+def adapter_tensors(path: Path) -> AdapterTensors:
+    """Read an adapter file as core's LORA_MODEL: ordinary tensors on the CPU.
+
+    Args:
+        path: In layout comfyui.
+    """
+    import torch
+
+    from ...trainer_core.tensors.safetensors_reader import open_tensors
+
+    with torch.inference_mode(False), open_tensors(path) as file:
+        return AdapterTensors(file.read_all(), file.metadata)
 
 
 def _in_words(report: Conversion) -> str:
@@ -161,7 +164,7 @@ def _in_words(report: Conversion) -> str:
 
 
 def _family_of(
-    adapter: Path, family: str | None, base: BaseChoice | None
+    adapter: Source, family: str | None, base: BaseChoice | None
 ) -> tuple[Family, Callable[[str], Tensor] | None]:
     """The family, and the base's weights where there is one: that one tells the family."""
     from ...trainer_core.bases.adapter_family import adapter_family, require_base

@@ -193,7 +193,7 @@ def test_an_adapter_of_another_model_is_not_loaded(reports):
 
 
 def test_a_graph_can_be_stopped(server):
-    from trainer_core.filesystem.storage import save_tensors
+    from trainer_core.tensors.safetensors_writer import save_tensors
 
     models = server.data / "models"
     transformer = make_native_flux(layers=1, single_layers=1)

@@ -24,7 +24,7 @@ from server import PromptServer
 
 from ...trainer_core.errors import InputError, RunError
 from ...trainer_core.filesystem.allowed_folders import AllowedFolders
-from ..services.folders import ADD_ROOT, base_stamp, folders_below, resolve_below, saved_checkpoints
+from .folders import ADD_ROOT, base_stamp, folders_below, resolve_below, saved_checkpoints
 
 if TYPE_CHECKING:
     import torch

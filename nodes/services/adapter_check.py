@@ -71,7 +71,7 @@ def check_adapter(
         host = HostAdapter(model, tensors, device)
         own, family, unread = _reading(stack, given, host.weights)
         check = _Check(host, own, family)
-        proof = check.run(node_id, given, tensors, unread, type(model.model).__name__)
+        proof = check.run(node_id, given, tensors, unread, host.base)
     comfy_host.show_text(node_id, proof.text())
     if on_problem == "stop" and not proof.ok:
         raise RunError(

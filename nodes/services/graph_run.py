@@ -12,9 +12,7 @@ from ...trainer_core.config import RunConfig
 from ...trainer_core.errors import RunError, TrainerError
 from ..host import comfy_host
 from .adapter_files import adapter_tensors
-from .node_observer import NodeObserver
-from .run_values import encoding_config, training_config
-from .sockets import (
+from .choices import (
     AdapterChoice,
     BaseChoice,
     DatasetChoice,
@@ -23,6 +21,8 @@ from .sockets import (
     RunHandle,
     SettingsChoice,
 )
+from .node_observer import NodeObserver
+from .run_values import encoding_config, training_config
 
 if TYPE_CHECKING:
     import torch

@@ -10,9 +10,9 @@ from ...trainer_core.config import RunConfig
 from ...trainer_core.config.reading import load_config
 from ..host import comfy_host
 from .adapter_files import as_source
+from .choices import BaseChoice, PreviewChoice
 from .graph_run import guest, source_of
 from .run_values import base_values, merged
-from .sockets import BaseChoice, PreviewChoice
 
 if TYPE_CHECKING:
     from torch import Tensor

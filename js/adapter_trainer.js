@@ -32,7 +32,7 @@ function addPanel(node) {
   /** @type {Binding} */
   let binding;
   const panel = new TrainPanel({
-    ask: (wish) => binding.ask(wish),
+    ask: (request) => binding.ask(request),
     pictureUrl: server.pictureUrl,
     onLook: (look) => {
       node.properties[LOOK_PROPERTY] = { ...look };

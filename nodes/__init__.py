@@ -8,18 +8,22 @@ from __future__ import annotations
 
 from comfy_api.latest import ComfyExtension, io
 
-from .definitions.adapter import AdapterSettings
-from .definitions.base import LoadBase
-from .definitions.cache import CacheEmbeddings
+from .definitions.adapter_settings import AdapterSettings
+from .definitions.cache_embeddings import CacheEmbeddings
 from .definitions.check_adapter import CheckAdapter
-from .definitions.dataset import DatasetFolder, DatasetImages
-from .definitions.load_run import LoadRun, SaveRunFile
-from .definitions.previews import PreviewAdapter, PreviewPrompts
-from .definitions.save import ConvertAdapter, SaveAdapter
-from .definitions.settings import TrainingSettings
-from .definitions.train import TrainAdapter
+from .definitions.convert_adapter import ConvertAdapter
+from .definitions.dataset_from_folder import DatasetFolder
+from .definitions.dataset_from_images import DatasetImages
+from .definitions.given_inputs import checked
+from .definitions.load_base import LoadBase
+from .definitions.load_run import LoadRun
+from .definitions.preview_adapter import PreviewAdapter
+from .definitions.preview_prompts import PreviewPrompts
+from .definitions.save_adapter import SaveAdapter
+from .definitions.save_run_file import SaveRunFile
+from .definitions.train_adapter import TrainAdapter
+from .definitions.training_settings import TrainingSettings
 from .host import comfy_host
-from .services.given_inputs import checked
 from .services.panel import add_routes
 from .services.workflow import add_workflow_route
 

@@ -6,7 +6,7 @@ import { fromSnapshot, isActive, NO_RUN, withProgress, withSample } from "./run.
 /**
  * @typedef {import("./run.js").Run} Run
  * @typedef {import("./server.js").Server} Server
- * @typedef {import("./server.js").Wish} Wish
+ * @typedef {import("./server.js").RunRequest} RunRequest
  * @typedef {import("../comfyui.js").GraphNode} GraphNode
  * @typedef {import("../comfyui.js").Graph} Graph
  *
@@ -112,9 +112,9 @@ export class Binding {
     if (!offline) void this.restore();
   }
 
-  /** @param {Wish} wish */
-  ask(wish) {
-    return this.server.wish(this.nodeId || (this.ids()[0] ?? ""), wish);
+  /** @param {RunRequest} request */
+  ask(request) {
+    return this.server.request(this.nodeId || (this.ids()[0] ?? ""), request);
   }
 
   /** @param {Run} run */

@@ -10,11 +10,11 @@ import { NO_RUN } from "./run.js";
 import { SamplesView } from "./samples_view.js";
 import { smooth } from "./series.js";
 import { StatusView } from "./status_view.js";
-import { WishBar } from "./wish_bar.js";
+import { ActionBar } from "./action_bar.js";
 
 /**
  * @typedef {import("./run.js").Run} Run
- * @typedef {import("./server.js").Wish} Wish
+ * @typedef {import("./server.js").RunRequest} RunRequest
  * @typedef {import("./controls.js").Look} Look
  */
 
@@ -34,7 +34,7 @@ const EMPTY = {
 export class TrainPanel {
   /**
    * @param {object} host
-   * @param {(wish: Wish) => Promise<{ taken: boolean, reason: string }>} host.ask
+   * @param {(request: RunRequest) => Promise<{ taken: boolean, reason: string }>} host.ask
    * @param {(sample: import("./run.js").Sample, thumbnail: boolean) => string} host.pictureUrl
    * @param {(look: Look) => void} host.onLook told what the reader chose
    */
@@ -60,14 +60,14 @@ export class TrainPanel {
     });
     this.lightbox = new Lightbox(pictureUrl);
     this.samples = new SamplesView(pictureUrl, (s) => this.lightbox.open(s, this.run.samples));
-    this.wishes = new WishBar(ask);
+    this.actions = new ActionBar(ask);
     this.element = html("section", "panel", { "aria-label": "Training panel" }, [
       this.status.element,
       this.plot,
       this.readout,
       this.controls.element,
       this.samples.element,
-      this.wishes.element,
+      this.actions.element,
     ]);
     this.element.addEventListener("keydown", keepKey);
     this.draw();
@@ -88,7 +88,7 @@ export class TrainPanel {
     cancelAnimationFrame(this.frame);
     this.frame = 0;
     this.lightbox.close();
-    this.wishes.say("");
+    this.actions.say("");
   }
 
   /**
@@ -118,7 +118,7 @@ export class TrainPanel {
   draw() {
     const { run, offline } = this;
     this.status.draw(run, offline);
-    this.wishes.draw(run, offline);
+    this.actions.draw(run, offline);
     this.samples.draw(run.samples);
     this.lightbox.update(run.samples);
     this.controls.draw(this.look);

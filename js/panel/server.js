@@ -2,13 +2,13 @@
 /**
  * The pack's HTTP routes. Only same-origin requests, all through ComfyUI's own `api`.
  *
- * @typedef {"save" | "preview" | "stop"} Wish
+ * @typedef {"save" | "preview" | "stop"} RunRequest
  * @typedef {import("./run.js").Sample} Sample
  *
  * @typedef {object} Server
  * @property {(nodeId: string) => Promise<unknown>} state the snapshot, or null when there is none;
  *   rejects when the server cannot be asked
- * @property {(nodeId: string, wish: Wish) => Promise<{ taken: boolean, reason: string }>} wish
+ * @property {(nodeId: string, request: RunRequest) => Promise<{ taken: boolean, reason: string }>} request
  * @property {(sample: Sample, thumbnail: boolean) => string} pictureUrl
  * @property {(run: string) => Promise<unknown>} workflow what a run was started from; rejects with
  *   the server's reason
@@ -28,11 +28,11 @@ export function serverFrom(api) {
       if (!response.ok) throw new Error(`the server answered ${response.status}`);
       return response.json();
     },
-    async wish(nodeId, wish) {
+    async request(nodeId, request) {
       const response = await api.fetchApi("/adapter_trainer/wish", {
         method: "POST",
         headers: { "Content-Type": "application/json" },
-        body: JSON.stringify({ node_id: nodeId, wish }),
+        body: JSON.stringify({ node_id: nodeId, wish: request }),
       });
       const answer = await response.json();
       return {

@@ -94,15 +94,15 @@ const CSS = `
 }
 .adapter-trainer-thumbnail img { display: block; width: 100%; height: 100%; object-fit: contain; color: var(--at-quiet); font-size: 11px; }
 .adapter-trainer-missing img { visibility: hidden; }
-.adapter-trainer-wishes { flex: none; margin-top: auto; }
+.adapter-trainer-actions { flex: none; margin-top: auto; }
 .adapter-trainer-buttons { display: flex; flex-wrap: wrap; gap: 6px; }
-.adapter-trainer-wish {
+.adapter-trainer-action {
   flex: 1 1 auto; min-height: 28px; padding: 3px 10px; font: inherit; color: inherit; cursor: pointer; white-space: nowrap;
   border: 1px solid color-mix(in srgb, var(--at-text) 35%, transparent); border-radius: 6px;
   background: color-mix(in srgb, var(--at-text) 8%, transparent);
 }
-.adapter-trainer-wish:hover:enabled { background: color-mix(in srgb, var(--at-text) 18%, transparent); }
-.adapter-trainer-wish:disabled { cursor: default; opacity: 0.5; }
+.adapter-trainer-action:hover:enabled { background: color-mix(in srgb, var(--at-text) 18%, transparent); }
+.adapter-trainer-action:disabled { cursor: default; opacity: 0.5; }
 .adapter-trainer-feedback { color: var(--at-quiet); overflow-wrap: anywhere; }
 .adapter-trainer-feedback:not(:empty) { margin-top: 4px; }
 .adapter-trainer-panel :focus-visible, .adapter-trainer-lightbox :focus-visible { outline: 2px solid var(--at-loss); outline-offset: 1px; }

@@ -40,6 +40,7 @@ class HostAdapter:
     Attributes:
         names: ComfyUI's table of names for the model, as places.
         patches: What ComfyUI builds, by place: what it calls the place, and the patch.
+        base: What ComfyUI calls the model.
         weights: Names of the model's tensors.
         unread: Keys that it says it does not load.
         stopped: Why it stops at this adapter; empty where it does not.
@@ -48,6 +49,7 @@ class HostAdapter:
     def __init__(self, model: Any, tensors: Mapping[str, Tensor], device: torch.device) -> None:
         self._lora, convert, self._kinds, self._management = comfy_host.adapter_modules()
         self._model, self._device = model, device
+        self.base = type(model.model).__name__
         table = self._lora.model_lora_keys_unet(model.model, {})
         self.names = {name: _place(target) for name, target in table.items()}
         self.stopped, loaded = "", {}

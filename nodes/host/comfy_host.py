@@ -24,7 +24,7 @@ from server import PromptServer
 
 from ...trainer_core.errors import InputError, RunError
 from ...trainer_core.filesystem.allowed_folders import AllowedFolders
-from ..services.folders import ADD_ROOT, base_stamp, folders_below, resolve_below, saved_checkpoints
+from .folders import ADD_ROOT, base_stamp, folders_below, resolve_below, saved_checkpoints
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 EMBEDDED = "embedded"
 NEWEST = "newest"
-_ASSETS = Path(__file__).parent.parent / "trainer_core" / "assets"
+_ASSETS = Path(__file__).parents[2] / "trainer_core" / "assets"
 _DEMO_SETS = ("demo-generate", "demo-edit", "demo-own")
 _RUN_DEPTH = 2
 _BASE_FOLDERS = ("diffusion_models", "checkpoints", "diffusers")

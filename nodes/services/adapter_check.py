@@ -23,7 +23,7 @@ from ...trainer_core.adapter_files.verify.result import (
 from ...trainer_core.errors import AdapterError, AdapterFileError, RunError
 from ..host import comfy_host
 from ..host.adapters import HostAdapter
-from .adapter_files import as_file
+from .adapter_files import as_source
 
 if TYPE_CHECKING:
     from typing import Any
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from ...trainer_core.families.family import Family
     from ...trainer_core.tensors.rounding import Loss
+    from ...trainer_core.tensors.safetensors_reader import Source
     from ...trainer_core.types import AdapterState
 
 _SAME = 1e-3
@@ -60,16 +61,17 @@ def check_adapter(
         AdapterFileError: When it is no safetensors file.
         RunError: When something is wrong and the graph is to stop then.
     """
-    from safetensors.torch import load_file
+    from ...trainer_core.tensors.safetensors_reader import open_tensors
 
+    given = as_source(source)
     with contextlib.ExitStack() as stack:
-        path = source if isinstance(source, Path) else stack.enter_context(as_file(source))
         device = stack.enter_context(comfy_host.cleared_device())
-        tensors = load_file(path)
+        with open_tensors(given) as file:
+            tensors = file.read_all()
         host = HostAdapter(model, tensors, device)
-        own, family, unread = _reading(stack, path, host.weights)
+        own, family, unread = _reading(stack, given, host.weights)
         check = _Check(host, own, family)
-        proof = check.run(node_id, path, tensors, unread, type(model.model).__name__)
+        proof = check.run(node_id, given, tensors, unread, host.base)
     comfy_host.show_text(node_id, proof.text())
     if on_problem == "stop" and not proof.ok:
         raise RunError(
@@ -81,31 +83,28 @@ def check_adapter(
 
 
 def _reading(
-    stack: contextlib.ExitStack, path: Path, host: Iterable[str]
+    stack: contextlib.ExitStack, source: Source, host: Iterable[str]
 ) -> tuple[AdapterState | None, Family | None, str]:
     """What the trainer reads from a file; nothing where it does not know kind or family."""
     from ...trainer_core.adapter_files.names.key_parsing import matching_families
     from ...trainer_core.adapter_files.read.adapter_file import open_adapter, open_file
     from ...trainer_core.bases.adapter_family import other_models
     from ...trainer_core.families.registry import FAMILIES
-    from ...trainer_core.tensors.safetensors_reader import open_tensors
 
-    with open_tensors(path):
-        pass  # what is no safetensors file ends here
     try:
-        with open_file(path) as file:
+        with open_file(source) as file:
             names, extras = list(file.layers), list(file.extras)
         # The model's own names tell two families apart that call some layers alike.
         own = [f for f in FAMILIES.values() if f.detect(host)] or list(FAMILIES.values())
         found = matching_families(names, {family.name: family.key_map for family in own}, extras)
         if not found:
-            models = other_models(path)
+            models = other_models(source)
             told = (
                 f"the adapter is for {models}" if models else "what the adapter is for is unknown"
             )
             return None, None, f"{told}, which the trainer does not read for this model"
         family = FAMILIES[found[0]]
-        return stack.enter_context(open_adapter(path, family.key_map)).state, family, ""
+        return stack.enter_context(open_adapter(source, family.key_map)).state, family, ""
     except AdapterFileError as error:
         return None, None, f"the trainer does not read this file ({error.found})"
 
@@ -122,7 +121,9 @@ class _Check:
         self._stretches: dict[str, float] = {}
         self._losses: dict[torch.dtype, dict[str, Loss]] = {}
 
-    def run(self, node_id: str, path: Path, keys: Iterable[str], unread: str, base: str) -> Proof:
+    def run(
+        self, node_id: str, source: Source, keys: Iterable[str], unread: str, base: str
+    ) -> Proof:
         """Apply every patch to the model's own weight, one weight after another."""
         modules, extras = self._own_changes()
         by_tensor: dict[str, list[HostPlace]] = {name: [] for name in (*modules, *extras)}
@@ -135,8 +136,8 @@ class _Check:
             self._check(tensor, places, modules.get(tensor, {}), extras.get(tensor))
         bar.show(len(by_tensor))
         tensors = {key: self._fate(key) for key in keys}
-        bypassed, warnings = tuple(self._bypassed()), tuple(self._warnings(path))
-        return Proof(path, base, tensors, self._layers, unread, bypassed, warnings)
+        bypassed, warnings = tuple(self._bypassed()), tuple(self._warnings(source))
+        return Proof(Path(str(source)), base, tensors, self._layers, unread, bypassed, warnings)
 
     def _own_changes(
         self,
@@ -228,13 +229,13 @@ class _Check:
         after = rounded(before + change, dtype, generator).float()
         self._losses.setdefault(dtype, {})[tensor] = rounding_loss(before, change, after)
 
-    def _warnings(self, path: Path) -> Iterable[str]:
+    def _warnings(self, source: Source) -> Iterable[str]:
         from ...trainer_core.adapter_files.verify.format_loss import format_warning
         from ...trainer_core.bases.adapter_warnings import loss_warning, stretch_warning
         from ...trainer_core.tensors.rounding import EIGHT_BIT
         from ...trainer_core.tensors.safetensors_reader import open_tensors
 
-        with open_tensors(path) as file:
+        with open_tensors(source) as file:
             lines = [format_warning(file), stretch_warning(self._stretches)]
         for dtype, losses in self._losses.items():
             stored = str(dtype).removeprefix("torch.")

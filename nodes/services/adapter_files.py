@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ...trainer_core.errors import InputError
 from ...trainer_core.filesystem.allowed_folders import AllowedFolders
-from ...trainer_core.filesystem.temporary import temporary_beside
 from ..host import comfy_host
-from .folders import checked_parts
-from .leftovers import clear_leftovers
+from ..host.folders import checked_parts, clear_leftovers
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from ...trainer_core.adapter_files.convert.convert import Conversion
     from ...trainer_core.families.family import Family
-    from .sockets import BaseChoice
+    from ...trainer_core.tensors.safetensors_reader import Source
+    from .choices import BaseChoice
+
+NO_FILE = "none"
+"""The choice that stands for no file."""
 
 _SUFFIX = ".safetensors"
 _MOST_COPIES = 10_000
@@ -29,6 +30,37 @@ _FORMS: Mapping[str, Literal["lora", "lokr"] | None] = {
     "lora": "lora",
     "lokr": "lokr",
 }
+
+
+def lora_choices() -> list[str]:
+    """What a combo box of adapter files offers; no file comes first."""
+    return [NO_FILE, *comfy_host.lora_names()]
+
+
+def lora_stamp(file: str) -> str:
+    """Changes with the chosen file."""
+    if file == NO_FILE:
+        return NO_FILE
+    return comfy_host.file_stamp(str(comfy_host.lora_path(file)))
+
+
+def chosen_lora(file: str, lora: Any) -> Any:
+    """The path of the chosen file, or the adapter of the graph.
+
+    Args:
+        file: One of `lora_choices`.
+        lora: A LORA_MODEL; None without one.
+
+    Raises:
+        InputError: When both or neither is given, or there is no such file.
+    """
+    if (file == NO_FILE) == (lora is None):
+        raise InputError(
+            "neither a file nor a lora" if lora is None else "both a file and a lora",
+            "one of the two",
+            "Choose a file, or set file to none and connect a LORA_MODEL.",
+        )
+    return lora if file == NO_FILE else comfy_host.lora_path(file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,22 +129,21 @@ def write_adapter_file(
 
     target = _target(name, form.layout, overwrite=overwrite)
     clear_leftovers(target.parent)
-    with contextlib.ExitStack() as stack:
-        path = source if isinstance(source, Path) else stack.enter_context(as_file(source))
-        found, weight_of = _family_of(path, None if family == "auto" else family, form.base)
-        report = convert(
-            path,
-            target,
-            form.layout,
-            found.key_map,
-            dtype=None if form.dtype == "keep" else form.dtype,
-            fused=form.fused,
-            approximate=_FORMS[form.approximate],
-            rank=form.rank or None,
-            weight_of=weight_of,
-            extras="drop" if form.extras == "drop" else "keep",
-            overwrite=overwrite,
-        )
+    readable = as_source(source)
+    found, weight_of = _family_of(readable, None if family == "auto" else family, form.base)
+    report = convert(
+        readable,
+        target,
+        form.layout,
+        found.key_map,
+        dtype=None if form.dtype == "keep" else form.dtype,
+        fused=form.fused,
+        approximate=_FORMS[form.approximate],
+        rank=form.rank or None,
+        weight_of=weight_of,
+        extras="drop" if form.extras == "drop" else "keep",
+        overwrite=overwrite,
+    )
     return target, _in_words(report)
 
 
@@ -123,26 +154,31 @@ def weights_file(path: Path) -> Path:
     return path / WEIGHTS_NAME if path.is_dir() else path
 
 
-@contextlib.contextmanager
-def as_file(lora: Mapping[str, Tensor]) -> Iterator[Path]:
-    """An adapter of the graph as a file, for as long as a block.
+def as_source(lora: Path | Mapping[str, Tensor]) -> Source:
+    """What the trainer reads an adapter from: a file, or an adapter of the graph as it is.
 
     Args:
-        lora: Tensors by key; those of this pack's nodes have a header too.
-
-    Yields:
-        The file.
-
-    Raises:
-        StorageError: When it cannot be written.
+        lora: A file, or tensors by key; those of this pack's nodes have a header too.
     """
-    from ...trainer_core.filesystem.storage import save_tensors
+    from ...trainer_core.tensors.safetensors_reader import HeldTensors
 
-    folder = comfy_host.output_folder()
-    clear_leftovers(folder)
-    with temporary_beside(folder / "adapter", ending=_SUFFIX) as path:
-        save_tensors(path, lora, lora.header if isinstance(lora, AdapterTensors) else None)
-        yield path
+    if isinstance(lora, Path):
+        return lora
+    return HeldTensors("the lora", lora, lora.header if isinstance(lora, AdapterTensors) else {})
+
+
+def adapter_tensors(path: Path) -> AdapterTensors:
+    """Read an adapter file as core's LORA_MODEL: ordinary tensors on the CPU.
+
+    Args:
+        path: In layout comfyui.
+    """
+    import torch
+
+    from ...trainer_core.tensors.safetensors_reader import open_tensors
+
+    with torch.inference_mode(False), open_tensors(path) as file:
+        return AdapterTensors(file.read_all(), file.metadata)
 
 
 def _in_words(report: Conversion) -> str:
@@ -161,7 +197,7 @@ def _in_words(report: Conversion) -> str:
 
 
 def _family_of(
-    adapter: Path, family: str | None, base: BaseChoice | None
+    adapter: Source, family: str | None, base: BaseChoice | None
 ) -> tuple[Family, Callable[[str], Tensor] | None]:
     """The family, and the base's weights where there is one: that one tells the family."""
     from ...trainer_core.bases.adapter_family import adapter_family, require_base

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from ...trainer_core.config import RunConfig
 from ...trainer_core.errors import RunError, TrainerError
 from ..host import comfy_host
-from .adapter_files import AdapterTensors
-from .node_observer import NodeObserver
-from .run_values import encoding_config, training_config
-from .sockets import (
+from .adapter_files import adapter_tensors
+from .choices import (
     AdapterChoice,
     BaseChoice,
     DatasetChoice,
@@ -23,6 +21,8 @@ from .sockets import (
     RunHandle,
     SettingsChoice,
 )
+from .node_observer import NodeObserver
+from .run_values import encoding_config, training_config
 
 if TYPE_CHECKING:
     import torch
@@ -278,20 +278,6 @@ def _check_memory(config: RunConfig, device: torch.device, observer: NodeObserve
     warning = check_memory(estimate, comfy_host.free_memory(), device)
     if warning:
         observer.warn(warning)
-
-
-def adapter_tensors(path: Path) -> AdapterTensors:
-    """Read an adapter file as core's LORA_MODEL: ordinary tensors on the CPU.
-
-    Args:
-        path: In layout comfyui.
-    """
-    import torch
-    from safetensors import safe_open
-
-    with torch.inference_mode(False), safe_open(str(path), framework="pt") as file:
-        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-        return AdapterTensors(tensors, dict(file.metadata() or {}))
 
 
 def picture_batch(paths: list[Path]) -> Tensor | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,20 +9,19 @@ from typing import TYPE_CHECKING, Any
 from ...trainer_core.config import RunConfig
 from ...trainer_core.config.reading import load_config
 from ..host import comfy_host
-from .adapter_files import as_file
+from .adapter_files import as_source
+from .choices import BaseChoice, PreviewChoice
 from .graph_run import guest, source_of
 from .run_values import base_values, merged
-from .sockets import BaseChoice, PreviewChoice
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from torch import Tensor
 
     from ...trainer_core.data.cache import Encoders
     from ...trainer_core.data.captions import TextLimit
     from ...trainer_core.families.family import Family
     from ...trainer_core.inference.encoders import EncoderSource, MakeSource
+    from ...trainer_core.tensors.safetensors_reader import Source
     from ...trainer_core.weights.base_location import BaseLocation
 
 
@@ -58,10 +56,9 @@ def draw_previews(
         {"preview": previews.values, "output": {"dir": str(comfy_host.output_folder())}},
     )
     config = load_config(values)
-    with contextlib.ExitStack() as stack:
-        file = None if lora is None else stack.enter_context(as_file(lora))
-        device = stack.enter_context(guest("draw"))
-        return _draw(config, base, clip, vae, file, strength, node_id, str(device))
+    adapter = None if lora is None else as_source(lora)
+    with guest("draw") as device:
+        return _draw(config, base, clip, vae, adapter, strength, node_id, str(device))
 
 
 def _draw(
@@ -69,7 +66,7 @@ def _draw(
     base: BaseChoice,
     clip: Any,
     vae: Any,
-    adapter: Path | None,
+    adapter: Source | None,
     strength: float,
     node_id: str,
     device: str,

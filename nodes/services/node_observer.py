@@ -96,7 +96,7 @@ class NodeObserver:
 
     def wishes(self) -> Wishes:
         """What the user asked for since the last step."""
-        asked = PANEL.take_wishes(self.state.node_id) if self._trains else Wishes()
+        asked = PANEL.take_requests(self.state.node_id) if self._trains else Wishes()
         return asked._replace(cancel=True) if self.cancelled() else asked
 
     def _step(self, event: StepDone) -> None:

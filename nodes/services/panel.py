@@ -1,4 +1,4 @@
-"""What the browser shows of runs: the last state of each train node, and the buttons' wishes.
+"""What the browser shows of runs: the last state of each train node, and the buttons' requests.
 
 Events may be lost (a page reload, a closed tab), so the state is kept here and can be asked for.
 """
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 EVENTS_PER_SECOND = 5
 _POINTS = 2000
 _KEPT_STATES = 64
-_WISHES = frozenset({"save", "preview", "stop"})
-_LARGEST_WISH = 4096  # bytes
+_REQUESTS = frozenset({"save", "preview", "stop"})
+_LARGEST_REQUEST = 4096  # bytes
 ACTIVE = frozenset({"caching", "loading", "training"})
 
 
@@ -84,17 +84,17 @@ class Panel:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._states: OrderedDict[str, RunState] = OrderedDict()
-        self._wishes: dict[str, set[str]] = {}
+        self._requests: dict[str, set[str]] = {}
 
     def open(self, state: RunState) -> None:
         """Begin a node's run; what was shown of the last one is forgotten."""
         with self._lock:
             self._states.pop(state.node_id, None)
             self._states[state.node_id] = state
-            self._wishes[state.node_id] = set()
+            self._requests[state.node_id] = set()
             while len(self._states) > _KEPT_STATES:
                 oldest, _ = self._states.popitem(last=False)
-                self._wishes.pop(oldest, None)
+                self._requests.pop(oldest, None)
 
     def snapshot(self, node_id: str) -> dict[str, Any] | None:
         """A node's state, or None when it has not run since the server started."""
@@ -102,32 +102,32 @@ class Panel:
             state = self._states.get(node_id)
             return None if state is None else state.snapshot()
 
-    def wish(self, node_id: str, wish: str) -> str:
-        """Note a button's wish for the run of a node.
+    def request(self, node_id: str, asked: str) -> str:
+        """Note a button's request for the run of a node.
 
         Args:
             node_id: The node.
-            wish: ``save``, ``preview`` or ``stop``.
+            asked: ``save``, ``preview`` or ``stop``.
 
         Returns:
             Why it cannot be granted, or nothing.
         """
         with self._lock:
             state = self._states.get(node_id)
-            if wish not in _WISHES:
-                return f"unknown wish {wish[:20]!r}"
+            if asked not in _REQUESTS:
+                return f"unknown request {asked[:20]!r}"
             if state is None or state.status not in ACTIVE:
                 return "this node is not training"
-            self._wishes[node_id].add(wish)
+            self._requests[node_id].add(asked)
             return ""
 
-    def take_wishes(self, node_id: str) -> Wishes:
-        """The wishes since the last call."""
+    def take_requests(self, node_id: str) -> Wishes:
+        """The requests since the last call."""
         from ...trainer_core.training.observer import Wishes
 
         with self._lock:
-            asked = self._wishes.get(node_id, set())
-            taken = Wishes(**{name: name in asked for name in sorted(_WISHES)})
+            asked = self._requests.get(node_id, set())
+            taken = Wishes(**{name: name in asked for name in sorted(_REQUESTS)})
             asked.clear()
             return taken
 
@@ -174,15 +174,15 @@ def add_routes(table: Any) -> None:
         return web.json_response(found or {}, status=200 if found else 404)
 
     @table.post("/adapter_trainer/wish")
-    async def wish(request: web.Request) -> web.Response:
+    async def act(request: web.Request) -> web.Response:
         body = await request.read()
         try:
-            asked = parse_json(body) if len(body) <= _LARGEST_WISH else None
+            asked = parse_json(body) if len(body) <= _LARGEST_REQUEST else None
         except ValueError:
             asked = None
         if not isinstance(asked, Mapping):
             return web.json_response({"taken": False, "reason": "not a JSON object"}, status=400)
         node_id, name = str(asked.get("node_id", "")), str(asked.get("wish", ""))
-        reason = PANEL.wish(node_id, name)
+        reason = PANEL.request(node_id, name)
         answer = {"taken": not reason, **({"reason": reason} if reason else {})}
         return web.json_response(answer, status=409 if reason else 200)

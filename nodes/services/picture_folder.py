@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...trainer_core.errors import ConfigError, DatasetError
 from ...trainer_core.filesystem.storage import move, storage_error
 from ...trainer_core.filesystem.temporary import temporary_beside
-from .leftovers import clear_leftovers
+from ..host.folders import clear_leftovers
 
 if TYPE_CHECKING:
     import numpy as np

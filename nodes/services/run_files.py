@@ -11,9 +11,9 @@ from ...trainer_core.config import RunConfig
 from ...trainer_core.config.reading import dump_config
 from ...trainer_core.errors import InputError
 from ...trainer_core.filesystem.storage import atomic_write, storage_error, write_text
-from ...trainer_core.filesystem.text_files import LARGEST_LIST, read_object
-from .leftovers import clear_leftovers
-from .sockets import RunHandle
+from ...trainer_core.filesystem.text_files import read_object
+from ..host.folders import clear_leftovers
+from .choices import RunHandle
 
 _START = "start.safetensors"
 _ADAPTER = "adapter.safetensors"
@@ -146,27 +146,14 @@ def _copied_start(file: str | None, folder: Path) -> str | None:
 
 
 def _copied_cache(manifest: Path, target: Path) -> Path:
-    def refuse(reason: str) -> InputError:
-        return InputError(
-            f"the list of the finished cache {manifest.name} is damaged ({reason})",
-            "the list that Cache Embeddings wrote",
-            "Run Cache Embeddings again, with verify switched on.",
-        )
+    from ...trainer_core.training.manifest import read_finished_cache
 
-    listed = read_object(manifest, refuse, LARGEST_LIST)
-    files = [manifest.relative_to(manifest.parent)]
-    for sample in listed["samples"]:
-        files += [Path("latents", f"{sample['latents']}.safetensors")]
-        files += [Path("latents", f"{each['latents']}.safetensors") for each in sample["controls"]]
-        files += [Path("text", f"{sample[part]}.safetensors") for part in ("text", "empty_text")]
-    files += [Path("prompts", f"{prompt['key']}.safetensors") for prompt in listed["prompts"]]
-    # Their control pictures are those of samples.
-    files += [Path("text", f"{each['text']}.safetensors") for each in listed.get("preserved", [])]
+    files = [manifest, *(entry.path for entry in read_finished_cache(manifest).entries())]
     try:
         for file in files:
-            copy = target / file
-            if not copy.is_file() or copy.stat().st_size != (manifest.parent / file).stat().st_size:
-                atomic_write(copy, partial(shutil.copyfile, manifest.parent / file))
+            copy = target / file.relative_to(manifest.parent)
+            if not copy.is_file() or copy.stat().st_size != file.stat().st_size:
+                atomic_write(copy, partial(shutil.copyfile, file))
     except OSError as error:
         raise storage_error(target, error) from error
     return target / manifest.name

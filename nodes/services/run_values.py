@@ -8,8 +8,8 @@ from typing import Any
 from ...trainer_core.config import RunConfig
 from ...trainer_core.config.reading import load_config
 from ...trainer_core.errors import ConfigError, InputError
-from .folders import checked_parts
-from .sockets import (
+from ..host.folders import checked_parts
+from .choices import (
     AdapterChoice,
     BaseChoice,
     DatasetChoice,

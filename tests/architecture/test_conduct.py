@@ -88,6 +88,32 @@ def test_only_the_console_prints():
     assert called(["print"], quiet) == []
 
 
+def safetensors_imports(source: Source) -> list[str]:
+    """What a file takes of the library of safetensors, besides the error that others raise."""
+    return [
+        f"{source.path} {alias.name}"
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+        if (getattr(node, "module", None) or alias.name).split(".")[0] == "safetensors"
+        and alias.name != "SafetensorError"
+    ]
+
+
+def test_safetensors_are_read_and_written_in_one_place():
+    assert [found for source in _SHIPPED for found in safetensors_imports(source)] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["import safetensors", "import safetensors.torch", "from safetensors import safe_open"],
+)
+def test_a_second_reader_is_noticed(line):
+    assert safetensors_imports(Source("x.py", line, ast.parse(line)))
+    allowed = "from safetensors import SafetensorError"
+    assert not safetensors_imports(Source("x.py", allowed, ast.parse(allowed)))
+
+
 def temporary_names(source: Source) -> list[str]:
     """Where a file makes a name of its own for what is not finished."""
     found = [

@@ -16,6 +16,12 @@ HEAVY = {
     *("numpy", "PIL", "safetensors", "yaml"),
 }
 EXECUTE_LINES = 15
+OBJECTS = {"clip", "vae", "model", "patcher", "model_patcher"}
+INSIDE = {
+    *("cond_stage_model", "first_stage_model", "diffusion_model", "patcher", "model_patcher"),
+    *("add_patches", "get_key_patches", "load_device", "offload_device", "tokenize"),
+    *("encode_from_tokens", "encode_from_tokens_scheduled", "model_config", "latent_format"),
+}
 
 
 def top(name: str) -> str:
@@ -60,6 +66,62 @@ def test_one_file_touches_comfyui():
         if HOST & {top(name) for name, _ in absolute_imports(source)}
     }
     assert touching == {GATE}
+
+
+def test_the_api_of_nodes_is_for_definitions():
+    """Services know neither ComfyUI's modules nor its classes of schemas."""
+    using = {
+        source.path.rpartition("/")[0]
+        for source in NODES
+        if "comfy_api" in {top(name) for name, _ in absolute_imports(source)}
+    }
+    assert using == {"nodes", "nodes/definitions"}
+
+
+def comfyui_attributes(tree: ast.Module) -> list[str]:
+    """Where ComfyUI's objects are looked into."""
+    return [
+        ast.unparse(node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and (node.attr in INSIDE or (isinstance(node.value, ast.Name) and node.value.id in OBJECTS))
+    ]
+
+
+def test_only_the_host_folder_looks_into_comfyuis_objects():
+    found = {
+        source.path: inside
+        for source in NODES
+        if not source.path.startswith("nodes/host/") and (inside := comfyui_attributes(source.tree))
+    }
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    "text", ["model.model", "clip.tokenize('a')", "a.b.add_patches({})", "x.cond_stage_model"]
+)
+def test_a_look_into_comfyuis_objects_is_noticed(text):
+    assert comfyui_attributes(ast.parse(text))
+    hosts = [source for source in NODES if source.path.startswith("nodes/host/")]
+    assert any(comfyui_attributes(source.tree) for source in hosts)
+
+
+def test_arrows_of_the_nodes_point_to_the_host():
+    """Definitions use services and host, services the host; never the other way."""
+    upward = {
+        "host": ("..services", "..definitions", "...services", "...definitions"),
+        "services": ("..definitions",),
+    }
+    wrong = [
+        f"{source.path}: {module}"
+        for source in NODES
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.ImportFrom)
+        and (module := "." * node.level + (node.module or "")).startswith(
+            upward.get(source.path.split("/")[1], ("nowhere",))
+        )
+    ]
+    assert wrong == []
 
 
 def test_nothing_heavy_is_imported_at_load():

@@ -132,7 +132,7 @@ def test_empty_panel_says_what_will_appear(page):
     assert page.missing_nodes() == []
     assert page.text("word") == "Not started"
     assert "loss curve" in page.text("empty")
-    assert page.count(f"{PANEL} [data-wish]:disabled") == 3
+    assert page.count(f"{PANEL} [data-request]:disabled") == 3
     assert_well_laid_out(page)
     page.shoot_themes("before")
     assert page.problems() == []
@@ -146,7 +146,7 @@ def test_training_draws_curve_and_pictures_and_survives_a_reload(page):
     page.run()
     wait_until_held(page.server)
     page.wait_for("Training")
-    page.wait_for_count(f"{PANEL} [data-wish]:enabled", 3)
+    page.wait_for_count(f"{PANEL} [data-request]:enabled", 3)
     page.wait_for_count(THUMBNAIL, 2)
     time.sleep(0.5)
     assert_well_laid_out(page)
@@ -193,16 +193,16 @@ def test_the_buttons_reach_the_training(page):
     page.wait_for_count(f"{PANEL} path.adapter-trainer-smoothed[d^=M]", 1)
     assert page.count(THUMBNAIL) == 0
 
-    page.browser.click(f"{PANEL} [data-wish=preview]")
+    page.browser.click(f"{PANEL} [data-request=preview]")
     page.wait_for_count(THUMBNAIL, 2)
-    page.browser.click(f"{PANEL} [data-wish=save]")
+    page.browser.click(f"{PANEL} [data-request=save]")
     page.browser.wait("return document.querySelector('.adapter-trainer-feedback').textContent")
     page.server.wait(lambda: bool(checkpoints(run_folder(page.server, name))), 30)
     page.shoot("buttons")
 
-    page.browser.click(f"{PANEL} [data-wish=stop]")
+    page.browser.click(f"{PANEL} [data-request=stop]")
     page.wait_for("Stopped, kept")
-    assert page.count(f"{PANEL} [data-wish]:disabled") == 3
+    assert page.count(f"{PANEL} [data-request]:disabled") == 3
     assert page.text("feedback") == ""
     assert (run_folder(page.server, name) / f"{name}.safetensors").is_file()
     assert page.problems() == []

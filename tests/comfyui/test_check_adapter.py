@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from fixtures.native_files import flux_to_native, make_native_flux
 from safetensors.torch import load_file, save_file
 
-from tests.fixtures.native_files import flux_to_native, make_native_flux
 from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.adapter_files.write.write_plan import Options
 from trainer_core.adapters import attach
@@ -193,7 +193,7 @@ def test_an_adapter_of_another_model_is_not_loaded(reports):
 
 
 def test_a_graph_can_be_stopped(server):
-    from trainer_core.filesystem.storage import save_tensors
+    from trainer_core.tensors.safetensors_writer import save_tensors
 
     models = server.data / "models"
     transformer = make_native_flux(layers=1, single_layers=1)

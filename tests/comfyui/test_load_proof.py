@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 from comfyui.conftest import comfy_programs
+from fixtures.host_cases import FORMS, make_tensors
+from fixtures.peer_files import PEERS
 from safetensors.torch import load_file, save_file
 
-from tests.fixtures.host_cases import FORMS, make_tensors
-from tests.fixtures.peer_files import PEERS
 from trainer_core.adapter_files.names.comfyui_names import HostPlace, host_table
 from trainer_core.adapter_files.verify.comfyui_arithmetic import find_fault, host_scale
 from trainer_core.adapter_files.verify.comfyui_reading import plan_reading

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 from comfyui.conftest import comfy_programs
+from fixtures.flux_files import FLUX, random_adapter
+from fixtures.native_files import flux_to_native, make_native_flux, to_scaled
 from safetensors.torch import load_file, save_file
 
-from tests.fixtures.flux_files import FLUX, random_adapter
-from tests.fixtures.native_files import flux_to_native, make_native_flux, to_scaled
 from trainer_core.adapter_files.read.adapter_file import open_adapter
 from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.bases.open import open_base

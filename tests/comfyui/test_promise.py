@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 from comfyui.conftest import comfy_programs
+from fixtures.native_files import flux_to_native, make_native_flux
+from fixtures.strong_states import strengthen
+from fixtures.wide_qwen import write_wide_qwen
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from tests.fixtures.native_files import flux_to_native, make_native_flux
-from tests.fixtures.strong_states import strengthen
-from tests.fixtures.wide_qwen import write_wide_qwen
 from trainer_core.adapter_files.verify.proof import prove
 from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.adapter_files.write.write_plan import Options

@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 import torch
 from comfyui.conftest import comfy_programs
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
-
-from tests.fixtures.full_size import full_size_transformer
-from tests.fixtures.native_files import (
+from fixtures.full_size import full_size_transformer
+from fixtures.native_files import (
     F8,
     flux_to_native,
     make_native_flux,
     to_scaled,
 )
-from tests.fixtures.wide_qwen import wide_qwen
+from fixtures.wide_qwen import wide_qwen
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
 from trainer_core.families.registry import get_family

@@ -19,7 +19,7 @@ function setUp(node = makeNode(), states = {}) {
       if (answer instanceof Error) throw answer;
       return typeof answer === "function" ? answer() : answer;
     },
-    wish: async (id, wish) => ({ taken: true, reason: `${id} ${wish}` }),
+    request: async (id, request) => ({ taken: true, reason: `${id} ${request}` }),
     pictureUrl: () => "",
   };
   const screen = { show: (run, offline) => Object.assign(shown, { run, offline }) };
@@ -162,7 +162,7 @@ describe("ids and names", () => {
     expect(executionIds({ id: -1, graph: null }, root)).toEqual([]);
   });
 
-  test("a wish goes to the id that the run has", async () => {
+  test("a request goes to the id that the run has", async () => {
     const { binding } = setUp();
     binding.onState(snapshot());
     expect((await binding.ask("save")).reason).toBe("7 save");

@@ -16,8 +16,8 @@ beforeEach(() => {
   answer = { taken: true, reason: "" };
   asked = [];
   looks = [];
-  const ask = async (wish) => {
-    asked.push(wish);
+  const ask = async (request) => {
+    asked.push(request);
     if (answer instanceof Error) throw answer;
     return answer;
   };
@@ -40,7 +40,7 @@ function show(values, offline = false) {
 
 const find = (selector) => panel.element.querySelector(selector);
 const text = (selector) => find(`.adapter-trainer-${selector}`).textContent;
-const wishButtons = () => [...panel.element.querySelectorAll("[data-wish]")];
+const actionButtons = () => [...panel.element.querySelectorAll("[data-request]")];
 const settled = () => new Promise((resolve) => setTimeout(resolve, 0));
 
 test("before the first run it says what will appear", () => {
@@ -49,7 +49,7 @@ test("before the first run it says what will appear", () => {
   expect(text("empty")).toContain("loss curve");
   expect(find(".adapter-trainer-empty").hidden).toBe(false);
   expect(find(".adapter-trainer-samples").hidden).toBe(true);
-  expect(wishButtons().every((button) => button.disabled)).toBe(true);
+  expect(actionButtons().every((button) => button.disabled)).toBe(true);
 });
 
 test("while training it shows step, loss, time, and the curve", () => {
@@ -173,19 +173,19 @@ describe("the buttons", () => {
     "while %s are disabled: %s",
     (status, disabled) => {
       show({ status });
-      expect(wishButtons().map((button) => button.disabled)).toEqual([disabled, disabled, disabled]);
+      expect(actionButtons().map((button) => button.disabled)).toEqual([disabled, disabled, disabled]);
     },
   );
 
   test("are disabled without a connection", () => {
     show({}, true);
-    expect(wishButtons().every((button) => button.disabled)).toBe(true);
+    expect(actionButtons().every((button) => button.disabled)).toBe(true);
     expect(text("word")).toBe("No connection");
   });
 
   test("ask, and say what was answered", async () => {
     show({});
-    for (const button of wishButtons().slice(0, 2)) {
+    for (const button of actionButtons().slice(0, 2)) {
       button.click();
       expect(button.disabled).toBe(true);
       await settled();
@@ -197,32 +197,32 @@ describe("the buttons", () => {
 
   test("stay disabled from the stop to the end", async () => {
     show({});
-    find("[data-wish=stop]").click();
+    find("[data-request=stop]").click();
     await settled();
     show({ step: 5 });
-    expect(wishButtons().every((button) => button.disabled)).toBe(true);
+    expect(actionButtons().every((button) => button.disabled)).toBe(true);
     show({ status: "stopped" });
     expect(text("feedback")).toBe("");
     show({ prompt_id: "p2" });
-    expect(wishButtons().some((button) => button.disabled)).toBe(false);
+    expect(actionButtons().some((button) => button.disabled)).toBe(false);
   });
 
   test("give the reason of a refusal", async () => {
     show({});
     answer = { taken: false, reason: "this node is not training" };
-    find("[data-wish=stop]").click();
+    find("[data-request=stop]").click();
     await settled();
     expect(text("feedback")).toBe("this node is not training");
-    expect(find("[data-wish=stop]").disabled).toBe(false);
+    expect(find("[data-request=stop]").disabled).toBe(false);
   });
 
   test("say that nobody answered", async () => {
     show({});
     answer = new Error("down");
-    find("[data-wish=save]").click();
+    find("[data-request=save]").click();
     await settled();
     expect(text("feedback")).toBe("The server did not answer.");
-    expect(find("[data-wish=save]").disabled).toBe(false);
+    expect(find("[data-request=save]").disabled).toBe(false);
   });
 });
 
@@ -230,7 +230,7 @@ test("keys in the panel are not the graph's, shortcuts are", () => {
   const heard = [];
   const listen = (event) => heard.push(event.key);
   document.addEventListener("keydown", listen);
-  const button = find("[data-wish=save]");
+  const button = find("[data-request=save]");
   button.dispatchEvent(new KeyboardEvent("keydown", { key: "Delete", bubbles: true }));
   button.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", ctrlKey: true, bubbles: true }));
   document.removeEventListener("keydown", listen);

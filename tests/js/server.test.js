@@ -23,13 +23,13 @@ test("no state is null, a broken server an error", async () => {
   await expect(setUp(500, "oops").server.state("7")).rejects.toThrow("500");
 });
 
-test("a wish is posted, and the answer read", async () => {
+test("a request is posted, and the answer read", async () => {
   const { server, calls } = setUp(200, '{"taken": true}');
-  expect(await server.wish("7", "save")).toEqual({ taken: true, reason: "" });
+  expect(await server.request("7", "save")).toEqual({ taken: true, reason: "" });
   expect(calls[0]).toMatchObject({ route: "/adapter_trainer/wish", method: "POST" });
   expect(JSON.parse(calls[0].body)).toEqual({ node_id: "7", wish: "save" });
   const refused = setUp(409, '{"taken": false, "reason": "not training"}').server;
-  expect(await refused.wish("7", "stop")).toEqual({ taken: false, reason: "not training" });
+  expect(await refused.request("7", "stop")).toEqual({ taken: false, reason: "not training" });
 });
 
 test("a picture's address cannot leave /view", () => {

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ..errors import AdapterError
+from ..tensors.randomized_svd import largest_singular
 from ..types import LayerState
 from .dora import DORA_SCALE
 from .kernels.convolution import CORES, as_matrices
@@ -36,7 +37,7 @@ _EXACT = 1e-6
 _SCALED_FACTORS = ("lora_up", "hada_w2_a", "lokr_w2_b", "lokr_w2")
 """The factor that takes up a difference of scales: the one that starts at zero."""
 
-_BLOCK, _SWEEPS, _SETTLED = 8, 200, 1e-13
+_SWEEPS, _SETTLED = 200, 1e-13
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +137,7 @@ def nearest_kronecker(
 
 
 def leading_pair(matrix: Tensor) -> tuple[Tensor, float, Tensor]:
-    """The largest singular value of a matrix and its two vectors, by subspace iteration.
-
-    The whole decomposition of a layer that has thousands of rows and columns would take minutes.
+    """The largest singular value of a matrix and its two vectors.
 
     Args:
         matrix: `[rows, columns]`, float64.
@@ -146,19 +145,9 @@ def leading_pair(matrix: Tensor) -> tuple[Tensor, float, Tensor]:
     Returns:
         The left vector, the value, and the right vector.
     """
-    columns = min(_BLOCK, *matrix.shape)
     generator = torch.Generator().manual_seed(0)
-    basis = torch.randn(matrix.shape[1], columns, generator=generator, dtype=matrix.dtype)
-    left, right, previous = basis, basis, -1.0
-    for _ in range(_SWEEPS):
-        left = torch.linalg.qr(matrix @ right)[0]
-        right = matrix.t() @ left
-        value = float(torch.linalg.matrix_norm(right, ord=2))
-        if abs(value - previous) <= _SETTLED * value:
-            break
-        previous = value
-    u, s, vh = torch.linalg.svd(right, full_matrices=False)
-    return left @ vh[0], float(s[0]), u[:, 0]
+    u, s, vh = largest_singular(matrix, 1, generator, _SWEEPS, _SETTLED)
+    return u[:, 0], float(s[0]), vh[0]
 
 
 def _rescaled(factors: Mapping[str, Tensor], ratio: float) -> Matrices:

@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..adapter_files.factors.fuse import matrix_sizes
 from ..adapter_files.header.metadata import SETTINGS_KEY
 from ..adapter_files.names.key_map import NATIVE_PREFIX, KeyMap
 from ..adapter_files.names.key_parsing import find_place, is_native, misfits, native_of_extra
-from ..adapter_files.read.adapter_file import AdapterFile, adapter_files, open_file
+from ..adapter_files.read.adapter_file import AdapterFile, adapter_weights, open_file
 from ..adapter_files.read.file_content import LazyLayers
 from ..errors import AdapterFileError
 from ..families.family import Family
 from ..families.layer_sizes import PublishedSizes, Size
 from ..families.registry import FAMILIES, get_family
 from ..filesystem.text_files import parse_json
-from ..tensors.safetensors_reader import open_tensors
+from ..tensors.safetensors_reader import Source, open_tensors
 from .foreign_models import Architecture
 from .native_shapes import embedded_sizes, published_sizes, require_fit
 from .recognition import fitting, header_hint, layer_inputs, nearest, titles
@@ -32,11 +31,11 @@ if TYPE_CHECKING:
     from .open import BaseWeights
 
 
-def adapter_family(path: Path, wanted: str | None = None, *, any_size: bool = False) -> Family:
+def adapter_family(path: Source, wanted: str | None = None, *, any_size: bool = False) -> Family:
     """Find the family of an adapter.
 
     Args:
-        path: The file, or PEFT's folder.
+        path: The file, PEFT's folder, or tensors in memory.
         wanted: The family's name as somebody says it; None finds it out.
         any_size: Whether its layers may have other sizes than those of the published base and of
             the embedded one, because nothing depends on them.
@@ -82,11 +81,11 @@ def adapter_family(path: Path, wanted: str | None = None, *, any_size: bool = Fa
     raise _other_size(path, named[ordered[0]], odd[ordered[0]])
 
 
-def require_base(path: Path, base: BaseWeights) -> None:
+def require_base(path: Source, base: BaseWeights) -> None:
     """Refuse an adapter whose layers are not those of a base, by name where it is another model's.
 
     Args:
-        path: The file, or PEFT's folder.
+        path: The file, PEFT's folder, or tensors in memory.
         base: An opened base, whose own sizes count instead of the published ones.
 
     Raises:
@@ -99,11 +98,11 @@ def require_base(path: Path, base: BaseWeights) -> None:
         raise
 
 
-def other_models(path: Path, family: Family | None = None) -> str:
+def other_models(path: Source, family: Family | None = None) -> str:
     """Name the models, besides a family, that an adapter file could be for as well.
 
     Args:
-        path: The file, or PEFT's folder.
+        path: The file, PEFT's folder, or tensors in memory.
         family: The family that it is taken for; None where it is for none.
 
     Returns:
@@ -117,13 +116,13 @@ def other_models(path: Path, family: Family | None = None) -> str:
     return "" if sure else titles(fitting(layers))
 
 
-def _look(path: Path) -> tuple[dict[str, int | None], Mapping[str, str]]:
-    with open_tensors(adapter_files(path)[0]) as file:
+def _look(path: Source) -> tuple[dict[str, int | None], Mapping[str, str]]:
+    with open_tensors(adapter_weights(path)) as file:
         return layer_inputs(file.tensors), file.metadata
 
 
 def _chosen(
-    path: Path,
+    path: Source,
     found: list[str],
     foreign: Sequence[Architecture],
     layers: Mapping[str, int | None],
@@ -182,7 +181,7 @@ def _whole_sizes(modules: list[str], sizes: PublishedSizes) -> list[Size]:
 
 
 def _foreign(
-    path: Path,
+    path: Source,
     models: Sequence[Architecture],
     layers: Mapping[str, int | None],
     twins: Sequence[str] = (),
@@ -206,7 +205,9 @@ def _foreign(
     )
 
 
-def _several(path: Path, found: Sequence[str], foreign: Sequence[Architecture]) -> AdapterFileError:
+def _several(
+    path: Source, found: Sequence[str], foreign: Sequence[Architecture]
+) -> AdapterFileError:
     more = f", and those of {titles(foreign)}" if foreign else ""
     return AdapterFileError(
         f"{path}: its layers fit {' and '.join(found)}: they have the same names and sizes in "
@@ -218,7 +219,7 @@ def _several(path: Path, found: Sequence[str], foreign: Sequence[Architecture]) 
     )
 
 
-def _other_size(path: Path, family: Family, oddity: str) -> AdapterFileError:
+def _other_size(path: Source, family: Family, oddity: str) -> AdapterFileError:
     return AdapterFileError(
         f"{path} {oddity} in {family.title} as published",
         "an adapter for the published base, whose sizes are known",
@@ -227,7 +228,7 @@ def _other_size(path: Path, family: Family, oddity: str) -> AdapterFileError:
     )
 
 
-def _fitted(path: Path) -> list[str]:
+def _fitted(path: Source) -> list[str]:
     """The families that have every layer of a file, whatever their sizes."""
     with open_file(path) as file:
         return [
@@ -238,7 +239,7 @@ def _fitted(path: Path) -> list[str]:
 
 
 def _no_family(
-    path: Path, names: list[str], odd: Mapping[str, list[str]], fitted: Sequence[str]
+    path: Source, names: list[str], odd: Mapping[str, list[str]], fitted: Sequence[str]
 ) -> AdapterFileError:
     nearest_one = min(odd, key=lambda name: len(odd[name]))
     title = FAMILIES[nearest_one].title

@@ -116,7 +116,7 @@ class BaseDifferences:
 def stored_formats(base: BaseWeights) -> tuple[str, ...]:
     """Number formats of a base's weights, as safetensors names them."""
     formats = {
-        file.weights.tensors[name].dtype
+        file.weights.tensors[name].code
         for file in base.files
         for name in file.weights.tensors
         if name not in file.formats.beside and len(file.weights.tensors[name].shape) > 1

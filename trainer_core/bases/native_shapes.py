@@ -15,10 +15,9 @@ from ..weights.base_location import EMBEDDED_FAMILY, EMBEDDED_FOLDER
 from ..weights.diffusers_folder import read_json
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ..families.family import Family
     from ..families.layer_sizes import PublishedSizes
+    from ..tensors.safetensors_reader import Source
     from .open import BaseWeights
 
 Shape = tuple[int, ...]
@@ -79,7 +78,7 @@ def base_shapes(base: BaseWeights) -> dict[str, Shape]:
     return _native(base.family, shapes)
 
 
-def require_fit(path: Path, base: BaseWeights) -> None:
+def require_fit(path: Source, base: BaseWeights) -> None:
     """Refuse an adapter whose layers are not those of a base.
 
     Args:

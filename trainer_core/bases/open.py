@@ -179,7 +179,7 @@ class BaseWeights:
             )
         file, (start, end) = place.file, place.rows
         reader = TensorReader(file.weights, file.formats, torch.device("cpu"))
-        stored = file.weights.tensors[place.name].dtype
+        stored = file.weights.tensors[place.name].code
         dtype = torch.float64 if stored == "F64" else torch.float32
         if not place.swapped:
             return reader.read(place.name, [(start, end)], dtype)[0]

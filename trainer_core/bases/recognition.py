@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from .foreign_models import ARCHITECTURES, Architecture
 
 if TYPE_CHECKING:
-    from ..tensors.safetensors_reader import TensorInfo
+    from ..tensors.safetensors_writer import TensorInfo
 
 _MOST_NAMES = 20_000
 """Names of a file that are looked at: more than any model has."""

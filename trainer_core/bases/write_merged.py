@@ -15,12 +15,11 @@ from ..errors import InputError
 from ..filesystem.storage import atomic_write, flush_folder, move, storage_error, taken
 from ..filesystem.temporary import set_aside, temporary_beside
 from ..tensors.rounding import Loss, rounded
-from ..tensors.safetensors_writer import Outline, stream_tensors
+from ..tensors.safetensors_writer import Outline, TensorInfo, rewrite_tensors, stream_tensors
 from ..types import AdapterState
 from ..weights.diffusers_folder import read_json, weight_files
-from ..weights.header import TensorInfo, read_header
+from ..weights.header import read_header
 from ..weights.reading import TensorReader
-from ..weights.rewriting import rewrite
 from .merge import Job, Merged, MergeReport, Progress, Rounding, made_tensors, plan_jobs
 from .open import BaseFile, BaseWeights
 
@@ -137,9 +136,10 @@ def _write_file(file: BaseFile, markers: frozenset[str], target: Path, work: _Wo
             if merged.scale is not None:
                 yield tensors[scales[name]], merged.scale
 
-    atomic_write(
-        target, lambda path: rewrite(file.path, path, replaced, made()), replace=work.replace
-    )
+    def write(path: Path) -> None:
+        rewrite_tensors(file.path, path, replaced, made())
+
+    atomic_write(target, write, replace=work.replace)
 
 
 def _write_recast(file: BaseFile, markers: frozenset[str], target: Path, work: _Work) -> None:
@@ -163,7 +163,7 @@ def _write_recast(file: BaseFile, markers: frozenset[str], target: Path, work: _
         name, info = own.get(key), infos[key]
         if name in file.formats.beside and name not in markers:
             continue
-        weight = name is not None and name not in markers and info.dtype in _FLOATS and info.shape
+        weight = name is not None and name not in markers and info.code in _FLOATS and info.shape
         if name in changed:
             makers[key] = lambda name=name: next(work.made(file, name))[1].values
         elif weight:
@@ -230,7 +230,7 @@ def _mend_index(folder: Path) -> None:
         return
     index = read_json(path)
     infos = [info for name in weight_files(path) for info in read_header(folder / name)[0].values()]
-    size = sum(info.end - info.start for info in infos)
+    size = sum(info.size for info in infos)
     facts = index.get("metadata")
     if isinstance(facts, dict) and facts.get("total_size") not in (None, size):
         facts["total_size"] = size

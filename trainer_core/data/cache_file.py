@@ -15,16 +15,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..errors import StorageError
-from ..filesystem.storage import save_tensors
+from ..tensors.safetensors_reader import Wording, open_tensors
+from ..tensors.safetensors_writer import save_tensors
 
 CACHE_VERSION = 2
 """Raised when pictures are prepared, or tensors are kept, in another way than before."""
 
 _KEY = re.compile(r"[0-9a-f]{64}")
+_AGAIN = "Start again with cache.verify=true: damaged files are encoded anew."
+_WORDING = Wording(
+    StorageError,
+    "the cached file is damaged: ",
+    readable="the file as it was written",
+    whole="the file as it was written",
+    instead=_AGAIN,
+    again=_AGAIN,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +100,7 @@ def write_entry(entry: Entry, tensors: Mapping[str, Tensor]) -> None:
     Raises:
         StorageError: When the file cannot be written and no other process wrote it either.
     """
-    # Copies: the format refuses tensors that share memory.
-    ready = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+    ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     metadata = {
         "key": entry.key,
         "shapes": json.dumps({name: list(ready[name].shape) for name in sorted(ready)}),
@@ -120,15 +128,15 @@ def is_sound(entry: Entry, thorough: bool = False) -> bool:
     if not entry.path.is_file():
         return False
     try:
-        with safe_open(entry.path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            shapes = {name: list(file.get_slice(name).get_shape()) for name in sorted(file.keys())}
+        with open_tensors(entry.path, _WORDING) as file:
+            metadata = file.metadata
+            shapes = {name: list(file.tensors[name].shape) for name in sorted(file.tensors)}
             if metadata.get("key") != entry.key or metadata.get("shapes") != json.dumps(shapes):
                 return False
             if not thorough:
                 return True
-            tensors = {name: file.get_tensor(name) for name in shapes}
-    except (SafetensorError, OSError, ValueError):
+            tensors = file.read_all()
+    except StorageError:
         return False
     return metadata.get("checksum") == _checksum(tensors)
 
@@ -139,15 +147,10 @@ def read_entry(entry: Entry) -> dict[str, Tensor]:
     Raises:
         StorageError: When the file is damaged or gone.
     """
-    try:
-        with safe_open(entry.path, framework="pt") as file:
-            checksum = (file.metadata() or {}).get("checksum")
-            # Copies: the file may be replaced while a tensor still points into it.
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise _damaged(entry, str(error)) from error
-    if checksum != _checksum(tensors):
-        raise _damaged(entry, "its checksum does not fit its content")
+    with open_tensors(entry.path, _WORDING) as file:
+        tensors = file.read_all()
+    if file.metadata.get("checksum") != _checksum(tensors):
+        raise _WORDING.broken(entry.path, "its checksum does not fit its content")
     return {
         name: tensor.float() if tensor.is_floating_point() else tensor
         for name, tensor in tensors.items()
@@ -163,11 +166,3 @@ def _checksum(tensors: Mapping[str, Tensor]) -> str:
             flat = tensor.contiguous().reshape(-1).view(torch.uint8)
             value = zlib.crc32(flat.numpy().data, value)
     return f"{value:08x}"
-
-
-def _damaged(entry: Entry, reason: str) -> StorageError:
-    return StorageError(
-        f"the cached file {entry.path} is damaged ({reason})",
-        "the file as it was written",
-        "Start again with cache.verify=true: damaged files are encoded anew.",
-    )

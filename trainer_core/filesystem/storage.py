@@ -9,29 +9,18 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import stat
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import RESUME, InputError, StorageError
 from .temporary import temporary_beside
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 _SHOWN = 200  # characters of a bad path in a message
 # Windows refuses to move what somebody has open, be it a virus scanner that looks at a new file.
 _PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0) if os.name == "nt" else ()
-
-_WINDOWS_CODES = {
-    5: errno.EACCES,  # ERROR_ACCESS_DENIED
-    32: errno.EACCES,  # ERROR_SHARING_VIOLATION
-    39: errno.ENOSPC,  # ERROR_HANDLE_DISK_FULL
-    112: errno.ENOSPC,  # ERROR_DISK_FULL
-}
 
 
 def given_path(text: str, what: str = "the path of a file or folder") -> Path:
@@ -184,49 +173,6 @@ def _patiently(action: Callable[[], object]) -> None:
     action()
 
 
-def save_tensors(
-    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
-) -> None:
-    """Write a safetensors file atomically.
-
-    Args:
-        path: The final name.
-        tensors: Tensors of any device, views and tensors that share memory too; each is written
-            whole, contiguous and in its own dtype.
-        metadata: Strings for the file's header.
-
-    Raises:
-        StorageError: When the disk is full or the folder cannot be written.
-    """
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
-    ready = _separate(tensors)
-
-    def write(target: Path) -> None:
-        try:
-            save_file(ready, str(target), metadata=dict(metadata or {}))
-        except SafetensorError as error:
-            # The library wraps the system's error into its own class and keeps only the text.
-            raise OSError(errno_of_text(str(error), os.name), str(error)) from error
-
-    atomic_write(path, write)
-
-
-def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Contiguous tensors on the CPU, no two in the same memory: the format refuses such."""
-    ready: dict[str, Tensor] = {}
-    taken: set[int] = set()
-    for name, tensor in tensors.items():
-        own = tensor.detach().to("cpu").contiguous()
-        # Only the second tensor in the same memory is copied; copying all would cost as much again.
-        if own.untyped_storage().data_ptr() in taken:
-            own = own.clone()
-        taken.add(own.untyped_storage().data_ptr())
-        ready[name] = own
-    return ready
-
-
 def write_json(path: Path, value: Any) -> None:
     """Write one JSON value atomically, indented, with a final newline."""
     text = json.dumps(value, indent=2, sort_keys=False, allow_nan=False) + "\n"
@@ -281,20 +227,3 @@ def _flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def errno_of_text(text: str, platform: str) -> int:
-    """Read the system's error number out of what a library written in Rust says of it.
-
-    Args:
-        text: Such as ``No space left on device (os error 28)``.
-        platform: As ``os.name``; on Windows (``nt``) the numbers are its own.
-
-    Returns:
-        A number of ``errno``; EIO where the text names none.
-    """
-    found = re.search(r"os error (\d+)\b", text, re.IGNORECASE)
-    if found is None:
-        return errno.EIO
-    code = int(found.group(1))
-    return _WINDOWS_CODES.get(code, errno.EIO) if platform == "nt" else code

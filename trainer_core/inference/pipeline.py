@@ -26,6 +26,7 @@ from ..device import DTYPES, borrowed_threads, resolve_device, resolve_precision
 from ..families.family import Family
 from ..families.registry import get_family
 from ..filesystem.storage import atomic_write
+from ..tensors.safetensors_reader import Source
 from ..types import AdapterState, Conditioning
 from ..weights.base_location import BaseLocation
 from .encoded_prompts import check_controls, encode_prompts
@@ -168,7 +169,7 @@ def _locate(config: RunConfig, has_controls: bool, make_source: MakeSource | Non
 
 def draw_prompts(
     config: RunConfig,
-    adapter_file: Path | None,
+    adapter_file: Source | None,
     strength: float = 1.0,
     make_source: MakeSource | None = None,
     stop: Callable[[], bool] | None = None,

@@ -1,7 +1,10 @@
-"""The closest matrix of a rank to a large one, without decomposing all of it.
+"""The largest singular values of a large matrix, without decomposing all of it.
 
-Source: Halko, Martinsson, Tropp 2011, arXiv:0909.4061 (a random start, then a few products with the
-matrix and its transpose); Eckart, Young 1936 (what the closest one is).
+The one subspace iteration, for whoever wants some directions of a matrix: the closest matrix of a
+rank, initialization from a weight, the closest Kronecker product.
+
+Source: Halko, Martinsson, Tropp 2011, arXiv:0909.4061, algorithm 4.4 (a random start, then a few
+products with the matrix and its transpose); Eckart, Young 1936 (what the closest matrix is).
 """
 
 from __future__ import annotations
@@ -17,6 +20,33 @@ _MORE = 16
 
 _SWEEPS, _SETTLED = 12, 1e-4
 """Most products with the matrix and its transpose; relative gain at which they end."""
+
+
+def largest_singular(
+    matrix: Tensor, count: int, generator: torch.Generator, sweeps: int = 8, settled: float = 0.0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The largest singular values of a matrix and their vectors, in the matrix's number format.
+
+    A small matrix is decomposed as a whole, a large one by subspace iteration.
+
+    Args:
+        matrix: `[m, n]`.
+        count: How many, at most the smaller side.
+        generator: On the CPU; where the iteration starts.
+        sweeps: How often at most the iteration multiplies by the matrix and its transpose.
+        settled: Relative gain at which it ends before that; 0 for never.
+
+    Returns:
+        ``u [m, count]``, ``s [count]`` descending, ``vh [count, n]``.
+    """
+    width = 2 * count + _MORE
+    if 4 * width >= min(matrix.shape):
+        left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+        return left[:, :count], values[:count], right[:count]
+    start = torch.randn(matrix.shape[1], width, generator=generator).to(matrix)
+    basis = _main_directions(matrix, start, sweeps, settled)
+    left, values, right = torch.linalg.svd(basis.t() @ matrix, full_matrices=False)
+    return basis @ left[:, :count], values[:count], right[:count]
 
 
 def closest_of_rank(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -40,7 +70,10 @@ def closest_of_rank(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
     if matrix.numel() <= _WHOLE or rank + _MORE >= min(matrix.shape) // 2:
         u, s, vh = torch.linalg.svd(matrix.double(), full_matrices=False)
     else:
-        basis = _main_directions(matrix, rank + _MORE)
+        generator = torch.Generator().manual_seed(0)
+        shape = matrix.shape[1], rank + _MORE
+        start = torch.randn(shape, generator=generator, dtype=matrix.dtype)
+        basis = _main_directions(matrix, start, _SWEEPS, _SETTLED)
         left, s, vh = torch.linalg.svd((basis.t() @ matrix).double(), full_matrices=False)
         u = basis.double() @ left
     least = torch.finfo(matrix.dtype).eps * max(matrix.shape) ** 0.5
@@ -48,20 +81,18 @@ def closest_of_rank(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
     return u[:, :kept], s[:kept], vh[:kept]
 
 
-def _main_directions(matrix: Tensor, count: int) -> Tensor:
-    """An orthonormal basis of what holds most of a matrix's columns: `[rows, count]`."""
-    generator = torch.Generator().manual_seed(0)
-    start = torch.randn(matrix.shape[1], count, generator=generator, dtype=matrix.dtype)
+def _main_directions(matrix: Tensor, start: Tensor, sweeps: int, settled: float) -> Tensor:
+    """An orthonormal basis of what holds most of a matrix's columns: `[rows, columns of start]`."""
     basis, before = torch.linalg.qr(matrix @ start)[0], 0.0
-    for _ in range(_SWEEPS):
-        other = torch.linalg.qr(matrix.t() @ basis)[0]
-        product = matrix @ other
-        held = float(torch.linalg.vector_norm(product))
+    for _ in range(sweeps):
+        product = matrix @ torch.linalg.qr(matrix.t() @ basis)[0]
         basis = torch.linalg.qr(product)[0]
-        if held - before <= _SETTLED * held:
-            break
-        before = held
+        if settled:
+            held = float(torch.linalg.vector_norm(product))
+            if held - before <= settled * held:
+                break
+            before = held
     return basis
 
 
-__all__ = ["closest_of_rank"]
+__all__ = ["closest_of_rank", "largest_singular"]

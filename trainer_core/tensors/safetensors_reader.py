@@ -1,8 +1,10 @@
-"""Open a safetensors file and read one tensor at a time.
+"""The one reader of safetensors: from a file or from memory, one tensor at a time.
 
-The header is checked here to the last byte, so that whatever a file holds, only `AdapterFileError`
-comes out. Tensors are read with plain file access, not through a memory map: what was mapped and
-read counts as this process's memory, and Windows neither replaces nor removes a mapped file.
+The header is checked here to the last byte, so that whatever a file holds, only the error comes out
+that its `Wording` names. Tensors are read with plain file access, not through a memory map: what
+was mapped and read counts as this process's memory, and Windows neither replaces nor removes a
+mapped file. The weights of a base are the exception (`map_tensor`): they are cut into parts, which
+are copied once.
 
 Source: the safetensors format, https://github.com/huggingface/safetensors (README, "Format").
 """
@@ -11,23 +13,19 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 import torch
 from torch import Tensor
 
-from ..errors import AdapterFileError
+from ..errors import AdapterFileError, TrainerError
 from ..filesystem.text_files import parse_json, require_regular
-from .safetensors_writer import NUMBER_FORMATS
-
-DTYPES: Mapping[str, torch.dtype] = {
-    code: getattr(torch, name) for code, name in NUMBER_FORMATS.items()
-}
-"""Names of number formats in a header."""
+from .safetensors_writer import CODES, DTYPES, TensorInfo
 
 LARGEST_HEADER = 100_000_000
 """Bytes of a header; the format allows no more."""
@@ -42,42 +40,97 @@ _LENGTH = 8
 _PICKLE_STARTS = (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 
 
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """Where a tensor lies in a file.
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldTensors:
+    """Tensors in memory that are read as a file of them would be.
 
     Attributes:
-        dtype: Its number format.
-        shape: Its shape.
-        start: Its first byte in the file.
-        size: Its number of bytes.
+        name: What messages call them.
+        tensors: Key to tensor.
+        metadata: The strings that the file's header would have.
     """
 
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    start: int
-    size: int
+    name: str
+    tensors: Mapping[str, Tensor]
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Source = Path | HeldTensors
+"""Where tensors are read from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """How the errors of a file are told.
+
+    Attributes:
+        error: Their class.
+        place: What stands before the file's name.
+        readable: What a file is to be that cannot be read at all.
+        whole: What a file is to be that is damaged.
+        instead: What to do about a pickle.
+        again: What to do about a damaged file.
+    """
+
+    error: type[TrainerError] = AdapterFileError
+    place: str = ""
+    readable: str = "a readable adapter file"
+    whole: str = "a whole safetensors file with every factor of every layer"
+    instead: str = "Ask its author for a safetensors file."
+    again: str = "Export or download it again."
+
+    def broken(self, source: Path, reason: str) -> TrainerError:
+        """An error for a file that is not whole."""
+        return self.error(f"{self.place}{source}: {reason}", self.whole, self.again)
+
+    def unreadable(self, source: Path, error: OSError) -> TrainerError:
+        """An error for a file that the system does not give."""
+        return self.error(
+            f"{self.place}{source} cannot be read ({error.strerror or error})",
+            self.readable,
+            "Check the path and the file's permissions.",
+        )
+
+
+ADAPTER = Wording()
+
+
+def broken(source: Path, reason: str) -> TrainerError:
+    """An error for a file that is not whole, or not an adapter as it should be."""
+    return ADAPTER.broken(source, reason)
 
 
 class TensorFile:
     """A safetensors file whose header was read; tensors are read when they are asked for.
 
     Attributes:
-        path: The file.
+        path: The file; of tensors in memory their name.
         tensors: Key to where the tensor lies.
         metadata: The header's strings.
     """
 
-    def __init__(self, path: Path, file: IO[bytes]) -> None:
-        self.path = path
-        self._file = file
-        self.tensors, self.metadata = _header(path, file)
+    path: Path
+    tensors: Mapping[str, TensorInfo]
+    metadata: Mapping[str, str]
+
+    def __init__(
+        self, path: Path, file: IO[bytes], wording: Wording = ADAPTER, *, any_format: bool = False
+    ) -> None:
+        self.path, self._file, self._wording = path, file, wording
+        try:
+            self.tensors, self.metadata = _header(file, any_format=any_format)
+        except ValueError as error:  # UnicodeDecodeError and JSONDecodeError among them
+            reason = str(error).splitlines()[0][:500] if str(error) else type(error).__name__
+            raise wording.broken(path, f"it is no whole safetensors file ({reason})") from error
 
     def read(self, key: str) -> Tensor:
         """Read a tensor into memory of its own, in the file's number format.
 
         Raises:
-            AdapterFileError: When the file has become shorter, cannot be read, or was closed.
+            TrainerError: When the file has become shorter, cannot be read, or was closed.
         """
         info = self.tensors[key]
         return self._bytes(key, info.start, info.size).view(info.dtype).reshape(info.shape)
@@ -89,116 +142,147 @@ class TensorFile:
         values = self._bytes(key, info.start + first * row, (last - first) * row)
         return values.view(info.dtype).reshape(last - first, *info.shape[1:])
 
+    def read_all(self) -> dict[str, Tensor]:
+        """Read every tensor; as `read`."""
+        return {key: self.read(key) for key in self.tensors}
+
     def _bytes(self, key: str, start: int, size: int) -> Tensor:
         values = torch.empty(size, dtype=torch.uint8)
         try:
             self._file.seek(start)
             count = self._file.readinto(values.numpy()) if size else 0  # type: ignore[attr-defined]
         except OSError as error:
-            raise unreadable(self.path, error) from error
+            raise self._wording.unreadable(self.path, error) from error
         except ValueError as error:
-            raise AdapterFileError(
+            raise self._wording.error(
                 f"{self.path} was closed before {key} was read",
                 "reading inside the block that opened the file",
                 "This is a fault of the program; please report it.",
             ) from error
         if count != size:
-            raise broken(self.path, f"it has become shorter; {key} is not whole")
+            raise self._wording.broken(self.path, f"it has become shorter; {key} is not whole")
         return values
 
 
+class _InMemory(TensorFile):
+    """Tensors in memory with the face of a file."""
+
+    def __init__(self, source: HeldTensors, wording: Wording) -> None:
+        self.path, self.metadata = Path(source.name), source.metadata
+        self._held = source.tensors
+        odd = next((k for k, each in source.tensors.items() if each.dtype not in CODES), None)
+        if odd is not None:
+            reason = f"{odd!r} is of the number format {source.tensors[odd].dtype}"
+            raise wording.broken(self.path, f"{reason}, which is not read")
+        self.tensors = {
+            key: TensorInfo(key, CODES[each.dtype], tuple(each.shape), 0, each.nbytes)
+            for key, each in source.tensors.items()
+        }
+
+    def read(self, key: str) -> Tensor:
+        return self._held[key].detach().to("cpu", copy=True).contiguous()
+
+    def read_rows(self, key: str, first: int, last: int) -> Tensor:
+        return self._held[key][first:last].detach().to("cpu", copy=True).contiguous()
+
+
 @contextmanager
-def open_tensors(path: Path) -> Iterator[TensorFile]:
+def open_tensors(
+    source: Source, wording: Wording = ADAPTER, *, any_format: bool = False
+) -> Iterator[TensorFile]:
     """Open a safetensors file for the time of a block.
 
     Args:
-        path: A file.
+        source: A file, or tensors in memory.
+        wording: How its errors are told.
+        any_format: Whether tensors may be of number formats that are not read; they are listed.
 
     Yields:
         The file, closed after the block.
 
     Raises:
-        AdapterFileError: When it is not there, cannot be read, is a pickle (which is never
-            opened as one), or is no whole safetensors file.
+        TrainerError: Of the wording's class, when it is not there, cannot be read, is a pickle
+            (which is never opened as one), or is no whole safetensors file.
     """
+    if isinstance(source, HeldTensors):
+        yield _InMemory(source, wording)
+        return
     try:
-        require_regular(path)
-        opened = path.open("rb")
+        require_regular(source)
+        opened = source.open("rb")
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise wording.unreadable(source, error) from error
     except ValueError as error:  # a folder, a device, or a name that no system takes
-        raise AdapterFileError(
-            f"{str(path)!r} cannot be read ({error})", "a readable adapter file", "Check the path."
+        raise wording.error(
+            f"{wording.place}{str(source)!r} cannot be read ({error})",
+            wording.readable,
+            "Check the path.",
         ) from error
     with opened as file:
         try:
-            _refuse_pickle(path, file)
-            tensors = TensorFile(path, file)
+            _refuse_pickle(source, file, wording)
+            tensors = TensorFile(source, file, wording, any_format=any_format)
         except OSError as error:
-            raise unreadable(path, error) from error
+            raise wording.unreadable(source, error) from error
         yield tensors
 
 
-def unreadable(path: Path, error: OSError) -> AdapterFileError:
-    """An error for a file that the system does not give."""
-    return AdapterFileError(
-        f"{path} cannot be read ({error.strerror or error})",
-        "a readable adapter file",
-        "Check the path and the file's permissions.",
-    )
+def map_tensor(path: Path, info: TensorInfo) -> Tensor:
+    """A view of a file's bytes as a tensor; the mapping ends with the last view of it.
+
+    Raises:
+        OSError: When the file cannot be read.
+        ValueError: When it has become shorter.
+    """
+    if not info.size:
+        return torch.empty(info.shape, dtype=info.dtype)
+    # A mapping begins at a page.
+    inside = info.start % mmap.ALLOCATIONGRANULARITY
+    start = info.start - inside
+    with path.open("rb") as opened:
+        # As a copy only because torch warns of memory that cannot be written; nothing is.
+        mapped = mmap.mmap(opened.fileno(), info.end - start, access=mmap.ACCESS_COPY, offset=start)
+    values = torch.frombuffer(mapped, dtype=torch.uint8, offset=inside)
+    if inside % 8:
+        values = values.clone()  # a header that is not padded would leave numbers across words
+    return values.view(info.dtype).reshape(info.shape)
 
 
-def broken(path: Path, reason: str) -> AdapterFileError:
-    """An error for a file that is not whole, or not an adapter as it should be."""
-    return AdapterFileError(
-        f"{path}: {reason}",
-        "a whole safetensors file with every factor of every layer",
-        "Export or download it again.",
-    )
-
-
-def _refuse_pickle(path: Path, file: IO[bytes]) -> None:
+def _refuse_pickle(path: Path, file: IO[bytes], wording: Wording) -> None:
     start = file.read(_LENGTH + 1)
     # A safetensors file begins with the length of its header, which then opens with a brace.
     looks = start.startswith(_PICKLE_STARTS) and start[_LENGTH:] != b"{"
-    named = path.suffix.lower() in _PICKLE_SUFFIXES
-    if looks or named:
-        raise AdapterFileError(
-            f"{path} is a pickle" + ("" if looks else f", as the ending {path.suffix} says"),
+    if looks or path.suffix.lower() in _PICKLE_SUFFIXES:
+        raise wording.error(
+            f"{wording.place}{path} is a pickle"
+            + ("" if looks else f", as the ending {path.suffix} says"),
             "a safetensors file; a pickle could run code and is never opened",
-            "Ask its author for a safetensors file.",
+            wording.instead,
         )
-    if not start:
-        raise broken(path, "the file is empty")
 
 
-def _header(path: Path, file: IO[bytes]) -> tuple[dict[str, TensorInfo], dict[str, str]]:
+def _header(file: IO[bytes], *, any_format: bool) -> tuple[dict[str, TensorInfo], dict[str, str]]:
     size = file.seek(0, 2)
     file.seek(0)
     length = int.from_bytes(file.read(_LENGTH), "little")
-    try:
-        if size < _LENGTH or length > min(size - _LENGTH, LARGEST_HEADER):
-            raise ValueError(f"{size} bytes, with a header of {length}")
-        content = file.read(length)
-        refuse_crowd(content)
-        entries = _parse_text(content.decode("utf-8"))
-        if not isinstance(entries, dict):
-            raise ValueError("its header is no object")
-        metadata = _strings(entries.pop("__metadata__", {}))
-        tensors = {key: _info(key, entry, _LENGTH + length) for key, entry in entries.items()}
-        _check_places(tensors, _LENGTH + length, size)
-    except ValueError as error:  # UnicodeDecodeError and JSONDecodeError among them
-        reason = str(error).splitlines()[0][:500] if str(error) else type(error).__name__
-        raise broken(path, f"it is no whole safetensors file ({reason})") from error
+    if not size:
+        raise ValueError("the file is empty")
+    if size < _LENGTH or length > min(size - _LENGTH, LARGEST_HEADER):
+        raise ValueError(f"{size} bytes, with a header of {length}")
+    content = file.read(length)
+    _refuse_crowd(content)
+    entries = _parse_text(content.decode("utf-8"))
+    if not isinstance(entries, dict):
+        raise ValueError("its header is no object")
+    metadata = _strings(entries.pop("__metadata__", {}))
+    begin = _LENGTH + length
+    tensors = {key: _info(key, entry, begin, any_format) for key, entry in entries.items()}
+    _check_places(tensors, begin, size)
     return tensors, metadata
 
 
-def refuse_crowd(header: bytes) -> None:
-    """Refuse a header with more tensors than any model has, before it is parsed.
-
-    Raises:
-        ValueError: When there are more than `MOST_TENSORS`.
-    """
+def _refuse_crowd(header: bytes) -> None:
+    """Refuse a header with more tensors than any model has, before it is parsed."""
     count = header.count(b"data_offsets")
     if count > MOST_TENSORS:
         raise ValueError(f"it lists {count} tensors, and {MOST_TENSORS} are read at most")
@@ -221,16 +305,18 @@ def _strings(value: Any) -> dict[str, str]:
     return value
 
 
-def _info(key: str, entry: Any, begin: int) -> TensorInfo:
+def _info(key: str, entry: Any, begin: int, any_format: bool) -> TensorInfo:
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise ValueError(f"the entry of {key!r} is not one of a tensor")
     shape, offsets = _counts(key, entry["shape"]), _counts(key, entry["data_offsets"])
-    dtype = DTYPES.get(entry["dtype"]) if isinstance(entry["dtype"], str) else None
-    if dtype is None:
-        raise ValueError(f"{key!r} is of the number format {entry['dtype']!r}, which is not read")
-    if len(offsets) != 2 or offsets[1] - offsets[0] != math.prod(shape) * dtype.itemsize:
+    code = entry["dtype"]
+    dtype = DTYPES.get(code) if isinstance(code, str) else None
+    if dtype is None and not (any_format and isinstance(code, str)):
+        raise ValueError(f"{key!r} is of the number format {code!r}, which is not read")
+    size = offsets[1] - offsets[0] if len(offsets) == 2 else -1
+    if size < 0 or (dtype is not None and size != math.prod(shape) * dtype.itemsize):
         raise ValueError(f"the place {offsets} of {key!r} does not fit its shape {shape}")
-    return TensorInfo(dtype, tuple(shape), begin + offsets[0], offsets[1] - offsets[0])
+    return TensorInfo(key, code, tuple(shape), begin + offsets[0], begin + offsets[1])
 
 
 def _counts(key: str, value: Any) -> list[int]:

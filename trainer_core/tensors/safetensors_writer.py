@@ -1,38 +1,69 @@
-"""Write a safetensors file tensor by tensor, so that it is never in memory as a whole."""
+"""The one writer of safetensors: tensor by tensor, so that no file is in memory as a whole."""
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
-from ..errors import StorageError
+import torch
+from torch import Tensor
+
+from ..errors import BaseModelError, StorageError
 from ..filesystem.storage import atomic_write
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
 _ALIGNMENT = 8
-NUMBER_FORMATS = {
-    "F64": "float64",
-    "F32": "float32",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-    "I64": "int64",
-    "I32": "int32",
-    "I16": "int16",
-    "I8": "int8",
-    "U8": "uint8",
-    "BOOL": "bool",
+_BLOCK = 1 << 24
+
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
 }
 """Names of number formats in a file's header, to torch's; those of later versions are not read."""
 
-_CODES = {name: code for code, name in NUMBER_FORMATS.items()}
+CODES = {dtype: code for code, dtype in DTYPES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """Where a tensor lies in a file.
+
+    Attributes:
+        key: Its name in the file.
+        code: Its number format as the header names it, such as ``BF16``.
+        shape: Its shape.
+        start: Its first byte in the file.
+        end: The byte behind its last.
+    """
+
+    key: str
+    code: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Its number format, which has to be one of `DTYPES`."""
+        return DTYPES[self.code]
+
+    @property
+    def size(self) -> int:
+        """Its number of bytes."""
+        return self.end - self.start
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +82,26 @@ class Outline:
     def of(cls, tensor: Tensor) -> Outline:
         """The outline of a tensor, which may be on the meta device."""
         return cls(tensor.dtype, tuple(tensor.shape))
+
+
+def save_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write tensors that are all there as a safetensors file, atomically.
+
+    Args:
+        path: The final name.
+        tensors: Tensors of any device, views and tensors that share memory too; each is written
+            whole, contiguous and in its own dtype.
+        metadata: Strings for the file's header.
+
+    Raises:
+        StorageError: When the disk is full or the folder cannot be written.
+    """
+    # The wide formats first, so that each tensor begins at a multiple of its own size.
+    names = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
+    outlines = {name: Outline.of(tensors[name]) for name in names}
+    stream_tensors(path, outlines, ((name, tensors[name]) for name in names), metadata)
 
 
 def stream_tensors(
@@ -103,7 +154,7 @@ def _header(outlines: Mapping[str, Outline], metadata: Mapping[str, str]) -> byt
         size = outline.dtype.itemsize
         for length in outline.shape:
             size *= length
-        code = _CODES[str(outline.dtype).removeprefix("torch.")]
+        code = CODES[outline.dtype]
         entries[name] = {
             "dtype": code,
             "shape": list(outline.shape),
@@ -129,7 +180,79 @@ def _unexpected(path: Path, found: str) -> StorageError:
 
 
 def _write_tensor(file: IO[bytes], tensor: Tensor) -> None:
-    import torch
-
     values = tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
     file.write(values.numpy().data)
+
+
+def rewrite_tensors(
+    source: Path,
+    target: Path,
+    replaced: Collection[TensorInfo],
+    made: Iterable[tuple[TensorInfo, Tensor]],
+) -> None:
+    """Copy a safetensors file and put other values in the place of some tensors.
+
+    Header, order and all other tensors stay as they are. One tensor is in memory at a time: those
+    that are made may come in any order, because each is written at its own place.
+
+    Args:
+        source: The file.
+        target: The new file, for which nothing stands yet.
+        replaced: The tensors that get other values.
+        made: Those same tensors with their values, in the same number format and shape.
+
+    Raises:
+        OSError: When the target cannot be written.
+        BaseModelError: When the source cannot be read.
+        ValueError: When what is made is not exactly what is replaced.
+    """
+    missing = {info.key: info for info in replaced}
+    with target.open("wb") as new:
+        for start, end in _between(missing.values(), _size(source)):
+            new.seek(start)
+            for block in _blocks(source, start, end):
+                new.write(block)
+        for info, tensor in made:
+            if missing.pop(info.key, None) is None or tensor.nbytes != info.size:
+                raise ValueError(f"{info.key} is not to be replaced by {tensor.nbytes} bytes")
+            new.seek(info.start)
+            _write_tensor(new, tensor)
+    if missing:
+        raise ValueError(f"nothing was made for {', '.join(missing)}")
+
+
+def _between(replaced: Iterable[TensorInfo], size: int) -> Iterator[tuple[int, int]]:
+    """The places between the replaced tensors: start and end of each."""
+    taken = sorted((info.start, info.end) for info in replaced)
+    edges = [0, *itertools.chain.from_iterable(taken), size]
+    return ((a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b)
+
+
+def _size(source: Path) -> int:
+    try:
+        return source.stat().st_size
+    except OSError as error:
+        raise _unreadable(source, error) from error
+
+
+def _blocks(source: Path, start: int, end: int) -> Iterator[bytes]:
+    """The bytes of a place in a file, some at a time."""
+    try:
+        with source.open("rb") as old:
+            old.seek(start)
+            while start < end:
+                block = old.read(min(_BLOCK, end - start))
+                if not block:
+                    raise OSError(f"it ends at byte {start} of {end}")
+                yield block
+                start += len(block)
+    except OSError as error:
+        raise _unreadable(source, error) from error
+
+
+def _unreadable(source: Path, error: OSError) -> BaseModelError:
+    return BaseModelError(
+        f"{source} cannot be read ({error.strerror or error})",
+        "the file as it was when it was opened",
+        "Check the disk; nothing was written.",
+    )

@@ -19,11 +19,13 @@ import torch
 from torch import Tensor
 
 from ..data.hashes import hash_file
-from ..errors import CheckpointError, InputError, NonFiniteError
-from ..filesystem.storage import flush_folder, move, save_tensors, storage_error, write_json
+from ..errors import AdapterFileError, CheckpointError, InputError, NonFiniteError
+from ..filesystem.storage import flush_folder, move, storage_error, write_json
 from ..filesystem.temporary import remove_leftovers, temporary_beside
 from ..filesystem.text_files import read_object
 from ..tensors.finiteness import all_finite
+from ..tensors.safetensors_reader import open_tensors
+from ..tensors.safetensors_writer import save_tensors
 from .optimizer import STATE_PREFIX, load_optimizer_tensors, optimizer_tensors
 
 if TYPE_CHECKING:
@@ -175,8 +177,6 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         CheckpointError: When it is not a checkpoint, or damaged.
         InputError: When another version wrote it.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
 
     def refuse(reason: str) -> CheckpointError:
         return CheckpointError(
@@ -194,12 +194,15 @@ def read_checkpoint(folder: Path) -> Checkpoint:
                 "Resume it with the version of Adapter Trainer that wrote it.",
             )
         step, settings = int(state["step"]), dict(state["settings"])
-        tensors = load_file(str(folder / _TENSORS))
+        with open_tensors(folder / _TENSORS) as file:
+            tensors = file.read_all()
         # Earlier versions kept no hash.
         if "sha256" in state and state["sha256"] != _digest(state, folder / _TENSORS):
             raise ValueError("its content is not what was written")
         _require_complete(tensors)
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, SafetensorError) as error:
+    except AdapterFileError as error:
+        raise refuse(error.found) from error
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
         raise refuse(reason) from error
     return Checkpoint(step, settings, tensors)

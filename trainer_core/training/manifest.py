@@ -6,7 +6,7 @@ moved to another machine. It holds the samples' names and the preview prompts, b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,13 @@ class FinishedCache:
     variant: str
     dataset: CachedDataset
     prompts: tuple[EncodedPrompt, ...]
+
+    def entries(self) -> Iterator[Entry]:
+        """Every file of the cache that the run reads."""
+        yield from _entries(self.dataset.items)
+        yield from (prompt.entry for prompt in self.prompts)
+        for each in self.dataset.preserved:
+            yield from (*each.controls, each.text)
 
 
 def write_finished_cache(path: Path, cache: FinishedCache) -> None:

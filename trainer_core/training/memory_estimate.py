@@ -37,6 +37,7 @@ from ..device import resolve_precision
 from ..errors import RunError
 from ..families.family import Family
 from ..families.registry import get_family
+from ..tensors.safetensors_reader import open_tensors
 from ..types import Bucket
 from ..weights.base_location import BaseLocation
 from ..weights.load_parts import reading_part
@@ -156,12 +157,10 @@ def text_tokens(items: Iterable[CachedItem]) -> int:
     Args:
         items: Samples whose files are there; their headers alone are read.
     """
-    from safetensors import safe_open
-
     lengths: list[int] = []
     for path in {entry.path for item in items for entry in (item.text, item.empty_text)}:
-        with safe_open(path, framework="pt") as file:
-            lengths.append(file.get_slice("text_embeddings").get_shape()[0])
+        with open_tensors(path) as file:
+            lengths.append(file.tensors["text_embeddings"].shape[0])
     return max(lengths)
 
 

@@ -189,9 +189,9 @@ def _refuse_integers(file: Path, *, every: bool) -> None:
 
     for name, info in read_header(file)[0].items():
         weight = every or (name.endswith(".weight") and len(info.shape) > 1)
-        if weight and not info.dtype.startswith(_FLOATS):
+        if weight and not info.code.startswith(_FLOATS):
             raise BaseModelError(
-                f"{file}: {name} is stored as {info.dtype}",
+                f"{file}: {name} is stored as {info.code}",
                 "weights in a floating-point format (bf16, fp16, fp32), or quantised by a library "
                 "that config.json names (quantization_config)",
                 "Use the base's bf16 files instead.",

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import BaseModelError
-from ..filesystem.text_files import parse_json, require_regular
-from ..tensors.safetensors_reader import LARGEST_HEADER, refuse_crowd
+from ..tensors.safetensors_reader import Wording, open_tensors
+from ..tensors.safetensors_writer import TensorInfo
 
 FILE_SUFFIXES = (".safetensors", ".sft")
 # Endings that say "a file of weights" to a person, so that such a path is never taken for a hub id.
@@ -28,23 +28,14 @@ READABLE = "a bf16, fp16, fp32, fp8_e4m3fn or fp8_scaled .safetensors file"
 OTHER_FILE = "Use the bf16 or the fp8_scaled file of the same model instead."
 
 
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """One tensor of a file.
-
-    Attributes:
-        key: Its name in the file.
-        dtype: Number format as safetensors writes it, such as ``BF16``.
-        shape: Its shape.
-        start: Its first byte, counted from the start of the file.
-        end: The byte behind its last.
-    """
-
-    key: str
-    dtype: str
-    shape: tuple[int, ...]
-    start: int
-    end: int
+_BASE = Wording(
+    BaseModelError,
+    "base.path: ",
+    "a readable file",
+    READABLE,
+    "Download the model's .safetensors file.",
+    "Download or copy the file again; compare its size with the one at the source.",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,50 +171,5 @@ def read_header(path: Path) -> tuple[dict[str, TensorInfo], dict[str, str]]:
     Raises:
         BaseModelError: When it is no whole safetensors file.
     """
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        require_regular(path)
-        _refuse_pickle(path)
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            content = file.read(min(length, LARGEST_HEADER))
-        refuse_crowd(content)
-        # The library checks that sizes and places fit the file. As "pt" it would ask the system
-        # for as much memory as the file is large, which smaller machines refuse.
-        with safe_open(str(path), framework="np") as file:
-            metadata = dict(file.metadata() or {})
-        header = parse_json(content)
-    except (SafetensorError, ValueError, MemoryError, RuntimeError, TypeError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise BaseModelError(
-            f"base.path: {path} is no whole safetensors file ({reason})",
-            READABLE,
-            "Download or copy the file again; compare its size with the one at the source.",
-        ) from error
-    except OSError as error:
-        raise BaseModelError(
-            f"base.path: {path} cannot be read ({error.strerror or error})",
-            "a readable file",
-            "Check the path and the file's permissions.",
-        ) from error
-    header.pop("__metadata__", None)
-    begin = 8 + length
-    tensors = {
-        key: TensorInfo(key, info["dtype"], tuple(info["shape"]), begin + start, begin + end)
-        for key, info in header.items()
-        for start, end in [info["data_offsets"]]
-    }
-    return tensors, metadata
-
-
-def _refuse_pickle(path: Path) -> None:
-    with path.open("rb") as file:
-        start = file.read(9)
-    # A safetensors file begins with the length of its header, which then opens with a brace.
-    if start[:2] in (b"PK", b"\x80\x02", b"\x80\x04") and start[8:9] != b"{":
-        raise BaseModelError(
-            f"base.path: {path} is a pickle, whatever its name says",
-            "a safetensors file; a pickle could run code and is never opened",
-            "Download the model's .safetensors file.",
-        )
+    with open_tensors(path, _BASE, any_format=True) as file:
+        return dict(file.tensors), dict(file.metadata)

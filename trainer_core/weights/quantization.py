@@ -72,8 +72,8 @@ def check_formats(file: WeightFile) -> Formats:
             OTHER_FILE,
         )
     for name, info in file.tensors.items():
-        if name not in beside and info.dtype not in _PLAIN:
-            raise file.broken(f"{name} is stored as {info.dtype}", READABLE, OTHER_FILE)
+        if name not in beside and info.code not in _PLAIN:
+            raise file.broken(f"{name} is stored as {info.code}", READABLE, OTHER_FILE)
     return Formats(scales, frozenset(beside))
 
 
@@ -118,10 +118,10 @@ def _notes_beside(file: WeightFile) -> dict[str, Any]:
     with file.path.open("rb") as opened:
         for name in names:
             info = file.tensors[name]
-            if info.dtype != "U8" or info.end - info.start > _LARGEST_NOTE:
+            if info.code != "U8" or info.size > _LARGEST_NOTE:
                 raise _unreadable_note(file, name)
             opened.seek(info.start)
-            content = opened.read(info.end - info.start)
+            content = opened.read(info.size)
             notes[name.removesuffix(_QUANT)] = _parse(file, name, content)
     return notes
 
@@ -144,9 +144,9 @@ def _check_layer(file: WeightFile, layer: str, kind: str, scale: str) -> None:
     weight = file.tensors.get(f"{layer}.weight")
     if weight is None:
         raise file.broken(f"there is no {layer}.weight", "a weight beside every scale")
-    if weight.dtype != _STORED[kind]:
+    if weight.code != _STORED[kind]:
         raise file.broken(
-            f"{layer}.weight is noted as {kind}, but stored as {weight.dtype}",
+            f"{layer}.weight is noted as {kind}, but stored as {weight.code}",
             f"{_STORED[kind]} in the file",
             OTHER_FILE,
         )
@@ -160,5 +160,5 @@ def _check_layer(file: WeightFile, layer: str, kind: str, scale: str) -> None:
             "one scale for the layer, or one for each row",
             OTHER_FILE,
         )
-    if info.dtype not in {"F32", "F16", "BF16"}:
-        raise file.broken(f"{scale} is stored as {info.dtype}", "a floating-point scale")
+    if info.code not in {"F32", "F16", "BF16"}:
+        raise file.broken(f"{scale} is stored as {info.code}", "a floating-point scale")

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from ..tensors.finiteness import all_finite
-from ..tensors.safetensors_reader import DTYPES
+from ..tensors.safetensors_reader import map_tensor
+from ..tensors.safetensors_writer import DTYPES
 from .float8 import widened
-from .header import READABLE, TensorInfo, WeightFile
+from .header import READABLE, WeightFile
 from .quantization import Formats
 
 
@@ -77,7 +77,7 @@ class TensorReader:
         Raises:
             BaseModelError: When it is none of torch's.
         """
-        stored = self._file.tensors[name].dtype
+        stored = self._file.tensors[name].code
         if stored not in DTYPES:
             raise self._file.broken(f"{name} is stored as {stored}", READABLE)
         return DTYPES[stored]
@@ -101,25 +101,9 @@ class TensorReader:
 
     def _tensor(self, name: str) -> Tensor:
         info = self._file.tensors[name]
-        if info.start == info.end:
-            return torch.empty(info.shape, dtype=DTYPES[info.dtype])
         try:
-            return _map(self._file, info)
+            return map_tensor(self._file.path, info)
         except (OSError, ValueError) as error:
             raise self._file.broken(
                 f"{info.key} cannot be read ({error})", "a whole safetensors file"
             ) from error
-
-
-def _map(file: WeightFile, info: TensorInfo) -> Tensor:
-    """A view of the file's bytes; the mapping ends with the last view of it."""
-    # A mapping begins at a page.
-    inside = info.start % mmap.ALLOCATIONGRANULARITY
-    start = info.start - inside
-    with file.path.open("rb") as opened:
-        # As a copy only because torch warns of memory that cannot be written; nothing is.
-        mapped = mmap.mmap(opened.fileno(), info.end - start, access=mmap.ACCESS_COPY, offset=start)
-    values = torch.frombuffer(mapped, dtype=torch.uint8, offset=inside)
-    if inside % 8:
-        values = values.clone()  # a header that is not padded would leave numbers across words
-    return values.view(DTYPES[info.dtype]).reshape(info.shape)

@@ -16,7 +16,7 @@ from trainer_core.adapter_files.verify import comparison as proof_comparison
 from trainer_core.cli import main
 from trainer_core.errors import AdapterFileError
 from trainer_core.families.registry import get_family
-from trainer_core.tensors import safetensors_reader as lazy
+from trainer_core.tensors import safetensors_reader
 
 FLUX = get_family("flux").key_map
 RANK, WIDTH = 16, 256
@@ -41,13 +41,13 @@ def write_lora(path, dtype=torch.bfloat16, blocks=6):
 def read(monkeypatch):
     """Bytes of tensors that are read: of the given file, and of the new one before its name."""
     counts = Counter[str]()
-    own = lazy.TensorFile._bytes
+    own = safetensors_reader.TensorFile._bytes
 
     def counted(self, key, start, size):
         counts["new" if self.path.name.startswith(".writing") else "given"] += size
         return own(self, key, start, size)
 
-    monkeypatch.setattr(lazy.TensorFile, "_bytes", counted)
+    monkeypatch.setattr(safetensors_reader.TensorFile, "_bytes", counted)
     return counts
 
 

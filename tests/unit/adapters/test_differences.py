@@ -12,11 +12,11 @@ from torch import nn
 from benchmarks.measuring.counters import count, saved_bytes
 from trainer_core.adapters import attach
 from trainer_core.adapters.attach_state import attach_state
-from trainer_core.adapters.init.decomposed import largest_singular
 from trainer_core.adapters.kinds.registry import layer_delta
 from trainer_core.adapters.warm_start import start_from
 from trainer_core.config import AdapterConfig
 from trainer_core.errors import AdapterError
+from trainer_core.tensors.randomized_svd import largest_singular
 
 INITS = ("pissa", "olora")
 SCALES = {

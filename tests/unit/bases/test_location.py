@@ -221,7 +221,7 @@ HUB = """
 import sys
 from trainer_core.config import BaseSection
 from trainer_core.errors import BaseModelError
-from trainer_core.families import locate_base
+from trainer_core.bases.locate import locate_base
 try:
     print("located", locate_base(BaseSection(path=sys.argv[1]), "qwen_image", False).folder)
 except BaseModelError as error:

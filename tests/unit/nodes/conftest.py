@@ -27,7 +27,7 @@ def pack_module(name: str) -> ModuleType:
 
 @pytest.fixture(scope="session")
 def folders() -> ModuleType:
-    return pack_module("services.folders")
+    return pack_module("host.folders")
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +36,7 @@ def picture_folder() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
-def cache_watch() -> ModuleType:
+def output_watch() -> ModuleType:
     return pack_module("services.output_watch")
 
 

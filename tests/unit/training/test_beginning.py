@@ -8,7 +8,8 @@ import torch
 
 from trainer_core.config import RunConfig
 from trainer_core.errors import RunError
-from trainer_core.filesystem.storage import save_tensors, write_json
+from trainer_core.filesystem.storage import write_json
+from trainer_core.tensors.safetensors_writer import save_tensors
 from trainer_core.training.processes import SingleProcess
 from trainer_core.training.run_folder import create_version, open_version
 from trainer_core.training.start import find_beginning

@@ -10,14 +10,20 @@ from typing import Literal
 
 from ...adapters.dora import DORA_SCALE, axis_of
 from ...errors import AdapterError, InputError, NonFiniteError, PrecisionError
-from ...tensors.safetensors_reader import open_tensors
+from ...tensors.safetensors_reader import HeldTensors, Source, open_tensors
 from ...types import AdapterState
 from ..factors.whole_layers import undivided_layers
 from ..header.kept_header import kept_header
 from ..names.key_map import ALPHA_SUFFIX, KeyMap
 from ..names.key_parsing import native_of_extra
 from ..names.unread_keys import count_kinds, extras_kinds
-from ..read.adapter_file import AdapterFile, adapter_files, open_adapter, refuse_unread
+from ..read.adapter_file import (
+    AdapterFile,
+    adapter_files,
+    adapter_weights,
+    open_adapter,
+    refuse_unread,
+)
 from ..verify.format_loss import COARSE
 from ..write.adapter_file import Watch, Written, write_adapter
 from ..write.layouts import LAYOUTS, native_key
@@ -40,7 +46,7 @@ class Conversion:
     """What a conversion did.
 
     Attributes:
-        source: The given file or folder.
+        source: The given file or folder, or the tensors in memory.
         target: The new one.
         kind: What the new file holds: ``lora``, ``loha`` or ``lokr``.
         layout: Its layout.
@@ -53,7 +59,7 @@ class Conversion:
         notes: What else is to be known.
     """
 
-    source: Path
+    source: Source
     target: Path
     kind: str
     layout: str
@@ -71,7 +77,7 @@ class Conversion:
 
 
 def convert(
-    source: Path,
+    source: Source,
     target: Path,
     layout: str,
     key_map: KeyMap,
@@ -93,7 +99,7 @@ def convert(
     ``approximate`` as a LoRA.
 
     Args:
-        source: An adapter file, or a PEFT folder.
+        source: An adapter file, a PEFT folder, or tensors in memory.
         target: The new file; for layout ``peft`` the new folder.
         layout: One of `LAYOUTS`.
         key_map: The names of the adapter's family.
@@ -127,12 +133,12 @@ def convert(
         written, notes = _write(task, changed, watch)
         notes += _of_rounding(written.rounding) + left_out
         notes += _warnings(state, changed, wish, key_map)
-        notes += _notes_of_file(opened.file, drop=drop)
+        notes += _notes_of_file(source, opened.file, drop=drop)
     outcome = dict(changed.errors), changed.merged, dropped, written.rounding, notes
     return Conversion(source, target, kind, layout, len(state.layers), *outcome)
 
 
-def check_target(source: Path, target: Path, layout: str, *, overwrite: bool) -> None:
+def check_target(source: Source, target: Path, layout: str, *, overwrite: bool) -> None:
     """Refuse a target that would replace what it must not.
 
     Args:
@@ -146,7 +152,7 @@ def check_target(source: Path, target: Path, layout: str, *, overwrite: bool) ->
             the source is no file of an adapter.
     """
     outputs = (target / WEIGHTS_NAME, target / CONFIG_NAME) if layout == "peft" else (target,)
-    for first in adapter_files(source):
+    for first in () if isinstance(source, HeldTensors) else adapter_files(source):
         for second in outputs:
             if _is_same(first, second):
                 raise InputError(
@@ -306,8 +312,8 @@ def _of_rounding(rounding: float) -> tuple[str, ...]:
     )
 
 
-def _notes_of_file(file: AdapterFile, *, drop: bool) -> tuple[str, ...]:
-    notes = _zero_alphas(file.path)
+def _notes_of_file(source: Source, file: AdapterFile, *, drop: bool) -> tuple[str, ...]:
+    notes = _zero_alphas(source)
     if file.assumed:
         notes += (f"The scale is a guess (alpha = rank): {file.assumed}",)
     if drop:
@@ -320,9 +326,9 @@ def _notes_of_file(file: AdapterFile, *, drop: bool) -> tuple[str, ...]:
     return notes
 
 
-def _zero_alphas(path: Path) -> tuple[str, ...]:
+def _zero_alphas(source: Source) -> tuple[str, ...]:
     """A note where alphas are 0, which kohya's and LyCORIS's readers take as the rank."""
-    with open_tensors(path) as file:
+    with open_tensors(adapter_weights(source)) as file:
         count = sum(
             not bool(file.read(key).any()) for key in file.tensors if key.endswith(ALPHA_SUFFIX)
         )

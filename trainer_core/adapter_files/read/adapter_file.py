@@ -14,7 +14,7 @@ from typing import Any
 
 from ...errors import AdapterFileError
 from ...filesystem.text_files import parse_json
-from ...tensors.safetensors_reader import TensorFile, open_tensors
+from ...tensors.safetensors_reader import HeldTensors, Source, TensorFile, open_tensors
 from ...types import AdapterState, LayerState
 from ..header.metadata import SETTINGS_KEY
 from ..names.key_map import KeyMap
@@ -82,14 +82,15 @@ class OpenAdapter:
 
 
 @contextmanager
-def open_file(path: Path) -> Iterator[AdapterFile]:
+def open_file(path: Source) -> Iterator[AdapterFile]:
     """Open an adapter file for the time of a block, without knowing its family.
 
     What lies beside the factors is not read (`AdapterFile.unread`), and a scale that the file does
     not tell is taken as 1 (`AdapterFile.assumed`).
 
     Args:
-        path: A safetensors file of any layout, or PEFT's or Diffusers' folder with one.
+        path: A safetensors file of any layout, PEFT's or Diffusers' folder with one, or tensors in
+            memory.
 
     Yields:
         The file; its layers can be read until the block ends.
@@ -97,11 +98,11 @@ def open_file(path: Path) -> Iterator[AdapterFile]:
     Raises:
         AdapterFileError: When it is no readable adapter file; the message names file and key.
     """
-    with _open_content(Path(path)) as (content, assumed):
+    with _open_content(path) as (content, assumed):
         yield _file(content, assumed)
 
 
-def read_file(path: Path) -> AdapterFile:
+def read_file(path: Source) -> AdapterFile:
     """Read an adapter file as a whole, without knowing its family.
 
     Raises:
@@ -114,7 +115,7 @@ def read_file(path: Path) -> AdapterFile:
 
 @contextmanager
 def open_adapter(
-    path: Path,
+    path: Source,
     key_map: KeyMap,
     others: Mapping[str, KeyMap] | None = None,
     *,
@@ -128,7 +129,7 @@ def open_adapter(
     factor of each is looked through once.
 
     Args:
-        path: A safetensors file of any layout, or PEFT's or Diffusers' folder with one.
+        path: As for `open_file`.
         key_map: The names of the family that the file is for.
         others: Other families, to name the right one in a message.
         tolerant: Whether a file is read that has more than this trainer reads
@@ -142,7 +143,7 @@ def open_adapter(
         AdapterFileError: When it is no adapter file, a key is unknown, or the layers are not the
             family's; the message names the key.
     """
-    with _open_content(Path(path)) as (content, assumed):
+    with _open_content(path) as (content, assumed):
         file = _file(content, assumed)
         if not tolerant:
             refuse_unread(file)
@@ -178,12 +179,12 @@ def _refuse_assumed(file: AdapterFile) -> None:
 
 
 def read_adapter(
-    path: Path, key_map: KeyMap, others: Mapping[str, KeyMap] | None = None
+    path: Source, key_map: KeyMap, others: Mapping[str, KeyMap] | None = None
 ) -> AdapterState:
     """Read an adapter file of any layout as a whole.
 
     Args:
-        path: A safetensors file, or PEFT's or Diffusers' folder with one.
+        path: As for `open_file`.
         key_map: The names of the family that the file is for.
         others: Other families, to name the right one in a message.
 
@@ -200,6 +201,11 @@ def read_adapter(
         return replace(state, layers=dict(state.layers), extras=extras)
 
 
+def adapter_weights(path: Source) -> Source:
+    """Where the tensors of what `open_file` is given lie."""
+    return _find(path)[0]
+
+
 def adapter_files(path: Path) -> tuple[Path, ...]:
     """The files whose content makes an adapter: the weights and, with PEFT's names, its scale.
 
@@ -212,10 +218,12 @@ def adapter_files(path: Path) -> tuple[Path, ...]:
     Raises:
         AdapterFileError: When it is a folder without weights, or no safetensors file.
     """
-    weights, config = _find(Path(path))
+    path = Path(path)
+    weights, config = _find(path)
+    assert isinstance(weights, Path)
     if config is None or not config.is_file():
         return (weights,)
-    if config.parent == Path(path):
+    if config.parent == path:
         return weights, config
     with open_tensors(weights) as file:
         return (weights, config) if _has_peft_names(file) else (weights,)
@@ -231,7 +239,7 @@ def saved_settings(metadata: Mapping[str, str]) -> Mapping[str, Any]:
 
 
 @contextmanager
-def _open_content(path: Path) -> Iterator[tuple[FileContent, str]]:
+def _open_content(path: Source) -> Iterator[tuple[FileContent, str]]:
     """The content, and why its scale is not known."""
     weights, config = _find(path)
     with open_tensors(weights) as file:
@@ -246,8 +254,11 @@ def _open_content(path: Path) -> Iterator[tuple[FileContent, str]]:
         yield content, _assumed(file) if found == [None] else ""
 
 
-def _find(path: Path) -> tuple[Path, Path | None]:
+def _find(path: Source) -> tuple[Source, Path | None]:
     """The weights, and where PEFT's configuration would be."""
+    if isinstance(path, HeldTensors):
+        return path, None
+    path = Path(path)
     if not path.is_dir():
         return path, path.parent / CONFIG_NAME
     if (path / WEIGHTS_NAME).is_file():
@@ -264,7 +275,7 @@ def _find(path: Path) -> tuple[Path, Path | None]:
     )
 
 
-def _config(path: Path, file: TensorFile, config: Path | None) -> PeftConfig | None:
+def _config(path: Source, file: TensorFile, config: Path | None) -> PeftConfig | None:
     """The configuration that says the scale: the header's own, or the one beside PEFT's names."""
     if config is not None and config.parent == path:
         return read_config(config)

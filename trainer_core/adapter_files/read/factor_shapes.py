@@ -12,7 +12,8 @@ from torch import Tensor
 from ...adapters.dora import DORA_SCALE
 from ...adapters.kernels.convolution import CORES
 from ...errors import AdapterFileError
-from ...tensors.safetensors_reader import TensorInfo, broken
+from ...tensors.safetensors_reader import broken
+from ...tensors.safetensors_writer import TensorInfo
 from ...types import LayerState
 from ..factors.fuse import matrix_sizes
 from ..names.key_parsing import MAGNITUDE

@@ -14,7 +14,8 @@ from ...adapters.dora import DORA_SCALE
 from ...adapters.kinds.registry import layer_scale
 from ...errors import AdapterFileError
 from ...tensors.finiteness import all_finite
-from ...tensors.safetensors_reader import TensorFile, TensorInfo, broken
+from ...tensors.safetensors_reader import TensorFile, broken
+from ...tensors.safetensors_writer import TensorInfo
 from ...types import LayerState
 from ..names.key_parsing import ALPHA, EXTRAS, MAGNITUDE, Key, parse_key, unprefixed
 from ..names.unread_keys import count_kinds, told

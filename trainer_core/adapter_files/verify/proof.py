@@ -16,13 +16,13 @@ from pathlib import Path
 
 from ...adapters.dora import DORA_SCALE, axis_of
 from ...errors import AdapterFileError, RunError
-from ...tensors.safetensors_reader import open_tensors
+from ...tensors.safetensors_reader import Source, open_tensors
 from ...types import AdapterState, LayerState
 from ..factors.fuse import matrix_sizes
 from ..factors.whole_layers import undivided_layers
 from ..names.comfyui_names import WEIGHT, Shapes, extra_tensor, native_layer
 from ..names.key_map import KeyMap
-from ..read.adapter_file import adapter_files, open_adapter
+from ..read.adapter_file import adapter_weights, open_adapter
 from ..write.write_plan import extras_outline, outlines_of
 from .comparison import Comparison
 from .format_loss import format_warning
@@ -30,7 +30,7 @@ from .result import LOADED, MOST_ROUNDING, Proof
 
 
 def prove(
-    path: Path,
+    path: Source,
     key_map: KeyMap,
     shapes: Shapes | None = None,
     state: AdapterState | None = None,
@@ -60,12 +60,12 @@ def prove(
             own, unread = _reading(stack, path, key_map, needed=shapes is None)
         if shapes is None:
             shapes = adapter_shapes(own, key_map) if own else {}
-        file = stack.enter_context(open_tensors(adapter_files(path)[0]))
+        file = stack.enter_context(open_tensors(adapter_weights(path)))
         comparison = Comparison(file, key_map, shapes, own, state is not None)
         warning = "" if state is not None else format_warning(file)
         warnings = (warning,) if warning else ()
         layers = dict(comparison.layers())
-        return Proof(path, base, comparison.tensors(), layers, unread, warnings=warnings)
+        return Proof(Path(str(path)), base, comparison.tensors(), layers, unread, warnings=warnings)
 
 
 def require_loadable(
@@ -178,7 +178,7 @@ def _layer_shape(kind: str, layer: LayerState) -> tuple[int, ...]:
 
 
 def _reading(
-    stack: contextlib.ExitStack, path: Path, key_map: KeyMap, *, needed: bool
+    stack: contextlib.ExitStack, path: Source, key_map: KeyMap, *, needed: bool
 ) -> tuple[AdapterState | None, str]:
     """The trainer's own reading of a file, or why there is none."""
     try:

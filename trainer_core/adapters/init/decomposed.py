@@ -8,8 +8,7 @@ first values, dA and dB, both from zero:
 
 A0 and B0 are frozen beside them. The gradients of dA and dB are PEFT's of A and B.
 
-Sources: Meng et al. 2024, arXiv:2404.02948 (PiSSA); Büyükakyüz 2024, arXiv:2406.01775 (OLoRA);
-Halko, Martinsson, Tropp 2011, algorithm 4.4 (the largest singular values by subspace iteration).
+Sources: Meng et al. 2024, arXiv:2404.02948 (PiSSA); Büyükakyüz 2024, arXiv:2406.01775 (OLoRA).
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 from ...counters import counter_seed
 from ...errors import AdapterError
 from ...tensors.finiteness import all_finite
+from ...tensors.randomized_svd import largest_singular
 from ..base.weight import dense_weight
 
 if TYPE_CHECKING:
@@ -36,9 +36,6 @@ FIRST_DOWN, FIRST_UP = "first_down", "first_up"
 
 _DECOMPOSING = ("cpu", "cuda")
 """Kinds of devices whose decompositions are known to work."""
-
-_SPARE, _SWEEPS = 16, 8
-"""Directions beyond twice the wanted ones, and sweeps, of the subspace iteration."""
 
 _NOTHING = 1e-6
 """Share of the largest singular value below which a direction is rounding."""
@@ -92,34 +89,6 @@ def leading_columns(weight: Tensor, rank: int, scale: float, generator: torch.Ge
     del scale, generator
     columns, _ = torch.linalg.qr(weight[:, :rank])
     return columns.t() @ weight, columns
-
-
-def largest_singular(
-    matrix: Tensor, count: int, generator: torch.Generator, sweeps: int = _SWEEPS
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The largest singular values of a matrix and their vectors.
-
-    A small matrix is decomposed as a whole, a large one by subspace iteration.
-
-    Args:
-        matrix: `[m, n]`.
-        count: How many, at most the smaller side.
-        generator: On the CPU; where the iteration starts.
-        sweeps: How often the iteration multiplies by the matrix and its transpose.
-
-    Returns:
-        ``u [m, count]``, ``s [count]`` descending, ``vh [count, n]``.
-    """
-    width = 2 * count + _SPARE
-    if 4 * width >= min(matrix.shape):
-        left, values, right = torch.linalg.svd(matrix, full_matrices=False)
-        return left[:, :count], values[:count], right[:count]
-    start = torch.randn(matrix.shape[1], width, generator=generator).to(matrix)
-    basis = torch.linalg.qr(matrix @ start)[0]
-    for _ in range(sweeps):
-        basis = torch.linalg.qr(matrix @ torch.linalg.qr(matrix.t() @ basis)[0])[0]
-    left, values, right = torch.linalg.svd(basis.t() @ matrix, full_matrices=False)
-    return basis @ left[:, :count], values[:count], right[:count]
 
 
 def decomposable(matrix: Tensor) -> Tensor:

@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from ...counters import counter_seed
 from ...errors import AdapterError
 from ...tensors.finiteness import all_finite
+from ...tensors.randomized_svd import largest_singular
 from ..attached import AttachedAdapter
 from ..layer.factor_layer import ADAPTER_NAME
-from .decomposed import decomposable, largest_singular
+from .decomposed import decomposable
 
 MOST_BATCHES = 32
 """Batches that are looked at if some directions do not settle before."""

@@ -4,32 +4,32 @@
 import { html, setText } from "./dom.js";
 
 /**
- * @typedef {import("./server.js").Wish} Wish
+ * @typedef {import("./server.js").RunRequest} RunRequest
  * @typedef {import("./run.js").Run} Run
  *
  * @typedef {object} Button
- * @property {Wish} wish
+ * @property {RunRequest} request
  * @property {string} label
  * @property {string} hint
- * @property {string} taken what is said when the training took the wish
+ * @property {string} taken what is said when the training took the request
  */
 
 /** @type {readonly Button[]} */
 const BUTTONS = [
   {
-    wish: "save",
+    request: "save",
     label: "Save now",
     hint: "Save a checkpoint after the step in progress and go on training",
     taken: "The checkpoint is saved after the step in progress.",
   },
   {
-    wish: "preview",
+    request: "preview",
     label: "Sample now",
     hint: "Draw the preview prompts after the step in progress and go on training",
     taken: "Samples are drawn after the step in progress.",
   },
   {
-    wish: "stop",
+    request: "stop",
     label: "Stop and keep",
     hint: "End the training after the step in progress and hand what was learned to the graph",
     taken: "Stopping after the step in progress; what was learned is kept.",
@@ -38,8 +38,8 @@ const BUTTONS = [
 
 const FEEDBACK_MS = 6000;
 
-export class WishBar {
-  /** @param {(wish: Wish) => Promise<{ taken: boolean, reason: string }>} ask */
+export class ActionBar {
+  /** @param {(request: RunRequest) => Promise<{ taken: boolean, reason: string }>} ask */
   constructor(ask) {
     this.ask = ask;
     this.enabled = false;
@@ -51,7 +51,7 @@ export class WishBar {
     this.buttons = BUTTONS.map((button) => this.makeButton(button));
     this.feedback = html("div", "feedback", { role: "status", "aria-live": "polite" });
     const row = html("div", "buttons", { role: "group", "aria-label": "Training" }, this.buttons);
-    this.element = html("div", "wishes", {}, [row, this.feedback]);
+    this.element = html("div", "actions", {}, [row, this.feedback]);
     this.drawButtons();
   }
 
@@ -81,9 +81,9 @@ export class WishBar {
     this.asking = true;
     this.drawButtons();
     try {
-      const answer = await this.ask(button.wish);
+      const answer = await this.ask(button.request);
       if (promptId !== this.promptId) return;
-      this.stopping = answer.taken && button.wish === "stop" && this.enabled;
+      this.stopping = answer.taken && button.request === "stop" && this.enabled;
       this.say(answer.taken ? button.taken : answer.reason || "The training did not take it.");
     } catch {
       this.say("The server did not answer.");
@@ -103,8 +103,8 @@ export class WishBar {
 
   /** @param {Button} button */
   makeButton(button) {
-    const attributes = { type: "button", title: button.hint, "data-wish": button.wish };
-    const element = html("button", "wish", attributes, [button.label]);
+    const attributes = { type: "button", title: button.hint, "data-request": button.request };
+    const element = html("button", "action", attributes, [button.label]);
     element.addEventListener("click", () => void this.press(button));
     return element;
   }

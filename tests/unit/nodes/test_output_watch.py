@@ -3,58 +3,58 @@
 import shutil
 
 
-def test_only_a_loss_counts(cache_watch, tmp_path):
-    watch = cache_watch.CacheWatch()
-    assert watch.losses(tmp_path / "none") == 0
+def test_only_a_loss_counts(output_watch, tmp_path):
+    watch = output_watch.OutputWatch()
+    assert watch.missing_count(tmp_path / "none") == 0
     (tmp_path / "latents").mkdir()
     file = tmp_path / "latents" / "a.safetensors"
     for step in ("new", "the same", "more"):
         file.write_text(step)
         (tmp_path / "latents" / f"{step}.safetensors").write_text("x")
-        assert watch.losses(tmp_path) == 0
+        assert watch.missing_count(tmp_path) == 0
     file.unlink()
-    assert watch.losses(tmp_path) == 1
-    assert watch.losses(tmp_path) == 1
+    assert watch.missing_count(tmp_path) == 1
+    assert watch.missing_count(tmp_path) == 1
     (tmp_path / "latents" / "temporary").write_text("x")
     shutil.rmtree(tmp_path / "latents")
-    assert watch.losses(tmp_path) == 2
+    assert watch.missing_count(tmp_path) == 2
 
 
-def test_folders_are_watched_by_themselves(cache_watch, tmp_path):
-    watch = cache_watch.CacheWatch(("text",))
+def test_folders_are_watched_by_themselves(output_watch, tmp_path):
+    watch = output_watch.OutputWatch()
     one, two = tmp_path / "one", tmp_path / "two"
     for folder in (one, two):
         (folder / "text").mkdir(parents=True)
         (folder / "text" / "a.safetensors").write_text("x")
-        assert watch.losses(folder) == 0
+        assert watch.missing_count(folder) == 0
     (two / "text" / "a.safetensors").unlink()
-    assert watch.losses(one) == 0
-    assert watch.losses(two) == 1
+    assert watch.missing_count(one) == 0
+    assert watch.missing_count(two) == 1
 
 
-def test_a_lost_adapter_counts_for_its_node_alone(cache_watch, tmp_path):
-    watch = cache_watch.AdapterWatch()
+def test_a_lost_adapter_counts_for_its_node_alone(output_watch, tmp_path):
+    watch = output_watch.AdapterWatch()
     files = [tmp_path / name for name in ("a", "b", "c")]
     for node, name, file in zip("112", ("one", "two", "one"), files, strict=True):
         file.write_text("x")
-        assert watch.losses(node, name) == 0
+        assert watch.missing_count(node, name) == 0
         watch.hand_on(node, name, file)
     asked = [("1", "one"), ("1", "two"), ("2", "one")]
-    assert [watch.losses(*each) for each in asked] == [0, 0, 0]
+    assert [watch.missing_count(*each) for each in asked] == [0, 0, 0]
     files[0].unlink()
     for _ in range(2):
-        assert [watch.losses(*each) for each in asked] == [1, 0, 0]
+        assert [watch.missing_count(*each) for each in asked] == [1, 0, 0]
     # Made again and lost again; nobody else has noticed.
     files[0].write_text("x")
     watch.hand_on("1", "one", files[0])
     files[0].unlink()
-    assert [watch.losses(*each) for each in asked] == [2, 0, 0]
+    assert [watch.missing_count(*each) for each in asked] == [2, 0, 0]
 
 
-def test_a_name_that_comes_by_a_link_is_not_known_before(cache_watch, tmp_path):
-    watch = cache_watch.AdapterWatch()
+def test_a_name_that_comes_by_a_link_is_not_known_before(output_watch, tmp_path):
+    watch = output_watch.AdapterWatch()
     (tmp_path / "a").write_text("x")
     watch.hand_on("1", "one", tmp_path / "a")
-    assert watch.losses("1", None) == 0
+    assert watch.missing_count("1", None) == 0
     (tmp_path / "a").unlink()
-    assert watch.losses("1", None) == 1
+    assert watch.missing_count("1", None) == 1

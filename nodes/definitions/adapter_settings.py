@@ -7,9 +7,10 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..host import comfy_host
-from ..services import sockets
-from ..services.lora_files import NO_FILE, lora_choices, lora_stamp
-from ..services.setting_inputs import SettingInput, section_values
+from ..services.adapter_files import NO_FILE, lora_choices, lora_stamp
+from ..services.choices import AdapterChoice
+from . import sockets
+from .setting_inputs import SettingInput, section_values
 
 _KIND = SettingInput("adapter.kind")
 _LORA = (SettingInput("adapter.init"),)
@@ -92,4 +93,4 @@ class AdapterSettings(io.ComfyNode):
         values |= {"kind": kind["kind"], **own}
         if start_from != NO_FILE:
             values["start_from"] = str(comfy_host.lora_path(start_from))
-        return io.NodeOutput(sockets.AdapterChoice(values))
+        return io.NodeOutput(AdapterChoice(values))

@@ -7,9 +7,10 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..host import comfy_host
-from ..services import sockets
+from ..services.choices import BaseChoice, DatasetChoice, PreviewChoice
 from ..services.output_watch import WATCH
-from ..services.setting_inputs import SettingInput, section_values
+from . import sockets
+from .setting_inputs import SettingInput, section_values
 
 _SETTINGS = (SettingInput("cache.verify", advanced=True),)
 
@@ -50,16 +51,16 @@ class CacheEmbeddings(io.ComfyNode):
     @classmethod
     def fingerprint_inputs(cls, **given: Any) -> int:
         """Changes when encoded files were deleted."""
-        return WATCH.losses(comfy_host.cache_folder())
+        return WATCH.missing_count(comfy_host.cache_folder())
 
     @classmethod
     def execute(
         cls,
-        dataset: sockets.DatasetChoice,
-        base: sockets.BaseChoice,
+        dataset: DatasetChoice,
+        base: BaseChoice,
         clip: Any = None,
         vae: Any = None,
-        previews: sockets.PreviewChoice | None = None,
+        previews: PreviewChoice | None = None,
         **given: Any,
     ) -> io.NodeOutput:
         """Encode what is missing."""
@@ -69,5 +70,5 @@ class CacheEmbeddings(io.ComfyNode):
         options = section_values(_SETTINGS, given)
         node_id = str(cls.hidden.unique_id)
         cache = encode(node_id, dataset, base, clip, vae, previews, options)
-        WATCH.losses(comfy_host.cache_folder())
+        WATCH.missing_count(comfy_host.cache_folder())
         return io.NodeOutput(cache)

@@ -1,115 +1,16 @@
-"""Nodes that write adapter files for ComfyUI and other programs."""
+"""The node that rewrites an adapter file in another layout."""
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any
 
 from comfy_api.latest import io
 
-from ...trainer_core.config.describe import choices_of, find_setting
-from ...trainer_core.config.output import LayoutName
-from ...trainer_core.errors import InputError
 from ..host import comfy_host
-from ..services import sockets
-from ..services.lora_files import NO_FILE, chosen_lora, lora_choices, lora_stamp
-from ..services.setting_inputs import family_choices
-
-_LAYOUTS = get_args(LayoutName)
-_LAYOUT_HELP = (
-    "comfyui: for ComfyUI's own loaders. diffusers: for Diffusers. peft: a folder for PEFT. kohya: "
-    "names of kohya's scripts and of musubi. lycoris: LyCORIS's names. ComfyUI loads the last two "
-    "as well."
-)
-
-
-def _form_inputs() -> list[io.Input]:
-    """Inputs that came later; in saved workflows they stand behind all others."""
-    dtype = find_setting("output.dtype")
-    return [
-        io.Boolean.Input(
-            "fused",
-            default=False,
-            optional=True,
-            advanced=True,
-            tooltip="Layout comfyui: write q, k and v as ComfyUI's one layer, for its bypass "
-            "loaders, which drop slices. Layout kohya always does.",
-        ),
-        io.Combo.Input(
-            "dtype",
-            options=["keep", *choices_of(dtype)] if dtype else ["keep"],
-            default="keep",
-            optional=True,
-            advanced=True,
-            tooltip="Number format of the file. keep: that of the adapter.",
-        ),
-    ]
-
-
-class SaveAdapter(io.ComfyNode):
-    """Writes a trained adapter into the loras folder."""
-
-    SETTINGS = ()
-
-    @classmethod
-    def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
-        return io.Schema(
-            node_id="AdapterTrainerSave",
-            display_name="Save Adapter",
-            category="Adapter Trainer",
-            description="Writes the adapter into ComfyUI's loras folder, where Load LoRA lists it "
-            "after a refresh (key R).",
-            search_aliases=["save lora", "export lora", "export adapter"],
-            is_output_node=True,
-            inputs=[
-                sockets.Run.Input(
-                    "run", optional=True, tooltip="A run; its facts go into the file's header."
-                ),
-                sockets.LoraModel.Input(
-                    "lora",
-                    optional=True,
-                    tooltip="An adapter without a run, such as a converted one.",
-                ),
-                io.String.Input(
-                    "name", default="my_adapter", tooltip="Name of the file; folders with /."
-                ),
-                io.Combo.Input(
-                    "layout", options=list(_LAYOUTS), default="comfyui", tooltip=_LAYOUT_HELP
-                ),
-                io.Boolean.Input(
-                    "overwrite",
-                    default=False,
-                    tooltip="Replace a file of this name; off: a number is added.",
-                ),
-                *_form_inputs(),
-            ],
-            outputs=[io.String.Output(display_name="path")],
-        )
-
-    @classmethod
-    def execute(
-        cls,
-        name: str,
-        layout: str,
-        overwrite: bool,
-        run: sockets.RunHandle | None = None,
-        lora: Any = None,
-        fused: bool = False,
-        dtype: str = "keep",
-    ) -> io.NodeOutput:
-        """Write the file."""
-        from ..services.adapter_files import FileForm, write_adapter_file
-
-        if (run is None) == (lora is None):
-            raise InputError(
-                "both a run and a lora" if run else "neither a run nor a lora",
-                "one of the two",
-                "Connect the output run of Train Adapter, or a LORA_MODEL.",
-            )
-        form = FileForm(layout, fused, dtype)
-        source = run.adapter if run else lora
-        path, _ = write_adapter_file(source, name, form, overwrite=overwrite)
-        return io.NodeOutput(str(path))
+from ..services.adapter_files import NO_FILE, chosen_lora, lora_choices, lora_stamp
+from . import sockets
+from .file_inputs import LAYOUT_HELP, LAYOUTS, form_inputs
+from .setting_inputs import family_choices
 
 
 def _approximation_inputs() -> list[io.Input]:
@@ -176,9 +77,7 @@ class ConvertAdapter(io.ComfyNode):
                     tooltip="A file of the loras folder; none: the lora input.",
                 ),
                 sockets.LoraModel.Input("lora", optional=True, tooltip="An adapter of the graph."),
-                io.Combo.Input(
-                    "layout", options=list(_LAYOUTS), default="comfyui", tooltip=_LAYOUT_HELP
-                ),
+                io.Combo.Input("layout", options=LAYOUTS, default="comfyui", tooltip=LAYOUT_HELP),
                 io.Combo.Input(
                     "family",
                     options=family_choices(),
@@ -193,7 +92,7 @@ class ConvertAdapter(io.ComfyNode):
                     default=False,
                     tooltip="Replace a file of this name; off: a number is added.",
                 ),
-                *_form_inputs(),
+                *form_inputs(),
                 *_approximation_inputs(),
             ],
             outputs=[
@@ -225,8 +124,12 @@ class ConvertAdapter(io.ComfyNode):
         **form: Any,
     ) -> io.NodeOutput:
         """Read, convert, write."""
-        from ..services.adapter_files import FileForm, weights_file, write_adapter_file
-        from ..services.graph_run import adapter_tensors
+        from ..services.adapter_files import (
+            FileForm,
+            adapter_tensors,
+            weights_file,
+            write_adapter_file,
+        )
 
         comfy_host.require_libraries()
         source = chosen_lora(file, lora)

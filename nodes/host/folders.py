@@ -10,6 +10,7 @@ cannot make one, and the caches that models are downloaded to consist of them.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import unicodedata
@@ -18,7 +19,9 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from ...trainer_core.errors import InputError
 from ...trainer_core.filesystem.allowed_folders import AllowedFolders
+from ...trainer_core.filesystem.temporary import remove_leftovers
 
+_logger = logging.getLogger(__name__)
 _DEVICES = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|conout\$)(\..*)?", re.I)
 _FORBIDDEN = set('<>:"|?*\\')
 _LONGEST = 240
@@ -196,3 +199,13 @@ def base_stamp(folder: Path) -> str:
             break
     content = "\n".join([str(folder), *lines[:_BASE_FILES]])
     return hashlib.sha256(content.encode(errors="surrogateescape")).hexdigest()
+
+
+def clear_leftovers(*folders: Path) -> None:
+    """Remove what killed commands left where a node is about to write, and say so in the log.
+
+    Args:
+        folders: Where something is about to be written; some may be absent.
+    """
+    for note in remove_leftovers(*folders):
+        _logger.warning(note)

@@ -8,9 +8,10 @@ from comfy_api.latest import io
 
 from ...trainer_core.errors import InputError
 from ..host import comfy_host
-from ..services import sockets
+from ..services.choices import AdapterChoice, BaseChoice, EncodedCache, SettingsChoice
 from ..services.output_watch import ADAPTERS
-from ..services.setting_inputs import RUN_SETTINGS, section_values
+from . import sockets
+from .setting_inputs import RUN_SETTINGS, section_values
 
 
 class TrainAdapter(io.ComfyNode):
@@ -82,17 +83,17 @@ class TrainAdapter(io.ComfyNode):
     @classmethod
     def fingerprint_inputs(cls, name: str | None, **given: Any) -> int:
         """Changes when the adapter that this node handed on was deleted."""
-        return ADAPTERS.losses(str(cls.hidden.unique_id), name)
+        return ADAPTERS.missing_count(str(cls.hidden.unique_id), name)
 
     @classmethod
     def execute(
         cls,
-        base: sockets.BaseChoice,
-        cache: sockets.EncodedCache,
-        adapter: sockets.AdapterChoice,
+        base: BaseChoice,
+        cache: EncodedCache,
+        adapter: AdapterChoice,
         resume: bool,
         resume_from: str = comfy_host.NEWEST,
-        settings: sockets.SettingsChoice | None = None,
+        settings: SettingsChoice | None = None,
         vae: Any = None,
         **given: Any,
     ) -> io.NodeOutput:

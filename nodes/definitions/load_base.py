@@ -7,8 +7,9 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..host import comfy_host
-from ..services import sockets
-from ..services.setting_inputs import SettingInput, family_choices, section_values
+from ..services.choices import BaseChoice
+from . import sockets
+from .setting_inputs import SettingInput, family_choices, section_values
 
 _SETTINGS = (
     SettingInput("training.precision"),
@@ -71,4 +72,4 @@ class LoadBase(io.ComfyNode):
         found = detect_base(path) if family == "auto" else family
         values = section_values(_SETTINGS, given)
         base = {**values["base"], "path": path}
-        return io.NodeOutput(sockets.BaseChoice(found, base, values["training"]["precision"]))
+        return io.NodeOutput(BaseChoice(found, base, values["training"]["precision"]))

@@ -6,8 +6,9 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..services import sockets
-from ..services.setting_inputs import SettingInput, section_values
+from ..services.choices import SettingsChoice
+from . import sockets
+from .setting_inputs import SettingInput, section_values
 
 _SETTINGS = (
     SettingInput("training.batch_size"),
@@ -63,4 +64,4 @@ class TrainingSettings(io.ComfyNode):
     @classmethod
     def execute(cls, **given: Any) -> io.NodeOutput:
         """Describe the settings."""
-        return io.NodeOutput(sockets.SettingsChoice(section_values(_SETTINGS, given)))
+        return io.NodeOutput(SettingsChoice(section_values(_SETTINGS, given)))

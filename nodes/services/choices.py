@@ -10,18 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from comfy_api.latest import io
-
-Dataset = io.Custom("ADAPTER_TRAINER_DATASET")
-Base = io.Custom("ADAPTER_TRAINER_BASE")
-Previews = io.Custom("ADAPTER_TRAINER_PREVIEWS")
-Cache = io.Custom("ADAPTER_TRAINER_CACHE")
-Adapter = io.Custom("ADAPTER_TRAINER_ADAPTER")
-Settings = io.Custom("ADAPTER_TRAINER_SETTINGS")
-Run = io.Custom("ADAPTER_TRAINER_RUN")
-LoraModel = io.Custom("LORA_MODEL")
-LossMap = io.Custom("LOSS_MAP")
-
 Values = Mapping[str, Any]
 """Values of a run file's section, by the names of its settings."""
 
@@ -101,15 +89,3 @@ class RunHandle:
     folder: Path
     adapter: Path
     step: int
-
-
-CLASSES: Mapping[str, type] = {
-    Dataset.io_type: DatasetChoice,
-    Base.io_type: BaseChoice,
-    Previews.io_type: PreviewChoice,
-    Cache.io_type: EncodedCache,
-    Adapter.io_type: AdapterChoice,
-    Settings.io_type: SettingsChoice,
-    Run.io_type: RunHandle,
-}
-"""Sockets of this pack, to what travels through them."""

@@ -1,0 +1,90 @@
+"""The node that takes training images and captions from a folder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from comfy_api.latest import io
+
+from ..host import comfy_host
+from ..services.choices import DatasetChoice
+from . import sockets
+from .dataset_settings import KEEPING, READING
+from .setting_inputs import SettingInput, section_values
+
+_NO_FOLDER = "none"
+_ORDINARY = (
+    SettingInput(
+        "dataset.regularization.weight", "regularization_weight", advanced=True, optional=True
+    ),
+    SettingInput(
+        "dataset.regularization.num_repeats",
+        "regularization_repeats",
+        advanced=True,
+        optional=True,
+    ),
+)
+
+
+class DatasetFolder(io.ComfyNode):
+    """A folder with pictures and captions."""
+
+    SETTINGS = (*READING, *KEEPING, *_ORDINARY)
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        """The node's inputs and outputs."""
+        return io.Schema(
+            node_id="AdapterTrainerDatasetFolder",
+            display_name="Dataset From Folder",
+            category="Adapter Trainer",
+            description="A folder with training pictures and a text file beside each. With "
+            "control pictures: the folders control_images and training_images.",
+            search_aliases=["training images", "lora dataset", "captions", "kohya folder"],
+            inputs=[
+                io.Combo.Input(
+                    "folder",
+                    options=comfy_host.dataset_names(),
+                    tooltip="A folder below ComfyUI's datasets, input or output folder. More "
+                    "places: the key 'datasets' in extra_model_paths.yaml.",
+                ),
+                *(each.input() for each in READING),
+                *(each.input() for each in KEEPING),
+                io.Combo.Input(
+                    "regularization_folder",
+                    options=[_NO_FOLDER, *comfy_host.dataset_names()],
+                    default=_NO_FOLDER,
+                    optional=True,
+                    tooltip=SettingInput("dataset.regularization.path").field.description,
+                ),
+                *(each.input() for each in _ORDINARY),
+            ],
+            outputs=[sockets.Dataset.Output(display_name="dataset")],
+        )
+
+    @classmethod
+    def validate_inputs(cls, folder: str, regularization_folder: str = _NO_FOLDER) -> bool:
+        """Leave the check to `execute`, which says what to do."""
+        return True
+
+    @classmethod
+    def fingerprint_inputs(
+        cls, folder: str, regularization_folder: str = _NO_FOLDER, **given: Any
+    ) -> str:
+        """Changes with any file of the folders."""
+        folders = [folder] + [regularization_folder] * (regularization_folder != _NO_FOLDER)
+        return " ".join(comfy_host.folder_stamp(comfy_host.dataset_path(f)) for f in folders)
+
+    @classmethod
+    def execute(
+        cls, folder: str, regularization_folder: str = _NO_FOLDER, **given: Any
+    ) -> io.NodeOutput:
+        """Describe the dataset; it is read by Cache Embeddings."""
+        ordinary = regularization_folder != _NO_FOLDER
+        settings = (*READING, *KEEPING, *(_ORDINARY if ordinary else ()))
+        values = section_values(settings, given)["dataset"]
+        values["path"] = str(comfy_host.dataset_path(folder))
+        if ordinary:
+            second = str(comfy_host.dataset_path(regularization_folder))
+            values.setdefault("regularization", {})["path"] = second
+        return io.NodeOutput(DatasetChoice(values))

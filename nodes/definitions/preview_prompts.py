@@ -1,0 +1,62 @@
+"""The node that says what previews show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from comfy_api.latest import io
+
+from ..host import comfy_host
+from ..services.choices import PreviewChoice
+from . import sockets
+from .setting_inputs import SettingInput, section_values
+
+_SETTINGS = (
+    SettingInput("preview.prompts"),
+    SettingInput("preview.negative_prompt"),
+    SettingInput("preview.seed"),
+    SettingInput("preview.width"),
+    SettingInput("preview.height"),
+    SettingInput("preview.steps"),
+    SettingInput("preview.guidance", step=0.1),
+)
+
+
+class PreviewPrompts(io.ComfyNode):
+    """What previews draw."""
+
+    SETTINGS = _SETTINGS
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        """The node's inputs and outputs."""
+        return io.Schema(
+            node_id="AdapterTrainerPreviewPrompts",
+            display_name="Preview Prompts",
+            category="Adapter Trainer",
+            description="Prompts that are drawn while the adapter trains, always from the same "
+            "seeds, so that the pictures show what it learns.",
+            search_aliases=["sample prompts", "validation prompts"],
+            inputs=[
+                *(each.input() for each in _SETTINGS),
+                io.Image.Input(
+                    "controls",
+                    optional=True,
+                    tooltip="For bases that edit: a control picture for each prompt, or one for "
+                    "all.",
+                ),
+            ],
+            outputs=[sockets.Previews.Output(display_name="previews")],
+        )
+
+    @classmethod
+    def execute(cls, controls: Any = None, **given: Any) -> io.NodeOutput:
+        """Describe the previews; control pictures are kept as files."""
+        values = section_values(_SETTINGS, given)["preview"]
+        if controls is not None:
+            from ..services.picture_folder import write_controls
+
+            folder = comfy_host.output_folder() / "pictures" / "controls"
+            files = write_controls(folder, controls, len(values["prompts"]))
+            values["controls"] = [[str(file)] for file in files]
+        return io.NodeOutput(PreviewChoice(values))

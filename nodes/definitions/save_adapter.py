@@ -1,0 +1,77 @@
+"""The node that writes a trained adapter for ComfyUI and other programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from comfy_api.latest import io
+
+from ...trainer_core.errors import InputError
+from ..services.choices import RunHandle
+from . import sockets
+from .file_inputs import LAYOUT_HELP, LAYOUTS, form_inputs
+
+
+class SaveAdapter(io.ComfyNode):
+    """Writes a trained adapter into the loras folder."""
+
+    SETTINGS = ()
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        """The node's inputs and outputs."""
+        return io.Schema(
+            node_id="AdapterTrainerSave",
+            display_name="Save Adapter",
+            category="Adapter Trainer",
+            description="Writes the adapter into ComfyUI's loras folder, where Load LoRA lists it "
+            "after a refresh (key R).",
+            search_aliases=["save lora", "export lora", "export adapter"],
+            is_output_node=True,
+            inputs=[
+                sockets.Run.Input(
+                    "run", optional=True, tooltip="A run; its facts go into the file's header."
+                ),
+                sockets.LoraModel.Input(
+                    "lora",
+                    optional=True,
+                    tooltip="An adapter without a run, such as a converted one.",
+                ),
+                io.String.Input(
+                    "name", default="my_adapter", tooltip="Name of the file; folders with /."
+                ),
+                io.Combo.Input("layout", options=LAYOUTS, default="comfyui", tooltip=LAYOUT_HELP),
+                io.Boolean.Input(
+                    "overwrite",
+                    default=False,
+                    tooltip="Replace a file of this name; off: a number is added.",
+                ),
+                *form_inputs(),
+            ],
+            outputs=[io.String.Output(display_name="path")],
+        )
+
+    @classmethod
+    def execute(
+        cls,
+        name: str,
+        layout: str,
+        overwrite: bool,
+        run: RunHandle | None = None,
+        lora: Any = None,
+        fused: bool = False,
+        dtype: str = "keep",
+    ) -> io.NodeOutput:
+        """Write the file."""
+        from ..services.adapter_files import FileForm, write_adapter_file
+
+        if (run is None) == (lora is None):
+            raise InputError(
+                "both a run and a lora" if run else "neither a run nor a lora",
+                "one of the two",
+                "Connect the output run of Train Adapter, or a LORA_MODEL.",
+            )
+        form = FileForm(layout, fused, dtype)
+        source = run.adapter if run else lora
+        path, _ = write_adapter_file(source, name, form, overwrite=overwrite)
+        return io.NodeOutput(str(path))

@@ -1,0 +1,74 @@
+"""The node that hands a training on to the command line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from comfy_api.latest import io
+
+from ..host import comfy_host
+from ..services.choices import AdapterChoice, BaseChoice, EncodedCache, SettingsChoice
+from . import sockets
+from .setting_inputs import RUN_SETTINGS, section_values
+
+
+class SaveRunFile(io.ComfyNode):
+    """Writes what would be trained as a run file."""
+
+    SETTINGS = RUN_SETTINGS
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        """The node's inputs and outputs."""
+        return io.Schema(
+            node_id="AdapterTrainerSaveRunFile",
+            display_name="Save Run File",
+            category="Adapter Trainer",
+            description="Writes the same training as a run file for the command line or a bigger "
+            "machine. It names the finished cache, so no text encoder is needed there.",
+            search_aliases=["export training", "yaml", "command line", "train elsewhere"],
+            is_output_node=True,
+            inputs=[
+                sockets.Base.Input("base", tooltip="The base that is trained on."),
+                sockets.Cache.Input("cache", tooltip="The encoded dataset."),
+                sockets.Adapter.Input("adapter", tooltip="What is trained."),
+                sockets.Settings.Input(
+                    "settings", optional=True, tooltip="Without it, the defaults."
+                ),
+                *(each.input() for each in RUN_SETTINGS),
+                io.Boolean.Input(
+                    "copy_cache",
+                    default=False,
+                    tooltip="Copy the encoded samples beside the run file, so that its folder can "
+                    "be moved to another machine.",
+                ),
+            ],
+            outputs=[io.String.Output(display_name="path")],
+        )
+
+    @classmethod
+    def validate_inputs(cls, name: str | None = None) -> bool | str:
+        """Refuse a bad name when the graph is queued; one that is linked comes later."""
+        from ..services.run_values import name_problem
+
+        return name_problem(name) or True
+
+    @classmethod
+    def execute(
+        cls,
+        base: BaseChoice,
+        cache: EncodedCache,
+        adapter: AdapterChoice,
+        copy_cache: bool,
+        settings: SettingsChoice | None = None,
+        **given: Any,
+    ) -> io.NodeOutput:
+        """Write the run file."""
+        from ..services.run_files import save_run_file
+        from ..services.run_values import training_config
+
+        comfy_host.require_libraries()
+        own = section_values(RUN_SETTINGS, given)
+        output = str(comfy_host.output_folder())
+        config = training_config(cache, adapter, settings, own, output, draws=True)
+        return io.NodeOutput(str(save_run_file(config, copy_cache=copy_cache)))

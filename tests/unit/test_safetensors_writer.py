@@ -1,0 +1,141 @@
+"""Safetensors files as they are written here, read by the library."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from trainer_core.errors import StorageError
+from trainer_core.tensors.safetensors_writer import Outline, save_tensors, stream_tensors
+
+TENSORS = {
+    "b.weight": torch.arange(6, dtype=torch.float32).view(2, 3).t(),
+    "a.alpha": torch.tensor(4.0),
+    "c": torch.randn(3, 5, dtype=torch.bfloat16),
+    "d": torch.ones(7, dtype=torch.float16),
+    "e": torch.randn(4).to(torch.float8_e4m3fn),
+    "empty": torch.zeros(0, 3),
+    "f": torch.tensor([True, False, True]),
+}
+
+
+def outlines(tensors):
+    return {name: Outline.of(tensor) for name, tensor in tensors.items()}
+
+
+def test_the_library_reads_what_was_streamed(tmp_path):
+    path = tmp_path / "x.safetensors"
+    header = {"format": "pt", "note": 'ä "quoted"'}
+    stream_tensors(path, outlines(TENSORS), iter(TENSORS.items()), header)
+    read = load_file(path)
+    assert set(read) == set(TENSORS)
+    for name, tensor in TENSORS.items():
+        assert read[name].dtype == tensor.dtype
+        assert read[name].shape == tensor.shape
+        assert torch.equal(read[name].float(), tensor.float())
+    with safe_open(str(path), framework="pt") as file:
+        assert file.metadata() == header
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"a": torch.ones(2)},
+        {"a": torch.ones(3).half()},
+        {"b": torch.ones(3)},
+        {},
+        {"a": torch.ones(3), "c": torch.ones(1)},
+    ],
+    ids=["shape", "dtype", "name", "missing", "more"],
+)
+def test_a_tensor_that_was_not_announced_leaves_no_file(tmp_path, wrong):
+    path = tmp_path / "x.safetensors"
+    with pytest.raises(StorageError):
+        stream_tensors(path, outlines({"a": torch.ones(3)}), iter(wrong.items()))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_while_tensors_are_made_leaves_the_old_file(tmp_path):
+    path = tmp_path / "x.safetensors"
+    stream_tensors(path, outlines(TENSORS), iter(TENSORS.items()))
+    old = path.read_bytes()
+
+    def broken():
+        yield "a", torch.ones(3)
+        raise ValueError
+
+    with pytest.raises(ValueError):  # noqa: PT011
+        stream_tensors(path, outlines({"a": torch.ones(3), "b": torch.ones(3)}), broken())
+    assert path.read_bytes() == old
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def written(path, tensors):
+    save_tensors(path, tensors, {"made": "here"})
+    return load_file(str(path))
+
+
+def assert_same(found, expected):
+    assert set(found) == set(expected)
+    for name, tensor in expected.items():
+        assert found[name].dtype == tensor.dtype
+        assert torch.equal(found[name], tensor), name
+
+
+def shared_memory():
+    """Tensors that lie in each other's memory in every way."""
+    whole = torch.arange(24, dtype=torch.float32).reshape(4, 6)
+    return {
+        "whole": whole,
+        "same": whole,
+        "view": whole.view(6, 4),
+        "half": whole[:2],
+        "other_half": whole[2:],
+        "detached": torch.nn.Parameter(whole).detach(),
+    }
+
+
+def test_the_format_itself_refuses_shared_memory(tmp_path):
+    """Without this the next test would prove nothing."""
+    with pytest.raises(RuntimeError, match="share memory"):
+        save_file(shared_memory(), str(tmp_path / "a.safetensors"))
+
+
+def test_tensors_that_share_memory_are_written_each_whole(tmp_path):
+    tensors = shared_memory()
+    assert_same(written(tmp_path / "a.safetensors", tensors), tensors)
+    assert tensors["whole"].data_ptr() == tensors["same"].data_ptr(), "the caller's were changed"
+
+
+def test_tensors_that_are_not_contiguous_are_written_as_they_read(tmp_path):
+    base = torch.arange(24, dtype=torch.bfloat16).reshape(4, 6)
+    tensors = {
+        "transposed": base.T,
+        "column": base[:, 1],
+        "every_other": base[::2, ::3],
+        "expanded": torch.ones(1, dtype=torch.int64).expand(5),
+        "expanded_rows": base[:1].expand(3, 6),
+    }
+    assert not any(tensor.is_contiguous() for tensor in tensors.values())
+    assert_same(written(tmp_path / "a.safetensors", tensors), tensors)
+
+
+def test_a_view_takes_only_its_own_room(tmp_path):
+    large = torch.zeros(1 << 18)
+    save_tensors(tmp_path / "a.safetensors", {"view": large[5:7]})
+    assert (tmp_path / "a.safetensors").stat().st_size < 1000
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_empty_tensors_and_scalars_are_written(tmp_path, count):
+    tensors = {f"empty{i}": torch.zeros(0, 4) for i in range(count)}
+    tensors |= {f"scalar{i}": torch.tensor(float(i)) for i in range(count)}
+    assert_same(written(tmp_path / "a.safetensors", tensors), tensors)
+
+
+def test_gradients_are_left_behind(tmp_path):
+    weight = torch.nn.Parameter(torch.ones(2, 2))
+    tied = {"a": weight, "b": weight, "c": weight * 2}
+    assert_same(written(tmp_path / "a.safetensors", tied), {n: t.detach() for n, t in tied.items()})

@@ -142,7 +142,7 @@ class _Check:
         self,
     ) -> tuple[dict[str, dict[str, HostPlace]], dict[str, tuple[str, str]]]:
         """By ComfyUI's tensor: our layers with their places, and our differences."""
-        from ...trainer_core.adapter_files.write.write_plan import extras_outline
+        from ...trainer_core.adapter_files.factors.outlines import extras_outline
 
         modules: dict[str, dict[str, HostPlace]] = {}
         extras: dict[str, tuple[str, str]] = {}
@@ -250,7 +250,7 @@ class _Check:
             return
         if change.dim() != 2 or place in self._complaints:
             return
-        from ...trainer_core.adapter_files.verify.proof_changes import probes, relative
+        from ...trainer_core.adapter_files.verify.comparison import probes, relative
 
         rows = probes(change.shape[1]).to(change)
         output = self._host.bypass(place, rows)
@@ -305,7 +305,7 @@ def _difference(theirs: Tensor, ours: Tensor, before: Tensor) -> LayerProof:
     """Two changes of a weight, the first of which was added to it and taken off again."""
     import torch
 
-    from ...trainer_core.adapter_files.verify.proof_changes import relative
+    from ...trainer_core.adapter_files.verify.comparison import relative
 
     size, base = (float(torch.linalg.vector_norm(each)) for each in (ours, before))
     rounding = _ROUNDING * torch.finfo(before.dtype).eps * base / size if size else 0.0

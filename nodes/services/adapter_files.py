@@ -118,7 +118,7 @@ def write_adapter_file(
 
 def weights_file(path: Path) -> Path:
     """The file with the tensors of a written adapter, which is a folder in layout ``peft``."""
-    from ...trainer_core.adapter_files.write.peft_folder import WEIGHTS_NAME
+    from ...trainer_core.adapter_files.read.peft_config import WEIGHTS_NAME
 
     return path / WEIGHTS_NAME if path.is_dir() else path
 

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from ..adapter_files.factors.effective_delta import check_size, layer_change
+from ..adapter_files.factors.outlines import outline_of
 from ..adapter_files.factors.whole_layers import undivided_change, undivided_parts
 from ..adapter_files.names.row_slices import Cut, take_rows
-from ..adapter_files.write.write_plan import outline_of
 from ..counters import counter_seed
 from ..errors import AdapterError, NonFiniteError
 from ..tensors.finiteness import all_finite

@@ -12,7 +12,7 @@ from functools import partial
 
 from torch import Tensor
 
-from ..adapter_files.write.write_plan import extras_outline
+from ..adapter_files.factors.outlines import extras_outline
 from ..errors import AdapterError
 from ..types import AdapterState
 from .open import BaseWeights, Place

@@ -19,12 +19,13 @@ from ...errors import AdapterError
 from ...types import AdapterState, LayerState
 from ..factors.effective_delta import layer_change
 from ..factors.fuse import fused_layer, matrix_sizes
+from ..factors.outlines import Layers, extras_outline, outline_of, outlines_of
 from ..factors.whole_layers import has_column_lengths, joined_weights, undivided_parts
+from ..names.comfyui_names import is_swapped, native_key
 from ..names.key_map import KeyMap
 from ..names.row_slices import WHOLE, take_rows
 from ..read.module_mapping import Source
-from ..write.layouts import is_turned, native_key
-from ..write.write_plan import Layers, Options, extras_outline, outline_of, outlines_of
+from ..write.write_plan import Options
 from .approximate import Approximated, as_lora, fused_as_lokr, matrix_as_lora, rows_as_lora
 
 WeightOf = Callable[[str], Tensor]
@@ -291,7 +292,7 @@ class _Differences(Mapping[str, Mapping[str, Tensor]]):
     ) -> Tensor:
         """What a layer's parts change, one below the other; zeros for parts that are not there."""
         first = next(iter(layers))
-        if is_turned(first, self._key_map):
+        if is_swapped(first, self._key_map):
             return torch.cat(make(first, layers[first]).chunk(2)[::-1])
         if not native_key(first, self._key_map).part:
             return make(first, layers[first])

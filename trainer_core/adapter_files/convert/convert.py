@@ -12,17 +12,18 @@ from ...adapters.dora import DORA_SCALE, axis_of
 from ...errors import AdapterError, InputError, NonFiniteError, PrecisionError
 from ...tensors.safetensors_reader import open_tensors
 from ...types import AdapterState
+from ..factors.outlines import outlines_of
 from ..factors.whole_layers import undivided_layers
 from ..header.kept_header import kept_header
+from ..names.comfyui_names import native_key
 from ..names.key_map import ALPHA_SUFFIX, KeyMap
 from ..names.key_parsing import native_of_extra
 from ..names.unread_keys import count_kinds, extras_kinds
 from ..read.adapter_file import AdapterFile, adapter_files, open_adapter, refuse_unread
+from ..read.peft_config import CONFIG_NAME, WEIGHTS_NAME
 from ..verify.format_loss import COARSE
 from ..write.adapter_file import Watch, Written, write_adapter
-from ..write.layouts import LAYOUTS, native_key
-from ..write.peft_folder import CONFIG_NAME, WEIGHTS_NAME
-from ..write.write_plan import outlines_of
+from ..write.layouts import LAYOUTS
 from .adapt_to_layout import Changed, Form, WeightOf, Wish, change
 
 EXACT = 1e-6

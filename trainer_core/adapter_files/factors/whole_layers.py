@@ -20,9 +20,9 @@ from ...types import AdapterState, LayerState
 from ..names.key_map import KeyMap
 from ..names.key_parsing import native_modules
 from ..names.row_slices import Cut, put_rows
-from ..write.write_plan import outline_of
 from .effective_delta import layer_change
 from .fuse import matrix_sizes
+from .outlines import outline_of
 
 MAKE_LORA = (
     "Make a LoRA of it: adapter-trainer convert IN OUT --to LAYOUT --approximate lora --rank N"

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from ...errors import AdapterError
 from .key_map import NATIVE_PREFIX, HostName, KeyMap, NativeKey
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -132,8 +133,31 @@ def native_layer(key_map: KeyMap, module: str) -> NativeKey | None:
         return key
     if key_map.is_divided(module):
         return NativeKey(module)
-    turned = (name for name in key_map.host_names if name.swapped and name.path == module)
-    return next((NativeKey(name.native) for name in turned), None)
+    # ComfyUI keeps the halves of such a layer in the opposite order, and exchanges them itself
+    # where it is spelt by its Diffusers name.
+    swapped = (name for name in key_map.host_names if name.swapped and name.path == module)
+    return next((NativeKey(name.native) for name in swapped), None)
+
+
+def native_key(name: str, key_map: KeyMap) -> NativeKey:
+    """As `native_layer`, for a layer that has to be there.
+
+    Raises:
+        AdapterError: When the family has no such layer.
+    """
+    native = native_layer(key_map, name)
+    if native is None:
+        raise AdapterError(
+            f"layer {name!r} has no native name in this family",
+            "layers that the family's key map knows",
+            "Use layout 'diffusers', or leave the layer out with adapter.exclude.",
+        )
+    return native
+
+
+def is_swapped(name: str, key_map: KeyMap) -> bool:
+    """Whether the two halves of a layer's rows are in the opposite order in ComfyUI's model."""
+    return any(host.swapped and host.path == name for host in key_map.host_names)
 
 
 def module_place(key_map: KeyMap, table: Mapping[str, HostPlace], module: str) -> HostPlace | None:

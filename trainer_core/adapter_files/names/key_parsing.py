@@ -19,7 +19,7 @@ from ...adapters.dora import DORA_SCALE
 from ...errors import AdapterFileError
 from .key_map import BLOCK_NUMBER, DIFFUSERS_PREFIX, NATIVE_PREFIX, HostName, KeyMap
 from .row_slices import WHOLE, Cut
-from .unread_keys import beside_factors, other_method, other_part
+from .unread_keys import EXTRAS_TOLD, beside_factors, other_method, other_part
 
 PEFT_PREFIX = "base_model.model."
 FLAT_PREFIXES = {"lora_unet_": "kohya", "lycoris_": "lycoris", "lora_transformer_": "onetrainer"}
@@ -34,7 +34,7 @@ _PREFIXES = {
 
 ALPHA = "alpha"
 MAGNITUDE = "lora_magnitude_vector"
-EXTRAS = ("diff", "diff_b", "set_weight", "w_norm", "b_norm")
+EXTRAS = tuple(EXTRAS_TOLD)
 """Endings of differences that are no factors (`AdapterState.extras`)."""
 
 _LONGEST = 500

@@ -104,6 +104,10 @@ EXTRAS_TOLD = {
 """Ending of a difference that is no factor to what it is."""
 
 
+REPLACING = frozenset({"diff", "set_weight", "w_norm"})
+"""Endings of weight patches for which ComfyUI drops the factors of the same layer."""
+
+
 def extras_kinds(endings: Iterable[tuple[str, str]]) -> dict[str, tuple[int, str]]:
     """As `count_kinds`, of differences that are no factors.
 

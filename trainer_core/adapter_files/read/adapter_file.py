@@ -20,10 +20,9 @@ from ..header.metadata import SETTINGS_KEY
 from ..names.key_map import KeyMap
 from ..names.key_parsing import PEFT_PREFIX
 from ..names.unread_keys import DROP, count_kinds, told
-from ..write.peft_folder import CONFIG_NAME, WEIGHTS_NAME
 from .file_content import FileContent, read_content
 from .module_mapping import LazyExtras, PlacedLayers, place_extras, place_layers
-from .peft_config import PeftConfig, header_config, read_config
+from .peft_config import CONFIG_NAME, WEIGHTS_NAME, PeftConfig, header_config, read_config
 
 _DIFFUSERS_WEIGHTS = "pytorch_lora_weights.safetensors"
 _PICKLED_WEIGHTS = ("adapter_model.bin", "pytorch_lora_weights.bin")

@@ -22,7 +22,7 @@ from ..names.key_parsing import (
     native_of_extra,
 )
 from ..names.row_slices import WHOLE, Cut, InexactCutError, cut_layer, owned_columns, put_rows
-from ..names.unread_keys import DROP, EXTRAS_TOLD
+from ..names.unread_keys import DROP, EXTRAS_TOLD, REPLACING
 from .file_content import FileContent, LazyExtras, LazyLayers, OutlinedTensors
 
 
@@ -154,7 +154,7 @@ def _only_module(name: str, key_map: KeyMap) -> str | None:
 
 def _refuse_both(content: FileContent, name: str, tensors: Iterable[str]) -> None:
     """Refuse factors beside a difference of the same weight: ComfyUI keeps only one of them."""
-    both = {"diff", "set_weight", "w_norm"} & set(tensors)
+    both = REPLACING & set(tensors)
     if name in content.layers and both:
         raise AdapterFileError(
             f"{content.file.path}: {name} has factors and {f'{name}.{min(both)}'!r}",

@@ -22,6 +22,9 @@ from ...errors import AdapterFileError
 from ...filesystem.text_files import parse_json, read_text
 from ..names.key_map import DIFFUSERS_PREFIX
 
+WEIGHTS_NAME, CONFIG_NAME = "adapter_model.safetensors", "adapter_config.json"
+"""The two files of a PEFT folder."""
+
 HEADER_KEY = "lora_adapter_metadata"
 """The header key under which Diffusers keeps the configuration."""
 

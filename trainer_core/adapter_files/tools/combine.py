@@ -20,12 +20,12 @@ from ...errors import AdapterError
 from ...tensors.randomized_svd import closest_of_rank
 from ...types import AdapterState, LayerState
 from ..factors.fuse import matrix_sizes
+from ..factors.outlines import extras_outline, outline_of
 from ..factors.products import LokrRows, Pair, as_product, product_rank
 from ..factors.whole_layers import undivided_parts
 from ..names.key_map import KeyMap
 from ..names.row_slices import WHOLE
 from ..read.module_mapping import Source
-from ..write.write_plan import extras_outline, outline_of
 from .resize import known_settings
 
 _SCALED = {"lora": ("lora_up",), "loha": ("hada_w1_a",), "lokr": ("lokr_w1", "lokr_w1_a")}

@@ -1,28 +1,40 @@
-"""Compare what ComfyUI makes of a file with an adapter, one layer after another."""
+"""Compare what ComfyUI makes of a file with an adapter, one layer after another.
+
+No delta is built: each is multiplied by a few fixed random vectors. Two deltas that differ give
+different products, but for a chance of nought.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import cast
 
 import torch
 from torch import Tensor
 
 from ...adapters.dora import DORA_SCALE, axis_of
-from ...adapters.kinds.registry import layer_scale
+from ...adapters.kernels.convolution import as_matrices
+from ...adapters.kinds.registry import KINDS, layer_scale
 from ...tensors.safetensors_reader import TensorFile
 from ...types import AdapterState, LayerState
 from ..factors.fuse import matrix_sizes
+from ..factors.outlines import extras_outline
 from ..names.comfyui_names import Shapes, extra_tensor, host_table, module_place
 from ..names.key_map import KeyMap
-from ..write.write_plan import extras_outline
 from .comfyui_arithmetic import Fault, find_fault, host_scale
 from .comfyui_reading import HostPatch, plan_reading
-from .proof_changes import change_of, probes, relative, rounding_of, swap_halves
 from .result import LARGEST_DIFFERENCE, MOST_ROUNDING, LayerProof, TensorProof
+
+_PROBES = 4
+_SEED = 20
+_ODD = 1.37
+"""A number with which nothing that is rounded already stays so."""
+
+_TIMES_ROUNDING = 3.0
+"""How much more than our own factors' rounding is still taken for rounding."""
 
 _FACTORED = ("lora", "loha", "lokr")
 _ROWS = 512
@@ -130,7 +142,7 @@ class Comparison:
                 modules.setdefault(place.tensor, []).append(_Own(name, *rows, place.swapped))
         return modules
 
-    @cached_property
+    @functools.cached_property
     def _extras(self) -> dict[str, tuple[str, str]]:
         """ComfyUI's tensor to our difference of it that is no factor: its layer and its ending."""
         if self._own is None:
@@ -324,3 +336,73 @@ def _touches(patch: HostPatch, module: _Own) -> bool:
         return True
     start, rows = patch.place.rows
     return start < module.start + module.rows and module.start < start + rows
+
+
+@functools.lru_cache(maxsize=16)
+def probes(columns: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """The vectors `[4, columns]` for layers with so many inputs."""
+    generator = torch.Generator().manual_seed(_SEED)
+    drawn = torch.randn(_PROBES, columns, generator=generator, dtype=torch.float64)
+    return drawn.to(dtype)
+
+
+def change_of(x: Tensor, kind: str, tensors: Mapping[str, Tensor], scale: float) -> Tensor:
+    """Multiply vectors by the change that factors make.
+
+    Args:
+        x: `[n, in]`, of a convolution `[n, in * window]`.
+        kind: ``lora``, ``loha`` or ``lokr``.
+        tensors: The factors; DoRA's lengths are passed over.
+        scale: What multiplies their product.
+
+    Returns:
+        `[n, out]` in the number format of x.
+    """
+    wide = {name: each.to(x.dtype) for name, each in tensors.items() if name != DORA_SCALE}
+    factors = as_matrices(wide)
+    if kind == "loha":
+        # Row i of the change times x is the sum over r and s of a1[i, r] m[r, s] a2[i, s].
+        first, second = factors["hada_w1_b"], factors["hada_w2_b"]
+        middle = (first * x.unsqueeze(1)) @ second.T
+        return scale * ((factors["hada_w1_a"] @ middle) * factors["hada_w2_a"]).sum(dim=-1)
+    return KINDS[kind].apply(x, factors, scale)
+
+
+def swap_halves(products: Tensor) -> Tensor:
+    """Exchange the halves of a layer's outputs `[n, out]`."""
+    return torch.cat(list(reversed(products.chunk(2, dim=1))), dim=1)
+
+
+def relative(value: Tensor, reference: Tensor) -> float:
+    """``||value - reference|| / ||reference||``; 0 when both are zero."""
+    distance = float(torch.linalg.vector_norm(value - reference))
+    size = float(torch.linalg.vector_norm(reference))
+    if size:
+        return distance / size
+    return 0.0 if distance == 0.0 else float("inf")
+
+
+def rounding_of(
+    x: Tensor, kind: str, tensors: Mapping[str, Tensor], dtype: torch.dtype, scale: float
+) -> float:
+    """How far a change may be off because of how its factors are rounded to a number format.
+
+    Args:
+        x: As for `change_of`.
+        kind: ``lora``, ``loha`` or ``lokr``.
+        tensors: The factors before they are stored.
+        dtype: The number format that they are stored in.
+        scale: What multiplies their product.
+
+    Returns:
+        A few times what rounding changes, relative: of a small layer the few factors may all be
+        rounded luckily. Above `MOST_ROUNDING` the format does not hold the factors.
+    """
+    # Multiplied, because a layout may multiply a factor before it is stored: what was read from a
+    # file of the same format is rounded already, and would not be rounded again as it is.
+    rounded = {
+        name: (tensor.to(x.dtype) * _ODD).to(dtype).to(x.dtype) / _ODD
+        for name, tensor in tensors.items()
+    }
+    exact = change_of(x, kind, tensors, scale)
+    return _TIMES_ROUNDING * relative(change_of(x, kind, rounded, scale), exact)

@@ -19,11 +19,11 @@ from ...errors import AdapterFileError, RunError
 from ...tensors.safetensors_reader import open_tensors
 from ...types import AdapterState, LayerState
 from ..factors.fuse import matrix_sizes
+from ..factors.outlines import extras_outline, outlines_of
 from ..factors.whole_layers import undivided_layers
 from ..names.comfyui_names import WEIGHT, Shapes, extra_tensor, native_layer
 from ..names.key_map import KeyMap
 from ..read.adapter_file import adapter_files, open_adapter
-from ..write.write_plan import extras_outline, outlines_of
 from .comparison import Comparison
 from .format_loss import format_warning
 from .result import LOADED, MOST_ROUNDING, Proof

@@ -19,7 +19,7 @@ from ..names.key_map import ALPHA_SUFFIX, LENGTHS_SUFFIXES, KeyMap
 from ..read.adapter_file import open_adapter
 from ..verify.proof import is_for_host, require_loadable
 from .layouts import LAYOUTS
-from .peft_folder import save_folder
+from .peft import save_folder
 from .write_plan import Options, Plan
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -7,27 +7,24 @@ shapes and number formats of the whole file, and every refusal; from the tensors
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from ...adapters.dora import DORA_SCALE, axis_of
 from ...adapters.kernels.convolution import CORES, as_matrices, filed_shape
 from ...adapters.kinds.registry import layer_scale
 from ...errors import AdapterError
 from ...types import AdapterState, LayerState
 from ..factors.fuse import Fuse, fuse_exactly
+from ..factors.outlines import Layers, extras_outline, outline_of
 
 if TYPE_CHECKING:
     from ..names.key_map import KeyMap
 
-Layers = Mapping[str, LayerState]
 Encode = Callable[[Layers], Mapping[str, Tensor]]
-
-
-class _Outlined(Protocol):
-    def outline(self, name: str) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,26 +78,6 @@ class Plan:
 Layout = Callable[[AdapterState, "KeyMap", Options], Plan]
 
 
-def outline_of(layers: Layers, name: str) -> LayerState:
-    """A layer with tensors of the meta device, in the number formats that they are kept in.
-
-    Args:
-        layers: Layers that are in memory, or that are read when they are asked for and tell their
-            outlines before (``outline(name)``).
-        name: One of their names.
-    """
-    if hasattr(layers, "outline"):
-        return cast("_Outlined", layers).outline(name)
-    layer = layers[name]
-    tensors = {factor: tensor.to("meta") for factor, tensor in layer.tensors.items()}
-    return replace(layer, tensors=tensors)
-
-
-def outlines_of(state: AdapterState) -> dict[str, LayerState]:
-    """The outlines of all layers of an adapter."""
-    return {name: outline_of(state.layers, name) for name in state.layers}
-
-
 def piece_of(state: AdapterState, title: str, modules: Iterable[str], encode: Encode) -> Piece:
     """Make a piece of some of an adapter's layers.
 
@@ -140,19 +117,6 @@ def pieces_of_extras(state: AdapterState, name: Callable[[str], str]) -> list[Pi
     return [piece(native) for native in state.extras]
 
 
-def extras_outline(state: AdapterState, native: str) -> Mapping[str, Tensor]:
-    """A layer's differences that are no factors, as tensors of the meta device.
-
-    Args:
-        state: The adapter, whose differences may be read when they are asked for.
-        native: ComfyUI's name of the layer.
-    """
-    extras = state.extras
-    if hasattr(extras, "outline"):
-        return cast("_Outlined", extras).outline(native)
-    return {ending: tensor.to("meta") for ending, tensor in extras[native].items()}
-
-
 def refuse_extras(state: AdapterState, layout: str) -> None:
     """Refuse differences that are no factors, which only ComfyUI reads.
 
@@ -167,6 +131,35 @@ def refuse_extras(state: AdapterState, layout: str) -> None:
             f"factors alone in layout {layout!r}",
             "Choose layout 'comfyui' or 'kohya', or leave them out on purpose: --extras drop.",
         )
+
+
+def refuse_lengths(outlines: Layers, axis: str, expected: str, remedy: str) -> None:
+    """Refuse DoRA of an axis that a layout's readers do not compute as it was trained.
+
+    Raises:
+        AdapterError: When a layer has lengths of the axis.
+    """
+    for name, layer in outlines.items():
+        lengths = layer.tensors.get(DORA_SCALE)
+        if lengths is not None and axis_of(lengths) == axis:
+            raise AdapterError(f"{name} has DoRA lengths of the {axis} axis", expected, remedy)
+
+
+def refuse_same_names(names: Iterable[str]) -> None:
+    """Refuse two layers that would have the same name in a file.
+
+    Raises:
+        AdapterError: When there are two.
+    """
+    taken: set[str] = set()
+    for name in names:
+        if name in taken:
+            raise AdapterError(
+                f"two adapted layers are both written as {name!r}",
+                "one name for each layer",
+                "This is a fault of the family's key map; please report it.",
+            )
+        taken.add(name)
 
 
 def reader_rank(tensors: Mapping[str, Tensor]) -> int | None:

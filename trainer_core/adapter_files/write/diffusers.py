@@ -9,15 +9,16 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
-from ...adapters.dora import DORA_SCALE, axis_of
+from ...adapters.dora import DORA_SCALE
 from ...adapters.kinds.loha import khatri_rao
 from ...adapters.kinds.registry import layer_scale
 from ...errors import AdapterError
 from ...types import AdapterState, LayerState
 from ..factors.fuse import split_sizes
+from ..factors.outlines import Layers, outlines_of
 from ..factors.whole_layers import refuse_undivided
 from ..names.key_map import DIFFUSERS_PREFIX, KeyMap
-from .write_plan import Layers, Options, Plan, outlines_of, piece_of, refuse_extras, times
+from .write_plan import Options, Plan, piece_of, refuse_extras, refuse_lengths, times
 
 Bake = Callable[[LayerState, float], Mapping[str, Tensor]]
 
@@ -67,18 +68,6 @@ def refuse_convolutions(outlines: Layers) -> None:
                 "trained",
                 "Export with layout 'comfyui', or leave the layer out with adapter.exclude.",
             )
-
-
-def refuse_lengths(outlines: Layers, axis: str, expected: str, remedy: str) -> None:
-    """Refuse DoRA of an axis that a layout's readers do not compute as it was trained.
-
-    Raises:
-        AdapterError: When a layer has lengths of the axis.
-    """
-    for name, layer in outlines.items():
-        lengths = layer.tensors.get(DORA_SCALE)
-        if lengths is not None and axis_of(lengths) == axis:
-            raise AdapterError(f"{name} has DoRA lengths of the {axis} axis", expected, remedy)
 
 
 def refuse_unread_lengths(outlines: Layers, kind: str) -> None:

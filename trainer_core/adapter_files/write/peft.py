@@ -30,21 +30,20 @@ from ...filesystem.storage import (
 from ...filesystem.temporary import temporary_beside
 from ...types import AdapterState, LayerState
 from ..factors.fuse import split_sizes
+from ..factors.outlines import Layers, outlines_of
 from ..factors.whole_layers import refuse_undivided
 from ..names.key_map import KeyMap
-from .diffusers_layout import (
+from ..names.key_parsing import PEFT_PREFIX
+from ..read.peft_config import CONFIG_NAME, WEIGHTS_NAME
+from .diffusers import (
     APPROXIMATE,
     KEEP_WHOLE,
     peft_factor,
     refuse_convolutions,
     refuse_unread_lengths,
 )
-from .write_plan import Layers, Options, Plan, outlines_of, piece_of, refuse_extras
+from .write_plan import Options, Plan, piece_of, refuse_extras
 
-WEIGHTS_NAME = "adapter_model.safetensors"
-CONFIG_NAME = "adapter_config.json"
-
-_PREFIX = "base_model.model."
 _KEYS = {"lora_down": "lora_A.weight", "lora_up": "lora_B.weight"}
 
 
@@ -139,9 +138,9 @@ def _encode(layers: Layers) -> dict[str, Tensor]:
     for name, layer in layers.items():
         for factor, tensor in layer.tensors.items():
             if factor == DORA_SCALE:
-                tensors[f"{_PREFIX}{name}.lora_magnitude_vector"] = tensor.flatten()
+                tensors[f"{PEFT_PREFIX}{name}.lora_magnitude_vector"] = tensor.flatten()
             else:
-                tensors[f"{_PREFIX}{name}.{_KEYS.get(factor, factor)}"] = tensor
+                tensors[f"{PEFT_PREFIX}{name}.{_KEYS.get(factor, factor)}"] = tensor
     return tensors
 
 

@@ -15,8 +15,7 @@ from safetensors.torch import load_file, save_file
 from tests.fixtures.host_cases import FORMS, make_tensors
 from tests.fixtures.peer_files import PEERS
 from trainer_core.adapter_files.names.comfyui_names import HostPlace, host_table
-from trainer_core.adapter_files.verify.comfyui_arithmetic import find_fault, host_scale
-from trainer_core.adapter_files.verify.comfyui_reading import plan_reading
+from trainer_core.adapter_files.verify.comfyui_reading import find_fault, host_scale, plan_reading
 from trainer_core.adapters.kernels.convolution import as_matrices
 from trainer_core.adapters.kinds.registry import KINDS
 from trainer_core.bases.native_shapes import published_shapes

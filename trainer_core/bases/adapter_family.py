@@ -166,7 +166,7 @@ def _oddities(file: AdapterFile, family: Family, sizes: PublishedSizes) -> Itera
             if missing:
                 yield f"has the layer {name!r}, and {missing}"
         if name in file.layers and modules:
-            rows, columns = matrix_sizes(file.kind, file.layers.outline(name).tensors)
+            rows, columns = matrix_sizes(file.kind, file.layers.outline(name))
             known = _whole_sizes(modules, sizes)
             if known and (rows, columns) not in known:
                 there = " or ".join(f"{each[0]} x {each[1]}" for each in known)

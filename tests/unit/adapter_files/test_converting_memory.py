@@ -15,7 +15,7 @@ PROCESS = """
 import json, sys
 from pathlib import Path
 from trainer_core.families.registry import get_family
-from trainer_core.adapter_files import read_adapter
+from trainer_core.adapter_files.read.adapter_file import read_adapter
 from trainer_core.adapter_files.convert.convert import convert
 
 def peak():

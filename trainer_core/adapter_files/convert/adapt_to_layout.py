@@ -9,29 +9,45 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ...adapters.dora import DORA_SCALE, axis_of
+from ...adapters.kinds.registry import FILE_RULES, LOW_RANK
 from ...errors import AdapterError
 from ...types import AdapterState, LayerState
 from ..factors.effective_delta import layer_change
-from ..factors.fuse import fused_layer, matrix_sizes
-from ..factors.outlines import Layers, extras_outline, outline_of, outlines_of
+from ..factors.fuse import fused_layer
+from ..factors.outlines import (
+    Layers,
+    extras_outline,
+    is_convolution,
+    is_outline,
+    outline_of,
+    outlines_of,
+)
 from ..factors.whole_layers import has_column_lengths, joined_weights, undivided_parts
 from ..names.comfyui_names import is_swapped, native_key
 from ..names.key_map import KeyMap
 from ..names.row_slices import WHOLE, take_rows
 from ..read.module_mapping import Source
 from ..write.write_plan import Options
-from .approximate import Approximated, as_lora, fused_as_lokr, matrix_as_lora, rows_as_lora
+from .approximate import (
+    Approximated,
+    as_low_rank,
+    fused_nearest,
+    matrix_as_low_rank,
+    rows_as_low_rank,
+)
 
 WeightOf = Callable[[str], Tensor]
 """A module's path to the base's weight of it, at least in float32."""
 
-Form = Literal["lora", "lokr"]
+APPROXIMATIONS = tuple(
+    name for name, rules in FILE_RULES.items() if name == LOW_RANK or not rules.stacks
+)
+"""Kinds that layers may be approximated as: a plain product, or a fused layer of their own kind."""
 
 _HOSTS = ("comfyui", "kohya")
 """Layouts that hold differences which are no factors."""
@@ -51,7 +67,7 @@ class Wish:
 
     layout: str
     fused: bool = False
-    form: Form | None = None
+    form: str | None = None
     rank: int | None = None
     weight_of: WeightOf | None = None
 
@@ -90,25 +106,26 @@ def change(state: AdapterState, key_map: KeyMap, wish: Wish) -> Changed:
     outlines = outlines_of(state)
     if wish.weight_of is not None:
         wish = replace(wish, weight_of=joined_weights(wish.weight_of, key_map))
-    kind = "lora" if wish.form == "lora" else state.kind
+    kind = wish.form or state.kind
     unheld = {
         name
         for name, layer in outlines.items()
         if DORA_SCALE in layer.tensors and not _holds_lengths(kind, name, layer, key_map, wish)
     }
-    if wish.form == "lora":
-        return _as_lora(state, unheld, key_map, wish)
+    if wish.form == LOW_RANK:
+        return _as_low_rank(state, unheld, key_map, wish)
     changed = Changed(state, Options(fused=wish.fused), {})
     if unheld and wish.weight_of is not None and wish.layout in _HOSTS:
         changed = _merged(state, outlines, unheld, key_map, wish.weight_of, changed.options)
-    if wish.form == "lokr":
-        if state.kind != "lokr":
+    if wish.form is not None:
+        if state.kind != wish.form:
             raise AdapterError(
-                f"a {state.kind}, to be approximated as a lokr",
-                "a lokr, of whose parts a fused layer is made; others are fused without error",
+                f"a {state.kind}, to be approximated as a {wish.form}",
+                f"a {wish.form}, of whose parts a fused layer is made; others are fused without "
+                "error",
                 "Leave --approximate out.",
             )
-        fuse = partial(fused_as_lokr, errors=changed.errors)
+        fuse = partial(fused_nearest, errors=changed.errors)
         changed = replace(changed, options=replace(changed.options, fuse=fuse))
     return changed
 
@@ -119,18 +136,20 @@ def _holds_lengths(kind: str, name: str, layer: LayerState, key_map: KeyMap, wis
     if wish.layout == "lycoris":
         return True
     if wish.layout not in _HOSTS:
-        return kind == "lora" and axis == "output"
+        return FILE_RULES[kind].peft_dora and axis == "output"
     fuses = wish.fused or wish.layout == "kohya"
     return axis == "input" and not (fuses and native_key(name, key_map).part)
 
 
-def _as_lora(state: AdapterState, unheld: Collection[str], key_map: KeyMap, wish: Wish) -> Changed:
+def _as_low_rank(
+    state: AdapterState, unheld: Collection[str], key_map: KeyMap, wish: Wish
+) -> Changed:
     errors: dict[str, float] = {}
     sources: dict[str, Source] = {}
     for name in state.layers:
         parts = undivided_parts(name, key_map)
         # Lengths of the fused layer's columns go with all of its rows, while they are kept.
-        kept = state.kind == "lora" or has_column_lengths(outline_of(state.layers, name))
+        kept = state.kind == LOW_RANK or has_column_lengths(outline_of(state.layers, name))
         if parts and (name in unheld or not kept):
             sources |= {module: Source(name, cut) for module, cut in parts}
         else:
@@ -138,39 +157,39 @@ def _as_lora(state: AdapterState, unheld: Collection[str], key_map: KeyMap, wish
 
     def made(name: str, layer: LayerState) -> LayerState:
         source = sources[name]
-        if state.kind == "lora" and source.name not in unheld:
+        if state.kind == LOW_RANK and source.name not in unheld:
             return layer
         whole = source.name in unheld
-        nearest = _nearest_lora(state.kind, name, layer, source, wish, whole=whole)
-        if not _is_outline(layer):
+        nearest = _nearest_low_rank(state.kind, name, layer, source, wish, whole=whole)
+        if not is_outline(layer):
             errors[name] = nearest.error
         return nearest.layer
 
     layers = _Made(state.layers, {name: source.name for name, source in sources.items()}, made)
-    options = Options(fused=wish.fused, approximated=state.kind != "lora" or bool(unheld))
-    return Changed(replace(state, kind="lora", layers=layers), options, errors)
+    options = Options(fused=wish.fused, approximated=state.kind != LOW_RANK or bool(unheld))
+    return Changed(replace(state, kind=LOW_RANK, layers=layers), options, errors)
 
 
-def _nearest_lora(
+def _nearest_low_rank(
     kind: str, name: str, layer: LayerState, source: Source, wish: Wish, *, whole: bool
 ) -> Approximated:
     """A layer as a LoRA: its delta or, as a whole, what it and its lengths change together."""
     if not whole:
         if source.cut == WHOLE:
-            return as_lora(name, kind, layer, wish.rank)
-        return rows_as_lora(name, layer, source.cut, wish.rank)
+            return as_low_rank(name, kind, layer, wish.rank)
+        return rows_as_low_rank(name, kind, layer, source.cut, wish.rank)
     if wish.weight_of is None or wish.rank is None:
         raise AdapterError(
             f"{name} has DoRA lengths, which layout {wish.layout!r} does not hold",
             "the base's weights, which the lengths stretch, and a rank",
             "Name the base and the rank: --base PATH --rank N.",
         )
-    if _is_outline(layer):
+    if is_outline(layer):
         change = _outline_of_change(kind, name, layer)
     else:
         change = layer_change(kind, layer, wish.weight_of(source.name))
     rows = change if source.cut == WHOLE else take_rows(change, source.cut)
-    return matrix_as_lora(rows, wish.rank)
+    return matrix_as_low_rank(rows, wish.rank)
 
 
 def _merged(
@@ -281,7 +300,7 @@ class _Differences(Mapping[str, Mapping[str, Tensor]]):
         return layer_change(self._state.kind, layer, self._weight_of(name))
 
     def _outline(self, name: str, layer: LayerState) -> Tensor:
-        if layer.kernel or any(tensor.dim() > 2 for tensor in layer.tensors.values()):
+        if is_convolution(layer):
             # The factors of a convolution do not tell its window.
             shape = self._weight_of(name).shape
             return torch.empty(shape, dtype=_dtype_of(layer), device="meta")
@@ -306,20 +325,16 @@ class _Differences(Mapping[str, Mapping[str, Tensor]]):
         return torch.cat(rows)
 
 
-def _is_outline(layer: LayerState) -> bool:
-    return any(tensor.is_meta for tensor in layer.tensors.values())
-
-
 def _dtype_of(layer: LayerState) -> torch.dtype:
     return next(iter(layer.tensors.values())).dtype
 
 
 def _outline_of_change(kind: str, name: str, layer: LayerState) -> Tensor:
-    if layer.kernel or any(tensor.dim() > 2 for tensor in layer.tensors.values()):
+    if is_convolution(layer):
         raise AdapterError(
             f"{name} is a convolution",
             "Linear layers to approximate",
             "Choose layout 'comfyui', which holds the layer or its difference as it is.",
         )
     factors = {n: tensor for n, tensor in layer.tensors.items() if n != DORA_SCALE}
-    return torch.empty(matrix_sizes(kind, factors), dtype=_dtype_of(layer), device="meta")
+    return torch.empty(FILE_RULES[kind].sizes(factors), dtype=_dtype_of(layer), device="meta")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from ...adapters.dora import DORA_SCALE, axis_of
+from ...adapters.kinds.registry import FILE_RULES, LOW_RANK
 from ...errors import AdapterError, InputError, NonFiniteError, PrecisionError
 from ...tensors.safetensors_reader import open_tensors
 from ...types import AdapterState
@@ -24,7 +25,7 @@ from ..read.peft_config import CONFIG_NAME, WEIGHTS_NAME
 from ..verify.format_loss import COARSE
 from ..write.adapter_file import Watch, Written, write_adapter
 from ..write.layouts import LAYOUTS
-from .adapt_to_layout import Changed, Form, WeightOf, Wish, change
+from .adapt_to_layout import Changed, WeightOf, Wish, change
 
 EXACT = 1e-6
 """Relative error of a layer up to which only float32's rounding is left."""
@@ -43,7 +44,7 @@ class Conversion:
     Attributes:
         source: The given file or folder.
         target: The new one.
-        kind: What the new file holds: ``lora``, ``loha`` or ``lokr``.
+        kind: The kind that the new file holds.
         layout: Its layout.
         layers: Number of layers that were converted.
         errors: Approximated layer to what it lost of its delta, relative; the others are exact.
@@ -79,7 +80,7 @@ def convert(
     *,
     dtype: str | None = None,
     fused: bool = False,
-    approximate: Form | None = None,
+    approximate: str | None = None,
     rank: int | None = None,
     weight_of: WeightOf | None = None,
     extras: Literal["keep", "drop"] = "keep",
@@ -202,11 +203,11 @@ def _check_wishes(layout: str, approximate: str | None, rank: int | None, *, fus
             "a layout that has ComfyUI's own layers: comfyui, or kohya, which is always fused",
             "Leave --fused out.",
         )
-    if rank is not None and approximate != "lora":
+    if rank is not None and approximate != LOW_RANK:
         raise AdapterError(
-            f"a rank of {rank} without an approximation as a lora",
+            f"a rank of {rank} without an approximation as a {LOW_RANK}",
             "a rank only where layers are approximated; an exact conversion keeps every rank",
-            "Add --approximate lora, or leave --rank out.",
+            f"Add --approximate {LOW_RANK}, or leave --rank out.",
         )
     if rank is not None and rank < 1:
         raise AdapterError(f"a rank of {rank}", "a rank of 1 or more", "Correct --rank.")
@@ -223,7 +224,7 @@ def _dropped(file: AdapterFile, key_map: KeyMap) -> tuple[str, ...]:
 
 
 def _written_kind(kind: str, layout: str) -> str:
-    return "lora" if layout == "diffusers" and kind == "loha" else kind
+    return FILE_RULES[kind].diffusers_kind if layout == "diffusers" else kind
 
 
 def _warnings(
@@ -244,9 +245,9 @@ def _warnings(
     if wish.layout == "diffusers" and lengths:
         notes.append(
             f"{len(lengths)} layers have DoRA lengths: Diffusers reads them, and ComfyUI ignores "
-            "them in this layout, so that it computes a plain lora"
+            "them in this layout, so that it computes plain factors"
         )
-    if wish.form == "lora" and given.kind != "lora" and lengths:
+    if wish.form == LOW_RANK and given.kind != LOW_RANK and lengths:
         notes.append(
             f"{len(lengths)} layers keep their DoRA lengths; their errors are those of the "
             "factors' delta alone, before it is stretched"

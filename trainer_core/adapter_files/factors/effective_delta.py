@@ -16,10 +16,13 @@ import torch
 from torch import Tensor
 
 from ...adapters.dora import DORA_SCALE, axis_of, ratio, squared_lengths
-from ...adapters.kinds.registry import layer_delta
+from ...adapters.kernels.convolution import as_matrices
+from ...adapters.kinds.registry import FILE_RULES, layer_delta, layer_scale, matrix_sizes
 from ...errors import AdapterError
 from ...types import LayerState
-from .fuse import matrix_sizes
+
+_LEAST, _MOST = 1e-12, 1e12
+"""Norms between which squares and their sums stay inside float32's range."""
 
 
 def layer_change(kind: str, layer: LayerState, weight: Tensor) -> Tensor:
@@ -91,7 +94,7 @@ def check_size(kind: str, layer: LayerState, shape: tuple[int, ...]) -> None:
     rows, columns = shape[0], 1
     for side in shape[1:]:
         columns *= side
-    found = matrix_sizes(kind, layer.tensors)
+    found = matrix_sizes(kind, layer)
     lengths = layer.tensors.get(DORA_SCALE)
     sides = () if lengths is None else tuple(lengths.shape[:2])
     if found != (rows, columns) or (sides and sides not in ((shape[0], 1), (1, shape[1]))):
@@ -104,4 +107,20 @@ def check_size(kind: str, layer: LayerState, shape: tuple[int, ...]) -> None:
         )
 
 
-__all__ = ["check_size", "layer_change", "stretch_of"]
+def delta_norm(kind: str, layer: LayerState) -> float:
+    """The Frobenius norm of a layer's change, before DoRA.
+
+    Args:
+        kind: ``lora``, ``loha`` or ``lokr``.
+        layer: The layer, in float32 or float64.
+
+    Returns:
+        The norm, to six digits or better.
+    """
+    rules = FILE_RULES[kind]
+    given = {name: tensor for name, tensor in layer.tensors.items() if name != DORA_SCALE}
+    norm = rules.norm(as_matrices(given))
+    if not _LEAST < norm < _MOST:
+        wide = {name: tensor.double() for name, tensor in given.items()}
+        norm = rules.norm(as_matrices(wide))
+    return abs(layer_scale(kind, layer)) * norm

@@ -48,3 +48,13 @@ def extras_outline(state: AdapterState, native: str) -> Mapping[str, Tensor]:
     if hasattr(extras, "outline"):
         return cast("_Outlined", extras).outline(native)
     return {ending: tensor.to("meta") for ending, tensor in extras[native].items()}
+
+
+def is_outline(layer: LayerState) -> bool:
+    """Whether a layer has shapes alone."""
+    return any(tensor.is_meta for tensor in layer.tensors.values())
+
+
+def is_convolution(layer: LayerState) -> bool:
+    """Whether a layer or its outline is of a convolution, as far as its factors show it."""
+    return bool(layer.kernel) or any(tensor.dim() > 2 for tensor in layer.tensors.values())

@@ -15,17 +15,18 @@ import torch
 from torch import Tensor
 
 from ...adapters.dora import DORA_SCALE, axis_of
+from ...adapters.kinds.registry import LOW_RANK, matrix_sizes
 from ...errors import AdapterError
 from ...types import AdapterState, LayerState
 from ..names.key_map import KeyMap
 from ..names.key_parsing import native_modules
 from ..names.row_slices import Cut, put_rows
 from .effective_delta import layer_change
-from .fuse import matrix_sizes
 from .outlines import outline_of
 
-MAKE_LORA = (
-    "Make a LoRA of it: adapter-trainer convert IN OUT --to LAYOUT --approximate lora --rank N"
+MAKE_LOW_RANK = (
+    "Make a LoRA of it: adapter-trainer convert IN OUT --to LAYOUT --approximate "
+    f"{LOW_RANK} --rank N"
 )
 
 
@@ -69,7 +70,7 @@ def refuse_undivided(state: AdapterState, key_map: KeyMap, place: str, remedy: s
         f"{names[0]} ({state.kind}), one layer in the file and {modules} here; no {state.kind} is "
         f"such a part, because {why} ({len(names)} such layers in all)",
         f"layers of which {place} can have each part",
-        f"{remedy} {MAKE_LORA}{base}.".strip(),
+        f"{remedy} {MAKE_LOW_RANK}{base}.".strip(),
     )
 
 
@@ -113,7 +114,7 @@ def undivided_change(
     layer = state.layers[name]
     if DORA_SCALE in layer.tensors:
         return layer_change(state.kind, layer, joined_weights(weight_of, key_map)(name))
-    shape = matrix_sizes(state.kind, layer.tensors)
+    shape = matrix_sizes(state.kind, layer)
     return layer_change(state.kind, layer, torch.empty(1).expand(shape))  # only its shape counts
 
 

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...adapters.dora import DORA_SCALE
+from ...adapters.kinds.registry import FILE_RULES, LOW_RANK
 from ...errors import AdapterFileError
 from .key_map import BLOCK_NUMBER, DIFFUSERS_PREFIX, NATIVE_PREFIX, HostName, KeyMap
 from .row_slices import WHOLE, Cut
-from .unread_keys import EXTRAS_TOLD, beside_factors, other_method, other_part
+from .unread_keys import EXTRAS_TOLD, KIND_TITLES, beside_factors, other_method, other_part
 
 PEFT_PREFIX = "base_model.model."
 FLAT_PREFIXES = {"lora_unet_": "kohya", "lycoris_": "lycoris", "lora_transformer_": "onetrainer"}
@@ -37,32 +38,21 @@ MAGNITUDE = "lora_magnitude_vector"
 EXTRAS = tuple(EXTRAS_TOLD)
 """Endings of differences that are no factors (`AdapterState.extras`)."""
 
+WITH_ALPHA = FILE_RULES[LOW_RANK].spellings[0][2]
+"""The set of endings that comes with alphas, which Diffusers does not read."""
+
 _LONGEST = 500
 HALVES_EXCHANGED = Cut(((1, 2), (0, 1)), 2)
 """Rows whose two halves lie in the opposite order in ComfyUI."""
 
-_HADA = ("w1_a", "w1_b", "w2_a", "w2_b", "t1", "t2")
-_LOKR = ("w1", "w1_a", "w1_b", "w2", "w2_a", "w2_b", "t2")
-
-
-def _both(up: str, down: str, spelling: str) -> dict[str, tuple[str, str, str]]:
-    return {up: ("lora", "lora_up", spelling), down: ("lora", "lora_down", spelling)}
-
-
 _FACTORS: dict[str, tuple[str, str, str]] = {
-    **_both(".lora_up.weight", ".lora_down.weight", "lora_up"),
-    ".lora_mid.weight": ("lora", "lora_mid", "lora_up"),
-    **_both(".lora_B.weight", ".lora_A.weight", "lora_A"),
-    **_both(".lora_B.default.weight", ".lora_A.default.weight", "lora_A.default"),
-    **_both(".lora_B", ".lora_A", "lora_A without .weight"),
-    **_both(".lora.up.weight", ".lora.down.weight", "lora.up"),
-    **_both("_lora.up.weight", "_lora.down.weight", "_lora.up"),
-    **_both(".lora_linear_layer.up.weight", ".lora_linear_layer.down.weight", "lora_linear_layer"),
-    **{f".hada_{each}": ("loha", f"hada_{each}", "hada") for each in _HADA},
-    **{f".hada_{each}.default": ("loha", f"hada_{each}", "hada.default") for each in _HADA},
-    **{f".lokr_{each}": ("lokr", f"lokr_{each}", "lokr") for each in _LOKR},
-    **{f".lokr_{each}.default": ("lokr", f"lokr_{each}", "lokr.default") for each in _LOKR},
+    ending: (kind, factor, spelling)
+    for kind, rules in FILE_RULES.items()
+    for ending, factor, spelling in rules.spellings
 }
+FACTOR_ENDINGS = tuple(_FACTORS)
+"""How the key of a factor ends, in any spelling."""
+
 _OTHERS: dict[str, str] = {
     ".alpha": ALPHA,
     ".dora_scale": DORA_SCALE,
@@ -91,7 +81,7 @@ class Key:
             ``onetrainer``, or ``bare`` without one; ``xlabs`` for XLabs' own names.
         role: A factor's name, ``alpha``, ``dora_scale``, ``lora_magnitude_vector``, or one of
             `EXTRAS`.
-        kind: ``lora``, ``loha`` or ``lokr`` for a factor; else empty.
+        kind: The adapter's kind for a factor; else empty.
         spelling: Of which set of endings a factor's is; else empty.
     """
 
@@ -137,7 +127,7 @@ def parse_key(path: Path, text: str) -> Key | str:
         return part
     found = _XLABS.fullmatch(text)
     if found is not None:
-        return Key(found["name"], "xlabs", f"lora_{found['side']}", "lora", "xlabs")
+        return Key(found["name"], "xlabs", f"lora_{found['side']}", LOW_RANK, "xlabs")
     found = _KEY.fullmatch(text)
     if found is None:
         beside = beside_factors(unprefixed(text))
@@ -369,7 +359,7 @@ def _unknown(path: Path, key: str) -> AdapterFileError:
     reason = other_method(key)
     return AdapterFileError(
         f"{path}: unknown key {key!r}" + (f" ({reason})" if reason else ""),
-        f"keys of a LoRA, LoHa or LoKr, such as {NATIVE_PREFIX}<layer>.lora_up.weight or "
+        f"keys of a {KIND_TITLES}, such as {NATIVE_PREFIX}<layer>.lora_up.weight or "
         f"{DIFFUSERS_PREFIX}<layer>.lora_A.weight",
         "The file is of another method or for another part of the model; use it with the program "
         "that made it.",

@@ -20,20 +20,14 @@ import torch
 from torch import Tensor
 
 from ...adapters.dora import DORA_SCALE, axis_of
+from ...adapters.kinds.registry import FILE_RULES
 from ...types import LayerState
 
 Range = tuple[int, int]
 """From the first to behind the last."""
 
-PAIRS: Mapping[str, tuple[tuple[str, str], ...]] = {
-    "lora": (("lora_up", "lora_down"),),
-    "loha": (("hada_w1_a", "hada_w1_b"), ("hada_w2_a", "hada_w2_b")),
-}
-"""Kind to its products: the factor on the outputs' side and the one on the inputs' side."""
-
 ReadRows = Callable[[str, int, int], Tensor]
 
-_CORES = frozenset({"lora_mid", "hada_t1", "hada_t2"})
 _FEW = 8
 
 
@@ -44,7 +38,7 @@ class Cut:
     Attributes:
         ranges: Which shares, in the order in which they are wanted.
         total: Of how many.
-        columns: For each product of the kind (`PAIRS`), the columns that are kept; empty keeps all.
+        columns: For each pair of the kind's factors, the columns that are kept; empty keeps all.
     """
 
     ranges: tuple[Range, ...]
@@ -116,13 +110,16 @@ def cut_layer(kind: str, layer: LayerState, cut: Cut) -> LayerState:
         return layer
     tensors = dict(layer.tensors)
     lengths = tensors.pop(DORA_SCALE, None)
-    rank = layer.rank
-    if kind == "lokr":
-        name = "lokr_w1" if "lokr_w1" in tensors else "lokr_w1_a"
-        rows = _block_rows(cut, tensors[name].shape[0], _second_rows(tensors))
-        tensors[name] = _taken(tensors[name], rows, 0)
-    else:
-        rank = _cut_products(kind, tensors, cut) or rank
+    rules = FILE_RULES[kind]
+    size = rules.block_rows(tensors)
+    for name, axis in rules.row_factors(tensors):
+        tensors[name] = _taken(
+            tensors[name], _block_rows(cut, tensors[name].shape[axis], size), axis
+        )
+    for pair, own in zip(rules.pairs, cut.columns, strict=False):
+        tensors[pair.up] = _taken(tensors[pair.up], own, 1)
+        tensors[pair.down] = _taken(tensors[pair.down], own, 0)
+    rank = sum(stop - start for start, stop in cut.columns[0]) if cut.columns else layer.rank
     if lengths is not None:
         tensors[DORA_SCALE] = _cut_lengths(lengths, cut)
     # The scale stays: alpha over rank is what it was.
@@ -149,10 +146,12 @@ def owned_columns(
     """
     shared: list[tuple[tuple[Range, ...], ...] | None] = [()] * len(cuts)
     # Lengths change a layer even where its delta is zero, and a core mixes the columns.
-    if kind not in PAIRS or len(cuts) < 2 or {DORA_SCALE, *_CORES} & set(outlines):
+    rules = FILE_RULES[kind]
+    cores = {pair.core for pair in rules.pairs}
+    if not rules.stacks or len(cuts) < 2 or {DORA_SCALE, *cores} & set(outlines):
         return shared
     owned = []
-    for upper, _ in PAIRS[kind]:
+    for upper in (pair.up for pair in rules.pairs):
         rows = [row_ranges(cut, outlines[upper].shape[0]) for cut in cuts]
         # A few rows tell most layers whose parts share columns.
         few = [[(start, min(start + _FEW, stop)) for start, stop in part] for part in rows]
@@ -213,19 +212,6 @@ def _diagonal(used: Tensor) -> list[tuple[Range, ...]] | None:
     return [tuple(each) for each in columns]
 
 
-def _cut_products(kind: str, tensors: dict[str, Tensor], cut: Cut) -> int | None:
-    """Cut the products of a LoRA or LoHa in place; returns the new rank where it changes."""
-    columns = cut.columns or ((),) * len(PAIRS[kind])
-    for (upper, lower), own in zip(PAIRS[kind], columns, strict=True):
-        # Beside a core, LoHa keeps this factor lying.
-        axis = 1 if kind == "loha" and "hada_t1" in tensors else 0
-        tensors[upper] = _taken(tensors[upper], row_ranges(cut, tensors[upper].shape[axis]), axis)
-        if own:
-            tensors[upper] = _taken(tensors[upper], own, 1)
-            tensors[lower] = _taken(tensors[lower], own, 0)
-    return sum(stop - start for start, stop in columns[0]) or None
-
-
 def _cut_lengths(lengths: Tensor, cut: Cut) -> Tensor:
     if axis_of(lengths) == "output" and lengths.shape[0] > 1:
         return _taken(lengths, row_ranges(cut, lengths.shape[0]), 0)
@@ -234,12 +220,6 @@ def _cut_lengths(lengths: Tensor, cut: Cut) -> Tensor:
     raise InexactCutError(
         "its DoRA lengths are those of the fused layer's columns, which a part does not have alone"
     )
-
-
-def _second_rows(tensors: Mapping[str, Tensor]) -> int:
-    if "lokr_w2" in tensors:
-        return tensors["lokr_w2"].shape[0]
-    return tensors["lokr_w2_a"].shape[1 if "lokr_t2" in tensors else 0]
 
 
 def _block_rows(cut: Cut, blocks: int, size: int) -> list[Range]:

@@ -11,14 +11,13 @@ import torch
 from torch import Tensor
 
 from ...adapters.dora import DORA_SCALE
-from ...adapters.kinds.registry import layer_scale
+from ...adapters.kinds.registry import FILE_RULES, LOW_RANK, layer_scale
 from ...errors import AdapterFileError
 from ...tensors.finiteness import all_finite
 from ...tensors.safetensors_reader import TensorFile, TensorInfo, broken
 from ...types import LayerState
-from ..names.key_parsing import ALPHA, EXTRAS, MAGNITUDE, Key, parse_key, unprefixed
-from ..names.unread_keys import count_kinds, told
-from ..write.write_plan import reader_rank
+from ..names.key_parsing import ALPHA, EXTRAS, MAGNITUDE, WITH_ALPHA, Key, parse_key, unprefixed
+from ..names.unread_keys import KIND_TITLES, count_kinds, told
 from .factor_shapes import outline_factor, outline_layer
 from .peft_config import PeftConfig
 
@@ -36,12 +35,14 @@ class Draft:
     Attributes:
         keys: Factor to the key in the file.
         outline: The layer with tensors of the meta device, in the file's number format.
-        baked: What the first LoKr factor is multiplied by when it is read.
+        scaled: The factor that is multiplied when it is read; empty for none.
+        scale: What the layer is multiplied by when it is read.
     """
 
     keys: Mapping[str, str]
     outline: LayerState
-    baked: float = 1.0
+    scaled: str = ""
+    scale: float = 1.0
 
 
 class LazyLayers(Mapping[str, LayerState]):
@@ -83,9 +84,7 @@ class LazyLayers(Mapping[str, LayerState]):
         draft = self._drafts[name]
         shape = draft.outline.tensors[factor].shape
         tensor = finite(self._file, draft.keys[factor]).reshape(shape)
-        if draft.baked != 1.0 and factor == "lokr_w1":
-            tensor = tensor * draft.baked
-        return tensor
+        return tensor * draft.scale if factor == draft.scaled else tensor
 
 
 class OutlinedTensors(Mapping[str, Tensor]):
@@ -150,7 +149,7 @@ class FileContent:
 
     Attributes:
         file: The file.
-        kind: ``lora``, ``loha`` or ``lokr``.
+        kind: Name of its kind.
         layout: As `reading.AdapterFile.layout`.
         dtypes: Names of its number formats, without those of alphas.
         layers: Name in the file to the layer.
@@ -214,6 +213,7 @@ def read_content(
         _check_config(config, kind, found)
     drafts = {name: _draft(file.path, name, kind, found, config) for name in found.factors}
     extras = {name: LazyTensors(file, keys) for name, keys in found.extras.items()}
+    rules = FILE_RULES[kind]
     silent = (name for name, alpha in found.alphas.items() if alpha == 0.0)
     return FileContent(
         file,
@@ -222,7 +222,7 @@ def read_content(
         _dtypes(file, found),
         LazyLayers(file, drafts),
         LazyExtras(extras),
-        tuple(name for name in silent if reader_rank(found.outlines[name]) is not None),
+        tuple(name for name in silent if rules.alpha_rank(found.outlines[name]) is not None),
         found.unread,
     )
 
@@ -286,11 +286,11 @@ def _only_kind(path: Path, found: _Sorted) -> str:
     if found.spellings:
         return next(iter(found.spellings.values()))[0]
     if found.extras and not found.factors:
-        return "lora"  # of no layers
+        return LOW_RANK  # of no layers
     if found.unread:
         raise AdapterFileError(
             f"{path} holds no adapter of a denoiser, but {told(count_kinds(found.unread))}",
-            "factors of a LoRA, LoHa or LoKr of a denoiser",
+            f"factors of a {KIND_TITLES} of a denoiser",
             "Choose the file of the denoiser's adapter; a base model is none.",
         )
     raise broken(path, "it holds no adapter")
@@ -301,7 +301,7 @@ def _only_layout(path: Path, found: _Sorted) -> str:
     if layouts <= {"comfyui", "diffusers"}:
         # ComfyUI takes both prefixes. Diffusers reads no alphas and has one spelling for LoRA.
         diffusers = (
-            "comfyui" not in layouts and not found.alphas and "lora_up" not in found.spellings
+            "comfyui" not in layouts and not found.alphas and WITH_ALPHA not in found.spellings
         )
         return "diffusers" if diffusers and layouts else "comfyui"
     if len(layouts) == 1:
@@ -343,7 +343,8 @@ def _configured(
     """Give a layer the scale that a configuration says."""
     module, outline = unprefixed(name), draft.outline
     scale, rank = config.scale(module), config.rank_of(module)
-    whole = kind == "lokr" and {"lokr_w1", "lokr_w2"} <= set(draft.keys)
+    rules = FILE_RULES[kind]
+    whole = rules.is_whole(draft.keys)
     if not whole and rank != outline.rank:
         raise AdapterFileError(
             f"{config.source}: it gives {module} the rank {rank}, and its factors have "
@@ -363,7 +364,9 @@ def _configured(
         return draft
     if whole:
         # PEFT multiplies whole factors too, for which alpha says nothing elsewhere.
-        return replace(draft, outline=replace(outline, alpha=float(rank), rank=rank), baked=scale)
+        scaled = rules.row_factors(outline.tensors)[0][0]
+        outline = replace(outline, alpha=float(rank), rank=rank)
+        return replace(draft, outline=outline, scaled=scaled, scale=scale)
     return replace(draft, outline=replace(outline, alpha=scale * outline.rank))
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ...adapters.kinds.registry import matrix_sizes
 from ...errors import AdapterFileError
 from ...types import LayerState
-from ..factors.fuse import matrix_sizes
 from ..names.comfyui_names import native_layer
 from ..names.key_map import KeyMap
 from ..names.key_parsing import (
@@ -260,7 +260,7 @@ def _sources(content: FileContent, name: str, place: Place) -> dict[str, Source]
                 cut_layer(content.kind, outline, own)  # refuses what cannot be read
                 found[module] = Source(name, own)
     except InexactCutError as error:
-        sizes = matrix_sizes(content.kind, outline.tensors)
+        sizes = matrix_sizes(content.kind, outline)
         if place.native is not None and not sizes[0] % cuts[0].total:
             return {place.native: Source(name, WHOLE)}
         modules = ", ".join(module for module, _ in place.modules)

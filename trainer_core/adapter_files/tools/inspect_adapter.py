@@ -11,7 +11,7 @@ from typing import Any
 from ...adapters.dora import DORA_SCALE, axis_of
 from ...adapters.kinds.registry import layer_scale
 from ...filesystem.text_files import parse_json
-from ..factors.delta_norm import delta_norm
+from ..factors.effective_delta import delta_norm
 from ..header.metadata import SETTINGS_KEY
 from ..names.key_map import KeyMap
 from ..names.key_parsing import find_place
@@ -26,7 +26,7 @@ class AdapterReport:
     Attributes:
         path: The file.
         size: Bytes on disk.
-        kind: ``lora``, ``loha`` or ``lokr``.
+        kind: the kind's name.
         layout: As `reading.AdapterFile.layout`.
         dtypes: Number formats of the factors.
         ranks: Rank to number of layers.

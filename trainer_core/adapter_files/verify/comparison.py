@@ -17,15 +17,14 @@ from torch import Tensor
 
 from ...adapters.dora import DORA_SCALE, axis_of
 from ...adapters.kernels.convolution import as_matrices
-from ...adapters.kinds.registry import KINDS, layer_scale
+from ...adapters.kinds.file_rules import Fault
+from ...adapters.kinds.registry import FILE_RULES, KINDS, layer_scale, matrix_sizes
 from ...tensors.safetensors_reader import TensorFile
 from ...types import AdapterState, LayerState
-from ..factors.fuse import matrix_sizes
 from ..factors.outlines import extras_outline
 from ..names.comfyui_names import Shapes, extra_tensor, host_table, module_place
 from ..names.key_map import KeyMap
-from .comfyui_arithmetic import Fault, find_fault, host_scale
-from .comfyui_reading import HostPatch, plan_reading
+from .comfyui_reading import HostPatch, find_fault, host_scale, plan_reading
 from .result import LARGEST_DIFFERENCE, MOST_ROUNDING, LayerProof, TensorProof
 
 _PROBES = 4
@@ -36,7 +35,6 @@ _ODD = 1.37
 _TIMES_ROUNDING = 3.0
 """How much more than our own factors' rounding is still taken for rounding."""
 
-_FACTORED = ("lora", "loha", "lokr")
 _ROWS = 512
 """Rows of a whole difference that are looked at together."""
 
@@ -216,7 +214,7 @@ class Comparison:
                 whole = self._file.read(patch.keys["diff"]).flatten(1)
                 parts = [x @ rows.to(x.dtype).T for rows in whole.split(_ROWS)]
                 product = torch.cat(parts, dim=1)
-            elif patch.kind in _FACTORED and "reshape_weight" not in patch.keys:
+            elif patch.kind in FILE_RULES and "reshape_weight" not in patch.keys:
                 product = self._their_product(x, patch)
             else:
                 unknown = f"ComfyUI's {patch.kind} of a layer is not known here"
@@ -246,7 +244,7 @@ class Comparison:
         reason = self._incomparable(layer, here) or unknown
         if reason:
             return LayerProof(None, reason=reason)
-        if matrix_sizes(kind, layer.tensors) != (module.rows, x.shape[1]):
+        if matrix_sizes(kind, layer) != (module.rows, x.shape[1]):
             return LayerProof(math.inf)
         scale = layer_scale(kind, layer)
         ours = change_of(x, kind, layer.tensors, scale)
@@ -275,7 +273,7 @@ class Comparison:
     def _has_no_alpha(self, patch: HostPatch) -> bool:
         """Whether a patch's alpha is 0, and ComfyUI multiplies by it."""
         alpha = patch.keys.get("alpha")
-        if alpha is None or patch.kind not in _FACTORED or self._faults[patch.place] is not None:
+        if alpha is None or patch.kind not in FILE_RULES or self._faults[patch.place] is not None:
             return False
         return host_scale(patch, self._sizes, float(self._file.read(alpha).item())) == 0.0
 
@@ -351,7 +349,7 @@ def change_of(x: Tensor, kind: str, tensors: Mapping[str, Tensor], scale: float)
 
     Args:
         x: `[n, in]`, of a convolution `[n, in * window]`.
-        kind: ``lora``, ``loha`` or ``lokr``.
+        kind: The factors' kind.
         tensors: The factors; DoRA's lengths are passed over.
         scale: What multiplies their product.
 
@@ -360,12 +358,8 @@ def change_of(x: Tensor, kind: str, tensors: Mapping[str, Tensor], scale: float)
     """
     wide = {name: each.to(x.dtype) for name, each in tensors.items() if name != DORA_SCALE}
     factors = as_matrices(wide)
-    if kind == "loha":
-        # Row i of the change times x is the sum over r and s of a1[i, r] m[r, s] a2[i, s].
-        first, second = factors["hada_w1_b"], factors["hada_w2_b"]
-        middle = (first * x.unsqueeze(1)) @ second.T
-        return scale * ((factors["hada_w1_a"] @ middle) * factors["hada_w2_a"]).sum(dim=-1)
-    return KINDS[kind].apply(x, factors, scale)
+    rule = FILE_RULES[kind].probe or KINDS[kind].apply
+    return rule(x, factors, scale)
 
 
 def swap_halves(products: Tensor) -> Tensor:
@@ -389,7 +383,7 @@ def rounding_of(
 
     Args:
         x: As for `change_of`.
-        kind: ``lora``, ``loha`` or ``lokr``.
+        kind: The factors' kind.
         tensors: The factors before they are stored.
         dtype: The number format that they are stored in.
         scale: What multiplies their product.

@@ -15,10 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...adapters.dora import DORA_SCALE, axis_of
+from ...adapters.kinds.registry import FILE_RULES, matrix_sizes
 from ...errors import AdapterFileError, RunError
 from ...tensors.safetensors_reader import open_tensors
 from ...types import AdapterState, LayerState
-from ..factors.fuse import matrix_sizes
 from ..factors.outlines import extras_outline, outlines_of
 from ..factors.whole_layers import undivided_layers
 from ..names.comfyui_names import WEIGHT, Shapes, extra_tensor, native_layer
@@ -170,10 +170,8 @@ def adapter_shapes(state: AdapterState, key_map: KeyMap) -> dict[str, tuple[int,
 
 
 def _layer_shape(kind: str, layer: LayerState) -> tuple[int, ...]:
-    rows, columns = matrix_sizes(kind, layer.tensors)
-    cores = ("lora_mid", "hada_t1", "lokr_t2", "lora_down", "lokr_w2")
-    found = (tuple(layer.tensors[name].shape[2:]) for name in cores if name in layer.tensors)
-    kernel = layer.kernel or next((each for each in found if each), ())
+    rows, columns = matrix_sizes(kind, layer)
+    kernel = FILE_RULES[kind].window(layer)
     return rows, columns // math.prod(kernel), *kernel
 
 

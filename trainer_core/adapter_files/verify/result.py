@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .comfyui_arithmetic import Outcome
+from ...adapters.kinds.file_rules import Outcome
 
 LOADED: Outcome = "loaded"
 LARGEST_DIFFERENCE = 1e-5

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from ...adapters.kinds.registry import LOW_RANK
 from ...errors import AdapterError
 from ...types import AdapterState, LayerState
 from ..factors.fuse import (
@@ -88,9 +89,9 @@ def plan_native(
         "output",
         "lengths of the input axis: ComfyUI up to 0.33 divides those of the output axis by the "
         "norm of the base's weight alone",
-        "Train with adapter.dora_axis: input; kind lora can also be exported as 'diffusers'. Or "
-        "convert it with --base PATH, which writes the difference itself, or as a lora with "
-        "--approximate lora --rank N --base PATH.",
+        f"Train with adapter.dora_axis: input; kind {LOW_RANK} can also be exported as "
+        "'diffusers'. Or convert it with --base PATH, which writes the difference itself, or as "
+        f"a {LOW_RANK} with --approximate {LOW_RANK} --rank N --base PATH.",
     )
     check_parts(state.kind, outlines, key_map)
     groups = list(_groups(state, outlines, key_map, options, spell))

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from ...adapters.dora import DORA_SCALE, axis_of
-from ...adapters.kernels.convolution import CORES, as_matrices, filed_shape
-from ...adapters.kinds.registry import layer_scale
+from ...adapters.kinds.registry import FILE_RULES, layer_scale
 from ...errors import AdapterError
 from ...types import AdapterState, LayerState
 from ..factors.fuse import Fuse, fuse_exactly
@@ -162,19 +161,6 @@ def refuse_same_names(names: Iterable[str]) -> None:
         taken.add(name)
 
 
-def reader_rank(tensors: Mapping[str, Tensor]) -> int | None:
-    """The number by which readers divide a file's alpha.
-
-    Returns:
-        The rank as ComfyUI's and LyCORIS's readers find it in the shapes; None when nothing is
-        low-rank and alpha is ignored.
-    """
-    for factor in ("lora_down", "hada_w1_b", "lokr_w2_b", "lokr_w1_b"):
-        if factor in tensors:
-            return tensors[factor].shape[0]
-    return None
-
-
 def with_alpha(prefix: str, kind: str, layer: LayerState) -> dict[str, Tensor]:
     """A layer in the spelling that ComfyUI and LyCORIS read: factors, and an alpha of its own.
 
@@ -187,32 +173,11 @@ def with_alpha(prefix: str, kind: str, layer: LayerState) -> dict[str, Tensor]:
         Key to tensor; the alpha is float32.
     """
     tensors: dict[str, Tensor] = {}
-    for factor, tensor in _readable(layer.tensors).items():
-        suffix = f".{factor}.weight" if factor.startswith("lora_") else f".{factor}"
-        tensors[prefix + suffix] = tensor
-    rank = reader_rank(layer.tensors)
+    rules = FILE_RULES[kind]
+    for factor, tensor in rules.comfyui_factors(layer.tensors).items():
+        ending = f".{factor}" if factor == DORA_SCALE else rules.ending(factor)
+        tensors[prefix + ending] = tensor
+    rank = rules.alpha_rank(layer.tensors)
     alpha = layer.rank if rank is None else layer_scale(kind, layer) * rank
     tensors[f"{prefix}.alpha"] = torch.tensor(float(alpha), dtype=torch.float32)
     return tensors
-
-
-def times(tensor: Tensor, scale: float) -> Tensor:
-    """Multiply at least in float32; an outline keeps the number format that is written."""
-    if scale == 1.0 or tensor.is_meta:
-        return tensor
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32)) * scale
-
-
-def _readable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Factors as ComfyUI's reader can use them; only those of convolutions change."""
-    readable = dict(tensors)
-    if "lokr_t2" in tensors:
-        # ComfyUI 0.33 hands the product of core and factors to torch.kron, which refuses its
-        # strides. The same LoKr without a core is read.
-        matrices = as_matrices(tensors)
-        del readable["lokr_t2"]
-        readable |= {name: matrices[name].contiguous() for name in CORES["lokr_t2"]}
-    for name in ("lokr_w2", "lora_mid", "hada_t1", "hada_t2"):
-        if name in readable:
-            readable[name] = readable[name].reshape(filed_shape(tuple(readable[name].shape)))
-    return readable

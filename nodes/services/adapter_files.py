@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from ...trainer_core.errors import InputError
 from ...trainer_core.filesystem.allowed_folders import AllowedFolders
@@ -18,17 +18,11 @@ from .leftovers import clear_leftovers
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ...trainer_core.adapter_files.convert.convert import Conversion
     from ...trainer_core.families.family import Family
     from .sockets import BaseChoice
 
 _SUFFIX = ".safetensors"
 _MOST_COPIES = 10_000
-_FORMS: Mapping[str, Literal["lora", "lokr"] | None] = {
-    "none": None,
-    "lora": "lora",
-    "lokr": "lokr",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +101,13 @@ def write_adapter_file(
             found.key_map,
             dtype=None if form.dtype == "keep" else form.dtype,
             fused=form.fused,
-            approximate=_FORMS[form.approximate],
+            approximate=None if form.approximate == "none" else form.approximate,
             rank=form.rank or None,
             weight_of=weight_of,
             extras="drop" if form.extras == "drop" else "keep",
             overwrite=overwrite,
         )
-    return target, _in_words(report)
+    return target, ". ".join((*report.notes, *report.differences()))
 
 
 def weights_file(path: Path) -> Path:
@@ -143,21 +137,6 @@ def as_file(lora: Mapping[str, Tensor]) -> Iterator[Path]:
     with temporary_beside(folder / "adapter", ending=_SUFFIX) as path:
         save_tensors(path, lora, lora.header if isinstance(lora, AdapterTensors) else None)
         yield path
-
-
-def _in_words(report: Conversion) -> str:
-    parts = list(report.notes)
-    if report.errors and not report.exact:
-        worst = max(report.errors, key=report.errors.__getitem__)
-        parts.append(
-            f"{len(report.errors)} layers approximated; largest error "
-            f"{report.errors[worst]:.3g} ({worst})"
-        )
-    if report.merged:
-        parts.append(f"{len(report.merged)} layers written as differences")
-    if report.dropped:
-        parts.append(f"{len(report.dropped)} differences dropped")
-    return ". ".join(parts)
 
 
 def _family_of(

@@ -65,7 +65,6 @@ EXCEPTIONS = {
     "nodes/definitions/adapter.py": "a node's choice of kinds, with the settings of each",
     "nodes/definitions/save.py": "a node's choice of approximations, kept in people's graphs",
     "nodes/definitions/train.py": "words that ComfyUI's search finds a node by",
-    "nodes/services/adapter_files.py": "a node's choice of approximations, kept in people's graphs",
 }
 """File to why it names a kind."""
 

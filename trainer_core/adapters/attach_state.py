@@ -20,7 +20,7 @@ from .kinds.kind import LayerPlan
 from .kinds.registry import KINDS, matrix_sizes
 from .planning import follows_rule
 from .suggestions import nearest
-from .validate_factors import check_given
+from .validate_factors import validate_factors
 
 
 def attach_state(module: nn.Module, state: AdapterState) -> AttachedAdapter:
@@ -51,7 +51,7 @@ def attach_state(module: nn.Module, state: AdapterState) -> AttachedAdapter:
                 f"Choose the base that it was trained on. Nearest layers: {nearest(name, named)}.",
             )
         targets[name] = named[name]
-    check_given(state)
+    validate_factors(state)
     adapter = attach(module, fitting_config(module, state), targets, given=state.layers)
     adapter.load_state(state)
     return adapter

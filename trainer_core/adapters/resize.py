@@ -37,9 +37,9 @@ class Resized:
 
 
 def same_sizes(layer: LayerState, fresh: Mapping[str, Tensor]) -> bool:
-    """Whether a layer's factors, DoRA's lengths aside, have the wanted names and shapes."""
+    """Whether a layer's factors, DoRA's magnitude aside, have the wanted names and shapes."""
     given, wanted = (
-        {name: tuple(tensor.shape) for name, tensor in _without_lengths(factors).items()}
+        {name: tuple(tensor.shape) for name, tensor in _without_magnitude(factors).items()}
         for factors in (layer.tensors, fresh)
     )
     return given == wanted
@@ -55,7 +55,7 @@ def resize(kind: str, layer: LayerState, fresh: Mapping[str, Tensor], scale: flo
     Args:
         kind: The layer's.
         layer: The given factors.
-        fresh: First values of the wanted layer, whose delta is zero; DoRA's lengths are passed
+        fresh: First values of the wanted layer, whose delta is zero; DoRA's magnitude is passed
             over.
         scale: What the wanted layer's delta is multiplied by.
 
@@ -67,7 +67,7 @@ def resize(kind: str, layer: LayerState, fresh: Mapping[str, Tensor], scale: flo
             other sizes.
     """
     rules = FILE_RULES[kind]
-    wanted, given = _without_lengths(fresh), _without_lengths(layer.tensors)
+    wanted, given = _without_magnitude(fresh), _without_magnitude(layer.tensors)
     ratio = layer_scale(kind, layer) / scale
     if same_sizes(layer, fresh):
         fitted, error = _rescaled(rules, given, ratio) if ratio != 1.0 else given, 0.0
@@ -89,7 +89,7 @@ def _rescaled(rules: FileRules, factors: Mapping[str, Tensor], ratio: float) -> 
     return {**factors, name: factors[name] * ratio}
 
 
-def _without_lengths(factors: Mapping[str, Tensor]) -> Matrices:
+def _without_magnitude(factors: Mapping[str, Tensor]) -> Matrices:
     return {name: tensor for name, tensor in factors.items() if name != DORA_SCALE}
 
 

@@ -15,7 +15,7 @@ from .kernels.convolution import as_matrices
 from .kinds.registry import FILE_RULES, KINDS
 
 
-def check_given(state: AdapterState) -> None:
+def validate_factors(state: AdapterState) -> None:
     """Refuse a state that is no adapter.
 
     Raises:

@@ -18,7 +18,7 @@ from .kinds.registry import layer_scale, matrix_sizes
 from .layer.factor_layer import FactorLayer
 from .resize import Resized, resize, same_sizes
 from .suggestions import nearest
-from .validate_factors import check_given
+from .validate_factors import validate_factors
 
 _SHOWN = 5
 
@@ -79,7 +79,7 @@ def start_from(module: nn.Module, adapter: AttachedAdapter, state: AdapterState)
             "Leave adapter.init or adapter.start_from out.",
         )
     _check_kind(adapter, state)
-    check_given(state)
+    validate_factors(state)
     _check_names(adapter, state)
     fresh = adapter.state()
     layers: dict[str, LayerState] = {}

@@ -268,29 +268,13 @@ def _show_done(report: Conversion, number: int, count: int, work: _Work) -> None
         facts = _facts(report, as_json=True)
         show_json({"event": "converted", "number": number, "count": count, **facts})
         return
-    show(f"{number}/{count} {report.source.name} -> {report.target}: {_in_words(report)}")
+    exact = ["exact"] if report.exact else []
+    words = [f"{report.kind}, {report.layers} layers", *exact, *report.differences()]
+    show(f"{number}/{count} {report.source.name} -> {report.target}: {', '.join(words)}")
     for layer, error in report.errors.items():
         show(f"    {layer}: {rounded(error)}")
     for note in report.notes:
         show(f"    {note}")
-
-
-def _in_words(report: Conversion) -> str:
-    from ..adapter_files.convert.convert import EXACT
-
-    parts = [f"{report.kind}, {report.layers} layers"]
-    errors = [error for error in report.errors.values() if error > EXACT]
-    if errors:
-        parts.append(f"largest error {rounded(max(errors))}")
-    elif report.exact:
-        parts.append("exact")
-    if report.merged:
-        parts.append(f"{len(report.merged)} as differences")
-    if report.dropped:
-        parts.append(f"{len(report.dropped)} tensors dropped")
-    if report.rounding:
-        parts.append(f"rounded by {rounded(report.rounding)}")
-    return ", ".join(parts)
 
 
 def _shortened(names: Sequence[str]) -> list[str]:

@@ -31,7 +31,7 @@ from ...types import LayerState
 from ..factors.fuse import FusedLayer, fuse_exactly, is_exact
 from ..factors.outlines import is_convolution, is_outline
 from ..factors.products import SlicedRows
-from ..names.row_slices import Cut, take_rows
+from ..names.row_slices import RowSlice, take_rows
 
 _NEGLIGIBLE = 1e-12
 """Singular values below this share of the largest are float64's rounding."""
@@ -56,7 +56,7 @@ def as_low_rank(name: str, kind: str, layer: LayerState, rank: int | None) -> Ap
     Args:
         name: The layer's, for messages.
         kind: The layer's.
-        layer: The layer; DoRA's lengths stay as they are.
+        layer: The layer; DoRA's magnitude stays as it is.
         rank: The most that it may have. None asks for one without error, which a LoHa of rank r
             has at r^2.
 
@@ -89,7 +89,7 @@ def as_low_rank(name: str, kind: str, layer: LayerState, rank: int | None) -> Ap
 
 
 def rows_as_low_rank(
-    name: str, kind: str, layer: LayerState, cut: Cut, rank: int | None
+    name: str, kind: str, layer: LayerState, cut: RowSlice, rank: int | None
 ) -> Approximated:
     """Find the nearest LoRA of a rank to some rows of a layer that no factors of its kind are.
 

@@ -18,14 +18,14 @@ from ..factors.whole_layers import undivided_layers
 from ..header.kept_header import kept_header
 from ..names.comfyui_names import native_key
 from ..names.key_map import ALPHA_SUFFIX, KeyMap
-from ..names.key_parsing import native_of_extra
-from ..names.unread_keys import count_kinds, extras_kinds
+from ..names.key_parsing import native_of_patch
+from ..names.unread_keys import count_kinds, patch_kinds
 from ..read.adapter_file import AdapterFile, adapter_files, open_adapter, refuse_unread
 from ..read.peft_config import CONFIG_NAME, WEIGHTS_NAME
 from ..verify.format_loss import COARSE
 from ..write.adapter_file import Watch, Written, write_adapter
 from ..write.layouts import LAYOUTS
-from .adapt_to_layout import Changed, WeightOf, Wish, change
+from .adapt_to_layout import Adapted, ConversionOptions, WeightOf, adapt_to_layout
 
 EXACT = 1e-6
 """Relative error of a layer up to which only float32's rounding is left."""
@@ -69,7 +69,28 @@ class Conversion:
     @property
     def exact(self) -> bool:
         """Whether no layer lost anything but a number format's usual rounding."""
-        return self.rounding <= COARSE and all(error <= EXACT for error in self.errors.values())
+        return self.rounding <= COARSE and not self._lost
+
+    @property
+    def _lost(self) -> dict[str, float]:
+        return {layer: error for layer, error in self.errors.items() if error > EXACT}
+
+    def differences(self) -> list[str]:
+        """In words, how the new file is another than the given one; empty where it is not."""
+        words = []
+        if self._lost:
+            worst = max(self._lost, key=self._lost.__getitem__)
+            words.append(
+                f"{len(self._lost)} layers approximated, largest error {self._lost[worst]:.4g} "
+                f"({worst})"
+            )
+        if self.merged:
+            words.append(f"{len(self.merged)} layers written as weight patches (diff)")
+        if self.dropped:
+            words.append(f"{len(self.dropped)} tensors dropped")
+        if self.rounding:
+            words.append(f"rounded by {self.rounding:.4g}")
+        return words
 
 
 def convert(
@@ -114,23 +135,23 @@ def convert(
             target exists, is the source, or has another ending.
         RunError: When a value is not finite, or the target cannot be written.
     """
-    _check_wishes(layout, approximate, rank, fused=fused)
+    _check_options(layout, approximate, rank, fused=fused)
     check_target(source, target, layout, overwrite=overwrite)
-    wish = Wish(layout, fused, approximate, rank, weight_of)
+    wanted = ConversionOptions(layout, fused, approximate, rank, weight_of)
     with open_adapter(source, key_map, tolerant=True, extras=extras == "keep") as opened:
         if not (drop := extras == "drop"):
             refuse_unread(opened.file)
         state, dropped = opened.state, _dropped(opened.file, key_map) if drop else ()
-        changed = change(state, key_map, wish)
-        kind = _written_kind(changed.state.kind, layout)
-        reformed = _is_reformed(changed, key_map, wish)
+        adapted = adapt_to_layout(state, key_map, wanted)
+        kind = _written_kind(adapted.state.kind, layout)
+        reformed = _is_reformed(adapted, key_map, wanted)
         header, left_out = kept_header(opened.file.metadata, state.kind, kind, reformed=reformed)
         task = _Task(target, layout, key_map, header, dtype, overwrite)
-        written, notes = _write(task, changed, watch)
+        written, notes = _write(task, adapted, watch)
         notes += _of_rounding(written.rounding) + left_out
-        notes += _warnings(state, changed, wish, key_map)
+        notes += _warnings(state, adapted, wanted, key_map)
         notes += _notes_of_file(opened.file, drop=drop)
-    outcome = dict(changed.errors), changed.merged, dropped, written.rounding, notes
+    outcome = dict(adapted.errors), adapted.merged, dropped, written.rounding, notes
     return Conversion(source, target, kind, layout, len(state.layers), *outcome)
 
 
@@ -192,7 +213,7 @@ def _is_same(first: Path, second: Path) -> bool:
     return False
 
 
-def _check_wishes(layout: str, approximate: str | None, rank: int | None, *, fused: bool) -> None:
+def _check_options(layout: str, approximate: str | None, rank: int | None, *, fused: bool) -> None:
     if layout not in LAYOUTS:
         raise AdapterError(
             f"the layout {layout!r}", f"one of {', '.join(LAYOUTS)}", "Choose one of these."
@@ -216,7 +237,7 @@ def _check_wishes(layout: str, approximate: str | None, rank: int | None, *, fus
 def _dropped(file: AdapterFile, key_map: KeyMap) -> tuple[str, ...]:
     """What is left out: differences by ComfyUI's names where they have one, and other keys."""
     differences = (
-        f"{native_of_extra(name, key_map) or name}.{ending}"
+        f"{native_of_patch(name, key_map) or name}.{ending}"
         for name, tensors in file.extras.items()
         for ending in tensors
     )
@@ -228,28 +249,28 @@ def _written_kind(kind: str, layout: str) -> str:
 
 
 def _warnings(
-    given: AdapterState, changed: Changed, wish: Wish, key_map: KeyMap
+    given: AdapterState, adapted: Adapted, wanted: ConversionOptions, key_map: KeyMap
 ) -> tuple[str, ...]:
-    found = (layer.tensors.get(DORA_SCALE) for layer in outlines_of(changed.state).values())
-    lengths = [each for each in found if each is not None]
+    found = (layer.tensors.get(DORA_SCALE) for layer in outlines_of(adapted.state).values())
+    magnitude = [each for each in found if each is not None]
     notes = []
-    if wish.layout == "lycoris" and any(axis_of(each) == "output" for each in lengths):
+    if wanted.layout == "lycoris" and any(axis_of(each) == "output" for each in magnitude):
         notes.append(
-            "DoRA lengths of the output axis are for LyCORIS; ComfyUI up to 0.33 misreads them"
+            "A DoRA magnitude of the output axis is for LyCORIS; ComfyUI up to 0.33 misreads it"
         )
-    if wish.layout == "lycoris" and undivided_layers(changed.state.layers, key_map):
+    if wanted.layout == "lycoris" and undivided_layers(adapted.state.layers, key_map):
         notes.append(
             "Layers that ComfyUI fuses are whole here, so that all have ComfyUI's names, for "
             "LyCORIS beside a model of these names; ComfyUI reads none of them in this layout"
         )
-    if wish.layout == "diffusers" and lengths:
+    if wanted.layout == "diffusers" and magnitude:
         notes.append(
-            f"{len(lengths)} layers have DoRA lengths: Diffusers reads them, and ComfyUI ignores "
-            "them in this layout, so that it computes plain factors"
+            f"{len(magnitude)} layers have a DoRA magnitude: Diffusers reads it, and ComfyUI "
+            "ignores it in this layout, so that it computes plain factors"
         )
-    if wish.form == LOW_RANK and given.kind != LOW_RANK and lengths:
+    if wanted.form == LOW_RANK and given.kind != LOW_RANK and magnitude:
         notes.append(
-            f"{len(lengths)} layers keep their DoRA lengths; their errors are those of the "
+            f"{len(magnitude)} layers keep their DoRA magnitude; their errors are those of the "
             "factors' delta alone, before it is stretched"
         )
     return tuple(notes)
@@ -267,16 +288,16 @@ class _Task:
     overwrite: bool
 
 
-def _write(task: _Task, changed: Changed, watch: Watch | None) -> tuple[Written, tuple[str, ...]]:
+def _write(task: _Task, adapted: Adapted, watch: Watch | None) -> tuple[Written, tuple[str, ...]]:
     def write(dtype: str | None) -> Written:
         return write_adapter(
             task.target,
-            changed.state,
+            adapted.state,
             task.layout,
             task.key_map,
             task.header,
             dtype,
-            changed.options,
+            adapted.options,
             watch,
             replace=task.overwrite,
         )
@@ -291,12 +312,12 @@ def _write(task: _Task, changed: Changed, watch: Watch | None) -> tuple[Written,
     return write("fp32"), (f"Written in fp32, because {reason}",)
 
 
-def _is_reformed(changed: Changed, key_map: KeyMap, wish: Wish) -> bool:
+def _is_reformed(adapted: Adapted, key_map: KeyMap, wanted: ConversionOptions) -> bool:
     """Whether layers get other ranks or another form than they had."""
-    if changed.merged or wish.form is not None:
+    if adapted.merged or wanted.form is not None:
         return True
-    fuses = wish.fused or wish.layout == "kohya"
-    return fuses and any(native_key(name, key_map).part for name in changed.state.layers)
+    fuses = wanted.fused or wanted.layout == "kohya"
+    return fuses and any(native_key(name, key_map).part for name in adapted.state.layers)
 
 
 def _of_rounding(rounding: float) -> tuple[str, ...]:
@@ -314,7 +335,7 @@ def _notes_of_file(file: AdapterFile, *, drop: bool) -> tuple[str, ...]:
         notes += (f"The scale is a guess (alpha = rank): {file.assumed}",)
     if drop:
         extras = ((name, ending) for name, tensors in file.extras.items() for ending in tensors)
-        kinds = {**extras_kinds(extras), **count_kinds(file.unread)}
+        kinds = {**patch_kinds(extras), **count_kinds(file.unread)}
         notes += tuple(
             f"Left out: {count} tensor(s), {what}, {first!r} first"
             for what, (count, first) in kinds.items()

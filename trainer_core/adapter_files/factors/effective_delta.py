@@ -4,7 +4,7 @@ Without DoRA the change is the delta D, whatever the weight. With DoRA it is
 
     m * (W + D) / |W + D| - W
 
-with the lengths m and the norm over the axis that the lengths have. A strength multiplies the
+with the magnitude m and the norm over the axis that the magnitude has. A strength multiplies the
 change as a whole, so that 0 gives W and 1 the trained layer; ComfyUI blends DoRA so too
 (``comfy/weight_adapter/base.py``). On the output axis ComfyUI up to 0.33 divides by ``|W|``
 instead; the formula here is the paper's, PEFT's and LyCORIS's.
@@ -25,7 +25,7 @@ _LEAST, _MOST = 1e-12, 1e12
 """Norms between which squares and their sums stay inside float32's range."""
 
 
-def layer_change(kind: str, layer: LayerState, weight: Tensor) -> Tensor:
+def effective_delta(kind: str, layer: LayerState, weight: Tensor) -> Tensor:
     """Compute what a layer's factors change about a weight at strength 1.
 
     Args:
@@ -42,13 +42,13 @@ def layer_change(kind: str, layer: LayerState, weight: Tensor) -> Tensor:
     """
     check_size(kind, layer, tuple(weight.shape))
     delta = layer_delta(kind, layer).reshape(weight.shape)
-    lengths = layer.tensors.get(DORA_SCALE)
-    if lengths is None:
+    magnitude = layer.tensors.get(DORA_SCALE)
+    if magnitude is None:
         return delta.to(torch.promote_types(delta.dtype, torch.float32))
     dtype = torch.promote_types(torch.promote_types(delta.dtype, weight.dtype), torch.float32)
     own = weight.to(dtype)
     total = own + delta
-    if axis_of(lengths) == "output":
+    if axis_of(magnitude) == "output":
         squares = total.flatten(1).square().sum(dim=1)
         shape = (-1, *(1,) * (weight.dim() - 1))
     else:
@@ -56,24 +56,24 @@ def layer_change(kind: str, layer: LayerState, weight: Tensor) -> Tensor:
         squares = total.flatten(2).square().sum(dim=2) if weight.dim() > 2 else total.square()
         squares = squares.sum(dim=0)
         shape = (1, -1, *(1,) * (weight.dim() - 2))
-    stretch = ratio(lengths.to(dtype).reshape(shape), squares.sqrt().reshape(shape))
+    stretch = ratio(magnitude.to(dtype).reshape(shape), squares.sqrt().reshape(shape))
     return total.mul_(stretch).sub_(own)
 
 
 def stretch_of(layer: LayerState, weight: Tensor) -> float | None:
-    """How many times as long a DoRA's lengths are as those of a weight.
+    """How many times as long a DoRA's magnitude is as the norms of a weight.
 
     Args:
         layer: The factors.
         weight: The base's weight `[out, in]`.
 
     Returns:
-        The median over rows or columns; None without lengths, and where they cannot be compared.
+        The median over rows or columns; None without magnitude, and where they cannot be compared.
     """
-    lengths = layer.tensors.get(DORA_SCALE)
-    if lengths is None or weight.dim() != 2:
+    magnitude = layer.tensors.get(DORA_SCALE)
+    if magnitude is None or weight.dim() != 2:
         return None
-    own, given = squared_lengths(weight, axis_of(lengths)).sqrt(), lengths.flatten()
+    own, given = squared_lengths(weight, axis_of(magnitude)).sqrt(), magnitude.flatten()
     there = own > 0
     if own.numel() != given.numel() or not bool(there.any()):
         return None
@@ -95,10 +95,10 @@ def check_size(kind: str, layer: LayerState, shape: tuple[int, ...]) -> None:
     for side in shape[1:]:
         columns *= side
     found = matrix_sizes(kind, layer)
-    lengths = layer.tensors.get(DORA_SCALE)
-    sides = () if lengths is None else tuple(lengths.shape[:2])
+    magnitude = layer.tensors.get(DORA_SCALE)
+    sides = () if magnitude is None else tuple(magnitude.shape[:2])
     if found != (rows, columns) or (sides and sides not in ((shape[0], 1), (1, shape[1]))):
-        beside = f" with lengths {sides}" if sides else ""
+        beside = f" with magnitude {sides}" if sides else ""
         raise AdapterError(
             f"a {kind} of {found[0]} x {found[1]}{beside} for a weight of "
             + " x ".join(map(str, shape)),

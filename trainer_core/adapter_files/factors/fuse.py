@@ -217,12 +217,12 @@ def refuse_unfusable(native: str, name: str, layer: LayerState) -> None:
         layer: The part, or its outline.
 
     Raises:
-        AdapterError: For DoRA's lengths and convolutions.
+        AdapterError: For DoRA's magnitude and convolutions.
     """
     if DORA_SCALE in layer.tensors:
         raise AdapterError(
-            f"{name}, a part of {native}, has DoRA lengths",
-            "plain factors: ComfyUI would take the lengths of the whole fused layer",
+            f"{name}, a part of {native}, has a DoRA magnitude",
+            "plain factors: ComfyUI would take the magnitude of the whole fused layer",
             "Choose layout 'comfyui' without fused: ComfyUI then applies each part to its slice. "
             "Or name the base (--base), so that the difference itself is written.",
         )

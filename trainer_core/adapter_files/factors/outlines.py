@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from torch import Tensor
 
 from ...types import AdapterState, LayerState
 
 Layers = Mapping[str, LayerState]
+Value = TypeVar("Value")
+
+
+class LazyMapping(Mapping[str, Value]):
+    """Values that are read or made at each look-up.
+
+    Args:
+        names: Their names.
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
 
 
 class _Outlined(Protocol):
@@ -37,8 +58,8 @@ def outlines_of(state: AdapterState) -> dict[str, LayerState]:
     return {name: outline_of(state.layers, name) for name in state.layers}
 
 
-def extras_outline(state: AdapterState, native: str) -> Mapping[str, Tensor]:
-    """A layer's differences that are no factors, as tensors of the meta device.
+def patch_outline(state: AdapterState, native: str) -> Mapping[str, Tensor]:
+    """A layer's weight patches, as tensors of the meta device.
 
     Args:
         state: The adapter, whose differences may be read when they are asked for.

@@ -16,7 +16,7 @@ from ...adapters.dora import DORA_SCALE
 from ...adapters.kernels.convolution import as_matrices
 from ...adapters.kinds.registry import FILE_RULES, layer_delta, layer_scale
 from ...types import LayerState
-from ..names.row_slices import Cut, row_ranges
+from ..names.row_slices import RowSlice, row_ranges
 
 Pair = tuple[Tensor, Tensor]
 """``up [out, r]`` and ``down [r, in]``."""
@@ -41,7 +41,7 @@ class SlicedRows:
         product_rank: The rank of `product`.
     """
 
-    def __init__(self, kind: str, layer: LayerState, cut: Cut) -> None:
+    def __init__(self, kind: str, layer: LayerState, cut: RowSlice) -> None:
         rules = FILE_RULES[kind]
         tensors = {name: each for name, each in layer.tensors.items() if name != DORA_SCALE}
         rows, columns = rules.sizes(tensors)

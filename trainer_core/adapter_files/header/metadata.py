@@ -64,7 +64,7 @@ class RunFacts:
         precision: The number format that was computed in: ``fp32``, ``bf16`` or ``fp16``.
         hashes: What to its hash, in hexadecimal.
         versions: Package to version.
-        samples: Number of training pictures.
+        samples: Number of training images.
         date: ISO 8601 date or time of the file; None leaves it out.
         workflow: The texts of `workflow_texts`.
     """

@@ -32,7 +32,7 @@ _FEW = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class RowSlice:
     """Rows of a layer, as shares of all of them.
 
     Attributes:
@@ -56,14 +56,14 @@ class Cut:
         return sum(stop - start for start, stop in self.ranges) == self.total
 
 
-WHOLE = Cut(((0, 1),), 1)
+WHOLE = RowSlice(((0, 1),), 1)
 
 
-class InexactCutError(ValueError):
+class InexactSliceError(ValueError):
     """A cut that no factors of the kind express; the message says why."""
 
 
-def row_ranges(cut: Cut, count: int) -> list[Range]:
+def row_ranges(cut: RowSlice, count: int) -> list[Range]:
     """The rows that a cut takes of a layer.
 
     Args:
@@ -71,20 +71,20 @@ def row_ranges(cut: Cut, count: int) -> list[Range]:
         count: How many rows the layer has.
 
     Raises:
-        InexactCutError: When the shares are no whole numbers of rows.
+        InexactSliceError: When the shares are no whole numbers of rows.
     """
     if count % cut.total:
-        raise InexactCutError(f"its {count} rows are no multiple of {cut.total}")
+        raise InexactSliceError(f"its {count} rows are no multiple of {cut.total}")
     unit = count // cut.total
     return [(start * unit, stop * unit) for start, stop in cut.ranges]
 
 
-def take_rows(matrix: Tensor, cut: Cut) -> Tensor:
+def take_rows(matrix: Tensor, cut: RowSlice) -> Tensor:
     """The rows of a matrix that a cut takes, in its order; a copy."""
     return _taken(matrix, row_ranges(cut, matrix.shape[0]), 0)
 
 
-def put_rows(whole: Tensor, cut: Cut, rows: Tensor) -> None:
+def put_rows(whole: Tensor, cut: RowSlice, rows: Tensor) -> None:
     """Undo `take_rows` in place: lay rows where a cut takes them from."""
     start = 0
     for first, last in row_ranges(cut, whole.shape[0]):
@@ -92,7 +92,7 @@ def put_rows(whole: Tensor, cut: Cut, rows: Tensor) -> None:
         start += last - first
 
 
-def cut_layer(kind: str, layer: LayerState, cut: Cut) -> LayerState:
+def slice_layer(kind: str, layer: LayerState, cut: RowSlice) -> LayerState:
     """Take rows of a layer.
 
     Args:
@@ -104,12 +104,12 @@ def cut_layer(kind: str, layer: LayerState, cut: Cut) -> LayerState:
         A layer with the same scale; its tensors are copies, but for factors that stay whole.
 
     Raises:
-        InexactCutError: When no factors of the kind are these rows.
+        InexactSliceError: When no factors of the kind are these rows.
     """
     if cut.is_whole:
         return layer
     tensors = dict(layer.tensors)
-    lengths = tensors.pop(DORA_SCALE, None)
+    magnitude = tensors.pop(DORA_SCALE, None)
     rules = FILE_RULES[kind]
     size = rules.block_rows(tensors)
     for name, axis in rules.row_factors(tensors):
@@ -120,14 +120,14 @@ def cut_layer(kind: str, layer: LayerState, cut: Cut) -> LayerState:
         tensors[pair.up] = _taken(tensors[pair.up], own, 1)
         tensors[pair.down] = _taken(tensors[pair.down], own, 0)
     rank = sum(stop - start for start, stop in cut.columns[0]) if cut.columns else layer.rank
-    if lengths is not None:
-        tensors[DORA_SCALE] = _cut_lengths(lengths, cut)
+    if magnitude is not None:
+        tensors[DORA_SCALE] = _cut_magnitude(magnitude, cut)
     # The scale stays: alpha over rank is what it was.
     return replace(layer, tensors=tensors, alpha=layer.alpha * rank / layer.rank, rank=rank)
 
 
 def owned_columns(
-    kind: str, cuts: Sequence[Cut], outlines: Mapping[str, Tensor], read: ReadRows
+    kind: str, cuts: Sequence[RowSlice], outlines: Mapping[str, Tensor], read: ReadRows
 ) -> list[tuple[tuple[Range, ...], ...] | None]:
     """Find the columns that each part of a fused layer has for itself.
 
@@ -138,14 +138,14 @@ def owned_columns(
         read: (factor, first row, behind the last row) to these rows as a matrix.
 
     Returns:
-        For each part `Cut.columns`, empty where the parts share columns; None for a part whose
+        For each part `RowSlice.columns`, empty where the parts share columns; None for a part whose
         delta is zero because it was not there when the layer was fused.
 
     Raises:
-        InexactCutError: As `cut_layer`.
+        InexactSliceError: As `slice_layer`.
     """
     shared: list[tuple[tuple[Range, ...], ...] | None] = [()] * len(cuts)
-    # Lengths change a layer even where its delta is zero, and a core mixes the columns.
+    # A magnitude changes a layer even where its delta is zero, and a core mixes the columns.
     rules = FILE_RULES[kind]
     cores = {pair.core for pair in rules.pairs}
     if not rules.stacks or len(cuts) < 2 or {DORA_SCALE, *cores} & set(outlines):
@@ -212,21 +212,21 @@ def _diagonal(used: Tensor) -> list[tuple[Range, ...]] | None:
     return [tuple(each) for each in columns]
 
 
-def _cut_lengths(lengths: Tensor, cut: Cut) -> Tensor:
-    if axis_of(lengths) == "output" and lengths.shape[0] > 1:
-        return _taken(lengths, row_ranges(cut, lengths.shape[0]), 0)
+def _cut_magnitude(magnitude: Tensor, cut: RowSlice) -> Tensor:
+    if axis_of(magnitude) == "output" and magnitude.shape[0] > 1:
+        return _taken(magnitude, row_ranges(cut, magnitude.shape[0]), 0)
     if cut.permutes:
-        return lengths
-    raise InexactCutError(
-        "its DoRA lengths are those of the fused layer's columns, which a part does not have alone"
+        return magnitude
+    raise InexactSliceError(
+        "its DoRA magnitude is that of the fused layer's columns, which a part does not have alone"
     )
 
 
-def _block_rows(cut: Cut, blocks: int, size: int) -> list[Range]:
+def _block_rows(cut: RowSlice, blocks: int, size: int) -> list[Range]:
     rows = row_ranges(cut, blocks * size)
     wrong = next((row for each in rows for row in each if row % size), None)
     if wrong is not None:
-        raise InexactCutError(
+        raise InexactSliceError(
             f"a part begins at row {wrong}, inside a block of {size} rows that its first factor "
             "multiplies as one"
         )

@@ -100,24 +100,24 @@ def told(kinds: Mapping[str, tuple[int, str]]) -> str:
     )
 
 
-EXTRAS_TOLD = {
+PATCHES_TOLD = {
     "diff": "a whole difference of a weight (diff; LyCORIS's full, ComfyUI's Train LoRA)",
     "diff_b": "a difference of a bias (diff_b; LyCORIS's full, ComfyUI's Train LoRA)",
     "set_weight": "a new weight (set_weight)",
     "w_norm": "a difference of a norm's weight (w_norm; LyCORIS's train_norm)",
     "b_norm": "a difference of a norm's bias (b_norm; LyCORIS's train_norm)",
 }
-"""Ending of a difference that is no factor to what it is."""
+"""Ending of a weight patch to what it is."""
 
 
 REPLACING = frozenset({"diff", "set_weight", "w_norm"})
 """Endings of weight patches for which ComfyUI drops the factors of the same layer."""
 
 
-def extras_kinds(endings: Iterable[tuple[str, str]]) -> dict[str, tuple[int, str]]:
-    """As `count_kinds`, of differences that are no factors.
+def patch_kinds(endings: Iterable[tuple[str, str]]) -> dict[str, tuple[int, str]]:
+    """As `count_kinds`, of weight patches.
 
     Args:
         endings: Name of the layer and the ending of each.
     """
-    return count_kinds({f"{name}.{ending}": EXTRAS_TOLD[ending] for name, ending in endings})
+    return count_kinds({f"{name}.{ending}": PATCHES_TOLD[ending] for name, ending in endings})

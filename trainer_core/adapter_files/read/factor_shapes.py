@@ -22,12 +22,12 @@ _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 def outline_factor(path: Path, key: str, role: str, info: TensorInfo) -> Tensor:
-    """The outline of a factor or of lengths, in the number format and shape that it is kept in.
+    """The outline of a factor or of magnitude, in the number format and shape that it is kept in.
 
     Args:
         path: The file, for messages.
         key: The factor's key.
-        role: As `spellings.Key.role`.
+        role: As `key_parsing.ParsedKey.role`.
         info: What the header says.
 
     Returns:
@@ -39,7 +39,7 @@ def outline_factor(path: Path, key: str, role: str, info: TensorInfo) -> Tensor:
     """
     shape, floats = info.shape, info.dtype.is_floating_point
     if role in (DORA_SCALE, MAGNITUDE):
-        shape = _lengths_shape(role, shape)
+        shape = _magnitude_shape(role, shape)
     if not 2 <= len(shape) <= 5 or 0 in shape or not floats:
         raise AdapterFileError(
             f"{path}: {key} is {info.dtype} of shape {info.shape}",
@@ -59,12 +59,12 @@ def outline_layer(
         path: The file, for messages.
         name: The layer's name in the file.
         kind: ``lora``, ``loha`` or ``lokr``.
-        factors: Factor to outline; DoRA's lengths among them.
+        factors: Factor to outline; DoRA's magnitude among them.
         alpha: The layer's alpha; None and 0 mean the rank.
 
     Returns:
-        The layer, with all factors in one number format that holds each of theirs; lengths stay
-        in their own.
+        The layer, with all factors in one number format that holds each of theirs; a magnitude
+        stays in its own.
 
     Raises:
         AdapterFileError: When a factor is missing or too many, or the shapes do not fit.
@@ -77,14 +77,14 @@ def outline_layer(
     factors = _without_windows(rules, factors)
     dtype = None
     for role, factor in factors.items():
-        # Lengths are kept finer than factors, which need not follow them.
+        # A magnitude is kept finer than factors, which need not follow them.
         if role != DORA_SCALE:
             dtype = factor.dtype if dtype is None else torch.promote_types(dtype, factor.dtype)
     same = {role: f if role == DORA_SCALE else f.to(dtype) for role, f in factors.items()}
-    if DORA_SCALE in same and not _lengths_fit(same[DORA_SCALE], rules.sizes(same)):
+    if DORA_SCALE in same and not _magnitude_fit(same[DORA_SCALE], rules.sizes(same)):
         found = tuple(same[DORA_SCALE].shape)
-        raise broken(path, f"{name}: lengths (dora_scale) of shape {found} do not fit its factors")
-    same = _without_lengths_window(rules, same)
+        raise broken(path, f"{name}: a dora_scale of shape {found} does not fit its factors")
+    same = _without_magnitude_window(rules, same)
     rank = rules.alpha_rank(same)
     if rank is None:
         return _whole_layer(rules, same, alpha)
@@ -107,26 +107,26 @@ def _without_windows(rules: FileRules, factors: Mapping[str, Tensor]) -> dict[st
     }
 
 
-def _without_lengths_window(rules: FileRules, factors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Leave out the lengths' window where the factors are surely of a Linear.
+def _without_magnitude_window(rules: FileRules, factors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Leave out the magnitude' window where the factors are surely of a Linear.
 
     Those of a LoHa or LoKr have no window beside a convolution that sees one place either, whose
-    lengths have to keep theirs: ComfyUI divides them by a norm that has one.
+    magnitude has to keep its own: ComfyUI divides it by a norm that has one.
     """
-    lengths = factors.get(DORA_SCALE)
+    magnitude = factors.get(DORA_SCALE)
     others = (factor for name, factor in factors.items() if name != DORA_SCALE)
-    if rules.flat_factors or lengths is None or any(factor.dim() > 2 for factor in others):
+    if rules.flat_factors or magnitude is None or any(factor.dim() > 2 for factor in others):
         return factors
-    return {**factors, DORA_SCALE: lengths.flatten(1)}
+    return {**factors, DORA_SCALE: magnitude.flatten(1)}
 
 
-def _flat_lengths(sizes: tuple[int, int]) -> tuple[tuple[int, int], ...]:
-    """DoRA's lengths of a layer without a window: of rows, or of columns."""
+def _flat_magnitude(sizes: tuple[int, int]) -> tuple[tuple[int, int], ...]:
+    """DoRA's magnitude of a layer without a window: of rows, or of columns."""
     return (sizes[0], 1), (1, sizes[1])
 
 
-def _lengths_shape(role: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Lengths as ``[out, 1]`` or ``[1, in]``, and with ones for a window."""
+def _magnitude_shape(role: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A magnitude as ``[out, 1]`` or ``[1, in]``, and with ones for a window."""
     if len(shape) == 1:
         return (*shape, 1)
     if role == MAGNITUDE and shape[:1] == (1,):
@@ -155,14 +155,14 @@ def _check_pair(path: Path, name: str, pair: FactorPair, factors: Mapping[str, T
         )
 
 
-def _lengths_fit(lengths: Tensor, sizes: tuple[int, int]) -> bool:
+def _magnitude_fit(magnitude: Tensor, sizes: tuple[int, int]) -> bool:
     """Whether there is one length for each row, or for each column or window of columns."""
     rows, columns = sizes
-    if math.prod(lengths.shape[2:]) != 1:
+    if math.prod(magnitude.shape[2:]) != 1:
         return False
-    given = tuple(lengths.shape[:2])
-    if lengths.dim() == 2:
-        return given in _flat_lengths(sizes)
+    given = tuple(magnitude.shape[:2])
+    if magnitude.dim() == 2:
+        return given in _flat_magnitude(sizes)
     return given == (rows, 1) or (given[0] == 1 and columns % given[1] == 0)
 
 

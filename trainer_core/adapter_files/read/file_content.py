@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,7 +16,16 @@ from ...errors import AdapterFileError
 from ...tensors.finiteness import all_finite
 from ...tensors.safetensors_reader import TensorFile, TensorInfo, broken
 from ...types import LayerState
-from ..names.key_parsing import ALPHA, EXTRAS, MAGNITUDE, WITH_ALPHA, Key, parse_key, unprefixed
+from ..factors.outlines import LazyMapping
+from ..names.key_parsing import (
+    ALPHA,
+    MAGNITUDE,
+    PATCH_ENDINGS,
+    WITH_ALPHA,
+    ParsedKey,
+    parse_key,
+    unprefixed,
+)
 from ..names.unread_keys import KIND_TITLES, count_kinds, told
 from .factor_shapes import outline_factor, outline_layer
 from .peft_config import PeftConfig
@@ -45,10 +54,11 @@ class Draft:
     scale: float = 1.0
 
 
-class LazyLayers(Mapping[str, LayerState]):
+class LazyLayers(LazyMapping[LayerState]):
     """Layers of an open file; each look-up reads one, in float32."""
 
     def __init__(self, file: TensorFile, drafts: Mapping[str, Draft]) -> None:
+        super().__init__(drafts)
         self._file = file
         self._drafts = drafts
 
@@ -56,15 +66,6 @@ class LazyLayers(Mapping[str, LayerState]):
         draft = self._drafts[name]
         tensors = {factor: self.factor(name, factor) for factor in draft.keys}
         return replace(draft.outline, tensors=tensors)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._drafts)
-
-    def __len__(self) -> int:
-        return len(self._drafts)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._drafts
 
     def outline(self, name: str) -> LayerState:
         """A layer on the meta device, in the number format of the file; nothing is read."""
@@ -87,7 +88,7 @@ class LazyLayers(Mapping[str, LayerState]):
         return tensor * draft.scale if factor == draft.scaled else tensor
 
 
-class OutlinedTensors(Mapping[str, Tensor]):
+class OutlinedTensors(LazyMapping[Tensor]):
     """Tensors by ending that tell their outlines before they are read."""
 
     @abstractmethod
@@ -99,20 +100,12 @@ class LazyTensors(OutlinedTensors):
     """Tensors of an open file by ending; each look-up reads one, in float32."""
 
     def __init__(self, file: TensorFile, keys: Mapping[str, str]) -> None:
+        super().__init__(keys)
         self._file = file
         self._keys = keys
 
     def __getitem__(self, ending: str) -> Tensor:
         return finite(self._file, self._keys[ending])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._keys)
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def __contains__(self, ending: object) -> bool:
-        return ending in self._keys
 
     def outline(self) -> dict[str, Tensor]:
         """All of them on the meta device, in the number format of the file."""
@@ -123,20 +116,15 @@ class LazyTensors(OutlinedTensors):
         }
 
 
-class LazyExtras(Mapping[str, OutlinedTensors]):
-    """Layers' differences that are no factors, read when they are asked for."""
+class LazyPatches(LazyMapping[OutlinedTensors]):
+    """Layers' weight patches, read when they are asked for."""
 
     def __init__(self, layers: Mapping[str, OutlinedTensors]) -> None:
+        super().__init__(layers)
         self._layers = layers
 
     def __getitem__(self, name: str) -> OutlinedTensors:
         return self._layers[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._layers)
-
-    def __len__(self) -> int:
-        return len(self._layers)
 
     def outline(self, name: str) -> dict[str, Tensor]:
         """A layer's differences by ending, on the meta device."""
@@ -150,12 +138,12 @@ class FileContent:
     Attributes:
         file: The file.
         kind: Name of its kind.
-        layout: As `reading.AdapterFile.layout`.
+        layout: As `adapter_file.AdapterFile.layout`.
         dtypes: Names of its number formats, without those of alphas.
         layers: Name in the file to the layer.
-        extras: Name in the file to differences that are no factors.
-        silent: Names of layers whose alpha is 0 and counts: ComfyUI multiplies them by it.
-        unread: Key that lies beside the factors and is not read, to what it is of.
+        extras: Name in the file to weight patches.
+        zero_alpha: Names of layers whose alpha is 0 and counts: ComfyUI multiplies them by it.
+        unread: ParsedKey that lies beside the factors and is not read, to what it is of.
     """
 
     file: TensorFile
@@ -163,8 +151,8 @@ class FileContent:
     layout: str
     dtypes: tuple[str, ...]
     layers: LazyLayers
-    extras: LazyExtras
-    silent: tuple[str, ...] = ()
+    extras: LazyPatches
+    zero_alpha: tuple[str, ...] = ()
     unread: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -214,15 +202,15 @@ def read_content(
     drafts = {name: _draft(file.path, name, kind, found, config) for name in found.factors}
     extras = {name: LazyTensors(file, keys) for name, keys in found.extras.items()}
     rules = FILE_RULES[kind]
-    silent = (name for name, alpha in found.alphas.items() if alpha == 0.0)
+    zero_alpha = (name for name, alpha in found.alphas.items() if alpha == 0.0)
     return FileContent(
         file,
         kind,
         layout,
         _dtypes(file, found),
         LazyLayers(file, drafts),
-        LazyExtras(extras),
-        tuple(name for name in silent if rules.alpha_rank(found.outlines[name]) is not None),
+        LazyPatches(extras),
+        tuple(name for name in zero_alpha if rules.alpha_rank(found.outlines[name]) is not None),
         found.unread,
     )
 
@@ -244,14 +232,14 @@ def finite(file: TensorFile, key: str) -> Tensor:
     return tensor if tensor.dtype == torch.float64 else tensor.to(torch.float32)
 
 
-def _sort(file: TensorFile, found: _Sorted, text: str, key: Key, info: TensorInfo) -> None:
+def _sort(file: TensorFile, found: _Sorted, text: str, key: ParsedKey, info: TensorInfo) -> None:
     found.layouts.setdefault(key.layout, text)
     if key.role == ALPHA:
         if key.name in found.alphas:
             raise _twice(file.path, text, key.role)
         found.alphas[key.name] = _alpha(file, text)
         return
-    if key.role in EXTRAS:
+    if key.role in PATCH_ENDINGS:
         if not info.shape or 0 in info.shape or not info.dtype.is_floating_point:
             raise broken(file.path, f"{text} is {info.dtype} of shape {info.shape}")
         found.extras.setdefault(key.name, {})[key.role] = text
@@ -324,7 +312,7 @@ def _check_config(config: PeftConfig, kind: str, found: _Sorted) -> None:
     bare = next((n for n, each in found.factors.items() if DORA_SCALE not in each), None)
     if config.dora and bare is not None:
         raise AdapterFileError(
-            f"{config.source}: use_dora is set, and {bare} has no lengths",
+            f"{config.source}: use_dora is set, and {bare} has no magnitude",
             "a lora_magnitude_vector for every layer",
             "Export the adapter again.",
         )

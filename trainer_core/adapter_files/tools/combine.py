@@ -26,7 +26,7 @@ from ...config import AdapterConfig
 from ...errors import AdapterError
 from ...tensors.randomized_svd import closest_of_rank
 from ...types import AdapterState, LayerState
-from ..factors.outlines import extras_outline, outline_of
+from ..factors.outlines import outline_of, patch_outline
 from ..factors.products import Pair, SlicedRows, as_product
 from ..factors.whole_layers import undivided_parts
 from ..names.key_map import KeyMap
@@ -45,7 +45,7 @@ def combine_adapters(
 
     Args:
         inputs: Each adapter and what it is multiplied by.
-        key_map: The family's names, by which undivided layers get parts (`undivided`).
+        key_map: The family's names, by which undivided layers get parts (`whole_layers`).
         rank: Cuts every layer to the closest delta of this rank. None keeps the sum exact; it has
             the sum of the ranks. A single adapter then keeps its kind.
         progress: Is told of every layer: number done, number of all, name.
@@ -174,14 +174,14 @@ def _refuse_special(state: AdapterState) -> None:
     for name in state.layers:
         if DORA_SCALE in outline_of(state.layers, name).tensors:
             raise AdapterError(
-                f"{name} has DoRA lengths",
+                f"{name} has a DoRA magnitude",
                 "adapters without DoRA: what it adds depends on the base's weight, so that no sum "
                 "of factors holds it",
                 "Merge the adapters into the base, and extract the difference where a file is "
                 "needed.",
             )
     for native in state.extras:
-        if "set_weight" in extras_outline(state, native):
+        if "set_weight" in patch_outline(state, native):
             raise AdapterError(
                 f"{native}.set_weight, which replaces a weight",
                 "adapters that add to weights",

@@ -45,8 +45,8 @@ def resize_adapter(
     """Give every layer of an adapter other sizes.
 
     A smaller rank keeps the largest singular values, which is the closest delta of that rank. A
-    larger one is exact. The scale becomes 1: the factors take it up. DoRA's lengths stay as they
-    are, and so do differences that are no factors.
+    larger one is exact. The scale becomes 1: the factors take it up. DoRA's magnitude stays as
+    it is, and so do weight patches.
 
     Args:
         state: The adapter.

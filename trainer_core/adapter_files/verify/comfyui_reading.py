@@ -2,8 +2,8 @@
 
 ComfyUI goes through its table of names and looks what the file has behind each; what it does not
 find there stays unread, and it only says so in its log. Where a patch has no fault by these rules,
-ComfyUI adds `host_scale` times the product of the factors as `as_matrices` writes them, and with a
-DoRA magnitude it stretches columns as `dora` says.
+ComfyUI adds `comfyui_scale` times the product of the factors as `as_matrices` writes them, and
+with a DoRA magnitude it stretches columns as `dora` says.
 
 Source: ComfyUI 0.33, ``comfy/lora.py`` (`load_lora`, `calculate_weight`) and
 ``comfy/weight_adapter``; the rules are tested against them.
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from ...adapters.kinds.file_rules import SKIPS, STOPS, Fault, Shape
 from ...adapters.kinds.registry import FILE_RULES
-from ..names.comfyui_names import HostPlace, bias_of
+from ..names.comfyui_names import ComfyuiPlace, bias_of
 
 _GLORA = (".a1.weight", ".a2.weight", ".b1.weight", ".b2.weight")
 _OFT = (".oft_blocks", ".rescale")
@@ -32,11 +32,11 @@ _ENDINGS = (
 )
 _TEXT_ENCODER = re.compile(r"(lora_te\d?_|lora_prior_te_|lycoris_te|text_encoders?(_\d)?\.|clip_)")
 _PEFT_PREFIX = "base_model.model."
-_PEFT_LENGTHS = (".lora_magnitude_vector", ".lora_magnitude_vector.weight")
+_PEFT_MAGNITUDE = (".lora_magnitude_vector", ".lora_magnitude_vector.weight")
 
 
 @dataclass(frozen=True, slots=True)
-class HostPatch:
+class ComfyuiPatch:
     """What ComfyUI adds to one weight, or to some rows of one, because of a file.
 
     Attributes:
@@ -48,13 +48,13 @@ class HostPatch:
     """
 
     name: str
-    place: HostPlace
+    place: ComfyuiPlace
     kind: str
     keys: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class HostPlan:
+class ComfyuiPlan:
     """What ComfyUI makes of the keys of a file.
 
     Attributes:
@@ -62,7 +62,7 @@ class HostPlan:
         ignored: Every other key, to the reason.
     """
 
-    patches: tuple[HostPatch, ...]
+    patches: tuple[ComfyuiPatch, ...]
     ignored: Mapping[str, str]
 
 
@@ -70,10 +70,10 @@ class HostPlan:
 class _Planner:
     """Patches by place while they are found; a later one takes the place of an earlier."""
 
-    patches: dict[HostPlace, HostPatch] = field(default_factory=dict)
+    patches: dict[ComfyuiPlace, ComfyuiPatch] = field(default_factory=dict)
     ignored: dict[str, str] = field(default_factory=dict)
 
-    def add(self, patch: HostPatch) -> None:
+    def add(self, patch: ComfyuiPatch) -> None:
         older = self.patches.pop(patch.place, None)
         if older is not None:
             taken = next(iter(patch.keys.values()))
@@ -113,12 +113,12 @@ def _renamed(keys: Iterable[str]) -> dict[str, str]:
     return names
 
 
-def plan_reading(keys: Iterable[str], table: Mapping[str, HostPlace]) -> HostPlan:
+def plan_reading(keys: Iterable[str], table: Mapping[str, ComfyuiPlace]) -> ComfyuiPlan:
     """Find what ComfyUI builds from a file's keys.
 
     Args:
         keys: The file's keys.
-        table: From `host_table`.
+        table: From `comfyui_table`.
 
     Returns:
         Patches and ignored keys; every key is in one of them, and in one only.
@@ -134,10 +134,10 @@ def plan_reading(keys: Iterable[str], table: Mapping[str, HostPlace]) -> HostPla
     for name, place in table.items():
         if name in found:
             _read_layer(planner, name, place, found[name])
-    return HostPlan(tuple(planner.patches.values()), planner.ignored)
+    return ComfyuiPlan(tuple(planner.patches.values()), planner.ignored)
 
 
-def _split(key: str, table: Mapping[str, HostPlace]) -> tuple[str, str | None]:
+def _split(key: str, table: Mapping[str, ComfyuiPlace]) -> tuple[str, str | None]:
     for ending in _ENDINGS:
         if key.endswith(ending) and key[: -len(ending)] in table:
             return key[: -len(ending)], ending
@@ -149,27 +149,27 @@ def _unknown(key: str) -> str:
         return "it is for a text encoder, and only the denoiser is looked at"
     if key.startswith(_PEFT_PREFIX):
         return f"ComfyUI does not know names that begin with {_PEFT_PREFIX}"
-    if key.endswith(_PEFT_LENGTHS):
-        return "ComfyUI does not read PEFT's name for DoRA's lengths"
+    if key.endswith(_PEFT_MAGNITUDE):
+        return "ComfyUI does not read PEFT's name for DoRA's magnitude"
     if key.endswith(_ENDINGS):
         return "ComfyUI knows no layer of this name in this base"
     return "ComfyUI knows no tensor of this name"
 
 
-def _read_layer(planner: _Planner, name: str, place: HostPlace, found: dict[str, str]) -> None:
+def _read_layer(planner: _Planner, name: str, place: ComfyuiPlace, found: dict[str, str]) -> None:
     """Build what ComfyUI builds from all keys with one name."""
     rest = dict(found)
     shared = {ending[1:]: rest[ending] for ending in _SHARED if ending in rest}
     for kind, slots in _adapters(found):
         keys = {slot: found[ending] for slot, ending in slots.items() if ending in found}
-        planner.add(HostPatch(name, place, kind, {**keys, **shared}))
+        planner.add(ComfyuiPatch(name, place, kind, {**keys, **shared}))
         for key in (*keys.values(), *shared.values()):
             planner.ignored.pop(key, None)
         for ending in (*slots.values(), *_SHARED):
             rest.pop(ending, None)
     for ending, kind in _DIFFERENCES:
         if ending in rest:
-            planner.add(HostPatch(name, place, kind, {"diff": rest.pop(ending)}))
+            planner.add(ComfyuiPatch(name, place, kind, {"diff": rest.pop(ending)}))
     has_norm = ".w_norm" in found
     for ending in _BIASES:
         if ending in rest and (ending != ".b_norm" or has_norm):
@@ -189,14 +189,14 @@ def _adapters(found: Mapping[str, str]) -> list[tuple[str, dict[str, str]]]:
     return adapters
 
 
-def _read_bias(planner: _Planner, name: str, place: HostPlace, key: str) -> None:
+def _read_bias(planner: _Planner, name: str, place: ComfyuiPlace, key: str) -> None:
     if place.rows is not None or place.swapped:
-        planner.ignored[key] = "ComfyUI drops the bias of a layer that is fused or turned there"
+        planner.ignored[key] = "ComfyUI drops the bias of a layer that is fused or swapped there"
         return
-    planner.add(HostPatch(name, HostPlace(bias_of(place.tensor)), "diff", {"diff": key}))
+    planner.add(ComfyuiPatch(name, ComfyuiPlace(bias_of(place.tensor)), "diff", {"diff": key}))
 
 
-def host_scale(patch: HostPatch, shapes: Mapping[str, Shape], alpha: float | None) -> float:
+def comfyui_scale(patch: ComfyuiPatch, shapes: Mapping[str, Shape], alpha: float | None) -> float:
     """The number by which ComfyUI multiplies the factors' product.
 
     Args:
@@ -208,7 +208,7 @@ def host_scale(patch: HostPatch, shapes: Mapping[str, Shape], alpha: float | Non
     return 1.0 if alpha is None or rank is None else alpha / rank
 
 
-def find_fault(patch: HostPatch, shapes: Mapping[str, Shape], target: Shape) -> Fault | None:
+def find_fault(patch: ComfyuiPatch, shapes: Mapping[str, Shape], target: Shape) -> Fault | None:
     """See whether ComfyUI computes with a patch what its factors stand for.
 
     Args:
@@ -231,7 +231,7 @@ def find_fault(patch: HostPatch, shapes: Mapping[str, Shape], target: Shape) -> 
     if fault is None:
         fault = _size_fault(rules.comfyui_sizes(given), target)
     if fault is None and "dora_scale" in given:
-        fault = _lengths_fault(given["dora_scale"], target)
+        fault = _magnitude_fault(given["dora_scale"], target)
     return fault
 
 
@@ -251,21 +251,23 @@ def _size_fault(made: Shape, target: Shape) -> Fault | None:
     return Fault("wrong shape", f"it makes {list(made)} for a layer of {list(wanted)}: {what}")
 
 
-def _lengths_fault(lengths: Shape, target: Shape) -> Fault | None:
-    """DoRA's lengths: ComfyUI looks at the first axis alone to tell rows from columns."""
+def _magnitude_fault(magnitude: Shape, target: Shape) -> Fault | None:
+    """DoRA's magnitude: ComfyUI looks at the first axis alone to tell rows from columns."""
     rows, columns, *window = target
-    if lengths and lengths[0] == rows and not (len(lengths) == 1 and rows == columns == 1):
-        if len(lengths) == 1:
+    if magnitude and magnitude[0] == rows and not (len(magnitude) == 1 and rows == columns == 1):
+        if len(magnitude) == 1:
             return Fault(
-                "read wrongly", f"lengths with one axis, taken for rows: {_one_axis(target)}"
+                "read wrongly", f"a magnitude with one axis, taken for rows: {_one_axis(target)}"
             )
-        reason = "ComfyUI up to 0.33 divides lengths of rows by the norm of the base's weight alone"
+        reason = (
+            "ComfyUI up to 0.33 divides a magnitude of rows by the norm of the base's weight alone"
+        )
         return Fault("read wrongly", reason)
     ones = (1,) * len(window)
-    if lengths == (1, columns, *ones) or (lengths == (columns,) and not window):
+    if magnitude == (1, columns, *ones) or (magnitude == (columns,) and not window):
         return None
     return Fault(
-        "wrong shape", f"lengths of {list(lengths)} for a layer of {list(target)}: {SKIPS}"
+        "wrong shape", f"a magnitude of {list(magnitude)} for a layer of {list(target)}: {SKIPS}"
     )
 
 

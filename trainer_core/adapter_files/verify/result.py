@@ -22,7 +22,7 @@ MOST_ROUNDING = 0.1
 
 BLIND = (
     "whether the file holds what was trained. Two readings of one file agree however it was made; "
-    "only a picture made with it shows that it does what it should."
+    "only an image made with it shows that it does what it should."
 )
 """What no proof of a file sees."""
 

@@ -17,25 +17,25 @@ from ..factors.fuse import (
     refuse_unfusable,
     shares_factors,
 )
-from ..factors.outlines import Layers, extras_outline, outlines_of
+from ..factors.outlines import Layers, outlines_of, patch_outline
 from ..names.comfyui_names import is_swapped, native_key
 from ..names.key_map import DIFFUSERS_PREFIX, NATIVE_PREFIX, KeyMap
-from ..names.key_parsing import HALVES_EXCHANGED
-from ..names.row_slices import InexactCutError, cut_layer
+from ..names.key_parsing import HALVES_SWAPPED
+from ..names.row_slices import InexactSliceError, slice_layer
 from ..names.unread_keys import REPLACING
 from .write_plan import (
     Options,
     Piece,
-    Plan,
+    WritePlan,
+    patch_pieces,
     piece_of,
-    pieces_of_extras,
-    refuse_lengths,
+    refuse_magnitude,
     refuse_same_names,
     with_alpha,
 )
 
 
-def plan_comfyui(state: AdapterState, key_map: KeyMap, options: Options) -> Plan:
+def plan_comfyui(state: AdapterState, key_map: KeyMap, options: Options) -> WritePlan:
     """ComfyUI's names, with one alpha per layer.
 
     A whole layer is written by its native name; a part of a fused layer by its Diffusers name,
@@ -71,7 +71,7 @@ class _Group:
 
 def plan_native(
     state: AdapterState, key_map: KeyMap, options: Options, spell: Callable[[str], str]
-) -> Plan:
+) -> WritePlan:
     """The tensors of an adapter by ComfyUI's names of its layers.
 
     Args:
@@ -84,10 +84,10 @@ def plan_native(
         AdapterError: As `plan_comfyui`.
     """
     outlines = outlines_of(state)
-    refuse_lengths(
+    refuse_magnitude(
         outlines,
         "output",
-        "lengths of the input axis: ComfyUI up to 0.33 divides those of the output axis by the "
+        "a magnitude of the input axis: ComfyUI up to 0.33 divides that of the output axis by the "
         "norm of the base's weight alone",
         f"Train with adapter.dora_axis: input; kind {LOW_RANK} can also be exported as "
         "'diffusers'. Or convert it with --base PATH, which writes the difference itself, or as "
@@ -98,10 +98,10 @@ def plan_native(
     refuse_same_names(group.name for group in groups)
     for group in groups:
         _refuse_both(state, group)
-    return Plan(
+    return WritePlan(
         (
             *(_piece_of_group(state, group, options) for group in groups),
-            *pieces_of_extras(state, spell),
+            *patch_pieces(state, spell),
         )
     )
 
@@ -182,8 +182,8 @@ def _piece_of_group(state: AdapterState, group: _Group, options: Options) -> Pie
 
 def _with_swapped_halves(name: str, kind: str, layer: LayerState) -> LayerState:
     try:
-        return cut_layer(kind, layer, HALVES_EXCHANGED)
-    except InexactCutError as error:
+        return slice_layer(kind, layer, HALVES_SWAPPED)
+    except InexactSliceError as error:
         raise AdapterError(
             f"{name}: {error}",
             "a layer whose rows can be put into the order that they have in ComfyUI",
@@ -195,7 +195,7 @@ def _refuse_both(state: AdapterState, group: _Group) -> None:
     """Refuse factors beside a difference of the same weight: ComfyUI keeps only one of them."""
     if group.native is None or group.native not in state.extras:
         return
-    ending = next((e for e in extras_outline(state, group.native) if e in REPLACING), None)
+    ending = next((e for e in patch_outline(state, group.native) if e in REPLACING), None)
     if ending is not None:
         raise AdapterError(
             f"{group.native} has factors and {group.native}.{ending}",

@@ -17,12 +17,12 @@ from ..factors.whole_layers import refuse_undivided
 from ..names.key_map import DIFFUSERS_PREFIX, KeyMap
 from ..names.key_parsing import MAGNITUDE
 from ..read.peft_config import HEADER_KEY
-from .write_plan import Options, Plan, piece_of, refuse_extras, refuse_lengths
+from .write_plan import Options, WritePlan, piece_of, refuse_magnitude, refuse_patches
 
 KEEP_WHOLE = "Choose layout 'comfyui' or 'kohya', which hold the layer as it is."
 
 
-def plan_diffusers(state: AdapterState, key_map: KeyMap, options: Options) -> Plan:
+def plan_diffusers(state: AdapterState, key_map: KeyMap, options: Options) -> WritePlan:
     """Diffusers' names, with the scale multiplied into a factor and no alpha.
 
     Diffusers has no LoHa; it is written as the LoRA of rank r^2 that equals it exactly.
@@ -32,17 +32,17 @@ def plan_diffusers(state: AdapterState, key_map: KeyMap, options: Options) -> Pl
             convolution.
     """
     del options
-    refuse_extras(state, "diffusers")
+    refuse_patches(state, "diffusers")
     refuse_undivided(state, key_map, "layout 'diffusers'", KEEP_WHOLE)
     outlines = outlines_of(state)
     refuse_convolutions(outlines)
-    refuse_unread_lengths(outlines, state.kind)
+    refuse_unread_magnitude(outlines, state.kind)
     rules = FILE_RULES[state.kind]
     problem = rules.diffusers_problem(outlines)
     if problem is not None:
         raise AdapterError(*problem)
     header = _mixed_rank_header(outlines) if state.kind == LOW_RANK else {}
-    return Plan(
+    return WritePlan(
         tuple(
             piece_of(state, name, [name], lambda layers: _encode(state.kind, layers))
             for name in state.layers
@@ -67,14 +67,14 @@ def refuse_convolutions(outlines: Layers) -> None:
             )
 
 
-def refuse_unread_lengths(outlines: Layers, kind: str) -> None:
+def refuse_unread_magnitude(outlines: Layers, kind: str) -> None:
     """Refuse DoRA that PEFT, which Diffusers reads with too, does not have.
 
     Raises:
-        AdapterError: When a layer has such lengths.
+        AdapterError: When a layer has such magnitude.
     """
     for axis in ("input",) if FILE_RULES[kind].peft_dora else ("input", "output"):
-        refuse_lengths(
+        refuse_magnitude(
             outlines,
             axis,
             f"DoRA only with kind {LOW_RANK} and the output axis, the one that Diffusers and PEFT "

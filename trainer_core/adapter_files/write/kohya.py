@@ -7,12 +7,12 @@ from dataclasses import replace
 from ...types import AdapterState
 from ..names.key_map import KeyMap
 from .comfyui import plan_native
-from .write_plan import Options, Plan
+from .write_plan import Options, WritePlan
 
 KOHYA_PREFIX = "lora_unet_"
 
 
-def plan_kohya(state: AdapterState, key_map: KeyMap, options: Options) -> Plan:
+def plan_kohya(state: AdapterState, key_map: KeyMap, options: Options) -> WritePlan:
     """Names of kohya's scripts, and musubi's by default: ComfyUI's, with ``_`` for each dot.
 
     There is no name for a slice, so the parts of a fused layer are written as that one layer.

@@ -11,12 +11,12 @@ from ..factors.outlines import Layers, outlines_of
 from ..factors.whole_layers import undivided_layers
 from ..names.key_map import KeyMap
 from .comfyui import check_parts, plan_native
-from .write_plan import Options, Plan, piece_of, refuse_extras, refuse_same_names, with_alpha
+from .write_plan import Options, WritePlan, piece_of, refuse_patches, refuse_same_names, with_alpha
 
 LYCORIS_PREFIX = "lycoris_"
 
 
-def plan_lycoris(state: AdapterState, key_map: KeyMap, options: Options) -> Plan:
+def plan_lycoris(state: AdapterState, key_map: KeyMap, options: Options) -> WritePlan:
     """LyCORIS's names: Diffusers', with ``_`` for each dot.
 
     A layer that is undivided has only ComfyUI's name, and then all layers get these: LyCORIS reads
@@ -26,7 +26,7 @@ def plan_lycoris(state: AdapterState, key_map: KeyMap, options: Options) -> Plan
         AdapterError: When two layers get the same name, parts of a fused layer do not fit each
             other, or the adapter has more than factors.
     """
-    refuse_extras(state, "lycoris")
+    refuse_patches(state, "lycoris")
     if undivided_layers(state.layers, key_map):
         return plan_native(state, key_map, replace(options, fused=True), _spell)
     check_parts(state.kind, outlines_of(state), key_map)
@@ -39,7 +39,7 @@ def plan_lycoris(state: AdapterState, key_map: KeyMap, options: Options) -> Plan
         }
 
     refuse_same_names(_spell(name) for name in state.layers)
-    return Plan(tuple(piece_of(state, name, [name], encode) for name in state.layers))
+    return WritePlan(tuple(piece_of(state, name, [name], encode) for name in state.layers))
 
 
 def _spell(name: str) -> str:

@@ -36,23 +36,23 @@ from ..read.peft_config import CONFIG_NAME, WEIGHTS_NAME
 from .diffusers import (
     KEEP_WHOLE,
     refuse_convolutions,
-    refuse_unread_lengths,
+    refuse_unread_magnitude,
 )
-from .write_plan import Options, Plan, piece_of, refuse_extras
+from .write_plan import Options, WritePlan, piece_of, refuse_patches
 
 
-def plan_peft(state: AdapterState, key_map: KeyMap, options: Options) -> Plan:
+def plan_peft(state: AdapterState, key_map: KeyMap, options: Options) -> WritePlan:
     """PEFT's names and its configuration.
 
     Raises:
         AdapterError: When no configuration makes PEFT compute what the adapter computes.
     """
     del options
-    refuse_extras(state, "peft")
+    refuse_patches(state, "peft")
     refuse_undivided(state, key_map, "layout 'peft'", KEEP_WHOLE)
     outlines = outlines_of(state)
     refuse_convolutions(outlines)
-    refuse_unread_lengths(outlines, state.kind)
+    refuse_unread_magnitude(outlines, state.kind)
     config = {
         "base_model_name_or_path": None,
         "inference_mode": True,
@@ -63,7 +63,7 @@ def plan_peft(state: AdapterState, key_map: KeyMap, options: Options) -> Plan:
         **_ranks_and_alphas(state.kind, outlines),
         **FILE_RULES[state.kind].peft_options(outlines),
     }
-    return Plan(
+    return WritePlan(
         tuple(piece_of(state, name, [name], partial(_encode, state.kind)) for name in state.layers),
         config=config,
     )

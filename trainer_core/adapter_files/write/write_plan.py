@@ -18,7 +18,7 @@ from ...adapters.kinds.registry import FILE_RULES, layer_scale
 from ...errors import AdapterError
 from ...types import AdapterState, LayerState
 from ..factors.fuse import Fuse, fuse_exactly
-from ..factors.outlines import Layers, extras_outline, outline_of
+from ..factors.outlines import Layers, outline_of, patch_outline
 
 if TYPE_CHECKING:
     from ..names.key_map import KeyMap
@@ -60,7 +60,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class WritePlan:
     """A file before it is written.
 
     Attributes:
@@ -74,7 +74,7 @@ class Plan:
     config: Mapping[str, Any] | None = None
 
 
-Layout = Callable[[AdapterState, "KeyMap", Options], Plan]
+Layout = Callable[[AdapterState, "KeyMap", Options], WritePlan]
 
 
 def piece_of(state: AdapterState, title: str, modules: Iterable[str], encode: Encode) -> Piece:
@@ -95,8 +95,8 @@ def piece_of(state: AdapterState, title: str, modules: Iterable[str], encode: En
     )
 
 
-def pieces_of_extras(state: AdapterState, name: Callable[[str], str]) -> list[Piece]:
-    """Make a piece of each layer's differences that are no factors.
+def patch_pieces(state: AdapterState, name: Callable[[str], str]) -> list[Piece]:
+    """Make a piece of each layer's weight patches.
 
     Args:
         state: The adapter.
@@ -109,39 +109,38 @@ def pieces_of_extras(state: AdapterState, name: Callable[[str], str]) -> list[Pi
     def piece(native: str) -> Piece:
         return Piece(
             native,
-            lambda: keyed(native, extras_outline(state, native)),
+            lambda: keyed(native, patch_outline(state, native)),
             lambda: keyed(native, state.extras[native]),
         )
 
     return [piece(native) for native in state.extras]
 
 
-def refuse_extras(state: AdapterState, layout: str) -> None:
-    """Refuse differences that are no factors, which only ComfyUI reads.
+def refuse_patches(state: AdapterState, layout: str) -> None:
+    """Refuse weight patches, which only ComfyUI reads.
 
     Raises:
         AdapterError: When the adapter has any; it names the first.
     """
     for native in state.extras:
-        ending = next(iter(extras_outline(state, native)))
+        ending = next(iter(patch_outline(state, native)))
         raise AdapterError(
-            f"{native}.{ending}, a difference that is no factor, and {len(state.extras)} such "
-            f"layer(s) in all",
+            f"{native}.{ending}, a weight patch, and {len(state.extras)} such layer(s) in all",
             f"factors alone in layout {layout!r}",
             "Choose layout 'comfyui' or 'kohya', or leave them out on purpose: --extras drop.",
         )
 
 
-def refuse_lengths(outlines: Layers, axis: str, expected: str, remedy: str) -> None:
+def refuse_magnitude(outlines: Layers, axis: str, expected: str, remedy: str) -> None:
     """Refuse DoRA of an axis that a layout's readers do not compute as it was trained.
 
     Raises:
-        AdapterError: When a layer has lengths of the axis.
+        AdapterError: When a layer has magnitude of the axis.
     """
     for name, layer in outlines.items():
-        lengths = layer.tensors.get(DORA_SCALE)
-        if lengths is not None and axis_of(lengths) == axis:
-            raise AdapterError(f"{name} has DoRA lengths of the {axis} axis", expected, remedy)
+        magnitude = layer.tensors.get(DORA_SCALE)
+        if magnitude is not None and axis_of(magnitude) == axis:
+            raise AdapterError(f"{name} has a DoRA magnitude of the {axis} axis", expected, remedy)
 
 
 def refuse_same_names(names: Iterable[str]) -> None:

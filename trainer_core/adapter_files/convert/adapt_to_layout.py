@@ -194,10 +194,10 @@ def _nearest_low_rank(
             "Name the base and the rank: --base PATH --rank N.",
         )
     if is_outline(layer):
-        change = _outline_of_delta(kind, name, layer)
+        delta = _outline_of_delta(kind, name, layer)
     else:
-        change = effective_delta(kind, layer, wanted.weight_of(source.name))
-    rows = change if source.cut == WHOLE else take_rows(change, source.cut)
+        delta = effective_delta(kind, layer, wanted.weight_of(source.name))
+    rows = delta if source.cut == WHOLE else take_rows(delta, source.cut)
     return matrix_as_low_rank(rows, wanted.rank)
 
 

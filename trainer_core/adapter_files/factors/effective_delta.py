@@ -1,11 +1,11 @@
-"""What a layer's factors change about a weight, and the weight with that change.
+"""What a layer's factors add to a weight, with DoRA too, and how large it is.
 
-Without DoRA the change is the delta D, whatever the weight. With DoRA it is
+Without DoRA the effective delta is the delta D, whatever the weight. With DoRA it is
 
     m * (W + D) / |W + D| - W
 
 with the magnitude m and the norm over the axis that the magnitude has. A strength multiplies the
-change as a whole, so that 0 gives W and 1 the trained layer; ComfyUI blends DoRA so too
+effective delta as a whole, so that 0 gives W and 1 the trained layer; ComfyUI blends DoRA so too
 (``comfy/weight_adapter/base.py``). On the output axis ComfyUI up to 0.33 divides by ``|W|``
 instead; the formula here is the paper's, PEFT's and LyCORIS's.
 """
@@ -26,7 +26,7 @@ _LEAST, _MOST = 1e-12, 1e12
 
 
 def effective_delta(kind: str, layer: LayerState, weight: Tensor) -> Tensor:
-    """Compute what a layer's factors change about a weight at strength 1.
+    """Compute what a layer's factors add to a weight at strength 1.
 
     Args:
         kind: ``lora``, ``loha`` or ``lokr``.
@@ -108,7 +108,10 @@ def check_size(kind: str, layer: LayerState, shape: tuple[int, ...]) -> None:
 
 
 def delta_norm(kind: str, layer: LayerState) -> float:
-    """The Frobenius norm of a layer's change, before DoRA.
+    """The Frobenius norm of a layer's delta, before DoRA; the delta is not built.
+
+    Float32 tells it where the terms of a sum do not nearly cancel and stay inside its range;
+    elsewhere it is computed again in float64.
 
     Args:
         kind: ``lora``, ``loha`` or ``lokr``.

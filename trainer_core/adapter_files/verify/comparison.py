@@ -280,7 +280,7 @@ class Comparison:
         return comfyui_scale(patch, self._sizes, float(self._file.read(alpha).item())) == 0.0
 
     def _incomparable(self, layer: LayerState, patches: list[ComfyuiPatch]) -> str:
-        """Why ComfyUI's change cannot be told from the file alone; empty where it can."""
+        """Why ComfyUI's delta cannot be told from the file alone; empty where it can."""
         faults = [fault for patch in patches if (fault := self._faults[patch.place])]
         if faults:
             return faults[0].reason
@@ -347,7 +347,7 @@ def probes(columns: int, dtype: torch.dtype = torch.float64) -> Tensor:
 
 
 def delta_product(x: Tensor, kind: str, tensors: Mapping[str, Tensor], scale: float) -> Tensor:
-    """Multiply vectors by the change that factors make.
+    """Multiply vectors by the delta that factors make.
 
     Args:
         x: `[n, in]`, of a convolution `[n, in * window]`.
@@ -381,7 +381,7 @@ def relative(value: Tensor, reference: Tensor) -> float:
 def rounding_of(
     x: Tensor, kind: str, tensors: Mapping[str, Tensor], dtype: torch.dtype, scale: float
 ) -> float:
-    """How far a change may be off because of how its factors are rounded to a number format.
+    """How far a delta may be off because of how its factors are rounded to a number format.
 
     Args:
         x: As for `delta_product`.

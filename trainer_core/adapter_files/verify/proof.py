@@ -87,7 +87,7 @@ def require_loadable(
             proved against something else.
 
     Raises:
-        RunError: When a tensor is not loaded, or a layer's change differs by more than rounding.
+        RunError: When a tensor is not loaded, or a layer's delta differs by more than rounding.
     """
     if not key_map.comfyui_spellings:
         return

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...trainer_core.adapter_files.names.comfyui_names import HostPlace
+from ...trainer_core.adapter_files.names.comfyui_names import ComfyuiPlace
 from . import comfy_host
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class HostAdapter:
         plain = type(weight).__name__ in ("Tensor", "Parameter")
         return weight.dtype if plain else None
 
-    def apply(self, place: HostPlace, weight: Tensor) -> Applied:
+    def apply(self, place: ComfyuiPlace, weight: Tensor) -> Applied:
         """Let ComfyUI change a whole weight; the given one may be overwritten."""
         target, patch = self.patches[place]
         key, rows, function = _parts(target)
@@ -95,11 +95,11 @@ class HostAdapter:
                 messages.append(f"ComfyUI stops: {type(error).__name__}: {error}")
         return Applied(weight, "; ".join(messages))
 
-    def is_adapter(self, place: HostPlace) -> bool:
+    def is_adapter(self, place: ComfyuiPlace) -> bool:
         """Whether a patch is one of factors, which the bypass loaders wrap around a layer."""
         return isinstance(self.patches[place][1], self._kinds.WeightAdapterBase)
 
-    def bypass(self, place: HostPlace, x: Tensor) -> Tensor | None:
+    def bypass(self, place: ComfyuiPlace, x: Tensor) -> Tensor | None:
         """What the bypass loaders add to the output of a Linear.
 
         Args:
@@ -130,10 +130,10 @@ def _parts(target: Any) -> tuple[str, Any, Any]:
     return str(parts[0]), rows, function
 
 
-def _place(target: Any) -> HostPlace:
+def _place(target: Any) -> ComfyuiPlace:
     key, rows, function = _parts(target)
     place = None if rows is None else (rows[1], rows[2])
-    return HostPlace(key.removeprefix(_PREFIX), place, function is not None)
+    return ComfyuiPlace(key.removeprefix(_PREFIX), place, function is not None)
 
 
 class _Collector(logging.Handler):

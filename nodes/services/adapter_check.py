@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...trainer_core.adapter_files.names.comfyui_names import (
-    HostPlace,
+    ComfyuiPlace,
     bias_of,
-    extra_tensor,
     module_place,
+    patched_tensor,
 )
 from ...trainer_core.adapter_files.verify.result import (
     LARGEST_DIFFERENCE,
@@ -114,7 +114,7 @@ class _Check:
 
     def __init__(self, host: HostAdapter, own: AdapterState | None, family: Family | None) -> None:
         self._host, self._own, self._family = host, own, family
-        self._complaints: dict[HostPlace, str] = {}
+        self._complaints: dict[ComfyuiPlace, str] = {}
         self._layers: dict[str, LayerProof] = {}
         self._dropped: list[str] = []
         self._otherwise: list[str] = []
@@ -126,7 +126,7 @@ class _Check:
     ) -> Proof:
         """Apply every patch to the model's own weight, one weight after another."""
         modules, extras = self._own_changes()
-        by_tensor: dict[str, list[HostPlace]] = {name: [] for name in (*modules, *extras)}
+        by_tensor: dict[str, list[ComfyuiPlace]] = {name: [] for name in (*modules, *extras)}
         for place in self._host.patches:
             by_tensor.setdefault(place.tensor, []).append(place)
         bar = comfy_host.ProgressBar(node_id, len(by_tensor))
@@ -141,11 +141,11 @@ class _Check:
 
     def _own_changes(
         self,
-    ) -> tuple[dict[str, dict[str, HostPlace]], dict[str, tuple[str, str]]]:
+    ) -> tuple[dict[str, dict[str, ComfyuiPlace]], dict[str, tuple[str, str]]]:
         """By ComfyUI's tensor: our layers with their places, and our differences."""
-        from ...trainer_core.adapter_files.write.write_plan import extras_outline
+        from ...trainer_core.adapter_files.factors.outlines import patch_outline
 
-        modules: dict[str, dict[str, HostPlace]] = {}
+        modules: dict[str, dict[str, ComfyuiPlace]] = {}
         extras: dict[str, tuple[str, str]] = {}
         if self._own is None or self._family is None:
             return modules, extras
@@ -156,15 +156,15 @@ class _Check:
             else:
                 modules.setdefault(place.tensor, {})[name] = place
         for native in self._own.extras:
-            for ending in extras_outline(self._own, native):
-                extras[extra_tensor(native, ending)] = (native, ending)
+            for ending in patch_outline(self._own, native):
+                extras[patched_tensor(native, ending)] = (native, ending)
         return modules, extras
 
     def _check(
         self,
         tensor: str,
-        places: list[HostPlace],
-        modules: Mapping[str, HostPlace],
+        places: list[ComfyuiPlace],
+        modules: Mapping[str, ComfyuiPlace],
         extra: tuple[str, str] | None,
     ) -> None:
         before = self._host.weight(tensor)
@@ -193,10 +193,13 @@ class _Check:
             self._try_bypass(place, change)
 
     def _compare_layer(
-        self, name: str, place: HostPlace, before: Tensor, change: Tensor
+        self, name: str, place: ComfyuiPlace, before: Tensor, change: Tensor
     ) -> LayerProof:
         """ComfyUI's change of a layer against ours, both in full."""
-        from ...trainer_core.adapter_files.factors.effective_delta import layer_change, stretch_of
+        from ...trainer_core.adapter_files.factors.effective_delta import (
+            effective_delta,
+            stretch_of,
+        )
         from ...trainer_core.types import AdapterState
 
         assert isinstance(self._own, AdapterState)
@@ -211,7 +214,7 @@ class _Check:
         if stretch is not None:
             self._stretches[name] = stretch
         try:
-            return _difference(change, layer_change(kind, layer, before), before)
+            return _difference(change, effective_delta(kind, layer, before), before)
         except AdapterError as error:
             return LayerProof(None, reason=error.found)
 
@@ -242,7 +245,7 @@ class _Check:
             lines.append(loss_warning(losses, stored, by_chance=dtype in EIGHT_BIT))
         return (line for line in lines if line)
 
-    def _try_bypass(self, place: HostPlace, change: Tensor) -> None:
+    def _try_bypass(self, place: ComfyuiPlace, change: Tensor) -> None:
         """Note what the bypass loaders leave out, and what they compute otherwise."""
         if not self._host.is_adapter(place):
             return
@@ -251,7 +254,7 @@ class _Check:
             return
         if change.dim() != 2 or place in self._complaints:
             return
-        from ...trainer_core.adapter_files.verify.proof_changes import probes, relative
+        from ...trainer_core.adapter_files.verify.comparison import probes, relative
 
         rows = probes(change.shape[1]).to(change)
         output = self._host.bypass(place, rows)
@@ -288,7 +291,7 @@ class _Check:
         shape = "SHAPE" in complaint or "shape" in complaint or "size" in complaint
         return TensorProof("wrong shape" if shape else "read wrongly", str(place), complaint)
 
-    def _place_of(self, key: str) -> HostPlace | None:
+    def _place_of(self, key: str) -> ComfyuiPlace | None:
         """The place that the longest name that a key begins with stands for."""
         names = self._host.names
         ends = [end for end in range(len(key)) if key[end] in "._" and key[:end] in names]
@@ -299,14 +302,14 @@ class _Check:
             return place
         # ComfyUI's own slip: for a part of a layer it looks for this.
         whole = place.rows is None and not place.swapped
-        return HostPlace(bias_of(place.tensor) if whole else "().bias")
+        return ComfyuiPlace(bias_of(place.tensor) if whole else "().bias")
 
 
 def _difference(theirs: Tensor, ours: Tensor, before: Tensor) -> LayerProof:
     """Two changes of a weight, the first of which was added to it and taken off again."""
     import torch
 
-    from ...trainer_core.adapter_files.verify.proof_changes import relative
+    from ...trainer_core.adapter_files.verify.comparison import relative
 
     size, base = (float(torch.linalg.vector_norm(each)) for each in (ours, before))
     rounding = _ROUNDING * torch.finfo(before.dtype).eps * base / size if size else 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from ...trainer_core.errors import InputError
 from ...trainer_core.filesystem.allowed_folders import AllowedFolders
@@ -15,7 +15,6 @@ from ..host.folders import checked_parts, clear_leftovers
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ...trainer_core.adapter_files.convert.convert import Conversion
     from ...trainer_core.families.family import Family
     from ...trainer_core.tensors.safetensors_reader import Source
     from .choices import BaseChoice
@@ -25,11 +24,6 @@ NO_FILE = "none"
 
 _SUFFIX = ".safetensors"
 _MOST_COPIES = 10_000
-_FORMS: Mapping[str, Literal["lora", "lokr"] | None] = {
-    "none": None,
-    "lora": "lora",
-    "lokr": "lokr",
-}
 
 
 def lora_choices() -> list[str]:
@@ -138,18 +132,18 @@ def write_adapter_file(
         found.key_map,
         dtype=None if form.dtype == "keep" else form.dtype,
         fused=form.fused,
-        approximate=_FORMS[form.approximate],
+        approximate=None if form.approximate == "none" else form.approximate,
         rank=form.rank or None,
         weight_of=weight_of,
         extras="drop" if form.extras == "drop" else "keep",
         overwrite=overwrite,
     )
-    return target, _in_words(report)
+    return target, ". ".join((*report.notes, *report.differences()))
 
 
 def weights_file(path: Path) -> Path:
     """The file with the tensors of a written adapter, which is a folder in layout ``peft``."""
-    from ...trainer_core.adapter_files.write.peft_folder import WEIGHTS_NAME
+    from ...trainer_core.adapter_files.read.peft_config import WEIGHTS_NAME
 
     return path / WEIGHTS_NAME if path.is_dir() else path
 
@@ -179,21 +173,6 @@ def adapter_tensors(path: Path) -> AdapterTensors:
 
     with torch.inference_mode(False), open_tensors(path) as file:
         return AdapterTensors(file.read_all(), file.metadata)
-
-
-def _in_words(report: Conversion) -> str:
-    parts = list(report.notes)
-    if report.errors and not report.exact:
-        worst = max(report.errors, key=report.errors.__getitem__)
-        parts.append(
-            f"{len(report.errors)} layers approximated; largest error "
-            f"{report.errors[worst]:.3g} ({worst})"
-        )
-    if report.merged:
-        parts.append(f"{len(report.merged)} layers written as differences")
-    if report.dropped:
-        parts.append(f"{len(report.dropped)} differences dropped")
-    return ". ".join(parts)
 
 
 def _family_of(

@@ -140,3 +140,37 @@ def test_the_loop_names_no_family_kind_or_layout():
     loop = next(s for s in sources("trainer_core") if s.path == "trainer_core/training/loop.py")
     words = ("qwen", "flux", "lokr", "loha", "lora", "comfyui", "diffusers", "paired")
     assert [word for word in words if word in loop.text.lower()] == []
+
+
+_ROOMS = ["header", "names", "factors", "read", "verify", "write", "convert", "tools"]
+"""Rooms of adapter_files, the lowest first: writing proves what it wrote, by reading it."""
+
+
+def rooms_above(source_room: str, imported: list[str]) -> list[str]:
+    """Those of the imported names that lie in a room above one of adapter_files."""
+    above = _ROOMS[_ROOMS.index(source_room) + 1 :]
+    return [name for name in imported if name.split(".")[0] in above]
+
+
+def test_imports_among_the_rooms_of_adapter_files_point_downwards():
+    upward, prefix = {}, "adapter_files."
+    for source in sources("trainer_core/adapter_files"):
+        room = module_name(source.path).removeprefix(prefix).split(".")[0]
+        names = [n.removeprefix(prefix) for n, _ in internal_imports(source) if prefix in n]
+        if room in _ROOMS and rooms_above(room, names):
+            upward[source.path] = rooms_above(room, names)
+    assert upward == {}
+
+
+def test_every_room_is_in_the_list_and_an_arrow_to_a_higher_one_is_noticed():
+    found = {module_name(each.path).split(".")[1:2][0] for each in _rooms()}
+    assert found == set(_ROOMS)
+    assert rooms_above("names", ["read.adapter_file", "header.metadata"]) == ["read.adapter_file"]
+
+
+def _rooms():
+    return [
+        each
+        for each in sources("trainer_core/adapter_files")
+        if module_name(each.path) != "adapter_files"
+    ]

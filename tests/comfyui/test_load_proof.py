@@ -14,9 +14,12 @@ from fixtures.host_cases import FORMS, make_tensors
 from fixtures.peer_files import PEERS
 from safetensors.torch import load_file, save_file
 
-from trainer_core.adapter_files.names.comfyui_names import HostPlace, host_table
-from trainer_core.adapter_files.verify.comfyui_arithmetic import find_fault, host_scale
-from trainer_core.adapter_files.verify.comfyui_reading import plan_reading
+from trainer_core.adapter_files.names.comfyui_names import ComfyuiPlace, comfyui_table
+from trainer_core.adapter_files.verify.comfyui_reading import (
+    comfyui_scale,
+    find_fault,
+    plan_reading,
+)
 from trainer_core.adapters.kernels.convolution import as_matrices
 from trainer_core.adapters.kinds.registry import KINDS
 from trainer_core.bases.native_shapes import published_shapes
@@ -25,7 +28,7 @@ from trainer_core.families.registry import FAMILIES
 pytestmark = pytest.mark.comfy
 
 PREFIX = "diffusion_model."
-TABLE = {name: HostPlace("layer.weight") for name in ("diffusion_model.layer", "other.layer")}
+TABLE = {name: ComfyuiPlace("layer.weight") for name in ("diffusion_model.layer", "other.layer")}
 COUNTS = {"qwen_image": (6281, 1933), "flux": (4520, 780)}
 
 
@@ -85,7 +88,7 @@ def own_table(family, shapes):
             None if place.rows is None else [0, *place.rows],
             place.swapped,
         ]
-        for name, place in host_table(FAMILIES[family].key_map, shapes).items()
+        for name, place in comfyui_table(FAMILIES[family].key_map, shapes).items()
     }
 
 
@@ -139,7 +142,7 @@ def change_by_our_rules(patch, tensors, before):
         return given["diff"] - before
     alpha = given.pop("alpha", None)
     sizes = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
-    scale = host_scale(patch, sizes, None if alpha is None else float(alpha))
+    scale = comfyui_scale(patch, sizes, None if alpha is None else float(alpha))
     lengths = given.pop("dora_scale", None)
     if {"lokr_w1", "lokr_w2"} <= set(given):
         given = {name: given[name] for name in ("lokr_w1", "lokr_w2")}
@@ -196,7 +199,7 @@ def test_every_form_of_a_layer_is_read_as_the_proof_says(form, host):
 @pytest.mark.parametrize("name", PEERS)
 def test_of_each_trainers_file_the_proof_ignores_what_comfyui_does_not_load(name, host, shapes):
     peer = PEERS[name]
-    table = host_table(FAMILIES[peer.family].key_map, shapes[peer.family])
+    table = comfyui_table(FAMILIES[peer.family].key_map, shapes[peer.family])
     plan = plan_reading(peer.tensors, table)
     said = host["files"][name]
     assert all(text.startswith("lora key not loaded: ") for text in said)

@@ -30,6 +30,6 @@ def test_lengths_of_rows_are_trained_kept_and_exported(tmp_path, cache):
 
 def test_a_layout_that_cannot_hold_them_is_refused_before_training(tmp_path, cache):
     config = run_config(tmp_path, cache, adapter=ROWS, training=SHORT)
-    with pytest.raises(AdapterError, match="lengths of the output axis"):
+    with pytest.raises(AdapterError, match="magnitude of the output axis"):
         train(config)
     assert not list(tmp_path.rglob("run.json"))

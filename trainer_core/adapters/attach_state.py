@@ -17,10 +17,10 @@ from .attachment import attach
 from .dora import DORA_SCALE, axis_of
 from .kernels.convolution import CONVOLUTIONS, CORES, layer_sizes
 from .kinds.kind import LayerPlan
-from .kinds.registry import KINDS
+from .kinds.registry import KINDS, matrix_sizes
 from .planning import follows_rule
 from .suggestions import nearest
-from .validate_factors import check_given, given_size
+from .validate_factors import validate_factors
 
 
 def attach_state(module: nn.Module, state: AdapterState) -> AttachedAdapter:
@@ -51,7 +51,7 @@ def attach_state(module: nn.Module, state: AdapterState) -> AttachedAdapter:
                 f"Choose the base that it was trained on. Nearest layers: {nearest(name, named)}.",
             )
         targets[name] = named[name]
-    check_given(state)
+    validate_factors(state)
     adapter = attach(module, fitting_config(module, state), targets, given=state.layers)
     adapter.load_state(state)
     return adapter
@@ -93,7 +93,11 @@ def fitting_config(module: nn.Module, state: AdapterState) -> AdapterConfig:
             misfits, best = wrong, config
     wrong = misfits[0]
     if best and state.kind == "lokr":
-        foreign = [name for name in misfits if not _is_own_split(layers[name], state.layers[name])]
+        foreign = [
+            name
+            for name in misfits
+            if not _is_own_split(state.kind, layers[name], state.layers[name])
+        ]
         if not foreign:
             # Readers take such factors as they are, and so does `attach_state`.
             return best
@@ -153,8 +157,8 @@ def _fits(name: str, module: nn.Module, layer: LayerState, config: AdapterConfig
     return follows_rule(plan, layer)
 
 
-def _is_own_split(module: nn.Module, layer: LayerState) -> bool:
-    """Whether factors of a LoKr stand for a Linear's weight, however they split it."""
+def _is_own_split(kind: str, module: nn.Module, layer: LayerState) -> bool:
+    """Whether factors stand for a Linear's weight, however they split it."""
     tensors = layer.tensors
     matrices = all(each.dim() == 2 for each in tensors.values())
     if not isinstance(module, nn.Linear) or not matrices:
@@ -163,7 +167,7 @@ def _is_own_split(module: nn.Module, layer: LayerState) -> bool:
     sides = (module.out_features, module.in_features)
     if lengths is not None and tuple(lengths.shape) not in ((sides[0], 1), (1, sides[1])):
         return False
-    return given_size("lokr", tensors) == sides
+    return matrix_sizes(kind, layer) == sides
 
 
 __all__ = ["attach_state", "fitting_config"]

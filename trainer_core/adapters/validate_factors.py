@@ -11,18 +11,11 @@ from ..errors import AdapterError
 from ..tensors.finiteness import all_finite
 from ..types import AdapterState, LayerState
 from .dora import DORA_SCALE
-from .kernels.convolution import CORES, as_matrices
-from .kinds.registry import KINDS
-
-_PAIRS = {
-    "lora": (("lora_up", "lora_down"),),
-    "loha": (("hada_w1_a", "hada_w1_b"), ("hada_w2_a", "hada_w2_b")),
-    "lokr": (("lokr_w1_a", "lokr_w1_b"), ("lokr_w2_a", "lokr_w2_b")),
-}
-"""Factors that are multiplied, by kind; lokr may have a whole one for a pair."""
+from .kernels.convolution import as_matrices
+from .kinds.registry import FILE_RULES, KINDS
 
 
-def check_given(state: AdapterState) -> None:
+def validate_factors(state: AdapterState) -> None:
     """Refuse a state that is no adapter.
 
     Raises:
@@ -42,17 +35,6 @@ def check_given(state: AdapterState) -> None:
             )
 
 
-def given_size(kind: str, tensors: Mapping[str, Tensor]) -> tuple[int, int]:
-    """Rows and columns of the delta of factors that `check_given` lets pass, as a matrix."""
-    matrices, rows, columns = as_matrices(tensors), 1, 1
-    pairs = _PAIRS[kind] if kind == "lokr" else _PAIRS[kind][:1]
-    for up, down in pairs:
-        whole = up.removesuffix("_a")
-        left, right = (whole, whole) if whole != up and whole in matrices else (up, down)
-        rows, columns = rows * matrices[left].shape[0], columns * matrices[right].shape[1]
-    return rows, columns
-
-
 def _mistakes(kind: str, layer: LayerState) -> Iterator[str]:
     if layer.rank < 1 or not math.isfinite(layer.alpha) or layer.alpha == 0.0:
         yield f"has the rank {layer.rank} and the alpha {layer.alpha}"
@@ -68,19 +50,17 @@ def _mistakes(kind: str, layer: LayerState) -> Iterator[str]:
 
 def _misfits(kind: str, tensors: Mapping[str, Tensor]) -> Iterator[str]:
     """Factors that are missing, or cannot be multiplied."""
-    for up, down in _PAIRS[kind]:
-        if kind == "lokr" and up.removesuffix("_a") in tensors:
-            continue
-        missing = [name for name in (up, down) if name not in tensors]
-        if missing:
+    pairs = FILE_RULES[kind].pairs
+    for pair in pairs:
+        missing = [name for name in (pair.up, pair.down) if name not in tensors]
+        if missing and pair.whole not in tensors:
             yield f"lacks {' and '.join(missing)}"
-    for core, (up, down) in CORES.items():
-        if core in tensors and not {up, down} <= set(tensors):
-            yield f"has {core} without {up} and {down}"
-        elif core in tensors and tensors[core].shape[1] != tensors[down].shape[0]:
-            yield f"has {core} and {down} of {_shapes(tensors, core, down)}"
+        elif pair.core in tensors and missing:
+            yield f"has {pair.core} without {pair.up} and {pair.down}"
+        elif pair.core in tensors and tensors[pair.core].shape[1] != tensors[pair.down].shape[0]:
+            yield f"has {pair.core} and {pair.down} of {_shapes(tensors, pair.core, pair.down)}"
     matrices = as_matrices(tensors)
-    for up, down in _PAIRS[kind]:
+    for up, down in ((pair.up, pair.down) for pair in pairs):
         if up in matrices and matrices[up].shape[1] != matrices[down].shape[0]:
             yield f"has {up} and {down} of {_shapes(tensors, up, down)}"
 

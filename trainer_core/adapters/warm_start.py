@@ -14,11 +14,11 @@ from ..types import AdapterState, LayerState
 from .attached import AttachedAdapter
 from .dora import DORA_SCALE, axis_of
 from .kernels.convolution import reshaped
-from .kinds.registry import layer_scale
+from .kinds.registry import layer_scale, matrix_sizes
 from .layer.factor_layer import FactorLayer
 from .resize import Resized, resize, same_sizes
 from .suggestions import nearest
-from .validate_factors import check_given, given_size
+from .validate_factors import validate_factors
 
 _SHOWN = 5
 
@@ -79,7 +79,7 @@ def start_from(module: nn.Module, adapter: AttachedAdapter, state: AdapterState)
             "Leave adapter.init or adapter.start_from out.",
         )
     _check_kind(adapter, state)
-    check_given(state)
+    validate_factors(state)
     _check_names(adapter, state)
     fresh = adapter.state()
     layers: dict[str, LayerState] = {}
@@ -147,7 +147,7 @@ def _check_names(adapter: AttachedAdapter, state: AdapterState) -> None:
 
 
 def _check_layer(name: str, kind: str, given: LayerState, own: LayerState) -> None:
-    found, wanted = given_size(kind, given.tensors), given_size(kind, own.tensors)
+    found, wanted = matrix_sizes(kind, given), matrix_sizes(kind, own)
     if found != wanted:
         raise AdapterError(
             f"adapter.start_from: {name} is {_times(found)} in the file",

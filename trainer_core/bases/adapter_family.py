@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ..adapter_files.factors.fuse import matrix_sizes
 from ..adapter_files.header.metadata import SETTINGS_KEY
 from ..adapter_files.names.key_map import NATIVE_PREFIX, KeyMap
-from ..adapter_files.names.key_parsing import find_place, is_native, misfits, native_of_extra
+from ..adapter_files.names.key_parsing import is_native, match_layer, misfits, native_of_patch
 from ..adapter_files.read.adapter_file import AdapterFile, adapter_weights, open_file
 from ..adapter_files.read.file_content import LazyLayers
 from ..errors import AdapterFileError
@@ -157,15 +157,15 @@ def _oddities(file: AdapterFile, family: Family, sizes: PublishedSizes) -> Itera
     """How a file's layers differ from those of a base."""
     assert isinstance(file.layers, LazyLayers)
     for name in (*file.layers, *file.extras):
-        place = find_place(name, family.key_map)
+        place = match_layer(name, family.key_map)
         modules = [module for module, _ in place.modules] if place else []
-        native = native_of_extra(name, family.key_map) if name in file.extras else None
+        native = native_of_patch(name, family.key_map) if name in file.extras else None
         for path in (*modules, *([native] if native else [])):
             missing = sizes.lacks_block(path)
             if missing:
                 yield f"has the layer {name!r}, and {missing}"
         if name in file.layers and modules:
-            rows, columns = matrix_sizes(file.kind, file.layers.outline(name).tensors)
+            rows, columns = matrix_sizes(file.kind, file.layers.outline(name))
             known = _whole_sizes(modules, sizes)
             if known and (rows, columns) not in known:
                 there = " or ".join(f"{each[0]} x {each[1]}" for each in known)

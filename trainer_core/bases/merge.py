@@ -16,10 +16,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..adapter_files.factors.effective_delta import check_size, layer_change
-from ..adapter_files.factors.whole_layers import undivided_change, undivided_parts
-from ..adapter_files.names.row_slices import Cut, take_rows
-from ..adapter_files.write.write_plan import outline_of
+from ..adapter_files.factors.effective_delta import check_size, effective_delta
+from ..adapter_files.factors.outlines import outline_of
+from ..adapter_files.factors.whole_layers import undivided_delta, undivided_parts
+from ..adapter_files.names.row_slices import RowSlice, take_rows
 from ..counters import counter_seed
 from ..errors import AdapterError, NonFiniteError
 from ..tensors.finiteness import all_finite
@@ -160,14 +160,19 @@ def _refuse_both(title: str, place: Place, layers: Sequence[tuple[str, Place]]) 
 
 
 def _factor_change(state: AdapterState, name: str, strength: float, weight: Tensor) -> Tensor:
-    return layer_change(state.kind, state.layers[name], weight).mul_(strength)
+    return effective_delta(state.kind, state.layers[name], weight).mul_(strength)
 
 
 def _part_change(
-    base: BaseWeights, state: AdapterState, name: str, cut: Cut, strength: float, weight: Tensor
+    base: BaseWeights,
+    state: AdapterState,
+    name: str,
+    cut: RowSlice,
+    strength: float,
+    weight: Tensor,
 ) -> Tensor:
     """Rows of what an undivided layer changes."""
-    whole = undivided_change(state, name, base.weight, base.family.key_map)
+    whole = undivided_delta(state, name, base.weight, base.family.key_map)
     return take_rows(whole, cut).to(weight.dtype).mul_(strength)
 
 

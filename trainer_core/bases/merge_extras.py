@@ -12,7 +12,7 @@ from functools import partial
 
 from torch import Tensor
 
-from ..adapter_files.write.write_plan import extras_outline
+from ..adapter_files.factors.outlines import patch_outline
 from ..errors import AdapterError
 from ..types import AdapterState
 from .open import BaseWeights, Place
@@ -39,7 +39,7 @@ def extra_changes(
     """
     pieces = _pieces(base) if state.extras and not base.native else {}
     for native in state.extras:
-        tensors = extras_outline(state, native)
+        tensors = patch_outline(state, native)
         for kind, endings in _ORDERS.items():
             ending = next((each for each in endings if each in tensors), None)
             if ending is None:

@@ -14,6 +14,7 @@ from .arguments import Arguments
 from .console import show, show_error, show_json, show_report
 from .operations import (
     LayerProgress,
+    check_words,
     clear_leftovers,
     existing,
     is_set,
@@ -61,12 +62,7 @@ def run(arguments: Arguments) -> int:
             of one file is printed and the others are converted all the same.
     """
     work = _Work.of(arguments)
-    if len(arguments.words) != 2:
-        raise InputError(
-            f"{len(arguments.words)} word(s) behind the verb",
-            "what is read, and what is written",
-            "Write adapter-trainer convert IN OUT --to LAYOUT.",
-        )
+    check_words(arguments, 2, "what is read, and what is written", "convert IN OUT --to LAYOUT")
     source = existing(arguments.words[0], "an adapter file, or a folder of them")
     target = given_path(arguments.words[1], "an output")
     if not (source.is_file() or source.is_dir()):
@@ -93,7 +89,7 @@ class _Work:
         layout: The layout to convert to.
         family: The family as the command names it.
         base: The base as the command names it.
-        options: More arguments of `formats.converting.convert`.
+        options: More arguments of `adapter_files.convert.convert.convert`.
         json: Whether output is for programs.
     """
 
@@ -106,6 +102,7 @@ class _Work:
 
     @classmethod
     def of(cls, arguments: Arguments) -> _Work:
+        from ..adapter_files.convert.adapt_to_layout import APPROXIMATIONS
         from ..adapter_files.write.adapter_file import DTYPES
         from ..adapter_files.write.layouts import LAYOUTS
 
@@ -116,7 +113,7 @@ class _Work:
                 f"one of {', '.join(LAYOUTS)}",
                 "Add --to LAYOUT.",
             )
-        form = word_or(own, "approximate", ("none", "lora", "lokr"), "none")
+        form = word_or(own, "approximate", ("none", *APPROXIMATIONS), "none")
         dtype = word_or(own, "dtype", ("keep", *DTYPES), "keep")
         options = {
             "dtype": None if dtype == "keep" else dtype,
@@ -271,29 +268,13 @@ def _show_done(report: Conversion, number: int, count: int, work: _Work) -> None
         facts = _facts(report, as_json=True)
         show_json({"event": "converted", "number": number, "count": count, **facts})
         return
-    show(f"{number}/{count} {report.source.name} -> {report.target}: {_in_words(report)}")
+    exact = ["exact"] if report.exact else []
+    words = [f"{report.kind}, {report.layers} layers", *exact, *report.differences()]
+    show(f"{number}/{count} {report.source.name} -> {report.target}: {', '.join(words)}")
     for layer, error in report.errors.items():
         show(f"    {layer}: {rounded(error)}")
     for note in report.notes:
         show(f"    {note}")
-
-
-def _in_words(report: Conversion) -> str:
-    from ..adapter_files.convert.convert import EXACT
-
-    parts = [f"{report.kind}, {report.layers} layers"]
-    errors = [error for error in report.errors.values() if error > EXACT]
-    if errors:
-        parts.append(f"largest error {rounded(max(errors))}")
-    elif report.exact:
-        parts.append("exact")
-    if report.merged:
-        parts.append(f"{len(report.merged)} as differences")
-    if report.dropped:
-        parts.append(f"{len(report.dropped)} tensors dropped")
-    if report.rounding:
-        parts.append(f"rounded by {rounded(report.rounding)}")
-    return ", ".join(parts)
 
 
 def _shortened(names: Sequence[str]) -> list[str]:

@@ -5,19 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..config.reading import load_config
-from ..errors import AdapterError, InputError
+from ..errors import AdapterError
 from .arguments import Arguments
 from .console import show_report
 from .operations import (
-    PEFT_MARK,
     LayerProgress,
-    clear_leftovers,
-    derived_header,
+    OutputForm,
+    check_words,
     error_summary,
-    is_set,
-    new_target,
-    rounded,
-    word_or,
 )
 
 if TYPE_CHECKING:
@@ -37,37 +32,22 @@ def run(arguments: Arguments) -> int:
         TrainerError: When the input is wrong or the file cannot be written.
     """
     own = arguments.only(_OWN)
-    if len(arguments.words) != 3:
-        raise InputError(
-            f"{len(arguments.words)} word(s) behind the verb",
-            "the base, the tuned base, and the output",
-            "Write adapter-trainer extract BASE TUNED OUT.",
-        )
+    expected = "the base, the tuned base, and the output"
+    check_words(arguments, 3, expected, "extract BASE TUNED OUT")
     from ..adapter_files.tools.extract import extract_adapter
-    from ..adapter_files.write.adapter_file import write_adapter
-    from ..adapter_files.write.layouts import LAYOUTS
     from ..bases.diff import BaseDifferences, stored_formats
     from ..bases.open import open_base
 
-    layout = word_or(own, "layout", tuple(LAYOUTS), "comfyui")
     settings = {**_DEFAULTS, **{name: own[name] for name in _ADAPTER if name in own}}
     config = load_config(None, [f"adapter.{name}={text}" for name, text in settings.items()])
-    dtype = word_or(own, "dtype", ("fp32", "bf16", "fp16"), config.output.dtype)
-    replace = is_set(own, "overwrite")
+    form = OutputForm.of(own, "comfyui", config.output.dtype)
     base, tuned = (open_base(path, own.get("family")) for path in arguments.words[:2])
-    target = new_target(
-        arguments.words[2],
-        [base.path, tuned.path],
-        overwrite=replace,
-        folder_of=PEFT_MARK if layout == "peft" else None,
-    )
-    clear_leftovers(target.parent, as_json=arguments.json)
+    inputs = [base.path, tuned.path]
+    target = form.target(arguments.words[2], inputs, as_json=arguments.json)
     with LayerProgress("compared", as_json=arguments.json) as progress:
         walk = BaseDifferences(base, tuned, _patterns(config.adapter, base.family), progress)
         state, errors = extract_adapter(walk, config.adapter)
-    header = derived_header(state, base.family)
-    names = base.family.key_map
-    written = write_adapter(target, state, layout, names, header, dtype, replace=replace)
+    rounding = form.write(target, state, base.family, None)
     formats = {"base": stored_formats(base), "tuned": stored_formats(tuned)}
     report: dict[str, Any] = {
         "output": target,
@@ -75,7 +55,7 @@ def run(arguments: Arguments) -> int:
         "kind": state.kind,
         "layers": len(state.layers),
         "error": errors if arguments.json else error_summary(errors),
-        "dtype_error": rounded(written.rounding),
+        "dtype_error": rounding,
         "stored_as": {name: list(found) for name, found in formats.items()},
     }
     for name, found in {

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ..errors import InputError
 from .arguments import Arguments
 from .console import show_report
 from .operations import (
     DIFFUSERS_MARK,
     LayerProgress,
+    check_words,
     clear_leftovers,
     error_summary,
     existing,
@@ -38,12 +38,8 @@ def run(arguments: Arguments) -> int:
         TrainerError: When the input is wrong or the base cannot be written.
     """
     own = arguments.only(_OWN)
-    if len(arguments.words) < 3:
-        raise InputError(
-            f"{len(arguments.words)} word(s) behind the verb",
-            "a base, at least one adapter, and the output",
-            "Write adapter-trainer merge BASE ADAPTER OUT.",
-        )
+    expected = "a base, at least one adapter, and the output"
+    check_words(arguments, 3, expected, "merge BASE ADAPTER OUT", more=True)
     base_path, *adapter_paths, out = arguments.words
     from ..adapter_files.read.adapter_file import open_adapter
     from ..bases.open import open_base
@@ -78,13 +74,11 @@ def run(arguments: Arguments) -> int:
         {"file": path.name, "strength": strength}
         for path, strength in zip(adapters, strengths, strict=True)
     ]
-    show_report(
-        _in_words(report, merged, base.path, as_json=arguments.json), as_json=arguments.json
-    )
+    show_report(_report(report, merged, base.path, as_json=arguments.json), as_json=arguments.json)
     return 0
 
 
-def _in_words(
+def _report(
     report: MergeReport, merged: Sequence[object], base: Path, *, as_json: bool
 ) -> dict[str, Any]:
     errors = {name: loss.error for name, loss in report.losses.items()}

@@ -7,6 +7,7 @@ import shutil
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from ..errors import ConfigError, InputError
 from ..filesystem.storage import given_path
 from ..filesystem.temporary import remove_leftovers
 from ..filesystem.text_files import parse_json
+from .arguments import Arguments
 from .console import overwrite_line, show, show_json
 from .progress import LineRate, bar_text
 
@@ -151,6 +153,80 @@ def new_target(
             "Choose another name for the output.",
         )
     return target
+
+
+def check_words(
+    arguments: Arguments, least: int, expected: str, example: str, *, more: bool = False
+) -> None:
+    """See that as many words stand behind a verb as it takes.
+
+    Args:
+        arguments: Of the command.
+        least: How many.
+        expected: What they are.
+        example: How the verb is written with them.
+        more: Whether there may be more.
+
+    Raises:
+        InputError: When there are others.
+    """
+    count = len(arguments.words)
+    if count < least or (count > least and not more):
+        raise InputError(
+            f"{count} word(s) behind the verb", expected, f"Write adapter-trainer {example}."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OutputForm:
+    """How a command writes an adapter.
+
+    Attributes:
+        layout: The layout.
+        dtype: ``fp32``, ``bf16`` or ``fp16``.
+        overwrite: Whether a file that is there is replaced.
+    """
+
+    layout: str
+    dtype: str
+    overwrite: bool
+
+    @classmethod
+    def of(cls, own: Mapping[str, str], layout: str, dtype: str) -> OutputForm:
+        """Read it from a command's settings, with what is taken where they say nothing.
+
+        Raises:
+            InputError: When a setting has a word that it does not know.
+        """
+        from ..adapter_files.write.adapter_file import DTYPES
+        from ..adapter_files.write.layouts import LAYOUTS
+
+        return cls(
+            word_or(own, "layout", tuple(LAYOUTS), layout),
+            word_or(own, "dtype", tuple(DTYPES), dtype),
+            is_set(own, "overwrite"),
+        )
+
+    def target(self, path: str, inputs: Sequence[Path], *, as_json: bool) -> Path:
+        """Where the adapter goes, as `new_target`; what killed commands left there is removed."""
+        folder_of = PEFT_MARK if self.layout == "peft" else None
+        target = new_target(path, inputs, overwrite=self.overwrite, folder_of=folder_of)
+        clear_leftovers(target.parent, as_json=as_json)
+        return target
+
+    def write(
+        self, target: Path, state: AdapterState, family: Family, source: Mapping[str, str] | None
+    ) -> float:
+        """Write the adapter with a header that tells of its source (`derived_header`).
+
+        Returns:
+            The largest relative error that the number format makes in a tensor.
+        """
+        from ..adapter_files.write.adapter_file import write_adapter
+
+        header = derived_header(state, family, source)
+        form = self.layout, family.key_map, header, self.dtype
+        return rounded(write_adapter(target, state, *form, replace=self.overwrite).rounding)
 
 
 def clear_leftovers(*folders: Path, as_json: bool) -> None:

@@ -8,19 +8,14 @@ from ..errors import InputError
 from .arguments import Arguments
 from .console import show_report
 from .operations import (
-    PEFT_MARK,
     LayerProgress,
-    clear_leftovers,
-    derived_header,
+    OutputForm,
+    check_words,
     error_summary,
     existing,
-    is_set,
     kept_dtype,
     kept_layout,
-    new_target,
-    rounded,
     whole_number,
-    word_or,
 )
 
 _OWN = ("rank", "factor", "error", "layout", "dtype", "family", "overwrite")
@@ -33,16 +28,9 @@ def run(arguments: Arguments) -> int:
         TrainerError: When the input is wrong or the file cannot be written.
     """
     own = arguments.only(_OWN)
-    if len(arguments.words) != 2:
-        raise InputError(
-            f"{len(arguments.words)} word(s) behind the verb",
-            "the adapter and the output",
-            "Write adapter-trainer resize IN OUT --rank N.",
-        )
+    check_words(arguments, 2, "the adapter and the output", "resize IN OUT --rank N")
     from ..adapter_files.read.adapter_file import open_adapter
     from ..adapter_files.tools.resize import Sizes, resize_adapter
-    from ..adapter_files.write.adapter_file import write_adapter
-    from ..adapter_files.write.layouts import LAYOUTS
     from ..bases.adapter_family import adapter_family
 
     sizes = Sizes(
@@ -51,22 +39,11 @@ def run(arguments: Arguments) -> int:
     source = existing(arguments.words[0], "an adapter file")
     family = adapter_family(source, own.get("family"), any_size=True)
     with open_adapter(source, family.key_map) as opened:
-        layout = word_or(own, "layout", tuple(LAYOUTS), kept_layout([opened.file]))
-        dtype = word_or(own, "dtype", ("fp32", "bf16", "fp16"), kept_dtype([opened.file]))
-        overwrite = is_set(own, "overwrite")
-        target = new_target(
-            arguments.words[1],
-            [source],
-            overwrite=overwrite,
-            folder_of=PEFT_MARK if layout == "peft" else None,
-        )
-        clear_leftovers(target.parent, as_json=arguments.json)
+        form = OutputForm.of(own, kept_layout([opened.file]), kept_dtype([opened.file]))
+        target = form.target(arguments.words[1], [source], as_json=arguments.json)
         with LayerProgress("resized", as_json=arguments.json) as progress:
             state, errors = resize_adapter(opened.state, sizes, progress)
-        header = derived_header(state, family, opened.file.metadata)
-        written = write_adapter(
-            target, state, layout, family.key_map, header, dtype, replace=overwrite
-        )
+        rounding = form.write(target, state, family, opened.file.metadata)
     ranks = Counter(layer.rank for layer in state.layers.values())
     show_report(
         {
@@ -76,7 +53,7 @@ def run(arguments: Arguments) -> int:
             "layers": len(state.layers),
             "ranks": dict(sorted(ranks.items())),
             "error": errors if arguments.json else error_summary(errors),
-            "dtype_error": rounded(written.rounding),
+            "dtype_error": rounding,
         },
         as_json=arguments.json,
     )

@@ -101,7 +101,7 @@ def test_what_lycoris_files_is_read_too(kind, tmp_path):
 def test_the_diffusers_layout_is_refused(options, tmp_path):
     _, adapter = make(options, "2d")
     path = tmp_path / "adapter.safetensors"
-    message = "0 is a convolution" if "dora" not in options else "0 is a convolution|lengths"
+    message = "0 is a convolution" if "dora" not in options else "0 is a convolution|magnitude"
     with pytest.raises(AdapterError, match=message):
         write_adapter(path, adapter.state(), "diffusers", KEY_MAP, {})
     assert not path.exists()
@@ -138,12 +138,12 @@ BROKEN = {
     "lengths of other channels": (
         "lora dora",
         broken("dora_scale", lambda t: t[:, :5].contiguous()),
-        "do not fit its factors",
+        "does not fit its factors",
     ),
     "lengths with a window": (
         "lora dora",
         broken("dora_scale", lambda t: t.expand(-1, -1, 3, 2).contiguous()),
-        "do not fit its factors",
+        "does not fit its factors",
     ),
 }
 

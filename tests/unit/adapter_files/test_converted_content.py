@@ -175,7 +175,7 @@ def test_alphas_of_zero_and_kept_lengths_are_told(tmp_path):
     source, target = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
     write_adapter(source, family_state("qwen_image", "loha input"), "comfyui", QWEN, {})
     report = convert(source, target, "comfyui", QWEN, approximate="lora", rank=2)
-    assert any("4 layers keep their DoRA lengths" in note for note in report.notes)
+    assert any("4 layers keep their DoRA magnitude" in note for note in report.notes)
     assert not any("alpha" in note for note in report.notes)
     state = family_state("qwen_image", "lora")
     write_adapter(source, state, "comfyui", QWEN, {})

@@ -96,13 +96,13 @@ def test_float64_is_asked_only_where_float32_does_not_show_that_a_layer_is_right
 ):
     path, _ = write_lora(tmp_path / "a.safetensors", blocks=1)
     asked = []
-    own = proof_comparison.change_of
+    own = proof_comparison.delta_product
 
     def counted(x, *rest):
         asked.append(x.dtype)
         return own(x, *rest)
 
-    monkeypatch.setattr(proof_comparison, "change_of", counted)
+    monkeypatch.setattr(proof_comparison, "delta_product", counted)
     convert(path, tmp_path / "b.safetensors", "comfyui", FLUX)
     assert set(asked) == {torch.float32}
     asked.clear()

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.fixtures.made_bytes import MadeBytes
-from trainer_core.adapter_files.factors.delta_norm import delta_norm
+from trainer_core.adapter_files.factors.effective_delta import delta_norm
 from trainer_core.adapters.kinds.registry import layer_delta
 from trainer_core.types import LayerState
 

@@ -110,8 +110,8 @@ def test_peft_would_notice_another_alpha(tmp_path):
             make_state("lokr", sizes={"head": (64, 64), "out": (256, 256)}, factor=16),
             "other shapes",
         ),
-        (mixed("lora", dora=True), "lengths of the input axis"),
-        (mixed("loha", dora=True, dora_axis="output"), "lengths of the output axis"),
+        (mixed("lora", dora=True), "magnitude of the input axis"),
+        (mixed("loha", dora=True, dora_axis="output"), "magnitude of the output axis"),
         (
             AdapterState(
                 "lora",

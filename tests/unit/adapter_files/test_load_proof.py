@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.fixtures.family_states import family_state, key_map
+from trainer_core.adapter_files.verify.comparison import delta_product, probes, relative
 from trainer_core.adapter_files.verify.proof import adapter_shapes, prove, require_loadable
-from trainer_core.adapter_files.verify.proof_changes import change_of, probes, relative
 from trainer_core.adapter_files.write import adapter_file as writing
 from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.adapter_files.write.write_plan import Options
@@ -322,7 +322,7 @@ def test_products_with_probes_are_those_of_the_whole_change():
             delta = layer_delta(state.kind, layer).double()
             x = torch.randn(3, delta.shape[1], generator=generator, dtype=torch.float64)
             scale = layer_scale(state.kind, layer)
-            assert relative(change_of(x, state.kind, layer.tensors, scale), x @ delta.T) < 1e-6
+            assert relative(delta_product(x, state.kind, layer.tensors, scale), x @ delta.T) < 1e-6
     assert probes(12).shape == (4, 12)
     assert torch.equal(probes(12), probes(12))
 

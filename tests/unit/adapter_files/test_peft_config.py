@@ -60,7 +60,7 @@ BROKEN = {
     "pattern value": ({**GOOD, "rank_pattern": {"head": "x"}}, r"rank_pattern\['head'\] is x"),
     "pattern broken": ({**GOOD, "alpha_pattern": {"(a": 2}}, "is no expression"),
     "switch": ({**GOOD, "use_rslora": "yes"}, "neither true nor false"),
-    "dora without lengths": ({**GOOD, "use_dora": True}, "head has no lengths"),
+    "dora without lengths": ({**GOOD, "use_dora": True}, "head has no magnitude"),
     "pissa": ({**GOOD, "init_lora_weights": "pissa_niter_4"}, "a base that PEFT changed"),
     "olora": ({**GOOD, "init_lora_weights": "olora"}, "a base that PEFT changed"),
     "turned": ({**GOOD, "fan_in_fan_out": True}, "fan_in_fan_out is set"),

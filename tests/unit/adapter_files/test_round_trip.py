@@ -78,7 +78,7 @@ def test_lengths_are_held_exactly_or_refused(case, layout, tmp_path):
     state, path = DORA_STATES[case], tmp_path / "a.safetensors"
     axis = case.split()[1]
     if layout != DORA_CELLS[case]:
-        with pytest.raises(AdapterError, match=f"lengths of the {axis} axis"):
+        with pytest.raises(AdapterError, match=f"magnitude of the {axis} axis"):
             write_adapter(path, state, layout, KEY_MAP, {})
         assert not path.exists()
         return

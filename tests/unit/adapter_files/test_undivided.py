@@ -17,9 +17,9 @@ from tests.fixtures.peer_files import (
 )
 from tests.fixtures.textbook import relative
 from trainer_core.adapter_files.convert.convert import convert
-from trainer_core.adapter_files.factors.products import LokrRows
+from trainer_core.adapter_files.factors.products import SlicedRows
 from trainer_core.adapter_files.factors.whole_layers import refuse_undivided
-from trainer_core.adapter_files.names.row_slices import Cut
+from trainer_core.adapter_files.names.row_slices import RowSlice
 from trainer_core.adapter_files.read.adapter_file import open_adapter, read_adapter
 from trainer_core.adapter_files.tools.combine import combine_adapters
 from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
@@ -182,7 +182,7 @@ def test_without_a_rank_the_exact_one_is_named(tmp_path):
 @pytest.mark.parametrize("form", FORMS)
 def test_rows_of_a_kronecker_product_are_those_of_the_textbook(form, ranges):
     own = {name: tensor.double() for name, tensor in factors(LINEAR1, form).items()}
-    rows = LokrRows(LayerState(own, 3.0, 2), Cut(ranges, 7))
+    rows = SlicedRows("lokr", LayerState(own, 3.0, 2), RowSlice(ranges, 7))
     whole = delta("lokr", own, 3.0, 2)
     wanted = torch.cat([whole[ROWS * start : ROWS * stop] for start, stop in ranges])
     up, down = rows.product()
@@ -294,7 +294,7 @@ def test_dora_of_a_fused_layers_columns_stays_whole(kind, tmp_path):
     assert set(found) == set(given)
     assert all(torch.equal(found[key], tensor) for key, tensor in given.items())
     assert prove(second, FLUX).ok
-    with pytest.raises(AdapterError, match="those of the fused layer's columns") as caught:
+    with pytest.raises(AdapterError, match="that of the fused layer's columns") as caught:
         convert(first, tmp_path / "d.safetensors", "diffusers", FLUX)
     assert "--base PATH" in caught.value.remedy
 

@@ -7,13 +7,13 @@ from fixtures.textbook import make_plan, random_factors, relative, textbook_delt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer_core.adapters.kinds.registry import KINDS
-from trainer_core.adapters.resize import (
+from trainer_core.adapters.kinds.low_rank import (
     leading_pair,
     nearest_kronecker,
-    resize,
     spectrum_of_product,
 )
+from trainer_core.adapters.kinds.registry import KINDS
+from trainer_core.adapters.resize import resize
 from trainer_core.errors import AdapterError
 from trainer_core.types import LayerState
 

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from trainer_core.adapter_files.names.key_parsing import (
     is_native,
     matching_families,
-    native_of_extra,
+    native_of_patch,
 )
 from trainer_core.bases.adapter_family import adapter_family
 from trainer_core.bases.native_shapes import published_shapes
@@ -111,7 +111,7 @@ def test_every_tensor_of_a_published_base_is_a_name_of_its_family(family):
     assert natives
     for native in natives:
         assert is_native(native, key_map)
-        assert native_of_extra(f"diffusion_model.{native}", key_map) == native
+        assert native_of_patch(f"diffusion_model.{native}", key_map) == native
         assert not is_native(f"{native}.x", key_map)
 
 

@@ -6,8 +6,8 @@ import socket
 import pytest
 
 from tests.fixtures.family_states import family_state, key_map
+from trainer_core.adapter_files.read.peft_config import WEIGHTS_NAME
 from trainer_core.adapter_files.write.adapter_file import write_adapter
-from trainer_core.adapter_files.write.peft_folder import WEIGHTS_NAME
 from trainer_core.cli import main
 
 FLUX = key_map("flux")

@@ -14,7 +14,7 @@ from tests.fixtures.leftovers import killed_while_writing
 from tests.fixtures.native_files import make_native_flux
 from trainer_core.adapter_files.read.adapter_file import open_adapter
 from trainer_core.adapter_files.write.adapter_file import write_adapter
-from trainer_core.adapter_files.write.peft_folder import save_folder
+from trainer_core.adapter_files.write.peft import save_folder
 from trainer_core.bases.open import open_base
 from trainer_core.bases.write_merged import merge_into_base
 from trainer_core.cli import main

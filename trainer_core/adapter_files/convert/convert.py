@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Literal
 
 from ...adapters.dora import DORA_SCALE, axis_of
+from ...adapters.kinds.registry import FILE_RULES, LOW_RANK
 from ...errors import AdapterError, InputError, NonFiniteError, PrecisionError
 from ...tensors.safetensors_reader import HeldTensors, Source, open_tensors
 from ...types import AdapterState
+from ..factors.outlines import outlines_of
 from ..factors.whole_layers import undivided_layers
 from ..header.kept_header import kept_header
+from ..names.comfyui_names import native_key
 from ..names.key_map import ALPHA_SUFFIX, KeyMap
-from ..names.key_parsing import native_of_extra
-from ..names.unread_keys import count_kinds, extras_kinds
+from ..names.key_parsing import native_of_patch
+from ..names.unread_keys import count_kinds, patch_kinds
 from ..read.adapter_file import (
     AdapterFile,
     adapter_files,
@@ -24,12 +27,11 @@ from ..read.adapter_file import (
     open_adapter,
     refuse_unread,
 )
+from ..read.peft_config import CONFIG_NAME, WEIGHTS_NAME
 from ..verify.format_loss import COARSE
 from ..write.adapter_file import Watch, Written, write_adapter
-from ..write.layouts import LAYOUTS, native_key
-from ..write.peft_folder import CONFIG_NAME, WEIGHTS_NAME
-from ..write.write_plan import outlines_of
-from .adapt_to_layout import Changed, Form, WeightOf, Wish, change
+from ..write.layouts import LAYOUTS
+from .adapt_to_layout import Adapted, ConversionOptions, WeightOf, adapt_to_layout
 
 EXACT = 1e-6
 """Relative error of a layer up to which only float32's rounding is left."""
@@ -48,7 +50,7 @@ class Conversion:
     Attributes:
         source: The given file or folder, or the tensors in memory.
         target: The new one.
-        kind: What the new file holds: ``lora``, ``loha`` or ``lokr``.
+        kind: The kind that the new file holds.
         layout: Its layout.
         layers: Number of layers that were converted.
         errors: Approximated layer to what it lost of its delta, relative; the others are exact.
@@ -73,7 +75,28 @@ class Conversion:
     @property
     def exact(self) -> bool:
         """Whether no layer lost anything but a number format's usual rounding."""
-        return self.rounding <= COARSE and all(error <= EXACT for error in self.errors.values())
+        return self.rounding <= COARSE and not self._lost
+
+    @property
+    def _lost(self) -> dict[str, float]:
+        return {layer: error for layer, error in self.errors.items() if error > EXACT}
+
+    def differences(self) -> list[str]:
+        """In words, how the new file is another than the given one; empty where it is not."""
+        words = []
+        if self._lost:
+            worst = max(self._lost, key=self._lost.__getitem__)
+            words.append(
+                f"{len(self._lost)} layers approximated, largest error {self._lost[worst]:.4g} "
+                f"({worst})"
+            )
+        if self.merged:
+            words.append(f"{len(self.merged)} layers written as weight patches (diff)")
+        if self.dropped:
+            words.append(f"{len(self.dropped)} tensors dropped")
+        if self.rounding:
+            words.append(f"rounded by {self.rounding:.4g}")
+        return words
 
 
 def convert(
@@ -84,7 +107,7 @@ def convert(
     *,
     dtype: str | None = None,
     fused: bool = False,
-    approximate: Form | None = None,
+    approximate: str | None = None,
     rank: int | None = None,
     weight_of: WeightOf | None = None,
     extras: Literal["keep", "drop"] = "keep",
@@ -118,23 +141,23 @@ def convert(
             target exists, is the source, or has another ending.
         RunError: When a value is not finite, or the target cannot be written.
     """
-    _check_wishes(layout, approximate, rank, fused=fused)
+    _check_options(layout, approximate, rank, fused=fused)
     check_target(source, target, layout, overwrite=overwrite)
-    wish = Wish(layout, fused, approximate, rank, weight_of)
+    wanted = ConversionOptions(layout, fused, approximate, rank, weight_of)
     with open_adapter(source, key_map, tolerant=True, extras=extras == "keep") as opened:
         if not (drop := extras == "drop"):
             refuse_unread(opened.file)
         state, dropped = opened.state, _dropped(opened.file, key_map) if drop else ()
-        changed = change(state, key_map, wish)
-        kind = _written_kind(changed.state.kind, layout)
-        reformed = _is_reformed(changed, key_map, wish)
+        adapted = adapt_to_layout(state, key_map, wanted)
+        kind = _written_kind(adapted.state.kind, layout)
+        reformed = _is_reformed(adapted, key_map, wanted)
         header, left_out = kept_header(opened.file.metadata, state.kind, kind, reformed=reformed)
         task = _Task(target, layout, key_map, header, dtype, overwrite)
-        written, notes = _write(task, changed, watch)
+        written, notes = _write(task, adapted, watch)
         notes += _of_rounding(written.rounding) + left_out
-        notes += _warnings(state, changed, wish, key_map)
+        notes += _warnings(state, adapted, wanted, key_map)
         notes += _notes_of_file(source, opened.file, drop=drop)
-    outcome = dict(changed.errors), changed.merged, dropped, written.rounding, notes
+    outcome = dict(adapted.errors), adapted.merged, dropped, written.rounding, notes
     return Conversion(source, target, kind, layout, len(state.layers), *outcome)
 
 
@@ -196,7 +219,7 @@ def _is_same(first: Path, second: Path) -> bool:
     return False
 
 
-def _check_wishes(layout: str, approximate: str | None, rank: int | None, *, fused: bool) -> None:
+def _check_options(layout: str, approximate: str | None, rank: int | None, *, fused: bool) -> None:
     if layout not in LAYOUTS:
         raise AdapterError(
             f"the layout {layout!r}", f"one of {', '.join(LAYOUTS)}", "Choose one of these."
@@ -207,11 +230,11 @@ def _check_wishes(layout: str, approximate: str | None, rank: int | None, *, fus
             "a layout that has ComfyUI's own layers: comfyui, or kohya, which is always fused",
             "Leave --fused out.",
         )
-    if rank is not None and approximate != "lora":
+    if rank is not None and approximate != LOW_RANK:
         raise AdapterError(
-            f"a rank of {rank} without an approximation as a lora",
+            f"a rank of {rank} without an approximation as a {LOW_RANK}",
             "a rank only where layers are approximated; an exact conversion keeps every rank",
-            "Add --approximate lora, or leave --rank out.",
+            f"Add --approximate {LOW_RANK}, or leave --rank out.",
         )
     if rank is not None and rank < 1:
         raise AdapterError(f"a rank of {rank}", "a rank of 1 or more", "Correct --rank.")
@@ -220,7 +243,7 @@ def _check_wishes(layout: str, approximate: str | None, rank: int | None, *, fus
 def _dropped(file: AdapterFile, key_map: KeyMap) -> tuple[str, ...]:
     """What is left out: differences by ComfyUI's names where they have one, and other keys."""
     differences = (
-        f"{native_of_extra(name, key_map) or name}.{ending}"
+        f"{native_of_patch(name, key_map) or name}.{ending}"
         for name, tensors in file.extras.items()
         for ending in tensors
     )
@@ -228,32 +251,32 @@ def _dropped(file: AdapterFile, key_map: KeyMap) -> tuple[str, ...]:
 
 
 def _written_kind(kind: str, layout: str) -> str:
-    return "lora" if layout == "diffusers" and kind == "loha" else kind
+    return FILE_RULES[kind].diffusers_kind if layout == "diffusers" else kind
 
 
 def _warnings(
-    given: AdapterState, changed: Changed, wish: Wish, key_map: KeyMap
+    given: AdapterState, adapted: Adapted, wanted: ConversionOptions, key_map: KeyMap
 ) -> tuple[str, ...]:
-    found = (layer.tensors.get(DORA_SCALE) for layer in outlines_of(changed.state).values())
-    lengths = [each for each in found if each is not None]
+    found = (layer.tensors.get(DORA_SCALE) for layer in outlines_of(adapted.state).values())
+    magnitude = [each for each in found if each is not None]
     notes = []
-    if wish.layout == "lycoris" and any(axis_of(each) == "output" for each in lengths):
+    if wanted.layout == "lycoris" and any(axis_of(each) == "output" for each in magnitude):
         notes.append(
-            "DoRA lengths of the output axis are for LyCORIS; ComfyUI up to 0.33 misreads them"
+            "A DoRA magnitude of the output axis is for LyCORIS; ComfyUI up to 0.33 misreads it"
         )
-    if wish.layout == "lycoris" and undivided_layers(changed.state.layers, key_map):
+    if wanted.layout == "lycoris" and undivided_layers(adapted.state.layers, key_map):
         notes.append(
             "Layers that ComfyUI fuses are whole here, so that all have ComfyUI's names, for "
             "LyCORIS beside a model of these names; ComfyUI reads none of them in this layout"
         )
-    if wish.layout == "diffusers" and lengths:
+    if wanted.layout == "diffusers" and magnitude:
         notes.append(
-            f"{len(lengths)} layers have DoRA lengths: Diffusers reads them, and ComfyUI ignores "
-            "them in this layout, so that it computes a plain lora"
+            f"{len(magnitude)} layers have a DoRA magnitude: Diffusers reads it, and ComfyUI "
+            "ignores it in this layout, so that it computes plain factors"
         )
-    if wish.form == "lora" and given.kind != "lora" and lengths:
+    if wanted.form == LOW_RANK and given.kind != LOW_RANK and magnitude:
         notes.append(
-            f"{len(lengths)} layers keep their DoRA lengths; their errors are those of the "
+            f"{len(magnitude)} layers keep their DoRA magnitude; their errors are those of the "
             "factors' delta alone, before it is stretched"
         )
     return tuple(notes)
@@ -271,16 +294,16 @@ class _Task:
     overwrite: bool
 
 
-def _write(task: _Task, changed: Changed, watch: Watch | None) -> tuple[Written, tuple[str, ...]]:
+def _write(task: _Task, adapted: Adapted, watch: Watch | None) -> tuple[Written, tuple[str, ...]]:
     def write(dtype: str | None) -> Written:
         return write_adapter(
             task.target,
-            changed.state,
+            adapted.state,
             task.layout,
             task.key_map,
             task.header,
             dtype,
-            changed.options,
+            adapted.options,
             watch,
             replace=task.overwrite,
         )
@@ -295,12 +318,12 @@ def _write(task: _Task, changed: Changed, watch: Watch | None) -> tuple[Written,
     return write("fp32"), (f"Written in fp32, because {reason}",)
 
 
-def _is_reformed(changed: Changed, key_map: KeyMap, wish: Wish) -> bool:
+def _is_reformed(adapted: Adapted, key_map: KeyMap, wanted: ConversionOptions) -> bool:
     """Whether layers get other ranks or another form than they had."""
-    if changed.merged or wish.form is not None:
+    if adapted.merged or wanted.form is not None:
         return True
-    fuses = wish.fused or wish.layout == "kohya"
-    return fuses and any(native_key(name, key_map).part for name in changed.state.layers)
+    fuses = wanted.fused or wanted.layout == "kohya"
+    return fuses and any(native_key(name, key_map).part for name in adapted.state.layers)
 
 
 def _of_rounding(rounding: float) -> tuple[str, ...]:
@@ -318,7 +341,7 @@ def _notes_of_file(source: Source, file: AdapterFile, *, drop: bool) -> tuple[st
         notes += (f"The scale is a guess (alpha = rank): {file.assumed}",)
     if drop:
         extras = ((name, ending) for name, tensors in file.extras.items() for ending in tensors)
-        kinds = {**extras_kinds(extras), **count_kinds(file.unread)}
+        kinds = {**patch_kinds(extras), **count_kinds(file.unread)}
         notes += tuple(
             f"Left out: {count} tensor(s), {what}, {first!r} first"
             for what, (count, first) in kinds.items()

@@ -1,11 +1,11 @@
-"""What a layer's factors change about a weight, and the weight with that change.
+"""What a layer's factors add to a weight, with DoRA too, and how large it is.
 
-Without DoRA the change is the delta D, whatever the weight. With DoRA it is
+Without DoRA the effective delta is the delta D, whatever the weight. With DoRA it is
 
     m * (W + D) / |W + D| - W
 
-with the lengths m and the norm over the axis that the lengths have. A strength multiplies the
-change as a whole, so that 0 gives W and 1 the trained layer; ComfyUI blends DoRA so too
+with the magnitude m and the norm over the axis that the magnitude has. A strength multiplies the
+effective delta as a whole, so that 0 gives W and 1 the trained layer; ComfyUI blends DoRA so too
 (``comfy/weight_adapter/base.py``). On the output axis ComfyUI up to 0.33 divides by ``|W|``
 instead; the formula here is the paper's, PEFT's and LyCORIS's.
 """
@@ -16,14 +16,17 @@ import torch
 from torch import Tensor
 
 from ...adapters.dora import DORA_SCALE, axis_of, ratio, squared_lengths
-from ...adapters.kinds.registry import layer_delta
+from ...adapters.kernels.convolution import as_matrices
+from ...adapters.kinds.registry import FILE_RULES, layer_delta, layer_scale, matrix_sizes
 from ...errors import AdapterError
 from ...types import LayerState
-from .fuse import matrix_sizes
+
+_LEAST, _MOST = 1e-12, 1e12
+"""Norms between which squares and their sums stay inside float32's range."""
 
 
-def layer_change(kind: str, layer: LayerState, weight: Tensor) -> Tensor:
-    """Compute what a layer's factors change about a weight at strength 1.
+def effective_delta(kind: str, layer: LayerState, weight: Tensor) -> Tensor:
+    """Compute what a layer's factors add to a weight at strength 1.
 
     Args:
         kind: ``lora``, ``loha`` or ``lokr``.
@@ -39,13 +42,13 @@ def layer_change(kind: str, layer: LayerState, weight: Tensor) -> Tensor:
     """
     check_size(kind, layer, tuple(weight.shape))
     delta = layer_delta(kind, layer).reshape(weight.shape)
-    lengths = layer.tensors.get(DORA_SCALE)
-    if lengths is None:
+    magnitude = layer.tensors.get(DORA_SCALE)
+    if magnitude is None:
         return delta.to(torch.promote_types(delta.dtype, torch.float32))
     dtype = torch.promote_types(torch.promote_types(delta.dtype, weight.dtype), torch.float32)
     own = weight.to(dtype)
     total = own + delta
-    if axis_of(lengths) == "output":
+    if axis_of(magnitude) == "output":
         squares = total.flatten(1).square().sum(dim=1)
         shape = (-1, *(1,) * (weight.dim() - 1))
     else:
@@ -53,24 +56,24 @@ def layer_change(kind: str, layer: LayerState, weight: Tensor) -> Tensor:
         squares = total.flatten(2).square().sum(dim=2) if weight.dim() > 2 else total.square()
         squares = squares.sum(dim=0)
         shape = (1, -1, *(1,) * (weight.dim() - 2))
-    stretch = ratio(lengths.to(dtype).reshape(shape), squares.sqrt().reshape(shape))
+    stretch = ratio(magnitude.to(dtype).reshape(shape), squares.sqrt().reshape(shape))
     return total.mul_(stretch).sub_(own)
 
 
 def stretch_of(layer: LayerState, weight: Tensor) -> float | None:
-    """How many times as long a DoRA's lengths are as those of a weight.
+    """How many times as long a DoRA's magnitude is as the norms of a weight.
 
     Args:
         layer: The factors.
         weight: The base's weight `[out, in]`.
 
     Returns:
-        The median over rows or columns; None without lengths, and where they cannot be compared.
+        The median over rows or columns; None without magnitude, and where they cannot be compared.
     """
-    lengths = layer.tensors.get(DORA_SCALE)
-    if lengths is None or weight.dim() != 2:
+    magnitude = layer.tensors.get(DORA_SCALE)
+    if magnitude is None or weight.dim() != 2:
         return None
-    own, given = squared_lengths(weight, axis_of(lengths)).sqrt(), lengths.flatten()
+    own, given = squared_lengths(weight, axis_of(magnitude)).sqrt(), magnitude.flatten()
     there = own > 0
     if own.numel() != given.numel() or not bool(there.any()):
         return None
@@ -91,11 +94,11 @@ def check_size(kind: str, layer: LayerState, shape: tuple[int, ...]) -> None:
     rows, columns = shape[0], 1
     for side in shape[1:]:
         columns *= side
-    found = matrix_sizes(kind, layer.tensors)
-    lengths = layer.tensors.get(DORA_SCALE)
-    sides = () if lengths is None else tuple(lengths.shape[:2])
+    found = matrix_sizes(kind, layer)
+    magnitude = layer.tensors.get(DORA_SCALE)
+    sides = () if magnitude is None else tuple(magnitude.shape[:2])
     if found != (rows, columns) or (sides and sides not in ((shape[0], 1), (1, shape[1]))):
-        beside = f" with lengths {sides}" if sides else ""
+        beside = f" with magnitude {sides}" if sides else ""
         raise AdapterError(
             f"a {kind} of {found[0]} x {found[1]}{beside} for a weight of "
             + " x ".join(map(str, shape)),
@@ -104,4 +107,23 @@ def check_size(kind: str, layer: LayerState, shape: tuple[int, ...]) -> None:
         )
 
 
-__all__ = ["check_size", "layer_change", "stretch_of"]
+def delta_norm(kind: str, layer: LayerState) -> float:
+    """The Frobenius norm of a layer's delta, before DoRA; the delta is not built.
+
+    Float32 tells it where the terms of a sum do not nearly cancel and stay inside its range;
+    elsewhere it is computed again in float64.
+
+    Args:
+        kind: ``lora``, ``loha`` or ``lokr``.
+        layer: The layer, in float32 or float64.
+
+    Returns:
+        The norm, to six digits or better.
+    """
+    rules = FILE_RULES[kind]
+    given = {name: tensor for name, tensor in layer.tensors.items() if name != DORA_SCALE}
+    norm = rules.norm(as_matrices(given))
+    if not _LEAST < norm < _MOST:
+        wide = {name: tensor.double() for name, tensor in given.items()}
+        norm = rules.norm(as_matrices(wide))
+    return abs(layer_scale(kind, layer)) * norm

@@ -23,21 +23,14 @@ import torch
 from torch import Tensor
 
 from ...adapters.dora import DORA_SCALE
-from ...adapters.kernels.convolution import as_matrices
-from ...adapters.kinds.registry import layer_scale
+from ...adapters.kinds.file_rules import times
+from ...adapters.kinds.registry import FILE_RULES, LOW_RANK, layer_scale, matrix_sizes
 from ...errors import AdapterError
 from ...types import LayerState
+from .outlines import is_convolution
 
 if TYPE_CHECKING:
     from ..names.key_map import Part
-
-_UPPER = {
-    "lora": ("lora_up",),
-    "loha": ("hada_w1_a", "hada_w2_a"),
-    "lokr": ("lokr_w1", "lokr_w1_a"),
-}
-"""Kind to the factors whose rows are those of the delta, or blocks of them; the others can be the
-same for all parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +42,8 @@ class FusedLayer:
         kind: ``lora``, ``loha`` or ``lokr``.
         rows: Module of each part, in order, to the rows that it has.
         columns: Inputs of every part.
-        shared: Whether all parts that the adapter has share their other factors (`_UPPER`).
+        shared: Whether all parts that the adapter has share their other factors, those without
+            its rows.
     """
 
     native: str
@@ -61,34 +55,6 @@ class FusedLayer:
 
 Fuse = Callable[[FusedLayer, Mapping[str, LayerState]], LayerState]
 """Makes the fused layer of those parts that the adapter has; of outlines too."""
-
-
-def matrix_sizes(kind: str, tensors: Mapping[str, Tensor]) -> tuple[int, int]:
-    """Rows and columns of a layer's delta as a matrix.
-
-    Args:
-        kind: ``lora``, ``loha`` or ``lokr``.
-        tensors: Its factors or their outlines.
-    """
-    matrices = as_matrices(tensors)
-    if kind == "lora":
-        return matrices["lora_up"].shape[0], matrices["lora_down"].shape[1]
-    if kind == "loha":
-        return matrices["hada_w1_a"].shape[0], matrices["hada_w1_b"].shape[1]
-    (out_first, out_second), (in_first, in_second) = split_sizes(matrices)
-    return out_first * out_second, in_first * in_second
-
-
-def split_sizes(tensors: Mapping[str, Tensor]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """How a LoKr's factors split the layer: (first, second) of the outputs and of the inputs."""
-
-    def outer(name: str) -> tuple[int, int]:
-        if name in tensors:
-            return tensors[name].shape[0], tensors[name].shape[1]
-        return tensors[f"{name}_a"].shape[0], tensors[f"{name}_b"].shape[1]
-
-    (out_first, in_first), (out_second, in_second) = outer("lokr_w1"), outer("lokr_w2")
-    return (out_first, out_second), (in_first, in_second)
 
 
 def fused_layer(
@@ -105,7 +71,7 @@ def fused_layer(
     Raises:
         AdapterError: When the size of a part cannot be known, or the parts do not fit each other.
     """
-    sizes = {name: matrix_sizes(kind, layer.tensors) for name, layer in outlines.items()}
+    sizes = {name: matrix_sizes(kind, layer) for name, layer in outlines.items()}
     columns = {size[1] for size in sizes.values()}
     shares = {part.module: part.share for part in parts}
     unknown = [name for name in sizes if name not in shares]
@@ -172,23 +138,25 @@ def fuse_exactly(fused: FusedLayer, layers: Mapping[str, LayerState]) -> LayerSt
     present = {name: layers[name] for name in fused.rows if name in layers}
     rows = _factor_rows(fused, present)
     if rows is None:
+        stacking = [name for name, rules in FILE_RULES.items() if rules.stacks]
         raise AdapterError(
-            f"{fused.native} is one layer in this file, and the adapter is a lokr with factors of "
-            f"its own for {', '.join(layers)}",
-            "a lora or loha, which can be fused without error",
+            f"{fused.native} is one layer in this file, and the adapter is a {fused.kind} with "
+            f"factors of its own for {', '.join(layers)}",
+            f"a {' or '.join(stacking)}, which can be fused without error",
             "Choose layout 'comfyui' without fused: ComfyUI then applies each part to its slice. "
-            "Or ask for an approximation: --approximate lora --rank N, or --approximate lokr.",
+            f"Or ask for an approximation: --approximate {LOW_RANK} --rank N, or --approximate "
+            f"{fused.kind}.",
         )
     scales = {name: layer_scale(fused.kind, layer) for name, layer in present.items()}
     same = len(set(scales.values())) == 1
     first = next(iter(present.values()))
-    upper = [name for name in _UPPER[fused.kind] if name in first.tensors]
+    upper = _upper(fused.kind, first)
     tensors: dict[str, Tensor] = {}
     for factor in first.tensors:
         given = {name: layer.tensors[factor] for name, layer in present.items()}
         if factor in upper:
             if not same and factor == upper[0]:
-                given = {name: _scaled(block, scales[name]) for name, block in given.items()}
+                given = {name: times(block, scales[name]) for name, block in given.items()}
             tensors[factor] = _stacked(rows, given, shared=fused.shared)
         else:
             tensors[factor] = (
@@ -200,15 +168,22 @@ def fuse_exactly(fused: FusedLayer, layers: Mapping[str, LayerState]) -> LayerSt
 
 
 def _lower(kind: str, layer: LayerState) -> dict[str, Tensor]:
-    return {name: t for name, t in layer.tensors.items() if name not in _UPPER[kind]}
+    upper = _upper(kind, layer)
+    return {name: tensor for name, tensor in layer.tensors.items() if name not in upper}
+
+
+def _upper(kind: str, layer: LayerState) -> list[str]:
+    """The factors whose rows are those of the delta, or blocks of them; parts may share others."""
+    return [name for name, _ in FILE_RULES[kind].row_factors(layer.tensors)]
 
 
 def _factor_rows(fused: FusedLayer, present: Mapping[str, LayerState]) -> dict[str, int] | None:
-    """Rows of each part in the factors that have the rows; None where no LoKr is the layer."""
-    if fused.kind != "lokr":
+    """Rows of each part in the factors that have the rows; None where no factors are the layer."""
+    rules = FILE_RULES[fused.kind]
+    if rules.stacks:
         return dict(fused.rows)
-    # A part that is alone has its second factor for itself.
-    size = split_sizes(next(iter(present.values())).tensors)[0][1]
+    # A part that is alone has its other factors for itself.
+    size = rules.block_rows(next(iter(present.values())).tensors)
     fits = all(rows % size == 0 for rows in fused.rows.values())
     if not fits or not (fused.shared or len(present) == 1):
         return None
@@ -233,12 +208,6 @@ def _stacked(rows: Mapping[str, int], blocks: Mapping[str, Tensor], *, shared: b
     return whole
 
 
-def _scaled(block: Tensor, scale: float) -> Tensor:
-    if block.is_meta:
-        return block
-    return block.to(torch.promote_types(block.dtype, torch.float32)) * scale
-
-
 def refuse_unfusable(native: str, name: str, layer: LayerState) -> None:
     """Refuse a part whose form no fused layer takes.
 
@@ -248,16 +217,16 @@ def refuse_unfusable(native: str, name: str, layer: LayerState) -> None:
         layer: The part, or its outline.
 
     Raises:
-        AdapterError: For DoRA's lengths and convolutions.
+        AdapterError: For DoRA's magnitude and convolutions.
     """
     if DORA_SCALE in layer.tensors:
         raise AdapterError(
-            f"{name}, a part of {native}, has DoRA lengths",
-            "plain factors: ComfyUI would take the lengths of the whole fused layer",
+            f"{name}, a part of {native}, has a DoRA magnitude",
+            "plain factors: ComfyUI would take the magnitude of the whole fused layer",
             "Choose layout 'comfyui' without fused: ComfyUI then applies each part to its slice. "
             "Or name the base (--base), so that the difference itself is written.",
         )
-    if layer.kernel or any(tensor.dim() > 2 for tensor in layer.tensors.values()):
+    if is_convolution(layer):
         raise AdapterError(
             f"{name}, a part of {native}, is a convolution",
             "Linear layers, of which fused layers are made",

@@ -7,7 +7,6 @@ no other Kronecker product, but where they begin and end between the blocks of B
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -15,100 +14,58 @@ from torch import Tensor
 
 from ...adapters.dora import DORA_SCALE
 from ...adapters.kernels.convolution import as_matrices
-from ...adapters.kinds.loha import khatri_rao
-from ...adapters.kinds.registry import layer_delta, layer_scale
+from ...adapters.kinds.registry import FILE_RULES, layer_delta, layer_scale
 from ...types import LayerState
-from ..names.row_slices import Cut, row_ranges
-from .fuse import matrix_sizes, split_sizes
+from ..names.row_slices import RowSlice, row_ranges
 
 Pair = tuple[Tensor, Tensor]
 """``up [out, r]`` and ``down [r, in]``."""
 
 
 def as_product(kind: str, layer: LayerState) -> Pair:
-    """Write a layer's delta as one product, exactly.
+    """Write a layer's delta, without DoRA, as one product, exactly; the scale is in ``up``."""
+    return FILE_RULES[kind].product(as_matrices(layer.tensors), layer_scale(kind, layer))
+
+
+class SlicedRows:
+    """Some rows of a Linear's delta, cut anywhere.
 
     Args:
-        kind: ``lora``, ``loha`` or ``lokr``.
-        layer: Without DoRA.
-
-    Returns:
-        ``up`` and ``down``; the scale is in ``up``.
-    """
-    factors, scale = as_matrices(layer.tensors), layer_scale(kind, layer)
-    if kind == "lora":
-        return factors["lora_up"] * scale, factors["lora_down"]
-    if kind == "loha":
-        down, up = khatri_rao(factors)
-        return up * scale, down
-    (first_up, first_down), (second_up, second_down) = (
-        _factor_pair(factors, name) for name in ("lokr_w1", "lokr_w2")
-    )
-    return torch.kron(first_up * scale, second_up), torch.kron(first_down, second_down)
-
-
-def product_rank(kind: str, tensors: Mapping[str, Tensor]) -> int:
-    """The rank of `as_product`, read off the shapes."""
-    factors = as_matrices(tensors)
-    if kind == "lora":
-        return factors["lora_down"].shape[0]
-    if kind == "loha":
-        return factors["hada_w1_b"].shape[0] * factors["hada_w2_b"].shape[0]
-    ranks = [
-        min(factors[name].shape) if name in factors else factors[f"{name}_b"].shape[0]
-        for name in ("lokr_w1", "lokr_w2")
-    ]
-    return ranks[0] * ranks[1]
-
-
-class LokrRows:
-    """Some rows of a LoKr's delta.
-
-    Args:
-        layer: The LoKr, or its outline; DoRA's lengths are passed over.
+        kind: The layer's.
+        layer: The layer, or its outline; its DoRA magnitude is passed over.
         cut: The rows.
 
     Attributes:
         sizes: Number of rows and columns.
-        full_rank: The rank at which a LoRA holds the rows, whatever the values are.
+        full_rank: The rank at which a product holds the rows, whatever the values are.
         product_rank: The rank of `product`.
     """
 
-    def __init__(self, layer: LayerState, cut: Cut) -> None:
+    def __init__(self, kind: str, layer: LayerState, cut: RowSlice) -> None:
+        rules = FILE_RULES[kind]
         tensors = {name: each for name, each in layer.tensors.items() if name != DORA_SCALE}
-        rows, columns = matrix_sizes("lokr", tensors)
+        rows, columns = rules.sizes(tensors)
         ranges = row_ranges(cut, rows)
-        # Only the blocks that the rows lie in count, and so do their rows of the first factor.
-        size = split_sizes(as_matrices(tensors))[0][1]
+        # Only the blocks that the rows lie in count, and so do their rows of the factors.
+        size = rules.block_rows(tensors)
         first = min(start for start, _ in ranges) // size
         last = -(-max(stop for _, stop in ranges) // size)
-        name = "lokr_w1" if "lokr_w1" in tensors else "lokr_w1_a"
-        tensors[name] = tensors[name][first:last]
-        self._layer = replace(layer, tensors=tensors)
+        for name, _ in rules.row_factors(tensors):
+            tensors[name] = tensors[name][first:last]
+        self._kind, self._layer = kind, replace(layer, tensors=tensors)
         self._ranges = [(start - first * size, stop - first * size) for start, stop in ranges]
         self.sizes = sum(stop - start for start, stop in ranges), columns
-        self.product_rank = product_rank("lokr", tensors)
+        self.product_rank = rules.product_rank(tensors)
         self.full_rank = min(self.product_rank, *self.sizes)
 
     def product(self) -> Pair:
         """The rows as one product, exactly."""
-        up, down = as_product("lokr", self._layer)
+        up, down = as_product(self._kind, self._layer)
         return self._taken(up), down
 
     def delta(self) -> Tensor:
         """The rows, built."""
-        return self._taken(layer_delta("lokr", self._layer))
+        return self._taken(layer_delta(self._kind, self._layer))
 
     def _taken(self, matrix: Tensor) -> Tensor:
         return torch.cat([matrix[start:stop] for start, stop in self._ranges])
-
-
-def _factor_pair(factors: Mapping[str, Tensor], name: str) -> Pair:
-    if name not in factors:
-        return factors[f"{name}_a"], factors[f"{name}_b"]
-    whole = factors[name]
-    identity = torch.eye(min(whole.shape), dtype=whole.dtype)
-    return (whole, identity) if whole.shape[1] <= whole.shape[0] else (identity, whole)
-
-
-__all__ = ["LokrRows", "Pair", "as_product", "product_rank"]

@@ -1,10 +1,10 @@
 """Layers that stay as ComfyUI fuses them, because no factors of their kind are their parts.
 
-Most fused layers of a file are read as the modules that they consist of (`splitting`). A LoKr whose
-parts begin inside a block of its first factor is not, and neither is one with DoRA of the columns,
-which are those of the fused layer. Such a layer stays whole in an `AdapterState`, under ComfyUI's
-name. Layouts with ComfyUI's names hold it as it is; its rows can be computed, so that a LoRA of
-each part can be made.
+Most fused layers of a file are read as the modules that they consist of (`row_slices`). A LoKr
+whose parts begin inside a block of its first factor is not, and neither is one with DoRA of the
+columns, whose magnitude is that of the fused layer. Such a layer stays whole in an `AdapterState`,
+under ComfyUI's name. Layouts with ComfyUI's names hold it as it is; its rows can be computed, so
+that a LoRA of each part can be made.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ import torch
 from torch import Tensor
 
 from ...adapters.dora import DORA_SCALE, axis_of
+from ...adapters.kinds.registry import LOW_RANK, matrix_sizes
 from ...errors import AdapterError
 from ...types import AdapterState, LayerState
 from ..names.key_map import KeyMap
 from ..names.key_parsing import native_modules
-from ..names.row_slices import Cut, put_rows
-from ..write.write_plan import outline_of
-from .effective_delta import layer_change
-from .fuse import matrix_sizes
+from ..names.row_slices import RowSlice, put_rows
+from .effective_delta import effective_delta
+from .outlines import outline_of
 
-MAKE_LORA = (
-    "Make a LoRA of it: adapter-trainer convert IN OUT --to LAYOUT --approximate lora --rank N"
+MAKE_LOW_RANK = (
+    "Make a LoRA of it: adapter-trainer convert IN OUT --to LAYOUT --approximate "
+    f"{LOW_RANK} --rank N"
 )
 
 
@@ -39,7 +40,7 @@ def undivided_layers(names: Iterable[str], key_map: KeyMap) -> list[str]:
     return [name for name in names if is_undivided(name, key_map)]
 
 
-def undivided_parts(name: str, key_map: KeyMap) -> tuple[tuple[str, Cut], ...]:
+def undivided_parts(name: str, key_map: KeyMap) -> tuple[tuple[str, RowSlice], ...]:
     """The modules of an undivided layer, each with its rows; empty for a module."""
     return native_modules(name, key_map) if is_undivided(name, key_map) else ()
 
@@ -61,15 +62,15 @@ def refuse_undivided(state: AdapterState, key_map: KeyMap, place: str, remedy: s
         return
     modules = ", ".join(module for module, _ in undivided_parts(names[0], key_map))
     layer = outline_of(state.layers, names[0])
-    if has_column_lengths(layer):
-        why, base = "its DoRA lengths are those of the fused layer's columns", " --base PATH"
+    if has_column_magnitude(layer):
+        why, base = "its DoRA magnitude is that of the fused layer's columns", " --base PATH"
     else:
         why, base = f"its parts begin inside blocks of the {state.kind}'s first factor", ""
     raise AdapterError(
         f"{names[0]} ({state.kind}), one layer in the file and {modules} here; no {state.kind} is "
         f"such a part, because {why} ({len(names)} such layers in all)",
         f"layers of which {place} can have each part",
-        f"{remedy} {MAKE_LORA}{base}.".strip(),
+        f"{remedy} {MAKE_LOW_RANK}{base}.".strip(),
     )
 
 
@@ -98,26 +99,26 @@ def joined_weights(weight_of: Callable[[str], Tensor], key_map: KeyMap) -> Calla
     return joined
 
 
-def undivided_change(
+def undivided_delta(
     state: AdapterState, name: str, weight_of: Callable[[str], Tensor], key_map: KeyMap
 ) -> Tensor:
-    """Compute what an undivided layer changes, as `merging.layer_change`.
+    """Compute what an undivided layer changes, as `effective_delta`.
 
     Args:
         state: The adapter.
         name: The layer.
-        weight_of: A module's path to its weight; asked only for DoRA, whose lengths are of all rows
-            together.
+        weight_of: A module's path to its weight; asked only for DoRA, whose magnitude is of all
+            rows together.
         key_map: The family's names.
     """
     layer = state.layers[name]
     if DORA_SCALE in layer.tensors:
-        return layer_change(state.kind, layer, joined_weights(weight_of, key_map)(name))
-    shape = matrix_sizes(state.kind, layer.tensors)
-    return layer_change(state.kind, layer, torch.empty(1).expand(shape))  # only its shape counts
+        return effective_delta(state.kind, layer, joined_weights(weight_of, key_map)(name))
+    shape = matrix_sizes(state.kind, layer)
+    return effective_delta(state.kind, layer, torch.empty(1).expand(shape))  # only its shape counts
 
 
-def has_column_lengths(layer: LayerState) -> bool:
+def has_column_magnitude(layer: LayerState) -> bool:
     """Whether a layer has DoRA of its columns, which only all of its rows together have."""
-    lengths = layer.tensors.get(DORA_SCALE)
-    return lengths is not None and axis_of(lengths) == "input"
+    magnitude = layer.tensors.get(DORA_SCALE)
+    return magnitude is not None and axis_of(magnitude) == "input"

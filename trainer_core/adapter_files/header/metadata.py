@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...adapters.kinds.registry import FILE_RULES
 from ...types import AdapterState
 from ...version import __version__
 from .workflow import header_workflow
@@ -45,7 +46,6 @@ _SHAREABLE: Mapping[str, tuple[str, ...]] = {
 _SAFE_NAME = re.compile(r"[a-z0-9_.-]{1,64}", re.IGNORECASE)
 _HASH = re.compile(r"(sha256:|0x)?[0-9a-f]{8,128}", re.IGNORECASE)
 _VERSION = re.compile(r"[0-9][0-9a-z.+-]{0,40}", re.IGNORECASE)
-_KINDS = {"lora": "LoRA", "loha": "LoHa", "lokr": "LoKr"}
 _MIXED = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 """Precision to what kohya's trainers call it; ``auto`` is none of them."""
 
@@ -64,7 +64,7 @@ class RunFacts:
         precision: The number format that was computed in: ``fp32``, ``bf16`` or ``fp16``.
         hashes: What to its hash, in hexadecimal.
         versions: Package to version.
-        samples: Number of training pictures.
+        samples: Number of training images.
         date: ISO 8601 date or time of the file; None leaves it out.
         workflow: The texts of `workflow_texts`.
     """
@@ -159,7 +159,7 @@ def _modelspec(
     """
     resolution = settings.get("dataset", {}).get("resolution")
     date = facts.date if full or facts.date is None else facts.date[: len("2000-01-01")]
-    title = f"{facts.title or facts.family} {_KINDS.get(state.kind, state.kind)}"
+    title = f"{facts.title or facts.family} {FILE_RULES[state.kind].title}"
     title += f", {facts.step} steps" if facts.step else ""
     title += f", {date}" if date else ""
     if full:
@@ -196,22 +196,15 @@ def _kohya(
     training = settings.get("training", {})
     dataset = settings.get("dataset", {})
     optimizer, schedule = training.get("optimizer", {}), training.get("schedule", {})
-    arguments = {"algo": state.kind}
+    rules, arguments = FILE_RULES[state.kind], {"algo": state.kind}
     options = settings.get("adapter", {})
     if options.get("dora"):
         arguments["dora_wd"] = "True"
         arguments["wd_on_output"] = str(options.get("dora_axis") == "output")
-    if state.kind == "lokr":
-        arguments["factor"] = str(options.get("factor", -1))
-        arguments["full_matrix"] = str(options.get("full_matrix", False))
-        arguments["decompose_both"] = str(options.get("decompose_both", False))
-        if options.get("unbalanced"):
-            arguments["unbalanced_factorization"] = "True"
-    elif options.get("tucker"):
-        arguments["use_tucker"] = "True"
+    arguments |= rules.kohya_arguments(options)
     resolution = dataset.get("resolution")
     return {
-        "ss_network_module": "networks.lora" if state.kind == "lora" else "lycoris.kohya",
+        "ss_network_module": rules.network_module,
         "ss_network_dim": ranks.pop() if len(ranks) == 1 else "Dynamic",
         "ss_network_alpha": alphas.pop() if len(alphas) == 1 else "Dynamic",
         "ss_network_args": json.dumps(arguments, sort_keys=True),

@@ -13,7 +13,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from .key_map import NATIVE_PREFIX, HostName, KeyMap, NativeKey
+from ...errors import AdapterError
+from .key_map import NATIVE_PREFIX, ComfyuiName, KeyMap, NativeKey
 
 Shapes = Mapping[str, tuple[int, ...]]
 """ComfyUI's name of a tensor of the base, such as ``img_in.weight``, to its shape."""
@@ -24,7 +25,7 @@ _NUMBERED = re.compile(r"(.+?)\.([0-9]+)\.")
 
 
 @dataclass(frozen=True, slots=True)
-class HostPlace:
+class ComfyuiPlace:
     """What a name means in ComfyUI's model.
 
     Attributes:
@@ -59,8 +60,8 @@ def bias_of(tensor: str) -> str:
     return f"{tensor[: -len(WEIGHT)]}.bias"
 
 
-def extra_tensor(native: str, ending: str) -> str:
-    """The tensor that a difference that is no factor changes (`AdapterState.extras`).
+def patched_tensor(native: str, ending: str) -> str:
+    """The tensor that a weight patch changes (`AdapterState.extras`).
 
     Args:
         native: ComfyUI's name of the layer.
@@ -69,7 +70,7 @@ def extra_tensor(native: str, ending: str) -> str:
     return f"{native}.bias" if ending in _OF_BIAS else native + WEIGHT
 
 
-def host_table(key_map: KeyMap, shapes: Shapes) -> dict[str, HostPlace]:
+def comfyui_table(key_map: KeyMap, shapes: Shapes) -> dict[str, ComfyuiPlace]:
     """Make ComfyUI's table of names.
 
     Args:
@@ -80,14 +81,14 @@ def host_table(key_map: KeyMap, shapes: Shapes) -> dict[str, HostPlace]:
         Name in a file, without the ending of a factor, to its place, in ComfyUI's order: of two
         names for the same place it takes the later.
     """
-    table: dict[str, HostPlace] = {}
+    table: dict[str, ComfyuiPlace] = {}
     for tensor in shapes:
         if tensor.endswith(WEIGHT):
             path = tensor.removesuffix(WEIGHT)
-            table[_FLAT_NATIVE + path.replace(".", "_")] = HostPlace(tensor)
-            table[NATIVE_PREFIX + path] = HostPlace(tensor)
+            table[_FLAT_NATIVE + path.replace(".", "_")] = ComfyuiPlace(tensor)
+            table[NATIVE_PREFIX + path] = ComfyuiPlace(tensor)
         else:
-            table[NATIVE_PREFIX + tensor] = HostPlace(tensor)
+            table[NATIVE_PREFIX + tensor] = ComfyuiPlace(tensor)
     for path, place, spellings in _other_names(key_map, shapes):
         for spelling in spellings:
             table[spelling.format(path=path, flat=path.replace(".", "_"))] = place
@@ -118,7 +119,7 @@ def part_rows(key_map: KeyMap, native: str, rows: int) -> dict[str, tuple[int, i
 
 
 def native_layer(key_map: KeyMap, module: str) -> NativeKey | None:
-    """Where a module lies in ComfyUI's model, also one whose halves are turned there.
+    """Where a module lies in ComfyUI's model, also one whose halves are swapped there.
 
     Args:
         key_map: The family's names.
@@ -132,16 +133,41 @@ def native_layer(key_map: KeyMap, module: str) -> NativeKey | None:
         return key
     if key_map.is_divided(module):
         return NativeKey(module)
-    turned = (name for name in key_map.host_names if name.swapped and name.path == module)
-    return next((NativeKey(name.native) for name in turned), None)
+    # ComfyUI keeps the halves of such a layer in the opposite order, and exchanges them itself
+    # where it is spelt by its Diffusers name.
+    swapped = (name for name in key_map.comfyui_names if name.swapped and name.path == module)
+    return next((NativeKey(name.native) for name in swapped), None)
 
 
-def module_place(key_map: KeyMap, table: Mapping[str, HostPlace], module: str) -> HostPlace | None:
+def native_key(name: str, key_map: KeyMap) -> NativeKey:
+    """As `native_layer`, for a layer that has to be there.
+
+    Raises:
+        AdapterError: When the family has no such layer.
+    """
+    native = native_layer(key_map, name)
+    if native is None:
+        raise AdapterError(
+            f"layer {name!r} has no native name in this family",
+            "layers that the family's key map knows",
+            "Use layout 'diffusers', or leave the layer out with adapter.exclude.",
+        )
+    return native
+
+
+def is_swapped(name: str, key_map: KeyMap) -> bool:
+    """Whether the two halves of a layer's rows are in the opposite order in ComfyUI's model."""
+    return any(host.swapped and host.path == name for host in key_map.comfyui_names)
+
+
+def module_place(
+    key_map: KeyMap, table: Mapping[str, ComfyuiPlace], module: str
+) -> ComfyuiPlace | None:
     """What a module is in ComfyUI's model.
 
     Args:
         key_map: The family's names.
-        table: From `host_table`.
+        table: From `comfyui_table`.
         module: The module's path, or the name of an undivided layer.
 
     Returns:
@@ -149,7 +175,7 @@ def module_place(key_map: KeyMap, table: Mapping[str, HostPlace], module: str) -
     """
     if key_map.is_divided(module):
         return table.get(NATIVE_PREFIX + module)
-    for spelling in key_map.host_spellings:
+    for spelling in key_map.comfyui_spellings:
         place = table.get(spelling.format(path=module, flat=module.replace(".", "_")))
         if place is not None:
             return place
@@ -159,7 +185,7 @@ def module_place(key_map: KeyMap, table: Mapping[str, HostPlace], module: str) -
 
 def _other_names(
     key_map: KeyMap, shapes: Shapes
-) -> Iterator[tuple[str, HostPlace, tuple[str, ...]]]:
+) -> Iterator[tuple[str, ComfyuiPlace, tuple[str, ...]]]:
     """Path, place and spellings of each name that is not simply the native one."""
     numbers = _block_numbers(shapes)
     for name in _known_names(key_map):
@@ -167,32 +193,34 @@ def _other_names(
             path, native = (text.replace("{}", number, 1) for text in (name.path, name.native))
             place = _place(key_map, shapes, path, native, name)
             if place is not None:
-                yield path, place, name.spellings or key_map.host_spellings
+                yield path, place, name.spellings or key_map.comfyui_spellings
 
 
-def _known_names(key_map: KeyMap) -> Iterable[HostName]:
+def _known_names(key_map: KeyMap) -> Iterable[ComfyuiName]:
     for path in key_map.layers:
         key = key_map.to_native(path.replace("{}", "0", 1))
         if key is not None:
-            yield HostName(path, key.name.replace(".0.", ".{}.", 1) if "{}" in path else key.name)
-    yield from key_map.host_names
+            yield ComfyuiName(
+                path, key.name.replace(".0.", ".{}.", 1) if "{}" in path else key.name
+            )
+    yield from key_map.comfyui_names
 
 
 def _place(
-    key_map: KeyMap, shapes: Shapes, path: str, native: str, name: HostName
-) -> HostPlace | None:
+    key_map: KeyMap, shapes: Shapes, path: str, native: str, name: ComfyuiName
+) -> ComfyuiPlace | None:
     tensor = native + WEIGHT
     key = key_map.to_native(path)
     if not name.shares and (key is None or not key.part):
-        return HostPlace(tensor, swapped=name.swapped)
+        return ComfyuiPlace(tensor, swapped=name.swapped)
     if tensor not in shapes:
         return None
     rows = part_rows(key_map, native, shapes[tensor][0])
     if name.shares:
         parts = key_map.parts(native)
         unit = shapes[tensor][0] // sum(part.share for part in parts)
-        return HostPlace(tensor, (0, unit * name.shares))
-    return HostPlace(tensor, rows[path]) if path in rows else None
+        return ComfyuiPlace(tensor, (0, unit * name.shares))
+    return ComfyuiPlace(tensor, rows[path]) if path in rows else None
 
 
 def _block_numbers(shapes: Shapes) -> dict[str, tuple[str, ...]]:

@@ -39,7 +39,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class HostName:
+class ComfyuiName:
     """A name that ComfyUI knows besides those of the layers that can be adapted.
 
     Attributes:
@@ -47,7 +47,7 @@ class HostName:
         native: ComfyUI's name of the layer; the base need not have it.
         swapped: Whether the two halves of the rows are in the opposite order there.
         shares: How many of a fused layer's first shares (`Part`) it stands for; 0 for all.
-        spellings: As `KeyMap.host_spellings`; empty for those.
+        spellings: As `KeyMap.comfyui_spellings`; empty for those.
     """
 
     path: str
@@ -73,10 +73,10 @@ class KeyMap:
         parts: Native name of a fused layer to what lies in its rows, in order; empty for any other
             name.
         layers: Paths of every layer that `to_native` knows, with ``{}`` for a block's number.
-        host_spellings: How ComfyUI spells a layer besides its native name: ``{path}`` stands for
+        comfyui_spellings: How ComfyUI spells a layer besides its native name: ``{path}`` stands for
             the module's path, ``{flat}`` for that with ``_`` for each dot. Of two keys for the
             same layer it takes the one that is spelt as the later.
-        host_names: What ComfyUI names besides `layers`.
+        comfyui_names: What ComfyUI names besides `layers`.
         aliases: Names that another trainer has of its own to ComfyUI's, both with ``{}`` for the
             block's number.
     """
@@ -85,8 +85,8 @@ class KeyMap:
     to_module: Callable[[str], str | None]
     parts: Callable[[str], tuple[Part, ...]] = _no_parts
     layers: tuple[str, ...] = ()
-    host_spellings: tuple[str, ...] = ()
-    host_names: tuple[HostName, ...] = ()
+    comfyui_spellings: tuple[str, ...] = ()
+    comfyui_names: tuple[ComfyuiName, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
 
     def module_of_flat(self, flat: str) -> str | None:
@@ -98,13 +98,13 @@ class KeyMap:
         return _unflattened(flat, self._flat_natives)
 
     def is_divided(self, native: str) -> bool:
-        """Whether one of ComfyUI's layers is several modules here, or has its halves turned there.
+        """Whether one of ComfyUI's layers is several modules here, or has its halves swapped there.
 
         Args:
             native: ComfyUI's name of a layer.
         """
-        turned = any(name.swapped and name.native == native for name in self.host_names)
-        return turned or bool(self.parts(native))
+        swapped = any(name.swapped and name.native == native for name in self.comfyui_names)
+        return swapped or bool(self.parts(native))
 
     @cached_property
     def _flat_modules(self) -> dict[str, str]:
@@ -131,29 +131,7 @@ def _unflattened(flat: str, templates: dict[str, str]) -> str | None:
 NATIVE_PREFIX = "diffusion_model."
 DIFFUSERS_PREFIX = "transformer."
 
-FACTOR_SUFFIXES: dict[str, tuple[str, str]] = {
-    ".lora_down.weight": ("lora", "lora_down"),
-    ".lora_mid.weight": ("lora", "lora_mid"),
-    ".lora_up.weight": ("lora", "lora_up"),
-    ".lora_A.weight": ("lora", "lora_down"),
-    ".lora_B.weight": ("lora", "lora_up"),
-    ".hada_w1_a": ("loha", "hada_w1_a"),
-    ".hada_w1_b": ("loha", "hada_w1_b"),
-    ".hada_w2_a": ("loha", "hada_w2_a"),
-    ".hada_w2_b": ("loha", "hada_w2_b"),
-    ".hada_t1": ("loha", "hada_t1"),
-    ".hada_t2": ("loha", "hada_t2"),
-    ".lokr_w1": ("lokr", "lokr_w1"),
-    ".lokr_w1_a": ("lokr", "lokr_w1_a"),
-    ".lokr_w1_b": ("lokr", "lokr_w1_b"),
-    ".lokr_w2": ("lokr", "lokr_w2"),
-    ".lokr_w2_a": ("lokr", "lokr_w2_a"),
-    ".lokr_w2_b": ("lokr", "lokr_w2_b"),
-    ".lokr_t2": ("lokr", "lokr_t2"),
-}
-"""How a file's key ends, to the kind and the factor's name."""
-
-LENGTHS_SUFFIXES = (".dora_scale", ".lora_magnitude_vector.weight", ".lora_magnitude_vector")
-"""How the key of DoRA's lengths ends; the others than the first are PEFT's and Diffusers'."""
+MAGNITUDE_SUFFIXES = (".dora_scale", ".lora_magnitude_vector.weight", ".lora_magnitude_vector")
+"""How the key of DoRA's magnitude ends; the others than the first are PEFT's and Diffusers'."""
 
 ALPHA_SUFFIX = ".alpha"

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...adapters.dora import DORA_SCALE
+from ...adapters.kinds.registry import FILE_RULES, LOW_RANK
 from ...errors import AdapterFileError
-from .key_map import BLOCK_NUMBER, DIFFUSERS_PREFIX, NATIVE_PREFIX, HostName, KeyMap
-from .row_slices import WHOLE, Cut
-from .unread_keys import beside_factors, other_method, other_part
+from .key_map import BLOCK_NUMBER, DIFFUSERS_PREFIX, NATIVE_PREFIX, ComfyuiName, KeyMap
+from .row_slices import WHOLE, RowSlice
+from .unread_keys import KIND_TITLES, PATCHES_TOLD, beside_factors, other_method, other_part
 
 PEFT_PREFIX = "base_model.model."
 FLAT_PREFIXES = {"lora_unet_": "kohya", "lycoris_": "lycoris", "lora_transformer_": "onetrainer"}
@@ -34,35 +35,24 @@ _PREFIXES = {
 
 ALPHA = "alpha"
 MAGNITUDE = "lora_magnitude_vector"
-EXTRAS = ("diff", "diff_b", "set_weight", "w_norm", "b_norm")
-"""Endings of differences that are no factors (`AdapterState.extras`)."""
+PATCH_ENDINGS = tuple(PATCHES_TOLD)
+"""Endings of weight patches (`AdapterState.extras`)."""
+
+WITH_ALPHA = FILE_RULES[LOW_RANK].spellings[0][2]
+"""The set of endings that comes with alphas, which Diffusers does not read."""
 
 _LONGEST = 500
-HALVES_EXCHANGED = Cut(((1, 2), (0, 1)), 2)
+HALVES_SWAPPED = RowSlice(((1, 2), (0, 1)), 2)
 """Rows whose two halves lie in the opposite order in ComfyUI."""
 
-_HADA = ("w1_a", "w1_b", "w2_a", "w2_b", "t1", "t2")
-_LOKR = ("w1", "w1_a", "w1_b", "w2", "w2_a", "w2_b", "t2")
-
-
-def _both(up: str, down: str, spelling: str) -> dict[str, tuple[str, str, str]]:
-    return {up: ("lora", "lora_up", spelling), down: ("lora", "lora_down", spelling)}
-
-
 _FACTORS: dict[str, tuple[str, str, str]] = {
-    **_both(".lora_up.weight", ".lora_down.weight", "lora_up"),
-    ".lora_mid.weight": ("lora", "lora_mid", "lora_up"),
-    **_both(".lora_B.weight", ".lora_A.weight", "lora_A"),
-    **_both(".lora_B.default.weight", ".lora_A.default.weight", "lora_A.default"),
-    **_both(".lora_B", ".lora_A", "lora_A without .weight"),
-    **_both(".lora.up.weight", ".lora.down.weight", "lora.up"),
-    **_both("_lora.up.weight", "_lora.down.weight", "_lora.up"),
-    **_both(".lora_linear_layer.up.weight", ".lora_linear_layer.down.weight", "lora_linear_layer"),
-    **{f".hada_{each}": ("loha", f"hada_{each}", "hada") for each in _HADA},
-    **{f".hada_{each}.default": ("loha", f"hada_{each}", "hada.default") for each in _HADA},
-    **{f".lokr_{each}": ("lokr", f"lokr_{each}", "lokr") for each in _LOKR},
-    **{f".lokr_{each}.default": ("lokr", f"lokr_{each}", "lokr.default") for each in _LOKR},
+    ending: (kind, factor, spelling)
+    for kind, rules in FILE_RULES.items()
+    for ending, factor, spelling in rules.spellings
 }
+FACTOR_ENDINGS = tuple(_FACTORS)
+"""How the key of a factor ends, in any spelling."""
+
 _OTHERS: dict[str, str] = {
     ".alpha": ALPHA,
     ".dora_scale": DORA_SCALE,
@@ -71,7 +61,7 @@ _OTHERS: dict[str, str] = {
     ".lora_magnitude_vector.weight": MAGNITUDE,
     ".lora_magnitude_vector.default.weight": MAGNITUDE,
     ".magnitude": MAGNITUDE,
-    **{f".{each}": each for each in EXTRAS},
+    **{f".{each}": each for each in PATCH_ENDINGS},
 }
 _ENDINGS = "|".join(map(re.escape, (*_FACTORS, *_OTHERS)))
 # The shortest name, so that the ending is the longest that fits.
@@ -82,7 +72,7 @@ _XLABS = re.compile(r"(?P<name>.+\.processor\.(?:qkv|proj)_lora[12]?)\.(?P<side>
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class ParsedKey:
     """A key of an adapter file, taken apart.
 
     Attributes:
@@ -90,8 +80,8 @@ class Key:
         layout: What the prefix says: ``comfyui``, ``diffusers``, ``peft``, ``kohya``, ``lycoris``,
             ``onetrainer``, or ``bare`` without one; ``xlabs`` for XLabs' own names.
         role: A factor's name, ``alpha``, ``dora_scale``, ``lora_magnitude_vector``, or one of
-            `EXTRAS`.
-        kind: ``lora``, ``loha`` or ``lokr`` for a factor; else empty.
+            `PATCH_ENDINGS`.
+        kind: The adapter's kind for a factor; else empty.
         spelling: Of which set of endings a factor's is; else empty.
     """
 
@@ -103,7 +93,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LayerMatch:
     """What a name of a file means in a family.
 
     Attributes:
@@ -112,11 +102,11 @@ class Place:
             only a part of one, or one whose rows lie in another order there.
     """
 
-    modules: tuple[tuple[str, Cut], ...]
+    modules: tuple[tuple[str, RowSlice], ...]
     native: str | None
 
 
-def parse_key(path: Path, text: str) -> Key | str:
+def parse_key(path: Path, text: str) -> ParsedKey | str:
     """Take a key apart.
 
     Args:
@@ -137,7 +127,7 @@ def parse_key(path: Path, text: str) -> Key | str:
         return part
     found = _XLABS.fullmatch(text)
     if found is not None:
-        return Key(found["name"], "xlabs", f"lora_{found['side']}", "lora", "xlabs")
+        return ParsedKey(found["name"], "xlabs", f"lora_{found['side']}", LOW_RANK, "xlabs")
     found = _KEY.fullmatch(text)
     if found is None:
         beside = beside_factors(unprefixed(text))
@@ -151,13 +141,13 @@ def parse_key(path: Path, text: str) -> Key | str:
         raise _unknown(path, text)
     layout = _PREFIXES.get(prefix, "bare")
     if ending in _OTHERS:
-        return Key(name, layout, _OTHERS[ending])
+        return ParsedKey(name, layout, _OTHERS[ending])
     kind, role, spelling = _FACTORS[ending]
-    return Key(name, layout, role, kind, spelling)
+    return ParsedKey(name, layout, role, kind, spelling)
 
 
 def layout_of(name: str) -> str:
-    """The layout that a name's prefix says, as `Key.layout`."""
+    """The layout that a name's prefix says, as `ParsedKey.layout`."""
     return next((layout for each, layout in _PREFIXES.items() if name.startswith(each)), "bare")
 
 
@@ -166,7 +156,7 @@ def unprefixed(name: str) -> str:
     return name[len(next((each for each in _PREFIXES if name.startswith(each)), "")) :]
 
 
-def find_place(name: str, key_map: KeyMap) -> Place | None:
+def match_layer(name: str, key_map: KeyMap) -> LayerMatch | None:
     """Find what a name of a file means.
 
     Args:
@@ -190,11 +180,11 @@ def find_place(name: str, key_map: KeyMap) -> Place | None:
         None if module is None else _by_module(module, key_map),
     ]
     ordered = places if layout == "kohya" else reversed(places)
-    found = (*ordered, *_flat_host_places(rest, key_map))
+    found = (*ordered, *_flat_comfyui_matches(rest, key_map))
     return next((place for place in found if place is not None), None)
 
 
-def native_modules(native: str, key_map: KeyMap) -> tuple[tuple[str, Cut], ...]:
+def native_modules(native: str, key_map: KeyMap) -> tuple[tuple[str, RowSlice], ...]:
     """The modules that one of ComfyUI's layers consists of, each with its rows of it.
 
     Args:
@@ -208,8 +198,8 @@ def native_modules(native: str, key_map: KeyMap) -> tuple[tuple[str, Cut], ...]:
     return () if place is None else place.modules
 
 
-def native_of_extra(name: str, key_map: KeyMap) -> str | None:
-    """Find ComfyUI's name of a layer with a difference that is no factor.
+def native_of_patch(name: str, key_map: KeyMap) -> str | None:
+    """Find ComfyUI's name of a layer with a weight patch.
 
     Such differences are also of layers that no factors are for, norms above all.
 
@@ -220,11 +210,11 @@ def native_of_extra(name: str, key_map: KeyMap) -> str | None:
     Returns:
         The native name; None when the family has no such layer, or it is a part of one.
     """
-    place = find_place(name, key_map)
+    place = match_layer(name, key_map)
     if place is not None:
         return place.native
     layout, rest = layout_of(name), unprefixed(name)
-    for host in key_map.host_names:
+    for host in key_map.comfyui_names:
         for template in (host.path, host.native):
             flat = layout in FLAT_PREFIXES.values()
             block = _block(template.replace(".", "_") if flat else template, rest)
@@ -238,7 +228,7 @@ def is_native(native: str, key_map: KeyMap) -> bool:
     return (
         key_map.to_module(native) is not None
         or bool(key_map.parts(native))
-        or any(_block(host.native, native) is not None for host in key_map.host_names)
+        or any(_block(host.native, native) is not None for host in key_map.comfyui_names)
     )
 
 
@@ -247,11 +237,11 @@ def misfits(names: Iterable[str], extras: Iterable[str], key_map: KeyMap) -> lis
 
     Args:
         names: Names of layers as they are in a file (`AdapterFile.layers`).
-        extras: Names of those with differences that are no factors (`AdapterFile.extras`).
+        extras: Names of those with weight patches (`AdapterFile.extras`).
         key_map: The family's names.
     """
-    odd = [name for name in extras if native_of_extra(name, key_map) is None]
-    return [name for name in (*names, *odd) if find_place(name, key_map) is None]
+    odd = [name for name in extras if native_of_patch(name, key_map) is None]
+    return [name for name in (*names, *odd) if match_layer(name, key_map) is None]
 
 
 def matching_families(
@@ -262,7 +252,7 @@ def matching_families(
     Args:
         names: Names of layers as they are in a file (`AdapterFile.layers`).
         key_maps: Family to its names.
-        extras: Names of those with differences that are no factors (`AdapterFile.extras`).
+        extras: Names of those with weight patches (`AdapterFile.extras`).
 
     Returns:
         The families, in their order; several where the names are common to them, and none for no
@@ -283,43 +273,43 @@ def _unaliased(name: str, key_map: KeyMap) -> str | None:
     return None
 
 
-def _by_module(path: str, key_map: KeyMap) -> Place | None:
+def _by_module(path: str, key_map: KeyMap) -> LayerMatch | None:
     key = key_map.to_native(path)
     if key is not None:
-        return Place(((path, WHOLE),), None if key.part else key.name)
-    host = _host_name(path, key_map)
+        return LayerMatch(((path, WHOLE),), None if key.part else key.name)
+    host = _comfyui_name(path, key_map)
     if host is None:
         return None
     name, native = host
     if name.shares:
         return _slice(native, name.shares, key_map)
-    return Place(((path, WHOLE),), None) if name.swapped else _by_native(native, key_map)
+    return LayerMatch(((path, WHOLE),), None) if name.swapped else _by_native(native, key_map)
 
 
-def _by_native(native: str, key_map: KeyMap) -> Place | None:
+def _by_native(native: str, key_map: KeyMap) -> LayerMatch | None:
     module = key_map.to_module(native)
     if module is not None:
-        return Place(((module, WHOLE),), native)
-    turned = next((h for h in key_map.host_names if h.swapped and h.native == native), None)
-    if turned is not None:
-        return Place(((turned.path, HALVES_EXCHANGED),), native)
+        return LayerMatch(((module, WHOLE),), native)
+    swapped = next((h for h in key_map.comfyui_names if h.swapped and h.native == native), None)
+    if swapped is not None:
+        return LayerMatch(((swapped.path, HALVES_SWAPPED),), native)
     parts = [(part.module, part.share) for part in key_map.parts(native)]
     if parts:
-        return Place(_cuts(parts), native)
+        return LayerMatch(_cuts(parts), native)
     return _by_part(native, key_map)
 
 
-def _by_part(native: str, key_map: KeyMap) -> Place | None:
+def _by_part(native: str, key_map: KeyMap) -> LayerMatch | None:
     """A slice that ComfyUI names (``linear1_qkv``), or a part's number in OneTrainer's names."""
     fused, _, number = native.rpartition(".")
     parts = key_map.parts(fused)
     if parts and number in map(str, range(len(parts))):
-        return Place(((parts[int(number)].module, WHOLE),), None)
-    host = _host_name(native, key_map)
+        return LayerMatch(((parts[int(number)].module, WHOLE),), None)
+    host = _comfyui_name(native, key_map)
     return _slice(host[1], host[0].shares, key_map) if host and host[0].shares else None
 
 
-def _slice(native: str, shares: int, key_map: KeyMap) -> Place:
+def _slice(native: str, shares: int, key_map: KeyMap) -> LayerMatch:
     """The parts of a fused layer that lie in its first shares."""
     begun = itertools.accumulate((part.share for part in key_map.parts(native)), initial=0)
     parts = [
@@ -327,20 +317,20 @@ def _slice(native: str, shares: int, key_map: KeyMap) -> Place:
         for part, start in zip(key_map.parts(native), begun, strict=False)
         if start < shares
     ]
-    return Place(_cuts(parts), None)
+    return LayerMatch(_cuts(parts), None)
 
 
-def _host_name(path: str, key_map: KeyMap) -> tuple[HostName, str] | None:
+def _comfyui_name(path: str, key_map: KeyMap) -> tuple[ComfyuiName, str] | None:
     """One of the names that only ComfyUI has, and the native name that it stands for there."""
-    for name in key_map.host_names:
+    for name in key_map.comfyui_names:
         block = _block(name.path, path)
         if block is not None:
             return name, name.native.replace("{}", block, 1)
     return None
 
 
-def _flat_host_places(flat: str, key_map: KeyMap) -> Iterator[Place | None]:
-    for name in key_map.host_names:
+def _flat_comfyui_matches(flat: str, key_map: KeyMap) -> Iterator[LayerMatch | None]:
+    for name in key_map.comfyui_names:
         for template, reader in ((name.path, _by_module), (name.native, _by_native)):
             block = _block(template.replace(".", "_"), flat)
             if block is not None:
@@ -357,10 +347,10 @@ def _block(template: str, path: str) -> str | None:
     return number if fits else None
 
 
-def _cuts(parts: list[tuple[str, int]]) -> tuple[tuple[str, Cut], ...]:
+def _cuts(parts: list[tuple[str, int]]) -> tuple[tuple[str, RowSlice], ...]:
     total, begin, cuts = sum(share for _, share in parts), 0, []
     for module, share in parts:
-        cuts.append((module, Cut(((begin, begin + share),), total)))
+        cuts.append((module, RowSlice(((begin, begin + share),), total)))
         begin += share
     return tuple(cuts)
 
@@ -369,7 +359,7 @@ def _unknown(path: Path, key: str) -> AdapterFileError:
     reason = other_method(key)
     return AdapterFileError(
         f"{path}: unknown key {key!r}" + (f" ({reason})" if reason else ""),
-        f"keys of a LoRA, LoHa or LoKr, such as {NATIVE_PREFIX}<layer>.lora_up.weight or "
+        f"keys of a {KIND_TITLES}, such as {NATIVE_PREFIX}<layer>.lora_up.weight or "
         f"{DIFFUSERS_PREFIX}<layer>.lora_A.weight",
         "The file is of another method or for another part of the model; use it with the program "
         "that made it.",

@@ -20,31 +20,25 @@ import torch
 from torch import Tensor
 
 from ...adapters.dora import DORA_SCALE, axis_of
+from ...adapters.kinds.registry import FILE_RULES
 from ...types import LayerState
 
 Range = tuple[int, int]
 """From the first to behind the last."""
 
-PAIRS: Mapping[str, tuple[tuple[str, str], ...]] = {
-    "lora": (("lora_up", "lora_down"),),
-    "loha": (("hada_w1_a", "hada_w1_b"), ("hada_w2_a", "hada_w2_b")),
-}
-"""Kind to its products: the factor on the outputs' side and the one on the inputs' side."""
-
 ReadRows = Callable[[str, int, int], Tensor]
 
-_CORES = frozenset({"lora_mid", "hada_t1", "hada_t2"})
 _FEW = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class RowSlice:
     """Rows of a layer, as shares of all of them.
 
     Attributes:
         ranges: Which shares, in the order in which they are wanted.
         total: Of how many.
-        columns: For each product of the kind (`PAIRS`), the columns that are kept; empty keeps all.
+        columns: For each pair of the kind's factors, the columns that are kept; empty keeps all.
     """
 
     ranges: tuple[Range, ...]
@@ -62,14 +56,14 @@ class Cut:
         return sum(stop - start for start, stop in self.ranges) == self.total
 
 
-WHOLE = Cut(((0, 1),), 1)
+WHOLE = RowSlice(((0, 1),), 1)
 
 
-class InexactCutError(ValueError):
+class InexactSliceError(ValueError):
     """A cut that no factors of the kind express; the message says why."""
 
 
-def row_ranges(cut: Cut, count: int) -> list[Range]:
+def row_ranges(cut: RowSlice, count: int) -> list[Range]:
     """The rows that a cut takes of a layer.
 
     Args:
@@ -77,20 +71,20 @@ def row_ranges(cut: Cut, count: int) -> list[Range]:
         count: How many rows the layer has.
 
     Raises:
-        InexactCutError: When the shares are no whole numbers of rows.
+        InexactSliceError: When the shares are no whole numbers of rows.
     """
     if count % cut.total:
-        raise InexactCutError(f"its {count} rows are no multiple of {cut.total}")
+        raise InexactSliceError(f"its {count} rows are no multiple of {cut.total}")
     unit = count // cut.total
     return [(start * unit, stop * unit) for start, stop in cut.ranges]
 
 
-def take_rows(matrix: Tensor, cut: Cut) -> Tensor:
+def take_rows(matrix: Tensor, cut: RowSlice) -> Tensor:
     """The rows of a matrix that a cut takes, in its order; a copy."""
     return _taken(matrix, row_ranges(cut, matrix.shape[0]), 0)
 
 
-def put_rows(whole: Tensor, cut: Cut, rows: Tensor) -> None:
+def put_rows(whole: Tensor, cut: RowSlice, rows: Tensor) -> None:
     """Undo `take_rows` in place: lay rows where a cut takes them from."""
     start = 0
     for first, last in row_ranges(cut, whole.shape[0]):
@@ -98,7 +92,7 @@ def put_rows(whole: Tensor, cut: Cut, rows: Tensor) -> None:
         start += last - first
 
 
-def cut_layer(kind: str, layer: LayerState, cut: Cut) -> LayerState:
+def slice_layer(kind: str, layer: LayerState, cut: RowSlice) -> LayerState:
     """Take rows of a layer.
 
     Args:
@@ -110,27 +104,30 @@ def cut_layer(kind: str, layer: LayerState, cut: Cut) -> LayerState:
         A layer with the same scale; its tensors are copies, but for factors that stay whole.
 
     Raises:
-        InexactCutError: When no factors of the kind are these rows.
+        InexactSliceError: When no factors of the kind are these rows.
     """
     if cut.is_whole:
         return layer
     tensors = dict(layer.tensors)
-    lengths = tensors.pop(DORA_SCALE, None)
-    rank = layer.rank
-    if kind == "lokr":
-        name = "lokr_w1" if "lokr_w1" in tensors else "lokr_w1_a"
-        rows = _block_rows(cut, tensors[name].shape[0], _second_rows(tensors))
-        tensors[name] = _taken(tensors[name], rows, 0)
-    else:
-        rank = _cut_products(kind, tensors, cut) or rank
-    if lengths is not None:
-        tensors[DORA_SCALE] = _cut_lengths(lengths, cut)
+    magnitude = tensors.pop(DORA_SCALE, None)
+    rules = FILE_RULES[kind]
+    size = rules.block_rows(tensors)
+    for name, axis in rules.row_factors(tensors):
+        tensors[name] = _taken(
+            tensors[name], _block_rows(cut, tensors[name].shape[axis], size), axis
+        )
+    for pair, own in zip(rules.pairs, cut.columns, strict=False):
+        tensors[pair.up] = _taken(tensors[pair.up], own, 1)
+        tensors[pair.down] = _taken(tensors[pair.down], own, 0)
+    rank = sum(stop - start for start, stop in cut.columns[0]) if cut.columns else layer.rank
+    if magnitude is not None:
+        tensors[DORA_SCALE] = _cut_magnitude(magnitude, cut)
     # The scale stays: alpha over rank is what it was.
     return replace(layer, tensors=tensors, alpha=layer.alpha * rank / layer.rank, rank=rank)
 
 
 def owned_columns(
-    kind: str, cuts: Sequence[Cut], outlines: Mapping[str, Tensor], read: ReadRows
+    kind: str, cuts: Sequence[RowSlice], outlines: Mapping[str, Tensor], read: ReadRows
 ) -> list[tuple[tuple[Range, ...], ...] | None]:
     """Find the columns that each part of a fused layer has for itself.
 
@@ -141,18 +138,20 @@ def owned_columns(
         read: (factor, first row, behind the last row) to these rows as a matrix.
 
     Returns:
-        For each part `Cut.columns`, empty where the parts share columns; None for a part whose
+        For each part `RowSlice.columns`, empty where the parts share columns; None for a part whose
         delta is zero because it was not there when the layer was fused.
 
     Raises:
-        InexactCutError: As `cut_layer`.
+        InexactSliceError: As `slice_layer`.
     """
     shared: list[tuple[tuple[Range, ...], ...] | None] = [()] * len(cuts)
-    # Lengths change a layer even where its delta is zero, and a core mixes the columns.
-    if kind not in PAIRS or len(cuts) < 2 or {DORA_SCALE, *_CORES} & set(outlines):
+    # A magnitude changes a layer even where its delta is zero, and a core mixes the columns.
+    rules = FILE_RULES[kind]
+    cores = {pair.core for pair in rules.pairs}
+    if not rules.stacks or len(cuts) < 2 or {DORA_SCALE, *cores} & set(outlines):
         return shared
     owned = []
-    for upper, _ in PAIRS[kind]:
+    for upper in (pair.up for pair in rules.pairs):
         rows = [row_ranges(cut, outlines[upper].shape[0]) for cut in cuts]
         # A few rows tell most layers whose parts share columns.
         few = [[(start, min(start + _FEW, stop)) for start, stop in part] for part in rows]
@@ -213,40 +212,21 @@ def _diagonal(used: Tensor) -> list[tuple[Range, ...]] | None:
     return [tuple(each) for each in columns]
 
 
-def _cut_products(kind: str, tensors: dict[str, Tensor], cut: Cut) -> int | None:
-    """Cut the products of a LoRA or LoHa in place; returns the new rank where it changes."""
-    columns = cut.columns or ((),) * len(PAIRS[kind])
-    for (upper, lower), own in zip(PAIRS[kind], columns, strict=True):
-        # Beside a core, LoHa keeps this factor lying.
-        axis = 1 if kind == "loha" and "hada_t1" in tensors else 0
-        tensors[upper] = _taken(tensors[upper], row_ranges(cut, tensors[upper].shape[axis]), axis)
-        if own:
-            tensors[upper] = _taken(tensors[upper], own, 1)
-            tensors[lower] = _taken(tensors[lower], own, 0)
-    return sum(stop - start for start, stop in columns[0]) or None
-
-
-def _cut_lengths(lengths: Tensor, cut: Cut) -> Tensor:
-    if axis_of(lengths) == "output" and lengths.shape[0] > 1:
-        return _taken(lengths, row_ranges(cut, lengths.shape[0]), 0)
+def _cut_magnitude(magnitude: Tensor, cut: RowSlice) -> Tensor:
+    if axis_of(magnitude) == "output" and magnitude.shape[0] > 1:
+        return _taken(magnitude, row_ranges(cut, magnitude.shape[0]), 0)
     if cut.permutes:
-        return lengths
-    raise InexactCutError(
-        "its DoRA lengths are those of the fused layer's columns, which a part does not have alone"
+        return magnitude
+    raise InexactSliceError(
+        "its DoRA magnitude is that of the fused layer's columns, which a part does not have alone"
     )
 
 
-def _second_rows(tensors: Mapping[str, Tensor]) -> int:
-    if "lokr_w2" in tensors:
-        return tensors["lokr_w2"].shape[0]
-    return tensors["lokr_w2_a"].shape[1 if "lokr_t2" in tensors else 0]
-
-
-def _block_rows(cut: Cut, blocks: int, size: int) -> list[Range]:
+def _block_rows(cut: RowSlice, blocks: int, size: int) -> list[Range]:
     rows = row_ranges(cut, blocks * size)
     wrong = next((row for each in rows for row in each if row % size), None)
     if wrong is not None:
-        raise InexactCutError(
+        raise InexactSliceError(
             f"a part begins at row {wrong}, inside a block of {size} rows that its first factor "
             "multiplies as one"
         )

@@ -12,6 +12,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from ...adapters.kinds.registry import FILE_RULES
+
+_TITLES = [rules.title for rules in FILE_RULES.values()]
+KIND_TITLES = f"{', '.join(_TITLES[:-1])} or {_TITLES[-1]}"
+"""The kinds that are read, for messages."""
+
 DROP = "adapter-trainer convert IN OUT --to LAYOUT --extras drop"
 """What leaves out all that is no factor of the denoiser."""
 
@@ -28,22 +34,22 @@ _METHODS = {
     r"\.(oft_|boft_|rescale$|OFT_)": "OFT or BOFT, which multiply the weight",
     r"\.[ab][12]\.weight$": "GLoRA",
     r"\.reshape_weight$": "a change of the layer's size",
-    r"\.lokr_t1$": "a LoKr core that no reader knows",
+    **{each: what for rules in FILE_RULES.values() for each, what in rules.other_methods},
     r"\.(ia3_l|vera_lambda|lora_E|ranknum)": "another method of PEFT",
 }
 """Where a key is of another method, so that the factors beside it mean something else."""
 
-_BESIDE = {
-    r"\.lora_(B|up)\.(default\.)?bias$|\.lora_bias$": "a bias that was trained with a LoRA",
-    r"\.lora_embedding_[AB]": "an embedding's LoRA",
-}
+_BESIDE = {each: what for rules in FILE_RULES.values() for each, what in rules.beside}
 _WHOLE = {
     r"(^|\.)bias$": "a whole bias, such as of PEFT's bias",
     r"(^|\.)weight$|_norm\.scale$": "a whole weight, such as of PEFT's modules_to_save",
 }
 """What is no difference and no factor, but the new value itself."""
 
-_FACTOR_LIKE = re.compile(r"lora|hada|lokr|oft|dora|adapter", re.IGNORECASE)
+_FACTOR_LIKE = re.compile(
+    "|".join([*(rules.mark for rules in FILE_RULES.values()), "oft", "dora", "adapter"]),
+    re.IGNORECASE,
+)
 
 
 def other_part(key: str) -> str | None:
@@ -94,20 +100,24 @@ def told(kinds: Mapping[str, tuple[int, str]]) -> str:
     )
 
 
-EXTRAS_TOLD = {
+PATCHES_TOLD = {
     "diff": "a whole difference of a weight (diff; LyCORIS's full, ComfyUI's Train LoRA)",
     "diff_b": "a difference of a bias (diff_b; LyCORIS's full, ComfyUI's Train LoRA)",
     "set_weight": "a new weight (set_weight)",
     "w_norm": "a difference of a norm's weight (w_norm; LyCORIS's train_norm)",
     "b_norm": "a difference of a norm's bias (b_norm; LyCORIS's train_norm)",
 }
-"""Ending of a difference that is no factor to what it is."""
+"""Ending of a weight patch to what it is."""
 
 
-def extras_kinds(endings: Iterable[tuple[str, str]]) -> dict[str, tuple[int, str]]:
-    """As `count_kinds`, of differences that are no factors.
+REPLACING = frozenset({"diff", "set_weight", "w_norm"})
+"""Endings of weight patches for which ComfyUI drops the factors of the same layer."""
+
+
+def patch_kinds(endings: Iterable[tuple[str, str]]) -> dict[str, tuple[int, str]]:
+    """As `count_kinds`, of weight patches.
 
     Args:
         endings: Name of the layer and the ending of each.
     """
-    return count_kinds({f"{name}.{ending}": EXTRAS_TOLD[ending] for name, ending in endings})
+    return count_kinds({f"{name}.{ending}": PATCHES_TOLD[ending] for name, ending in endings})

@@ -20,10 +20,9 @@ from ..header.metadata import SETTINGS_KEY
 from ..names.key_map import KeyMap
 from ..names.key_parsing import PEFT_PREFIX
 from ..names.unread_keys import DROP, count_kinds, told
-from ..write.peft_folder import CONFIG_NAME, WEIGHTS_NAME
 from .file_content import FileContent, read_content
-from .module_mapping import LazyExtras, PlacedLayers, place_extras, place_layers
-from .peft_config import PeftConfig, header_config, read_config
+from .module_mapping import LazyPatches, MappedLayers, map_layers, map_patches
+from .peft_config import CONFIG_NAME, WEIGHTS_NAME, PeftConfig, header_config, read_config
 
 _DIFFUSERS_WEIGHTS = "pytorch_lora_weights.safetensors"
 _PICKLED_WEIGHTS = ("adapter_model.bin", "pytorch_lora_weights.bin")
@@ -43,8 +42,8 @@ class AdapterFile:
         layers: Name in the file, with its prefix, to the layer. `open_file` reads a layer at each
             look-up; ``layers.outline(name)`` gives it without its values.
         metadata: The header's strings.
-        extras: Name in the file to ending to a difference that is no factor (`AdapterState`).
-        silent: Layers of alpha 0, which the trainer takes for the rank and ComfyUI multiplies by.
+        extras: Name in the file to ending to a weight patch (`AdapterState`).
+        zero_alpha: Layers of alpha 0, by which ComfyUI multiplies; the trainer takes the rank.
         unread: Key that lies beside the factors and is not read, to what it is of.
         assumed: Why the scale is not known, for which alpha / rank = 1 is taken; empty where it is.
     """
@@ -55,8 +54,8 @@ class AdapterFile:
     dtypes: tuple[str, ...]
     layers: Mapping[str, LayerState]
     metadata: Mapping[str, str]
-    extras: LazyExtras | Mapping[str, Mapping[str, Any]]
-    silent: tuple[str, ...] = ()
+    extras: LazyPatches | Mapping[str, Mapping[str, Any]]
+    zero_alpha: tuple[str, ...] = ()
     unread: Mapping[str, str] = field(default_factory=dict)
     assumed: str = ""
 
@@ -77,7 +76,7 @@ class OpenAdapter:
     def outline(self, name: str) -> LayerState:
         """A layer on the meta device, in the number format of the file; nothing is read."""
         layers = self.state.layers
-        assert isinstance(layers, PlacedLayers)
+        assert isinstance(layers, MappedLayers)
         return layers.outline(name)
 
 
@@ -134,7 +133,7 @@ def open_adapter(
         others: Other families, to name the right one in a message.
         tolerant: Whether a file is read that has more than this trainer reads
             (`AdapterFile.unread`), or does not tell its scale (`AdapterFile.assumed`).
-        extras: Whether differences that are no factors are read.
+        extras: Whether weight patches are read.
 
     Yields:
         The adapter. The file is closed when the block ends.
@@ -148,8 +147,8 @@ def open_adapter(
         if not tolerant:
             refuse_unread(file)
             _refuse_assumed(file)
-        layers = place_layers(content, key_map, others or {})
-        differences = place_extras(content, key_map) if extras else {}
+        layers = map_layers(content, key_map, others or {})
+        differences = map_patches(content, key_map) if extras else {}
         settings = saved_settings(file.metadata)
         yield OpenAdapter(file, AdapterState(file.kind, layers, settings, differences))
 
@@ -306,7 +305,7 @@ def _file(content: FileContent, assumed: str) -> AdapterFile:
         content.layers,
         content.file.metadata,
         content.extras,
-        content.silent,
+        content.zero_alpha,
         content.unread,
         assumed,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,15 +11,23 @@ import torch
 from torch import Tensor
 
 from ...adapters.dora import DORA_SCALE
-from ...adapters.kinds.registry import layer_scale
+from ...adapters.kinds.registry import FILE_RULES, LOW_RANK, layer_scale
 from ...errors import AdapterFileError
 from ...tensors.finiteness import all_finite
 from ...tensors.safetensors_reader import TensorFile, broken
 from ...tensors.safetensors_writer import TensorInfo
 from ...types import LayerState
-from ..names.key_parsing import ALPHA, EXTRAS, MAGNITUDE, Key, parse_key, unprefixed
-from ..names.unread_keys import count_kinds, told
-from ..write.write_plan import reader_rank
+from ..factors.outlines import LazyMapping
+from ..names.key_parsing import (
+    ALPHA,
+    MAGNITUDE,
+    PATCH_ENDINGS,
+    WITH_ALPHA,
+    ParsedKey,
+    parse_key,
+    unprefixed,
+)
+from ..names.unread_keys import KIND_TITLES, count_kinds, told
 from .factor_shapes import outline_factor, outline_layer
 from .peft_config import PeftConfig
 
@@ -37,18 +45,21 @@ class Draft:
     Attributes:
         keys: Factor to the key in the file.
         outline: The layer with tensors of the meta device, in the file's number format.
-        baked: What the first LoKr factor is multiplied by when it is read.
+        scaled: The factor that is multiplied when it is read; empty for none.
+        scale: What the layer is multiplied by when it is read.
     """
 
     keys: Mapping[str, str]
     outline: LayerState
-    baked: float = 1.0
+    scaled: str = ""
+    scale: float = 1.0
 
 
-class LazyLayers(Mapping[str, LayerState]):
+class LazyLayers(LazyMapping[LayerState]):
     """Layers of an open file; each look-up reads one, in float32."""
 
     def __init__(self, file: TensorFile, drafts: Mapping[str, Draft]) -> None:
+        super().__init__(drafts)
         self._file = file
         self._drafts = drafts
 
@@ -56,15 +67,6 @@ class LazyLayers(Mapping[str, LayerState]):
         draft = self._drafts[name]
         tensors = {factor: self.factor(name, factor) for factor in draft.keys}
         return replace(draft.outline, tensors=tensors)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._drafts)
-
-    def __len__(self) -> int:
-        return len(self._drafts)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._drafts
 
     def outline(self, name: str) -> LayerState:
         """A layer on the meta device, in the number format of the file; nothing is read."""
@@ -84,12 +86,10 @@ class LazyLayers(Mapping[str, LayerState]):
         draft = self._drafts[name]
         shape = draft.outline.tensors[factor].shape
         tensor = finite(self._file, draft.keys[factor]).reshape(shape)
-        if draft.baked != 1.0 and factor == "lokr_w1":
-            tensor = tensor * draft.baked
-        return tensor
+        return tensor * draft.scale if factor == draft.scaled else tensor
 
 
-class OutlinedTensors(Mapping[str, Tensor]):
+class OutlinedTensors(LazyMapping[Tensor]):
     """Tensors by ending that tell their outlines before they are read."""
 
     @abstractmethod
@@ -101,20 +101,12 @@ class LazyTensors(OutlinedTensors):
     """Tensors of an open file by ending; each look-up reads one, in float32."""
 
     def __init__(self, file: TensorFile, keys: Mapping[str, str]) -> None:
+        super().__init__(keys)
         self._file = file
         self._keys = keys
 
     def __getitem__(self, ending: str) -> Tensor:
         return finite(self._file, self._keys[ending])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._keys)
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def __contains__(self, ending: object) -> bool:
-        return ending in self._keys
 
     def outline(self) -> dict[str, Tensor]:
         """All of them on the meta device, in the number format of the file."""
@@ -125,20 +117,15 @@ class LazyTensors(OutlinedTensors):
         }
 
 
-class LazyExtras(Mapping[str, OutlinedTensors]):
-    """Layers' differences that are no factors, read when they are asked for."""
+class LazyPatches(LazyMapping[OutlinedTensors]):
+    """Layers' weight patches, read when they are asked for."""
 
     def __init__(self, layers: Mapping[str, OutlinedTensors]) -> None:
+        super().__init__(layers)
         self._layers = layers
 
     def __getitem__(self, name: str) -> OutlinedTensors:
         return self._layers[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._layers)
-
-    def __len__(self) -> int:
-        return len(self._layers)
 
     def outline(self, name: str) -> dict[str, Tensor]:
         """A layer's differences by ending, on the meta device."""
@@ -151,13 +138,13 @@ class FileContent:
 
     Attributes:
         file: The file.
-        kind: ``lora``, ``loha`` or ``lokr``.
-        layout: As `reading.AdapterFile.layout`.
+        kind: Name of its kind.
+        layout: As `adapter_file.AdapterFile.layout`.
         dtypes: Names of its number formats, without those of alphas.
         layers: Name in the file to the layer.
-        extras: Name in the file to differences that are no factors.
-        silent: Names of layers whose alpha is 0 and counts: ComfyUI multiplies them by it.
-        unread: Key that lies beside the factors and is not read, to what it is of.
+        extras: Name in the file to weight patches.
+        zero_alpha: Names of layers whose alpha is 0 and counts: ComfyUI multiplies them by it.
+        unread: ParsedKey that lies beside the factors and is not read, to what it is of.
     """
 
     file: TensorFile
@@ -165,8 +152,8 @@ class FileContent:
     layout: str
     dtypes: tuple[str, ...]
     layers: LazyLayers
-    extras: LazyExtras
-    silent: tuple[str, ...] = ()
+    extras: LazyPatches
+    zero_alpha: tuple[str, ...] = ()
     unread: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -215,15 +202,16 @@ def read_content(
         _check_config(config, kind, found)
     drafts = {name: _draft(file.path, name, kind, found, config) for name in found.factors}
     extras = {name: LazyTensors(file, keys) for name, keys in found.extras.items()}
-    silent = (name for name, alpha in found.alphas.items() if alpha == 0.0)
+    rules = FILE_RULES[kind]
+    zero_alpha = (name for name, alpha in found.alphas.items() if alpha == 0.0)
     return FileContent(
         file,
         kind,
         layout,
         _dtypes(file, found),
         LazyLayers(file, drafts),
-        LazyExtras(extras),
-        tuple(name for name in silent if reader_rank(found.outlines[name]) is not None),
+        LazyPatches(extras),
+        tuple(name for name in zero_alpha if rules.alpha_rank(found.outlines[name]) is not None),
         found.unread,
     )
 
@@ -245,14 +233,14 @@ def finite(file: TensorFile, key: str) -> Tensor:
     return tensor if tensor.dtype == torch.float64 else tensor.to(torch.float32)
 
 
-def _sort(file: TensorFile, found: _Sorted, text: str, key: Key, info: TensorInfo) -> None:
+def _sort(file: TensorFile, found: _Sorted, text: str, key: ParsedKey, info: TensorInfo) -> None:
     found.layouts.setdefault(key.layout, text)
     if key.role == ALPHA:
         if key.name in found.alphas:
             raise _twice(file.path, text, key.role)
         found.alphas[key.name] = _alpha(file, text)
         return
-    if key.role in EXTRAS:
+    if key.role in PATCH_ENDINGS:
         if not info.shape or 0 in info.shape or not info.dtype.is_floating_point:
             raise broken(file.path, f"{text} is {info.dtype} of shape {info.shape}")
         found.extras.setdefault(key.name, {})[key.role] = text
@@ -287,11 +275,11 @@ def _only_kind(path: Path, found: _Sorted) -> str:
     if found.spellings:
         return next(iter(found.spellings.values()))[0]
     if found.extras and not found.factors:
-        return "lora"  # of no layers
+        return LOW_RANK  # of no layers
     if found.unread:
         raise AdapterFileError(
             f"{path} holds no adapter of a denoiser, but {told(count_kinds(found.unread))}",
-            "factors of a LoRA, LoHa or LoKr of a denoiser",
+            f"factors of a {KIND_TITLES} of a denoiser",
             "Choose the file of the denoiser's adapter; a base model is none.",
         )
     raise broken(path, "it holds no adapter")
@@ -302,7 +290,7 @@ def _only_layout(path: Path, found: _Sorted) -> str:
     if layouts <= {"comfyui", "diffusers"}:
         # ComfyUI takes both prefixes. Diffusers reads no alphas and has one spelling for LoRA.
         diffusers = (
-            "comfyui" not in layouts and not found.alphas and "lora_up" not in found.spellings
+            "comfyui" not in layouts and not found.alphas and WITH_ALPHA not in found.spellings
         )
         return "diffusers" if diffusers and layouts else "comfyui"
     if len(layouts) == 1:
@@ -325,7 +313,7 @@ def _check_config(config: PeftConfig, kind: str, found: _Sorted) -> None:
     bare = next((n for n, each in found.factors.items() if DORA_SCALE not in each), None)
     if config.dora and bare is not None:
         raise AdapterFileError(
-            f"{config.source}: use_dora is set, and {bare} has no lengths",
+            f"{config.source}: use_dora is set, and {bare} has no magnitude",
             "a lora_magnitude_vector for every layer",
             "Export the adapter again.",
         )
@@ -344,7 +332,8 @@ def _configured(
     """Give a layer the scale that a configuration says."""
     module, outline = unprefixed(name), draft.outline
     scale, rank = config.scale(module), config.rank_of(module)
-    whole = kind == "lokr" and {"lokr_w1", "lokr_w2"} <= set(draft.keys)
+    rules = FILE_RULES[kind]
+    whole = rules.is_whole(draft.keys)
     if not whole and rank != outline.rank:
         raise AdapterFileError(
             f"{config.source}: it gives {module} the rank {rank}, and its factors have "
@@ -364,7 +353,9 @@ def _configured(
         return draft
     if whole:
         # PEFT multiplies whole factors too, for which alpha says nothing elsewhere.
-        return replace(draft, outline=replace(outline, alpha=float(rank), rank=rank), baked=scale)
+        scaled = rules.row_factors(outline.tensors)[0][0]
+        outline = replace(outline, alpha=float(rank), rank=rank)
+        return replace(draft, outline=outline, scaled=scaled, scale=scale)
     return replace(draft, outline=replace(outline, alpha=scale * outline.rank))
 
 

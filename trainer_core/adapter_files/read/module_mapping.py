@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from ...adapters.kinds.registry import matrix_sizes
 from ...errors import AdapterFileError
 from ...types import LayerState
-from ..factors.fuse import matrix_sizes
+from ..factors.outlines import LazyMapping
 from ..names.comfyui_names import native_layer
 from ..names.key_map import KeyMap
 from ..names.key_parsing import (
-    Place,
-    find_place,
+    LayerMatch,
+    match_layer,
     matching_families,
     native_modules,
-    native_of_extra,
+    native_of_patch,
 )
-from ..names.row_slices import WHOLE, Cut, InexactCutError, cut_layer, owned_columns, put_rows
-from ..names.unread_keys import DROP, EXTRAS_TOLD
-from .file_content import FileContent, LazyExtras, LazyLayers, OutlinedTensors
+from ..names.row_slices import (
+    WHOLE,
+    InexactSliceError,
+    RowSlice,
+    owned_columns,
+    put_rows,
+    slice_layer,
+)
+from ..names.unread_keys import DROP, PATCHES_TOLD, REPLACING
+from .file_content import FileContent, LazyLayers, LazyPatches, OutlinedTensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +44,17 @@ class Source:
     """
 
     name: str
-    cut: Cut
+    cut: RowSlice
 
 
-class PlacedLayers(Mapping[str, LayerState]):
+class MappedLayers(LazyMapping[LayerState]):
     """An open file's layers under the trainer's names; each look-up reads one.
 
     A fused layer is kept for as long as its parts are asked for in a row, and no longer.
     """
 
     def __init__(self, kind: str, layers: LazyLayers, sources: Mapping[str, Source]) -> None:
+        super().__init__(sources)
         self._kind = kind
         self._layers = layers
         self._sources = sources
@@ -59,26 +68,15 @@ class PlacedLayers(Mapping[str, LayerState]):
         if self._fused is None or self._fused[0] != source.name:
             self._fused = None  # before the next one is read
             self._fused = source.name, self._layers[source.name]
-        return cut_layer(self._kind, self._fused[1], source.cut)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._sources)
-
-    def __len__(self) -> int:
-        return len(self._sources)
-
-    def __contains__(self, module: object) -> bool:
-        return module in self._sources
+        return slice_layer(self._kind, self._fused[1], source.cut)
 
     def outline(self, module: str) -> LayerState:
         """A layer on the meta device, in the number format of the file; nothing is read."""
         source = self._sources[module]
-        return cut_layer(self._kind, self._layers.outline(source.name), source.cut)
+        return slice_layer(self._kind, self._layers.outline(source.name), source.cut)
 
 
-def place_layers(
-    content: FileContent, key_map: KeyMap, others: Mapping[str, KeyMap]
-) -> PlacedLayers:
+def map_layers(content: FileContent, key_map: KeyMap, others: Mapping[str, KeyMap]) -> MappedLayers:
     """Find the layers of a family that a file's layers are.
 
     Args:
@@ -93,7 +91,7 @@ def place_layers(
     sources: dict[str, Source] = {}
     taken: dict[str, str] = {}
     for name in content.layers:
-        place = find_place(name, key_map)
+        place = match_layer(name, key_map)
         if place is None:
             raise _no_layer(content, name, others)
         own = _sources(content, name, place)
@@ -109,23 +107,23 @@ def place_layers(
                 )
             taken[module] = name
         sources |= own
-    return PlacedLayers(content.kind, content.layers, sources)
+    return MappedLayers(content.kind, content.layers, sources)
 
 
-def place_extras(content: FileContent, key_map: KeyMap) -> LazyExtras:
-    """Give differences that are no factors ComfyUI's names.
+def map_patches(content: FileContent, key_map: KeyMap) -> LazyPatches:
+    """Give weight patches ComfyUI's names.
 
     Those of parts of a fused layer are joined to one of the layer; parts without one do not change.
 
     Raises:
         AdapterFileError: When a name means no layer of the family, two mean the same, parts do not
-            fit each other, or a layer has factors beside a difference of its weight.
+            fit each other, or a layer has factors beside a weight patch.
     """
     layers: dict[str, OutlinedTensors] = {}
     parts: dict[str, dict[str, OutlinedTensors]] = {}
     for name, tensors in content.extras.items():
         _refuse_both(content, name, tensors)
-        native, module = native_of_extra(name, key_map), None
+        native, module = native_of_patch(name, key_map), None
         if native is None:
             module = _only_module(name, key_map)
             key = None if module is None else native_layer(key_map, module)
@@ -141,12 +139,12 @@ def place_extras(content: FileContent, key_map: KeyMap) -> LazyExtras:
         if native in layers:
             raise _no_difference(content, native, layers[native], known=True)
         layers[native] = JoinedTensors(content.file.path, native, key_map, own)
-    return LazyExtras(layers)
+    return LazyPatches(layers)
 
 
 def _only_module(name: str, key_map: KeyMap) -> str | None:
     """The module that a name of a file means, where it is one as a whole."""
-    place = find_place(name, key_map)
+    place = match_layer(name, key_map)
     if place is None or len(place.modules) != 1 or not place.modules[0][1].is_whole:
         return None
     return place.modules[0][0]
@@ -154,7 +152,7 @@ def _only_module(name: str, key_map: KeyMap) -> str | None:
 
 def _refuse_both(content: FileContent, name: str, tensors: Iterable[str]) -> None:
     """Refuse factors beside a difference of the same weight: ComfyUI keeps only one of them."""
-    both = {"diff", "set_weight", "w_norm"} & set(tensors)
+    both = REPLACING & set(tensors)
     if name in content.layers and both:
         raise AdapterFileError(
             f"{content.file.path}: {name} has factors and {f'{name}.{min(both)}'!r}",
@@ -169,7 +167,7 @@ def _no_difference(
     again = "a layer that another key means too" if known else "no layer"
     ending = next(iter(tensors))
     return AdapterFileError(
-        f"{content.file.path}: {f'{name}.{ending}'!r}, {EXTRAS_TOLD[ending]}, is for {again} of "
+        f"{content.file.path}: {f'{name}.{ending}'!r}, {PATCHES_TOLD[ending]}, is for {again} of "
         "this family",
         "differences of the family's own layers",
         f"Check that the file is for this family. To leave out all that is no factor: {DROP}.",
@@ -207,6 +205,7 @@ class JoinedTensors(OutlinedTensors):
                     f"Check that the file is for this family. To leave them out: {DROP}.",
                 )
             self._shapes[ending] = found.pop() or ()
+        super().__init__(self._shapes)
 
     def _whole(self, module: str, shape: tuple[int, ...]) -> tuple[int, ...] | None:
         """The fused layer's shape as a part tells it."""
@@ -222,12 +221,6 @@ class JoinedTensors(OutlinedTensors):
             put_rows(whole, self._cuts[module], tensor)
         return whole
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._shapes)
-
-    def __len__(self) -> int:
-        return len(self._shapes)
-
     def outline(self) -> dict[str, Tensor]:
         """All of them on the meta device, in the number format of the file."""
         dtypes: dict[str, torch.dtype] = {}
@@ -242,7 +235,7 @@ class JoinedTensors(OutlinedTensors):
         }
 
 
-def _sources(content: FileContent, name: str, place: Place) -> dict[str, Source]:
+def _sources(content: FileContent, name: str, place: LayerMatch) -> dict[str, Source]:
     """The modules that a layer of a file is; itself by ComfyUI's name where it stays undivided."""
     outline = content.layers.outline(name)
     cuts = [cut for _, cut in place.modules]
@@ -257,10 +250,10 @@ def _sources(content: FileContent, name: str, place: Place) -> dict[str, Source]
         for (module, cut), columns in zip(place.modules, owned, strict=True):
             if columns is not None:
                 own = replace(cut, columns=columns)
-                cut_layer(content.kind, outline, own)  # refuses what cannot be read
+                slice_layer(content.kind, outline, own)  # refuses what cannot be read
                 found[module] = Source(name, own)
-    except InexactCutError as error:
-        sizes = matrix_sizes(content.kind, outline.tensors)
+    except InexactSliceError as error:
+        sizes = matrix_sizes(content.kind, outline)
         if place.native is not None and not sizes[0] % cuts[0].total:
             return {place.native: Source(name, WHOLE)}
         modules = ", ".join(module for module, _ in place.modules)

@@ -17,17 +17,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...adapters.kinds.registry import FILE_RULES, LOW_RANK
 from ...config.patterns import LONGEST_NAME, NO_EXPRESSION, pattern_mistake
 from ...errors import AdapterFileError
 from ...filesystem.text_files import parse_json, read_text
 from ..names.key_map import DIFFUSERS_PREFIX
+from ..names.unread_keys import KIND_TITLES
+
+WEIGHTS_NAME, CONFIG_NAME = "adapter_model.safetensors", "adapter_config.json"
+"""The two files of a PEFT folder."""
 
 HEADER_KEY = "lora_adapter_metadata"
 """The header key under which Diffusers keeps the configuration."""
 
 _LARGEST = 4 * 1024 * 1024
 _LARGEST_RANK = 2**31
-_TYPES = {"LORA": "lora", "LOHA": "loha", "LOKR": "lokr"}
+_TYPES = {name.upper(): name for name in FILE_RULES}
+_ALPHA = FILE_RULES[LOW_RANK].peft_alpha
+"""PEFT's name of alpha, where the kind is not said or has no other."""
+
 _PLAIN_STARTS = {"gaussian", "eva", "orthogonal", "lycoris"}
 """First values that leave the base as it is; with others the file belongs to a changed base."""
 _UNREAD = (
@@ -57,13 +65,13 @@ class PeftConfig:
 
     Attributes:
         source: Where it was found, for messages.
-        kind: ``lora``, ``loha`` or ``lokr``; None when it does not say.
+        kind: Name of the kind; None when it does not say.
         rank: The usual rank.
         alpha: The usual alpha.
         rank_pattern: Pattern to the rank of the layers that it matches.
         alpha_pattern: Pattern to their alpha.
         rslora: Whether the scale is alpha over the square root of the rank.
-        dora: Whether it says that there are lengths; None when it does not say.
+        dora: Whether it says that there are magnitude; None when it does not say.
     """
 
     source: str
@@ -168,7 +176,7 @@ def _config(source: str, values: Any) -> PeftConfig:
         raise ValueError("it is no object")
     kind = _kind(values.get("peft_type"))
     _refuse_special(source, values)
-    alpha_name = "lora_alpha" if kind == "lora" or "alpha" not in values else "alpha"
+    alpha_name = "alpha" if kind != LOW_RANK and "alpha" in values else _ALPHA
     return PeftConfig(
         source,
         kind,
@@ -194,7 +202,7 @@ def _refuse_special(source: str, values: Mapping[str, Any]) -> None:
         if values.get(name):
             raise AdapterFileError(
                 f"{source}: {name} is set",
-                "a plain LoRA, LoHa or LoKr, or a LoRA with DoRA",
+                f"a plain {KIND_TITLES}, or a LoRA with DoRA",
                 "Merge the adapter with PEFT, and extract one from the result.",
             )
     for name in ("init_lora_weights", "init_weights"):

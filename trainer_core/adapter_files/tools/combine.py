@@ -13,23 +13,26 @@ import torch
 from torch import Tensor
 
 from ...adapters.dora import DORA_SCALE
-from ...adapters.kinds.registry import layer_delta
-from ...adapters.resize import spectrum_of_product
+from ...adapters.kinds.low_rank import spectrum_of_product
+from ...adapters.kinds.registry import (
+    FILE_RULES,
+    LOW_RANK,
+    balanced,
+    layer_delta,
+    low_rank_layer,
+    matrix_sizes,
+)
 from ...config import AdapterConfig
 from ...errors import AdapterError
 from ...tensors.randomized_svd import closest_of_rank
 from ...types import AdapterState, LayerState
-from ..factors.fuse import matrix_sizes
-from ..factors.products import LokrRows, Pair, as_product, product_rank
+from ..factors.outlines import outline_of, patch_outline
+from ..factors.products import Pair, SlicedRows, as_product
 from ..factors.whole_layers import undivided_parts
 from ..names.key_map import KeyMap
 from ..names.row_slices import WHOLE
 from ..read.module_mapping import Source
-from ..write.write_plan import extras_outline, outline_of
 from .resize import known_settings
-
-_SCALED = {"lora": ("lora_up",), "loha": ("hada_w1_a",), "lokr": ("lokr_w1", "lokr_w1_a")}
-"""Kind to the factor that takes up a weight; the first that a layer has."""
 
 
 def combine_adapters(
@@ -42,7 +45,7 @@ def combine_adapters(
 
     Args:
         inputs: Each adapter and what it is multiplied by.
-        key_map: The family's names, by which undivided layers get parts (`undivided`).
+        key_map: The family's names, by which undivided layers get parts (`whole_layers`).
         rank: Cuts every layer to the closest delta of this rank. None keeps the sum exact; it has
             the sum of the ranks. A single adapter then keeps its kind.
         progress: Is told of every layer: number done, number of all, name.
@@ -69,13 +72,15 @@ def combine_adapters(
     names = list(dict.fromkeys(name for _, _, own in sources for name in own))
     for name in names:
         own = [(*_read(state, own[name]), weight) for state, weight, own in sources if name in own]
-        plain = all(state.kind == "lora" for state, _, own in sources if name in own)
+        plain = all(state.kind == LOW_RANK for state, _, own in sources if name in own)
         layers[name], errors[name] = _combine_layer(name, own, rank, plain=plain)
         if progress is not None:
             progress(len(layers), len(names), name)
     usual = max(layer.rank for layer in layers.values()) if layers else 1
-    settings = AdapterConfig(kind="lora", rank=min(usual, 4096)).model_dump(mode="json")
-    return AdapterState("lora", layers, settings, extras), errors
+    settings = AdapterConfig.model_validate(
+        {"kind": LOW_RANK, "rank": min(usual, 4096)}
+    ).model_dump(mode="json")
+    return AdapterState(LOW_RANK, layers, settings, extras), errors
 
 
 def _sources(state: AdapterState, key_map: KeyMap) -> dict[str, Source]:
@@ -88,13 +93,11 @@ def _sources(state: AdapterState, key_map: KeyMap) -> dict[str, Source]:
 
 
 def _read(state: AdapterState, source: Source) -> tuple[str, LayerState]:
-    """A layer with its kind; the rows of an undivided one, which is a LoKr, as a LoRA."""
+    """A layer with its kind; the rows of an undivided one as a LoRA."""
     layer = state.layers[source.name]
     if source.cut == WHOLE:
         return state.kind, layer
-    up, down = LokrRows(layer, source.cut).product()
-    rank = down.shape[0]
-    return "lora", LayerState({"lora_up": up, "lora_down": down}, float(rank), rank)
+    return LOW_RANK, low_rank_layer(*SlicedRows(state.kind, layer, source.cut).product())
 
 
 def _combine_layer(
@@ -104,7 +107,7 @@ def _combine_layer(
     *,
     plain: bool,
 ) -> tuple[LayerState, float]:
-    sizes = {matrix_sizes(kind, layer.tensors) for kind, layer, _ in inputs}
+    sizes = {matrix_sizes(kind, layer) for kind, layer, _ in inputs}
     if len(sizes) > 1:
         found = " and ".join(sorted(f"{rows} x {columns}" for rows, columns in sizes))
         raise AdapterError(
@@ -113,18 +116,21 @@ def _combine_layer(
             "Combine adapters that were trained on one base.",
         )
     rows, columns = sizes.pop()
-    total = sum(product_rank(kind, layer.tensors) for kind, layer, _ in inputs)
-    kernel = next((own for own in (_kernel(layer) for _, layer, _ in inputs) if own), ())
+    total = sum(FILE_RULES[kind].product_rank(layer.tensors) for kind, layer, _ in inputs)
+    kernel = next(
+        (own for own in (FILE_RULES[kind].window(layer) for kind, layer, _ in inputs) if own), ()
+    )
     if rank is None and not plain and total * (rows + columns) > rows * columns:
         raise AdapterError(
-            f"{name}, which as an exact lora has rank {total} and is larger than its weight of "
-            f"{rows} x {columns}",
+            f"{name}, which as an exact {LOW_RANK} has rank {total} and is larger than its "
+            f"weight of {rows} x {columns}",
             "adapters whose sum is of low rank",
-            "Give a rank: --rank N takes the closest lora of that rank and reports the error.",
+            f"Give a rank: --rank N takes the closest {LOW_RANK} of that rank and reports the "
+            "error.",
         )
     wanted = min(rank or total, rows, columns)
     if total <= wanted:
-        return _layer(*_side_by_side(inputs), kernel), 0.0
+        return low_rank_layer(*_side_by_side(inputs), kernel), 0.0
     if 2 * total <= min(rows, columns):
         return _cut(_side_by_side(inputs), wanted, kernel)
     return _cut_whole(inputs, wanted, kernel)
@@ -140,7 +146,7 @@ def _cut(pair: Pair, rank: int, kernel: tuple[int, ...]) -> tuple[LayerState, fl
     u, s, vh = spectrum_of_product(pair[0].double(), pair[1].double())
     size = torch.linalg.vector_norm(s)
     error = float(torch.linalg.vector_norm(s[rank:]) / size) if size else 0.0
-    return _balanced(u[:, :rank], s[:rank], vh[:rank], kernel), error
+    return balanced(u[:, :rank], s[:rank], vh[:rank], kernel), error
 
 
 def _cut_whole(
@@ -151,42 +157,15 @@ def _cut_whole(
     assert isinstance(delta, Tensor)
     size = torch.linalg.vector_norm(delta, dtype=torch.float64)
     u, s, vh = closest_of_rank(delta, rank)
-    layer = _balanced(u, s, vh, kernel)
+    layer = balanced(u, s, vh, kernel)
     if not size:
         return layer, 0.0
-    missing = torch.linalg.vector_norm(delta - layer_delta("lora", layer), dtype=torch.float64)
+    missing = torch.linalg.vector_norm(delta - layer_delta(LOW_RANK, layer), dtype=torch.float64)
     return layer, float(missing / size)
 
 
-def _balanced(u: Tensor, s: Tensor, vh: Tensor, kernel: tuple[int, ...]) -> LayerState:
-    root = s.sqrt()
-    return _layer((u * root).float(), (root[:, None] * vh).float(), kernel)
-
-
-def _layer(up: Tensor, down: Tensor, kernel: tuple[int, ...]) -> LayerState:
-    rank = down.shape[0]
-    ones = (1,) * len(kernel)
-    tensors = {
-        "lora_down": down.reshape(rank, -1, *kernel) if kernel else down,
-        "lora_up": up.reshape(*up.shape, *ones),
-    }
-    return LayerState(
-        {n: t.float().contiguous() for n, t in tensors.items()}, float(rank), rank, kernel
-    )
-
-
-def _kernel(layer: LayerState) -> tuple[int, ...]:
-    """A convolution's window as the layer's tensors show it; empty where none does."""
-    if layer.kernel:
-        return layer.kernel
-    for name in ("lora_mid", "hada_t1", "lokr_t2", "lora_down", "lokr_w2"):
-        if name in layer.tensors and layer.tensors[name].dim() > 2:
-            return tuple(layer.tensors[name].shape[2:])
-    return ()
-
-
 def _weighted(kind: str, layer: LayerState, weight: float) -> LayerState:
-    name = next(name for name in _SCALED[kind] if name in layer.tensors)
+    name = FILE_RULES[kind].row_factors(layer.tensors)[0][0]
     tensors = {**layer.tensors, name: layer.tensors[name] * weight}
     return LayerState(tensors, layer.alpha, layer.rank, layer.kernel)
 
@@ -195,14 +174,14 @@ def _refuse_special(state: AdapterState) -> None:
     for name in state.layers:
         if DORA_SCALE in outline_of(state.layers, name).tensors:
             raise AdapterError(
-                f"{name} has DoRA lengths",
+                f"{name} has a DoRA magnitude",
                 "adapters without DoRA: what it adds depends on the base's weight, so that no sum "
                 "of factors holds it",
                 "Merge the adapters into the base, and extract the difference where a file is "
                 "needed.",
             )
     for native in state.extras:
-        if "set_weight" in extras_outline(state, native):
+        if "set_weight" in patch_outline(state, native):
             raise AdapterError(
                 f"{native}.set_weight, which replaces a weight",
                 "adapters that add to weights",
@@ -227,6 +206,3 @@ def _summed_extras(
                     )
                 own[ending] = own[ending] + value if ending in own else value
     return {native: dict(tensors) for native, tensors in summed.items()}
-
-
-__all__ = ["combine_adapters"]

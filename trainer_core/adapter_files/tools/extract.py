@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from ...adapters.kinds.kind import LayerPlan
-from ...adapters.kinds.lokr import split
-from ...adapters.kinds.registry import KINDS
+from ...adapters.kinds.registry import FILE_RULES, KINDS, layer_delta
 from ...adapters.resize import resize
 from ...config import AdapterConfig
 from ...errors import AdapterError, NonFiniteError
 from ...tensors.finiteness import all_finite
-from ...tensors.randomized_svd import closest_of_rank
 from ...types import AdapterState, LayerState
 
-KINDS_EXTRACTED = ("lora", "lokr")
+KINDS_EXTRACTED = tuple(name for name, rules in FILE_RULES.items() if rules.closest_is_known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +88,8 @@ def extract_layer(name: str, difference: Tensor, config: AdapterConfig) -> Extra
     if config.kind not in KINDS_EXTRACTED:
         raise AdapterError(
             f"kind={config.kind}",
-            f"a kind of {', '.join(KINDS_EXTRACTED)}: no method finds the closest loha",
-            "Extract a lora or a lokr.",
+            f"a kind of {', '.join(KINDS_EXTRACTED)}: no method finds the closest {config.kind}",
+            f"Extract a {' or a '.join(KINDS_EXTRACTED)}.",
         )
     if not all_finite(difference):
         raise NonFiniteError(
@@ -102,52 +99,19 @@ def extract_layer(name: str, difference: Tensor, config: AdapterConfig) -> Extra
         )
     matrix = difference.flatten(1)
     matrix = matrix if matrix.dtype == torch.float64 else matrix.float()
-    rule = _lora if config.kind == "lora" else _lokr
-    state = rule(_plan(name, difference, config), matrix)
+    outputs, inputs, *kernel = difference.shape
+    rank = float(config.rank)
+    plan = LayerPlan(name, name, inputs, outputs, config.rank, rank, config, tuple(kernel))
+    rules = FILE_RULES[config.kind]
+    state = rules.extract(plan, matrix)
+    if rules.splits:
+        # The extracted factors are to stand without a scale, so that the wanted one is 1.
+        fitted = resize(config.kind, state, KINDS[config.kind].initial_factors(plan, 0), 1.0)
+        state = replace(state, tensors=dict(fitted.tensors))
     return ExtractedLayer(state, _error(config.kind, state, matrix))
 
 
-def _plan(name: str, difference: Tensor, config: AdapterConfig) -> LayerPlan:
-    outputs, inputs, *kernel = difference.shape
-    limit = min(outputs, inputs * math.prod(kernel))
-    rank = min(config.rank, limit) if config.kind == "lora" else config.rank
-    return LayerPlan(name, name, inputs, outputs, rank, float(rank), config, tuple(kernel))
-
-
-def _lora(plan: LayerPlan, matrix: Tensor) -> LayerState:
-    u, s, vh = closest_of_rank(matrix, plan.rank)
-    root = s.sqrt()
-    rank = len(s)
-    down = (root[:, None] * vh).float().reshape(rank, plan.inputs, *plan.kernel)
-    up = (u * root).float().reshape(plan.outputs, rank, *plan.ones)
-    tensors = {"lora_down": down.contiguous(), "lora_up": up.contiguous()}
-    return LayerState(tensors, float(rank), rank, plan.kernel)
-
-
-def _lokr(plan: LayerPlan, matrix: Tensor) -> LayerState:
-    (out_first, out_second), (in_first, in_second) = split(plan)
-    window = math.prod(plan.kernel)
-    blocks = matrix.reshape(out_first, out_second, in_first, in_second * window)
-    rearranged = blocks.permute(0, 2, 1, 3).reshape(out_first * in_first, -1)
-    u, s, vh = closest_of_rank(rearranged, 1)
-    root = s[0].sqrt()
-    whole = {
-        "lokr_w1": (u[:, 0] * root).reshape(out_first, in_first),
-        "lokr_w2": (vh[0] * root).reshape(out_second, in_second, *plan.kernel),
-    }
-    fresh = KINDS["lokr"].initial_factors(plan, 0)
-    found = LayerState(whole, float(plan.rank), plan.rank, plan.kernel)
-    # The extracted factors are to stand without a scale, so that the wanted one is 1.
-    tensors = resize("lokr", found, fresh, 1.0).tensors
-    return LayerState(dict(tensors), float(plan.rank), plan.rank, plan.kernel)
-
-
 def _error(kind: str, state: LayerState, matrix: Tensor) -> float:
-    from ...adapters.kinds.registry import layer_delta
-
     delta = layer_delta(kind, state)
     missing = torch.linalg.vector_norm(matrix - delta, dtype=torch.float64)
     return float(missing / torch.linalg.vector_norm(matrix, dtype=torch.float64))
-
-
-__all__ = ["KINDS_EXTRACTED", "ExtractedLayer", "extract_adapter", "extract_layer"]

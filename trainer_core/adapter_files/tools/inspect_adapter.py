@@ -11,11 +11,11 @@ from typing import Any
 from ...adapters.dora import DORA_SCALE, axis_of
 from ...adapters.kinds.registry import layer_scale
 from ...filesystem.text_files import parse_json
-from ..factors.delta_norm import delta_norm
+from ..factors.effective_delta import delta_norm
 from ..header.metadata import SETTINGS_KEY
 from ..names.key_map import KeyMap
-from ..names.key_parsing import find_place
-from ..names.unread_keys import DROP, count_kinds, extras_kinds, told
+from ..names.key_parsing import match_layer
+from ..names.unread_keys import DROP, count_kinds, patch_kinds, told
 from ..read.adapter_file import AdapterFile, open_file
 
 
@@ -26,19 +26,19 @@ class AdapterReport:
     Attributes:
         path: The file.
         size: Bytes on disk.
-        kind: ``lora``, ``loha`` or ``lokr``.
-        layout: As `reading.AdapterFile.layout`.
+        kind: the kind's name.
+        layout: As `adapter_file.AdapterFile.layout`.
         dtypes: Number formats of the factors.
         ranks: Rank to number of layers.
         scales: Scale to number of layers.
         parameters: Number of values in all factors.
         family: The architecture as the header says it; None when it does not.
         base: What the header tells of the base model (a hash, or a path at level ``full``).
-        dora: The axis of DoRA's lengths, ``input`` or ``output``; None without DoRA.
+        dora: The axis of DoRA's magnitude, ``input`` or ``output``; None without DoRA.
         norms: Layer to the Frobenius norm of its delta at strength 1, before DoRA.
         unknown: Layers that the given key map does not know.
         metadata: The header's strings.
-        extras: Differences that are no factors, by the file's names.
+        extras: Weight patches, by the file's names.
         notes: What ComfyUI makes of the file and one would not expect.
         unread: What lies beside the factors and is not read: what it is of, to the number of such
             keys and the first of them.
@@ -87,7 +87,7 @@ def _report(file: AdapterFile, key_map: KeyMap | None) -> AdapterReport:
     scales: Counter[float] = Counter()
     parameters, dora = 0, None
     for name, layer in file.layers.items():
-        place = find_place(name, key_map) if key_map else None
+        place = match_layer(name, key_map) if key_map else None
         if key_map and place is None:
             unknown.append(name)
         modules = [module for module, _ in place.modules] if place else []
@@ -95,8 +95,8 @@ def _report(file: AdapterFile, key_map: KeyMap | None) -> AdapterReport:
         ranks[layer.rank] += 1
         scales[layer_scale(file.kind, layer)] += 1
         parameters += sum(tensor.numel() for tensor in layer.tensors.values())
-        lengths = layer.tensors.get(DORA_SCALE)
-        dora = dora or (None if lengths is None else axis_of(lengths))
+        magnitude = layer.tensors.get(DORA_SCALE)
+        dora = dora or (None if magnitude is None else axis_of(magnitude))
     own = _own_facts(file.metadata)
     return AdapterReport(
         path=file.path,
@@ -127,17 +127,17 @@ def _extras(file: AdapterFile) -> Iterator[str]:
 
 
 def _notes(file: AdapterFile, norms: Mapping[str, float]) -> Iterator[str]:
-    if file.silent:
+    if file.zero_alpha:
         yield (
-            f"alpha is 0 in {len(file.silent)} of {len(norms)} layers, {file.silent[0]} first: "
-            "ComfyUI computes nothing with them, and the trainer takes their rank for it"
+            f"alpha is 0 in {len(file.zero_alpha)} of {len(norms)} layers, {file.zero_alpha[0]} "
+            "first: ComfyUI computes nothing with them, and the trainer takes their rank for it"
         )
     if file.assumed:
         yield f"the scale is a guess (alpha = rank): {file.assumed}"
     if file.unread:
         yield f"not read: {told(count_kinds(file.unread))}. To leave it out: {DROP}"
     extras = ((name, ending) for name, tensors in file.extras.items() for ending in tensors)
-    for what, (count, first) in extras_kinds(extras).items():
+    for what, (count, first) in patch_kinds(extras).items():
         yield (
             f"{count} tensor(s) beside the factors, {first} first: {what}; layouts comfyui and "
             "kohya hold them"

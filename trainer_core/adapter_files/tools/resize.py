@@ -13,17 +13,15 @@ from torch import Tensor
 
 from ...adapters.dora import DORA_SCALE
 from ...adapters.kernels.convolution import as_matrices
-from ...adapters.kinds.factorization import factorize
-from ...adapters.kinds.registry import KINDS
-from ...adapters.resize import resize, spectrum_of_product
+from ...adapters.kinds.registry import FILE_RULES, KINDS, LOW_RANK
+from ...adapters.resize import resize
 from ...config import AdapterConfig
 from ...counters import counter_seed
 from ...errors import AdapterError
 from ...types import AdapterState, LayerState
-from ..factors.fuse import split_sizes
+from ..names.unread_keys import KIND_TITLES
 
 Shapes = dict[str, tuple[int, ...]]
-Matrices = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +45,8 @@ def resize_adapter(
     """Give every layer of an adapter other sizes.
 
     A smaller rank keeps the largest singular values, which is the closest delta of that rank. A
-    larger one is exact. The scale becomes 1: the factors take it up. DoRA's lengths stay as they
-    are, and so do differences that are no factors.
+    larger one is exact. The scale becomes 1: the factors take it up. DoRA's magnitude stays as
+    it is, and so do weight patches.
 
     Args:
         state: The adapter.
@@ -95,21 +93,13 @@ def known_settings(state: AdapterState, changed: Mapping[str, object]) -> dict[s
 def rank_for_error(kind: str, layer: LayerState, error: float) -> int:
     """The smallest rank at which a layer loses no more than a share of its delta.
 
-    Of a lokr it is the rank of the second factor, which loses as much of itself as the delta loses
-    of the delta.
-
     Args:
-        kind: ``lora`` or ``lokr``.
+        kind: One whose closest delta of a smaller rank is known.
         layer: The factors.
         error: Norm of what is lost over the norm of the delta.
     """
-    factors = _doubled(layer)
-    if kind == "lora":
-        values = spectrum_of_product(factors["lora_up"], factors["lora_down"])[1]
-    elif "lokr_w2" in factors:
-        values = torch.linalg.svdvals(factors["lokr_w2"])
-    else:
-        values = spectrum_of_product(factors["lokr_w2_a"], factors["lokr_w2_b"])[1]
+    factors = {n: t.double() for n, t in layer.tensors.items() if n != DORA_SCALE}
+    values = FILE_RULES[kind].rank_values(as_matrices(factors))
     # What is lost by keeping the first k values, for every k from 0 on.
     lost = values.flip(0).square().cumsum(0).flip(0)
     # Rounding in the last digits must not ask for one rank more.
@@ -122,7 +112,7 @@ def _check(state: AdapterState, sizes: Sizes) -> None:
         raise AdapterError(
             f"no factors to resize: the adapter has {len(state.extras)} layer(s) with differences "
             "alone",
-            "a LoRA, LoHa or LoKr",
+            f"a {KIND_TITLES}",
             "Use the file as it is; differences have no rank.",
         )
     if sizes.error is not None and (sizes.rank is not None or sizes.factor is not None):
@@ -133,15 +123,19 @@ def _check(state: AdapterState, sizes: Sizes) -> None:
         raise AdapterError(
             "no size", "a rank, a factor or an error", "Write --rank N, --factor N or --error 0.05."
         )
-    if sizes.factor is not None and state.kind != "lokr":
+    splitting = " or ".join(name for name, rules in FILE_RULES.items() if rules.splits)
+    known = " or ".join(name for name, rules in FILE_RULES.items() if rules.closest_is_known)
+    if sizes.factor is not None and not FILE_RULES[state.kind].splits:
         raise AdapterError(
-            f"a factor for an adapter of kind {state.kind}", "kind lokr", "Give a rank instead."
+            f"a factor for an adapter of kind {state.kind}",
+            f"kind {splitting}",
+            "Give a rank instead.",
         )
-    if sizes.error is not None and state.kind == "loha":
+    if sizes.error is not None and not FILE_RULES[state.kind].closest_is_known:
         raise AdapterError(
-            "a loha and an error to stay below",
-            "a lora or lokr: no method finds the closest loha of a smaller rank",
-            "Make a lora of it: adapter-trainer combine IN OUT --rank N reports the error.",
+            f"a {state.kind} and an error to stay below",
+            f"a {known}: no method finds the closest {state.kind} of a smaller rank",
+            f"Make a {LOW_RANK} of it: adapter-trainer combine IN OUT --rank N reports the error.",
         )
 
 
@@ -151,7 +145,7 @@ def _resize_layer(
     rank = sizes.rank or layer.rank
     if sizes.error is not None:
         rank = rank_for_error(kind, layer, sizes.error)
-    rank, shapes = _SHAPES[kind](layer, rank, sizes.factor)
+    rank, shapes = FILE_RULES[kind].resized_shapes(layer, rank, sizes.factor)
     kernel = next((shape[2:] for shape in shapes.values() if math.prod(shape[2:]) > 1), ())
     try:
         fitted = resize(kind, layer, _fresh(name, kind, shapes), 1.0)
@@ -159,69 +153,13 @@ def _resize_layer(
         raise AdapterError(
             f"{name}: {error.found}",
             error.expected,
-            f"{error.remedy.replace('adapter.', '')} To make a lora of it: adapter-trainer combine "
-            "IN OUT --rank N.",
+            f"{error.remedy.replace('adapter.', '')} To make a {LOW_RANK} of it: adapter-trainer "
+            "combine IN OUT --rank N.",
         ) from error
     tensors = dict(fitted.tensors)
     if DORA_SCALE in layer.tensors:
         tensors[DORA_SCALE] = layer.tensors[DORA_SCALE]
     return LayerState(tensors, float(rank), rank, layer.kernel or kernel), fitted.error
-
-
-def _doubled(layer: LayerState) -> dict[str, Tensor]:
-    tensors = {n: t.double() for n, t in layer.tensors.items() if n != DORA_SCALE}
-    return as_matrices(tensors)
-
-
-def _lora_shapes(layer: LayerState, rank: int, factor: int | None) -> tuple[int, Shapes]:
-    del factor
-    up, down = layer.tensors["lora_up"], layer.tensors["lora_down"]
-    core = layer.tensors.get("lora_mid")
-    window = tuple(down.shape[2:]) if core is None else tuple(core.shape[2:])
-    inputs = down.shape[1] * math.prod(window)
-    rank = min(rank, up.shape[0], inputs)
-    ones = (1,) * (up.dim() - 2)
-    shapes = {"lora_down": (rank, down.shape[1], *window), "lora_up": (up.shape[0], rank, *ones)}
-    return rank, shapes
-
-
-def _loha_shapes(layer: LayerState, rank: int, factor: int | None) -> tuple[int, Shapes]:
-    del factor
-    factors = as_matrices(layer.tensors)
-    rows, columns = factors["hada_w1_a"].shape[0], factors["hada_w1_b"].shape[1]
-    shapes: Shapes = {}
-    for part in ("1", "2"):
-        shapes |= {f"hada_w{part}_a": (rows, rank), f"hada_w{part}_b": (rank, columns)}
-    return rank, shapes
-
-
-def _lokr_shapes(layer: LayerState, rank: int, factor: int | None) -> tuple[int, Shapes]:
-    factors = as_matrices(layer.tensors)
-    outputs, inputs = split_sizes(factors)
-    window = _window(layer)
-    # The window belongs to the inputs of the second factor.
-    inputs = inputs[0], inputs[1] // math.prod(window)
-    if factor is not None:
-        outputs, inputs = (factorize(a * b, factor) for a, b in (outputs, inputs))
-    shapes: Shapes = {"lokr_w1": (outputs[0], inputs[0])}
-    first_rank = min(rank, outputs[0], inputs[0])
-    if "lokr_w1_a" in factors and factor is None:
-        first_rank = min(rank, factors["lokr_w1_a"].shape[1])
-        shapes = {"lokr_w1_a": (outputs[0], first_rank), "lokr_w1_b": (first_rank, inputs[0])}
-    if rank >= max(outputs[1], inputs[1]) / 2:
-        return rank, shapes | {"lokr_w2": (outputs[1], inputs[1], *window)}
-    columns = inputs[1] * math.prod(window)
-    return rank, shapes | {"lokr_w2_a": (outputs[1], rank), "lokr_w2_b": (rank, columns)}
-
-
-def _window(layer: LayerState) -> tuple[int, ...]:
-    if layer.kernel:
-        return layer.kernel
-    shown = layer.tensors.get("lokr_t2", layer.tensors.get("lokr_w2"))
-    return () if shown is None else tuple(shown.shape[2:])
-
-
-_SHAPES = {"lora": _lora_shapes, "loha": _loha_shapes, "lokr": _lokr_shapes}
 
 
 def _fresh(name: str, kind: str, shapes: Shapes) -> dict[str, Tensor]:
@@ -234,6 +172,3 @@ def _fresh(name: str, kind: str, shapes: Shapes) -> dict[str, Tensor]:
             KINDS[kind].initializers[factor](tensor, torch.Generator().manual_seed(seed))
         fresh[factor] = tensor
     return fresh
-
-
-__all__ = ["Sizes", "known_settings", "rank_for_error", "resize_adapter"]

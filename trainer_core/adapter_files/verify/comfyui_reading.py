@@ -1,73 +1,60 @@
-"""Which tensors of an adapter file ComfyUI takes, and what it takes them for.
+"""Which tensors of an adapter file ComfyUI takes, what it takes them for, and computes with them.
 
 ComfyUI goes through its table of names and looks what the file has behind each; what it does not
-find there stays unread, and it only says so in its log.
+find there stays unread, and it only says so in its log. Where a patch has no fault by these rules,
+ComfyUI adds `comfyui_scale` times the product of the factors as `as_matrices` writes them, and
+with a DoRA magnitude it stretches columns as `dora` says.
 
-Source: ComfyUI 0.33, ``comfy/lora.py`` (`load_lora`) and ``comfy/weight_adapter``.
+Source: ComfyUI 0.33, ``comfy/lora.py`` (`load_lora`, `calculate_weight`) and
+``comfy/weight_adapter``; the rules are tested against them.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ..names.comfyui_names import HostPlace, bias_of
+from ...adapters.kinds.file_rules import SKIPS, STOPS, Fault, Shape
+from ...adapters.kinds.registry import FILE_RULES
+from ..names.comfyui_names import ComfyuiPlace, bias_of
 
-_LORA_PAIRS = (
-    (".lora_up.weight", ".lora_down.weight"),
-    ("_lora.up.weight", "_lora.down.weight"),
-    (".lora_B.weight", ".lora_A.weight"),
-    (".lora.up.weight", ".lora.down.weight"),
-    (".lora_B", ".lora_A"),
-    (".lora_linear_layer.up.weight", ".lora_linear_layer.down.weight"),
-    (".lora_B.default.weight", ".lora_A.default.weight"),
-)
-"""ComfyUI's spellings of LoRA's factors, in its order: it takes the first that is there."""
-
-_MID, _RESHAPE = ".lora_mid.weight", ".reshape_weight"
-_LOHA = (".hada_w1_a", ".hada_w1_b", ".hada_w2_a", ".hada_w2_b")
-_LOHA_CORES = (".hada_t1", ".hada_t2")
-_LOKR = (
-    *(".lokr_w1", ".lokr_w2", ".lokr_w1_a", ".lokr_w1_b", ".lokr_w2_a", ".lokr_w2_b"),
-    ".lokr_t2",
-)
-_LOKR_MARKS = (".lokr_w1", ".lokr_w2", ".lokr_w1_a", ".lokr_w2_a")
 _GLORA = (".a1.weight", ".a2.weight", ".b1.weight", ".b2.weight")
 _OFT = (".oft_blocks", ".rescale")
 _SHARED = (".alpha", ".dora_scale")
 _DIFFERENCES = ((".w_norm", "diff"), (".diff", "diff"), (".set_weight", "set"))
 _BIASES = (".b_norm", ".diff_b")
 _ENDINGS = (
-    *(ending for pair in _LORA_PAIRS for ending in pair),
-    *(_MID, _RESHAPE, *_LOHA, *_LOHA_CORES, *_LOKR, *_GLORA, *_OFT, *_SHARED, *_BIASES),
+    *(ending for rules in FILE_RULES.values() for ending in rules.comfyui_endings),
+    *(*_GLORA, *_OFT, *_SHARED, *_BIASES),
     *(ending for ending, _ in _DIFFERENCES),
 )
 _TEXT_ENCODER = re.compile(r"(lora_te\d?_|lora_prior_te_|lycoris_te|text_encoders?(_\d)?\.|clip_)")
 _PEFT_PREFIX = "base_model.model."
-_PEFT_LENGTHS = (".lora_magnitude_vector", ".lora_magnitude_vector.weight")
+_PEFT_MAGNITUDE = (".lora_magnitude_vector", ".lora_magnitude_vector.weight")
 
 
 @dataclass(frozen=True, slots=True)
-class HostPatch:
+class ComfyuiPatch:
     """What ComfyUI adds to one weight, or to some rows of one, because of a file.
 
     Attributes:
         name: What the keys have in common.
         place: What is changed.
-        kind: ``lora``, ``loha``, ``lokr``, ``diff``, ``set``, or a kind that only ComfyUI knows:
+        kind: One of the trainer's kinds, ``diff``, ``set``, or a kind that only ComfyUI knows:
             ``glora``, ``oft``.
         keys: Factor (``lora_up``, ..., ``alpha``, ``dora_scale``, ``diff``) to the file's key.
     """
 
     name: str
-    place: HostPlace
+    place: ComfyuiPlace
     kind: str
     keys: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class HostPlan:
+class ComfyuiPlan:
     """What ComfyUI makes of the keys of a file.
 
     Attributes:
@@ -75,7 +62,7 @@ class HostPlan:
         ignored: Every other key, to the reason.
     """
 
-    patches: tuple[HostPatch, ...]
+    patches: tuple[ComfyuiPatch, ...]
     ignored: Mapping[str, str]
 
 
@@ -83,10 +70,10 @@ class HostPlan:
 class _Planner:
     """Patches by place while they are found; a later one takes the place of an earlier."""
 
-    patches: dict[HostPlace, HostPatch] = field(default_factory=dict)
+    patches: dict[ComfyuiPlace, ComfyuiPatch] = field(default_factory=dict)
     ignored: dict[str, str] = field(default_factory=dict)
 
-    def add(self, patch: HostPatch) -> None:
+    def add(self, patch: ComfyuiPatch) -> None:
         older = self.patches.pop(patch.place, None)
         if older is not None:
             taken = next(iter(patch.keys.values()))
@@ -126,12 +113,12 @@ def _renamed(keys: Iterable[str]) -> dict[str, str]:
     return names
 
 
-def plan_reading(keys: Iterable[str], table: Mapping[str, HostPlace]) -> HostPlan:
+def plan_reading(keys: Iterable[str], table: Mapping[str, ComfyuiPlace]) -> ComfyuiPlan:
     """Find what ComfyUI builds from a file's keys.
 
     Args:
         keys: The file's keys.
-        table: From `host_table`.
+        table: From `comfyui_table`.
 
     Returns:
         Patches and ignored keys; every key is in one of them, and in one only.
@@ -147,10 +134,10 @@ def plan_reading(keys: Iterable[str], table: Mapping[str, HostPlace]) -> HostPla
     for name, place in table.items():
         if name in found:
             _read_layer(planner, name, place, found[name])
-    return HostPlan(tuple(planner.patches.values()), planner.ignored)
+    return ComfyuiPlan(tuple(planner.patches.values()), planner.ignored)
 
 
-def _split(key: str, table: Mapping[str, HostPlace]) -> tuple[str, str | None]:
+def _split(key: str, table: Mapping[str, ComfyuiPlace]) -> tuple[str, str | None]:
     for ending in _ENDINGS:
         if key.endswith(ending) and key[: -len(ending)] in table:
             return key[: -len(ending)], ending
@@ -162,27 +149,27 @@ def _unknown(key: str) -> str:
         return "it is for a text encoder, and only the denoiser is looked at"
     if key.startswith(_PEFT_PREFIX):
         return f"ComfyUI does not know names that begin with {_PEFT_PREFIX}"
-    if key.endswith(_PEFT_LENGTHS):
-        return "ComfyUI does not read PEFT's name for DoRA's lengths"
+    if key.endswith(_PEFT_MAGNITUDE):
+        return "ComfyUI does not read PEFT's name for DoRA's magnitude"
     if key.endswith(_ENDINGS):
         return "ComfyUI knows no layer of this name in this base"
     return "ComfyUI knows no tensor of this name"
 
 
-def _read_layer(planner: _Planner, name: str, place: HostPlace, found: dict[str, str]) -> None:
+def _read_layer(planner: _Planner, name: str, place: ComfyuiPlace, found: dict[str, str]) -> None:
     """Build what ComfyUI builds from all keys with one name."""
     rest = dict(found)
     shared = {ending[1:]: rest[ending] for ending in _SHARED if ending in rest}
     for kind, slots in _adapters(found):
         keys = {slot: found[ending] for slot, ending in slots.items() if ending in found}
-        planner.add(HostPatch(name, place, kind, {**keys, **shared}))
+        planner.add(ComfyuiPatch(name, place, kind, {**keys, **shared}))
         for key in (*keys.values(), *shared.values()):
             planner.ignored.pop(key, None)
         for ending in (*slots.values(), *_SHARED):
             rest.pop(ending, None)
     for ending, kind in _DIFFERENCES:
         if ending in rest:
-            planner.add(HostPatch(name, place, kind, {"diff": rest.pop(ending)}))
+            planner.add(ComfyuiPatch(name, place, kind, {"diff": rest.pop(ending)}))
     has_norm = ".w_norm" in found
     for ending in _BIASES:
         if ending in rest and (ending != ".b_norm" or has_norm):
@@ -193,18 +180,8 @@ def _read_layer(planner: _Planner, name: str, place: HostPlace, found: dict[str,
 
 def _adapters(found: Mapping[str, str]) -> list[tuple[str, dict[str, str]]]:
     """Kind and factor to ending for each adapter of a layer, in ComfyUI's order."""
-    adapters: list[tuple[str, dict[str, str]]] = []
-    pair = next((pair for pair in _LORA_PAIRS if pair[0] in found), None)
-    if pair is not None:
-        slots = {"lora_up": pair[0], "lora_down": pair[1], "reshape_weight": _RESHAPE}
-        if pair is _LORA_PAIRS[0]:
-            slots["lora_mid"] = _MID
-        adapters.append(("lora", slots))
-    if _LOHA[0] in found:
-        endings = (*_LOHA, *_LOHA_CORES) if _LOHA_CORES[0] in found else _LOHA
-        adapters.append(("loha", {ending[1:]: ending for ending in endings}))
-    if any(mark in found for mark in _LOKR_MARKS):
-        adapters.append(("lokr", {ending[1:]: ending for ending in _LOKR}))
+    adapters = [(kind, rules.comfyui_slots(found)) for kind, rules in FILE_RULES.items()]
+    adapters = [(kind, slots) for kind, slots in adapters if slots]
     if _GLORA[0] in found:
         adapters.append(("glora", {ending[1:]: ending for ending in _GLORA}))
     if _OFT[0] in found:
@@ -212,8 +189,89 @@ def _adapters(found: Mapping[str, str]) -> list[tuple[str, dict[str, str]]]:
     return adapters
 
 
-def _read_bias(planner: _Planner, name: str, place: HostPlace, key: str) -> None:
+def _read_bias(planner: _Planner, name: str, place: ComfyuiPlace, key: str) -> None:
     if place.rows is not None or place.swapped:
-        planner.ignored[key] = "ComfyUI drops the bias of a layer that is fused or turned there"
+        planner.ignored[key] = "ComfyUI drops the bias of a layer that is fused or swapped there"
         return
-    planner.add(HostPatch(name, HostPlace(bias_of(place.tensor)), "diff", {"diff": key}))
+    planner.add(ComfyuiPatch(name, ComfyuiPlace(bias_of(place.tensor)), "diff", {"diff": key}))
+
+
+def comfyui_scale(patch: ComfyuiPatch, shapes: Mapping[str, Shape], alpha: float | None) -> float:
+    """The number by which ComfyUI multiplies the factors' product.
+
+    Args:
+        patch: A patch of a kind that the trainer has, without a fault.
+        shapes: The file's key to the tensor's shape.
+        alpha: The value of its alpha; None when it has none.
+    """
+    rank = FILE_RULES[patch.kind].comfyui_rank({s: shapes[key] for s, key in patch.keys.items()})
+    return 1.0 if alpha is None or rank is None else alpha / rank
+
+
+def find_fault(patch: ComfyuiPatch, shapes: Mapping[str, Shape], target: Shape) -> Fault | None:
+    """See whether ComfyUI computes with a patch what its factors stand for.
+
+    Args:
+        patch: Any patch.
+        shapes: The file's key to the tensor's shape.
+        target: Shape of what the patch changes.
+
+    Returns:
+        What is wrong; None when nothing is.
+    """
+    given = {slot: shapes[key] for slot, key in patch.keys.items()}
+    if "alpha" in given and math.prod(given["alpha"]) != 1:
+        return Fault("read wrongly", f"{STOPS}: alpha has more than one value")
+    if patch.kind in ("diff", "set"):
+        return _difference_fault(patch.kind, given["diff"], target)
+    rules = FILE_RULES.get(patch.kind)
+    if rules is None or "reshape_weight" in given:
+        return None  # what no file of ours has; nothing is known of it here
+    fault = rules.comfyui_fault(given)
+    if fault is None:
+        fault = _size_fault(rules.comfyui_sizes(given), target)
+    if fault is None and "dora_scale" in given:
+        fault = _magnitude_fault(given["dora_scale"], target)
+    return fault
+
+
+def _difference_fault(kind: str, given: Shape, target: Shape) -> Fault | None:
+    if given == target:
+        return None
+    what = STOPS if kind == "set" else "ComfyUI leaves it out and says so in its log"
+    return Fault("wrong shape", f"it is {list(given)} for a tensor of {list(target)}: {what}")
+
+
+def _size_fault(made: Shape, target: Shape) -> Fault | None:
+    wanted = (target[0], math.prod(target[1:]))
+    if made == wanted and len(target) > 1:
+        return None
+    same = math.prod(made) == math.prod(wanted)
+    what = "ComfyUI fills it in another order" if same else SKIPS
+    return Fault("wrong shape", f"it makes {list(made)} for a layer of {list(wanted)}: {what}")
+
+
+def _magnitude_fault(magnitude: Shape, target: Shape) -> Fault | None:
+    """DoRA's magnitude: ComfyUI looks at the first axis alone to tell rows from columns."""
+    rows, columns, *window = target
+    if magnitude and magnitude[0] == rows and not (len(magnitude) == 1 and rows == columns == 1):
+        if len(magnitude) == 1:
+            return Fault(
+                "read wrongly", f"a magnitude with one axis, taken for rows: {_one_axis(target)}"
+            )
+        reason = (
+            "ComfyUI up to 0.33 divides a magnitude of rows by the norm of the base's weight alone"
+        )
+        return Fault("read wrongly", reason)
+    ones = (1,) * len(window)
+    if magnitude == (1, columns, *ones) or (magnitude == (columns,) and not window):
+        return None
+    return Fault(
+        "wrong shape", f"a magnitude of {list(magnitude)} for a layer of {list(target)}: {SKIPS}"
+    )
+
+
+def _one_axis(target: Shape) -> str:
+    if len(set(target)) == 1:
+        return "ComfyUI stretches columns by them"
+    return SKIPS

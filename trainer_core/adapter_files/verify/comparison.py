@@ -1,30 +1,40 @@
-"""Compare what ComfyUI makes of a file with an adapter, one layer after another."""
+"""Compare what ComfyUI makes of a file with an adapter, one layer after another.
+
+No delta is built: each is multiplied by a few fixed random vectors. Two deltas that differ give
+different products, but for a chance of nought.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import cast
 
 import torch
 from torch import Tensor
 
 from ...adapters.dora import DORA_SCALE, axis_of
-from ...adapters.kinds.registry import layer_scale
+from ...adapters.kernels.convolution import as_matrices
+from ...adapters.kinds.file_rules import Fault
+from ...adapters.kinds.registry import FILE_RULES, KINDS, layer_scale, matrix_sizes
 from ...tensors.safetensors_reader import TensorFile
 from ...types import AdapterState, LayerState
-from ..factors.fuse import matrix_sizes
-from ..names.comfyui_names import Shapes, extra_tensor, host_table, module_place
+from ..factors.outlines import patch_outline
+from ..names.comfyui_names import Shapes, comfyui_table, module_place, patched_tensor
 from ..names.key_map import KeyMap
-from ..write.write_plan import extras_outline
-from .comfyui_arithmetic import Fault, find_fault, host_scale
-from .comfyui_reading import HostPatch, plan_reading
-from .proof_changes import change_of, probes, relative, rounding_of, swap_halves
+from .comfyui_reading import ComfyuiPatch, comfyui_scale, find_fault, plan_reading
 from .result import LARGEST_DIFFERENCE, MOST_ROUNDING, LayerProof, TensorProof
 
-_FACTORED = ("lora", "loha", "lokr")
+_PROBES = 4
+_SEED = 20
+_ODD = 1.37
+"""A number with which nothing that is rounded already stays so."""
+
+_TIMES_ROUNDING = 3.0
+"""How much more than our own factors' rounding is still taken for rounding."""
+
 _ROWS = 512
 """Rows of a whole difference that are looked at together."""
 
@@ -73,7 +83,7 @@ class Comparison:
         self._own = own
         self._given = given
         self._sizes = {key: info.shape for key, info in file.tensors.items()}
-        self._table = host_table(key_map, shapes)
+        self._table = comfyui_table(key_map, shapes)
         plan = plan_reading(file.tensors, self._table)
         self._ignored = plan.ignored
         self._patches = plan.patches
@@ -97,13 +107,13 @@ class Comparison:
         if self._own is None:
             return
         modules = self._modules()
-        by_tensor: dict[str, list[HostPatch]] = {tensor: [] for tensor in modules}
+        by_tensor: dict[str, list[ComfyuiPatch]] = {tensor: [] for tensor in modules}
         by_tensor |= {tensor: [] for tensor in self._extras}
         for patch in self._patches:
             by_tensor.setdefault(patch.place.tensor, []).append(patch)
         for tensor, patches in by_tensor.items():
             if tensor in self._extras:
-                yield tensor, self._compare_extra(tensor, patches)
+                yield tensor, self._compare_patch(tensor, patches)
             elif tensor in modules:
                 yield from self._compare(tensor, patches, modules[tensor])
             elif tensor in self._shapes:
@@ -114,7 +124,7 @@ class Comparison:
             if name not in placed:
                 yield name, LayerProof(1.0)
 
-    def _fault(self, patch: HostPatch) -> Fault | None:
+    def _fault(self, patch: ComfyuiPatch) -> Fault | None:
         target = patch.place.shape(self._shapes)
         if target is None:
             return Fault("ignored", f"the base has no {patch.place.tensor}")
@@ -130,18 +140,18 @@ class Comparison:
                 modules.setdefault(place.tensor, []).append(_Own(name, *rows, place.swapped))
         return modules
 
-    @cached_property
+    @functools.cached_property
     def _extras(self) -> dict[str, tuple[str, str]]:
         """ComfyUI's tensor to our difference of it that is no factor: its layer and its ending."""
         if self._own is None:
             return {}
         return {
-            extra_tensor(native, ending): (native, ending)
+            patched_tensor(native, ending): (native, ending)
             for native in self._own.extras
-            for ending in extras_outline(self._own, native)
+            for ending in patch_outline(self._own, native)
         }
 
-    def _compare_extra(self, tensor: str, patches: list[HostPatch]) -> LayerProof:
+    def _compare_patch(self, tensor: str, patches: list[ComfyuiPatch]) -> LayerProof:
         assert self._own is not None
         native, ending = self._extras[tensor]
         kind = "set" if ending == "set_weight" else "diff"
@@ -157,7 +167,7 @@ class Comparison:
         still = kind == "diff" and not bool(ours.any())
         return _layer_proof(relative(theirs.double(), ours), theirs.dtype, rounding, still)
 
-    def _their_difference(self, patches: list[HostPatch], like: Tensor) -> Tensor:
+    def _their_difference(self, patches: list[ComfyuiPatch], like: Tensor) -> Tensor:
         """What ComfyUI takes as one difference: a whole one, or those of parts."""
         if len(patches) == 1 and patches[0].place.rows is None and not patches[0].place.swapped:
             return self._file.read(patches[0].keys["diff"])
@@ -171,7 +181,7 @@ class Comparison:
         return whole
 
     def _compare(
-        self, tensor: str, patches: list[HostPatch], modules: list[_Own]
+        self, tensor: str, patches: list[ComfyuiPatch], modules: list[_Own]
     ) -> Iterator[tuple[str, LayerProof]]:
         columns = math.prod(self._shapes[tensor][1:])
         # Float32 shows of most layers that they are right, in a fraction of the time; float64 has
@@ -183,7 +193,7 @@ class Comparison:
             yield from self._compare_with(probes(columns), tensor, patches, modules)
 
     def _compare_with(
-        self, x: Tensor, tensor: str, patches: list[HostPatch], modules: list[_Own]
+        self, x: Tensor, tensor: str, patches: list[ComfyuiPatch], modules: list[_Own]
     ) -> Iterator[tuple[str, LayerProof]]:
         """Compare the layers of one weight by what they make of x."""
         theirs, unknown = self._their_products(x, self._shapes[tensor][0], patches)
@@ -194,7 +204,9 @@ class Comparison:
             # The rows that our adapter leaves as they are.
             yield tensor, LayerProof(math.inf)
 
-    def _their_products(self, x: Tensor, rows: int, patches: list[HostPatch]) -> tuple[Tensor, str]:
+    def _their_products(
+        self, x: Tensor, rows: int, patches: list[ComfyuiPatch]
+    ) -> tuple[Tensor, str]:
         """What ComfyUI adds to a weight, times x; and what of it is not known here."""
         products, unknown = x.new_zeros(x.shape[0], rows), ""
         for patch in patches:
@@ -204,7 +216,7 @@ class Comparison:
                 whole = self._file.read(patch.keys["diff"]).flatten(1)
                 parts = [x @ rows.to(x.dtype).T for rows in whole.split(_ROWS)]
                 product = torch.cat(parts, dim=1)
-            elif patch.kind in _FACTORED and "reshape_weight" not in patch.keys:
+            elif patch.kind in FILE_RULES and "reshape_weight" not in patch.keys:
                 product = self._their_product(x, patch)
             else:
                 unknown = f"ComfyUI's {patch.kind} of a layer is not known here"
@@ -215,7 +227,7 @@ class Comparison:
             )
         return products, unknown
 
-    def _their_product(self, x: Tensor, patch: HostPatch) -> Tensor:
+    def _their_product(self, x: Tensor, patch: ComfyuiPatch) -> Tensor:
         tensors = {
             slot: self._file.read(key)
             for slot, key in patch.keys.items()
@@ -223,10 +235,10 @@ class Comparison:
         }
         alpha = patch.keys.get("alpha")
         value = None if alpha is None else float(self._file.read(alpha).item())
-        return change_of(x, patch.kind, tensors, host_scale(patch, self._sizes, value))
+        return delta_product(x, patch.kind, tensors, comfyui_scale(patch, self._sizes, value))
 
     def _compare_module(
-        self, x: Tensor, module: _Own, theirs: Tensor, unknown: str, patches: list[HostPatch]
+        self, x: Tensor, module: _Own, theirs: Tensor, unknown: str, patches: list[ComfyuiPatch]
     ) -> LayerProof:
         own = cast("AdapterState", self._own)
         layer, kind = own.layers[module.name], own.kind
@@ -234,10 +246,10 @@ class Comparison:
         reason = self._incomparable(layer, here) or unknown
         if reason:
             return LayerProof(None, reason=reason)
-        if matrix_sizes(kind, layer.tensors) != (module.rows, x.shape[1]):
+        if matrix_sizes(kind, layer) != (module.rows, x.shape[1]):
             return LayerProof(math.inf)
         scale = layer_scale(kind, layer)
-        ours = change_of(x, kind, layer.tensors, scale)
+        ours = delta_product(x, kind, layer.tensors, scale)
         if module.swapped:
             ours = swap_halves(ours)
         difference = relative(theirs[:, module.start : module.start + module.rows], ours)
@@ -248,27 +260,27 @@ class Comparison:
             rounding = torch.finfo(dtype).eps
             if x.dtype != _QUICK:
                 rounding += rounding_of(x, kind, layer.tensors, dtype, scale)
-        lengths = self._compare_lengths(layer, module, here)
-        still = lengths is None and not bool(ours.any())
+        magnitude = self._compare_magnitude(layer, module, here)
+        still = magnitude is None and not bool(ours.any())
         cause = _OF_ALPHA if any(map(self._has_no_alpha, here)) else ""
         proof = _layer_proof(difference, dtype, rounding, still, cause)
-        if lengths is None:
+        if magnitude is None:
             return proof
         return replace(
             proof,
-            difference=max(difference, lengths.difference or 0.0),
-            allowed=proof.allowed + lengths.allowed,
+            difference=max(difference, magnitude.difference or 0.0),
+            allowed=proof.allowed + magnitude.allowed,
         )
 
-    def _has_no_alpha(self, patch: HostPatch) -> bool:
+    def _has_no_alpha(self, patch: ComfyuiPatch) -> bool:
         """Whether a patch's alpha is 0, and ComfyUI multiplies by it."""
         alpha = patch.keys.get("alpha")
-        if alpha is None or patch.kind not in _FACTORED or self._faults[patch.place] is not None:
+        if alpha is None or patch.kind not in FILE_RULES or self._faults[patch.place] is not None:
             return False
-        return host_scale(patch, self._sizes, float(self._file.read(alpha).item())) == 0.0
+        return comfyui_scale(patch, self._sizes, float(self._file.read(alpha).item())) == 0.0
 
-    def _incomparable(self, layer: LayerState, patches: list[HostPatch]) -> str:
-        """Why ComfyUI's change cannot be told from the file alone; empty where it can."""
+    def _incomparable(self, layer: LayerState, patches: list[ComfyuiPatch]) -> str:
+        """Why ComfyUI's delta cannot be told from the file alone; empty where it can."""
         faults = [fault for patch in patches if (fault := self._faults[patch.place])]
         if faults:
             return faults[0].reason
@@ -276,10 +288,10 @@ class Comparison:
             return "a DoRA as a difference depends on the base's weight"
         return ""
 
-    def _compare_lengths(
-        self, layer: LayerState, module: _Own, patches: list[HostPatch]
+    def _compare_magnitude(
+        self, layer: LayerState, module: _Own, patches: list[ComfyuiPatch]
     ) -> LayerProof | None:
-        """DoRA's lengths against ComfyUI's; None where neither has any."""
+        """DoRA's magnitude against ComfyUI's; None where neither has any."""
         ours = layer.tensors.get(DORA_SCALE)
         keys = [patch.keys[DORA_SCALE] for patch in patches if DORA_SCALE in patch.keys]
         if ours is None and not keys:
@@ -294,7 +306,7 @@ class Comparison:
         difference = relative(theirs.double().flatten(), ours.double().flatten())
         return LayerProof(difference, torch.finfo(theirs.dtype).eps if short else 0.0)
 
-    def _shortest(self, patches: list[HostPatch]) -> torch.dtype | None:
+    def _shortest(self, patches: list[ComfyuiPatch]) -> torch.dtype | None:
         """The shortest number format of the factors."""
         dtypes = [
             self._file.tensors[key].dtype
@@ -319,8 +331,74 @@ def _is_certain(proof: LayerProof) -> bool:
     return proof.difference is None or proof.difference <= proof.allowed / 2
 
 
-def _touches(patch: HostPatch, module: _Own) -> bool:
+def _touches(patch: ComfyuiPatch, module: _Own) -> bool:
     if patch.place.rows is None:
         return True
     start, rows = patch.place.rows
     return start < module.start + module.rows and module.start < start + rows
+
+
+@functools.lru_cache(maxsize=16)
+def probes(columns: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """The vectors `[4, columns]` for layers with so many inputs."""
+    generator = torch.Generator().manual_seed(_SEED)
+    drawn = torch.randn(_PROBES, columns, generator=generator, dtype=torch.float64)
+    return drawn.to(dtype)
+
+
+def delta_product(x: Tensor, kind: str, tensors: Mapping[str, Tensor], scale: float) -> Tensor:
+    """Multiply vectors by the delta that factors make.
+
+    Args:
+        x: `[n, in]`, of a convolution `[n, in * window]`.
+        kind: The factors' kind.
+        tensors: The factors; DoRA's magnitude is passed over.
+        scale: What multiplies their product.
+
+    Returns:
+        `[n, out]` in the number format of x.
+    """
+    wide = {name: each.to(x.dtype) for name, each in tensors.items() if name != DORA_SCALE}
+    factors = as_matrices(wide)
+    rule = FILE_RULES[kind].probe or KINDS[kind].apply
+    return rule(x, factors, scale)
+
+
+def swap_halves(products: Tensor) -> Tensor:
+    """Exchange the halves of a layer's outputs `[n, out]`."""
+    return torch.cat(list(reversed(products.chunk(2, dim=1))), dim=1)
+
+
+def relative(value: Tensor, reference: Tensor) -> float:
+    """``||value - reference|| / ||reference||``; 0 when both are zero."""
+    distance = float(torch.linalg.vector_norm(value - reference))
+    size = float(torch.linalg.vector_norm(reference))
+    if size:
+        return distance / size
+    return 0.0 if distance == 0.0 else float("inf")
+
+
+def rounding_of(
+    x: Tensor, kind: str, tensors: Mapping[str, Tensor], dtype: torch.dtype, scale: float
+) -> float:
+    """How far a delta may be off because of how its factors are rounded to a number format.
+
+    Args:
+        x: As for `delta_product`.
+        kind: The factors' kind.
+        tensors: The factors before they are stored.
+        dtype: The number format that they are stored in.
+        scale: What multiplies their product.
+
+    Returns:
+        A few times what rounding changes, relative: of a small layer the few factors may all be
+        rounded luckily. Above `MOST_ROUNDING` the format does not hold the factors.
+    """
+    # Multiplied, because a layout may multiply a factor before it is stored: what was read from a
+    # file of the same format is rounded already, and would not be rounded again as it is.
+    rounded = {
+        name: (tensor.to(x.dtype) * _ODD).to(dtype).to(x.dtype) / _ODD
+        for name, tensor in tensors.items()
+    }
+    exact = delta_product(x, kind, tensors, scale)
+    return _TIMES_ROUNDING * relative(delta_product(x, kind, rounded, scale), exact)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ...tensors.safetensors_reader import TensorFile
-from ..names.key_map import FACTOR_SUFFIXES
+from ..names.key_parsing import FACTOR_ENDINGS
 
 COARSE = 0.01
 """Relative error from which on a number format has lost something: bf16 rounds by 0.002."""
@@ -45,7 +45,7 @@ def format_warning(file: TensorFile) -> str:
     """
     losses: dict[str, float] = {}
     for key, info in file.tensors.items():
-        if info.dtype in _SHORT and key.endswith(tuple(FACTOR_SUFFIXES)):
+        if info.dtype in _SHORT and key.endswith(FACTOR_ENDINGS):
             losses[key] = expected_loss(file.read(key).float(), info.dtype)
     odd = {key: loss for key, loss in losses.items() if loss > COARSE}
     if not odd:

@@ -1,10 +1,10 @@
 """Prove that ComfyUI loads an adapter file as the trainer means it, without ComfyUI.
 
-ComfyUI says in its log alone what it does not load, and a shape that does not fit, or lengths that
-it reads another way, it does not say at all. So this goes the way of its loader: the table of names
-(`host_names`), the tensors behind them (`host_reading`), the computation (`host_arithmetic`), and
-compares the change of every layer with the trainer's own (`proof_changes`). One layer after another
-is read.
+ComfyUI says in its log alone what it does not load, and a shape that does not fit, or a magnitude
+that it reads another way, it does not say at all. So this goes the way of its loader: the table of
+names (`comfyui_names`), the tensors behind them and what is computed with them
+(`comfyui_reading`), and compares the delta of every layer with the trainer's own (`comparison`).
+One layer after another is read.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...adapters.dora import DORA_SCALE, axis_of
+from ...adapters.kinds.registry import FILE_RULES, matrix_sizes
 from ...errors import AdapterFileError, RunError
 from ...tensors.safetensors_reader import Source, open_tensors
 from ...types import AdapterState, LayerState
-from ..factors.fuse import matrix_sizes
+from ..factors.outlines import outlines_of, patch_outline
 from ..factors.whole_layers import undivided_layers
-from ..names.comfyui_names import WEIGHT, Shapes, extra_tensor, native_layer
+from ..names.comfyui_names import WEIGHT, Shapes, native_layer, patched_tensor
 from ..names.key_map import KeyMap
 from ..read.adapter_file import adapter_weights, open_adapter
-from ..write.write_plan import extras_outline, outlines_of
 from .comparison import Comparison
 from .format_loss import format_warning
 from .result import LOADED, MOST_ROUNDING, Proof
@@ -87,9 +87,9 @@ def require_loadable(
             proved against something else.
 
     Raises:
-        RunError: When a tensor is not loaded, or a layer's change differs by more than rounding.
+        RunError: When a tensor is not loaded, or a layer's delta differs by more than rounding.
     """
-    if not key_map.host_spellings:
+    if not key_map.comfyui_spellings:
         return
     proof = prove(path, key_map, shapes, state)
     if not exact:
@@ -114,12 +114,12 @@ def _remedy(proof: Proof, *, based: bool) -> str:
     if based:
         return "Choose the base that the adapter was made for."
     return (
-        "This is a fault of the program; please report it. Until it is mended, choose another "
+        "This is a fault of the program; please report it. Until it is fixed, choose another "
         "layout."
     )
 
 
-def is_for_host(state: AdapterState, layout: str, key_map: KeyMap) -> bool:
+def is_for_comfyui(state: AdapterState, layout: str, key_map: KeyMap) -> bool:
     """Whether a file is written for ComfyUI to read.
 
     Args:
@@ -132,8 +132,8 @@ def is_for_host(state: AdapterState, layout: str, key_map: KeyMap) -> bool:
         return layout in ("comfyui", "kohya")
     if undivided_layers(state.layers, key_map):
         return False
-    lengths = (layer.tensors.get(DORA_SCALE) for layer in outlines_of(state).values())
-    return all(each is None or axis_of(each) == "input" for each in lengths)
+    magnitude = (layer.tensors.get(DORA_SCALE) for layer in outlines_of(state).values())
+    return all(each is None or axis_of(each) == "input" for each in magnitude)
 
 
 def adapter_shapes(state: AdapterState, key_map: KeyMap) -> dict[str, tuple[int, ...]]:
@@ -158,8 +158,8 @@ def adapter_shapes(state: AdapterState, key_map: KeyMap) -> dict[str, tuple[int,
         shapes.setdefault(f"{key.name}{WEIGHT}", (rows, *rest))
         shapes.setdefault(f"{key.name}.bias", (rows,))
     for native in state.extras:
-        for ending, tensor in extras_outline(state, native).items():
-            shapes.setdefault(extra_tensor(native, ending), tuple(tensor.shape))
+        for ending, tensor in patch_outline(state, native).items():
+            shapes.setdefault(patched_tensor(native, ending), tuple(tensor.shape))
     for native in state.extras:
         # ComfyUI finds a layer by its weight, also where only the bias is changed. The number of
         # columns is not known, and nothing is compared with it.
@@ -170,10 +170,8 @@ def adapter_shapes(state: AdapterState, key_map: KeyMap) -> dict[str, tuple[int,
 
 
 def _layer_shape(kind: str, layer: LayerState) -> tuple[int, ...]:
-    rows, columns = matrix_sizes(kind, layer.tensors)
-    cores = ("lora_mid", "hada_t1", "lokr_t2", "lora_down", "lokr_w2")
-    found = (tuple(layer.tensors[name].shape[2:]) for name in cores if name in layer.tensors)
-    kernel = layer.kernel or next((each for each in found if each), ())
+    rows, columns = matrix_sizes(kind, layer)
+    kernel = FILE_RULES[kind].window(layer)
     return rows, columns // math.prod(kernel), *kernel
 
 

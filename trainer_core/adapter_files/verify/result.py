@@ -1,4 +1,4 @@
-"""What a load proof finds: the fate of every tensor, and how far each layer's change is off."""
+"""What a load proof finds: the fate of every tensor, and how far each layer's delta is off."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .comfyui_arithmetic import Outcome
+from ...adapters.kinds.file_rules import Outcome
 
 LOADED: Outcome = "loaded"
 LARGEST_DIFFERENCE = 1e-5
@@ -22,7 +22,7 @@ MOST_ROUNDING = 0.1
 
 BLIND = (
     "whether the file holds what was trained. Two readings of one file agree however it was made; "
-    "only a picture made with it shows that it does what it should."
+    "only an image made with it shows that it does what it should."
 )
 """What no proof of a file sees."""
 
@@ -44,14 +44,14 @@ class TensorProof:
 
 @dataclass(frozen=True, slots=True)
 class LayerProof:
-    """How ComfyUI's change of a layer differs from the trainer's.
+    """How ComfyUI's delta of a layer differs from the trainer's.
 
     Attributes:
         difference: ``||theirs - ours|| / ||ours||``; None when it was not compared.
         allowed: The largest difference that is only rounding.
         reason: Why it was not compared; empty when it was.
         rounding: What rounding the trainer's factors to the file's number format changes.
-        still: Whether the trainer's change is zero.
+        still: Whether the trainer's delta is zero.
         cause: Why it differs, where that is known.
     """
 
@@ -108,12 +108,12 @@ class Proof:
 
     @property
     def still(self) -> tuple[str, ...]:
-        """The layers whose change is zero."""
+        """The layers whose delta is zero."""
         return tuple(name for name, layer in self.layers.items() if layer.still)
 
     @property
     def inert(self) -> bool:
-        """Whether there are layers, and the change of every one of them is zero."""
+        """Whether there are layers, and the delta of every one of them is zero."""
         return bool(self.layers) and len(self.still) == len(self.layers)
 
     @property

@@ -15,12 +15,12 @@ from ...tensors.finiteness import all_finite
 from ...tensors.safetensors_writer import Outline, stream_tensors
 from ...types import AdapterState
 from ..factors.fuse import fuse_exactly
-from ..names.key_map import ALPHA_SUFFIX, LENGTHS_SUFFIXES, KeyMap
+from ..names.key_map import ALPHA_SUFFIX, MAGNITUDE_SUFFIXES, KeyMap
 from ..read.adapter_file import open_adapter
-from ..verify.proof import is_for_host, require_loadable
+from ..verify.proof import is_for_comfyui, require_loadable
 from .layouts import LAYOUTS
-from .peft_folder import save_folder
-from .write_plan import Options, Plan
+from .peft import save_folder
+from .write_plan import Options, WritePlan
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -66,12 +66,12 @@ def write_adapter(
 
     Args:
         path: The file's name; of layout ``peft`` the folder's.
-        state: The adapter. Its layers may be read when they are asked for (`pieces.outline_of`).
+        state: The adapter. Its layers may be read when they are asked for (`outlines.outline_of`).
         layout: One of `LAYOUTS`.
         key_map: The family's names.
         metadata: Strings for the header, from `adapter_metadata`.
         dtype: ``fp32``, ``bf16`` or ``fp16``; None keeps every tensor in the number format that the
-            state's outlines have. Alphas and DoRA's lengths are always fp32 (`_dtype`).
+            state's outlines have. Alphas and DoRA's magnitudes are always fp32 (`_dtype`).
         options: Where the layout leaves a choice.
         watch: Told before each layer and at the end.
         proof: Whether a file for ComfyUI is proved to load, which takes as long as writing.
@@ -95,7 +95,7 @@ def write_adapter(
     content = _Content(plan, outlines, watch)
     header = {"format": "pt", **plan.header, **metadata}
     check = partial(_require_loadable, state=state, key_map=key_map, options=options)
-    checked = check if proof and is_for_host(state, layout, key_map) else None
+    checked = check if proof and is_for_comfyui(state, layout, key_map) else None
 
     def write(target: Path) -> None:
         stream_tensors(target, outlines, content.tensors(), header, checked, replace=replace)
@@ -147,7 +147,7 @@ def _require_loadable(
         require_loadable(written, opened.state, key_map)
 
 
-def _outlines(plan: Plan, dtype: torch.dtype | None) -> dict[str, Outline]:
+def _outlines(plan: WritePlan, dtype: torch.dtype | None) -> dict[str, Outline]:
     """Every tensor of the file before any of them is made."""
     outlines: dict[str, Outline] = {}
     for piece in plan.pieces:
@@ -165,7 +165,7 @@ def _outlines(plan: Plan, dtype: torch.dtype | None) -> dict[str, Outline]:
 def _dtype(key: str, outline: Tensor, wanted: torch.dtype | None) -> torch.dtype:
     # A length is rounded by its own size, which is that of the weight; training changes it by a
     # hundredth of that, so that in 16 bits a tenth of the change is lost.
-    if key.endswith((ALPHA_SUFFIX, *LENGTHS_SUFFIXES)):
+    if key.endswith((ALPHA_SUFFIX, *MAGNITUDE_SUFFIXES)):
         return torch.float32
     own = outline.dtype if wanted is None else wanted
     # bfloat16 holds all numbers of 8 bits, and others compute with it.
@@ -175,7 +175,9 @@ def _dtype(key: str, outline: Tensor, wanted: torch.dtype | None) -> torch.dtype
 class _Content:
     """The tensors of a file, made one layer after another, and what rounding them cost."""
 
-    def __init__(self, plan: Plan, outlines: Mapping[str, Outline], watch: Watch | None) -> None:
+    def __init__(
+        self, plan: WritePlan, outlines: Mapping[str, Outline], watch: Watch | None
+    ) -> None:
         self.rounding = 0.0
         self._plan = plan
         self._outlines = outlines

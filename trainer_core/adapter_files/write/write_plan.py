@@ -7,27 +7,23 @@ shapes and number formats of the whole file, and every refusal; from the tensors
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from ...adapters.kernels.convolution import CORES, as_matrices, filed_shape
-from ...adapters.kinds.registry import layer_scale
+from ...adapters.dora import DORA_SCALE, axis_of
+from ...adapters.kinds.registry import FILE_RULES, layer_scale
 from ...errors import AdapterError
 from ...types import AdapterState, LayerState
 from ..factors.fuse import Fuse, fuse_exactly
+from ..factors.outlines import Layers, outline_of, patch_outline
 
 if TYPE_CHECKING:
     from ..names.key_map import KeyMap
 
-Layers = Mapping[str, LayerState]
 Encode = Callable[[Layers], Mapping[str, Tensor]]
-
-
-class _Outlined(Protocol):
-    def outline(self, name: str) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +60,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class WritePlan:
     """A file before it is written.
 
     Attributes:
@@ -78,27 +74,7 @@ class Plan:
     config: Mapping[str, Any] | None = None
 
 
-Layout = Callable[[AdapterState, "KeyMap", Options], Plan]
-
-
-def outline_of(layers: Layers, name: str) -> LayerState:
-    """A layer with tensors of the meta device, in the number formats that they are kept in.
-
-    Args:
-        layers: Layers that are in memory, or that are read when they are asked for and tell their
-            outlines before (``outline(name)``).
-        name: One of their names.
-    """
-    if hasattr(layers, "outline"):
-        return cast("_Outlined", layers).outline(name)
-    layer = layers[name]
-    tensors = {factor: tensor.to("meta") for factor, tensor in layer.tensors.items()}
-    return replace(layer, tensors=tensors)
-
-
-def outlines_of(state: AdapterState) -> dict[str, LayerState]:
-    """The outlines of all layers of an adapter."""
-    return {name: outline_of(state.layers, name) for name in state.layers}
+Layout = Callable[[AdapterState, "KeyMap", Options], WritePlan]
 
 
 def piece_of(state: AdapterState, title: str, modules: Iterable[str], encode: Encode) -> Piece:
@@ -119,8 +95,8 @@ def piece_of(state: AdapterState, title: str, modules: Iterable[str], encode: En
     )
 
 
-def pieces_of_extras(state: AdapterState, name: Callable[[str], str]) -> list[Piece]:
-    """Make a piece of each layer's differences that are no factors.
+def patch_pieces(state: AdapterState, name: Callable[[str], str]) -> list[Piece]:
+    """Make a piece of each layer's weight patches.
 
     Args:
         state: The adapter.
@@ -133,53 +109,55 @@ def pieces_of_extras(state: AdapterState, name: Callable[[str], str]) -> list[Pi
     def piece(native: str) -> Piece:
         return Piece(
             native,
-            lambda: keyed(native, extras_outline(state, native)),
+            lambda: keyed(native, patch_outline(state, native)),
             lambda: keyed(native, state.extras[native]),
         )
 
     return [piece(native) for native in state.extras]
 
 
-def extras_outline(state: AdapterState, native: str) -> Mapping[str, Tensor]:
-    """A layer's differences that are no factors, as tensors of the meta device.
-
-    Args:
-        state: The adapter, whose differences may be read when they are asked for.
-        native: ComfyUI's name of the layer.
-    """
-    extras = state.extras
-    if hasattr(extras, "outline"):
-        return cast("_Outlined", extras).outline(native)
-    return {ending: tensor.to("meta") for ending, tensor in extras[native].items()}
-
-
-def refuse_extras(state: AdapterState, layout: str) -> None:
-    """Refuse differences that are no factors, which only ComfyUI reads.
+def refuse_patches(state: AdapterState, layout: str) -> None:
+    """Refuse weight patches, which only ComfyUI reads.
 
     Raises:
         AdapterError: When the adapter has any; it names the first.
     """
     for native in state.extras:
-        ending = next(iter(extras_outline(state, native)))
+        ending = next(iter(patch_outline(state, native)))
         raise AdapterError(
-            f"{native}.{ending}, a difference that is no factor, and {len(state.extras)} such "
-            f"layer(s) in all",
+            f"{native}.{ending}, a weight patch, and {len(state.extras)} such layer(s) in all",
             f"factors alone in layout {layout!r}",
             "Choose layout 'comfyui' or 'kohya', or leave them out on purpose: --extras drop.",
         )
 
 
-def reader_rank(tensors: Mapping[str, Tensor]) -> int | None:
-    """The number by which readers divide a file's alpha.
+def refuse_magnitude(outlines: Layers, axis: str, expected: str, remedy: str) -> None:
+    """Refuse DoRA of an axis that a layout's readers do not compute as it was trained.
 
-    Returns:
-        The rank as ComfyUI's and LyCORIS's readers find it in the shapes; None when nothing is
-        low-rank and alpha is ignored.
+    Raises:
+        AdapterError: When a layer has magnitude of the axis.
     """
-    for factor in ("lora_down", "hada_w1_b", "lokr_w2_b", "lokr_w1_b"):
-        if factor in tensors:
-            return tensors[factor].shape[0]
-    return None
+    for name, layer in outlines.items():
+        magnitude = layer.tensors.get(DORA_SCALE)
+        if magnitude is not None and axis_of(magnitude) == axis:
+            raise AdapterError(f"{name} has a DoRA magnitude of the {axis} axis", expected, remedy)
+
+
+def refuse_same_names(names: Iterable[str]) -> None:
+    """Refuse two layers that would have the same name in a file.
+
+    Raises:
+        AdapterError: When there are two.
+    """
+    taken: set[str] = set()
+    for name in names:
+        if name in taken:
+            raise AdapterError(
+                f"two adapted layers are both written as {name!r}",
+                "one name for each layer",
+                "This is a fault of the family's key map; please report it.",
+            )
+        taken.add(name)
 
 
 def with_alpha(prefix: str, kind: str, layer: LayerState) -> dict[str, Tensor]:
@@ -194,32 +172,11 @@ def with_alpha(prefix: str, kind: str, layer: LayerState) -> dict[str, Tensor]:
         Key to tensor; the alpha is float32.
     """
     tensors: dict[str, Tensor] = {}
-    for factor, tensor in _readable(layer.tensors).items():
-        suffix = f".{factor}.weight" if factor.startswith("lora_") else f".{factor}"
-        tensors[prefix + suffix] = tensor
-    rank = reader_rank(layer.tensors)
+    rules = FILE_RULES[kind]
+    for factor, tensor in rules.comfyui_factors(layer.tensors).items():
+        ending = f".{factor}" if factor == DORA_SCALE else rules.ending(factor)
+        tensors[prefix + ending] = tensor
+    rank = rules.alpha_rank(layer.tensors)
     alpha = layer.rank if rank is None else layer_scale(kind, layer) * rank
     tensors[f"{prefix}.alpha"] = torch.tensor(float(alpha), dtype=torch.float32)
     return tensors
-
-
-def times(tensor: Tensor, scale: float) -> Tensor:
-    """Multiply at least in float32; an outline keeps the number format that is written."""
-    if scale == 1.0 or tensor.is_meta:
-        return tensor
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32)) * scale
-
-
-def _readable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Factors as ComfyUI's reader can use them; only those of convolutions change."""
-    readable = dict(tensors)
-    if "lokr_t2" in tensors:
-        # ComfyUI 0.33 hands the product of core and factors to torch.kron, which refuses its
-        # strides. The same LoKr without a core is read.
-        matrices = as_matrices(tensors)
-        del readable["lokr_t2"]
-        readable |= {name: matrices[name].contiguous() for name in CORES["lokr_t2"]}
-    for name in ("lokr_w2", "lora_mid", "hada_t1", "hada_t2"):
-        if name in readable:
-            readable[name] = readable[name].reshape(filed_shape(tuple(readable[name].shape)))
-    return readable

@@ -1,1 +1,1 @@
-"""One module an adapter kind, and their registry."""
+"""Adapter kinds: the mathematics of each, what it is in files, and their registry."""

@@ -7,7 +7,7 @@ Source: ComfyUI 0.33, ``comfy/utils.py`` (`flux_to_diffusers`) and ``comfy/lora.
 
 from __future__ import annotations
 
-from ...adapter_files.names.key_map import HostName
+from ...adapter_files.names.key_map import ComfyuiName
 
 _DOUBLE = {
     "attn.norm_q": "img_attn.norm.query_norm",
@@ -29,16 +29,16 @@ _QUERY_KEY_VALUE = 3
 
 HOST_NAMES = (
     *(
-        HostName(f"transformer_blocks.{{}}.{a}", f"double_blocks.{{}}.{b}")
+        ComfyuiName(f"transformer_blocks.{{}}.{a}", f"double_blocks.{{}}.{b}")
         for a, b in _DOUBLE.items()
     ),
     *(
-        HostName(f"single_transformer_blocks.{{}}.{a}", f"single_blocks.{{}}.{b}")
+        ComfyuiName(f"single_transformer_blocks.{{}}.{a}", f"single_blocks.{{}}.{b}")
         for a, b in _SINGLE.items()
     ),
-    HostName("norm_out.linear", "final_layer.adaLN_modulation.1", swapped=True),
-    HostName("controlnet_x_embedder", "pos_embed_input"),
-    HostName(
+    ComfyuiName("norm_out.linear", "final_layer.adaLN_modulation.1", swapped=True),
+    ComfyuiName("controlnet_x_embedder", "pos_embed_input"),
+    ComfyuiName(
         "single_blocks.{}.linear1_qkv",
         "single_blocks.{}.linear1",
         shares=_QUERY_KEY_VALUE,

@@ -5,7 +5,7 @@ Source: ComfyUI 0.33, ``comfy/lora.py`` (`model_lora_keys_unet`).
 
 from __future__ import annotations
 
-from ...adapter_files.names.key_map import HostName
+from ...adapter_files.names.key_map import ComfyuiName
 
 _PATHS = (
     *(
@@ -14,4 +14,4 @@ _PATHS = (
     ),
     "txt_norm",
 )
-HOST_NAMES = tuple(HostName(path, path) for path in _PATHS)
+HOST_NAMES = tuple(ComfyuiName(path, path) for path in _PATHS)

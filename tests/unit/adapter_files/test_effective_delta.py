@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fixtures.textbook import CASES, make_plan, random_factors, relative, textbook_delta
-from trainer_core.adapter_files.factors.effective_delta import layer_change
+from trainer_core.adapter_files.factors.effective_delta import effective_delta
 from trainer_core.errors import AdapterError
 from trainer_core.tensors.rounding import EIGHT_BIT, fitting_scale, rounded, rounding_loss
 from trainer_core.types import LayerState
@@ -27,7 +27,7 @@ def test_without_lengths_it_is_the_delta(kind, inputs, outputs, rank, options):
     layer = random_layer(kind, inputs, outputs, rank, options)
     weight = torch.randn(outputs, inputs, dtype=torch.float64)
     expected = textbook_delta(kind, layer.tensors, 3.0, rank)
-    assert relative(layer_change(kind, layer, weight), expected) < 1e-12
+    assert relative(effective_delta(kind, layer, weight), expected) < 1e-12
 
 
 @pytest.mark.parametrize("axis", ["input", "output"])
@@ -39,7 +39,7 @@ def test_with_lengths_rows_or_columns_have_them(kind, axis):
     shape = (1, 12) if axis == "input" else (20, 1)
     lengths = torch.rand(shape, generator=generator, dtype=torch.float64) + 0.5
     layer = LayerState({**layer.tensors, "dora_scale": lengths}, layer.alpha, layer.rank)
-    total = weight + layer_change(kind, layer, weight)
+    total = weight + effective_delta(kind, layer, weight)
     assert torch.allclose(total.norm(dim=0 if axis == "input" else 1, keepdim=True), lengths)
     plain = weight + textbook_delta(kind, layer.tensors, 3.0, 2)
     directions = plain / plain.norm(dim=0 if axis == "input" else 1, keepdim=True)
@@ -57,7 +57,7 @@ def test_a_convolutions_column_is_all_places_of_its_window():
         "lora_up": torch.randn(6, 2, 1, 1, generator=generator, dtype=torch.float64),
     }
     delta = torch.einsum("or,rikl->oikl", tensors["lora_up"][..., 0, 0], tensors["lora_down"])
-    change = layer_change("lora", LayerState(tensors, 2.0, 2, (3, 3)), weight)
+    change = effective_delta("lora", LayerState(tensors, 2.0, 2, (3, 3)), weight)
     assert relative(change, delta) < 1e-12
     for shape, axes in (((1, 4, 1, 1), (0, 2, 3)), ((6, 1, 1, 1), (1, 2, 3))):
         lengths = torch.rand(shape, generator=generator, dtype=torch.float64) + 0.5
@@ -65,13 +65,13 @@ def test_a_convolutions_column_is_all_places_of_its_window():
         total = weight + delta
         norm = total.square().sum(dim=axes, keepdim=True).sqrt()
         expected = lengths * total / norm - weight
-        assert relative(layer_change("lora", layer, weight), expected) < 1e-12
+        assert relative(effective_delta("lora", layer, weight), expected) < 1e-12
 
 
 def test_a_row_of_zeros_is_left_as_it_is():
     tensors = {"lora_down": torch.ones(1, 3), "lora_up": torch.tensor([[0.0], [1.0]])}
     layer = LayerState({**tensors, "dora_scale": torch.ones(2, 1)}, 1.0, 1)
-    change = layer_change("lora", layer, torch.zeros(2, 3))
+    change = effective_delta("lora", layer, torch.zeros(2, 3))
     assert torch.equal(change[0], torch.zeros(3))
     assert torch.allclose(change[1].norm(), torch.tensor(1.0))
 
@@ -80,10 +80,10 @@ def test_factors_of_another_size_are_refused():
     layer = random_layer("lora", 12, 20, 2, {})
     for shape in ((12, 20), (20, 13), (20, 4, 2)):
         with pytest.raises(AdapterError, match="lora of 20 x 12"):
-            layer_change("lora", layer, torch.zeros(shape))
+            effective_delta("lora", layer, torch.zeros(shape))
     lengths = LayerState({**layer.tensors, "dora_scale": torch.ones(1, 11)}, 3.0, 2)
-    with pytest.raises(AdapterError, match=r"lengths \(1, 11\)"):
-        layer_change("lora", lengths, torch.zeros(20, 12))
+    with pytest.raises(AdapterError, match=r"magnitude \(1, 11\)"):
+        effective_delta("lora", lengths, torch.zeros(20, 12))
 
 
 def steps_of(dtype):

@@ -11,7 +11,7 @@ from tests.fixtures.family_states import (
     random_weights,
 )
 from tests.fixtures.textbook import textbook_delta
-from trainer_core.adapter_files.convert.approximate import as_lora, matrix_as_lora
+from trainer_core.adapter_files.convert.approximate import as_low_rank, matrix_as_low_rank
 from trainer_core.adapter_files.convert.convert import convert
 from trainer_core.adapter_files.read.adapter_file import read_adapter
 from trainer_core.adapter_files.write.adapter_file import write_adapter
@@ -138,7 +138,7 @@ def test_the_nearest_lora_is_that_of_the_singular_values(case, rank):
     for name, layer in state.layers.items():
         wanted = delta(state.kind, layer)
         values = torch.linalg.svdvals(wanted)
-        found = as_lora(name, state.kind, layer, rank)
+        found = as_low_rank(name, state.kind, layer, rank)
         error = relative(delta("lora", found.layer), wanted)
         assert error == pytest.approx(float(values[rank:].norm() / values.norm()), abs=1e-6)
         assert found.error == pytest.approx(error, abs=1e-6)
@@ -148,15 +148,15 @@ def test_the_nearest_lora_is_that_of_the_singular_values(case, rank):
 def test_the_nearest_lora_of_a_matrix_has_the_rank_that_was_told():
     """A matrix of a smaller rank is held exactly, with zeros for the rest."""
     matrix = torch.randn(30, 4) @ torch.randn(4, 20)
-    found = matrix_as_lora(matrix, 7)
+    found = matrix_as_low_rank(matrix, 7)
     assert found.layer.tensors["lora_down"].shape == (7, 20)
     assert found.error < 1e-6
     assert relative(delta("lora", found.layer), matrix) < 1e-6
-    outline = matrix_as_lora(matrix.to("meta"), 7).layer
+    outline = matrix_as_low_rank(matrix.to("meta"), 7).layer
     assert {n: t.shape for n, t in outline.tensors.items()} == {
         n: t.shape for n, t in found.layer.tensors.items()
     }
-    assert matrix_as_lora(torch.zeros(5, 6), 2).error == 0.0
+    assert matrix_as_low_rank(torch.zeros(5, 6), 2).error == 0.0
 
 
 def test_a_loha_is_exact_as_a_lora_without_a_rank(given, tmp_path):

@@ -171,7 +171,7 @@ def inexact():
     return {
         "10 rows are no multiple of 3": odd,
         "inside a block of 12 rows": inside,
-        "DoRA lengths are those of the fused layer": lengths,
+        "DoRA magnitude is that of the fused layer": lengths,
     }
 
 
@@ -261,7 +261,7 @@ def test_what_is_not_read_is_named_and_not_dropped(key, tmp_path):
     assert repr(key) in caught.value.found
 
 
-EXTRAS = {
+PATCH_ENDINGS = {
     # key: ComfyUI's name
     "diffusion_model.double_blocks.3.img_attn.qkv.diff_b": "double_blocks.3.img_attn.qkv",
     "lora_unet_double_blocks_3_img_attn_qkv.diff": "double_blocks.3.img_attn.qkv",
@@ -279,17 +279,17 @@ EXTRAS = {
 }
 
 
-@pytest.mark.parametrize("key", EXTRAS)
+@pytest.mark.parametrize("key", PATCH_ENDINGS)
 def test_differences_get_comfyuis_names(key, tmp_path):
     path, values = tmp_path / "a.safetensors", Draw(0)(6)
     save_file({key: values}, path)
-    if EXTRAS[key] is None:
+    if PATCH_ENDINGS[key] is None:
         with pytest.raises(AdapterFileError, match=r"for no layer of this family"):
             read_adapter(path, KEY_MAPS["flux"])
         return
     state = read_adapter(path, KEY_MAPS["flux"])
     (name,), ending = state.extras, key.rpartition(".")[2]
-    assert name == EXTRAS[key]
+    assert name == PATCH_ENDINGS[key]
     assert torch.equal(state.extras[name][ending], values)
     with open_adapter(path, KEY_MAPS["flux"]) as adapter:
         assert adapter.state.extras.outline(name)[ending].is_meta

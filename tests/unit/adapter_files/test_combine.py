@@ -9,10 +9,10 @@ import torch
 
 from tests.fixtures.adapter_states import SIZES, STATES, make_state
 from tests.fixtures.textbook import relative, textbook_delta
-from trainer_core.adapter_files.factors.products import as_product, product_rank
+from trainer_core.adapter_files.factors.products import as_product
 from trainer_core.adapter_files.tools.combine import combine_adapters
 from trainer_core.adapter_files.tools.resize import Sizes, rank_for_error, resize_adapter
-from trainer_core.adapters.kinds.registry import layer_delta
+from trainer_core.adapters.kinds.registry import FILE_RULES, layer_delta
 from trainer_core.errors import AdapterError
 from trainer_core.families.registry import FAMILIES
 from trainer_core.types import AdapterState, LayerState
@@ -40,7 +40,7 @@ def test_every_kind_is_a_product(name):
             {n: t.double() for n, t in layer.tensors.items()}, layer.alpha, layer.rank
         )
         up, down = as_product(state.kind, doubled)
-        assert up.shape[1] == down.shape[0] == product_rank(state.kind, layer.tensors)
+        assert up.shape[1] == down.shape[0] == FILE_RULES[state.kind].product_rank(layer.tensors)
         assert relative(up @ down, layer_delta(state.kind, doubled)) < 1e-12
 
 

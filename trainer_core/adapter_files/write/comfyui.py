@@ -1,0 +1,204 @@
+"""Layout ``comfyui``, and what every layout of ComfyUI's own names has in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from ...adapters.kinds.registry import LOW_RANK
+from ...errors import AdapterError
+from ...types import AdapterState, LayerState
+from ..factors.fuse import (
+    FusedLayer,
+    fused_layer,
+    may_share_factors,
+    refuse_unfusable,
+    shares_factors,
+)
+from ..factors.outlines import Layers, outlines_of, patch_outline
+from ..names.comfyui_names import is_swapped, native_key
+from ..names.key_map import DIFFUSERS_PREFIX, NATIVE_PREFIX, KeyMap
+from ..names.key_parsing import HALVES_SWAPPED
+from ..names.row_slices import InexactSliceError, slice_layer
+from ..names.unread_keys import REPLACING
+from .write_plan import (
+    Options,
+    Piece,
+    WritePlan,
+    patch_pieces,
+    piece_of,
+    refuse_magnitude,
+    refuse_same_names,
+    with_alpha,
+)
+
+
+def plan_comfyui(state: AdapterState, key_map: KeyMap, options: Options) -> WritePlan:
+    """ComfyUI's names, with one alpha per layer.
+
+    A whole layer is written by its native name; a part of a fused layer by its Diffusers name,
+    which ComfyUI maps to a slice. ComfyUI's bypass loaders drop slices; with ``options.fused`` the
+    fused layer is written instead. Of convolutions, LoRA's and LoHa's cores and LoKr's whole second
+    factors get two axes for the window, whatever the layer has, and a LoKr's core is multiplied
+    into its factor: ComfyUI reads no other forms.
+
+    Raises:
+        AdapterError: When a layer is unknown to the key map, or cannot be expressed.
+    """
+    return plan_native(state, key_map, options, lambda native: NATIVE_PREFIX + native)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Layers that are written under one name.
+
+    Attributes:
+        name: The name in the file.
+        modules: The layers.
+        native: ComfyUI's name of what is written; None for a slice.
+        fused: What the fused layer is made of; None where nothing is fused.
+        swapped: Whether the two halves of its rows are exchanged.
+    """
+
+    name: str
+    modules: tuple[str, ...]
+    native: str | None
+    fused: FusedLayer | None = None
+    swapped: bool = False
+
+
+def plan_native(
+    state: AdapterState, key_map: KeyMap, options: Options, spell: Callable[[str], str]
+) -> WritePlan:
+    """The tensors of an adapter by ComfyUI's names of its layers.
+
+    Args:
+        state: The adapter.
+        key_map: The family's names.
+        options: Where the layout leaves a choice.
+        spell: ComfyUI's name of a layer to the one in the file.
+
+    Raises:
+        AdapterError: As `plan_comfyui`.
+    """
+    outlines = outlines_of(state)
+    refuse_magnitude(
+        outlines,
+        "output",
+        "a magnitude of the input axis: ComfyUI up to 0.33 divides that of the output axis by the "
+        "norm of the base's weight alone",
+        f"Train with adapter.dora_axis: input; kind {LOW_RANK} can also be exported as "
+        "'diffusers'. Or convert it with --base PATH, which writes the difference itself, or as "
+        f"a {LOW_RANK} with --approximate {LOW_RANK} --rank N --base PATH.",
+    )
+    check_parts(state.kind, outlines, key_map)
+    groups = list(_groups(state, outlines, key_map, options, spell))
+    refuse_same_names(group.name for group in groups)
+    for group in groups:
+        _refuse_both(state, group)
+    return WritePlan(
+        (
+            *(_piece_of_group(state, group, options) for group in groups),
+            *patch_pieces(state, spell),
+        )
+    )
+
+
+def _groups(
+    state: AdapterState,
+    outlines: Layers,
+    key_map: KeyMap,
+    options: Options,
+    spell: Callable[[str], str],
+) -> Iterator[_Group]:
+    """Sort the layers by the name that they are written under, in their own order."""
+    parts: dict[str, list[str]] = {}
+    natives = {name: native_key(name, key_map) for name in outlines}
+    for name, native in natives.items():
+        parts.setdefault(native.name, []).append(name)
+    for name, native in natives.items():
+        swapped = is_swapped(name, key_map)
+        if not native.part and not swapped:
+            yield _Group(spell(native.name), (name,), native.name)
+        elif not options.fused:
+            yield _Group(DIFFUSERS_PREFIX + name, (name,), None)
+        elif swapped:
+            yield _Group(spell(native.name), (name,), native.name, swapped=True)
+        elif parts[native.name][0] == name:
+            modules = tuple(parts[native.name])
+            fused = _fused_layer(state, outlines, key_map, options, native.name, modules)
+            yield _Group(spell(native.name), modules, native.name, fused)
+
+
+def check_parts(kind: str, outlines: Layers, key_map: KeyMap) -> None:
+    """Refuse parts that are no slices of one layer: ComfyUI would find none of these sizes there.
+
+    Raises:
+        AdapterError: When their sizes do not fit each other.
+    """
+    natives: dict[str, dict[str, LayerState]] = {}
+    for name, layer in outlines.items():
+        native = key_map.to_native(name)
+        if native is not None and native.part and key_map.parts(native.name):
+            natives.setdefault(native.name, {})[name] = layer
+    for native, own in natives.items():
+        fused_layer(native, kind, key_map.parts(native), own)
+
+
+def _fused_layer(
+    state: AdapterState,
+    outlines: Layers,
+    key_map: KeyMap,
+    options: Options,
+    native: str,
+    modules: tuple[str, ...],
+) -> FusedLayer:
+    own = {name: outlines[name] for name in modules}
+    for name, layer in own.items():
+        refuse_unfusable(native, name, layer)
+    fused = fused_layer(native, state.kind, key_map.parts(native), own)
+    shared = (
+        not options.approximated
+        and may_share_factors(state.kind, own)
+        and shares_factors(state.kind, {name: state.layers[name] for name in modules})
+    )
+    return replace(fused, shared=shared)
+
+
+def _piece_of_group(state: AdapterState, group: _Group, options: Options) -> Piece:
+    def encode(layers: Layers) -> dict[str, Tensor]:
+        if group.fused is not None:
+            layer = options.fuse(group.fused, layers)
+        else:
+            layer = layers[group.modules[0]]
+        if group.swapped:
+            layer = _with_swapped_halves(group.modules[0], state.kind, layer)
+        return with_alpha(group.name, state.kind, layer)
+
+    return piece_of(state, group.native or group.modules[0], group.modules, encode)
+
+
+def _with_swapped_halves(name: str, kind: str, layer: LayerState) -> LayerState:
+    try:
+        return slice_layer(kind, layer, HALVES_SWAPPED)
+    except InexactSliceError as error:
+        raise AdapterError(
+            f"{name}: {error}",
+            "a layer whose rows can be put into the order that they have in ComfyUI",
+            "Choose layout 'comfyui' without fused: ComfyUI then exchanges the rows itself.",
+        ) from error
+
+
+def _refuse_both(state: AdapterState, group: _Group) -> None:
+    """Refuse factors beside a difference of the same weight: ComfyUI keeps only one of them."""
+    if group.native is None or group.native not in state.extras:
+        return
+    ending = next((e for e in patch_outline(state, group.native) if e in REPLACING), None)
+    if ending is not None:
+        raise AdapterError(
+            f"{group.native} has factors and {group.native}.{ending}",
+            "one of them: ComfyUI loads the difference and passes over the factors",
+            "Choose layout 'diffusers' with --extras drop, if the factors are the adapter.",
+        )

@@ -1,0 +1,117 @@
+"""Layout ``diffusers``: the scale multiplied into a factor, and no alpha."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+
+from torch import Tensor
+
+from ...adapters.dora import DORA_SCALE
+from ...adapters.kinds.registry import APPROXIMATE, FILE_RULES, LOW_RANK, layer_scale
+from ...errors import AdapterError
+from ...types import AdapterState
+from ..factors.outlines import Layers, is_convolution, outlines_of
+from ..factors.whole_layers import refuse_undivided
+from ..names.key_map import DIFFUSERS_PREFIX, KeyMap
+from ..names.key_parsing import MAGNITUDE
+from ..read.peft_config import HEADER_KEY
+from .write_plan import Options, WritePlan, piece_of, refuse_magnitude, refuse_patches
+
+KEEP_WHOLE = "Choose layout 'comfyui' or 'kohya', which hold the layer as it is."
+
+
+def plan_diffusers(state: AdapterState, key_map: KeyMap, options: Options) -> WritePlan:
+    """Diffusers' names, with the scale multiplied into a factor and no alpha.
+
+    Diffusers has no LoHa; it is written as the LoRA of rank r^2 that equals it exactly.
+
+    Raises:
+        AdapterError: When Diffusers could not read the LoKr's factorisation, or a layer is a
+            convolution.
+    """
+    del options
+    refuse_patches(state, "diffusers")
+    refuse_undivided(state, key_map, "layout 'diffusers'", KEEP_WHOLE)
+    outlines = outlines_of(state)
+    refuse_convolutions(outlines)
+    refuse_unread_magnitude(outlines, state.kind)
+    rules = FILE_RULES[state.kind]
+    problem = rules.diffusers_problem(outlines)
+    if problem is not None:
+        raise AdapterError(*problem)
+    header = _mixed_rank_header(outlines) if state.kind == LOW_RANK else {}
+    return WritePlan(
+        tuple(
+            piece_of(state, name, [name], lambda layers: _encode(state.kind, layers))
+            for name in state.layers
+        ),
+        header,
+    )
+
+
+def refuse_convolutions(outlines: Layers) -> None:
+    """Refuse what PEFT, Diffusers' reader, computes without the base's dilation and groups.
+
+    Raises:
+        AdapterError: When a layer is a convolution.
+    """
+    for name, layer in outlines.items():
+        if is_convolution(layer):
+            raise AdapterError(
+                f"{name} is a convolution",
+                "Linear layers: Diffusers and PEFT read no adapter of a convolution as it was "
+                "trained",
+                "Export with layout 'comfyui', or leave the layer out with adapter.exclude.",
+            )
+
+
+def refuse_unread_magnitude(outlines: Layers, kind: str) -> None:
+    """Refuse DoRA that PEFT, which Diffusers reads with too, does not have.
+
+    Raises:
+        AdapterError: When a layer has such magnitude.
+    """
+    for axis in ("input",) if FILE_RULES[kind].peft_dora else ("input", "output"):
+        refuse_magnitude(
+            outlines,
+            axis,
+            f"DoRA only with kind {LOW_RANK} and the output axis, the one that Diffusers and PEFT "
+            "know",
+            "Export with layout 'comfyui', or train with adapter.dora_axis: output and kind "
+            f"{LOW_RANK}. "
+            f"{APPROXIMATE} --base PATH.",
+        )
+
+
+def _encode(kind: str, layers: Layers) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
+    for name, layer in layers.items():
+        factors = dict(layer.tensors)
+        magnitude = factors.pop(DORA_SCALE, None)
+        found = FILE_RULES[kind].diffusers(factors, layer_scale(kind, layer))
+        if magnitude is not None:
+            found[MAGNITUDE] = magnitude.flatten()
+        tensors |= {f"{DIFFUSERS_PREFIX}{name}.{ending}": each for ending, each in found.items()}
+    return tensors
+
+
+def _mixed_rank_header(outlines: Layers) -> dict[str, str]:
+    """Tell Diffusers the ranks; before 0.40 it takes one alpha for all where they differ."""
+    rules = FILE_RULES[LOW_RANK]
+    ranks = {name: rules.alpha_rank(layer.tensors) for name, layer in outlines.items()}
+    if len(set(ranks.values())) < 2:
+        return {}
+    usual = Counter(ranks.values()).most_common(1)[0][0]
+    pattern = {f"^{re.escape(name)}": rank for name, rank in ranks.items() if rank != usual}
+    config = {
+        "r": usual,
+        rules.peft_alpha: usual,
+        "rank_pattern": pattern,
+        "alpha_pattern": pattern,
+        "target_modules": sorted(ranks),
+        "bias": "none",
+    }
+    prefixed = {f"{DIFFUSERS_PREFIX}{key}": value for key, value in config.items()}
+    return {HEADER_KEY: json.dumps(prefixed, indent=2, sort_keys=True)}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...trainer_core.config import RunConfig
-from ...trainer_core.config.reading import load_config
+from ...trainer_core.families.run_files import load_config
 from ..host import comfy_host
 from .adapter_files import as_file
 from .graph_run import guest, source_of

@@ -23,12 +23,16 @@ def load_encoders():
     The packages above it are made but not run: ComfyUI's node interface is no part of this test.
     """
     root = Path(__file__).resolve().parents[2]
-    for name, folder in ((PACK, root), (f"{PACK}.nodes", root / "nodes")):
+    for name, folder in (
+        (PACK, root),
+        (f"{PACK}.nodes", root / "nodes"),
+        (f"{PACK}.nodes.host", root / "nodes" / "host"),
+    ):
         spec = importlib.util.spec_from_file_location(
             name, folder / "__init__.py", submodule_search_locations=[str(folder)]
         )
         sys.modules[name] = importlib.util.module_from_spec(spec)
-    return importlib.import_module(f"{PACK}.nodes.graph_encoders")
+    return importlib.import_module(f"{PACK}.nodes.host.graph_encoders")
 
 
 class Loaders:

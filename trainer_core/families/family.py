@@ -15,6 +15,8 @@ from ..types import Conditioning
 from ..weights.file_spec import FileFacts, FolderFacts
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
     from torch import Tensor, nn
 
@@ -137,6 +139,7 @@ class Family:
         header_hint: Regular expression of what headers of adapter files call the model
             (`recognition.header_hint`).
         header_names: A variant to its names in adapter files' headers.
+        embedded: The Diffusers folder of a tiny base of this family that ships with the trainer.
     """
 
     name: str
@@ -168,6 +171,7 @@ class Family:
     header_hint: str
     unexportable: Mapping[str, str] = field(default_factory=dict)
     header_names: Mapping[str, HeaderNames] = field(default_factory=dict)
+    embedded: Path | None = None
 
 
 def guided_velocity(

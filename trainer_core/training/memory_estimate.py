@@ -221,7 +221,7 @@ def cached_run_estimate(config: RunConfig, device: torch.device) -> dict[str, in
     family = get_family(config.family)
     settings = config.base.model_copy(update={"variant": cache.variant})
     edits = any(cache.dataset.control_buckets)
-    location = locate_base(settings, family.name, edits, needs_encoders=False)
+    location = locate_base(settings, family, edits, needs_encoders=False)
     base = empty_base(location, family)
     tokens = max(
         sum(picture_tokens(base, picture) for picture in (item.bucket, *item.control_buckets))

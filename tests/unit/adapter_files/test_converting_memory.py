@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 PROCESS = """
 import json, sys
 from pathlib import Path
-from trainer_core.families import get_family
+from trainer_core.families.registry import get_family
 from trainer_core.adapter_files import read_adapter
 from trainer_core.adapter_files.convert.convert import convert
 

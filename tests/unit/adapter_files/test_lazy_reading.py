@@ -204,7 +204,7 @@ _PROCESS = """
 import sys
 from pathlib import Path
 import torch
-from trainer_core.families import get_family
+from trainer_core.families.registry import get_family
 from trainer_core.adapter_files import inspect_adapter, open_adapter, read_adapter
 
 path, names = Path(sys.argv[1]), get_family("flux").key_map

@@ -84,7 +84,7 @@ def _tokens(location: BaseLocation, width: int, height: int) -> int:
     return (rows // 2) * (columns // 2)
 
 
-FLUX = Family(
+FAMILY = Family(
     name="flux",
     title="FLUX.1",
     variants=("generate", "edit"),

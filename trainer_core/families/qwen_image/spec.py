@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from torch import Tensor, nn
 
 from ...adapter_files.names.key_map import KeyMap
@@ -72,7 +74,7 @@ def _tokens(location: BaseLocation, width: int, height: int) -> int:
     return (rows // 2) * (columns // 2)
 
 
-QWEN_IMAGE = Family(
+FAMILY = Family(
     name="qwen_image",
     title="Qwen-Image",
     variants=("generate", "edit", "edit_plus"),
@@ -126,4 +128,5 @@ QWEN_IMAGE = Family(
         "edit": HeaderNames("Qwen-Image-Edit", "qwen_image_edit"),
         "edit_plus": HeaderNames("Qwen-Image-Edit", "qwen_image_edit"),
     },
+    embedded=Path(__file__).parents[2] / "assets" / "tiny-qwen-image",
 )

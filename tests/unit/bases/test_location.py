@@ -226,7 +226,8 @@ from trainer_core.config import BaseSection
 from trainer_core.errors import BaseModelError
 from trainer_core.families.registry import get_family
 try:
-    print("located", locate_base(BaseSection(path=sys.argv[1]), get_family("qwen_image"), False).folder)
+    family = get_family("qwen_image")
+    print("located", locate_base(BaseSection(path=sys.argv[1]), family, False).folder)
 except BaseModelError as error:
     print("refused", error.found)
 """

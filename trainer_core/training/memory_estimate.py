@@ -132,9 +132,9 @@ def empty_base(location: BaseLocation, family: Family) -> EmptyBase:
         sum(1 for _ in transformer.get_submodule(name).children())
         for name in family.repeated_blocks
     )
-    facts: Any = transformer.config
     count = sum(p.numel() for p in transformer.parameters())
-    width = facts["num_attention_heads"] * facts["attention_head_dim"]
+    config: Any = transformer.config
+    width = family.sizes(config).width
     return EmptyBase(family, location, transformer, count, blocks, width)
 
 

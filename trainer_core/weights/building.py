@@ -141,12 +141,7 @@ def _build(location: BaseLocation, facts: FileFacts, file: WeightFile) -> Any:
             f"a newer {library}",
             f"Upgrade it: pip install --upgrade {library}",
         )
-    heads, head = settings["num_attention_heads"], settings["attention_head_dim"]
-    if heads < 1 or sum(settings["axes_dims_rope"]) != head:
-        raise file.broken(
-            f"its attention heads have {head} values each",
-            f"heads of {sum(settings['axes_dims_rope'])}, which the rotary positions are for",
-        )
+    facts.check(file, settings)
     with torch.device("meta"):
         return kind(**settings)
 

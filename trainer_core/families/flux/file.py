@@ -11,6 +11,7 @@ from torch import nn
 
 from ...weights.file_spec import FileFacts, Origin
 from ...weights.header import WeightFile
+from ..layer_sizes import check_heads
 from .keys import native_key
 
 _NATIVE_MARKS = ("double_blocks.", "single_blocks.")
@@ -137,4 +138,5 @@ FILE = FileFacts(
     settings=settings,
     edit_variant=edit_variant,
     restore=restore,
+    check=check_heads,
 )

@@ -144,7 +144,9 @@ def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
     }
     layers, singles = config["num_layers"], config["num_single_layers"]
     blocks = {"transformer_blocks": layers, "single_transformer_blocks": singles}
-    return PublishedSizes(sizes, {**blocks, "double_blocks": layers, "single_blocks": singles})
+    return PublishedSizes(
+        sizes, {**blocks, "double_blocks": layers, "single_blocks": singles}, width
+    )
 
 
 def native_key(path: str) -> NativeKey | None:

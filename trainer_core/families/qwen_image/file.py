@@ -10,6 +10,7 @@ from torch import nn
 
 from ...weights.file_spec import FileFacts, Origin
 from ...weights.header import WeightFile
+from ..layer_sizes import check_heads
 
 _ZERO_MARK = "__index_timestep_zero__"
 _LAYERED = "time_text_embed.addition_t_embedding.weight"
@@ -78,4 +79,5 @@ FILE = FileFacts(
     settings=settings,
     edit_variant=edit_variant,
     restore=restore,
+    check=check_heads,
 )

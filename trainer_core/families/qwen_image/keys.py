@@ -85,7 +85,7 @@ def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
         "proj_out": (_PATCH * config["out_channels"], width),
     }
     counts = {"transformer_blocks": config["num_layers"]}
-    return PublishedSizes({name: (size,) for name, size in sizes.items()}, counts)
+    return PublishedSizes({name: (size,) for name, size in sizes.items()}, counts, width)
 
 
 def native_key(path: str) -> NativeKey | None:

@@ -5,6 +5,7 @@ Usage: encoders_process.py FOLDER, with ComfyUI's folder in PYTHONPATH. FOLDER h
 gets ``results.safetensors`` and ``results.json``.
 """
 
+import dataclasses
 import importlib
 import importlib.util
 import json
@@ -301,8 +302,17 @@ def errors(session, loaders, clips, vaes):
 def main():
     (argument,) = sys.argv[1:]
     sys.argv = sys.argv[:1]
-    make = load_encoders().graph_encoders
+    encoders = load_encoders()
     light = not {"torch", "transformers", "diffusers"} & set(sys.modules)
+    registry = importlib.import_module(f"{PACK}.trainer_core.families.registry")
+
+    def make(family, *given):
+        """With a name for the family; "wan" has no encoders in the graph."""
+        known = registry.get_family("flux" if family == "wan" else family)
+        if family == "wan":
+            known = dataclasses.replace(known, name="wan", graph=None)
+        return encoders.graph_encoders(known, *given)
+
     import comfy.cli_args
 
     comfy.cli_args.args.cpu = True

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ..data.cache import Encoders
     from ..data.captions import CountTokens
     from ..weights.base_location import BaseLocation
+    from .graph import GraphSpec
     from .layer_sizes import PublishedSizes
 
 
@@ -139,7 +140,9 @@ class Family:
         header_hint: Regular expression of what headers of adapter files call the model
             (`recognition.header_hint`).
         header_names: A variant to its names in adapter files' headers.
+        graph: What CLIP and VAE of a ComfyUI graph are; None where the graph cannot encode.
         embedded: The Diffusers folder of a tiny base of this family that ships with the trainer.
+        models: The published bases in words, for the README.
     """
 
     name: str
@@ -172,6 +175,8 @@ class Family:
     unexportable: Mapping[str, str] = field(default_factory=dict)
     header_names: Mapping[str, HeaderNames] = field(default_factory=dict)
     embedded: Path | None = None
+    models: str = ""
+    graph: GraphSpec | None = None
 
 
 def guided_velocity(

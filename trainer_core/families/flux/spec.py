@@ -12,6 +12,7 @@ from ..scheduler import scheduled_shift, scheduled_sigmas
 from .comfyui_names import HOST_NAMES
 from .encode import control_size, latent_shape, load_decoder, load_encoders, load_token_counter
 from .file import FILE
+from .graph import GRAPH
 from .keys import (
     ALIASES,
     HOST_SPELLINGS,
@@ -87,6 +88,7 @@ def _tokens(location: BaseLocation, width: int, height: int) -> int:
 FAMILY = Family(
     name="flux",
     title="FLUX.1",
+    models="dev, Kontext",
     variants=("generate", "edit"),
     # ComfyUI pads to 256, Diffusers to 512.
     text_length=256,
@@ -131,6 +133,7 @@ FAMILY = Family(
         aliases=ALIASES,
     ),
     sizes=published_sizes,
+    graph=GRAPH,
     header_hint=r"flux(?!2|3)",
     # As sd-scripts (dev) and musubi-tuner (Kontext) write them; one class of adapters fits both.
     header_names={

@@ -15,6 +15,7 @@ from ..scheduler import scheduled_shift, scheduled_sigmas
 from .comfyui_names import HOST_NAMES
 from .encode import latent_shape, load_decoder, load_encoders, load_token_counter
 from .file import FILE
+from .graph import GRAPH
 from .keys import HOST_SPELLINGS, LAYERS, detect, module_path, native_key, published_sizes
 from .predict import guide, load_transformer, predict, takes_guidance
 
@@ -77,6 +78,7 @@ def _tokens(location: BaseLocation, width: int, height: int) -> int:
 FAMILY = Family(
     name="qwen_image",
     title="Qwen-Image",
+    models="text-to-image, Edit, Edit-Plus 2509/2511",
     variants=("generate", "edit", "edit_plus"),
     text_length=1024,
     # Two patches of 2x2 latents of 8 pixels: with an odd number of patches per side ComfyUI
@@ -121,6 +123,7 @@ FAMILY = Family(
         host_names=HOST_NAMES,
     ),
     sizes=published_sizes,
+    graph=GRAPH,
     header_hint=r"qwenimage(?!21)",
     # As musubi-tuner writes them.
     header_names={

@@ -64,8 +64,8 @@ def trainable_family(file: WeightFile) -> str:
     """
     name = file_family(file)
     check_formats(file)
-    facts = FAMILIES[name].file
-    facts.settings(facts.tidy(file))
+    spec = FAMILIES[name].file
+    spec.settings(spec.tidy(file))
     distilled = _DISTILLED.search(file.hints)
     if distilled is not None:
         raise file.broken(

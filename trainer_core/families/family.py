@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..types import Conditioning
-from ..weights.file_spec import FileFacts, FolderFacts
+from ..weights.file_spec import FileSpec, FolderSpec
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -150,8 +150,8 @@ class Family:
     variants: tuple[str, ...]
     text_length: int
     size_multiple: int
-    folder: FolderFacts
-    file: FileFacts
+    folder: FolderSpec
+    file: FileSpec
     repeated_blocks: tuple[str, ...]
     presets: Mapping[str, tuple[str, ...]]
     unused_layers: Callable[[nn.Module], tuple[str, ...]]
@@ -224,3 +224,8 @@ def inner_module(transformer: nn.Module) -> Any:
     """The model inside a wrapper for several processes, or the model itself."""
     inner = getattr(transformer, "module", None)
     return transformer if inner is None else inner
+
+
+def enable_checkpointing(transformer: nn.Module) -> None:
+    """`Family.enable_checkpointing` of Diffusers' classes."""
+    inner_module(transformer).enable_gradient_checkpointing()

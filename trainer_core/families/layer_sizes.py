@@ -51,7 +51,7 @@ class PublishedSizes:
 
 
 def check_heads(file: WeightFile, settings: Mapping[str, Any]) -> None:
-    """`FileFacts.check` for a transformer whose rotary positions fill every head.
+    """`FileSpec.check` for a transformer whose rotary positions fill every head.
 
     Args:
         file: The opened file.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class FolderFacts:
+class FolderSpec:
     """What a Diffusers folder of the family contains.
 
     Attributes:
@@ -47,12 +47,12 @@ class Origin:
 
 
 def no_check(file: WeightFile, settings: Mapping[str, Any]) -> None:
-    """`FileFacts.check` where the tensors' shapes say everything."""
+    """`FileSpec.check` where the tensors' shapes say everything."""
     del file, settings
 
 
 @dataclass(frozen=True, slots=True)
-class FileFacts:
+class FileSpec:
     """How a single file, as ComfyUI's users have it, becomes the family's denoiser.
 
     Attributes:

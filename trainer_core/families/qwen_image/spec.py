@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
-from torch import Tensor, nn
+from torch import nn
 
 from ...adapter_files.names.key_map import KeyMap
-from ...weights.base_location import BaseLocation
-from ...weights.file_spec import FolderFacts
+from ...weights.file_spec import FolderSpec
 from ..control_size import area_size
-from ..family import Family, HeaderNames, inner_module
+from ..family import Family, HeaderNames, enable_checkpointing, inner_module
 from ..scheduler import scheduled_shift, scheduled_sigmas
-from .comfyui_names import HOST_NAMES
 from .encode import latent_shape, load_decoder, load_encoders, load_token_counter
 from .file import FILE
 from .graph import GRAPH
-from .keys import HOST_SPELLINGS, LAYERS, detect, module_path, native_key, published_sizes
+from .keys import (
+    COMFYUI_NAMES,
+    COMFYUI_SPELLINGS,
+    LAYERS,
+    detect,
+    module_path,
+    native_key,
+    published_sizes,
+)
 from .predict import guide, load_transformer, predict, takes_guidance
 
 _ATTENTION = r"transformer_blocks\.\d+\.attn\.(to_[qkv]|to_out\.0|add_[qkv]_proj|to_add_out)"
@@ -55,26 +62,6 @@ def unused_layers(transformer: nn.Module) -> tuple[str, ...]:
     )
 
 
-def enable_checkpointing(transformer: nn.Module) -> None:
-    """Compute the activations of each block again in the backward pass."""
-    inner_module(transformer).enable_gradient_checkpointing()
-
-
-def sampling_sigmas(location: BaseLocation, steps: int, width: int, height: int) -> Tensor:
-    """`Family.sampling_sigmas`."""
-    return scheduled_sigmas(location, steps, _tokens(location, width, height))
-
-
-def training_shift(location: BaseLocation, width: int, height: int) -> float:
-    """`Family.training_shift`."""
-    return scheduled_shift(location, _tokens(location, width, height))
-
-
-def _tokens(location: BaseLocation, width: int, height: int) -> int:
-    _, rows, columns = latent_shape(location, width, height)
-    return (rows // 2) * (columns // 2)
-
-
 FAMILY = Family(
     name="qwen_image",
     title="Qwen-Image",
@@ -84,7 +71,7 @@ FAMILY = Family(
     # Two patches of 2x2 latents of 8 pixels: with an odd number of patches per side ComfyUI
     # centres the rotary positions differently than Diffusers.
     size_multiple=32,
-    folder=FolderFacts(
+    folder=FolderSpec(
         transformer="QwenImageTransformer2DModel",
         pipelines={
             "QwenImagePipeline": None,
@@ -111,16 +98,16 @@ FAMILY = Family(
     load_token_counter=load_token_counter,
     predict=predict,
     guide=guide,
-    sampling_sigmas=sampling_sigmas,
-    training_shift=training_shift,
+    sampling_sigmas=partial(scheduled_sigmas, latent_shape),
+    training_shift=partial(scheduled_shift, latent_shape),
     control_size=area_size,
     latent_shape=latent_shape,
     key_map=KeyMap(
         native_key,
         module_path,
         layers=LAYERS,
-        host_spellings=HOST_SPELLINGS,
-        host_names=HOST_NAMES,
+        host_spellings=COMFYUI_SPELLINGS,
+        host_names=COMFYUI_NAMES,
     ),
     sizes=published_sizes,
     graph=GRAPH,

@@ -19,12 +19,11 @@ import numpy as np
 from benchmarks.measuring.record import origin, write_record
 from scripts.embedded_base.demo_datasets import own_combinations, write_own_dataset
 from trainer_core.config import RunConfig
-from trainer_core.config.reading import load_config
-from trainer_core.config.template import preset_config
 from trainer_core.data.image import from_pixels
 from trainer_core.demo.exam import Question, base_questions, combination_questions, mark
 from trainer_core.demo.settings import draw_settings
 from trainer_core.demo.vocabulary import COLORS, Combination
+from trainer_core.families.run_files import load_config, template_config
 from trainer_core.inference.pipeline import Studio, open_studio
 from trainer_core.training import train
 
@@ -52,7 +51,7 @@ def measure(shape: str, seed: int, overrides: list[str], folder: Path) -> dict[s
     pictures = folder / f"{shape}-{seed}"
     if not pictures.is_dir():
         write_own_dataset(pictures, shape, seed)
-    preset = preset_config("qwen_image", "tiny").model_dump(mode="json")
+    preset = template_config("qwen_image", "tiny").model_dump(mode="json")
     given = [f"dataset.path={pictures}", f"seed={seed}", f"output.dir={folder / 'runs'}"]
     config = load_config(preset, [*given, f"output.name={shape}-{seed}", *overrides])
     started = time.process_time()

@@ -221,7 +221,7 @@ def main() -> None:
     torch.set_num_threads(1)
     found = origin()
     family = get_family("qwen_image")
-    location = locate_base(BaseSection(), "qwen_image", has_controls=False)
+    location = locate_base(BaseSection(), get_family("qwen_image"), has_controls=False)
     rows = measure(Workload(family, location).candidates(), arguments.rounds)
     heads = ("time", "best", "FLOPs", "saved MiB", "parameters")
     print("step on the embedded base".ljust(28) + "".join(head.rjust(11) for head in heads))

@@ -13,9 +13,9 @@ from .version import __version__ as __version__
 if TYPE_CHECKING:
     from .adapters import AttachedAdapter, attach
     from .config import AdapterConfig, RunConfig
-    from .config.reading import load_config
     from .errors import TrainerError
     from .families.registry import get_family
+    from .families.run_files import load_config
     from .training import train
 
 _HOMES = {
@@ -25,7 +25,7 @@ _HOMES = {
     "TrainerError": ".errors",
     "attach": ".adapters",
     "get_family": ".families.registry",
-    "load_config": ".config.reading",
+    "load_config": ".families.run_files",
     "train": ".training",
 }
 

@@ -74,7 +74,7 @@ def _run(words: Sequence[str]) -> int:
         return 0
     verb, arguments = parse_arguments(words, VERBS)
     if arguments.help:
-        show(f"{VERBS[verb].usage}\n\n{VERBS[verb].details}")
+        show(VERBS[verb].help)
         return 0
     return _work(verb, arguments)
 

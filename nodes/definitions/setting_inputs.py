@@ -14,8 +14,9 @@ from typing import Any, Literal, Union, get_args, get_origin
 from comfy_api.latest import io
 from pydantic.fields import FieldInfo
 
-from ...trainer_core.config.describe import choices_of, find_setting, is_advanced
+from ...trainer_core.config.describe import find_setting, is_advanced
 from ...trainer_core.errors import ConfigError
+from ...trainer_core.families.registry import PACKAGES
 
 LARGEST = 2**63 - 1
 
@@ -112,9 +113,8 @@ RUN_SETTINGS = (
 
 
 def family_choices() -> list[str]:
-    """For an input that names the family: ``auto``, or one of the run file's."""
-    field = find_setting("family")
-    return ["auto", *(choices_of(field) if field else [])]
+    """For an input that names the family: ``auto``, or one of those that there are."""
+    return ["auto", *PACKAGES]
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,7 +138,7 @@ def source_of(clip: Any, vae: Any, base: BaseChoice) -> MakeSource | None:
     from ..host.graph_encoders.encoders import graph_encoders
 
     length = base.values.get("text_length")
-    return lambda family, location: graph_encoders(family.name, location.variant, clip, vae, length)
+    return lambda family, location: graph_encoders(family, location.variant, clip, vae, length)
 
 
 def encode(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...trainer_core.config import RunConfig
-from ...trainer_core.config.reading import load_config
+from ...trainer_core.families.run_files import load_config
 from ..host import comfy_host
 from .adapter_files import as_source
 from .choices import BaseChoice, PreviewChoice

@@ -33,7 +33,7 @@ def fresh_import(module: str) -> tuple[float, set[str]]:
 
 
 @pytest.mark.parametrize(
-    "module", ["trainer_core", "trainer_core.config.reading", "trainer_core.cli"]
+    "module", ["trainer_core", "trainer_core.families.run_files", "trainer_core.cli"]
 )
 def test_import_loads_nothing_heavy(module):
     _, names = fresh_import(module)

@@ -207,7 +207,9 @@ def drawn(server):
 def our_base(data):
     family = get_family("flux")
     path = data / "models" / "diffusion_models" / "flux1-dev.safetensors"
-    location = locate_base(BaseSection(path=str(path)), "flux", False, needs_encoders=False)
+    location = locate_base(
+        BaseSection(path=str(path)), get_family("flux"), False, needs_encoders=False
+    )
     return family, family.load_transformer(location, torch.float32, "cpu")
 
 

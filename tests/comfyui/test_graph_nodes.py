@@ -13,7 +13,8 @@ from comfyui.server import PACK, ROOT
 
 from scripts.build_help_pages import with_table
 from trainer_core.config.describe import choices_of, find_setting, section_of, walk_settings
-from trainer_core.config.template import PRESETS, run_file_template
+from trainer_core.families.registry import FAMILIES
+from trainer_core.families.run_files import run_file_template, templates
 
 pytestmark = pytest.mark.comfy
 
@@ -163,7 +164,7 @@ def _template_entry(path, text, value):
     high = re.search(r"(?:at most|below) ([-\d.e+]+)", words)
     text = text[: match.start()] if match else text
     listed = re.search(r" One of ([^.]*)\.$", text)
-    default = PRESETS["qwen_image", "generate"].get(path, "not preset")
+    default = templates()["qwen_image"]["generate"].get(path, "not preset")
     return Facts(
         text[: listed.start()] if listed else text,
         _plain(value) if default == "not preset" else default,
@@ -253,7 +254,7 @@ def test_inputs_config_and_template_say_the_same(schemas, settings):
 
 
 def assert_same_in_template(written, config, path):
-    if path in PRESETS["qwen_image", "generate"]:
+    if path in templates()["qwen_image"]["generate"]:
         written = dataclasses.replace(written, default=config.default)
     # Choices are listed behind the help text unless it names them, or one is shown as the value.
     assert set(config.choices) <= {*written.choices, *_words(written)}, path
@@ -304,7 +305,7 @@ def test_choices_of_the_nodes_own_inputs_come_from_the_config(schemas):
     keys = [option["key"] for option in kind["options"]]
     assert keys[0] == field.default
     assert sorted(keys) == sorted(choices_of(field))
-    families = ["auto", *choices_of(find_setting("family"))]
+    families = ["auto", *FAMILIES]
     for node in ("AdapterTrainerBase", "AdapterTrainerConvert"):
         assert inputs(schemas[node])["family"][1]["options"] == families
     source = inputs(schemas["AdapterTrainerBase"])["source"][1]

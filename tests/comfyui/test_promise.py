@@ -159,7 +159,7 @@ class Ours:
     def __init__(self, folder, name):
         self.family, self.folder = get_family(name), folder
         section = BaseSection(path=str(folder / f"{name}.safetensors"))
-        location = locate_base(section, name, has_controls=True, needs_encoders=False)
+        location = locate_base(section, get_family(name), has_controls=True, needs_encoders=False)
         self.transformer = self.family.load_transformer(location, torch.float32, "cpu")
         self.inputs = load_file(folder / f"{name}.inputs")
         self.velocities, self.states, self.layers = {}, {}, {}

@@ -137,7 +137,7 @@ def results(folder):
 
 def load(folder, family, name, dtype):
     section = BaseSection(path=str(folder / f"{family}-{name}.safetensors"))
-    location = locate_base(section, family, has_controls=True, needs_encoders=False)
+    location = locate_base(section, get_family(family), has_controls=True, needs_encoders=False)
     return get_family(family).load_transformer(location, dtype, "cpu")
 
 

@@ -22,7 +22,7 @@ from fixtures.stand_ins import write_stand_ins
 from PIL import Image
 from safetensors.torch import load_file
 
-from trainer_core.config.template import preset_config
+from trainer_core.families.run_files import template_config
 
 pytestmark = [pytest.mark.comfy, pytest.mark.slow]
 
@@ -234,7 +234,7 @@ def from_drawing(workflow):
 def test_the_embedded_workflows_train_as_the_demonstration_does(name, purpose):
     nodes = {node["class_type"]: node["inputs"] for node in api(f"embedded_{name}").values()}
     train, settings = nodes["AdapterTrainerTrain"], nodes["AdapterTrainerSettings"]
-    adapter, preset = nodes["AdapterTrainerAdapter"], preset_config("qwen_image", purpose)
+    adapter, preset = nodes["AdapterTrainerAdapter"], template_config("qwen_image", purpose)
     training = preset.training
     assert (train["steps"] or None, settings["batch_size"]) == (training.steps, training.batch_size)
     data = nodes["AdapterTrainerDatasetFolder"]

@@ -75,7 +75,7 @@ def test_step_zero_strength_zero_and_unmerging_are_bit_identical(kind, dtype):
 
 def velocity(kind, device, dtype):
     """The embedded base's velocity, with a random adapter unless the kind is None."""
-    location = locate_base(BaseSection(), "qwen_image", has_controls=False)
+    location = locate_base(BaseSection(), get_family("qwen_image"), has_controls=False)
     transformer = FAMILY.load_transformer(location, dtype, device)
     encoders = FAMILY.load_encoders(location, torch.float32, torch.device("cpu"))
     if kind:

@@ -20,11 +20,12 @@ from trainer_core.errors import (
     NonFiniteError,
     StorageError,
 )
+from trainer_core.families.registry import get_family
 from trainer_core.training import train
 from trainer_core.training.checkpoint import read_checkpoint
 from trainer_core.training.resume import find_checkpoint
 
-EMBEDDED = locate_base(BaseSection(), "qwen_image", has_controls=False).folder
+EMBEDDED = locate_base(BaseSection(), get_family("qwen_image"), has_controls=False).folder
 
 
 def fails(error, config, *parts):

@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 
 from trainer_core.cli import main
-from trainer_core.config.template import run_file_template
 from trainer_core.demo.settings import dataset_folder
+from trainer_core.families.run_files import run_file_template
 
 _COMMAND = [sys.executable, "-m", "trainer_core"]
 _SHORT = ("training.schedule.warmup_steps=0",)

@@ -103,7 +103,7 @@ def test_a_layout_that_cannot_hold_the_adapter_is_refused_before_training(tmp_pa
 
 def test_unset_shift_is_the_bases_at_the_pictures_size_in_pixels(tmp_path):
     base = make_flux_base(tmp_path / "base", kontext=False)
-    location = locate_base(BaseSection(path=str(base)), "flux", has_controls=False)
+    location = locate_base(BaseSection(path=str(base)), get_family("flux"), has_controls=False)
     shift = get_family("flux").training_shift(location, 64, 64)
     assert shift != get_family("flux").training_shift(location, 8 * 64, 8 * 64), "it never changes"
     data = str(make_pictures(tmp_path / "data", kontext=False))

@@ -18,14 +18,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from trainer_core.bases.locate import locate_base
 from trainer_core.cli import main
-from trainer_core.config import BaseSection
 from trainer_core.demo.settings import dataset_folder
+from trainer_core.families.registry import embedded_family
 from trainer_core.filesystem.text_files import DEEPEST
 from trainer_core.tensors.safetensors_reader import MOST_TENSORS
 
-EMBEDDED = locate_base(BaseSection(), "qwen_image", has_controls=False).folder
+EMBEDDED = embedded_family().embedded
 DEEP = 100_000
 SECONDS = 60
 KEPT = "\n\t"

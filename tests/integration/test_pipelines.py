@@ -22,7 +22,7 @@ from trainer_core.inference.sampler import DrawSettings
 from trainer_core.training import train
 
 FAMILY = get_family("qwen_image")
-FOLDER = locate_base(BaseSection(), "qwen_image", has_controls=False).folder
+FOLDER = locate_base(BaseSection(), get_family("qwen_image"), has_controls=False).folder
 SIZE = 64
 PIPELINE_AREA = 1024 * 1024
 LAYOUTS = ["comfyui", "diffusers"]
@@ -30,7 +30,9 @@ SEED = 2_000_000
 
 
 def noise(seed):
-    shape = FAMILY.latent_shape(locate_base(BaseSection(), "qwen_image", False), SIZE, SIZE)
+    shape = FAMILY.latent_shape(
+        locate_base(BaseSection(), get_family("qwen_image"), False), SIZE, SIZE
+    )
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 

@@ -11,6 +11,7 @@ from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
 from trainer_core.config.reading import load_config
 from trainer_core.errors import ConfigError
+from trainer_core.families.registry import get_family
 from trainer_core.training import train
 
 
@@ -90,7 +91,7 @@ def test_resume_with_another_setting_names_it(tmp_path, cache):
 
 
 def test_resume_knows_the_base_by_its_content(tmp_path, cache):
-    embedded = locate_base(BaseSection(), "qwen_image", has_controls=False).folder
+    embedded = locate_base(BaseSection(), get_family("qwen_image"), has_controls=False).folder
     copied = tmp_path / "copied"
     shutil.copytree(embedded, copied)
     memory = {"threads": 1}

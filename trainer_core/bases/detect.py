@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from ..errors import BaseModelError
+from ..families.registry import FAMILIES, embedded_family
 from ..weights.base_location import EMBEDDED
 from ..weights.diffusers_folder import class_name
 from ..weights.header import WeightFile, looks_like_file, open_weights
@@ -35,7 +36,7 @@ def detect_base(path: str | Path) -> str:
             is not read, or a model of a family that is not trained here.
     """
     if str(path) == EMBEDDED:
-        return "qwen_image"
+        return embedded_family().name
     place = Path(path).expanduser()
     if place.is_dir():
         return _folder_family(place)
@@ -61,12 +62,10 @@ def trainable_family(file: WeightFile) -> str:
     Raises:
         BaseModelError: As `detect_base`.
     """
-    from ..families.registry import FAMILIES
-
     name = file_family(file)
     check_formats(file)
-    facts = FAMILIES[name].file
-    facts.settings(facts.tidy(file))
+    spec = FAMILIES[name].file
+    spec.settings(spec.tidy(file))
     distilled = _DISTILLED.search(file.hints)
     if distilled is not None:
         raise file.broken(
@@ -90,8 +89,6 @@ def file_family(file: WeightFile) -> str:
     Raises:
         BaseModelError: When the names are no family's, or fit several.
     """
-    from ..families.registry import FAMILIES
-
     found = [family for family in FAMILIES.values() if family.detect(file.tensors)]
     if len(found) == 1:
         return found[0].name
@@ -105,8 +102,6 @@ def file_family(file: WeightFile) -> str:
 
 
 def _folder_family(folder: Path) -> str:
-    from ..families.registry import FAMILIES
-
     index = folder / "model_index.json"
     if not index.is_file():
         raise BaseModelError(

@@ -5,29 +5,29 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..config import BaseSection
 from ..errors import BaseModelError, ConfigError
-from ..weights.base_location import EMBEDDED, EMBEDDED_FAMILY, EMBEDDED_FOLDER, BaseLocation
+from ..families.family import Family
+from ..families.registry import embedded_family
+from ..weights.base_location import EMBEDDED, BaseLocation
 from ..weights.diffusers_folder import check_part, class_name, is_whole
 from ..weights.encoder_fingerprint import folder_identity
-
-if TYPE_CHECKING:
-    from ..families.family import Family
+from ..weights.header import looks_like_file, open_weights
+from .detect import trainable_family
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
 
 
 def locate_base(
-    settings: BaseSection, family_name: str, has_controls: bool, needs_encoders: bool = True
+    settings: BaseSection, family: Family, has_controls: bool, needs_encoders: bool = True
 ) -> BaseLocation:
     """Find the base, check that it is whole and of the family, and settle the variant.
 
     Args:
         settings: The run file's ``base`` section.
-        family_name: The run file's ``family``.
+        family: The architecture that it has to be of.
         has_controls: Whether the samples have control pictures.
         needs_encoders: Whether text encoders and VAE are loaded from the base. Without, nothing
             about them is checked, and the identity does not know them.
@@ -41,9 +41,6 @@ def locate_base(
             number format that is not read.
         ConfigError: When ``base.variant`` does not fit the family or the dataset.
     """
-    from ..families.registry import get_family  # the registry imports this module
-
-    family = get_family(family_name)
     file = _base_file(settings.path)
     if file is not None:
         folder, variant = _open_file(file, settings, family, has_controls)
@@ -82,8 +79,6 @@ def locate_base(
 
 def names_hub(text: str) -> bool:
     """Whether a ``base.path`` is a hub id: of that form, no file of weights, and not here."""
-    from ..weights.header import looks_like_file
-
     here = Path(text).expanduser().exists()
     return not here and not looks_like_file(text) and _HUB_ID.fullmatch(text) is not None
 
@@ -94,8 +89,6 @@ def _encoder_parts(family: Family, variant: str) -> tuple[str, ...]:
 
 
 def _base_file(text: str) -> Path | None:
-    from ..weights.header import looks_like_file
-
     path = Path(text).expanduser()
     if path.is_file():
         return path
@@ -112,9 +105,6 @@ def _open_file(
     path: Path, settings: BaseSection, family: Family, has_controls: bool
 ) -> tuple[Path, str]:
     """Check the header of a single file, and choose the settings that the pack has for it."""
-    from ..weights.header import open_weights
-    from .detect import trainable_family
-
     file = open_weights(path)
     found = trainable_family(file)
     if found != family.name:
@@ -130,13 +120,14 @@ def _base_folder(settings: BaseSection, family: Family, needs_encoders: bool) ->
         if names_hub(settings.path):
             return _download(settings, family, needs_encoders)
         return _local_folder(settings.path, "base.path")
-    if family.name != EMBEDDED_FAMILY:
+    if family.embedded is None:
+        embedded = embedded_family().name
         raise BaseModelError(
             f"family is {family.name!r} and base.path is 'embedded'",
-            f"family: {EMBEDDED_FAMILY}, which is what the embedded base is",
-            f"Set family: {EMBEDDED_FAMILY}, or name a {family.title} folder as base.path.",
+            f"family: {embedded}, which is what the embedded base is",
+            f"Set family: {embedded}, or name a {family.title} folder as base.path.",
         )
-    return EMBEDDED_FOLDER
+    return family.embedded
 
 
 def _local_folder(text: str, setting: str) -> Path:
@@ -172,7 +163,7 @@ def _download(settings: BaseSection, family: Family, needs_encoders: bool) -> Pa
 
 
 def _check_transformer(folder: Path, family: Family) -> None:
-    facts = family.folder
+    spec = family.folder
     index = folder / "model_index.json"
     if not index.is_file():
         raise BaseModelError(
@@ -181,13 +172,13 @@ def _check_transformer(folder: Path, family: Family) -> None:
             "Name the folder that holds model_index.json as base.path.",
         )
     pipeline = class_name(index)
-    if pipeline not in facts.pipelines:
-        raise _wrong_family(f"{index} says {pipeline}", ", ".join(facts.pipelines), family)
+    if pipeline not in spec.pipelines:
+        raise _wrong_family(f"{index} says {pipeline}", ", ".join(spec.pipelines), family)
     check_part(folder, "transformer", "base.path")
     config = folder / "transformer" / "config.json"
     name = class_name(config)
-    if name != facts.transformer:
-        raise _wrong_family(f"{config} says {name}", facts.transformer, family)
+    if name != spec.transformer:
+        raise _wrong_family(f"{config} says {name}", spec.transformer, family)
 
 
 def _wrong_family(found: str, expected: str, family: Family) -> BaseModelError:

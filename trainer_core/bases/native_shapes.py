@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ..errors import AdapterFileError
-from ..weights.base_location import EMBEDDED_FAMILY, EMBEDDED_FOLDER
 from ..weights.diffusers_folder import read_json
 
 if TYPE_CHECKING:
@@ -39,9 +38,9 @@ def embedded_sizes(family: Family) -> PublishedSizes | None:
     Args:
         family: The architecture.
     """
-    if family.name != EMBEDDED_FAMILY:
+    if family.embedded is None:
         return None
-    return family.sizes(read_json(EMBEDDED_FOLDER / "transformer" / "config.json"))
+    return family.sizes(read_json(family.embedded / "transformer" / "config.json"))
 
 
 def published_shapes(family: Family) -> dict[str, Shape]:

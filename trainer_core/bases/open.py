@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..config import BaseSection
 from ..errors import BaseModelError
+from ..families.registry import get_family
 from ..filesystem.storage import given_path
 from ..weights.base_location import EMBEDDED
 from ..weights.diffusers_folder import weight_files
@@ -234,8 +235,6 @@ def open_base(path: str | Path, family: str | None = None) -> BaseWeights:
         BaseModelError: When it is missing, damaged, of no known or of another family, or in a
             number format that is not read.
     """
-    from ..families.registry import get_family  # the registry imports what this module imports
-
     if family is not None:
         get_family(family)  # an unknown name is told before the base is looked at
     if str(path) != EMBEDDED:
@@ -258,8 +257,6 @@ def open_base(path: str | Path, family: str | None = None) -> BaseWeights:
 
 
 def _open(path: str, wanted: str | None) -> BaseWeights:
-    from ..families.registry import get_family
-
     place = Path(path).expanduser()
     is_file = path != EMBEDDED and place.is_file()
     weights = open_weights(place) if is_file else None
@@ -275,7 +272,7 @@ def _open(path: str, wanted: str | None) -> BaseWeights:
         return BaseWeights(place, family, (_base_file(weights, family),))
     # The same checks as before training: the folder is whole and holds this class.
     section = BaseSection(path=path)
-    folder = locate_base(section, name, has_controls=False, needs_encoders=False).folder
+    folder = locate_base(section, family, has_controls=False, needs_encoders=False).folder
     files = [_base_file(open_weights(each), family) for each in _shards(folder / "transformer")]
     return BaseWeights(folder, family, tuple(files))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 
@@ -16,6 +16,7 @@ class Verb:
         details: The rest of its help.
         options: Its settings that may also be written ``--name VALUE``.
         switches: Its settings of ``true`` or ``false`` that may also be written ``--name``.
+        listed: The end of its help, where that is found out when it is asked for.
     """
 
     summary: str
@@ -23,6 +24,21 @@ class Verb:
     details: str
     options: tuple[str, ...] = ()
     switches: tuple[str, ...] = ()
+    listed: Callable[[], str] = str
+
+    @property
+    def help(self) -> str:
+        """Everything that is known of the verb."""
+        return f"{self.usage}\n\n{self.details}{self.listed()}"
+
+
+def _templates() -> str:
+    from ..families.run_files import templates
+
+    known = templates()
+    lines = [f"    {family}: {', '.join(purposes)}" for family, purposes in known.items()]
+    first = next(iter(known))
+    return "\n".join([*lines, f"Example: adapter-trainer template {first} > run.yaml"])
 
 
 _RUN_FILE = (
@@ -38,7 +54,7 @@ VERBS: Mapping[str, Verb] = {
     ),
     "dataset": Verb(
         "report a dataset folder: samples, captions, sizes, buckets, problems",
-        "adapter-trainer dataset PATH|run.yaml [family=qwen_image] [dataset.resolution=512 ...]",
+        "adapter-trainer dataset PATH|run.yaml [family=FAMILY] [dataset.resolution=512 ...]",
         "Changes nothing. Exit code 2 when `train` would refuse the dataset.\n" + _RUN_FILE,
     ),
     "cache": Verb(
@@ -137,9 +153,8 @@ VERBS: Mapping[str, Verb] = {
     "template": Verb(
         "print a commented run file",
         "adapter-trainer template FAMILY [PURPOSE]",
-        "FAMILY: qwen_image or flux. PURPOSE: generate, edit; qwen_image also has edit_plus,\n"
-        "tiny and tiny_edit (the embedded base). Example:\n"
-        "    adapter-trainer template qwen_image tiny > run.yaml",
+        "Without PURPOSE: generate. FAMILY, and its PURPOSEs:\n",
+        listed=_templates,
     ),
 }
 """Verb to help; a verb's module has the same name and a ``run(arguments) -> int``."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..config import RunConfig
-from ..config.reading import load_config
 from ..errors import InputError
+from ..families.run_files import load_config
 from . import Verb
 from .console import show_note
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..config import RunConfig
-from ..config.reading import load_config
 from ..errors import ConfigError, DatasetError, InputError
+from ..families.run_files import load_config
 from ..filesystem.storage import given_path
 from ..types import Sample
 from .arguments import Arguments

@@ -95,8 +95,8 @@ def _open_base(config: RunConfig, controls: bool) -> EmptyBase:
     from ..families.registry import get_family
     from ..training.memory_estimate import empty_base
 
-    location = locate_local_base(config.base, config.family, controls)
-    return empty_base(location, get_family(config.family))
+    family = get_family(config.family)
+    return empty_base(locate_local_base(config.base, family, controls), family)
 
 
 def _attach(config: RunConfig, base: EmptyBase) -> AttachedAdapter:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..config.reading import load_config
 from ..errors import AdapterError
+from ..families.run_files import load_config
 from .arguments import Arguments
 from .console import show_report
 from .operations import (

@@ -10,15 +10,16 @@ from ..errors import BaseModelError
 
 if TYPE_CHECKING:
     from ..data.captions import TextLimit
+    from ..families.family import Family
     from ..weights.base_location import BaseLocation
 
 
-def locate_local_base(settings: BaseSection, family: str, has_controls: bool) -> BaseLocation:
+def locate_local_base(settings: BaseSection, family: Family, has_controls: bool) -> BaseLocation:
     """Find a base as `locate_base` does, without the network.
 
     Args:
         settings: The run file's ``base`` section.
-        family: The run file's ``family``.
+        family: The architecture that it has to be of.
         has_controls: Whether the samples have control pictures.
 
     Returns:
@@ -48,9 +49,9 @@ def local_text_limit(config: RunConfig, has_controls: bool) -> TextLimit:
     from ..data.captions import TextLimit
     from ..families.registry import get_family
 
-    location = locate_local_base(config.base, config.family, has_controls)
-    count = get_family(config.family).load_token_counter(location)
-    return TextLimit(count, location.text_length)
+    family = get_family(config.family)
+    location = locate_local_base(config.base, family, has_controls)
+    return TextLimit(family.load_token_counter(location), location.text_length)
 
 
 def _downloaded(hub_id: str) -> Path:

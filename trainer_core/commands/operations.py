@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ..config.reading import load_config
 from ..errors import ConfigError, InputError
+from ..families.run_files import load_config
 from ..filesystem.storage import given_path
 from ..filesystem.temporary import remove_leftovers
 from ..filesystem.text_files import parse_json

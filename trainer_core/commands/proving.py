@@ -98,14 +98,13 @@ def _family_of(path: Path, name: str | None) -> Family:
 
 def _usual_base(path: Path, family: Family) -> tuple[str, Shapes]:
     """The name of the base that an adapter is most likely for, and its shapes."""
-    from ..bases.detect import detect_base
     from ..bases.native_shapes import base_shapes, published_shapes
     from ..bases.open import open_base
     from ..weights.base_location import EMBEDDED
 
     published = f"{family.title} as published"
     shapes = published_shapes(family)
-    if detect_base(EMBEDDED) == family.name and not _fits(path, family, shapes):
+    if family.embedded is not None and not _fits(path, family, shapes):
         small = base_shapes(open_base(EMBEDDED, family.name))
         if _fits(path, family, small):
             return "the embedded base", small

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..config.template import PRESETS, run_file_template
 from ..errors import InputError
+from ..families.run_files import run_file_template, templates
 from .arguments import Arguments
 from .console import show, show_json
 
@@ -19,8 +19,8 @@ def run(arguments: Arguments) -> int:
     if not arguments.words:
         raise InputError(
             "no family behind the verb",
-            "one of " + ", ".join(sorted({family for family, _ in PRESETS})),
-            "Name a family, such as `adapter-trainer template qwen_image`.",
+            "one of " + ", ".join(templates()),
+            f"Name a family, such as `adapter-trainer template {next(iter(templates()))}`.",
         )
     family, purpose = (*arguments.words, "generate")[:2]
     text = run_file_template(family, purpose).rstrip("\n")

@@ -14,7 +14,7 @@ class BaseSection(Section):
 
     path: str = setting(
         "embedded",
-        "The base model: 'embedded' (the tiny Qwen-Image that ships with the trainer), a Diffusers "
+        "The base model: 'embedded' (the tiny one that ships with the trainer), a Diffusers "
         "folder, a single .safetensors file of the denoiser (bf16, fp16, fp32, fp8_e4m3fn or "
         "fp8_scaled) as ComfyUI has them, or a hub id 'owner/name'. Only a hub id contacts the "
         "network.",

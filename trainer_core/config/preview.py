@@ -18,8 +18,8 @@ class PreviewSection(Section):
     steps: int = setting(20, "Sampling steps of a preview.", ge=1, le=1000)
     guidance: float = setting(
         1.0,
-        "Guidance scale. 1 draws without a second pass; guidance-distilled bases (FLUX dev) are "
-        "told the value instead.",
+        "Guidance scale. 1 draws without a second pass; guidance-distilled bases are "
+        "conditioned on the value instead.",
         ge=0.0,
         le=100.0,
     )

@@ -81,6 +81,25 @@ def problems_of(error: ValidationError) -> list[Problem]:
     return unknown + [problem for _, problem in wrong.values()]
 
 
+def unknown_words(values: Mapping[str, Any], choices: Mapping[str, Sequence[str]]) -> list[Problem]:
+    """Settings whose value is none of the words that they choose from.
+
+    Args:
+        values: Of a run file.
+        choices: YAML path to words, for settings that take any text in a `RunConfig`. What is no
+            text either is one of `problems_of`.
+    """
+    problems = []
+    for path, words in choices.items():
+        value: Any = values
+        for name in path.split("."):
+            value = value.get(name) if isinstance(value, Mapping) else None
+        if isinstance(value, str) and value not in words:
+            expected = "one of " + ", ".join(map(repr, words))
+            problems.append(Problem(_found(path, value), expected, _nearest(path, value, words)))
+    return problems
+
+
 def unknown_setting(path: str) -> Problem:
     """A setting that does not exist, with the nearest one that does."""
     known = [name for name, _ in walk_settings()]
@@ -127,18 +146,23 @@ def _wrong_value(path: str, inside: str, value: Any) -> Problem:
             f"{value_in_words(value)} at the top", "a run file of sections and settings", "Mend it."
         )
     where = f"{path} (at {shortened(inside, _LONGEST_VALUE)})" if inside else path
-    choices = choices_of(field)
-    near = difflib.get_close_matches(str(value)[:_LONGEST_VALUE], choices, n=1, cutoff=0.4)
+    remedy = _nearest(path, value, choices_of(field))
     text_expected = "text" in expectation(field) or "'" in expectation(field)
-    if near:
-        remedy = f"Did you mean {near[0]}?"
-    elif (
-        section_of(field) is None and text_expected and not isinstance(value, str | list | Mapping)
-    ):
+    plain = not isinstance(value, str | list | Mapping)
+    if "?" not in remedy and section_of(field) is None and text_expected and plain:
         remedy = f"Put the value of {path} in quotes if text is meant, or leave the setting out."
-    else:
-        remedy = f"Change {path}, or leave it out for its default."
-    return Problem(f"{where} is {value_in_words(value)}", expectation(field), remedy)
+    return Problem(_found(where, value), expectation(field), remedy)
+
+
+def _found(where: str, value: Any) -> str:
+    return f"{where} is {value_in_words(value)}"
+
+
+def _nearest(path: str, value: Any, words: Sequence[str]) -> str:
+    near = difflib.get_close_matches(str(value)[:_LONGEST_VALUE], words, n=1, cutoff=0.4)
+    if near:
+        return f"Did you mean {near[0]}?"
+    return f"Change {path}, or leave it out for its default."
 
 
 def _sections() -> set[str]:

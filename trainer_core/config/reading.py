@@ -19,7 +19,14 @@ from ..filesystem.text_files import read_text
 from .describe import find_setting, section_of
 from .dialect import SIZE_LIMIT, format_yaml, parse_yaml
 from .kinds import drop_of_other_kind
-from .problems import Problem, problems_of, raise_problems, unknown_setting, value_in_words
+from .problems import (
+    Problem,
+    problems_of,
+    raise_problems,
+    unknown_setting,
+    unknown_words,
+    value_in_words,
+)
 from .rules import contradictions, refuse_newer_version
 from .run import RunConfig, names_step
 
@@ -50,6 +57,8 @@ def load_config(
     source: str | Path | Mapping[str, Any] | None = None,
     overrides: Sequence[str] = (),
     tell: Callable[[str], None] | None = None,
+    *,
+    choices: Mapping[str, Sequence[str]] | None = None,
 ) -> RunConfig:
     """Read a run file.
 
@@ -60,6 +69,8 @@ def load_config(
             one wins. One that names another ``adapter.kind`` than the source leaves out what the
             source says of its own kind.
         tell: Hears in one sentence what was left out.
+        choices: YAML path to the words that a setting chooses from and that only a caller knows,
+            such as the names of the families. Without, such a setting takes any text.
 
     Returns:
         Settings that are complete, within their ranges and free of contradictions, with absolute
@@ -82,6 +93,7 @@ def load_config(
     if dropped and tell:
         kind = values["adapter"]["kind"]
         tell(f"adapter.kind is {kind}: {', '.join(dropped)} of {name} is left out.")
+    problems += unknown_words(values, choices or {})
     config = _validate(values, folder, problems)
     if config is not None:
         problems += contradictions(config)
@@ -116,7 +128,7 @@ def _read_file(path: Path) -> dict[str, Any]:
         return ConfigError(
             f"{path} cannot be read as a run file ({reason})",
             f"a YAML run file in UTF-8, of at most {SIZE_LIMIT} characters",
-            "Check the path, or write one with `adapter-trainer template qwen_image > run.yaml`.",
+            "Check the path, or write one with `adapter-trainer template FAMILY > run.yaml`.",
         )
 
     values = parse_yaml(read_text(path, refuse), str(path))
@@ -126,7 +138,7 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise ConfigError(
             f"{path} holds {value_in_words(values)}",
             "sections and settings, such as 'training:' with 'steps: 1000' under it",
-            "See `adapter-trainer template qwen_image`.",
+            "See `adapter-trainer template FAMILY`.",
         )
     return values
 

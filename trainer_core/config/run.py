@@ -29,7 +29,7 @@ class RunConfig(Section):
     change; what decides which run it is must stay as it was.
     """
 
-    family: Literal["qwen_image", "flux"] = setting("qwen_image", "Architecture of the base model.")
+    family: str = setting("qwen_image", "Architecture of the base model.")
     base: BaseSection = Field(default_factory=BaseSection, description="The frozen base model.")
     dataset: DatasetSection = Field(
         default_factory=DatasetSection, description="The training pictures."

@@ -116,7 +116,7 @@ class TrainingSection(Section):
     )
     guidance: float = setting(
         1.0,
-        "Guidance value that guidance-distilled bases (FLUX dev) are told while they train.",
+        "Guidance value that guidance-distilled bases are conditioned on while they train.",
         advanced=True,
         ge=0.0,
         le=100.0,

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Literal
 
 from ..config import RunConfig
-from ..config.template import preset_config
+from ..families.registry import embedded_family
+from ..families.run_files import template_config
 from ..inference.sampler import DrawSettings
 from .vocabulary import CONCEPT_COLORS, CONCEPT_SHAPE, OWN_SHAPE
 
@@ -33,8 +34,8 @@ def demo_config(kind: str, task: Task, output: Path) -> RunConfig:
     Returns:
         The run file.
     """
-    preset = preset_config("qwen_image", "tiny_edit" if task == "edit" else "tiny")
-    values = preset.model_dump(mode="json")
+    template = template_config(embedded_family().name, "tiny_edit" if task == "edit" else "tiny")
+    values = template.model_dump(mode="json")
     values["dataset"]["path"] = str(dataset_folder(task))
     # The same run file draws the pictures that are then edited.
     values["base"]["variant"] = "auto"

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..types import Conditioning
-from ..weights.file_spec import FileFacts, FolderFacts
+from ..weights.file_spec import FileSpec, FolderSpec
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
     from torch import Tensor, nn
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from ..data.cache import Encoders
     from ..data.captions import CountTokens
     from ..weights.base_location import BaseLocation
+    from .graph import GraphSpec
     from .layer_sizes import PublishedSizes
 
 
@@ -137,6 +140,9 @@ class Family:
         header_hint: Regular expression of what headers of adapter files call the model
             (`recognition.header_hint`).
         header_names: A variant to its names in adapter files' headers.
+        graph: What CLIP and VAE of a ComfyUI graph are; None where the graph cannot encode.
+        embedded: The Diffusers folder of a tiny base of this family that ships with the trainer.
+        models: The published bases in words, for the README.
     """
 
     name: str
@@ -144,8 +150,8 @@ class Family:
     variants: tuple[str, ...]
     text_length: int
     size_multiple: int
-    folder: FolderFacts
-    file: FileFacts
+    folder: FolderSpec
+    file: FileSpec
     repeated_blocks: tuple[str, ...]
     presets: Mapping[str, tuple[str, ...]]
     unused_layers: Callable[[nn.Module], tuple[str, ...]]
@@ -168,6 +174,9 @@ class Family:
     header_hint: str
     unexportable: Mapping[str, str] = field(default_factory=dict)
     header_names: Mapping[str, HeaderNames] = field(default_factory=dict)
+    embedded: Path | None = None
+    models: str = ""
+    graph: GraphSpec | None = None
 
 
 def guided_velocity(
@@ -215,3 +224,8 @@ def inner_module(transformer: nn.Module) -> Any:
     """The model inside a wrapper for several processes, or the model itself."""
     inner = getattr(transformer, "module", None)
     return transformer if inner is None else inner
+
+
+def enable_checkpointing(transformer: nn.Module) -> None:
+    """`Family.enable_checkpointing` of Diffusers' classes."""
+    inner_module(transformer).enable_gradient_checkpointing()

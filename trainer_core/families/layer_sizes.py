@@ -9,6 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..weights.header import WeightFile
 
 Size = tuple[int, int]
 """Outputs and inputs of a layer."""
@@ -24,10 +28,12 @@ class PublishedSizes:
         layers: Path in Diffusers' transformer, with ``{}`` for a block's number, to the sizes that
             the layer has in the published variants.
         blocks: A list of blocks, by Diffusers' and by ComfyUI's name, to how many it has.
+        width: Of the hidden state.
     """
 
     layers: Mapping[str, tuple[Size, ...]]
     blocks: Mapping[str, int]
+    width: int
 
     def of(self, module: str) -> tuple[Size, ...]:
         """The sizes that a layer may have; none for a layer that the architecture lacks."""
@@ -42,3 +48,22 @@ class PublishedSizes:
         if block is None or count is None or int(block[2]) < count:
             return ""
         return f"{block[1]} has {count} blocks, from 0 to {count - 1}"
+
+
+def check_heads(file: WeightFile, settings: Mapping[str, Any]) -> None:
+    """`FileSpec.check` for a transformer whose rotary positions fill every head.
+
+    Args:
+        file: The opened file.
+        settings: Of Diffusers' class.
+
+    Raises:
+        BaseModelError: When its heads are of another size.
+    """
+    heads, head = settings["num_attention_heads"], settings["attention_head_dim"]
+    rotary = sum(settings["axes_dims_rope"])
+    if heads < 1 or head != rotary:
+        raise file.broken(
+            f"its attention heads have {head} values each",
+            f"heads of {rotary}, which the rotary positions are for",
+        )

@@ -3,13 +3,43 @@
 from __future__ import annotations
 
 import difflib
+import importlib
+from collections.abc import Iterator, Mapping
 
 from ..errors import BaseModelError
 from .family import Family
-from .flux.spec import FLUX
-from .qwen_image.spec import QWEN_IMAGE
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (QWEN_IMAGE, FLUX)}
+PACKAGES: dict[str, str] = {
+    "qwen_image": ".qwen_image",
+    "flux": ".flux",
+}
+"""A family's name, as in the run file's ``family``, to its package.
+
+A package's module ``spec`` has the `Family` as ``FAMILY``, its module ``templates`` the values of
+its run files for each purpose as ``TEMPLATES`` (`run_files`).
+"""
+
+
+class _Families(Mapping[str, Family]):
+    """A family is imported when it is asked for: that imports torch, and names are asked for more.
+
+    The names are those of `PACKAGES`, in their order.
+    """
+
+    def __getitem__(self, name: str) -> Family:
+        return importlib.import_module(f"{PACKAGES[name]}.spec", __package__).FAMILY
+
+    def __contains__(self, name: object) -> bool:
+        return name in PACKAGES
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(PACKAGES)
+
+    def __len__(self) -> int:
+        return len(PACKAGES)
+
+
+FAMILIES: Mapping[str, Family] = _Families()
 
 
 def get_family(name: str) -> Family:
@@ -29,3 +59,8 @@ def get_family(name: str) -> Family:
     near = difflib.get_close_matches(name, FAMILIES, n=1, cutoff=0.4)
     remedy = f"Did you mean family: {near[0]}?" if near else "Choose one of these as family."
     raise BaseModelError(f"family: {name!r}", f"one of {', '.join(FAMILIES)}", remedy)
+
+
+def embedded_family() -> Family:
+    """The family of the tiny base that ships with the trainer."""
+    return next(family for family in FAMILIES.values() if family.embedded is not None)

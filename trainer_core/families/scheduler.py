@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from ..diffusion import ShiftSettings, flow_sigmas, sigma_shift
@@ -61,20 +63,41 @@ def read_shift(location: BaseLocation) -> ShiftSettings:
         ) from error
 
 
-def scheduled_sigmas(location: BaseLocation, steps: int, tokens: int) -> Tensor:
-    """The noise levels that the base's own scheduler would draw with.
+LatentShape = Callable[[BaseLocation, int, int], tuple[int, int, int]]
+"""`Family.latent_shape`."""
+
+
+def scheduled_sigmas(
+    latent_shape: LatentShape, location: BaseLocation, steps: int, width: int, height: int
+) -> Tensor:
+    """The noise levels that the base's own scheduler would sample with.
 
     Args:
+        latent_shape: The family's. Its images are read as patches of 2x2 latents.
         location: The base.
         steps: Number of steps, at least 1.
-        tokens: Number of image tokens of the picture, controls not counted.
+        width: Width of the image in pixels.
+        height: Height of the image in pixels.
 
     Returns:
         `[steps + 1]`, float32, from 1 down to 0.
     """
-    return flow_sigmas(steps, read_shift(location), tokens)
+    return flow_sigmas(steps, read_shift(location), _tokens(latent_shape(location, width, height)))
 
 
-def scheduled_shift(location: BaseLocation, tokens: int) -> float:
-    """The shift that the base's own scheduler would use for a picture of so many tokens."""
-    return sigma_shift(read_shift(location), tokens)
+def scheduled_shift(
+    latent_shape: LatentShape, location: BaseLocation, width: int, height: int
+) -> float:
+    """The shift that the base's own scheduler would use for an image.
+
+    Args:
+        latent_shape: As `scheduled_sigmas` takes it.
+        location: The base.
+        width: Width of the image in pixels.
+        height: Height of the image in pixels.
+    """
+    return sigma_shift(read_shift(location), _tokens(latent_shape(location, width, height)))
+
+
+def _tokens(shape: tuple[int, int, int]) -> int:
+    return (shape[1] // 2) * (shape[2] // 2)

@@ -156,9 +156,7 @@ def _locate(config: RunConfig, has_controls: bool, make_source: MakeSource | Non
     device = resolve_device(config.memory.device)
     precision = resolve_precision(config.training.precision, device)
     family = get_family(config.family)
-    location = locate_base(
-        config.base, family.name, has_controls, needs_encoders=make_source is None
-    )
+    location = locate_base(config.base, family, has_controls, needs_encoders=make_source is None)
     encoders = (
         make_source(family, location)
         if make_source is not None

@@ -133,9 +133,9 @@ def empty_base(location: BaseLocation, family: Family) -> EmptyBase:
         sum(1 for _ in transformer.get_submodule(name).children())
         for name in family.repeated_blocks
     )
-    facts: Any = transformer.config
     count = sum(p.numel() for p in transformer.parameters())
-    width = facts["num_attention_heads"] * facts["attention_head_dim"]
+    config: Any = transformer.config
+    width = family.sizes(config).width
     return EmptyBase(family, location, transformer, count, blocks, width)
 
 
@@ -220,7 +220,7 @@ def cached_run_estimate(config: RunConfig, device: torch.device) -> dict[str, in
     family = get_family(config.family)
     settings = config.base.model_copy(update={"variant": cache.variant})
     edits = any(cache.dataset.control_buckets)
-    location = locate_base(settings, family.name, edits, needs_encoders=False)
+    location = locate_base(settings, family, edits, needs_encoders=False)
     base = empty_base(location, family)
     tokens = max(
         sum(picture_tokens(base, picture) for picture in (item.bucket, *item.control_buckets))

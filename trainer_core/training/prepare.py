@@ -111,9 +111,7 @@ def prepare(
             observer.notify(Warned(problem))
     has_controls = any(sample.controls for sample in found.samples)
     family = get_family(config.family)
-    location = locate_base(
-        config.base, family.name, has_controls, needs_encoders=make_source is None
-    )
+    location = locate_base(config.base, family, has_controls, needs_encoders=make_source is None)
     check_controls(config.preview, location.variant)
     plan = plan_buckets(found.samples, config.dataset, family.size_multiple, family.control_size)
     encoders = _source(config, family, location, processes, make_source)
@@ -223,7 +221,7 @@ def _from_manifest(
     has_controls = any(cache.dataset.control_buckets)
     _check_preserved(config, cache, edits=has_controls)
     family = get_family(config.family)
-    location = locate_base(base, family.name, has_controls, needs_encoders=False)
+    location = locate_base(base, family, has_controls, needs_encoders=False)
     if config.preview.every > 0:
         _check_previews(config, cache)
         if make_source is None:

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 EMBEDDED = "embedded"
-EMBEDDED_FAMILY = "qwen_image"
-EMBEDDED_FOLDER = Path(__file__).parent.parent / "assets" / "tiny-qwen-image"
+"""The word for the tiny base that ships with the trainer, where a path is asked for."""
 
 
 @dataclass(frozen=True, slots=True)

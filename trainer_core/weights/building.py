@@ -20,7 +20,7 @@ from .quantization import Formats, check_formats
 from .reading import TensorReader
 
 if TYPE_CHECKING:
-    from .file_spec import FileFacts, Origin
+    from .file_spec import FileSpec, Origin
 
 _NAMED = 3  # names that a message gives as examples
 
@@ -41,7 +41,7 @@ class _Cut:
 
 
 def load_file(
-    location: BaseLocation, facts: FileFacts, dtype: torch.dtype, device: torch.device | str
+    location: BaseLocation, spec: FileSpec, dtype: torch.dtype, device: torch.device | str
 ) -> nn.Module:
     """Load the denoiser of a base that is a single file.
 
@@ -50,7 +50,7 @@ def load_file(
 
     Args:
         location: A base whose ``file`` is set.
-        facts: The family's facts on single files.
+        spec: What the family says of single files.
         dtype: Of the weights; modules that Diffusers keeps in float32 stay so.
         device: Where the model computes.
 
@@ -61,8 +61,8 @@ def load_file(
         BaseModelError: When the file does not hold exactly the weights of the family, or holds
             them in a format that is not read here.
     """
-    file, formats, model = _open(location, facts)
-    cuts = _plan_cuts(file, formats, facts, model)
+    file, formats, model = _open(location, spec)
+    cuts = _plan_cuts(file, formats, spec, model)
     reader = TensorReader(file, formats, torch.device(device))
     kept = tuple(getattr(model, "_keep_in_fp32_modules", None) or ())
     for name, cut in cuts.items():
@@ -70,18 +70,18 @@ def load_file(
         values = _values(reader, name, cut, torch.float32 if precise else dtype)
         for target, value in zip(cut.targets, values, strict=True):
             _put(model, target, value)
-    facts.restore(model)
+    spec.restore(model)
     if _has_empty(model):
-        raise RuntimeError(f"{facts.transformer} has tensors that nothing gave values to")
+        raise RuntimeError(f"{spec.transformer} has tensors that nothing gave values to")
     return model.requires_grad_(False).eval().to(device)
 
 
-def empty_model(location: BaseLocation, facts: FileFacts) -> nn.Module:
+def empty_model(location: BaseLocation, spec: FileSpec) -> nn.Module:
     """Build the denoiser of a single file without its weights, and check that they would fit.
 
     Args:
         location: A base whose ``file`` is set.
-        facts: The family's facts on single files.
+        spec: What the family says of single files.
 
     Returns:
         Diffusers' model on the meta device.
@@ -89,23 +89,23 @@ def empty_model(location: BaseLocation, facts: FileFacts) -> nn.Module:
     Raises:
         BaseModelError: As `load_file`, as far as the header tells.
     """
-    file, formats, model = _open(location, facts)
-    _plan_cuts(file, formats, facts, model)
+    file, formats, model = _open(location, spec)
+    _plan_cuts(file, formats, spec, model)
     return model
 
 
-def _open(location: BaseLocation, facts: FileFacts) -> tuple[WeightFile, Formats, Any]:
-    file = _tidy_file(location, facts)
+def _open(location: BaseLocation, spec: FileSpec) -> tuple[WeightFile, Formats, Any]:
+    file = _tidy_file(location, spec)
     formats = check_formats(file)
-    return file, formats, _build(location, facts, file)
+    return file, formats, _build(location, spec, file)
 
 
-def file_settings(location: BaseLocation, facts: FileFacts) -> dict[str, Any]:
+def file_settings(location: BaseLocation, spec: FileSpec) -> dict[str, Any]:
     """The settings that Diffusers' class is built with: the pack's, and what the file says.
 
     Args:
         location: A base whose ``file`` is set.
-        facts: The family's facts on single files.
+        spec: What the family says of single files.
 
     Returns:
         JSON values by argument.
@@ -113,24 +113,24 @@ def file_settings(location: BaseLocation, facts: FileFacts) -> dict[str, Any]:
     Raises:
         BaseModelError: When the file is damaged or lacks what its sizes are read from.
     """
-    return _settings(location, facts, _tidy_file(location, facts))
+    return _settings(location, spec, _tidy_file(location, spec))
 
 
-def _tidy_file(location: BaseLocation, facts: FileFacts) -> WeightFile:
+def _tidy_file(location: BaseLocation, spec: FileSpec) -> WeightFile:
     if location.file is None:
         raise ValueError("the base is a folder")
-    return facts.tidy(open_weights(location.file))
+    return spec.tidy(open_weights(location.file))
 
 
-def _settings(location: BaseLocation, facts: FileFacts, file: WeightFile) -> dict[str, Any]:
+def _settings(location: BaseLocation, spec: FileSpec, file: WeightFile) -> dict[str, Any]:
     path = location.folder / "transformer" / "config.json"
     settings = {k: v for k, v in read_json(path).items() if not k.startswith("_")}
-    return settings | facts.settings(file)
+    return settings | spec.settings(file)
 
 
-def _build(location: BaseLocation, facts: FileFacts, file: WeightFile) -> Any:
-    settings = _settings(location, facts, file)
-    library, name = facts.transformer.split(".")
+def _build(location: BaseLocation, spec: FileSpec, file: WeightFile) -> Any:
+    settings = _settings(location, spec, file)
+    library, name = spec.transformer.split(".")
     kind = getattr(importlib.import_module(library), name, None)
     known = inspect.signature(kind.__init__).parameters if kind is not None else {}
     unknown = [setting for setting in settings if setting not in known]
@@ -141,25 +141,20 @@ def _build(location: BaseLocation, facts: FileFacts, file: WeightFile) -> Any:
             f"a newer {library}",
             f"Upgrade it: pip install --upgrade {library}",
         )
-    heads, head = settings["num_attention_heads"], settings["attention_head_dim"]
-    if heads < 1 or sum(settings["axes_dims_rope"]) != head:
-        raise file.broken(
-            f"its attention heads have {head} values each",
-            f"heads of {sum(settings['axes_dims_rope'])}, which the rotary positions are for",
-        )
+    spec.check(file, settings)
     with torch.device("meta"):
         return kind(**settings)
 
 
-def _plan_cuts(file: WeightFile, formats: Formats, facts: FileFacts, model: Any) -> dict[str, _Cut]:
+def _plan_cuts(file: WeightFile, formats: Formats, spec: FileSpec, model: Any) -> dict[str, _Cut]:
     """Every tensor of the file to the parts of the model that are cut from it."""
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    native = any(name.startswith(facts.native_marks) for name in file.tensors)
+    native = any(name.startswith(spec.native_marks) for name in file.tensors)
     found: dict[str, list[tuple[Origin, str]]] = {}
     for name in wanted:
-        origin = facts.origin(name, native)
+        origin = spec.origin(name, native)
         found.setdefault(origin.name, []).append((origin, name))
-    beside = formats.beside | facts.markers
+    beside = formats.beside | spec.markers
     _refuse_differences(file, set(found), set(file.tensors) - beside)
     cuts: dict[str, _Cut] = {}
     for name, pairs in found.items():

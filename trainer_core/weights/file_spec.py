@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class FolderFacts:
+class FolderSpec:
     """What a Diffusers folder of the family contains.
 
     Attributes:
@@ -46,8 +46,13 @@ class Origin:
     swapped: bool = False
 
 
+def no_check(file: WeightFile, settings: Mapping[str, Any]) -> None:
+    """`FileSpec.check` where the tensors' shapes say everything."""
+    del file, settings
+
+
 @dataclass(frozen=True, slots=True)
-class FileFacts:
+class FileSpec:
     """How a single file, as ComfyUI's users have it, becomes the family's denoiser.
 
     Attributes:
@@ -62,6 +67,7 @@ class FileFacts:
         edit_variant: What ``base.variant: auto`` means when there are control pictures.
         restore: Computes the tensors of a transformer that no file holds, such as rotary tables,
             after it was built without memory.
+        check: Refuses a file with whose settings, all together, no transformer can be built.
     """
 
     transformer: str
@@ -73,3 +79,4 @@ class FileFacts:
     settings: Callable[[WeightFile], dict[str, Any]]
     edit_variant: Callable[[WeightFile], str]
     restore: Callable[[nn.Module], None]
+    check: Callable[[WeightFile, Mapping[str, Any]], None] = no_check

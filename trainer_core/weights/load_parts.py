@@ -13,7 +13,6 @@ from safetensors import SafetensorError
 
 from ..errors import BaseModelError, TrainerError
 from ..printable import shortened
-from .progress_bars import without_bars
 
 # How each library calls the argument that gives the weights' precision.
 _PRECISION = {"diffusers": "torch_dtype", "transformers": "dtype"}
@@ -100,6 +99,34 @@ def reading_part(place: Path) -> Iterator[None]:
         lines = str(error).strip().splitlines()
         kind = "" if isinstance(error, OSError | SafetensorError) else f"{type(error).__name__}: "
         raise _unreadable(place, f"{kind}{lines[0] if lines else 'no reason given'}") from error
+
+
+@contextmanager
+def without_bars(library: str) -> Iterator[None]:
+    """Switch a library's progress bars off, and back to what they were.
+
+    Whoever has decided on bars with ``HF_HUB_DISABLE_PROGRESS_BARS`` keeps them as they are.
+
+    Args:
+        library: ``transformers`` or ``diffusers``.
+    """
+    from huggingface_hub import constants
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars
+
+    bars = importlib.import_module(f"{library}.utils.logging")
+    decided = constants.HF_HUB_DISABLE_PROGRESS_BARS is not None
+    if decided or not bars.is_progress_bar_enabled():
+        yield
+        return
+    downloads_are_silent = are_progress_bars_disabled()
+    bars.disable_progress_bar()
+    try:
+        yield
+    finally:
+        bars.enable_progress_bar()
+        # transformers switches the bars of downloads together with its own.
+        if downloads_are_silent:
+            disable_progress_bars()
 
 
 def _unreadable(place: Path, reason: str) -> BaseModelError:

@@ -8,21 +8,19 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ....trainer_core.errors import BaseModelError, ConfigError
-from .family import GraphFamily
 from .fingerprint import weights_fingerprint
-from .flux import FLUX
-from .inputs import Clip, TextEncoder, Vae, require
+from .inputs import Clip, Vae, require
 from .pictures import GraphVae, require_fitting_vae
-from .qwen_image import QWEN_IMAGE
+from .text import GraphText, require_fitting_clip
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from ....trainer_core.data.cache import Encoders
     from ....trainer_core.data.captions import TextLimit
+    from ....trainer_core.families.family import Family
+    from ....trainer_core.families.graph import GraphSpec
     from ....trainer_core.types import Conditioning
-
-_FAMILIES: dict[str, GraphFamily] = {family.name: family for family in (QWEN_IMAGE, FLUX)}
 
 
 class GraphEncoders:
@@ -31,8 +29,9 @@ class GraphEncoders:
     CLIP and VAE stay ComfyUI's: it loads them when they are used and keeps or unloads them.
 
     Args:
-        family: The family.
-        variant: One of its variants.
+        name: The family's name.
+        spec: What the family says of CLIP and VAE.
+        variant: One of the family's variants.
         clip: The CLIP input's value.
         vae: The VAE input's value.
         text_length: As `graph_encoders` takes it.
@@ -40,13 +39,15 @@ class GraphEncoders:
 
     def __init__(
         self,
-        family: GraphFamily,
+        name: str,
+        spec: GraphSpec,
         variant: str,
         clip: Clip | None,
         vae: Vae | None,
         text_length: int | None,
     ) -> None:
-        self._family = family
+        self._name = name
+        self._spec = spec
         self._variant = variant
         self._clip = clip
         self._vae = vae
@@ -60,12 +61,12 @@ class GraphEncoders:
         That is family, variant, text length, template and tokenizer, and the weights of CLIP and
         VAE with their precision and patches.
         """
-        parts = ["comfyui", self._family.name, self._variant]
+        parts = ["comfyui", self._name, self._variant]
         if self._clip is not None:
             signature = self._make_text().signature().encode()
             parts.append("clip " + hashlib.sha256(signature).hexdigest()[:32])
             model, patcher = self._clip.cond_stage_model, self._clip.patcher
-            parts.append(weights_fingerprint(model, patcher, self._family.unused_weights))
+            parts.append(weights_fingerprint(model, patcher, self._spec.clip.unused_weights))
         if self._vae is not None:
             parts.append(f"vae {getattr(self._vae, 'vae_dtype', 'unknown')}")
             parts.append(weights_fingerprint(self._vae.first_stage_model, self._vae.patcher))
@@ -99,20 +100,20 @@ class GraphEncoders:
         """
         self._opened = None
 
-    def _make_text(self) -> TextEncoder:
-        clip = require(self._clip, "CLIP", "to encode captions", self._family.clip_remedy)
-        return self._family.make_text(clip, self._variant, self._text_length)
+    def _make_text(self) -> GraphText:
+        clip = require(self._clip, "CLIP", "to encode captions", self._spec.clip.remedy)
+        return GraphText(clip, self._spec, self._variant, self._text_length)
 
     def _make_vae(self, purpose: str = "to encode pictures") -> GraphVae:
-        facts = self._family.vae
-        return GraphVae(require(self._vae, "VAE", purpose, facts.remedy), facts)
+        spec = self._spec.vae
+        return GraphVae(require(self._vae, "VAE", purpose, spec.remedy), spec)
 
 
 class _OpenedEncoders:
     """`trainer_core.data.cache.Encoders` on CLIP and VAE of the graph."""
 
     def __init__(
-        self, make_text: Callable[[], TextEncoder], make_vae: Callable[[], GraphVae]
+        self, make_text: Callable[[], GraphText], make_vae: Callable[[], GraphVae]
     ) -> None:
         self._make_text = make_text
         self._make_vae = make_vae
@@ -125,7 +126,7 @@ class _OpenedEncoders:
 
 
 def graph_encoders(
-    family_name: str,
+    family: Family,
     variant: str,
     clip: Clip | None,
     vae: Vae | None,
@@ -134,12 +135,12 @@ def graph_encoders(
     """Wrap what is connected to a node's CLIP and VAE inputs.
 
     Args:
-        family_name: The base's family, such as ``flux``.
+        family: The base's family.
         variant: The base's variant, such as ``generate``; not ``auto``.
         clip: The CLIP input's value; None where nothing is connected.
         vae: The VAE input's value; None where nothing is connected.
-        text_length: Text tokens, as the run file's ``base.text_length``. Unset: for FLUX.1
-            ComfyUI's 256, for Qwen-Image as many as the caption has.
+        text_length: Text tokens, as the run file's ``base.text_length``. Unset: what ComfyUI does
+            with the family, which may be as many as the caption has.
 
     Returns:
         Encoders, decoder and their identity. What is missing is an error only once it is used.
@@ -149,21 +150,21 @@ def graph_encoders(
         BaseModelError: When the family has no encoders in ComfyUI's graph.
         ConfigError: When the family does not have the variant.
     """
-    if family_name not in _FAMILIES:
+    spec = family.graph
+    if spec is None:
         raise BaseModelError(
-            f"the family {family_name!r} with CLIP and VAE of the graph",
-            f"one of {', '.join(_FAMILIES)}",
+            f"the family {family.name!r} with CLIP and VAE of the graph",
+            "a family whose CLIP and VAE the nodes know",
             "Leave CLIP and VAE unconnected, or choose another base.",
         )
-    family = _FAMILIES[family_name]
-    if variant not in family.controls:
+    if variant not in spec.controls:
         raise ConfigError(
-            f"base.variant: {variant!r} with the family {family_name}",
-            f"one of {', '.join(family.controls)}",
+            f"base.variant: {variant!r} with the family {family.name}",
+            f"one of {', '.join(spec.controls)}",
             "Choose one of these.",
         )
     if clip is not None:
-        family.require_fitting_clip(clip)
+        require_fitting_clip(clip, spec.clip)
     if vae is not None:
-        require_fitting_vae(vae, family.vae)
-    return GraphEncoders(family, variant, clip, vae, text_length)
+        require_fitting_vae(vae, spec.vae)
+    return GraphEncoders(family.name, spec, variant, clip, vae, text_length)

@@ -10,8 +10,7 @@ from ....trainer_core.errors import DatasetError, InputError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ....trainer_core.data.captions import TextLimit
-    from ....trainer_core.types import Conditioning
+    from ....trainer_core.families.graph import Row
 
 Tokens = dict[str, list[list[tuple[Any, ...]]]]
 """ComfyUI's tokens: encoder name to rows of (token id or picture or embedding, weight)."""
@@ -30,7 +29,7 @@ class Clip(Protocol):
         """Split a text into tokens with weights."""
         ...
 
-    def encode_from_tokens_scheduled(self, tokens: Tokens) -> list[Any]:
+    def encode_from_tokens_scheduled(self, tokens: Mapping[str, Sequence[Row]]) -> list[Any]:
         """Encode to ComfyUI's CONDITIONING: pairs of a tensor `[1, L, D]` and a mapping."""
         ...
 
@@ -47,22 +46,6 @@ class Vae(Protocol):
 
     def decode(self, samples_in: Tensor) -> Tensor:
         """Undo `encode`."""
-        ...
-
-
-class TextEncoder(Protocol):
-    """How a family encodes captions with the graph's CLIP."""
-
-    def encode(self, caption: str, controls: Sequence[Any]) -> Conditioning:
-        """Encode a caption and what the text encoder sees of the control pictures."""
-        ...
-
-    def limit(self) -> TextLimit | None:
-        """How long captions may be; None where they are read whole."""
-        ...
-
-    def signature(self) -> str:
-        """What the result depends on besides the weights: template, tokens, length."""
         ...
 
 
@@ -145,7 +128,9 @@ def ordinary(tensor: Tensor) -> Tensor:
         return tensor.to("cpu", torch.float32, copy=True).contiguous()
 
 
-def encode_tokens(clip: Clip, tokens: Tokens) -> tuple[Tensor, Mapping[str, Any]]:
+def encode_tokens(
+    clip: Clip, tokens: Mapping[str, Sequence[Row]]
+) -> tuple[Tensor, Mapping[str, Any]]:
     """Encode as ComfyUI's CLIPTextEncode does.
 
     Args:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ....trainer_core.errors import InputError
@@ -11,50 +10,29 @@ from .inputs import Vae, ordinary, require_plain
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ....trainer_core.families.graph import VaeSpec
+
 _GRID = 8
 
 
-@dataclass(frozen=True, slots=True)
-class VaeFacts:
-    """The VAE of a family.
-
-    Attributes:
-        marker: Name of a weight that other kinds of VAE do not have in this shape.
-        dimensions: Of the marker; 5 for a VAE that also encodes videos.
-        channels: Of the latents: the second size of the marker.
-        mean: Of the latents, for each channel or for all.
-        deviation: Standard deviation of the latents, for each channel or for all.
-        title: Which VAE this is, for messages.
-        remedy: Which loader and file to use.
-    """
-
-    marker: str
-    dimensions: int
-    channels: int
-    mean: tuple[float, ...]
-    deviation: tuple[float, ...]
-    title: str
-    remedy: str
-
-
-def require_fitting_vae(vae: Vae, facts: VaeFacts) -> None:
+def require_fitting_vae(vae: Vae, spec: VaeSpec) -> None:
     """Check that a VAE belongs to the family.
 
     Args:
         vae: The graph's VAE.
-        facts: The family's VAE.
+        spec: The family's VAE.
 
     Raises:
         InputError: When it is another kind, or a fast approximation for previews.
     """
     require_plain(getattr(vae, "patcher", None), "VAE")
     weights = {} if vae.first_stage_model is None else vae.first_stage_model.state_dict()
-    marker = weights.get(facts.marker)
-    if marker is None or (marker.ndim, *marker.shape[1:2]) != (facts.dimensions, facts.channels):
+    marker = weights.get(spec.marker)
+    if marker is None or (marker.ndim, *marker.shape[1:2]) != (spec.dimensions, spec.channels):
         raise InputError(
             f"{_describe(vae)} at the VAE input",
-            f"{facts.title}, of {facts.channels} latent channels",
-            facts.remedy,
+            f"{spec.title}, of {spec.channels} latent channels",
+            spec.remedy,
         )
 
 
@@ -71,12 +49,12 @@ class GraphVae:
 
     Args:
         vae: ComfyUI's VAE, whose latents are before the model's own scaling.
-        facts: The family's VAE.
+        spec: The family's VAE.
     """
 
-    def __init__(self, vae: Vae, facts: VaeFacts) -> None:
+    def __init__(self, vae: Vae, spec: VaeSpec) -> None:
         self.vae = vae
-        self.facts = facts
+        self.spec = spec
 
     def encode(self, pixels: Tensor) -> Tensor:
         """Encode pictures without sampling.
@@ -105,12 +83,12 @@ class GraphVae:
             raw = torch.cat([self._still(self.vae.encode(frame[None])) for frame in frames])
             mean, deviation = self._statistics()
             latents = (raw.float().cpu() - mean) / deviation
-        wanted = (len(pixels), self.facts.channels, height // _GRID, width // _GRID)
+        wanted = (len(pixels), self.spec.channels, height // _GRID, width // _GRID)
         if tuple(latents.shape) != wanted:
             raise InputError(
                 f"latents of shape {list(latents.shape)} from the VAE input",
                 f"{list(wanted)} for a picture of {width} x {height} pixels",
-                self.facts.remedy,
+                self.spec.remedy,
             )
         return ordinary(latents)
 
@@ -128,7 +106,7 @@ class GraphVae:
         with torch.inference_mode():
             mean, deviation = self._statistics()
             raw = latents.float().cpu() * deviation + mean
-            video = self.facts.dimensions == 5
+            video = self.spec.dimensions == 5
             pixels = self.vae.decode(raw.unsqueeze(2) if video else raw)
             still = pixels[:, 0] if pixels.ndim == 5 else pixels
             result = still[..., :3].movedim(-1, 1).float() * 2 - 1
@@ -137,8 +115,8 @@ class GraphVae:
     def _statistics(self) -> tuple[Tensor, Tensor]:
         import torch
 
-        mean = torch.tensor(self.facts.mean).view(1, -1, 1, 1)
-        return mean, torch.tensor(self.facts.deviation).view(1, -1, 1, 1)
+        mean = torch.tensor(self.spec.mean).view(1, -1, 1, 1)
+        return mean, torch.tensor(self.spec.deviation).view(1, -1, 1, 1)
 
     @staticmethod
     def _still(latents: Tensor) -> Tensor:

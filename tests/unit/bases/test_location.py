@@ -37,7 +37,9 @@ def bases(made, tmp_path):
 
 
 def locate(path, family="qwen_image", controls=False, **settings):
-    return locate_base(BaseSection(path=str(path), **settings), family, has_controls=controls)
+    return locate_base(
+        BaseSection(path=str(path), **settings), get_family(family), has_controls=controls
+    )
 
 
 def refusal(kind, *args, **settings):
@@ -219,11 +221,13 @@ def test_a_schedule_that_is_not_drawn_here_is_refused(bases):
 
 HUB = """
 import sys
+from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
 from trainer_core.errors import BaseModelError
-from trainer_core.bases.locate import locate_base
+from trainer_core.families.registry import get_family
 try:
-    print("located", locate_base(BaseSection(path=sys.argv[1]), "qwen_image", False).folder)
+    family = get_family("qwen_image")
+    print("located", locate_base(BaseSection(path=sys.argv[1]), family, False).folder)
 except BaseModelError as error:
     print("refused", error.found)
 """

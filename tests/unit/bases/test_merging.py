@@ -20,6 +20,7 @@ from trainer_core.bases.open import open_base
 from trainer_core.bases.write_merged import merge_into_base
 from trainer_core.config import BaseSection
 from trainer_core.errors import AdapterError, BaseModelError, NonFiniteError, StorageError
+from trainer_core.families.registry import get_family
 from trainer_core.types import AdapterState, LayerState
 
 STRENGTH = 0.7
@@ -106,7 +107,7 @@ def test_merged_base_predicts_what_the_base_does_with_the_adapter(name, adapters
     def load(path):
         section = BaseSection(path=str(path))
         return FLUX.load_transformer(
-            locate_base(section, "flux", has_controls=False, needs_encoders=False),
+            locate_base(section, get_family("flux"), has_controls=False, needs_encoders=False),
             torch.float32,
             "cpu",
         )

@@ -39,7 +39,10 @@ def files(tmp_path):
 
 def locate(path, family="flux", controls=False, needs_encoders=False, **settings):
     return locate_base(
-        BaseSection(path=str(path), **settings), family, controls, needs_encoders=needs_encoders
+        BaseSection(path=str(path), **settings),
+        get_family(family),
+        controls,
+        needs_encoders=needs_encoders,
     )
 
 

@@ -76,7 +76,7 @@ def test_the_counters_of_a_layer_are_those_of_the_code(dtype, names):
 
 def test_the_counters_of_a_step_are_those_of_the_code():
     family = get_family("qwen_image")
-    location = locate_base(BaseSection(), "qwen_image", has_controls=False)
+    location = locate_base(BaseSection(), get_family("qwen_image"), has_controls=False)
     candidates = Workload(family, location).candidates()
     recorded = read_record(RESULTS / "step_time.json")["rows"]
     _compare(measure(candidates[:4], rounds=1), recorded, ("flop_ratio", "saved_mib", "parameters"))

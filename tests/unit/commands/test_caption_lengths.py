@@ -88,11 +88,11 @@ def test_the_number_of_tokens_is_where_the_encoders_cut(base, family):
 
     def encoded(length):
         settings = BaseSection(path=path, text_length=length)
-        location = locate_base(settings, family, has_controls=False)
+        location = locate_base(settings, get_family(family), has_controls=False)
         encoders = get_family(family).load_encoders(location, torch.float32, "cpu")
         return encoders.encode_text("a red diamond on a blue background", ())["text_embeddings"]
 
-    location = locate_base(BaseSection(path=path), family, has_controls=False)
+    location = locate_base(BaseSection(path=path), get_family(family), has_controls=False)
     count = get_family(family).load_token_counter(location)
     tokens = count("a red diamond on a blue background", 0)
     whole, more, less = encoded(tokens), encoded(tokens + 8), encoded(tokens - 1)

@@ -10,9 +10,16 @@ import pytest
 
 from trainer_core.cli import main
 from trainer_core.commands import VERBS
-from trainer_core.config.reading import load_config
 from trainer_core.errors import StorageError
+from trainer_core.families.run_files import load_config, templates
 from trainer_core.version import __version__
+
+
+def test_the_help_of_templates_lists_families_and_purposes(capsys):
+    assert main(["template", "--help"]) == 0
+    text = capsys.readouterr().out
+    for family, purposes in templates().items():
+        assert f"{family}: {', '.join(purposes)}" in text
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])

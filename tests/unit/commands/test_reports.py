@@ -117,7 +117,7 @@ def test_doctor_says_what_a_run_would_adapt(pictures, tmp_path, capsys):
     family = get_family("qwen_image")
     import torch
 
-    location = locate_base(BaseSection(), "qwen_image", False)
+    location = locate_base(BaseSection(), get_family("qwen_image"), False)
     transformer = family.load_transformer(location, torch.float32, "cpu")
     parameters = sum(p.numel() for p in transformer.parameters())
     unused = family.unused_layers(transformer)

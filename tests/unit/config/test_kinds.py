@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from trainer_core.config.kinds import OF_KIND
-from trainer_core.config.reading import load_config
-from trainer_core.config.template import PRESETS, run_file_template
 from trainer_core.errors import ConfigError
+from trainer_core.families.run_files import load_config, run_file_template, templates
+
+PURPOSES = [(family, purpose) for family, each in templates().items() for purpose in each]
 
 
 @pytest.mark.parametrize("kind", ["lora", "loha", "lokr"])
-@pytest.mark.parametrize(("family", "purpose"), PRESETS)
+@pytest.mark.parametrize(("family", "purpose"), PURPOSES)
 def test_every_template_takes_every_kind(family, purpose, kind, tmp_path):
     file = tmp_path / "run.yaml"
     file.write_text(run_file_template(family, purpose), encoding="utf-8")

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer_core.config import PreviewSection, RunConfig
-from trainer_core.config.reading import dump_config, load_config, parse_override
+from trainer_core.config.reading import dump_config, parse_override
 from trainer_core.errors import ConfigError
+from trainer_core.families.run_files import load_config
 
 
 @pytest.fixture
@@ -169,6 +170,20 @@ def test_wrong_value_is_named_with_what_is_expected(run_file, text, path, expect
     assert expected in error.expected
     assert error.remedy
     assert "1." not in str(error.found)[: len(str(run_file(text))) + 5]
+
+
+@pytest.mark.parametrize(
+    ("word", "remedy"),
+    [("qwen-image", "Did you mean qwen_image?"), ("sd", "Change family, or leave it out")],
+)
+def test_an_unknown_family_is_told_with_the_nearest(run_file, word, remedy):
+    for error in (refusal(run_file(f"family: {word}")), refusal({"family": word})):
+        assert f"family is {word}" in error.found
+        assert error.expected == "one of 'qwen_image', 'flux'"
+        assert remedy in error.remedy
+    error = refusal(run_file("family: flux"), f"family={word}", "training.steps=0")
+    assert f"family is {word}" in error.found
+    assert "training.steps is 0" in error.found
 
 
 def test_all_problems_are_reported_at_once(run_file):

@@ -6,25 +6,31 @@ import pytest
 import yaml
 
 from trainer_core.config.describe import section_of, walk_settings
-from trainer_core.config.reading import load_config
-from trainer_core.config.template import PRESETS, preset_config, run_file_template
 from trainer_core.errors import ConfigError
+from trainer_core.families.run_files import (
+    load_config,
+    run_file_template,
+    template_config,
+    templates,
+)
+
+PURPOSES = [(family, purpose) for family, each in templates().items() for purpose in each]
 
 
-@pytest.mark.parametrize(("family", "purpose"), PRESETS)
+@pytest.mark.parametrize(("family", "purpose"), PURPOSES)
 def test_template_reads_back_as_its_preset(family, purpose, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "run.yaml"
     path.write_text(run_file_template(family, purpose), encoding="utf-8")
     config = load_config(path)
-    assert config == preset_config(family, purpose)
+    assert config == template_config(family, purpose)
     assert config.family == family
 
 
-@pytest.mark.parametrize(("family", "purpose"), PRESETS)
+@pytest.mark.parametrize(("family", "purpose"), PURPOSES)
 def test_template_says_what_the_preset_sets(family, purpose):
     values = yaml.safe_load(run_file_template(family, purpose))
-    for path, value in PRESETS[family, purpose].items():
+    for path, value in templates()[family][purpose].items():
         found = values
         for name in path.split("."):
             found = found[name]

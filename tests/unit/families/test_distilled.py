@@ -10,6 +10,7 @@ from trainer_core.bases.detect import detect_base
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
 from trainer_core.errors import BaseModelError
+from trainer_core.families.registry import get_family
 
 FILES = {
     "flux": lambda: flux_to_native(make_native_flux(layers=1, single_layers=1).state_dict()),
@@ -23,7 +24,7 @@ def write(path, tensors):
 
 
 def locate(path, family):
-    return locate_base(BaseSection(path=str(path)), family, False, needs_encoders=False)
+    return locate_base(BaseSection(path=str(path)), get_family(family), False, needs_encoders=False)
 
 
 def test_schnell_is_refused_by_what_it_lacks(tmp_path):

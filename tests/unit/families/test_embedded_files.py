@@ -10,8 +10,9 @@ import pytest
 
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
+from trainer_core.families.registry import get_family
 
-FOLDER = locate_base(BaseSection(), "qwen_image", has_controls=False).folder
+FOLDER = locate_base(BaseSection(), get_family("qwen_image"), has_controls=False).folder
 
 
 def settings(name):

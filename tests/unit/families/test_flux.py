@@ -32,7 +32,9 @@ class Base:
     def __init__(self, folder, kontext, guidance, text_length=64):
         make_flux_base(folder, kontext, guidance)
         self.location = locate_base(
-            BaseSection(path=str(folder), text_length=text_length), "flux", has_controls=kontext
+            BaseSection(path=str(folder), text_length=text_length),
+            get_family("flux"),
+            has_controls=kontext,
         )
         self.kontext = kontext
         self.pipeline = make_flux_pipeline(kontext, guidance)
@@ -163,7 +165,7 @@ def test_captions_are_encoded_as_the_pipeline_does(dev, length):
 
 def test_the_text_length_is_comfyuis_unless_set(tmp_path):
     make_flux_base(tmp_path)
-    location = locate_base(BaseSection(path=str(tmp_path)), "flux", has_controls=False)
+    location = locate_base(BaseSection(path=str(tmp_path)), get_family("flux"), has_controls=False)
     assert location.text_length == 256
 
 

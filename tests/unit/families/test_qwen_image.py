@@ -97,7 +97,7 @@ class Base:
 def open_base(folder, variant):
     make_qwen_base(folder, variant)
     location = locate_base(
-        BaseSection(path=str(folder)), "qwen_image", has_controls=variant != "generate"
+        BaseSection(path=str(folder)), get_family("qwen_image"), has_controls=variant != "generate"
     )
     assert location.variant == variant
     return Base(folder, variant, location)

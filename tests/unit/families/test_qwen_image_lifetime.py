@@ -16,7 +16,7 @@ FAMILY = get_family("qwen_image")
 
 @pytest.fixture(scope="module")
 def location():
-    return locate_base(BaseSection(path="embedded"), "qwen_image", False)
+    return locate_base(BaseSection(path="embedded"), get_family("qwen_image"), False)
 
 
 def used(transformer):

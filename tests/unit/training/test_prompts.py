@@ -31,7 +31,9 @@ def one_thread():
 
 
 def load_encoders(variant):
-    location = locate_base(BaseSection(variant=variant), "qwen_image", variant != "generate")
+    location = locate_base(
+        BaseSection(variant=variant), get_family("qwen_image"), variant != "generate"
+    )
     return FAMILY.load_encoders(location, torch.float32, torch.device("cpu"))
 
 

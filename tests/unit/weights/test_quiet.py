@@ -14,10 +14,11 @@ from huggingface_hub.utils import (
 
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
-from trainer_core.weights.progress_bars import without_bars
+from trainer_core.families.registry import get_family
+from trainer_core.weights.load_parts import without_bars
 
 LIBRARIES = ("transformers", "diffusers")
-FOLDER = locate_base(BaseSection(), "qwen_image", has_controls=False).folder
+FOLDER = locate_base(BaseSection(), get_family("qwen_image"), has_controls=False).folder
 pytestmark = pytest.mark.skipif(
     constants.HF_HUB_DISABLE_PROGRESS_BARS is not None, reason="the environment decides on bars"
 )

@@ -45,7 +45,7 @@ def write(path, tensors, metadata=None, prefix=""):
 
 def locate(path, family, controls=False, **options):
     return locate_base(
-        BaseSection(path=str(path), **options), family, controls, needs_encoders=False
+        BaseSection(path=str(path), **options), get_family(family), controls, needs_encoders=False
     )
 
 

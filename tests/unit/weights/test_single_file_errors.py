@@ -44,7 +44,7 @@ def qwen():
 def use(path, family="flux"):
     """Everything that a run does with a base before its first step."""
     settings = BaseSection(path=str(path))
-    location = locate_base(settings, family, has_controls=False, needs_encoders=False)
+    location = locate_base(settings, get_family(family), has_controls=False, needs_encoders=False)
     return get_family(family).load_transformer(location, torch.float32, "cpu")
 
 
@@ -242,7 +242,9 @@ def test_what_does_not_fit_is_named(case, tmp_path):
 
 def test_an_empty_model_refuses_what_the_loader_refuses(tmp_path):
     path = write(tmp_path, {k: v for k, v in flux().items() if k != f"{QKV}.bias"})
-    location = locate_base(BaseSection(path=str(path)), "flux", False, needs_encoders=False)
+    location = locate_base(
+        BaseSection(path=str(path)), get_family("flux"), False, needs_encoders=False
+    )
     with pytest.raises(BaseModelError, match=r"qkv\.bias"):
         empty_model(location, get_family("flux").file)
 
@@ -365,7 +367,9 @@ def test_the_old_scales_without_their_marker_are_refused(tmp_path):
 
 def test_a_file_that_vanishes_or_shrinks_after_the_check_is_refused(tmp_path):
     path = write(tmp_path, flux())
-    location = locate_base(BaseSection(path=str(path)), "flux", False, needs_encoders=False)
+    location = locate_base(
+        BaseSection(path=str(path)), get_family("flux"), False, needs_encoders=False
+    )
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(BaseModelError, match="whole safetensors"):
         get_family("flux").load_transformer(location, torch.float32, "cpu")

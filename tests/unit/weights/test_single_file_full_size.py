@@ -31,7 +31,7 @@ def shapes(family):
 
 
 def locate(path, family):
-    return locate_base(BaseSection(path=str(path)), family, False, needs_encoders=False)
+    return locate_base(BaseSection(path=str(path)), get_family(family), False, needs_encoders=False)
 
 
 @pytest.mark.parametrize("family", ["flux", "qwen_image"])

@@ -14,12 +14,12 @@ from tests.fixtures.native_files import flux_to_native, to_scaled
 
 PROCESS = """
 import sys, torch
-from trainer_core.config import BaseSection
 from trainer_core.bases.locate import locate_base
+from trainer_core.config import BaseSection
 from trainer_core.families.registry import get_family
 
 def load(path):
-    location = locate_base(BaseSection(path=path), "flux", False, needs_encoders=False)
+    location = locate_base(BaseSection(path=path), get_family("flux"), False, needs_encoders=False)
     return get_family("flux").load_transformer(location, getattr(torch, sys.argv[3]), "cpu")
 
 def peak():

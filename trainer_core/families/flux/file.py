@@ -9,23 +9,13 @@ from typing import Any
 
 from torch import nn
 
-from ...weights.file_spec import FileFacts, Origin
+from ...weights.file_spec import FileSpec, Origin
 from ...weights.header import WeightFile
-from .keys import native_key
+from ..layer_sizes import check_heads
+from .keys import DOUBLE_NAMES, SINGLE_NAMES, native_key
 
 _NATIVE_MARKS = ("double_blocks.", "single_blocks.")
-_NORMS = {
-    "transformer_blocks": {
-        "attn.norm_q": "img_attn.norm.query_norm",
-        "attn.norm_k": "img_attn.norm.key_norm",
-        "attn.norm_added_q": "txt_attn.norm.query_norm",
-        "attn.norm_added_k": "txt_attn.norm.key_norm",
-    },
-    "single_transformer_blocks": {
-        "attn.norm_q": "norm.query_norm",
-        "attn.norm_k": "norm.key_norm",
-    },
-}
+_NORMS = {"transformer_blocks": DOUBLE_NAMES, "single_transformer_blocks": SINGLE_NAMES}
 _BLOCKS = {"transformer_blocks": "double_blocks", "single_transformer_blocks": "single_blocks"}
 _NORM = re.compile(r"(single_transformer_blocks|transformer_blocks)\.(\d+)\.(attn\.norm_\w+)")
 # The parts of a fused layer, in the order in which they lie in it.
@@ -38,7 +28,7 @@ _PARTS = (
 
 
 def origin(name: str, native: bool) -> Origin:
-    """`FileFacts.origin`.
+    """`FileSpec.origin`.
 
     Args:
         name: Tensor name in Diffusers' transformer, such as ``x_embedder.weight``.
@@ -67,7 +57,7 @@ def origin(name: str, native: bool) -> Origin:
 
 
 def settings(file: WeightFile) -> dict[str, Any]:
-    """`FileFacts.settings`: dev and Kontext have the same tensors."""
+    """`FileSpec.settings`: dev and Kontext have the same tensors."""
     native = any(name.startswith(_NATIVE_MARKS) for name in file.tensors)
 
     def at(name: str) -> str:
@@ -106,7 +96,7 @@ def settings(file: WeightFile) -> dict[str, Any]:
 
 
 def tidy(file: WeightFile) -> WeightFile:
-    """`FileFacts.tidy`: norms were called ``scale`` before ComfyUI called them ``weight``."""
+    """`FileSpec.tidy`: norms were called ``scale`` before ComfyUI called them ``weight``."""
     tensors = {}
     for name, info in file.tensors.items():
         own = f"{name.removesuffix('.scale')}.weight" if name.endswith("_norm.scale") else name
@@ -117,17 +107,17 @@ def tidy(file: WeightFile) -> WeightFile:
 
 
 def edit_variant(file: WeightFile) -> str:
-    """`FileFacts.edit_variant`: Kontext, the tensors of which are those of dev."""
+    """`FileSpec.edit_variant`: Kontext, the tensors of which are those of dev."""
     del file
     return "edit"
 
 
 def restore(transformer: nn.Module) -> None:
-    """`FileFacts.restore`: nothing, since rotary positions are computed at every step."""
+    """`FileSpec.restore`: nothing, since rotary positions are computed at every step."""
     del transformer
 
 
-FILE = FileFacts(
+FILE = FileSpec(
     transformer="diffusers.FluxTransformer2DModel",
     configs=Path(__file__).parent / "configs",
     native_marks=_NATIVE_MARKS,
@@ -137,4 +127,5 @@ FILE = FileFacts(
     settings=settings,
     edit_variant=edit_variant,
     restore=restore,
+    check=check_heads,
 )

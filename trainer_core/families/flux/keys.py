@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ...adapter_files.names.key_map import BLOCK_NUMBER, NativeKey, Part
+from ...adapter_files.names.key_map import BLOCK_NUMBER, ComfyuiName, NativeKey, Part
 from ..layer_sizes import PublishedSizes
 
 _DOUBLE = {
@@ -72,8 +72,51 @@ ALIASES = {
 """Names of XLabs' trainer to ComfyUI's (Diffusers 0.42, ``lora_conversion_utils.py``; ComfyUI 0.33,
 ``comfy/lora_convert.py``)."""
 
-HOST_SPELLINGS = ("transformer.{path}", "lycoris_{flat}", "lora_transformer_{flat}", "{path}")
+COMFYUI_SPELLINGS = ("transformer.{path}", "lycoris_{flat}", "lora_transformer_{flat}", "{path}")
 """How ComfyUI 0.33 spells a layer besides its native name, in its order (comfy/lora.py)."""
+
+DOUBLE_NAMES = {
+    "attn.norm_q": "img_attn.norm.query_norm",
+    "attn.norm_k": "img_attn.norm.key_norm",
+    "attn.norm_added_q": "txt_attn.norm.query_norm",
+    "attn.norm_added_k": "txt_attn.norm.key_norm",
+    "ff.linear_in": "img_mlp.0",
+    "ff.linear_out": "img_mlp.2",
+    "ff_context.linear_in": "txt_mlp.0",
+    "ff_context.linear_out": "txt_mlp.2",
+}
+SINGLE_NAMES = {
+    "attn.norm_q": "norm.query_norm",
+    "attn.norm_k": "norm.key_norm",
+    "attn.to_qkv_mlp_proj": "linear1",
+    "attn.to_out": "linear2",
+}
+_QUERY_KEY_VALUE = 3
+
+COMFYUI_NAMES = (
+    *(
+        ComfyuiName(f"transformer_blocks.{{}}.{a}", f"double_blocks.{{}}.{b}")
+        for a, b in DOUBLE_NAMES.items()
+    ),
+    *(
+        ComfyuiName(f"single_transformer_blocks.{{}}.{a}", f"single_blocks.{{}}.{b}")
+        for a, b in SINGLE_NAMES.items()
+    ),
+    ComfyuiName("norm_out.linear", "final_layer.adaLN_modulation.1", swapped=True),
+    ComfyuiName("controlnet_x_embedder", "pos_embed_input"),
+    ComfyuiName(
+        "single_blocks.{}.linear1_qkv",
+        "single_blocks.{}.linear1",
+        shares=_QUERY_KEY_VALUE,
+        spellings=("diffusion_model.{path}",),
+    ),
+)
+"""What ComfyUI calls layers besides what `native_key` says: norms, other spellings, one slice.
+
+Some are of FLUX.2's spelling, which ComfyUI takes for FLUX.1 too.
+
+Source: ComfyUI 0.33, ``comfy/utils.py`` (`flux_to_diffusers`) and ``comfy/lora.py``.
+"""
 
 _MLP_SHARE = 4
 """Rows of a single block's first MLP layer over those of q: the architecture's MLP ratio."""
@@ -144,7 +187,9 @@ def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
     }
     layers, singles = config["num_layers"], config["num_single_layers"]
     blocks = {"transformer_blocks": layers, "single_transformer_blocks": singles}
-    return PublishedSizes(sizes, {**blocks, "double_blocks": layers, "single_blocks": singles})
+    return PublishedSizes(
+        sizes, {**blocks, "double_blocks": layers, "single_blocks": singles}, width
+    )
 
 
 def native_key(path: str) -> NativeKey | None:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from functools import partial
+
+from torch import nn
 
 from ...adapter_files.names.key_map import KeyMap
-from ...weights.base_location import BaseLocation
-from ...weights.file_spec import FolderFacts
-from ..family import Family, HeaderNames, inner_module
+from ...weights.file_spec import FolderSpec
+from ..family import Family, HeaderNames, enable_checkpointing
 from ..scheduler import scheduled_shift, scheduled_sigmas
-from .comfyui_names import HOST_NAMES
 from .encode import control_size, latent_shape, load_decoder, load_encoders, load_token_counter
 from .file import FILE
+from .graph import GRAPH
 from .keys import (
     ALIASES,
-    HOST_SPELLINGS,
+    COMFYUI_NAMES,
+    COMFYUI_SPELLINGS,
     LAYERS,
     UNEXPORTABLE,
     detect,
@@ -64,34 +66,15 @@ def unused_layers(transformer: nn.Module) -> tuple[str, ...]:
     return ()
 
 
-def enable_checkpointing(transformer: nn.Module) -> None:
-    """Compute the activations of each block again in the backward pass."""
-    inner_module(transformer).enable_gradient_checkpointing()
-
-
-def sampling_sigmas(location: BaseLocation, steps: int, width: int, height: int) -> Tensor:
-    """`Family.sampling_sigmas`."""
-    return scheduled_sigmas(location, steps, _tokens(location, width, height))
-
-
-def training_shift(location: BaseLocation, width: int, height: int) -> float:
-    """`Family.training_shift`."""
-    return scheduled_shift(location, _tokens(location, width, height))
-
-
-def _tokens(location: BaseLocation, width: int, height: int) -> int:
-    _, rows, columns = latent_shape(location, width, height)
-    return (rows // 2) * (columns // 2)
-
-
-FLUX = Family(
+FAMILY = Family(
     name="flux",
     title="FLUX.1",
+    models="dev, Kontext",
     variants=("generate", "edit"),
     # ComfyUI pads to 256, Diffusers to 512.
     text_length=256,
     size_multiple=32,
-    folder=FolderFacts(
+    folder=FolderSpec(
         transformer="FluxTransformer2DModel",
         pipelines={
             "FluxPipeline": None,
@@ -117,8 +100,8 @@ FLUX = Family(
     load_token_counter=load_token_counter,
     predict=predict,
     guide=guide,
-    sampling_sigmas=sampling_sigmas,
-    training_shift=training_shift,
+    sampling_sigmas=partial(scheduled_sigmas, latent_shape),
+    training_shift=partial(scheduled_shift, latent_shape),
     control_size=control_size,
     latent_shape=latent_shape,
     key_map=KeyMap(
@@ -126,11 +109,12 @@ FLUX = Family(
         module_path,
         parts=fused_parts,
         layers=LAYERS,
-        comfyui_spellings=HOST_SPELLINGS,
-        comfyui_names=HOST_NAMES,
+        comfyui_spellings=COMFYUI_SPELLINGS,
+        comfyui_names=COMFYUI_NAMES,
         aliases=ALIASES,
     ),
     sizes=published_sizes,
+    graph=GRAPH,
     header_hint=r"flux(?!2|3)",
     # As sd-scripts (dev) and musubi-tuner (Kontext) write them; one class of adapters fits both.
     header_names={

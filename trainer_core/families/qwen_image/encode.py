@@ -33,7 +33,7 @@ _EDIT = (
     "Generate a new image that meets the user's requirements while maintaining consistency with "
     "the original input where appropriate."
 )
-_IMAGE = "<|image_pad|>"
+IMAGE = "<|image_pad|>"
 # Tokens up to and with "user\n"; the denoiser never saw what the encoder makes of them.
 _PREFIX = {"generate": 34, "edit": 64, "edit_plus": 64}
 # Edit-Plus shows the text encoder its pictures at this area, whatever the VAE gets.
@@ -64,7 +64,7 @@ def prompt_text(variant: str, caption: str, counts: Sequence[int]) -> str:
     shown = ""
     for index, count in enumerate(counts):
         title = f"Picture {index + 1}: " if variant == "edit_plus" else ""
-        shown += f"{title}<|vision_start|>{_IMAGE * count}<|vision_end|>"
+        shown += f"{title}<|vision_start|>{IMAGE * count}<|vision_end|>"
     return f"{_SYSTEM}{_EDIT}{_USER}{shown}{caption}{_END}"
 
 
@@ -184,12 +184,12 @@ class QwenEncoders:
         forward = inspect.signature(self.text_encoder.model.forward)
         if not shown or "mm_token_type_ids" not in forward.parameters:
             return {}
-        token = self.tokenizer.convert_tokens_to_ids(_IMAGE)
+        token = self.tokenizer.convert_tokens_to_ids(IMAGE)
         return {"mm_token_type_ids": (ids == token).int().to(self.text_encoder.device)}
 
     def _longest(self, ids: Tensor, wanted: int) -> int:
         # A picture is never cut: its features and its tokens have to be equally many.
-        token = self.tokenizer.convert_tokens_to_ids(_IMAGE)
+        token = self.tokenizer.convert_tokens_to_ids(IMAGE)
         places = (ids == token).nonzero()
         return wanted if self.variant == "generate" else max(wanted, int(places[-1]) + 2)
 
@@ -218,9 +218,9 @@ class QwenEncoders:
                 "Set base.variant to edit for one and edit_plus for several, or correct the "
                 "control pictures.",
             )
-        if self.variant != "generate" and _IMAGE in caption:
+        if self.variant != "generate" and IMAGE in caption:
             raise DatasetError(
-                f"the caption {caption[:60]!r} has {_IMAGE}",
+                f"the caption {caption[:60]!r} has {IMAGE}",
                 "a caption without the token that stands for a picture",
                 "Take it out; the control pictures are put in by the trainer.",
             )

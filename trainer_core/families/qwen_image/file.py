@@ -8,8 +8,9 @@ from typing import Any
 
 from torch import nn
 
-from ...weights.file_spec import FileFacts, Origin
+from ...weights.file_spec import FileSpec, Origin
 from ...weights.header import WeightFile
+from ..layer_sizes import check_heads
 
 _ZERO_MARK = "__index_timestep_zero__"
 _LAYERED = "time_text_embed.addition_t_embedding.weight"
@@ -17,7 +18,7 @@ _PLUS = re.compile(r"2509|2511|plus")
 
 
 def settings(file: WeightFile) -> dict[str, Any]:
-    """`FileFacts.settings`.
+    """`FileSpec.settings`.
 
     Qwen-Image-Edit-2511 has the tensors of its forerunners, but was trained with control pictures
     modulated as if without noise. ComfyUI's files of it have a marker; files of others only say so
@@ -43,14 +44,14 @@ def settings(file: WeightFile) -> dict[str, Any]:
 
 
 def edit_variant(file: WeightFile) -> str:
-    """`FileFacts.edit_variant`: several control pictures, unless only the first edit model fits."""
+    """`FileSpec.edit_variant`: several control pictures, unless only the first edit model fits."""
     if _ZERO_MARK in file.tensors or _PLUS.search(file.hints):
         return "edit_plus"
     return "edit" if "edit" in file.hints else "edit_plus"
 
 
 def restore(transformer: nn.Module) -> None:
-    """`FileFacts.restore`: the rotary tables, which are no buffers."""
+    """`FileSpec.restore`: the rotary tables, which are no buffers."""
     empty: Any = transformer.pos_embed
     transformer.pos_embed = type(empty)(
         theta=empty.theta, axes_dim=empty.axes_dim, scale_rope=empty.scale_rope
@@ -58,17 +59,17 @@ def restore(transformer: nn.Module) -> None:
 
 
 def origin(name: str, native: bool) -> Origin:
-    """`FileFacts.origin`: every name is the same."""
+    """`FileSpec.origin`: every name is the same."""
     del native
     return Origin(name)
 
 
 def tidy(file: WeightFile) -> WeightFile:
-    """`FileFacts.tidy`: there is one spelling only."""
+    """`FileSpec.tidy`: there is one spelling only."""
     return file
 
 
-FILE = FileFacts(
+FILE = FileSpec(
     transformer="diffusers.QwenImageTransformer2DModel",
     configs=Path(__file__).parent / "configs",
     native_marks=(),
@@ -78,4 +79,5 @@ FILE = FileFacts(
     settings=settings,
     edit_variant=edit_variant,
     restore=restore,
+    check=check_heads,
 )

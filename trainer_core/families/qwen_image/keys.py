@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ...adapter_files.names.key_map import BLOCK_NUMBER, NativeKey
+from ...adapter_files.names.key_map import BLOCK_NUMBER, ComfyuiName, NativeKey
 from ..layer_sizes import PublishedSizes
 
 _BLOCK_LAYER = (
@@ -44,8 +44,21 @@ LAYERS = (
 )
 """Every layer, with ``{}`` for the block's number."""
 
-HOST_SPELLINGS = ("{path}", "transformer.{path}", "lycoris_{flat}")
+COMFYUI_SPELLINGS = ("{path}", "transformer.{path}", "lycoris_{flat}")
 """How ComfyUI 0.33 spells a layer besides its native name, in its order (comfy/lora.py)."""
+
+_NORMS = (
+    *(
+        f"transformer_blocks.{{}}.attn.{norm}"
+        for norm in ("norm_q", "norm_k", "norm_added_q", "norm_added_k")
+    ),
+    "txt_norm",
+)
+COMFYUI_NAMES = tuple(ComfyuiName(path, path) for path in _NORMS)
+"""What ComfyUI calls weights besides the layers: norms.
+
+Source: ComfyUI 0.33, ``comfy/lora.py`` (`model_lora_keys_unet`).
+"""
 
 _OWN = re.compile(r"transformer_blocks\.\d+\.(img|txt)_(mlp|mod)\.")
 _SHARED = re.compile(r"transformer_blocks\.\d+\.attn\.(to|add)_")
@@ -85,7 +98,7 @@ def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
         "proj_out": (_PATCH * config["out_channels"], width),
     }
     counts = {"transformer_blocks": config["num_layers"]}
-    return PublishedSizes({name: (size,) for name, size in sizes.items()}, counts)
+    return PublishedSizes({name: (size,) for name, size in sizes.items()}, counts, width)
 
 
 def native_key(path: str) -> NativeKey | None:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from functools import partial
+from pathlib import Path
+
+from torch import nn
 
 from ...adapter_files.names.key_map import KeyMap
-from ...weights.base_location import BaseLocation
-from ...weights.file_spec import FolderFacts
+from ...weights.file_spec import FolderSpec
 from ..control_size import area_size
-from ..family import Family, HeaderNames, inner_module
+from ..family import Family, HeaderNames, enable_checkpointing, inner_module
 from ..scheduler import scheduled_shift, scheduled_sigmas
-from .comfyui_names import HOST_NAMES
 from .encode import latent_shape, load_decoder, load_encoders, load_token_counter
 from .file import FILE
-from .keys import HOST_SPELLINGS, LAYERS, detect, module_path, native_key, published_sizes
+from .graph import GRAPH
+from .keys import (
+    COMFYUI_NAMES,
+    COMFYUI_SPELLINGS,
+    LAYERS,
+    detect,
+    module_path,
+    native_key,
+    published_sizes,
+)
 from .predict import guide, load_transformer, predict, takes_guidance
 
 _ATTENTION = r"transformer_blocks\.\d+\.attn\.(to_[qkv]|to_out\.0|add_[qkv]_proj|to_add_out)"
@@ -52,35 +62,16 @@ def unused_layers(transformer: nn.Module) -> tuple[str, ...]:
     )
 
 
-def enable_checkpointing(transformer: nn.Module) -> None:
-    """Compute the activations of each block again in the backward pass."""
-    inner_module(transformer).enable_gradient_checkpointing()
-
-
-def sampling_sigmas(location: BaseLocation, steps: int, width: int, height: int) -> Tensor:
-    """`Family.sampling_sigmas`."""
-    return scheduled_sigmas(location, steps, _tokens(location, width, height))
-
-
-def training_shift(location: BaseLocation, width: int, height: int) -> float:
-    """`Family.training_shift`."""
-    return scheduled_shift(location, _tokens(location, width, height))
-
-
-def _tokens(location: BaseLocation, width: int, height: int) -> int:
-    _, rows, columns = latent_shape(location, width, height)
-    return (rows // 2) * (columns // 2)
-
-
-QWEN_IMAGE = Family(
+FAMILY = Family(
     name="qwen_image",
     title="Qwen-Image",
+    models="text-to-image, Edit, Edit-Plus 2509/2511",
     variants=("generate", "edit", "edit_plus"),
     text_length=1024,
     # Two patches of 2x2 latents of 8 pixels: with an odd number of patches per side ComfyUI
     # centres the rotary positions differently than Diffusers.
     size_multiple=32,
-    folder=FolderFacts(
+    folder=FolderSpec(
         transformer="QwenImageTransformer2DModel",
         pipelines={
             "QwenImagePipeline": None,
@@ -107,18 +98,19 @@ QWEN_IMAGE = Family(
     load_token_counter=load_token_counter,
     predict=predict,
     guide=guide,
-    sampling_sigmas=sampling_sigmas,
-    training_shift=training_shift,
+    sampling_sigmas=partial(scheduled_sigmas, latent_shape),
+    training_shift=partial(scheduled_shift, latent_shape),
     control_size=area_size,
     latent_shape=latent_shape,
     key_map=KeyMap(
         native_key,
         module_path,
         layers=LAYERS,
-        comfyui_spellings=HOST_SPELLINGS,
-        comfyui_names=HOST_NAMES,
+        comfyui_spellings=COMFYUI_SPELLINGS,
+        comfyui_names=COMFYUI_NAMES,
     ),
     sizes=published_sizes,
+    graph=GRAPH,
     header_hint=r"qwenimage(?!21)",
     # As musubi-tuner writes them.
     header_names={
@@ -126,4 +118,5 @@ QWEN_IMAGE = Family(
         "edit": HeaderNames("Qwen-Image-Edit", "qwen_image_edit"),
         "edit_plus": HeaderNames("Qwen-Image-Edit", "qwen_image_edit"),
     },
+    embedded=Path(__file__).parents[2] / "assets" / "tiny-qwen-image",
 )

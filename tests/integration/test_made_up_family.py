@@ -1,0 +1,104 @@
+"""A family is one folder and one line of the registry: everything works with one from `tests`."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tests.fixtures.made_up_family.base import make_lumen_base
+from trainer_core.bases.adapter_family import adapter_family
+from trainer_core.bases.detect import detect_base
+from trainer_core.bases.locate import locate_base
+from trainer_core.cli import main
+from trainer_core.config import BaseSection
+from trainer_core.errors import ConfigError
+from trainer_core.families.registry import PACKAGES, get_family
+from trainer_core.families.run_files import load_config
+
+WEIGHTS = "transformer/diffusion_pytorch_model.safetensors"
+
+
+@pytest.fixture(autouse=True)
+def lumen(monkeypatch):
+    """The one line."""
+    monkeypatch.setitem(PACKAGES, "lumen", "tests.fixtures.made_up_family")
+    return get_family("lumen")
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return make_lumen_base(tmp_path_factory.mktemp("lumen") / "base")
+
+
+def command(capsys, *words):
+    """What a command prints as JSON; it ends well."""
+    code = main([*map(str, words), "--json"])
+    lines = capsys.readouterr().out.splitlines()
+    assert code == 0, lines
+    return [json.loads(line) for line in lines]
+
+
+def test_a_run_goes_from_template_to_adapter(base, tmp_path, capsys, monkeypatch):
+    (template,) = command(capsys, "template", "lumen")
+    (tmp_path / "run.yaml").write_text(template["run_file"])
+    (tmp_path / "pictures").mkdir()
+    for index in range(2):
+        pixels = np.random.default_rng(index).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "pictures" / f"{index}.png")
+        (tmp_path / "pictures" / f"{index}.txt").write_text(f"picture {index}")
+    monkeypatch.chdir(tmp_path)
+    settings = [
+        f"base.path={base}",
+        "dataset.resolution=32",
+        "training.steps=2",
+        "training.schedule.warmup_steps=0",
+        "training.precision=fp32",
+        "preview.prompts=[a picture]",
+        "preview.every=2",
+        "preview.width=32",
+        "preview.height=32",
+        "preview.steps=2",
+        "memory.device=cpu",
+        "output.layouts=[comfyui, diffusers, peft]",
+    ]
+    (report,) = command(capsys, "doctor", "run.yaml", *settings)
+    assert report["run"]["family"] == "lumen"
+    assert report["run"]["adapter"]["layers"] == 8
+    assert "memory_estimate" in report["run"]
+    events = command(capsys, "train", "run.yaml", *settings)
+    result = events[-1]["result"]
+    assert (result["status"], len(result["pictures"]), len(result["adapters"])) == ("done", 2, 3)
+    file = result["adapters"][0]
+    (told,) = command(capsys, "inspect", file)
+    assert told["family"] == "lumen"
+    command(capsys, "convert", file, tmp_path / "kohya.safetensors", "--to", "kohya")
+    assert adapter_family(tmp_path / "kohya.safetensors").name == "lumen"
+
+
+def test_its_base_is_recognised_as_folder_and_as_file(base, lumen):
+    assert detect_base(base) == detect_base(base / WEIGHTS) == "lumen"
+    models = []
+    for path in (base, base / WEIGHTS):
+        section = BaseSection(path=str(path), encoders=str(base))
+        location = locate_base(section, lumen, has_controls=False)
+        models.append(lumen.load_transformer(location, torch.float32, "cpu"))
+    first, second = (model.state_dict() for model in models)
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_its_name_is_checked_and_offered():
+    assert load_config({"family": "lumen"}).family == "lumen"
+    with pytest.raises(ConfigError) as caught:
+        load_config({"family": "lumin"})
+    assert "lumen" in caught.value.remedy
+
+
+def test_the_line_is_all_that_makes_it_known(monkeypatch):
+    monkeypatch.delitem(PACKAGES, "lumen")
+    with pytest.raises(ConfigError, match="family is lumen"):
+        load_config({"family": "lumen"})

@@ -1,0 +1,23 @@
+"""Run files for FLUX.1 dev and Kontext."""
+
+from __future__ import annotations
+
+from ..run_files import FULL_SIZE, SUBJECT
+
+_DEV = {
+    "base.path": "black-forest-labs/FLUX.1-dev",
+    "base.variant": "generate",
+    "preview.guidance": 3.5,
+}
+
+TEMPLATES = {
+    "generate": {**FULL_SIZE, **_DEV},
+    "subject": {**SUBJECT, **_DEV},
+    "edit": {
+        **FULL_SIZE,
+        "base.path": "black-forest-labs/FLUX.1-Kontext-dev",
+        "base.variant": "edit",
+        "dataset.path": "pairs",
+        "preview.guidance": 2.5,
+    },
+}

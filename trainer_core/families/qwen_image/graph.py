@@ -1,0 +1,112 @@
+"""Qwen-Image on a graph: Qwen2.5-VL of the CLIP, and what its VAE is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from ...types import Conditioning
+from ..graph import ClipSpec, GraphSpec, Row, VaeSpec
+from .encode import IMAGE, prompt_text
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+# ComfyUI's edit nodes show the text encoder its images at these areas.
+_SEEN_AREA = {"edit": 1024 * 1024, "edit_plus": 384 * 384}
+_MESSAGE_START = 151644
+_MESSAGE_HEAD = 3  # "<|im_start|>user\n"
+
+
+def prompt(variant: str, caption: str, images: int) -> str:
+    """`ClipSpec.prompt`: a text that begins like the template is not put into it again."""
+    return prompt_text(variant, caption, [1] * images)
+
+
+def read(
+    rows: Mapping[str, Sequence[Row]], text_length: int | None, images: int
+) -> dict[str, list[Row]]:
+    """`ClipSpec.read`: at most ``text_length`` tokens behind the template's prefix, images apart.
+
+    Unset, nothing is cut, as in ComfyUI. The template's end counts.
+    """
+    if text_length is None:
+        return {name: list(each) for name, each in rows.items()}
+    return {
+        name: [row[: _longest(row, text_length, images)] for row in each]
+        for name, each in rows.items()
+    }
+
+
+def _longest(row: Row, text_length: int, images: int) -> int:
+    wanted = _message_start(row) + text_length + images
+    # An image is never cut off, nor the token that closes it.
+    places = [place for place, entry in enumerate(row) if isinstance(entry[0], dict)]
+    return max(wanted, places[-1] + 2) if places else wanted
+
+
+def _message_start(row: Row) -> int:
+    starts = [place for place, entry in enumerate(row) if entry[0] == _MESSAGE_START]
+    return starts[1] + _MESSAGE_HEAD
+
+
+def count(rows: Mapping[str, Sequence[Row]]) -> int:
+    """`ClipSpec.count`."""
+    return max(len(row) - _message_start(row) for each in rows.values() for row in each)
+
+
+def conditioning(text: Tensor, extra: Mapping[str, Any]) -> Conditioning:
+    """`ClipSpec.conditioning`: ``text_embeddings`` `[L, D]` without the template's prefix."""
+    mask = extra.get("attention_mask")
+    # Only there when the caption itself has the end token, behind which nothing counts.
+    return {"text_embeddings": text if mask is None else text[mask[0].bool().to(text.device)]}
+
+
+def see(variant: str, image: Image) -> Tensor:
+    """`ClipSpec.see`: the image at the area that ComfyUI's edit node gives it."""
+    values = torch.from_numpy(numpy.array(image.convert("RGB")).astype(numpy.float32) / 255.0)
+    scale = math.sqrt(_SEEN_AREA[variant] / (image.width * image.height))
+    size = (round(image.height * scale), round(image.width * scale))
+    return interpolate(values.movedim(-1, 0)[None], size=size, mode="area").movedim(1, -1)
+
+
+GRAPH = GraphSpec(
+    controls={"generate": (0, 0), "edit": (1, 1), "edit_plus": (1, 64)},
+    clip=ClipSpec(
+        parts=("qwen25_7b",),
+        templates={
+            "llama_template": prompt_text("generate", "{}", ()),
+            "llama_template_images": prompt_text("edit", "{}", (1,)),
+        },
+        title="the CLIP of Qwen-Image: qwen_2.5_vl_7b, loaded as type qwen_image",
+        remedy="Use Load CLIP, type qwen_image, with qwen_2.5_vl_7b.",
+        prompt=prompt,
+        see=see,
+        image_token=IMAGE,
+        read=read,
+        count=count,
+        conditioning=conditioning,
+    ),
+    vae=VaeSpec(
+        marker="decoder.conv1.weight",
+        dimensions=5,
+        channels=16,
+        # Source: ComfyUI, comfy.latent_formats.Wan21; the same in the base's vae/config.json.
+        mean=(
+            *(-0.7571, -0.7089, -0.9113, 0.1075, -0.1745, 0.9653, -0.1517, 1.5508),
+            *(0.4134, -0.0715, 0.5517, -0.3632, -0.1922, -0.9497, 0.2503, -0.2921),
+        ),
+        deviation=(
+            *(2.8184, 1.4541, 2.3275, 2.6558, 1.2196, 1.7708, 2.6052, 2.0743),
+            *(3.2687, 2.1526, 2.8652, 1.5579, 1.6382, 1.1253, 2.8251, 1.9160),
+        ),
+        title="the VAE of Qwen-Image",
+        remedy="Use Load VAE with qwen_image_vae.safetensors.",
+    ),
+)

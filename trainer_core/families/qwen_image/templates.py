@@ -1,0 +1,53 @@
+"""Run files for Qwen-Image, its edit models and the tiny base that ships with the trainer."""
+
+from __future__ import annotations
+
+from ..run_files import FULL_SIZE, SUBJECT
+
+_GENERATE = {
+    "base.path": "Qwen/Qwen-Image",
+    "base.variant": "generate",
+    "preview.guidance": 4.0,
+}
+_EDIT = {**FULL_SIZE, "dataset.path": "pairs", "preview.guidance": 4.0}
+_TINY = {
+    "base.path": "embedded",
+    "dataset.path": "pictures",
+    "dataset.resolution": 64,
+    "dataset.preservation.share": 0.5,
+    "adapter.rank": 16,
+    "adapter.targets": "all_linear",
+    "adapter.factor": 4,
+    "training.batch_size": 16,
+    "training.checkpoint_every": 100,
+    "training.optimizer.learning_rate": 0.01,
+    "training.schedule.name": "cosine",
+    "training.schedule.warmup_steps": 20,
+    "memory.gradient_checkpointing": False,
+    "preview.width": 64,
+    "preview.height": 64,
+    "preview.guidance": 3.0,
+}
+
+TEMPLATES = {
+    "generate": {**FULL_SIZE, **_GENERATE},
+    "edit": {**_EDIT, "base.path": "Qwen/Qwen-Image-Edit", "base.variant": "edit"},
+    "edit_plus": {
+        **_EDIT,
+        "base.path": "Qwen/Qwen-Image-Edit-2509",
+        "base.variant": "edit_plus",
+    },
+    "subject": {**SUBJECT, **_GENERATE},
+    "tiny": {
+        **_TINY,
+        "base.variant": "generate",
+        "training.sigma.density": "shifted",
+        "training.sigma.shift": 2.5,
+    },
+    "tiny_edit": {
+        **_TINY,
+        "base.variant": "edit",
+        "dataset.path": "pairs",
+        "training.sigma.density": "uniform",
+    },
+}

@@ -1,0 +1,101 @@
+"""Run files with what only the families know: which names there are, and templates for purposes."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..config import RunConfig, reading
+from ..config.dialect import format_value
+from ..config.template import commented_run_file
+from ..errors import ConfigError
+from .registry import PACKAGES
+
+Template = Mapping[str, Any]
+"""What a run file says for a purpose, by YAML path; everything else is the default."""
+
+FULL_SIZE: Template = {
+    "dataset.path": "pictures",
+    "adapter.rank": 16,
+    "training.schedule.warmup_steps": 100,
+    "training.sigma.density": "shifted",
+}
+"""What most templates for a published base share."""
+
+SUBJECT: Template = {**FULL_SIZE, "dataset.preservation.share": 0.2}
+"""For a person or a thing, which is to appear when it is named, and nothing else is to change.
+
+A style is to change everything, so the other purposes leave preservation off.
+"""
+
+
+def load_config(
+    source: str | Path | Mapping[str, Any] | None = None,
+    overrides: Sequence[str] = (),
+    tell: Callable[[str], None] | None = None,
+) -> RunConfig:
+    """`trainer_core.config.reading.load_config`, which also refuses a family that there is not."""
+    return reading.load_config(source, overrides, tell, choices=_choices())
+
+
+def templates() -> Mapping[str, Mapping[str, Template]]:
+    """Each family's name to its templates by purpose; no family itself is imported."""
+    modules = {
+        name: importlib.import_module(f"{package}.templates", __package__)
+        for name, package in PACKAGES.items()
+    }
+    return {name: module.TEMPLATES for name, module in modules.items()}
+
+
+def template_config(family: str, purpose: str) -> RunConfig:
+    """The settings of a template.
+
+    Args:
+        family: Name of a family.
+        purpose: What is trained, such as ``generate`` or ``edit``.
+
+    Raises:
+        ConfigError: When there is no such template.
+    """
+    values = _values(family, purpose).items()
+    return load_config({}, [f"{path}={format_value(value)}" for path, value in values])
+
+
+def run_file_template(family: str, purpose: str = "generate") -> str:
+    """Write a commented run file.
+
+    Args:
+        family: Name of a family.
+        purpose: What is trained, such as ``generate`` or ``edit``.
+
+    Returns:
+        YAML that `load_config` reads as `template_config`. Settings for experts are commented out
+        and show their default.
+
+    Raises:
+        ConfigError: When there is no such template.
+    """
+    title = f"A run file for the family {family}, purpose {purpose}."
+    return commented_run_file(title, _values(family, purpose), _choices())
+
+
+def _choices() -> Mapping[str, Sequence[str]]:
+    return {"family": tuple(PACKAGES)}
+
+
+def _values(family: str, purpose: str) -> Template:
+    known = templates()
+    if family not in known:
+        raise _unknown(f"the family {family!r}", "families", family, known)
+    if purpose not in known[family]:
+        raise _unknown(f"the purpose {purpose!r} for {family}", "purposes", purpose, known[family])
+    return {"family": family, **known[family][purpose]}
+
+
+def _unknown(found: str, kind: str, word: str, known: Mapping[str, Any]) -> ConfigError:
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.4)
+    remedy = f"Did you mean {near[0]}?" if near else f"Name one of these {kind}."
+    return ConfigError(found, "one of " + ", ".join(known), remedy)

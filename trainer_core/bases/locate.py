@@ -28,7 +28,7 @@ def locate_base(
     Args:
         settings: The run file's ``base`` section.
         family: The architecture that it has to be of.
-        has_controls: Whether the samples have control pictures.
+        has_controls: Whether the samples have control images.
         needs_encoders: Whether text encoders and VAE are loaded from the base. Without, nothing
             about them is checked, and the identity does not know them.
 
@@ -211,7 +211,7 @@ def _settle_variant(
 
 
 def _folder_variant(family: Family, folder: Path) -> str:
-    """What ``auto`` means for a Diffusers folder when there are control pictures."""
+    """What ``auto`` means for a Diffusers folder when there are control images."""
     pipeline = class_name(folder / "model_index.json")
     variant = family.folder.pipelines[pipeline]
     can_edit = family.folder.edit_parts and all(

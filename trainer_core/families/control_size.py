@@ -1,4 +1,4 @@
-"""Sizes of control pictures that are not tied to the size of their target."""
+"""Sizes of control images that are not tied to the size of their target."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ _SIDE = 32
 
 
 def area_size(width: int, height: int, area: int) -> tuple[int, int]:
-    """The size of about so many pixels that has a picture's own shape.
+    """The size of about so many pixels that has an image's own shape.
 
     Args:
-        width: Width of the picture in pixels.
-        height: Height of the picture in pixels.
+        width: Width of the image in pixels.
+        height: Height of the image in pixels.
         area: Number of pixels wanted.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What the trainer knows about one model architecture: facts and functions, nothing to subclass.
+"""What the trainer knows about one model architecture: values and functions, nothing to subclass.
 
 A family converts whatever its architecture does differently (time scale, sign, packing, guidance)
 inside its own `predict`, so that everybody else sees latents `[B, C, h, w]`, sigma in [0, 1] and
@@ -48,8 +48,9 @@ class Predict(Protocol):
             noisy: `[B, C, h, w]`, latents at ``sigma``.
             sigma: `[B]`, in [0, 1].
             conditionings: One per sample; texts of different lengths are padded here.
-            controls: One `[B, C, hc, wc]` per control picture, without noise.
-            guidance: The value that guidance-distilled bases are told; other bases do not see it.
+            controls: One `[B, C, hc, wc]` per control image, without noise.
+            guidance: The value that guidance-distilled bases are conditioned on; others do not see
+                it.
 
         Returns:
             `[B, C, h, w]`, the velocity in the dtype of ``noisy``.
@@ -68,17 +69,17 @@ class Load(Protocol):
 
 
 class LoadEncoders(Protocol):
-    """How a family loads its text encoders and the picture encoder."""
+    """How a family loads its text encoders and the image encoder."""
 
     def __call__(
         self, location: BaseLocation, dtype: torch.dtype, device: torch.device | str
     ) -> Encoders:
-        """Load what turns captions and pictures into tensors."""
+        """Load what turns captions and images into tensors."""
         ...
 
 
 class LoadDecoder(Protocol):
-    """How a family loads its picture decoder."""
+    """How a family loads its image decoder."""
 
     def __call__(
         self, location: BaseLocation, dtype: torch.dtype, device: torch.device | str
@@ -109,7 +110,7 @@ class Family:
         title: The name for people.
         variants: What ``base.variant`` may be, besides ``auto``.
         text_length: Text tokens when ``base.text_length`` is unset: what ComfyUI uses.
-        size_multiple: Picture sides are multiples of this many pixels.
+        size_multiple: Image sides are multiples of this many pixels.
         folder: What its Diffusers folders contain.
         file: How its single files are read.
         repeated_blocks: Module lists whose items run one after another.
@@ -120,11 +121,11 @@ class Family:
         shared_inputs: Regular expressions of layers that are called one after the other with the
             same tensor: those that one expression matches with the same groups.
         enable_checkpointing: Makes the transformer compute activations again in the backward pass.
-        takes_guidance: Whether this transformer is told a guidance value (guidance-distilled).
+        takes_guidance: Whether this transformer is conditioned on a guidance value.
         detect: Whether the tensor names of a base or of an adapter file look like this family.
         load_transformer: Loads the frozen denoiser.
-        load_encoders: Loads text and picture encoders.
-        load_decoder: Loads the picture decoder.
+        load_encoders: Loads text and image encoders.
+        load_decoder: Loads the image decoder.
         load_token_counter: Loads the tokenizer alone, and counts a caption's tokens with it as
             ``base.text_length`` counts them.
         predict: The denoiser in the trainer's convention.
@@ -132,7 +133,7 @@ class Family:
             scale) to `[B, C, h, w]`.
         sampling_sigmas: (location, steps, width, height) to `[steps + 1]`, from 1 to 0.
         training_shift: (location, width, height) to the shift that the base's scheduler uses.
-        control_size: (width, height, area) of a control picture to the size it is encoded at.
+        control_size: (width, height, area) of a control image to the size it is encoded at.
         latent_shape: (location, width, height) in pixels to ``(C, h, w)``.
         key_map: The layers' names in adapter files and in ComfyUI's model.
         sizes: The sizes of a base's layers and how many blocks it has, from the configuration of
@@ -189,16 +190,16 @@ def guided_velocity(
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """Build the velocity function of a preview for `trainer_core.diffusion.sample_euler`.
 
-    A guidance-distilled base is told the guidance and runs once. Any other base runs a second time
-    with ``unconditional`` when the guidance is above 1.
+    A guidance-distilled base is conditioned on the guidance and runs once. Any other base runs a
+    second time with ``unconditional`` when the guidance is above 1.
 
     Args:
         family: The base's family.
         transformer: The denoiser, with or without an adapter.
-        conditionings: One per picture.
-        unconditional: The encoded negative prompts, one per picture; not read when one pass is
+        conditionings: One per image.
+        unconditional: The encoded negative prompts, one per image; not read when one pass is
             enough.
-        controls: One `[B, C, hc, wc]` per control picture.
+        controls: One `[B, C, hc, wc]` per control image.
         guidance: The guidance scale, at least 0.
 
     Returns:

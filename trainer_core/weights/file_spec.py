@@ -20,7 +20,7 @@ class FolderSpec:
     Attributes:
         transformer: Class name in ``transformer/config.json``.
         pipelines: Class names in ``model_index.json``, to the variant that ``base.variant: auto``
-            means when there are control pictures; None when such a base was not made for editing.
+            means when there are control images; None when such a base was not made for editing.
         encoder_parts: Sub-folders of the encoders.
         edit_parts: Sub-folders that only the edit variants need.
     """
@@ -64,7 +64,7 @@ class FileSpec:
         tidy: Gives the tensors their present names, where older files spell them differently.
         origin: (name in the transformer, whether the file has ComfyUI's naming) to its place.
         settings: What the file itself says of the transformer's settings: sizes above all.
-        edit_variant: What ``base.variant: auto`` means when there are control pictures.
+        edit_variant: What ``base.variant: auto`` means when there are control images.
         restore: Computes the tensors of a transformer that no file holds, such as rotary tables,
             after it was built without memory.
         check: Refuses a file with whose settings, all together, no transformer can be built.

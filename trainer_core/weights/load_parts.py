@@ -62,7 +62,7 @@ def load_frozen(
 
 
 def load_words(kind: str, folder: Path, part: str) -> Any:
-    """Load a tokenizer or a processor of pictures; never from the network.
+    """Load a tokenizer or a processor of images; never from the network.
 
     Args:
         kind: A class of transformers, such as ``AutoTokenizer``.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ....trainer_core.families.graph import Row
 
 Tokens = dict[str, list[list[tuple[Any, ...]]]]
-"""ComfyUI's tokens: encoder name to rows of (token id or picture or embedding, weight)."""
+"""ComfyUI's tokens: encoder name to rows of (token id or image or embedding, weight)."""
 
 Socket = TypeVar("Socket")
 
@@ -91,12 +91,12 @@ def require_plain(patcher: Any, socket: str) -> None:
 
 
 def require_controls(variant: str, caption: str, count: int, fewest: int, most: int) -> None:
-    """Check how many control pictures a caption has.
+    """Check how many control images a caption has.
 
     Args:
         variant: The base's variant.
         caption: The caption, for the message.
-        count: Number of control pictures.
+        count: Number of control images.
         fewest: Least allowed number.
         most: Largest allowed number.
 

@@ -1,4 +1,4 @@
-"""Pictures to the denoiser's latents and back, with the graph's VAE."""
+"""Images to the denoiser's latents and back, with the graph's VAE."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class GraphVae:
         self.spec = spec
 
     def encode(self, pixels: Tensor) -> Tensor:
-        """Encode pictures without sampling.
+        """Encode images without sampling.
 
         Args:
             pixels: `[B, 3, H, W]`, in [-1, 1]; sides are multiples of 8.
@@ -66,7 +66,7 @@ class GraphVae:
             `[B, C, H / 8, W / 8]`, float32 on the CPU: ``(latents - mean) / deviation``.
 
         Raises:
-            InputError: When a side is no multiple of 8: ComfyUI would cut the picture.
+            InputError: When a side is no multiple of 8: ComfyUI would cut the image.
         """
         import torch
 

@@ -1,1 +1,1 @@
-"""FLUX.1: dev (text-to-image) and Kontext (one control picture)."""
+"""FLUX.1: dev (text-to-image) and Kontext (one control image)."""

@@ -1,4 +1,4 @@
-"""Captions and pictures of FLUX.1 as tensors, and latents as pictures."""
+"""Captions and images of FLUX.1 as tensors, and latents as images."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _KONTEXT_SIZES = sorted({*_WIDE_SIZES, *((high, wide) for wide, high in _WIDE_SI
 
 
 def latent_shape(location: BaseLocation, width: int, height: int) -> tuple[int, int, int]:
-    """`Family.latent_shape`: ``(C, h, w)`` of a picture, with even h and w."""
+    """`Family.latent_shape`: ``(C, h, w)`` of an image, with even h and w."""
     config = read_json(location.encoders / "vae" / "config.json")
     with reading_part(location.encoders / "vae"):
         patch = 2 * 2 ** (len(config["block_out_channels"]) - 1)
@@ -44,11 +44,11 @@ def latent_shape(location: BaseLocation, width: int, height: int) -> tuple[int, 
 
 
 def control_size(width: int, height: int, area: int) -> tuple[int, int]:
-    """The size at which a control picture is encoded.
+    """The size at which a control image is encoded.
 
     Args:
-        width: Width of the picture in pixels.
-        height: Height of the picture in pixels.
+        width: Width of the image in pixels.
+        height: Height of the image in pixels.
         area: Number of pixels wanted.
 
     Returns:
@@ -62,7 +62,7 @@ def control_size(width: int, height: int, area: int) -> tuple[int, int]:
 
 
 class FluxVae:
-    """The picture encoder and decoder, in the normalised space of the denoiser.
+    """The image encoder and decoder, in the normalised space of the denoiser.
 
     Args:
         vae: Diffusers' ``AutoencoderKL``.
@@ -75,7 +75,7 @@ class FluxVae:
 
     @torch.no_grad()
     def encode(self, pixels: Tensor) -> Tensor:
-        """Encode pictures without sampling.
+        """Encode images without sampling.
 
         Args:
             pixels: `[B, 3, H, W]`, in [-1, 1].
@@ -101,14 +101,14 @@ class FluxVae:
 
 
 class FluxEncoders:
-    """Text and picture encoders.
+    """Text and image encoders.
 
     Args:
         tokenizer: CLIP's tokenizer.
         text_encoder: transformers' ``CLIPTextModel``.
         tokenizer_2: T5's tokenizer.
         text_encoder_2: transformers' ``T5EncoderModel``.
-        vae: The picture encoder.
+        vae: The image encoder.
         variant: ``generate`` or ``edit``.
         text_length: Number of T5 tokens; shorter captions are padded, longer ones cut off.
     """
@@ -132,7 +132,7 @@ class FluxEncoders:
         self.text_length = text_length
 
     def encode_image(self, pixels: Tensor) -> Tensor:
-        """Pictures `[B, 3, H, W]` in [-1, 1] to normalised latents `[B, C, h, w]`, float32."""
+        """Images `[B, 3, H, W]` in [-1, 1] to normalised latents `[B, C, h, w]`, float32."""
         return self.vae.encode(pixels)
 
     @torch.no_grad()
@@ -141,14 +141,14 @@ class FluxEncoders:
 
         Args:
             caption: The caption or instruction; may be empty.
-            controls: The control picture of the edit variant; the text encoders do not see it.
+            controls: The control image of the edit variant; the text encoders do not see it.
 
         Returns:
             ``text_embeddings`` `[L, D]` of T5 and ``pooled_text`` `[P]` of CLIP, float32. The
             denoiser attends to the padding as well, as it did when it was trained.
 
         Raises:
-            DatasetError: When the number of control pictures does not fit the variant.
+            DatasetError: When the number of control images does not fit the variant.
         """
         wanted = 0 if self.variant == "generate" else 1
         if len(controls) != wanted:
@@ -173,7 +173,7 @@ class FluxEncoders:
 def load_encoders(
     location: BaseLocation, dtype: torch.dtype, device: torch.device | str
 ) -> FluxEncoders:
-    """Load what encodes captions and pictures.
+    """Load what encodes captions and images.
 
     Args:
         location: The base.

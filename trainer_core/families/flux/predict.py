@@ -46,7 +46,7 @@ def predict(
 ) -> Tensor:
     """`Predict` for FLUX.1.
 
-    The tokens of the control picture follow those of the target; the first position index tells
+    The tokens of the control image follow those of the target; the first position index tells
     them apart (0 for the target, 1 for the control, 2 and up for further ones).
 
     Args:
@@ -55,8 +55,8 @@ def predict(
         sigma: `[B]`, in [0, 1].
         conditionings: ``text_embeddings`` `[L, D]` and ``pooled_text`` `[P]` of each sample; all
             of one length L, as the text encoder pads them.
-        controls: One `[B, C, hc, wc]` per control picture.
-        guidance: What a guidance-distilled base is told.
+        controls: One `[B, C, hc, wc]` per control image.
+        guidance: What a guidance-distilled base is conditioned on.
 
     Returns:
         `[B, C, h, w]`, the velocity in the dtype of ``noisy``.
@@ -64,24 +64,24 @@ def predict(
     inner = inner_module(transformer)
     dtype = inner.dtype
     height, width = noisy.shape[-2:]
-    pictures = [noisy, *controls]
-    tokens = torch.cat([pack(picture) for picture in pictures], dim=1).to(dtype)
+    images = [noisy, *controls]
+    tokens = torch.cat([pack(image) for image in images], dim=1).to(dtype)
     text = torch.stack([item["text_embeddings"] for item in conditionings]).to(tokens)
     pooled = torch.stack([item["pooled_text"] for item in conditionings]).to(tokens)
-    told = None
+    scale = None
     if takes_guidance(inner):
-        told = torch.full((noisy.shape[0],), guidance, device=tokens.device)
+        scale = torch.full((noisy.shape[0],), guidance, device=tokens.device)
     output = transformer(
         hidden_states=tokens,
         # Through 0..1000 as the pipeline does it, so that half precision rounds in the same place.
         timestep=(sigma.float() * 1000).to(dtype) / 1000,
-        guidance=told,
+        guidance=scale,
         pooled_projections=pooled,
         encoder_hidden_states=text,
         txt_ids=torch.zeros(text.shape[1], 3, device=tokens.device),
-        img_ids=torch.cat(
-            [_positions(picture, index) for index, picture in enumerate(pictures)]
-        ).to(tokens.device),
+        img_ids=torch.cat([_positions(image, index) for index, image in enumerate(images)]).to(
+            tokens.device
+        ),
         return_dict=False,
     )[0]
     target = output[:, : (height // 2) * (width // 2)]
@@ -103,7 +103,7 @@ def guide(conditional: Tensor, unconditional: Tensor, scale: float) -> Tensor:
 
 
 def takes_guidance(transformer: nn.Module) -> bool:
-    """Whether the transformer is told a guidance value: dev and Kontext are, schnell is not."""
+    """Whether it is conditioned on a guidance value: dev and Kontext are, schnell is not."""
     return bool(inner_module(transformer).config.guidance_embeds)
 
 

@@ -1,4 +1,4 @@
-"""The facts of FLUX.1, and where its functions are."""
+"""The record of FLUX.1, and where its functions are."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ SHARED_INPUTS = (
 
 
 def unused_layers(transformer: nn.Module) -> tuple[str, ...]:
-    """None: the last blocks compute text and picture with the same layers."""
+    """None: the last blocks compute text and image with the same layers."""
     del transformer
     return ()
 

@@ -1,1 +1,1 @@
-"""Qwen-Image: text-to-image, Edit (one control picture) and Edit-Plus (several)."""
+"""Qwen-Image: text-to-image, Edit (one control image) and Edit-Plus (several)."""

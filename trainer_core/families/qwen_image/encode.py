@@ -1,4 +1,4 @@
-"""Captions and pictures of Qwen-Image as tensors, and latents as pictures."""
+"""Captions and images of Qwen-Image as tensors, and latents as images."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _EDIT = (
 IMAGE = "<|image_pad|>"
 # Tokens up to and with "user\n"; the denoiser never saw what the encoder makes of them.
 _PREFIX = {"generate": 34, "edit": 64, "edit_plus": 64}
-# Edit-Plus shows the text encoder its pictures at this area, whatever the VAE gets.
+# Edit-Plus shows the text encoder its images at this area, whatever the VAE gets.
 _SEEN_AREA = 384 * 384
 
 
 def latent_shape(location: BaseLocation, width: int, height: int) -> tuple[int, int, int]:
-    """`Family.latent_shape`: ``(C, h, w)`` of a picture, with even h and w."""
+    """`Family.latent_shape`: ``(C, h, w)`` of an image, with even h and w."""
     config = read_json(location.encoders / "vae" / "config.json")
     with reading_part(location.encoders / "vae"):
         patch = 2 * 2 ** len(config.get("temperal_downsample", (False, True, True)))
@@ -54,7 +54,7 @@ def prompt_text(variant: str, caption: str, counts: Sequence[int]) -> str:
     Args:
         variant: ``generate``, ``edit`` or ``edit_plus``.
         caption: The caption or instruction.
-        counts: Number of image tokens of each control picture.
+        counts: Number of image tokens of each control image.
 
     Returns:
         The chat template of the variant, filled in.
@@ -69,7 +69,7 @@ def prompt_text(variant: str, caption: str, counts: Sequence[int]) -> str:
 
 
 class QwenVae:
-    """The picture encoder and decoder, in the normalised space of the denoiser.
+    """The image encoder and decoder, in the normalised space of the denoiser.
 
     Args:
         vae: Diffusers' ``AutoencoderKLQwenImage``.
@@ -83,7 +83,7 @@ class QwenVae:
 
     @torch.no_grad()
     def encode(self, pixels: Tensor) -> Tensor:
-        """Encode pictures without sampling.
+        """Encode images without sampling.
 
         Args:
             pixels: `[B, 3, H, W]`, in [-1, 1].
@@ -105,22 +105,22 @@ class QwenVae:
         Returns:
             `[B, 3, H, W]`, float32, in [-1, 1].
         """
-        # Divided by the inverse, as the pipeline does it, so that the pictures are the same bits.
+        # Divided by the inverse, as the pipeline does it, so that the images are the same bits.
         raw = latents.to(self.vae.device).float() / (1.0 / self.std) + self.mean
         pixels = self.vae.decode(raw.to(self.vae.dtype).unsqueeze(2), return_dict=False)[0]
         return pixels[:, :, 0].float().clamp(-1, 1)
 
 
 class QwenEncoders:
-    """Text and picture encoders of one variant.
+    """Text and image encoders of one variant.
 
     Args:
         tokenizer: The base's tokenizer.
         text_encoder: transformers' ``Qwen2_5_VLForConditionalGeneration``.
-        vae: The picture encoder.
-        image_processor: Prepares pictures for the text encoder; only the edit variants need it.
+        vae: The image encoder.
+        image_processor: Prepares images for the text encoder; only the edit variants need it.
         variant: ``generate``, ``edit`` or ``edit_plus``.
-        text_length: Most text tokens behind the template's prefix; tokens of pictures come on top.
+        text_length: Most text tokens behind the template's prefix; tokens of images come on top.
     """
 
     def __init__(
@@ -140,23 +140,23 @@ class QwenEncoders:
         self.text_length = text_length
 
     def encode_image(self, pixels: Tensor) -> Tensor:
-        """Pictures `[B, 3, H, W]` in [-1, 1] to normalised latents `[B, C, h, w]`, float32."""
+        """Images `[B, 3, H, W]` in [-1, 1] to normalised latents `[B, C, h, w]`, float32."""
         return self.vae.encode(pixels)
 
     @torch.no_grad()
     def encode_text(self, caption: str, controls: Sequence[Image] = ()) -> Conditioning:
-        """Encode a caption, for edit variants together with its control pictures.
+        """Encode a caption, for edit variants together with its control images.
 
         Args:
             caption: The caption or instruction; may be empty.
-            controls: The control pictures, RGB and upright.
+            controls: The control images, RGB and upright.
 
         Returns:
             ``text_embeddings`` `[L, D]`, float32, without the template's prefix.
 
         Raises:
-            DatasetError: When the number of pictures does not fit the variant, or the caption has
-                the token that stands for a picture.
+            DatasetError: When the number of images does not fit the variant, or the caption has
+                the token that stands for an image.
         """
         self._check(caption, controls)
         pictures, counts = self._prepare(controls)
@@ -175,9 +175,9 @@ class QwenEncoders:
         return {"text_embeddings": output.last_hidden_state[0, prefix:].float()}
 
     def _picture_places(self, ids: Tensor, shown: bool) -> dict[str, Tensor]:
-        """Where the picture tokens are, for versions of transformers that have to be told.
+        """Where the image tokens are, for versions of transformers that have to be told.
 
-        Without it transformers 5 numbers the tokens of a picture one after another, instead of by
+        Without it transformers 5 numbers the tokens of an image one after another, instead of by
         row and column as the model was trained, as transformers 4 did and as ComfyUI does. The edit
         pipelines of Diffusers up to 0.42 forget it (its issue 14194).
         """
@@ -188,7 +188,7 @@ class QwenEncoders:
         return {"mm_token_type_ids": (ids == token).int().to(self.text_encoder.device)}
 
     def _longest(self, ids: Tensor, wanted: int) -> int:
-        # A picture is never cut: its features and its tokens have to be equally many.
+        # An image is never cut: its features and its tokens have to be equally many.
         token = self.tokenizer.convert_tokens_to_ids(IMAGE)
         places = (ids == token).nonzero()
         return wanted if self.variant == "generate" else max(wanted, int(places[-1]) + 2)
@@ -229,7 +229,7 @@ class QwenEncoders:
 def load_encoders(
     location: BaseLocation, dtype: torch.dtype, device: torch.device | str
 ) -> QwenEncoders:
-    """Load what encodes captions and pictures.
+    """Load what encodes captions and images.
 
     Args:
         location: The base.
@@ -255,7 +255,7 @@ def load_encoders(
 
 
 def load_token_counter(location: BaseLocation) -> CountTokens:
-    """`Family.load_token_counter`: tokens behind the template's prefix, without the pictures'."""
+    """`Family.load_token_counter`: tokens behind the template's prefix, without the images'."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(

@@ -20,7 +20,7 @@ _PLUS = re.compile(r"2509|2511|plus")
 def settings(file: WeightFile) -> dict[str, Any]:
     """`FileSpec.settings`.
 
-    Qwen-Image-Edit-2511 has the tensors of its forerunners, but was trained with control pictures
+    Qwen-Image-Edit-2511 has the tensors of its forerunners, but was trained with control images
     modulated as if without noise. ComfyUI's files of it have a marker; files of others only say so
     in their names.
     """
@@ -44,7 +44,7 @@ def settings(file: WeightFile) -> dict[str, Any]:
 
 
 def edit_variant(file: WeightFile) -> str:
-    """`FileSpec.edit_variant`: several control pictures, unless only the first edit model fits."""
+    """`FileSpec.edit_variant`: several control images, unless only the first edit model fits."""
     if _ZERO_MARK in file.tensors or _PLUS.search(file.hints):
         return "edit_plus"
     return "edit" if "edit" in file.hints else "edit_plus"

@@ -60,15 +60,15 @@ def predict(
 ) -> Tensor:
     """`Predict` for Qwen-Image.
 
-    The tokens of the control pictures follow those of the target; each picture has its own frame
-    index in the rotary positions. No published base is told a guidance value.
+    The tokens of the control images follow those of the target; each image has its own frame
+    index in the rotary positions. No published base is conditioned on guidance.
 
     Args:
         transformer: Diffusers' ``QwenImageTransformer2DModel``, perhaps wrapped.
         noisy: `[B, C, h, w]`.
         sigma: `[B]`, in [0, 1].
         conditionings: ``text_embeddings`` `[L, D]` of each sample.
-        controls: One `[B, C, hc, wc]` per control picture.
+        controls: One `[B, C, hc, wc]` per control image.
         guidance: Not read.
 
     Returns:
@@ -76,10 +76,10 @@ def predict(
     """
     dtype = inner_module(transformer).dtype
     height, width = noisy.shape[-2:]
-    pictures = [noisy, *controls]
-    tokens = torch.cat([pack(picture) for picture in pictures], dim=1).to(dtype)
+    images = [noisy, *controls]
+    tokens = torch.cat([pack(image) for image in images], dim=1).to(dtype)
     # Rotary positions are read from the first sample: a batch has one size.
-    shape = [(1, picture.shape[-2] // 2, picture.shape[-1] // 2) for picture in pictures]
+    shape = [(1, image.shape[-2] // 2, image.shape[-1] // 2) for image in images]
     text, mask = pad_text([item["text_embeddings"] for item in conditionings])
     output = transformer(
         hidden_states=tokens,

@@ -1,4 +1,4 @@
-"""The facts of Qwen-Image, and where its functions are."""
+"""The record of Qwen-Image, and where its functions are."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SHARED_INPUTS = (
 
 
 def unused_layers(transformer: nn.Module) -> tuple[str, ...]:
-    """The text branch of the last block: only its keys and values reach the picture.
+    """The text branch of the last block: only its keys and values reach the image.
 
     Args:
         transformer: Any size of the architecture.

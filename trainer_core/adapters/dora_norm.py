@@ -4,22 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import AdapterError
 from .base.weight import StorageMark, weight_stamp
 from .dora import DORA_SCALE, Axis, squared_lengths
 from .kernels.convolution import as_matrices
+from .kinds.kind import Kind
 from .layer.dispatch import without_autocast
-
-if TYPE_CHECKING:
-    from .layer.factor_layer import FactorLayer
 
 Kept = tuple[Any, Tensor]
 """A value and what it was computed from."""
+
+
+class NormedLayer(Protocol):
+    """What the norm is computed from."""
+
+    kind: ClassVar[Kind]
+    layer_name: str
+
+    @property
+    def base_weight(self) -> Tensor: ...  # noqa: D102
+    @property
+    def weight_shape(self) -> tuple[int, ...]: ...  # noqa: D102
+    @property
+    def own_scale(self) -> float: ...  # noqa: D102
+    def get_base_layer(self) -> nn.Module: ...  # noqa: D102
+    def frozen_weight(self) -> Tensor: ...  # noqa: D102
+    def equation_factors(self) -> dict[str, Tensor]: ...  # noqa: D102
+    def factors_on(self, device: torch.device) -> dict[str, Tensor]: ...  # noqa: D102
 
 
 class KeptNorm:
@@ -30,7 +46,7 @@ class KeptNorm:
         axis: What they run over.
     """
 
-    def __init__(self, layer: FactorLayer, axis: Axis) -> None:
+    def __init__(self, layer: NormedLayer, axis: Axis) -> None:
         self._layer = layer
         self._axis: Axis = axis
         self._norm: Kept | None = None
@@ -82,7 +98,7 @@ class KeptNorm:
         """Where the weight is: the factors are smaller."""
         layer, axis, scale = self._layer, self._axis, self._layer.own_scale
         weight = self._weight()
-        if weight.is_meta and not layer.factors()[DORA_SCALE].is_meta:
+        if weight.is_meta and not layer.equation_factors()[DORA_SCALE].is_meta:
             raise AdapterError(
                 f"{layer.layer_name} has a weight without values (meta device)",
                 "the base's weights in memory whenever a layer with DoRA is called",

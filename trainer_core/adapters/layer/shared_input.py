@@ -20,11 +20,12 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
+from ...config import AdapterConfig
 from ..base.sharding import is_part
 from ..kernels.fused import Narrow, Operands, values_of
 from ..kernels.shared_linear import (
@@ -36,13 +37,32 @@ from ..kernels.shared_linear import (
     passes_are_told_apart,
     shared_linear,
 )
+from ..kinds.kind import Kind
 from .dispatch import is_fusable, is_taken_as_it_is, is_watched
-
-if TYPE_CHECKING:
-    from .factor_layer import FactorLayer
 
 _MOST_UNFINISHED = 2
 """Inputs in a row that not all layers came for, after which they no longer wait for each other."""
+
+
+class SharingLayer(Protocol):
+    """What a layer is asked when it may share an input."""
+
+    kind: ClassVar[Kind]
+    config: AdapterConfig
+    base_layer: nn.Module
+    strength: float
+    in_features: int
+    shared: SharedInput | None
+
+    @property
+    def disable_adapters(self) -> bool: ...  # noqa: D102
+    @property
+    def merged(self) -> bool: ...  # noqa: D102
+    @property
+    def weight_shape(self) -> tuple[int, ...]: ...  # noqa: D102
+    def is_alone(self) -> bool: ...  # noqa: D102
+    def factors(self) -> dict[str, nn.Parameter]: ...  # noqa: D102
+    def factors_on(self, device: torch.device) -> dict[str, Tensor]: ...  # noqa: D102
 
 
 class SharedInput:
@@ -54,7 +74,7 @@ class SharedInput:
         layers: At least two, of the same number of input features.
     """
 
-    def __init__(self, layers: Sequence[FactorLayer]) -> None:
+    def __init__(self, layers: Sequence[SharingLayer]) -> None:
         self._layers = tuple(layers)
         self._visit: _Visit | None = None
         self._seen: _Seen | None = None
@@ -65,13 +85,13 @@ class SharedInput:
         return {"_layers": (), "_visit": None, "_seen": None, "_unfinished": 0}
 
     @property
-    def waits_for(self) -> tuple[FactorLayer, ...]:
+    def waits_for(self) -> tuple[SharingLayer, ...]:
         """The layers that were not yet called with the present input; none between two inputs."""
         visit = self._visit
         places = {} if visit is None else visit.places
         return tuple(layer for layer in self._layers if id(layer) in places)
 
-    def output(self, layer: FactorLayer, x: Tensor, scale: float) -> Tensor | None:
+    def output(self, layer: SharingLayer, x: Tensor, scale: float) -> Tensor | None:
         """What a layer computes from an input.
 
         Args:
@@ -99,7 +119,7 @@ class SharedInput:
                 self._visit = None
         return visit.output(place, layer, x, scale)
 
-    def _begin(self, layer: FactorLayer, x: Tensor) -> _Visit | None:
+    def _begin(self, layer: SharingLayer, x: Tensor) -> _Visit | None:
         if self._visit is not None:
             self._visit, self._unfinished = None, self._unfinished + 1
         if self._unfinished >= _MOST_UNFINISHED:
@@ -111,10 +131,10 @@ class SharedInput:
         visit = self._visit = _Visit(self, x, ready)
         return visit
 
-    def _ready(self, x: Tensor) -> list[FactorLayer]:
+    def _ready(self, x: Tensor) -> list[SharingLayer]:
         return [each for each in self._layers if _is_ready(each, x)]
 
-    def _watch(self, layer: FactorLayer, x: Tensor) -> None:
+    def _watch(self, layer: SharingLayer, x: Tensor) -> None:
         """See whether all layers come for an input after all, while they do not wait."""
         seen = self._seen
         if seen is None or seen.x() is not x:
@@ -134,14 +154,14 @@ class SharedInput:
         self._visit = self._seen = None
 
 
-def _may_share(layer: FactorLayer) -> bool:
+def _may_share(layer: SharingLayer) -> bool:
     """Whether a layer computes on its input as it is, beside the base's own output."""
     config = layer.config
     stretches = config.dora and config.dora_axis == "input"
     return len(layer.weight_shape) == 2 and not stretches and not config.exact_delta
 
 
-def _is_ready(layer: FactorLayer, x: Tensor) -> bool:
+def _is_ready(layer: SharingLayer, x: Tensor) -> bool:
     """Whether a layer, called with x now, computes as it does here."""
     base = layer.base_layer
     if layer.disable_adapters or layer.merged or not layer.strength or not layer.is_alone():
@@ -187,7 +207,7 @@ class _Visit:
         places: By the identity of the layers that were not yet called.
     """
 
-    def __init__(self, group: SharedInput, x: Tensor, layers: Sequence[FactorLayer]) -> None:
+    def __init__(self, group: SharedInput, x: Tensor, layers: Sequence[SharingLayer]) -> None:
         self._as_begun = _conditions(x)
         self.places: dict[int, _Place] = {}
         size = (0, 0)
@@ -207,14 +227,14 @@ class _Visit:
         # An exception may keep the other layers from coming: nothing waits for longer than x lives.
         self._x = weakref.ref(x, partial(_tell, forget, self.back))
 
-    def awaits(self, layer: FactorLayer, x: Tensor) -> bool:
+    def awaits(self, layer: SharingLayer, x: Tensor) -> bool:
         """Whether a layer's part is still to come, with this input and the factors as they were."""
         place = self.places.get(id(layer))
         if place is None or x is not self._x() or self._as_begun != _conditions(x):
             return False
         return place.stamp == _stamp(layer)
 
-    def output(self, place: _Place, layer: FactorLayer, x: Tensor, scale: float) -> Tensor:
+    def output(self, place: _Place, layer: SharingLayer, x: Tensor, scale: float) -> Tensor:
         """A layer's own output."""
         linear, operands, hidden = cast("nn.Linear", layer.base_layer), place.operands, None
         if place.slot is not None and self._hidden is not None:
@@ -240,7 +260,7 @@ def _conditions(x: Tensor) -> tuple[int, bool, bool]:
     return x._version, x.requires_grad, torch.is_grad_enabled()
 
 
-def _stamp(layer: FactorLayer) -> tuple[tuple[int, int, bool], ...]:
+def _stamp(layer: SharingLayer) -> tuple[tuple[int, int, bool], ...]:
     held = layer.factors().values()
     return tuple((id(each), each._version, each.requires_grad) for each in held)
 
@@ -265,7 +285,7 @@ def _stacked_product(
 
 
 def share_inputs(
-    layers: Mapping[str, FactorLayer], patterns: Sequence[re.Pattern[str]]
+    layers: Mapping[str, SharingLayer], patterns: Sequence[re.Pattern[str]]
 ) -> tuple[tuple[str, ...], ...]:
     r"""Let layers that read the same input share it.
 

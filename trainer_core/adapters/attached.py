@@ -169,7 +169,7 @@ class AttachedAdapter:
                 for factor, parameter in layer.factors().items():
                     parameter.copy_(ready[name][factor])
                 layer.set_scale_of(ready[name], saved.alpha, saved.rank)
-                layer.note_zero_lengths()
+                layer.note_zero_magnitude()
 
     def refuse_own_first_values(self, found: str) -> None:
         """Refuse to give this adapter other factors where its own are differences.

@@ -146,7 +146,9 @@ def stretch_input(x: Tensor, lengths: Tensor, norm: Tensor) -> Tensor:
     return _InputLengths.apply(x, lengths, norm)  # type: ignore[no-any-return]
 
 
-def low_rank_overlap(weight: Tensor, down: Tensor, up: Tensor, axis: Axis) -> tuple[Tensor, Tensor]:
+def low_rank_norm_terms(
+    weight: Tensor, down: Tensor, up: Tensor, axis: Axis
+) -> tuple[Tensor, Tensor]:
     """What ``D = up @ down`` adds to the squared lengths of a weight, without building D.
 
     Args:

@@ -22,7 +22,6 @@ from .dora import DORA_SCALE
 from .init.decomposed import FIRST_DOWN, FIRST_UP
 from .kernels.convolution import CONVOLUTIONS
 from .kernels.fused import fuse
-from .kernels.fused_quantized import fuse_quantised
 from .kinds.kind import LayerPlan
 from .kinds.loha import LOHA
 from .kinds.lokr import LOKR
@@ -36,6 +35,7 @@ class _LoraFactors(FactorLayer):
 
     kind = LORA
     adapter_layer_names = (*LoraLayer.adapter_layer_names, "lora_mid", "lora_lengths")
+    _containers = (("lora_mid", "lora_mid"), (DORA_SCALE, "lora_lengths"))
     lora_A: nn.ModuleDict  # noqa: N815  # PEFT's name
     lora_B: nn.ModuleDict  # noqa: N815
     lora_dropout: nn.ModuleDict
@@ -91,13 +91,23 @@ class _LoraFactors(FactorLayer):
 
     def factors(self, adapter: str = ADAPTER_NAME) -> dict[str, nn.Parameter]:
         """The factors of one adapter by name; empty when this layer does not have that adapter."""
-        if adapter not in self.lora_A:
+        modules: dict[str, Any] = self._modules
+        lower = modules["lora_A"]._modules.get(adapter)
+        upper = modules["lora_B"]._modules.get(adapter)
+        if lower is None or upper is None:
             return {}
-        pair = {"lora_down": self.lora_A[adapter].weight, "lora_up": self.lora_B[adapter].weight}
-        for name, held in (("lora_mid", self.lora_mid), (DORA_SCALE, self.lora_lengths)):
-            if adapter in held:
-                pair[name] = held[adapter]
-        return cast("dict[str, nn.Parameter]", pair)
+        # The dictionaries are where torch keeps them; FSDP puts whole tensors beside, for a while.
+        down, up = lower._parameters.get("weight"), upper._parameters.get("weight")
+        pair: dict[str, Any] = {
+            "lora_down": lower.weight if down is None else down,
+            "lora_up": upper.weight if up is None else up,
+        }
+        for name, place in self._containers:
+            held = modules[place]
+            factor = held._parameters.get(adapter, held.__dict__.get(adapter))
+            if factor is not None:
+                pair[name] = factor
+        return pair
 
     def keep_first_values(self, down: Tensor, up: Tensor) -> None:
         """Train the difference from these factors, which move with the layer."""
@@ -113,8 +123,7 @@ class _LoraFactors(FactorLayer):
 class LoraLinear(_LoraFactors, PeftLoraLinear):
     """A Linear with a LoRA."""
 
-    fused = staticmethod(fuse(LORA.branch))
-    fused_quantised = staticmethod(fuse_quantised(LORA.branch))
+    function = fuse(LORA.kernel)
 
     def __init__(self, base_layer: nn.Module, plan: LayerPlan, seed: int) -> None:
         self._begin(base_layer)
@@ -135,6 +144,7 @@ class _LycorisFactors(FactorLayer):
     """What LoHa and LoKr share: factors are parameters in one dictionary per factor name."""
 
     lengths_name: ClassVar[str]
+    _containers: ClassVar[tuple[tuple[str, str], ...]]
     alpha: dict[str, float]
     rank_dropout: dict[str, float]
     rank_dropout_scale: dict[str, bool]
@@ -165,9 +175,14 @@ class _LycorisFactors(FactorLayer):
 
     def factors(self, adapter: str = ADAPTER_NAME) -> dict[str, nn.Parameter]:
         """The factors of one adapter by name; empty when this layer does not have that adapter."""
-        present = {name: getattr(self, name) for name in self.kind.factor_names}
-        present[DORA_SCALE] = self._lengths
-        return {name: held[adapter] for name, held in present.items() if adapter in held}
+        modules: dict[str, Any] = self._modules
+        found: dict[str, Any] = {}
+        for name, place in self._containers:
+            held = modules[place]
+            factor = held._parameters.get(adapter, held.__dict__.get(adapter))
+            if factor is not None:
+                found[name] = factor
+        return found
 
     def _get_delta_activations(
         self, adapter_name: str, input: Tensor, *args: Any, **kwargs: Any
@@ -180,6 +195,7 @@ class _LycorisFactors(FactorLayer):
 class _LohaFactors(_LycorisFactors):
     kind = LOHA
     lengths_name = "hada_lengths"
+    _containers = (*((name, name) for name in LOHA.factor_names), (DORA_SCALE, lengths_name))
     adapter_layer_names = (*LoHaLayer.adapter_layer_names, "hada_lengths")
 
     def __init__(self, base_layer: nn.Module, plan: LayerPlan, seed: int) -> None:
@@ -192,8 +208,7 @@ class _LohaFactors(_LycorisFactors):
 class LohaLinear(_LohaFactors, PeftLohaLinear):
     """A Linear with a LoHa."""
 
-    fused = staticmethod(fuse(LOHA.branch))
-    fused_quantised = staticmethod(fuse_quantised(LOHA.branch))
+    function = fuse(LOHA.kernel)
 
 
 class LohaConv(ConvFactorLayer, _LohaFactors, LoHaLayer):
@@ -203,6 +218,7 @@ class LohaConv(ConvFactorLayer, _LohaFactors, LoHaLayer):
 class _LokrFactors(_LycorisFactors):
     kind = LOKR
     lengths_name = "lokr_lengths"
+    _containers = (*((name, name) for name in LOKR.factor_names), (DORA_SCALE, lengths_name))
     adapter_layer_names = (*LoKrLayer.adapter_layer_names, "lokr_lengths")
 
     def __init__(self, base_layer: nn.Module, plan: LayerPlan, seed: int) -> None:
@@ -215,8 +231,7 @@ class _LokrFactors(_LycorisFactors):
 class LokrLinear(_LokrFactors, PeftLokrLinear):
     """A Linear with a LoKr."""
 
-    fused = staticmethod(fuse(LOKR.branch))
-    fused_quantised = staticmethod(fuse_quantised(LOKR.branch))
+    function = fuse(LOKR.kernel)
 
 
 class LokrConv(ConvFactorLayer, _LokrFactors, LoKrLayer):

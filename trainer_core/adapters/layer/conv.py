@@ -6,8 +6,8 @@ from typing import cast
 
 from torch import Tensor, nn
 
+from ..kernels.adapter_kernel import Factors
 from ..kernels.convolution import Window, as_matrices
-from ..kernels.fused import Factors
 from ..kinds.kind import LayerPlan
 from .factor_layer import FactorLayer
 

@@ -5,6 +5,7 @@ import functools
 
 import pytest
 import torch
+from fixtures.combinations import pairwise
 from fixtures.quantised_bases import INPUTS, make_quantised
 from fixtures.textbook import relative
 from torch import nn
@@ -23,7 +24,6 @@ KINDS = [
 ]
 DORA = [{}, {"dora": True, "dora_axis": "input"}, {"dora": True, "dora_axis": "output"}]
 POINTS = ("before the first pass", "between the passes", "between the steps", "before detaching")
-each_kind = pytest.mark.parametrize("options", KINDS)
 each_axis = pytest.mark.parametrize("dora", DORA)
 
 
@@ -116,10 +116,7 @@ def unmoved(options):
     return train(dict(options))
 
 
-@pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("move", MOVES)
-@each_axis
-@each_kind
+@pytest.mark.parametrize(("options", "dora", "move", "point"), pairwise(KINDS, DORA, MOVES, POINTS))
 def test_a_training_is_the_same_wherever_the_weights_move(options, dora, move, point):
     options = {**options, **dora}
     expected, found = unmoved(tuple(options.items())), train(options, move, point)

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from fixtures.combinations import pairwise
 from fixtures.quantised_bases import (
     FORMATS,
     INPUTS,
@@ -78,10 +79,10 @@ def tolerance_of(name, options, dtype):
     return 5e-4 if halved else 1e-5
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("dora", DORA)
-@pytest.mark.parametrize("options", OPTIONS)
-@each_format
+@pytest.mark.parametrize(
+    ("name", "options", "dora", "dtype"),
+    pairwise(FORMATS, OPTIONS, DORA, [torch.float32, torch.bfloat16]),
+)
 def test_forward_and_gradients_equal_those_on_its_numbers(name, options, dora, dtype):
     options = {**options, **dora}
     tolerance = tolerance_of(name, options, dtype)

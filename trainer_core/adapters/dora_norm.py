@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..errors import AdapterError
 from .base.weight import StorageMark, weight_stamp
-from .dora import DORA_SCALE, Axis, squared_lengths
+from .dora import DORA_SCALE, Axis, squared_norms
 from .kernels.convolution import as_matrices
 from .kinds.kind import Kind
 from .layer.dispatch import without_autocast
@@ -39,11 +39,11 @@ class NormedLayer(Protocol):
 
 
 class KeptNorm:
-    """``|W + D|`` of each row or column that has a length, and ``|W|^2``, of one layer.
+    """``|W + D|`` of each row or column that has a magnitude, and ``|W|^2``, of one layer.
 
     Args:
-        layer: The layer, which has or will have lengths.
-        axis: What they run over.
+        layer: The layer, which has or will have a magnitude.
+        axis: What it runs over.
     """
 
     def __init__(self, layer: NormedLayer, axis: Axis) -> None:
@@ -107,7 +107,7 @@ class KeptNorm:
         factors = layer.factors_on(weight.device)
         own = self._own_squares(weight).to(weight.device)
         inner, squared = layer.kind.dora_norm_terms(weight.flatten(1), as_matrices(factors), axis)
-        added = self._per_length(2.0 * scale * inner + scale * scale * squared)
+        added = self._per_magnitude(2.0 * scale * inner + scale * scale * squared)
         return (own + added).clamp_(min=0.0).sqrt_().to(factors[DORA_SCALE].dtype)
 
     def _weight(self) -> Tensor:
@@ -128,9 +128,9 @@ class KeptNorm:
         return own[1]
 
     def _squares(self, weight: Tensor) -> Tensor:
-        return self._per_length(squared_lengths(weight.flatten(1), self._axis))
+        return self._per_magnitude(squared_norms(weight.flatten(1), self._axis))
 
-    def _per_length(self, sums: Tensor) -> Tensor:
+    def _per_magnitude(self, sums: Tensor) -> Tensor:
         """A convolution's column is all places of its window."""
         if self._axis == "output":
             return sums

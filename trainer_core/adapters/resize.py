@@ -53,9 +53,9 @@ class Resized:
 
 
 def same_sizes(layer: LayerState, fresh: Mapping[str, Tensor]) -> bool:
-    """Whether a layer's factors, DoRA's lengths aside, have the wanted names and shapes."""
+    """Whether a layer's factors, DoRA's magnitude aside, have the wanted names and shapes."""
     given, wanted = (
-        {name: tuple(tensor.shape) for name, tensor in _without_lengths(factors).items()}
+        {name: tuple(tensor.shape) for name, tensor in _without_magnitude(factors).items()}
         for factors in (layer.tensors, fresh)
     )
     return given == wanted
@@ -65,13 +65,13 @@ def resize(kind: str, layer: LayerState, fresh: Mapping[str, Tensor], scale: flo
     """Fit a layer's factors to other sizes.
 
     Factors that have the wanted sizes already are taken as they are. A larger rank is exact: the
-    new part has the first values of a new layer, with a delta of zero, so that it can learn. A
+    new part has the initialization of a new layer, with a delta of zero, so that it can learn. A
     smaller rank keeps the largest singular values.
 
     Args:
         kind: ``lora``, ``loha`` or ``lokr``.
         layer: The given factors.
-        fresh: First values of the wanted layer, whose delta is zero; DoRA's lengths are passed
+        fresh: A new layer's initialization, whose delta is zero; DoRA's magnitude is passed
             over.
         scale: What the wanted layer's delta is multiplied by.
 
@@ -82,7 +82,7 @@ def resize(kind: str, layer: LayerState, fresh: Mapping[str, Tensor], scale: flo
         AdapterError: For a loha that does not fit into a smaller rank, or a wanted Tucker core of
             other sizes.
     """
-    wanted, given = _without_lengths(fresh), _without_lengths(layer.tensors)
+    wanted, given = _without_magnitude(fresh), _without_magnitude(layer.tensors)
     ratio = layer_scale(kind, layer) / scale
     if same_sizes(layer, fresh):
         fitted, error = _rescaled(given, ratio) if ratio != 1.0 else given, 0.0
@@ -166,7 +166,7 @@ def _rescaled(factors: Mapping[str, Tensor], ratio: float) -> Matrices:
     return {**factors, name: factors[name] * ratio}
 
 
-def _without_lengths(factors: Mapping[str, Tensor]) -> Matrices:
+def _without_magnitude(factors: Mapping[str, Tensor]) -> Matrices:
     return {name: tensor for name, tensor in factors.items() if name != DORA_SCALE}
 
 
@@ -181,7 +181,7 @@ def _refuse_cores(wanted: Mapping[str, Tensor]) -> None:
 
 
 def _pair(spectrum: Spectrum, up: Tensor, down: Tensor) -> tuple[Tensor, Tensor, float]:
-    """Put the largest singular values into a pair, and its first values where there are no more.
+    """Put the largest singular values into a pair, and its initialization where there are no more.
 
     Returns:
         Upper factor, lower factor, relative error.

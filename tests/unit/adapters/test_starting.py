@@ -157,8 +157,8 @@ def test_another_base_is_refused():
 
 def test_lengths_need_dora_of_their_axis():
     state, _ = trained("lora", dora=True, dora_axis="output")
-    refused(state, "lengths of the output axis", kind="lora", rank=2)
-    refused(state, "lengths of the output axis", kind="lora", rank=2, dora=True)
+    refused(state, "magnitude of the output axis", kind="lora", rank=2)
+    refused(state, "magnitude of the output axis", kind="lora", rank=2, dora=True)
 
 
 def test_loha_that_does_not_fit_names_the_layer():

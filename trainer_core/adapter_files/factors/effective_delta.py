@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...adapters.dora import DORA_SCALE, axis_of, ratio, squared_lengths
+from ...adapters.dora import DORA_SCALE, axis_of, ratio, squared_norms
 from ...adapters.kinds.registry import layer_delta
 from ...errors import AdapterError
 from ...types import LayerState
@@ -70,7 +70,7 @@ def stretch_of(layer: LayerState, weight: Tensor) -> float | None:
     lengths = layer.tensors.get(DORA_SCALE)
     if lengths is None or weight.dim() != 2:
         return None
-    own, given = squared_lengths(weight, axis_of(lengths)).sqrt(), lengths.flatten()
+    own, given = squared_norms(weight, axis_of(lengths)).sqrt(), lengths.flatten()
     there = own > 0
     if own.numel() != given.numel() or not bool(there.any()):
         return None

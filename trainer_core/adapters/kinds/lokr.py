@@ -27,8 +27,8 @@ _WIDEST = 256
 """Columns up to which the low-rank form is computed in one product with the base."""
 
 _FEATURES = 0.7
-"""Size of the low-rank part's first values over a LoRA's: the smaller, the sooner Adam's steps turn
-them towards the gradient."""
+"""Size of the low-rank part's initialization over a LoRA's: the smaller, the sooner Adam's steps
+turn it towards the gradient."""
 
 
 def split(plan: LayerPlan) -> tuple[tuple[int, int], tuple[int, int]]:

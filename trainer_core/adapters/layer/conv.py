@@ -22,7 +22,7 @@ class ConvFactorLayer(FactorLayer):
     window: Window
 
     def install(self, plan: LayerPlan, seed: int) -> None:
-        """Create this layer's factors with their first values."""
+        """Create and initialize this layer's factors."""
         self.window = Window.of(self.get_base_layer())
         super().install(plan, seed)
 

@@ -78,7 +78,7 @@ class FactorLayer(nn.Module, BaseTunerLayer):
 
     @property
     def base_weight(self) -> Tensor:
-        """The frozen weight; not always of shape `[out, in]` (packed quantised weights)."""
+        """The frozen weight; not always of shape `[out, in]` (packed quantized weights)."""
         return cast("Tensor", self.get_base_layer().weight)
 
     @property
@@ -103,7 +103,7 @@ class FactorLayer(nn.Module, BaseTunerLayer):
         return self._original_weight if self.merged else dense_weight(self.get_base_layer())
 
     def install(self, plan: LayerPlan, seed: int) -> None:
-        """Create this layer's factors with their first values.
+        """Create and initialize this layer's factors.
 
         They are float32 whatever the base is (float64 on a float64 base), because the small
         updates of training would be lost in fewer bits.
@@ -120,11 +120,11 @@ class FactorLayer(nn.Module, BaseTunerLayer):
         decompose = self.kind.decompositions.get(plan.config.init)
         if decompose is not None:
             pair = first_pair(self.get_base_layer(), plan, seed, decompose)
-            self.keep_first_values(*(each.to(dtype) for each in pair))
+            self.freeze_factors(*(each.to(dtype) for each in pair))
         if plan.config.dora:
             shape = self.kind.layer_shapes(plan)[DORA_SCALE]
-            lengths = self._norms.of_base().to(dtype).view(shape)
-            self.set_factor(DORA_SCALE, nn.Parameter(lengths))
+            magnitude = self._norms.of_base().to(dtype).view(shape)
+            self.set_factor(DORA_SCALE, nn.Parameter(magnitude))
             self.note_zero_magnitude()
         self.set_adapter([ADAPTER_NAME])
         # A new module starts in training mode, also inside a base that is in evaluation mode.
@@ -137,10 +137,10 @@ class FactorLayer(nn.Module, BaseTunerLayer):
         self.set_size(rank, alpha if alpha / rank == scale else scale * rank, scale)
 
     def note_zero_magnitude(self) -> None:
-        """Look whether some of DoRA's lengths are 0, as those of rows of zeros are."""
-        lengths = self.factors().get(DORA_SCALE)
-        known = lengths is not None and not lengths.is_meta
-        self._has_zero_magnitude = known and not bool(cast("Tensor", lengths).all())
+        """Look whether some of DoRA's magnitude is 0, as that of rows of zeros is."""
+        magnitude = self.factors().get(DORA_SCALE)
+        known = magnitude is not None and not magnitude.is_meta
+        self._has_zero_magnitude = known and not bool(cast("Tensor", magnitude).all())
 
     def _blank(self, plan: LayerPlan) -> dict[str, Tensor]:
         return {name: torch.empty(0) for name in self.kind.factor_shapes(plan)}
@@ -162,18 +162,18 @@ class FactorLayer(nn.Module, BaseTunerLayer):
         """The factors of one adapter by name; empty when this layer does not have that adapter."""
         raise NotImplementedError
 
-    def keep_first_values(self, down: Tensor, up: Tensor) -> None:
+    def freeze_factors(self, down: Tensor, up: Tensor) -> None:
         """Train the difference from these factors, which stay as they are."""
         raise NotImplementedError
 
-    def first_values(self) -> dict[str, Tensor]:
+    def frozen_factors(self) -> dict[str, Tensor]:
         """The frozen factors that the trained ones are differences from; empty without such."""
         return {}
 
     def equation_factors(self, adapter: str = ADAPTER_NAME) -> dict[str, Tensor]:
         """What the kind's equation takes: the trained factors and, beside them, the frozen ones."""
         trained: dict[str, Tensor] = dict(self.factors(adapter))
-        return trained | self.first_values() if adapter == ADAPTER_NAME else trained
+        return trained | self.frozen_factors() if adapter == ADAPTER_NAME else trained
 
     def factors_on(self, device: torch.device, adapter: str = ADAPTER_NAME) -> dict[str, Tensor]:
         """The same on a device; gradients reach the factors wherever they are."""
@@ -187,17 +187,17 @@ class FactorLayer(nn.Module, BaseTunerLayer):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> FactorLayer:
         """Move or convert the layer as ``module.to`` does; no factor loses bits by it."""
-        held = [*self.factors().values(), *self.first_values().values()]
+        held = [*self.factors().values(), *self.frozen_factors().values()]
         held += [each.grad for each in held if each.grad is not None]
         return super()._apply(keeping_precision(fn, held), recurse)
 
     def layer_state(self) -> LayerState:
-        """A copy on the CPU; a difference from first values is written as twice the rank."""
+        """A copy on the CPU; a difference from frozen factors is written as twice the rank."""
         tensors = {
             name: whole(factor.detach(), self.layer_name).to("cpu", copy=True)
             for name, factor in self.equation_factors().items()
         }
-        parts = 2 if self.first_values() else 1
+        parts = 2 if self.frozen_factors() else 1
         rank, alpha = self.r[ADAPTER_NAME] * parts, self.adapter_alpha * parts
         return LayerState(joined(tensors), alpha, rank, self.weight_shape[2:])
 
@@ -231,25 +231,25 @@ class FactorLayer(nn.Module, BaseTunerLayer):
         plain = self.base_layer(x, *args, **kwargs)
         return plain + (y - plain) * self.strength
 
-    def _stretched(self, x: Tensor, lengths: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """The output at strength 1 where rows or columns have lengths of their own."""
-        axis = axis_of(lengths)
-        if lengths.is_meta and not x.is_meta:
+    def _stretched(self, x: Tensor, magnitude: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """The output at strength 1 where rows or columns have a magnitude of their own."""
+        axis = axis_of(magnitude)
+        if magnitude.is_meta and not x.is_meta:
             raise absent(self.layer_name)
-        lengths, norm = lengths.to(x.device).flatten(), self.norm().to(x.device)
-        if lengths.requires_grad and not torch.compiler.is_compiling():
-            lengths.register_hook(self._norms.forget)
+        magnitude, norm = magnitude.to(x.device).flatten(), self.norm().to(x.device)
+        if magnitude.requires_grad and not torch.compiler.is_compiling():
+            magnitude.register_hook(self._norms.forget)
         if axis == "input":
-            stretched = stretch_input(x, self._per_input(lengths), self._per_input(norm))
+            stretched = stretch_input(x, self._per_input(magnitude), self._per_input(norm))
             return self._sum(stretched, 1.0, *args, **kwargs)
         y = self._sum(x, 1.0, *args, **kwargs)
         bias = cast("Tensor | None", getattr(self.get_base_layer(), "bias", None))
         if bias is not None:
-            # One that is stored in 8 bits was computed with as y is. The way back has a copy: the
+            # One that is stored in 8 bits was computed with as y is. Backward has a copy: the
             # layer's own may be away by then, or its memory be another layer's.
             dtype = bias.dtype if bias.dtype in DENSE_DTYPES else y.dtype
             bias = self._per_output(bias.detach().to(y.device, dtype, copy=True))
-        sizes = self._per_output(lengths), self._per_output(norm)
+        sizes = self._per_output(magnitude), self._per_output(norm)
         return stretch_output(y, bias, *sizes, zeros=self._has_zero_magnitude)
 
     def norm(self) -> Tensor:
@@ -258,7 +258,7 @@ class FactorLayer(nn.Module, BaseTunerLayer):
         It is computed once for the present values of factors and weight: not again for another
         image, or when a checkpointed block runs a second time.
         """
-        refuse_part(self.base_weight, self.layer_name, "the lengths that DoRA divides by")
+        refuse_part(self.base_weight, self.layer_name, "the magnitude that DoRA divides by")
         return self._norms.present()
 
     def _sum(self, x: Tensor, strength: float, *args: Any, **kwargs: Any) -> Tensor:
@@ -321,7 +321,7 @@ class FactorLayer(nn.Module, BaseTunerLayer):
             return y
         config = self.config
         dropping = self.training and adapter == ADAPTER_NAME
-        # With lengths it was drawn before them: they belong to what is skipped.
+        # With a magnitude it was drawn before: that belongs to what is skipped.
         if dropping and DORA_SCALE not in factors and self._is_skipped():
             return self._nothing(y, factors)
         if dropping and config.dropout:
@@ -360,9 +360,9 @@ class FactorLayer(nn.Module, BaseTunerLayer):
             delta = matrix.reshape(self.weight_shape)
             if DORA_SCALE not in factors:
                 return delta
-            lengths = factors[DORA_SCALE]
-            weight = self.frozen_weight().to(lengths.device, lengths.dtype)
-            stretch = ratio(lengths, self.norm().view(lengths.shape).to(lengths.device))
+            magnitude = factors[DORA_SCALE]
+            weight = self.frozen_weight().to(magnitude.device, magnitude.dtype)
+            stretch = ratio(magnitude, self.norm().view(magnitude.shape).to(magnitude.device))
             return (weight + delta) * stretch - weight
 
     def check_mergeable(self, name: str) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...trainer_core.config import RunConfig
+from ...trainer_core.errors import ConfigError, InputError
 from ...trainer_core.families.run_files import load_config
 from ..host.folders import checked_parts
 from .choices import (
-from ...trainer_core.families.run_files import load_config
     AdapterChoice,
     BaseChoice,
     DatasetChoice,

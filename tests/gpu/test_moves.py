@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fixtures.quantised_bases import INPUTS, make_dense, make_quantised
+from fixtures.quantized_bases import INPUTS, make_dense, make_quantized
 from torch import nn
 
 from trainer_core.adapters import attach
@@ -152,9 +152,9 @@ def test_merged_weights_may_move(dora):
 @pytest.mark.parametrize("dora", DORA)
 @pytest.mark.parametrize("options", KINDS[:1] + KINDS[2:])
 @pytest.mark.parametrize("name", ["bnb_nf4", "bnb_nf4_nested", "ao_int8", "diffusers_fp8"])
-def test_a_quantised_layer_computes_with_its_numbers(name, options, dora):
+def test_a_quantized_layer_computes_with_its_numbers(name, options, dora):
     results = []
-    for make in (make_dense, make_quantised):
+    for make in (make_dense, make_quantized):
         module = make(name, torch.bfloat16).to(DEVICE)
         adapter = attached(module, {**options, **dora})
         x = torch.randn(4, 5, INPUTS, generator=torch.Generator().manual_seed(3))
@@ -168,10 +168,10 @@ def test_a_quantised_layer_computes_with_its_numbers(name, options, dora):
 
 @pytest.mark.parametrize("dora", DORA)
 @pytest.mark.parametrize("name", ["bnb_nf4", "bnb_nf4_nested", "ao_int8"])
-def test_a_quantised_layer_may_be_away_between_the_passes(name, dora):
+def test_a_quantized_layer_may_be_away_between_the_passes(name, dora):
     results = []
     for away in (False, True):
-        module = make_quantised(name, torch.bfloat16).to(DEVICE)
+        module = make_quantized(name, torch.bfloat16).to(DEVICE)
         adapter = attached(module, {**KINDS[0], **dora})
         x = torch.randn(4, 5, INPUTS, generator=torch.Generator().manual_seed(3))
         x = x.to(DEVICE, torch.bfloat16).requires_grad_(True)

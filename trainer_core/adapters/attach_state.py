@@ -19,7 +19,7 @@ from .kernels.convolution import CONVOLUTIONS, CORES, layer_sizes
 from .kinds.kind import LayerPlan
 from .kinds.registry import KINDS, matrix_sizes
 from .planning import follows_rule
-from .suggestions import nearest
+from .targets import nearest
 from .validate_factors import validate_factors
 
 
@@ -163,9 +163,9 @@ def _is_own_split(kind: str, module: nn.Module, layer: LayerState) -> bool:
     matrices = all(each.dim() == 2 for each in tensors.values())
     if not isinstance(module, nn.Linear) or not matrices:
         return False
-    lengths = tensors.get(DORA_SCALE)
+    magnitude = tensors.get(DORA_SCALE)
     sides = (module.out_features, module.in_features)
-    if lengths is not None and tuple(lengths.shape) not in ((sides[0], 1), (1, sides[1])):
+    if magnitude is not None and tuple(magnitude.shape) not in ((sides[0], 1), (1, sides[1])):
         return False
     return matrix_sizes(kind, layer) == sides
 

@@ -16,8 +16,7 @@ from .base.quantized import repacking_layers, set_repacking
 from .kernels.convolution import reshaped
 from .kinds.kind import LayerPlan
 from .layer.factor_layer import ADAPTER_NAME, FactorLayer
-from .suggestions import nearest
-from .targets import Selection
+from .targets import Selection, nearest
 
 Places = tuple[tuple[nn.Module, str], ...]
 
@@ -127,18 +126,18 @@ class AttachedAdapter:
         return self._layers
 
     def frozen_tensors(self) -> dict[str, Tensor]:
-        """The first values that the factors are differences from, as ``<layer>.<factor>``.
+        """The frozen factors that the trained ones are differences from, as ``<layer>.<factor>``.
 
         There are none but with an ``init`` that is a part of the base's weight.
         """
         return {
             f"{name}.{factor}": tensor
             for name, layer in self._layers.items()
-            for factor, tensor in layer.first_values().items()
+            for factor, tensor in layer.frozen_factors().items()
         }
 
     def named_tensors(self) -> dict[str, Tensor]:
-        """All that makes the adapter what it is: trainable factors and frozen first values."""
+        """All that makes the adapter what it is: trainable and frozen factors."""
         return {**dict(self.named_parameters()), **self.frozen_tensors()}
 
     def state(self) -> AdapterState:
@@ -157,9 +156,9 @@ class AttachedAdapter:
 
         Raises:
             AdapterError: When kind, layers or shapes differ, or this adapter is merged or trains
-                differences from first values of its own; nothing is changed then.
+                differences from frozen factors of its own; nothing is changed then.
         """
-        self.refuse_own_first_values("a state to take over")
+        self.refuse_frozen_factors("a state to take over")
         self._require(not self._merged, "the adapter is merged", "Call unmerge() first.")
         self._check_layers(state)
         ready = {name: self._fitting(name, saved) for name, saved in state.layers.items()}
@@ -169,9 +168,9 @@ class AttachedAdapter:
                 for factor, parameter in layer.factors().items():
                     parameter.copy_(ready[name][factor])
                 layer.set_scale_of(ready[name], saved.alpha, saved.rank)
-                layer.note_zero_lengths()
+                layer.note_zero_magnitude()
 
-    def refuse_own_first_values(self, found: str) -> None:
+    def refuse_frozen_factors(self, found: str) -> None:
         """Refuse to give this adapter other factors where its own are differences.
 
         Args:
@@ -180,7 +179,7 @@ class AttachedAdapter:
         Raises:
             AdapterError: When ``init`` is a part of the base's weight.
         """
-        if any(layer.first_values() for layer in self._layers.values()):
+        if any(layer.frozen_factors() for layer in self._layers.values()):
             raise AdapterError(
                 f"{found}, and adapter.init is {self.config.init}",
                 "an adapter whose factors are those of a file: this one trains differences from a "

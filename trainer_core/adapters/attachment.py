@@ -54,7 +54,7 @@ def attach(
         shared: Regular expressions of layers that the module calls one after the other with the
             same tensor: those that one expression matches with the same groups (`share_inputs`).
             It costs nothing but speed where that is not so.
-        seed: Decides the first values of the factors.
+        seed: Decides the initialization of the factors.
         given: Layers whose factors are taken over afterwards (`attach_state`): their ranks, alphas
             and shapes stand for the configuration's.
 

@@ -4,33 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import AdapterError
 from .base.weight import StorageMark, weight_stamp
-from .dora import DORA_SCALE, Axis, squared_lengths
+from .dora import DORA_SCALE, Axis, squared_norms
 from .kernels.convolution import as_matrices
+from .kinds.kind import Kind
 from .layer.dispatch import without_autocast
-
-if TYPE_CHECKING:
-    from .layer.factor_layer import FactorLayer
 
 Kept = tuple[Any, Tensor]
 """A value and what it was computed from."""
 
 
+class NormedLayer(Protocol):
+    """What the norm is computed from."""
+
+    kind: ClassVar[Kind]
+    layer_name: str
+
+    @property
+    def base_weight(self) -> Tensor: ...  # noqa: D102
+    @property
+    def weight_shape(self) -> tuple[int, ...]: ...  # noqa: D102
+    @property
+    def own_scale(self) -> float: ...  # noqa: D102
+    def get_base_layer(self) -> nn.Module: ...  # noqa: D102
+    def frozen_weight(self) -> Tensor: ...  # noqa: D102
+    def equation_factors(self) -> dict[str, Tensor]: ...  # noqa: D102
+    def factors_on(self, device: torch.device) -> dict[str, Tensor]: ...  # noqa: D102
+
+
 class KeptNorm:
-    """``|W + D|`` of each row or column that has a length, and ``|W|^2``, of one layer.
+    """``|W + D|`` of each row or column that has a magnitude, and ``|W|^2``, of one layer.
 
     Args:
-        layer: The layer, which has or will have lengths.
-        axis: What they run over.
+        layer: The layer, which has or will have a magnitude.
+        axis: What it runs over.
     """
 
-    def __init__(self, layer: FactorLayer, axis: Axis) -> None:
+    def __init__(self, layer: NormedLayer, axis: Axis) -> None:
         self._layer = layer
         self._axis: Axis = axis
         self._norm: Kept | None = None
@@ -82,7 +98,7 @@ class KeptNorm:
         """Where the weight is: the factors are smaller."""
         layer, axis, scale = self._layer, self._axis, self._layer.own_scale
         weight = self._weight()
-        if weight.is_meta and not layer.factors()[DORA_SCALE].is_meta:
+        if weight.is_meta and not layer.equation_factors()[DORA_SCALE].is_meta:
             raise AdapterError(
                 f"{layer.layer_name} has a weight without values (meta device)",
                 "the base's weights in memory whenever a layer with DoRA is called",
@@ -90,8 +106,8 @@ class KeptNorm:
             )
         factors = layer.factors_on(weight.device)
         own = self._own_squares(weight).to(weight.device)
-        inner, squared = layer.kind.overlap(weight.flatten(1), as_matrices(factors), axis)
-        added = self._per_length(2.0 * scale * inner + scale * scale * squared)
+        inner, squared = layer.kind.dora_norm_terms(weight.flatten(1), as_matrices(factors), axis)
+        added = self._per_magnitude(2.0 * scale * inner + scale * scale * squared)
         return (own + added).clamp_(min=0.0).sqrt_().to(factors[DORA_SCALE].dtype)
 
     def _weight(self) -> Tensor:
@@ -112,9 +128,9 @@ class KeptNorm:
         return own[1]
 
     def _squares(self, weight: Tensor) -> Tensor:
-        return self._per_length(squared_lengths(weight.flatten(1), self._axis))
+        return self._per_magnitude(squared_norms(weight.flatten(1), self._axis))
 
-    def _per_length(self, sums: Tensor) -> Tensor:
+    def _per_magnitude(self, sums: Tensor) -> Tensor:
         """A convolution's column is all places of its window."""
         if self._axis == "output":
             return sums

@@ -1,7 +1,7 @@
 """How fast an adapter will learn beside a LoRA of rank 16, estimated before the first step.
 
 Adam moves every number by about its learning rate, whatever the gradient. How far that takes a
-layer's weight follows from the factors' shapes and first values alone; docs/decisions has the
+layer's weight follows from the factors' shapes and initialization alone; docs/decisions has the
 derivation, and benchmarks/calibration.py the measured figures.
 """
 

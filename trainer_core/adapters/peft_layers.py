@@ -22,7 +22,6 @@ from .dora import DORA_SCALE
 from .init.decomposed import FIRST_DOWN, FIRST_UP
 from .kernels.convolution import CONVOLUTIONS
 from .kernels.fused import fuse
-from .kernels.fused_quantized import fuse_quantised
 from .kinds.kind import LayerPlan
 from .kinds.loha import LOHA
 from .kinds.lokr import LOKR
@@ -35,7 +34,8 @@ class _LoraFactors(FactorLayer):
     """Where PEFT keeps the factors of a LoRA: pairs of small layers."""
 
     kind = LORA
-    adapter_layer_names = (*LoraLayer.adapter_layer_names, "lora_mid", "lora_lengths")
+    adapter_layer_names = (*LoraLayer.adapter_layer_names, "lora_mid", "lora_magnitude")
+    _containers = (("lora_mid", "lora_mid"), (DORA_SCALE, "lora_magnitude"))
     lora_A: nn.ModuleDict  # noqa: N815  # PEFT's name
     lora_B: nn.ModuleDict  # noqa: N815
     lora_dropout: nn.ModuleDict
@@ -47,12 +47,12 @@ class _LoraFactors(FactorLayer):
     first_up: Tensor | None
 
     def _begin(self, base_layer: nn.Module) -> None:
-        # PEFT's own constructor makes other factors, with other first values, and its signature
+        # PEFT's own constructor makes other factors, initialized otherwise, and its signature
         # changes between versions; only the containers are wanted.
         nn.Module.__init__(self)
         LoraLayer.__init__(cast("LoraLayer", self), base_layer)
         self.lora_mid = nn.ParameterDict()
-        self.lora_lengths = nn.ParameterDict()
+        self.lora_magnitude = nn.ParameterDict()
         # Not named lora_: PEFT takes whatever is for trained.
         self.register_buffer(FIRST_DOWN, None)
         self.register_buffer(FIRST_UP, None)
@@ -75,7 +75,7 @@ class _LoraFactors(FactorLayer):
 
     def set_factor(self, name: str, parameter: nn.Parameter) -> None:
         """Put one factor into PEFT's pair of Linears."""
-        own = {DORA_SCALE: self.lora_lengths, "lora_mid": self.lora_mid}
+        own = {DORA_SCALE: self.lora_magnitude, "lora_mid": self.lora_mid}
         if name in own:
             own[name][ADAPTER_NAME] = parameter
             return
@@ -91,19 +91,29 @@ class _LoraFactors(FactorLayer):
 
     def factors(self, adapter: str = ADAPTER_NAME) -> dict[str, nn.Parameter]:
         """The factors of one adapter by name; empty when this layer does not have that adapter."""
-        if adapter not in self.lora_A:
+        modules: dict[str, Any] = self._modules
+        lower = modules["lora_A"]._modules.get(adapter)
+        upper = modules["lora_B"]._modules.get(adapter)
+        if lower is None or upper is None:
             return {}
-        pair = {"lora_down": self.lora_A[adapter].weight, "lora_up": self.lora_B[adapter].weight}
-        for name, held in (("lora_mid", self.lora_mid), (DORA_SCALE, self.lora_lengths)):
-            if adapter in held:
-                pair[name] = held[adapter]
-        return cast("dict[str, nn.Parameter]", pair)
+        # The dictionaries are where torch keeps them; FSDP puts whole tensors beside, for a while.
+        down, up = lower._parameters.get("weight"), upper._parameters.get("weight")
+        pair: dict[str, Any] = {
+            "lora_down": lower.weight if down is None else down,
+            "lora_up": upper.weight if up is None else up,
+        }
+        for name, place in self._containers:
+            held = modules[place]
+            factor = held._parameters.get(adapter, held.__dict__.get(adapter))
+            if factor is not None:
+                pair[name] = factor
+        return pair
 
-    def keep_first_values(self, down: Tensor, up: Tensor) -> None:
+    def freeze_factors(self, down: Tensor, up: Tensor) -> None:
         """Train the difference from these factors, which move with the layer."""
         self.first_down, self.first_up = down, up
 
-    def first_values(self) -> dict[str, Tensor]:
+    def frozen_factors(self) -> dict[str, Tensor]:
         """The frozen factors that the trained ones are differences from; empty without such."""
         if self.first_down is None or self.first_up is None:
             return {}
@@ -113,8 +123,7 @@ class _LoraFactors(FactorLayer):
 class LoraLinear(_LoraFactors, PeftLoraLinear):
     """A Linear with a LoRA."""
 
-    fused = staticmethod(fuse(LORA.branch))
-    fused_quantised = staticmethod(fuse_quantised(LORA.branch))
+    function = fuse(LORA.kernel)
 
     def __init__(self, base_layer: nn.Module, plan: LayerPlan, seed: int) -> None:
         self._begin(base_layer)
@@ -134,15 +143,16 @@ class LoraConv(ConvFactorLayer, _LoraFactors, LoraLayer):
 class _LycorisFactors(FactorLayer):
     """What LoHa and LoKr share: factors are parameters in one dictionary per factor name."""
 
-    lengths_name: ClassVar[str]
+    magnitude_name: ClassVar[str]
+    _containers: ClassVar[tuple[tuple[str, str], ...]]
     alpha: dict[str, float]
     rank_dropout: dict[str, float]
     rank_dropout_scale: dict[str, bool]
     module_dropout: dict[str, float]
 
     @property
-    def _lengths(self) -> nn.ParameterDict:
-        return cast("nn.ParameterDict", getattr(self, self.lengths_name))
+    def _magnitude(self) -> nn.ParameterDict:
+        return cast("nn.ParameterDict", getattr(self, self.magnitude_name))
 
     def set_size(self, rank: int, alpha: float, scale: float) -> None:
         """Record rank, alpha and scale where PEFT looks for them."""
@@ -160,14 +170,19 @@ class _LycorisFactors(FactorLayer):
 
     def set_factor(self, name: str, parameter: nn.Parameter) -> None:
         """Put one factor into PEFT's dictionary of that name."""
-        held = self._lengths if name == DORA_SCALE else getattr(self, name)
+        held = self._magnitude if name == DORA_SCALE else getattr(self, name)
         held[ADAPTER_NAME] = parameter
 
     def factors(self, adapter: str = ADAPTER_NAME) -> dict[str, nn.Parameter]:
         """The factors of one adapter by name; empty when this layer does not have that adapter."""
-        present = {name: getattr(self, name) for name in self.kind.factor_names}
-        present[DORA_SCALE] = self._lengths
-        return {name: held[adapter] for name, held in present.items() if adapter in held}
+        modules: dict[str, Any] = self._modules
+        found: dict[str, Any] = {}
+        for name, place in self._containers:
+            held = modules[place]
+            factor = held._parameters.get(adapter, held.__dict__.get(adapter))
+            if factor is not None:
+                found[name] = factor
+        return found
 
     def _get_delta_activations(
         self, adapter_name: str, input: Tensor, *args: Any, **kwargs: Any
@@ -179,12 +194,13 @@ class _LycorisFactors(FactorLayer):
 
 class _LohaFactors(_LycorisFactors):
     kind = LOHA
-    lengths_name = "hada_lengths"
-    adapter_layer_names = (*LoHaLayer.adapter_layer_names, "hada_lengths")
+    magnitude_name = "hada_magnitude"
+    _containers = (*((name, name) for name in LOHA.factor_names), (DORA_SCALE, magnitude_name))
+    adapter_layer_names = (*LoHaLayer.adapter_layer_names, "hada_magnitude")
 
     def __init__(self, base_layer: nn.Module, plan: LayerPlan, seed: int) -> None:
         LoHaLayer.__init__(cast("LoHaLayer", self), base_layer)
-        self.hada_lengths = nn.ParameterDict()
+        self.hada_magnitude = nn.ParameterDict()
         self._active_adapter = ADAPTER_NAME
         self.install(plan, seed)
 
@@ -192,8 +208,7 @@ class _LohaFactors(_LycorisFactors):
 class LohaLinear(_LohaFactors, PeftLohaLinear):
     """A Linear with a LoHa."""
 
-    fused = staticmethod(fuse(LOHA.branch))
-    fused_quantised = staticmethod(fuse_quantised(LOHA.branch))
+    function = fuse(LOHA.kernel)
 
 
 class LohaConv(ConvFactorLayer, _LohaFactors, LoHaLayer):
@@ -202,12 +217,13 @@ class LohaConv(ConvFactorLayer, _LohaFactors, LoHaLayer):
 
 class _LokrFactors(_LycorisFactors):
     kind = LOKR
-    lengths_name = "lokr_lengths"
-    adapter_layer_names = (*LoKrLayer.adapter_layer_names, "lokr_lengths")
+    magnitude_name = "lokr_magnitude"
+    _containers = (*((name, name) for name in LOKR.factor_names), (DORA_SCALE, magnitude_name))
+    adapter_layer_names = (*LoKrLayer.adapter_layer_names, "lokr_magnitude")
 
     def __init__(self, base_layer: nn.Module, plan: LayerPlan, seed: int) -> None:
         LoKrLayer.__init__(cast("LoKrLayer", self), base_layer)
-        self.lokr_lengths = nn.ParameterDict()
+        self.lokr_magnitude = nn.ParameterDict()
         self._active_adapter = ADAPTER_NAME
         self.install(plan, seed)
 
@@ -215,8 +231,7 @@ class _LokrFactors(_LycorisFactors):
 class LokrLinear(_LokrFactors, PeftLokrLinear):
     """A Linear with a LoKr."""
 
-    fused = staticmethod(fuse(LOKR.branch))
-    fused_quantised = staticmethod(fuse_quantised(LOKR.branch))
+    function = fuse(LOKR.kernel)
 
 
 class LokrConv(ConvFactorLayer, _LokrFactors, LoKrLayer):

@@ -19,11 +19,10 @@ from .kinds.factorization import factorize
 from .kinds.kind import LayerPlan
 from .kinds.lokr import keeps_second_whole
 from .kinds.registry import KINDS
-from .suggestions import nearest
-from .targets import Layer
+from .targets import Layer, nearest
 
 _LINEAR_INITS = {"pissa", "olora", "eva"}
-"""First values that come from a layer's weight or inputs as a matrix."""
+"""Initializations that come from a layer's weight or inputs as a matrix."""
 
 
 def plan_layers(
@@ -181,7 +180,7 @@ def _check(plan: LayerPlan) -> None:
     if plan.config.dora and plan.outputs == 1:
         raise AdapterError(
             f"adapter.dora is set, and {plan.name} has one output",
-            "layers with more outputs: readers tell the axis of the lengths by their shape",
+            "layers with more outputs: readers tell the axis of the magnitude by their shape",
             "Leave the layer out with adapter.exclude, or adapter.dora out.",
         )
     if plan.kernel and plan.config.init in _LINEAR_INITS:

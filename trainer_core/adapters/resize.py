@@ -49,13 +49,13 @@ def resize(kind: str, layer: LayerState, fresh: Mapping[str, Tensor], scale: flo
     """Fit a layer's factors to other sizes.
 
     Factors that have the wanted sizes already are taken as they are. A larger rank is exact: the
-    new part has the first values of a new layer, with a delta of zero, so that it can learn. A
+    new part has the initialization of a new layer, with a delta of zero, so that it can learn. A
     smaller rank keeps the largest singular values.
 
     Args:
         kind: The layer's.
         layer: The given factors.
-        fresh: First values of the wanted layer, whose delta is zero; DoRA's magnitude is passed
+        fresh: A new layer's initialization, whose delta is zero; DoRA's magnitude is passed
             over.
         scale: What the wanted layer's delta is multiplied by.
 

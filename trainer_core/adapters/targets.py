@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +13,8 @@ from torch import nn
 from ..config.patterns import compile_pattern
 from ..errors import AdapterError
 from .kernels.convolution import CONVOLUTIONS, is_plain
-from .suggestions import class_counts, nearest
+
+_SUGGESTED = 5
 
 FALLBACK_PRESETS: Mapping[str, Sequence[str]] = {"default": (".*",), "all_linear": (".*",)}
 """Presets of a module of which nothing is known: every Linear."""
@@ -216,3 +220,29 @@ def _check_selected(index: LayerIndex, layers: Iterable[Layer]) -> None:
                 "Linear layers, and convolutions with the forward pass of torch",
                 "Leave it out with adapter.exclude, or narrow the pattern that names it.",
             )
+
+
+def nearest(wanted: str, names: Iterable[str]) -> str:
+    """Name what comes closest, one name for each group that differs only in its numbers.
+
+    Args:
+        wanted: What was asked for; regular-expression signs are ignored. Empty: the first names.
+        names: What there is.
+
+    Returns:
+        Up to five names, or "none" when there are no names at all.
+    """
+    groups: dict[str, str] = {}
+    for name in names:
+        groups.setdefault(re.sub(r"\d+", "0", name), name)
+    plain = re.sub(r"\d+", "0", re.sub(r"\\d[+*]?", "0", wanted))
+    plain = re.sub(r"[^A-Za-z0-9_.]", "", plain.replace(".*", ""))
+    found = difflib.get_close_matches(plain, groups, n=_SUGGESTED, cutoff=0.3) if plain else []
+    shown = [groups[key] for key in found] or list(groups.values())[:_SUGGESTED]
+    return ", ".join(shown) or "none"
+
+
+def class_counts(module: nn.Module) -> str:
+    """Count the classes of a module's parts, the most frequent first."""
+    counts = Counter(type(part).__name__ for path, part in module.named_modules() if path)
+    return ", ".join(f"{count} {name}" for name, count in counts.most_common(12)) or "no parts"

@@ -17,7 +17,7 @@ from .kernels.convolution import reshaped
 from .kinds.registry import layer_scale, matrix_sizes
 from .layer.factor_layer import FactorLayer
 from .resize import Resized, resize, same_sizes
-from .suggestions import nearest
+from .targets import nearest
 from .validate_factors import validate_factors
 
 _SHOWN = 5
@@ -56,7 +56,7 @@ def start_from(module: nn.Module, adapter: AttachedAdapter, state: AdapterState)
     """Give an adapter that was just attached the delta of another one.
 
     Rank, alpha, splits and options stay those of the attached adapter. Sizes that differ are fitted
-    (`resizing.resize`). Where only the attached adapter has DoRA, its lengths become those of the
+    (`resizing.resize`). Where only the attached adapter has DoRA, its magnitude becomes that of the
     base with the given delta, which changes nothing.
 
     Args:
@@ -71,7 +71,7 @@ def start_from(module: nn.Module, adapter: AttachedAdapter, state: AdapterState)
         AdapterError: For another kind, layers that are not adapted, or factors that cannot be
             fitted; nothing is changed then.
     """
-    adapter.refuse_own_first_values("adapter.start_from")
+    adapter.refuse_frozen_factors("adapter.start_from")
     if adapter.config.init == "eva":
         raise AdapterError(
             "adapter.start_from, and adapter.init is eva",
@@ -93,15 +93,15 @@ def start_from(module: nn.Module, adapter: AttachedAdapter, state: AdapterState)
         given = replace(given, tensors=reshaped(given.tensors, shapes))
         _check_layer(name, state.kind, given, own)
         fitted = _resize(name, state.kind, given, own)
-        lengths = given.tensors.get(DORA_SCALE, own.tensors.get(DORA_SCALE))
-        kept = {} if lengths is None else {DORA_SCALE: lengths}
+        magnitude = given.tensors.get(DORA_SCALE, own.tensors.get(DORA_SCALE))
+        kept = {} if magnitude is None else {DORA_SCALE: magnitude}
         layers[name] = replace(own, tensors={**fitted.tensors, **kept})
         if not same_sizes(given, own.tensors):
             resized[name] = fitted.error
     adapter.load_state(AdapterState(state.kind, layers, fresh.settings))
     for name, given in state.layers.items():
         if adapter.config.dora and DORA_SCALE not in given.tensors:
-            _measure_lengths(module.get_submodule(name))
+            _measure_magnitude(module.get_submodule(name))
     return Start(
         taken=tuple(name for name in state.layers if name not in resized),
         resized=resized,
@@ -118,11 +118,11 @@ def _resize(name: str, kind: str, given: LayerState, own: LayerState) -> Resized
         ) from error
 
 
-def _measure_lengths(layer: nn.Module) -> None:
+def _measure_magnitude(layer: nn.Module) -> None:
     assert isinstance(layer, FactorLayer)
-    lengths = layer.factors()[DORA_SCALE]
+    magnitude = layer.factors()[DORA_SCALE]
     with torch.no_grad():
-        lengths.copy_(layer.norm().view(lengths.shape))
+        magnitude.copy_(layer.norm().view(magnitude.shape))
 
 
 def _check_kind(adapter: AttachedAdapter, state: AdapterState) -> None:
@@ -159,7 +159,7 @@ def _check_layer(name: str, kind: str, given: LayerState, own: LayerState) -> No
     axis = axis_of(given.tensors[DORA_SCALE])
     if DORA_SCALE not in own.tensors or axis_of(own.tensors[DORA_SCALE]) != axis:
         raise AdapterError(
-            f"adapter.start_from: {name} has DoRA lengths of the {axis} axis in the file",
+            f"adapter.start_from: {name} has a DoRA magnitude of the {axis} axis in the file",
             "adapter.dora and adapter.dora_axis as in the file",
             f"Set adapter.dora to true and adapter.dora_axis to {axis}.",
         )

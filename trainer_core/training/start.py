@@ -9,7 +9,7 @@ from typing import Any
 from ..adapter_files.factors.whole_layers import refuse_undivided
 from ..adapter_files.read.adapter_file import adapter_files, read_adapter
 from ..adapters import AttachedAdapter
-from ..adapters.init.eva import first_values_from_inputs
+from ..adapters.init.eva import initialize_from_inputs
 from ..adapters.parameter_groups import ParameterGroup, parameter_groups
 from ..config import OptimizerSection, RunConfig
 from ..data.hashes import hash_file
@@ -223,7 +223,7 @@ def begin_with_inputs(
     count = config.training.gradient_accumulation_steps
     stopped = False
     if processes.index == 0:
-        seen = first_values_from_inputs(
+        seen = initialize_from_inputs(
             adapter,
             lambda batch: run_batch(1 + batch // count, batch % count),
             config.seed,

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fixtures.quantised_bases import INPUTS, make_quantised
+from fixtures.quantized_bases import INPUTS, make_quantized
 from fixtures.textbook import relative
 from torch import nn
 
@@ -78,9 +78,9 @@ def test_it_computes_the_same_but_for_rounding(options, dora, make):
 
 @pytest.mark.parametrize("dora", DORA)
 @pytest.mark.parametrize("name", ["bnb_nf4", "bnb_int8", "ao_int8", "ao_float8"])
-def test_on_a_quantised_base_too(name, dora):
+def test_on_a_quantized_base_too(name, dora):
     torch.manual_seed(0)
-    check(make_quantised(name), {**OPTIONS[0], **dora}, torch.randn(7, INPUTS))
+    check(make_quantized(name), {**OPTIONS[0], **dora}, torch.randn(7, INPUTS))
 
 
 @pytest.mark.parametrize("dora", DORA)

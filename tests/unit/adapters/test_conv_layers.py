@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from fixtures.combinations import each_once
 from fixtures.convolutions import CLASSES, Shape, adapted_conv, relative, textbook_weight
 from torch import nn
 
@@ -40,9 +41,9 @@ def make_input(shape, seed=3, dtype=torch.float64):
     return torch.randn(size, generator=generator, dtype=torch.float64).to(dtype)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize(
+    ("options", "shape", "dtype"), each_once(OPTIONS, SHAPES, [torch.float32, torch.bfloat16])
+)
 def test_the_first_step_computes_the_base_to_the_last_bit(options, shape, dtype):
     torch.manual_seed(0)
     module = nn.Sequential(SHAPES[shape].build().to(dtype))
@@ -60,8 +61,7 @@ def test_the_first_step_computes_the_base_to_the_last_bit(options, shape, dtype)
     assert torch.equal(module(x), before)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize(("options", "shape"), each_once(OPTIONS, SHAPES))
 def test_merge_unmerge_and_detach(options, shape):
     module, adapter = adapted_conv(SHAPES[shape], OPTIONS[options])
     x = make_input(SHAPES[shape])
@@ -90,7 +90,7 @@ def textbook_weight_before(module, adapter, weight):
     return wanted
 
 
-@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("options", ["lora", "loha", "lokr", "lora dora"])
 def test_strength_goes_from_the_base_to_the_adapter(options):
     module, adapter = adapted_conv(SHAPES["2d"], OPTIONS[options])
     x = make_input(SHAPES["2d"])
@@ -102,8 +102,7 @@ def test_strength_goes_from_the_base_to_the_adapter(options):
     assert relative(module(x), base + 0.25 * (whole - base)) < 1e-12
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize(("options", "shape"), each_once(OPTIONS, SHAPES))
 def test_a_state_is_put_on_another_module(options, shape):
     module, adapter = adapted_conv(SHAPES[shape], OPTIONS[options], dtype=torch.float32)
     x = make_input(SHAPES[shape], dtype=torch.float32)
@@ -149,8 +148,7 @@ def test_a_linear_takes_factors_that_were_filed_with_a_window_of_one_place():
     torch.testing.assert_close(adapter.delta_weight("0"), wanted)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("options", ["lora", "loha", "lokr"])
+@pytest.mark.parametrize(("options", "shape"), each_once(["lora", "loha", "lokr"], SHAPES))
 def test_rank_dropout_drops_channels(options, shape):
     module, adapter = adapted_conv(
         SHAPES[shape], {**OPTIONS[options], "rank_dropout": 0.5}, dtype=torch.float64

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from fixtures.combinations import each_once
 from fixtures.convolutions import Shape, adapted_conv, relative
 
 pytest.importorskip("lycoris", reason="lycoris_lora is not installed")
@@ -82,14 +83,16 @@ def compare(case, shape):
         assert relative(base(x), plain) > 0.02
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("case", [case for case in CASES if "tucker" not in case])
+@pytest.mark.parametrize(
+    ("case", "shape"), each_once([case for case in CASES if "tucker" not in case], SHAPES)
+)
 def test_lycoris_forward_is_the_same(case, shape):
     compare(case, SHAPES[shape])
 
 
-@pytest.mark.parametrize("shape", ["1d", "2d", "3d"])
-@pytest.mark.parametrize("case", [case for case in CASES if "tucker" in case])
+@pytest.mark.parametrize(
+    ("case", "shape"), each_once([case for case in CASES if "tucker" in case], ["1d", "2d", "3d"])
+)
 def test_lycoris_forward_is_the_same_with_a_core(case, shape):
     compare(case, SHAPES[shape])
 

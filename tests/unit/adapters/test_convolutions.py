@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from fixtures.combinations import each_once, pairwise
 from fixtures.convolutions import (
     Shape,
     adapted_conv,
@@ -69,22 +70,23 @@ def compare(shape, options, seed=0, batch=(2,), size=9):
     assert relative(base(x), wanted) > 1e-6
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize(("options", "shape"), each_once(OPTIONS, SHAPES))
 def test_output_and_gradients_equal_the_textbook(options, shape):
     compare(SHAPES[shape], OPTIONS[options])
 
 
 @pytest.mark.parametrize("axis", AXES)
-@pytest.mark.parametrize("shape", ["1d", "2d uneven", "2d reflected", "3d"])
-@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize(
+    ("options", "shape"), each_once(OPTIONS, ["1d", "2d uneven", "2d reflected", "3d"])
+)
 def test_dora_equals_the_textbook(options, shape, axis):
     compare(SHAPES[shape], {**OPTIONS[options], "dora": True, "dora_axis": axis})
 
 
-@pytest.mark.parametrize("dora", [None, *AXES])
-@pytest.mark.parametrize("groups", [2, 4])
-@pytest.mark.parametrize("options", ["lora", "lora tucker", "loha", "loha tucker"])
+@pytest.mark.parametrize(
+    ("options", "groups", "dora"),
+    pairwise(["lora", "lora tucker", "loha", "loha tucker"], [2, 4], [None, *AXES]),
+)
 def test_groups_equal_the_textbook(options, groups, dora):
     lengths = {"dora": True, "dora_axis": dora} if dora else {}
     compare(Shape((3, 3), padding=1, groups=groups), {**OPTIONS[options], **lengths})
@@ -94,7 +96,7 @@ def test_a_convolution_of_single_channels_equals_the_textbook():
     compare(Shape((3,), inputs=6, outputs=6, groups=6), {"kind": "lora", "rank": 2})
 
 
-@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("options", ["lora", "loha", "lokr"])
 def test_an_input_without_a_batch_axis(options):
     compare(SHAPES["2d"], OPTIONS[options], batch=())
 

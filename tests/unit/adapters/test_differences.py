@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fixtures.quantised_bases import FORMATS, INPUTS, make_dense, make_quantised
+from fixtures.quantized_bases import FORMATS, INPUTS, make_dense, make_quantized
 from fixtures.small_module import make_input, make_module, randomize
 from fixtures.textbook import relative
 from peft import LoraConfig, get_peft_model
@@ -132,7 +132,7 @@ def test_output_and_gradients_equal_the_textbook(init, form):
     layer, x = module[0], make_input(torch.float64).requires_grad_(True)
     if form == "plain":
         layer.base_layer.register_forward_hook(lambda *_: None)
-    frozen, trained = layer.first_values(), layer.factors()
+    frozen, trained = layer.frozen_factors(), layer.factors()
     leaves = [x, trained["lora_down"], trained["lora_up"]]
     delta = (frozen["first_up"] + leaves[2]) @ (frozen["first_down"] + leaves[1])
     delta = 2.0 * (delta - frozen["first_up"] @ frozen["first_down"])
@@ -220,7 +220,7 @@ def test_a_small_delta_keeps_its_meaning_in_a_bf16_file(init, size, lost):
     rounded = {name: each.bfloat16().double() for name, each in tensors.items()}
     assert relative(rounded["lora_up"] @ rounded["lora_down"], exact) < 5e-3
     # As PEFT converts it, [B | -B0] [A ; A0], the delta would be lost.
-    frozen = {name: each.bfloat16().double() for name, each in module[0].first_values().items()}
+    frozen = {name: each.bfloat16().double() for name, each in module[0].frozen_factors().items()}
     trained = module[0].factors()
     up = (module[0].first_up + trained["lora_up"]).bfloat16().double()
     down = (module[0].first_down + trained["lora_down"]).bfloat16().double()
@@ -357,19 +357,19 @@ def test_a_weight_in_eight_bits_is_read(init):
 
 @pytest.mark.parametrize("name", FORMATS)
 @each_init
-def test_a_quantised_weight_is_decomposed_as_its_numbers_are(init, name):
-    quantised, dense = make_quantised(name), make_dense(name)
+def test_a_quantized_weight_is_decomposed_as_its_numbers_are(init, name):
+    quantized, dense = make_quantized(name), make_dense(name)
     x = torch.randn(5, INPUTS, generator=torch.Generator().manual_seed(1))
-    before, parts = quantised(x), []
-    for module in (quantised, dense):
+    before, parts = quantized(x), []
+    for module in (quantized, dense):
         adapter = attach(module, AdapterConfig(kind="lora", rank=8, init=init))
         tensors = adapter.named_tensors()
         parts.append(tensors["0.first_up"] @ tensors["0.first_down"])
-        if module is quantised:
+        if module is quantized:
             assert torch.equal(module(x), before)
         randomize(adapter, size=0.1)
     assert relative(*parts) < 2e-2
-    assert relative(quantised(x), dense(x)) < 2e-2
+    assert relative(quantized(x), dense(x)) < 2e-2
     assert relative(dense(x), before) > 0.1
 
 

@@ -15,6 +15,7 @@ from trainer_core.adapters.kinds.registry import KINDS
 from trainer_core.config import AdapterConfig
 
 TOLERANCE = 1e-12
+FUSED = {name: fuse(kind.kernel) for name, kind in KINDS.items()}
 
 
 def compare(plan, batch, seed, bias=True):
@@ -32,7 +33,8 @@ def compare(plan, batch, seed, bias=True):
     wanted = torch.einsum("...i,oi->...o", x, weight + delta)
     wanted = wanted if offset is None else wanted + offset
     scale = kind.scale(factors, plan.alpha, plan.rank)
-    found = fuse(kind.branch)(x, weight, offset, scale, None, *kind.branch.operands(factors))
+    operands = kind.kernel.operands(factors)
+    found = FUSED[kind.name].apply(x, None, weight, offset, scale, *[None] * 4, *operands)
     assert relative(found, wanted) < TOLERANCE
     leaves = [x, *factors.values()]
     expected = torch.autograd.grad(wanted, leaves, g)
@@ -78,9 +80,10 @@ def test_strided_input_and_gradient(kind):
     factors = random_factors(plan)
     wide = torch.randn(5, 24, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(20, 12, dtype=torch.float64)
-    branch = KINDS[kind].branch
+    kernel = KINDS[kind].kernel
     x = wide[:, ::2]
-    y = fuse(branch)(x, weight, None, 1.0, None, *branch.operands(factors))
+    operands = kernel.operands(factors)
+    y = FUSED[kind].apply(x, None, weight, None, 1.0, *[None] * 4, *operands)
     wanted = x @ (weight + KINDS[kind].delta(factors, 1.0)).T
     leaves = [wide, *factors.values()]
     # The gradient of a sum is one number, expanded.
@@ -95,8 +98,9 @@ COUNTED = {
     # options: saved / x, written / frozen, matmul FLOPs / frozen; 3072 -> 3072, bf16, 1024 rows
     "lora": ({"kind": "lora", "rank": 16}, (1.01, 2.2, 1.02)),
     "loha": ({"kind": "loha", "rank": 16}, (1.09, 3.6, 1.26)),
-    "lokr low-rank, factor 8": ({"kind": "lokr", "rank": 16, "factor": 8}, (1.0, 2.2, 1.02)),
-    "lokr low-rank, balanced": ({"kind": "lokr", "factor": -1, "rank": 16}, (1.0, 3.1, 1.03)),
+    # The small factors of a lokr are saved in bf16: casting them again costs three operations.
+    "lokr low-rank, factor 8": ({"kind": "lokr", "rank": 16, "factor": 8}, (1.005, 2.2, 1.02)),
+    "lokr low-rank, balanced": ({"kind": "lokr", "factor": -1, "rank": 16}, (1.005, 3.1, 1.03)),
     "lokr full, factor 8": (
         {"kind": "lokr", "factor": 8, "full_matrix": True},
         (1.0, 3.7, 1.20),

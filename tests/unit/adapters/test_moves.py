@@ -5,7 +5,8 @@ import functools
 
 import pytest
 import torch
-from fixtures.quantised_bases import INPUTS, make_quantised
+from fixtures.combinations import pairwise
+from fixtures.quantized_bases import INPUTS, make_quantized
 from fixtures.textbook import relative
 from torch import nn
 
@@ -23,7 +24,6 @@ KINDS = [
 ]
 DORA = [{}, {"dora": True, "dora_axis": "input"}, {"dora": True, "dora_axis": "output"}]
 POINTS = ("before the first pass", "between the passes", "between the steps", "before detaching")
-each_kind = pytest.mark.parametrize("options", KINDS)
 each_axis = pytest.mark.parametrize("dora", DORA)
 
 
@@ -116,10 +116,7 @@ def unmoved(options):
     return train(dict(options))
 
 
-@pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("move", MOVES)
-@each_axis
-@each_kind
+@pytest.mark.parametrize(("options", "dora", "move", "point"), pairwise(KINDS, DORA, MOVES, POINTS))
 def test_a_training_is_the_same_wherever_the_weights_move(options, dora, move, point):
     options = {**options, **dora}
     expected, found = unmoved(tuple(options.items())), train(options, move, point)
@@ -220,7 +217,7 @@ def scale_torchao(layer):
     [("bnb_nf4", scale_four_bits), ("bnb_int8", scale_eight_bits), ("ao_int8", scale_torchao)],
 )
 def test_the_norm_follows_what_a_packed_weight_stands_for(name, change, used):
-    module = make_quantised(name)
+    module = make_quantized(name)
     attached(module, {**KINDS[0], **DORA[2]})
     layer = module[0]
     if used and name == "bnb_int8":
@@ -241,7 +238,7 @@ def test_the_norm_follows_what_a_packed_weight_stands_for(name, change, used):
 def test_a_packed_weight_may_move_between_the_passes(name, dora):
     results = []
     for moves in (False, True):
-        module = make_quantised(name)
+        module = make_quantized(name)
         adapter = attached(module, {**KINDS[0], **dora})
         x = torch.randn(5, INPUTS, generator=torch.Generator().manual_seed(4)).requires_grad_(True)
         y = module(x)
@@ -268,7 +265,7 @@ def test_a_weight_that_is_away_is_named():
 
 
 def test_a_packed_weight_that_is_away_on_the_way_back_is_named():
-    module = make_quantised("ao_int8")
+    module = make_quantized("ao_int8")
     attached(module, KINDS[0])
     y = module(torch.randn(5, INPUTS, requires_grad=True))
     module[0].get_base_layer().to("meta")

@@ -148,5 +148,5 @@ def test_what_needs_whole_tensors_says_so(wrapped):
         if not HAS_FSDP2:
             continue
         assert "weight that FSDP keeps in parts" in process["fsdp2"][1]["merge"]
-        assert "the lengths that DoRA divides by" in process["base in parts"]["lora dora"]
+        assert "the magnitude that DoRA divides by" in process["base in parts"]["lora dora"]
         assert process["base in parts"]["lora"] == ""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...adapters.dora import DORA_SCALE, axis_of, ratio, squared_lengths
+from ...adapters.dora import DORA_SCALE, axis_of, ratio, squared_norms
 from ...adapters.kernels.convolution import as_matrices
 from ...adapters.kinds.registry import FILE_RULES, layer_delta, layer_scale, matrix_sizes
 from ...errors import AdapterError
@@ -73,7 +73,7 @@ def stretch_of(layer: LayerState, weight: Tensor) -> float | None:
     magnitude = layer.tensors.get(DORA_SCALE)
     if magnitude is None or weight.dim() != 2:
         return None
-    own, given = squared_lengths(weight, axis_of(magnitude)).sqrt(), magnitude.flatten()
+    own, given = squared_norms(weight, axis_of(magnitude)).sqrt(), magnitude.flatten()
     there = own > 0
     if own.numel() != given.numel() or not bool(there.any()):
         return None

@@ -49,7 +49,7 @@ def _check_numbers(name: str, layer: nn.Module) -> None:
         raise AdapterError(
             f"{name} has a weight of {weight.dtype} {tuple(weight.shape)}, with which torch's "
             f"{type(layer).__name__} cannot compute",
-            "a floating-point weight, or one of a library that quantises",
+            "a floating-point weight, or one of a library that quantizes",
             "Load the base in bf16, or leave the layer out with adapter.exclude.",
         )
 

@@ -26,8 +26,8 @@ _REPACKS = "support_avx512bf16_for_cpu"
 """On a Linear4bit: whether it writes its weight anew for a faster kernel when nobody trains."""
 
 
-def read_quantised(layer: nn.Module, weight: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """Write a quantised weight out as numbers.
+def read_quantized(layer: nn.Module, weight: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """Write a quantized weight out as numbers.
 
     The layer and its weight stay as they are, and nothing is kept.
 
@@ -57,7 +57,7 @@ def read_quantised(layer: nn.Module, weight: Tensor, dtype: torch.dtype | None) 
 def _read_four_bit(layer: nn.Module, weight: Any) -> Tensor:
     state = getattr(weight, "quant_state", None) or getattr(layer, "quant_state", None)
     if state is None:
-        raise TypeError("bitsandbytes quantises it when the model is moved to its device")
+        raise TypeError("bitsandbytes quantizes it when the model is moved to its device")
     if _is_repacked(state):
         raise TypeError("bitsandbytes has packed it for inference on the CPU")
     if state.absmax.device != weight.device:
@@ -78,7 +78,7 @@ def _read_eight_bit(layer: nn.Module, weight: Any, dtype: torch.dtype | None) ->
     largest = getattr(weight, "SCB", None) if largest is None else largest
     if largest is None:
         raise TypeError("bitsandbytes has no scales for it")
-    # It was float16 when it was quantised, which holds all of its numbers.
+    # It was float16 when it was quantized, which holds all of its numbers.
     result = torch.empty(weight.shape, dtype=dtype or torch.float16, device=weight.device)
     steps = largest.to(weight.device).view(-1, 1) / _STEPS
     return torch.mul(weight.data, steps, out=result)

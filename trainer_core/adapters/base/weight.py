@@ -10,7 +10,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ...errors import AdapterError
 from ..kernels.convolution import layer_sizes
-from .quantized import STORED_DTYPES, read_quantised, tensors_behind
+from .quantized import STORED_DTYPES, read_quantized, tensors_behind
 
 DENSE_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 """Number formats that torch computes with directly."""
@@ -63,9 +63,9 @@ def dense_weight(layer: nn.Module, dtype: torch.dtype | None = None) -> Tensor:
 
     Args:
         layer: A Linear or convolution of any class: its weight may be dense, an 8-bit
-            floating-point format without a scale of its own, or quantised by a library that
-            `quantised` or PEFT knows.
-        dtype: What a quantised weight is wanted in, where its format leaves a choice.
+            floating-point format without a scale of its own, or quantized by a library that
+            `quantized` or PEFT knows.
+        dtype: What a quantized weight is wanted in, where its format leaves a choice.
 
     Returns:
         `[out, in]` or `[out, in, *kernel]`: the weight itself where it is dense, else a new tensor,
@@ -79,7 +79,7 @@ def dense_weight(layer: nn.Module, dtype: torch.dtype | None = None) -> Tensor:
         return weight
     if weight.dtype in STORED_DTYPES and type(weight) in _PLAIN:
         return weight.to(torch.bfloat16)
-    return _dequantised(layer, weight, dtype)
+    return _dequantized(layer, weight, dtype)
 
 
 def absent(name: str) -> AdapterError:
@@ -111,10 +111,10 @@ def weight_stamp(layer: nn.Module) -> tuple[Any, ...]:
     )
 
 
-def _dequantised(layer: nn.Module, weight: Tensor, dtype: torch.dtype | None) -> Tensor:
+def _dequantized(layer: nn.Module, weight: Tensor, dtype: torch.dtype | None) -> Tensor:
     try:
         with torch.no_grad():
-            dense = read_quantised(layer, weight, dtype).detach()
+            dense = read_quantized(layer, weight, dtype).detach()
         inputs, outputs, kernel = layer_sizes(layer)
         if type(dense) not in _PLAIN or dense.dtype not in DENSE_DTYPES:
             raise TypeError(f"it reads as {type(dense).__name__} of {dense.dtype}")
@@ -124,7 +124,7 @@ def _dequantised(layer: nn.Module, weight: Tensor, dtype: torch.dtype | None) ->
         raise AdapterError(
             f"a {type(layer).__name__} with a weight of {weight.dtype} {tuple(weight.shape)}, "
             f"which cannot be read ({error})",
-            "a weight that can be read as a matrix, for the lengths that DoRA trains",
+            "a weight that can be read as a matrix, for the magnitude that DoRA trains",
             "Set adapter.dora to false, or load the base in bf16.",
         ) from error
     return dense

@@ -1,8 +1,8 @@
-"""First values that are a part of the frozen weight, trained as differences from them.
+"""Initialization by a part of the frozen weight, trained as differences from them.
 
 PEFT's ``pissa`` and ``olora`` start a LoRA at B0 A0, a part of the weight W, and take that part off
 the base. Here the base stays as it is. What is trained is how far the factors have moved from their
-first values, dA and dB, both from zero:
+initialization, dA and dB, both from zero:
 
     B A - B0 A0 = (B0 + dB) (A0 + dA) - B0 A0 = [B0 + dB | dB] [dA ; A0]
 
@@ -42,7 +42,7 @@ _NOTHING = 1e-6
 
 
 def principal_part(weight: Tensor, rank: int, scale: float, generator: torch.Generator) -> Pair:
-    """PiSSA's first values: the largest singular values, their roots in each of the two factors.
+    """PiSSA's initialization: the largest singular values, their roots in each of the two factors.
 
     Args:
         weight: The frozen weight `[out, in]`, float32 or wider.
@@ -72,7 +72,7 @@ def principal_part(weight: Tensor, rank: int, scale: float, generator: torch.Gen
 
 
 def leading_columns(weight: Tensor, rank: int, scale: float, generator: torch.Generator) -> Pair:
-    """OLoRA's first values: the first columns of Q and the first rows of R, where W = Q R.
+    """OLoRA's initialization: the first columns of Q and the first rows of R, where W = Q R.
 
     These columns of Q depend on the first columns of W alone, and the rows of R are what W is in
     them, so that W need not be decomposed as a whole.
@@ -97,7 +97,7 @@ def decomposable(matrix: Tensor) -> Tensor:
 
 
 def joined(factors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Write a difference from first values as factors of twice the rank.
+    """Write a difference from frozen factors as factors of twice the rank.
 
     No two large products cancel in it, so that it keeps its meaning in bf16.
 
@@ -120,7 +120,7 @@ def joined(factors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def first_pair(layer: nn.Module, plan: LayerPlan, seed: int, decompose: Decomposition) -> Pair:
-    """Take a layer's first values out of its weight.
+    """Take a layer's initialization out of its weight.
 
     Args:
         layer: The frozen Linear; of a packed or 8-bit weight, its dense form is decomposed.

@@ -1,4 +1,4 @@
-"""First values of a LoRA from what its layers see: EVA's.
+"""Initialization of a LoRA from what its layers see: EVA's.
 
 The lower factor of each layer becomes the main directions of the layer's inputs: the eigenvectors
 of their covariance with the largest eigenvalues, found batch by batch. The upper factor is zero,
@@ -118,7 +118,7 @@ class Seen:
         batches: How many.
         settled: Layers whose directions settled.
         unsettled: Layers whose directions still turned at the last batch.
-        unseen: Layers that were never called; they keep the usual first values.
+        unseen: Layers that were never called; they keep the usual initialization.
     """
 
     batches: int
@@ -200,7 +200,7 @@ class _Watch:
         found.add(rows)
 
 
-def first_values_from_inputs(
+def initialize_from_inputs(
     adapter: AttachedAdapter,
     forward: Callable[[int], object],
     seed: int,
@@ -223,7 +223,7 @@ def first_values_from_inputs(
     if adapter.config.init != "eva":
         raise AdapterError(
             f"adapter.init is {adapter.config.init}",
-            "eva, for first values from the layers' inputs",
+            "eva, the initialization from the layers' inputs",
             "Attach the adapter with init eva and kind lora.",
         )
     watch, batches = _Watch(adapter), 0
@@ -260,4 +260,4 @@ def _take_over(adapter: AttachedAdapter, watch: _Watch, seed: int, batches: int)
     return Seen(batches, **{place: tuple(names) for place, names in places.items()})
 
 
-__all__ = ["MOST_BATCHES", "Directions", "Seen", "first_values_from_inputs"]
+__all__ = ["MOST_BATCHES", "Directions", "Seen", "initialize_from_inputs"]

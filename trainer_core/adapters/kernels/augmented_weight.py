@@ -1,15 +1,15 @@
-"""`Room`: a weight's memory with free columns beside it, for a product that holds both."""
+"""The augmented weight: a frozen weight with free columns beside it, for one product of both."""
 
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..base.weight import StorageMark
-from .fused import make_room
 
 
-class Room:
+class AugmentedWeight:
     """The memory that a weight was moved into; it lives as long as the weight lies there."""
 
     def __init__(self) -> None:
@@ -31,9 +31,9 @@ class Room:
         width = weight.shape[1] + columns
         if not self._holds(weight) or weight.stride() != (width, 1):
             with torch.inference_mode(False), torch.no_grad():
-                wide = make_room(weight, columns)
-                weight.data = wide[:, : weight.shape[1]]
-                self._mark = StorageMark.of(wide)
+                augmented = augment(weight, columns)
+                weight.data = augmented[:, : weight.shape[1]]
+                self._mark = StorageMark.of(augmented)
         return weight.data.as_strided((weight.shape[0], width), (width, 1))
 
     def release(self, weight: Tensor) -> None:
@@ -44,3 +44,29 @@ class Room:
 
     def _holds(self, weight: Tensor) -> bool:
         return self._mark is not None and self._mark == StorageMark.of(weight)
+
+
+def augment(weight: Tensor, columns: int) -> Tensor:
+    """Copy a weight into a matrix with free columns at its right, for one product of both.
+
+    Args:
+        weight: `[out, in]`.
+        columns: How many columns the adapter needs.
+
+    Returns:
+        `[out, in + columns]`; the free columns are zero.
+    """
+    augmented = weight.new_zeros(weight.shape[0], weight.shape[1] + columns)
+    augmented[:, : weight.shape[1]] = weight
+    return augmented
+
+
+def augmented_product(
+    rows: Tensor, augmented: Tensor, bias: Tensor | None, hidden: Tensor, up: Tensor
+) -> Tensor:
+    """``[x | hidden] @ [W | up].T + bias``, whose sums are rounded once."""
+    inputs = rows.shape[1]
+    # What is saved for backward is the weight's own columns, which stay as they are; `data`
+    # keeps autograd from taking the new values of the free columns for a change of those.
+    augmented.data[:, inputs:] = up
+    return F.linear(torch.cat([rows, hidden], dim=1), augmented, bias)

@@ -2,228 +2,186 @@
 
 The plain form, ``linear(x) + kind.apply(x)``, lets autograd keep every intermediate result and
 writes the sums into new tensors. Here a kind adds its contribution straight into the output and,
-on the way back, straight into the input's gradient; of the forward pass only the input and what
-the kind names is kept. The plain form stays the reference, and serves bases whose weight cannot be
-read as a matrix.
+in the backward pass, straight into the input's gradient; of the forward pass only the input and
+little else is saved for backward. The plain form stays the reference, and serves bases whose weight
+cannot be read as a matrix.
+
+The frozen weight comes from one of three:
+
+- A plain weight: the base's own product. It is saved for backward, which costs nothing and sees
+  when somebody changes it.
+- A quantized layer: its own forward, so that its bits are those of the base without an adapter. In
+  the backward pass the weight is read as numbers once more: some libraries' own backward keeps the
+  whole weight from the forward pass on, as large as if it had never been quantized.
+- An augmented weight (`augmented_weight`): base and adapter in one product, which is rounded once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch import Tensor, nn
 
-Factors = Mapping[str, Tensor]
-Operands = tuple[Tensor, ...]
-Gradients = tuple[Tensor | None, ...]
-AddOutput = Callable[[Tensor, Tensor, Operands, float], Operands]
-Widened = tuple[Tensor, Tensor, Operands]
-Widen = Callable[[Tensor, Operands, float], Widened]
-AddGradients = Callable[[Tensor, Tensor, Tensor | None, Operands, Operands, float], Gradients]
-FusedApply = Callable[..., Tensor]
+from ...errors import AdapterError
+from ..base.weight import dense_weight
+from .adapter_kernel import AdapterKernel, LowRankPath, Operands, WholeDelta
+from .augmented_weight import augmented_product
+from .direct import differentiable_once, direct_apply
+from .gradient_accumulator import RankSlice
 
 
-@dataclass(frozen=True, slots=True)
-class Narrow:
-    """A contribution that leads from x to y through few columns, ``hidden = x @ down.T``.
-
-    Layers that read the same x make one such product together (`shared_input`). x may be cut into P
-    parts of equal width, as lokr does. What is said of operands is without gradient.
-
-    Attributes:
-        lower: Positions of the operands that `down` is made of.
-        size: R and ``in / P`` of ``down [R, in / P]``.
-        fill_down: ``(down, operands)``: writes it.
-        add_up: ``(hidden [T * P, R], y [T, out], operands, scale)``: adds to y in place.
-        keeps: Whether hidden is kept for the way back; else it is made again.
-        up_gradients: ``(g [T, out], hidden, operands, scale, of_hidden)``: writes the gradient of
-            hidden into the last and returns the operands' gradients, None for those of `down`.
-        down_gradients: ``(of_down, operands)``: the operands' gradients from that of `down`, None
-            for the others.
-    """
-
-    lower: Callable[[Operands], tuple[int, ...]]
-    size: Callable[[Operands], tuple[int, int]]
-    fill_down: Callable[[Tensor, Operands], object]
-    add_up: Callable[[Tensor, Tensor, Operands, float], object]
-    keeps: bool
-    up_gradients: Callable[[Tensor, Tensor, Operands, float, Tensor], Gradients]
-    down_gradients: Callable[[Tensor, Operands], Gradients]
-
-    def hidden(self, x: Tensor, operands: Operands) -> Tensor:
-        """`[T * P, R]` of ``x [T, in]``."""
-        down = self.down(x, operands)
-        return x.view(-1, down.shape[1]) @ down.t()
-
-    def down(self, x: Tensor, operands: Operands) -> Tensor:
-        """`[R, in / P]` in the precision of x."""
-        down = x.new_empty(self.size(operands))
-        self.fill_down(down, operands)
-        return down
-
-    def gradients(
-        self,
-        g: Tensor,
-        x: Tensor,
-        x_gradient: Tensor | None,
-        operands: Operands,
-        kept: Operands,
-        scale: float,
-    ) -> Gradients:
-        """`Branch.add_gradients` of a layer that shares nothing."""
-        hidden = kept[0] if kept else self.hidden(x, operands)
-        of_hidden = torch.empty_like(hidden)
-        upper = self.up_gradients(g, hidden, operands, scale, of_hidden)
-        width = self.size(operands)[1]
-        if x_gradient is not None:
-            x_gradient.view(-1, width).addmm_(of_hidden, self.down(g, operands))
-        lower = self.down_gradients(of_hidden.t() @ x.view(-1, width), operands)
-        taken = self.lower(operands)
-        return tuple(lower[at] if at in taken else upper[at] for at in range(len(operands)))
-
-
-def no_narrow(operands: Operands) -> None:
-    """`Branch.narrow` of a kind without such a form."""
-    del operands
-
-
-@dataclass(frozen=True, slots=True)
-class Branch:
-    """How a kind adds itself to a Linear. T is the number of rows of the flattened input.
-
-    Attributes:
-        operands: Makes of a layer's factors what the other two take; autograd sees how.
-        add_output: ``(x [T, in], y [T, out], operands, scale)``: adds ``scale * x @ delta.T`` to y
-            in place, and returns what has to be kept for the way back.
-        add_gradients: ``(g [T, out], x, x_gradient [T, in] or None, operands, kept, scale)``: adds
-            ``scale * g @ delta`` to the input's gradient in place, and returns the operands'
-            gradients in the operands' dtype, None for one that is frozen.
-        columns: The small R of `widen`; 0 where there is no such form.
-        widen: ``(x, operands, scale)`` to ``u [T, R]``, ``up [out, R]`` and what has to be kept:
-            the contribution is ``u @ up.T``.
-        narrow: The form through few columns for these operands; None where there is none.
-    """
-
-    operands: Callable[[Factors], Operands]
-    add_output: AddOutput
-    add_gradients: AddGradients
-    columns: Callable[[Operands], int]
-    widen: Widen
-    narrow: Callable[[Operands], Narrow | None] = no_narrow
-
-
-def fuse(branch: Branch) -> FusedApply:
+def fuse(kernel: AdapterKernel) -> type[torch.autograd.Function]:
     """Make the function of a kind.
 
     Args:
-        branch: How the kind adds itself.
+        kernel: How the kind adds itself.
 
     Returns:
-        ``(x [..., in], weight [out, in], bias [out] or None, scale, room, *operands)`` to
-        ``[..., out]``. Input and weight have the same dtype; operands may have a wider one. The
-        weight and the bias get no gradient. With ``room`` (`make_room`) base and adapter are one
-        product, which is rounded once; None adds the adapter to the rounded output of the base.
+        A class whose ``apply``, or ``direct`` where nothing compiles, takes
+
+        - x: `[..., in]`; without gradient where there is a link.
+        - link: Where the gradient of a shared input goes (`gradient_accumulator`), or None.
+        - weight, bias: A plain weight `[out, in]` in the dtype of x, and `[out]` or None. They get
+          no gradient.
+        - scale: Multiplies the contribution.
+        - layer: A quantized layer of which `quantized.is_read_back` holds, which is called in place
+          of a product with the weight; None.
+        - augmented: Weight and free columns `[out, in + columns]`, or None.
+        - share: What the layer has of a shared input, or None.
+        - hidden: The layer's columns of the product that those on a shared input make, or None.
+        - operands: Of the factors; they may have a wider dtype than x.
+
+        and gives ``[..., out]``.
     """
 
-    class FusedLinear(torch.autograd.Function):
+    class AdaptedLinear(torch.autograd.Function):
         @staticmethod
-        def forward(
-            ctx: Any,
-            x: Tensor,
-            weight: Tensor,
-            bias: Tensor | None,
-            scale: float,
-            room: Tensor | None,
-            *operands: Tensor,
-        ) -> Tensor:
-            rows = x.reshape(-1, x.shape[-1]).contiguous()
-            values = values_of(operands)
-            if room is None:
-                # The base's own call, so that its bits are those of the base without an adapter.
-                y = F.linear(x, weight, bias)
-                kept = branch.add_output(rows, y.view(-1, y.shape[-1]), values, scale)
-            else:
-                widened = branch.widen(rows, values, scale)
-                kept = widened[2]
-                y = _one_product(rows, room, bias, widened).view(*x.shape[:-1], room.shape[0])
-            ctx.save_for_backward(x, weight, *operands, *kept)
-            ctx.scale, ctx.count = scale, len(operands)
-            return as_own(y)
+        def forward(ctx: Any, *inputs: Any) -> Tensor:
+            return _forward(kernel, ctx, *inputs)
 
         @staticmethod
-        @once_differentiable
+        @differentiable_once
         def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-            x, weight, *others = ctx.saved_tensors
-            operands, kept = values_of(others[: ctx.count]), tuple(others[ctx.count :])
-            g = gradients[0].reshape(-1, gradients[0].shape[-1]).contiguous()
-            x_gradient = g @ as_now(weight, g) if ctx.needs_input_grad[0] else None
-            rows = x.reshape(-1, x.shape[-1]).contiguous()
-            of_operands = branch.add_gradients(g, rows, x_gradient, operands, kept, ctx.scale)
-            if x_gradient is not None:
-                x_gradient = x_gradient.view(x.shape)
-            return (x_gradient, None, None, None, None, *of_operands)
+            return _backward(kernel, ctx, gradients[0])
 
-    return FusedLinear.apply
+    AdaptedLinear.direct = staticmethod(direct_apply(AdaptedLinear))  # type: ignore[attr-defined]
+    return AdaptedLinear
 
 
-def values_of(operands: Sequence[Tensor]) -> Operands:
-    """Operands without their mark of wanting a gradient.
-
-    Also where nothing is recorded, torch.matmul looks at that mark: it then multiplies a small
-    matrix and a batch through two copies of the batch, to spare a backward pass one large tensor.
-    """
-    return tuple(operand.detach() for operand in operands)
-
-
-def as_now(weight: Tensor, g: Tensor) -> Tensor:
-    """A weight where, and in the precision that, a gradient is.
-
-    Its memory is not kept from the forward pass on: it may be away in between, to make room.
-    """
-    return weight.to(g.device, g.dtype)
-
-
-def as_own(y: Tensor) -> Tensor:
-    """A new result as a tensor that the caller may change in place.
-
-    Of a batch, torch's products are views of a matrix that nobody else has, and autograd forbids
-    to change a view that a function of one's own returns.
-    """
-    return torch.ops.aten._unsafe_view(y, y.shape)
-
-
-def make_room(weight: Tensor, columns: int) -> Tensor:
-    """Copy a weight into a matrix with free columns at its right, for one product of both.
-
-    Args:
-        weight: `[out, in]`.
-        columns: How many columns the adapter needs.
-
-    Returns:
-        `[out, in + columns]`; the free columns are zero.
-    """
-    room = weight.new_zeros(weight.shape[0], weight.shape[1] + columns)
-    room[:, : weight.shape[1]] = weight
-    return room
+def _forward(
+    kernel: AdapterKernel,
+    ctx: Any,
+    x: Tensor,
+    link: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    scale: float,
+    layer: nn.Module | None,
+    augmented: Tensor | None,
+    share: RankSlice | None,
+    hidden: Tensor | None,
+    *operands: Tensor,
+) -> Tensor:
+    del link
+    rows = x.reshape(-1, x.shape[-1]).contiguous()
+    upper, kept = (), ()
+    takes_path = hidden is not None or augmented is not None or kernel.takes_path(operands)
+    if takes_path:
+        hidden, upper, kept = _low_rank(kernel.path, rows, hidden, operands, scale)
+    if augmented is not None and hidden is not None:
+        beside = kernel.augment(hidden, operands, scale)
+        y = augmented_product(rows, augmented, bias, *beside).view(*x.shape[:-1], weight.shape[0])
+    else:
+        # The base's own call, so that its bits are those of the base without an adapter.
+        y = F.linear(x, weight, bias) if layer is None else layer(x).contiguous()
+        if hidden is not None:
+            kernel.path.add_up(hidden, y.view(-1, y.shape[-1]), upper)
+        elif kernel.whole is not None:
+            kernel.whole.add_output(rows, y.view(-1, y.shape[-1]), operands, scale)
+    ctx.save_for_backward(x, weight, *operands, *kept)
+    ctx.known = scale, layer, share, len(operands), takes_path
+    # Of a batch, torch's products are views of a matrix that nobody else has, and autograd forbids
+    # to change a view that a function of one's own returns.
+    return y.data
 
 
-def _one_product(rows: Tensor, room: Tensor, bias: Tensor | None, widened: Widened) -> Tensor:
-    """``[x | u] @ [W | up].T + bias``, whose sums are rounded once."""
-    narrow, up, _ = widened
-    inputs = rows.shape[1]
-    # What is saved for the way back is the weight's own columns, which stay as they are; `data`
-    # keeps autograd from taking the new values of the free columns for a change of those.
-    room.data[:, inputs:] = up
-    wide = torch.cat([rows, narrow], dim=1)
-    return F.linear(wide, room, bias)
+def _low_rank(
+    path: LowRankPath, rows: Tensor, hidden: Tensor | None, operands: Operands, scale: float
+) -> tuple[Tensor, Operands, Operands]:
+    """``hidden``, what stands above it, and what of it is saved for backward."""
+    upper = path.upper(operands, scale, rows.dtype)
+    if hidden is not None and path.keeps_hidden:
+        return hidden, upper, (hidden,)
+    down = path.down(operands, rows.dtype)
+    if hidden is None:
+        hidden = rows.view(-1, down.shape[1]) @ down.t()
+    return hidden, upper, (hidden,) if path.keeps_hidden else (down, *upper)
 
 
-def like(gradients: Gradients, operands: Operands) -> Gradients:
-    """Give gradients the dtype of what they are gradients of."""
-    pairs = zip(gradients, operands, strict=True)
-    return tuple(None if each is None else each.to(operand.dtype) for each, operand in pairs)
+def _backward(kernel: AdapterKernel, ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+    scale, layer, share, count, takes_path = ctx.known
+    x, weight, *others = ctx.saved_tensors
+    operands = tuple(others[:count])
+    g = g.reshape(-1, g.shape[-1]).contiguous()
+    rows = x.reshape(-1, x.shape[-1]).contiguous()
+    x_gradient = link_gradient = None
+    if share is not None:
+        share.accumulator.begin()
+        # Empty as it is, it tells the entry that this layer's backward pass is done.
+        link_gradient = g.new_empty(0)
+    if ctx.needs_input_grad[0] if share is None else share.accumulator.wants_input:
+        # A weight's memory may have been away since the forward pass, to make room.
+        now = weight.to(g.device, g.dtype) if layer is None else _present_weight(layer, g)
+        x_gradient = g @ now if share is None else share.accumulator.add_input(g, now)
+    if takes_path:
+        kept = others[count:]
+        found = _path_gradients(kernel.path, g, rows, x_gradient, operands, kept, scale, share)
+    else:
+        found = cast("WholeDelta", kernel.whole).add_gradients(g, rows, x_gradient, operands, scale)
+    own = None if x_gradient is None or share is not None else x_gradient.view(x.shape)
+    return (own, link_gradient, None, None, None, None, None, None, None, *found)
+
+
+def _path_gradients(
+    path: LowRankPath,
+    g: Tensor,
+    rows: Tensor,
+    x_gradient: Tensor | None,
+    operands: Operands,
+    kept: list[Tensor],
+    scale: float,
+    share: RankSlice | None,
+) -> list[Tensor | None]:
+    """The operands' gradients; those of the input, and below a shared input, are added."""
+    if path.keeps_hidden:
+        (hidden,) = kept
+        down, upper = path.down(operands, g.dtype), path.upper(operands, scale, g.dtype)
+    else:
+        down, upper = kept[0], tuple(kept[1:])
+        hidden = rows.view(-1, down.shape[1]) @ down.t()
+    of_hidden, found = path.up_gradients(g, hidden, upper, operands, scale)
+    if share is not None and share.shares_path:
+        share.accumulator.add_path(share, rows, of_hidden, down, operands)
+        return found
+    parts = rows.view(-1, down.shape[1])
+    if x_gradient is not None:
+        x_gradient.view(parts.shape).addmm_(of_hidden, down)
+    lower = path.down_gradients(of_hidden.t() @ parts, operands)
+    for at, gradient in zip(path.lower, lower, strict=True):
+        found[at] = gradient
+    return found
+
+
+def _present_weight(layer: nn.Module, g: Tensor) -> Tensor:
+    """A quantized layer's numbers where, and in the precision that, a gradient is."""
+    dense = dense_weight(layer, g.dtype)
+    if dense.is_meta and not g.is_meta:
+        raise AdapterError(
+            f"a {type(layer).__name__} of {tuple(dense.shape)} whose weight has no values (meta "
+            "device) in the backward pass",
+            "the base's weights in memory in the backward pass as in the forward pass",
+            "Bring them back before the backward pass.",
+        )
+    return dense.to(g)

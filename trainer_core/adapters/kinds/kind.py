@@ -1,4 +1,4 @@
-"""What an adapter kind is: shapes, first values, the equation, and its factored forward."""
+"""What an adapter kind is: shapes, initialization, the equation, and its factored forward."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ...config import AdapterConfig
 from ...counters import counter_seed
 from ...errors import AdapterError
 from ..dora import DORA_SCALE, Axis
+from ..kernels.adapter_kernel import AdapterKernel, Factors
 from ..kernels.convolution import Window
-from ..kernels.fused import Branch, Factors
 
 Initializer = Callable[[Tensor, torch.Generator], object]
 Decomposition = Callable[[Tensor, int, float, torch.Generator], tuple[Tensor, Tensor]]
@@ -84,9 +84,9 @@ class Kind:
             x, without keeping anything of the layer's size: the plain form.
         convolve: ``(window, x [B, in, ...], factors, scale)`` to the convolution of x with the
             delta ``[B, out, ...]`` in the dtype of x.
-        branch: The same, added to a Linear's output in place (`fused`).
-        overlap: ``(weight [out, in], factors, axis)`` to ``<W, D>`` and ``|D|^2`` of each row
-            (axis ``output``) or column (``input``), for the delta D at scale 1.
+        kernel: The same, added to a Linear's output in place (`fused`).
+        dora_norm_terms: ``(weight [out, in], factors, axis)`` to ``<W, D>`` and ``|D|^2`` of each
+            row (axis ``output``) or column (``input``), for the delta D at scale 1.
         other_initializers: The same as `initializers`, by the other names of ``adapter.init``.
         decompositions: Those of them that train the difference from a part of the frozen weight:
             ``(weight [out, in], rank, scale, generator)`` to that part's lower and upper factor.
@@ -100,8 +100,8 @@ class Kind:
     delta: Callable[[Factors, float], Tensor]
     apply: Callable[[Tensor, Factors, float], Tensor]
     convolve: Callable[[Window, Tensor, Factors, float], Tensor]
-    branch: Branch
-    overlap: Callable[[Tensor, Factors, Axis], tuple[Tensor, Tensor]]
+    kernel: AdapterKernel
+    dora_norm_terms: Callable[[Tensor, Factors, Axis], tuple[Tensor, Tensor]]
     paced: Callable[[LayerPlan], Mapping[str, Initializer]] = lambda plan: {}
     other_initializers: Mapping[str, Mapping[str, Initializer]] = field(default_factory=dict)
     decompositions: Mapping[str, Decomposition] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class Kind:
         return self.shapes(plan) if plan.given is None else dict(plan.given)
 
     def layer_shapes(self, plan: LayerPlan) -> dict[str, tuple[int, ...]]:
-        """The factors of a layer and, with DoRA, its lengths, and their shapes."""
+        """The factors of a layer and, with DoRA, its magnitude, and their shapes."""
         shapes = self.factor_shapes(plan)
         if plan.config.dora:
             output = plan.config.dora_axis == "output"
@@ -120,7 +120,7 @@ class Kind:
         return shapes
 
     def initial_factors(self, plan: LayerPlan, seed: int) -> dict[str, Tensor]:
-        """Make the first values of a layer's factors.
+        """Initialize a layer's factors.
 
         Each factor has a generator of its own, named by layer and factor, so that the values
         depend neither on the order of the layers nor on the device.
@@ -133,7 +133,7 @@ class Kind:
             Factor name to a float32 tensor on the CPU.
 
         Raises:
-            AdapterError: When the kind has no first values of the wanted name.
+            AdapterError: When the kind has no initialization of the wanted name.
         """
         initializers = self._initializers(plan)
         factors = {}

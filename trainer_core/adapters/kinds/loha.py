@@ -8,9 +8,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..dora import Axis, low_rank_overlap
+from ..dora import Axis, low_rank_norm_terms
+from ..kernels.adapter_kernel import (
+    AdapterKernel,
+    Factors,
+    Gradients,
+    LowRankPath,
+    Operands,
+    WholeDelta,
+    like,
+)
 from ..kernels.convolution import Window
-from ..kernels.fused import Branch, Factors, Gradients, Narrow, Operands, Widened, like
 from .kind import (
     Initializer,
     Kind,
@@ -102,102 +110,64 @@ def _operands(factors: Factors) -> Operands:
     return tuple(factors[name] for name in _NAMES)
 
 
-def _add_output(x: Tensor, y: Tensor, operands: Operands, scale: float) -> Operands:
-    first_up, first_down = operands[:2]
-    narrow = _narrow(operands)
-    if narrow is not None:
-        hidden = narrow.hidden(x, operands)
-        narrow.add_up(hidden, y, operands, scale)
-        return (hidden,)
-    for part in _row_parts(first_up.shape[0], first_down.shape[1]):
-        _, _, delta = _delta_rows(operands, part, scale)
-        y[:, part].addmm_(x, delta.to(x.dtype).t())
-    return ()
+def _takes_path(operands: Operands) -> bool:
+    (outputs, rank), inputs = operands[0].shape, operands[1].shape[1]
+    return prefers_khatri_rao(rank, outputs, inputs)
 
 
 def _columns(operands: Operands) -> int:
-    (outputs, rank), inputs = operands[0].shape, operands[1].shape[1]
-    fits = prefers_khatri_rao(rank, outputs, inputs) or rank <= _EXACT_RANK
-    return rank * rank if fits else 0
+    rank = operands[0].shape[1]
+    return rank * rank if _takes_path(operands) or rank <= _EXACT_RANK else 0
 
 
-def _widen(x: Tensor, operands: Operands, scale: float) -> Widened:
-    hidden = _NARROW.hidden(x, operands)
-    return hidden, _up(operands, scale, x.dtype), (hidden,)
-
-
-def _add_gradients(
-    g: Tensor,
-    x: Tensor,
-    x_gradient: Tensor | None,
-    operands: Operands,
-    kept: Operands,
-    scale: float,
-) -> Gradients:
-    if kept:
-        return _NARROW.gradients(g, x, x_gradient, operands, kept, scale)
-    return like(_built_gradients(g, x, x_gradient, operands, scale), operands)
-
-
-def _narrow(operands: Operands) -> Narrow | None:
-    (outputs, rank), inputs = operands[0].shape, operands[1].shape[1]
-    return _NARROW if prefers_khatri_rao(rank, outputs, inputs) else None
-
-
-def _down_size(operands: Operands) -> tuple[int, int]:
-    rank, inputs = operands[1].shape
-    return rank * rank, inputs
-
-
-def _fill_down(down: Tensor, operands: Operands) -> None:
+def _down(operands: Operands, dtype: torch.dtype) -> Tensor:
     first, second = operands[1], operands[3]
     # Multiplied in the factors' precision: a number is rounded once, as it is written.
-    out = down.view(first.shape[0], second.shape[0], -1)
-    torch.mul(first.unsqueeze(1), second.unsqueeze(0), out=out)
+    down = first.new_empty(first.shape[0], *second.shape, dtype=dtype)
+    return torch.mul(first.unsqueeze(1), second, out=down).view(-1, second.shape[1])
 
 
-def _up(operands: Operands, scale: float, dtype: torch.dtype) -> Tensor:
-    first, second = scaled(operands[0], scale, operands[0].dtype), operands[2]
+def _upper(operands: Operands, scale: float, dtype: torch.dtype) -> Operands:
+    first, second = operands[0], operands[2]
+    if scale != 1.0:
+        first = first * scale
     up = first.new_empty(*first.shape, second.shape[1], dtype=dtype)
-    return torch.mul(first.unsqueeze(2), second.unsqueeze(1), out=up).flatten(1)
+    return (torch.mul(first.unsqueeze(2), second.unsqueeze(1), out=up).view(first.shape[0], -1),)
 
 
-def _add_up(hidden: Tensor, y: Tensor, operands: Operands, scale: float) -> None:
-    y.addmm_(hidden, _up(operands, scale, hidden.dtype).t())
+def _add_up(hidden: Tensor, y: Tensor, upper: Operands) -> None:
+    y.addmm_(hidden, upper[0].t())
 
 
 def _up_gradients(
-    g: Tensor, hidden: Tensor, operands: Operands, scale: float, of_hidden: Tensor
-) -> Gradients:
-    torch.mm(g, _up(operands, scale, g.dtype), out=of_hidden)
+    g: Tensor, hidden: Tensor, upper: Operands, operands: Operands, scale: float
+) -> tuple[Tensor, list[Tensor | None]]:
     first, second = operands[0], operands[2]
     rank = first.shape[1]
     of_up = (g.t() @ hidden).view(-1, rank, rank).to(first.dtype)
-    of_first = torch.einsum("oij,oj->oi", of_up, second).mul_(scale)
-    of_second = torch.einsum("oij,oi->oj", of_up, first).mul_(scale)
-    return of_first, None, of_second, None
+    of_first = torch.bmm(of_up, second.unsqueeze(2)).squeeze(2)
+    of_second = torch.bmm(of_up.transpose(1, 2), first.unsqueeze(2)).squeeze(2)
+    if scale != 1.0:
+        of_first.mul_(scale)
+        of_second.mul_(scale)
+    return g @ upper[0], [of_first, None, of_second, None]
 
 
 def _down_gradients(of_down: Tensor, operands: Operands) -> Gradients:
     first, second = operands[1], operands[3]
-    of_down = of_down.view(first.shape[0], second.shape[0], -1).to(first.dtype)
-    of_first = torch.einsum("ijn,jn->in", of_down, second)
-    of_second = torch.einsum("ijn,in->jn", of_down, first)
-    return None, of_first, None, of_second
+    columns = of_down.view(first.shape[0], *second.shape).to(first.dtype).permute(2, 0, 1)
+    of_first = torch.bmm(columns, second.t().unsqueeze(2)).squeeze(2)
+    of_second = torch.bmm(columns.transpose(1, 2), first.t().unsqueeze(2)).squeeze(2)
+    return of_first.t().contiguous(), of_second.t().contiguous()
 
 
-_NARROW = Narrow(
-    lower=lambda operands: (1, 3),
-    size=_down_size,
-    fill_down=_fill_down,
-    add_up=_add_up,
-    keeps=True,
-    up_gradients=_up_gradients,
-    down_gradients=_down_gradients,
-)
+def _add_whole(x: Tensor, y: Tensor, operands: Operands, scale: float) -> None:
+    for part in _row_parts(operands[0].shape[0], operands[1].shape[1]):
+        _, _, delta = _delta_rows(operands, part, scale)
+        y[:, part].addmm_(x, delta.to(x.dtype).t())
 
 
-def _built_gradients(
+def _whole_gradients(
     g: Tensor,
     x: Tensor,
     x_gradient: Tensor | None,
@@ -219,7 +189,8 @@ def _built_gradients(
         of_first_down += first_up[part].t() @ of_first
         of_second_up[part] = of_second @ second_down.t()
         of_second_down += second_up[part].t() @ of_second
-    return of_first_up, of_first_down, of_second_up, of_second_down
+    found = of_first_up, of_first_down, of_second_up, of_second_down
+    return like(found, operands)
 
 
 def _row_parts(outputs: int, inputs: int) -> list[slice]:
@@ -235,12 +206,29 @@ def _delta_rows(operands: Operands, part: slice, scale: float) -> tuple[Tensor, 
     return first, second, (first * second).mul_(scale)
 
 
-def _overlap(weight: Tensor, factors: Factors, axis: Axis) -> tuple[Tensor, Tensor]:
+_KERNEL = AdapterKernel(
+    operands=_operands,
+    path=LowRankPath(
+        lower=(1, 3),
+        down=_down,
+        upper=_upper,
+        add_up=_add_up,
+        up_gradients=_up_gradients,
+        down_gradients=_down_gradients,
+    ),
+    takes_path=_takes_path,
+    columns=_columns,
+    augment=lambda hidden, operands, scale: (hidden, *_upper(operands, scale, hidden.dtype)),
+    whole=WholeDelta(_add_whole, _whole_gradients),
+)
+
+
+def _dora_norm_terms(weight: Tensor, factors: Factors, axis: Axis) -> tuple[Tensor, Tensor]:
     operands = _operands(factors)
     outputs, rank = operands[0].shape
     inputs = operands[1].shape[1]
     if prefers_khatri_rao(rank, outputs, inputs):
-        return low_rank_overlap(weight, *khatri_rao(factors), axis)
+        return low_rank_norm_terms(weight, *khatri_rao(factors), axis)
     parts = []
     for part in _row_parts(outputs, inputs):
         delta = _delta_rows(operands, part, 1.0)[2]
@@ -291,10 +279,10 @@ LOHA = Kind(
     delta=_delta,
     apply=_apply,
     convolve=_convolve,
-    branch=Branch(_operands, _add_output, _add_gradients, _columns, _widen, _narrow),
-    overlap=_overlap,
+    kernel=_KERNEL,
+    dora_norm_terms=_dora_norm_terms,
 )
 """delta = (w1_a @ w1_b) * (w2_a @ w2_b) * alpha / rank.
 
-Source: Hyeon-Woo et al. 2021, arXiv:2108.06098; first values as in LyCORIS 4.1.3.
+Source: Hyeon-Woo et al. 2021, arXiv:2108.06098; initialization as in LyCORIS 4.1.3.
 """

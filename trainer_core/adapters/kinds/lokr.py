@@ -10,8 +10,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..dora import Axis
+from ..kernels.adapter_kernel import (
+    AdapterKernel,
+    Factors,
+    Gradients,
+    LowRankPath,
+    Operands,
+    WholeDelta,
+    like,
+)
 from ..kernels.convolution import Window
-from ..kernels.fused import Branch, Factors, Gradients, Narrow, Operands, Widened, like
 from .factorization import factorize
 from .kind import Initializer, Kind, LayerPlan, scaled, uniform, uniform_by_inputs
 
@@ -19,8 +27,8 @@ _WIDEST = 256
 """Columns up to which the low-rank form is computed in one product with the base."""
 
 _FEATURES = 0.7
-"""Size of the low-rank part's first values over a LoRA's: the smaller, the sooner Adam's steps turn
-them towards the gradient."""
+"""Size of the low-rank part's initialization over a LoRA's: the smaller, the sooner Adam's steps
+turn it towards the gradient."""
 
 
 def split(plan: LayerPlan) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -137,21 +145,6 @@ def _operands(factors: Factors) -> Operands:
     return (_first(factors), factors["lokr_w2_a"], factors["lokr_w2_b"])
 
 
-def _add_output(x: Tensor, y: Tensor, operands: Operands, scale: float) -> Operands:
-    if len(operands) == 3:
-        _add_up(_NARROW.hidden(x, operands), y, operands, scale)
-        return ()
-    first, second = operands
-    mix, whole = scaled(first, scale, x.dtype), second.to(x.dtype)
-    groups = x.view(-1, mix.shape[1], whole.shape[1])
-    if x.shape[1] <= y.shape[1]:
-        mixed = torch.matmul(mix, groups)
-        y.view(-1, whole.shape[0]).addmm_(mixed.view(-1, whole.shape[1]), whole.t())
-    else:
-        y.view(-1, mix.shape[0], whole.shape[0]).add_(torch.matmul(mix, groups @ whole.t()))
-    return ()
-
-
 def _columns(operands: Operands) -> int:
     if len(operands) == 2:
         return 0
@@ -159,111 +152,109 @@ def _columns(operands: Operands) -> int:
     return columns if columns <= _WIDEST else 0
 
 
-def _widen(x: Tensor, operands: Operands, scale: float) -> Widened:
-    first, up, _ = operands
-    hidden = _NARROW.hidden(x, operands).view(-1, first.shape[1] * up.shape[1])
-    return hidden, torch.kron(first * scale, up).to(x.dtype), ()
+def _upper(operands: Operands, scale: float, dtype: torch.dtype) -> Operands:
+    return scaled(operands[0], scale, dtype), operands[1].to(dtype)
 
 
-def _add_up(hidden: Tensor, y: Tensor, operands: Operands, scale: float) -> None:
+def _add_up(hidden: Tensor, y: Tensor, upper: Operands) -> None:
     """Mix the groups of ``hidden [T * groups, rank]``, then take each to the outputs."""
-    first, up = scaled(operands[0], scale, hidden.dtype), operands[1].to(hidden.dtype)
-    mixed = torch.matmul(first, hidden.unflatten(0, (-1, first.shape[1])))
+    mix, up = upper
+    mixed = _mix(mix, hidden.view(-1, mix.shape[1], up.shape[1]))
     y.view(-1, up.shape[0]).addmm_(mixed.view(-1, up.shape[1]), up.t())
 
 
-def _add_gradients(
-    g: Tensor,
-    x: Tensor,
-    x_gradient: Tensor | None,
-    operands: Operands,
-    kept: Operands,
-    scale: float,
-) -> Gradients:
-    del kept
-    rule = _low_rank_gradients if len(operands) == 3 else _whole_gradients
-    return like(rule(g, x, x_gradient, operands, scale), operands)
+def _mix(mix: Tensor, groups: Tensor) -> Tensor:
+    """``[a, c]`` times each of ``[T, c, n]``: ``[T, a, n]``."""
+    return torch.bmm(mix.expand(groups.shape[0], -1, -1), groups)
 
 
-def _low_rank_gradients(
-    g: Tensor, x: Tensor, x_gradient: Tensor | None, operands: Operands, scale: float
-) -> Gradients:
-    # The hidden values are made again: they cost less than keeping them.
-    hidden = _NARROW.hidden(x, operands)
-    of_hidden = torch.empty_like(hidden)
-    of_first, of_up, _ = _up_gradients(g, hidden, operands, scale, of_hidden)
-    down = operands[2].to(g.dtype)
-    if x_gradient is not None:
-        x_gradient.view(-1, down.shape[1]).addmm_(of_hidden, down)
-    return of_first, of_up, of_hidden.t() @ x.view(-1, down.shape[1])
+def _augment(hidden: Tensor, operands: Operands, scale: float) -> tuple[Tensor, Tensor]:
+    up = torch.kron(operands[0] * scale, operands[1]).to(hidden.dtype)
+    return hidden.view(-1, up.shape[1]), up
 
 
 def _up_gradients(
-    g: Tensor, hidden: Tensor, operands: Operands, scale: float, of_hidden: Tensor
-) -> Gradients:
-    first, second_up = operands[:2]
-    mix, up = scaled(first, scale, g.dtype), second_up.to(g.dtype)
-    groups, target = (each.unflatten(0, (-1, mix.shape[1])) for each in (hidden, of_hidden))
-    mixed = torch.matmul(mix, groups)
+    g: Tensor, hidden: Tensor, upper: Operands, operands: Operands, scale: float
+) -> tuple[Tensor, list[Tensor | None]]:
+    mix, up = upper
+    groups = hidden.view(-1, mix.shape[1], up.shape[1])
     g_groups = g.view(-1, up.shape[0])
-    of_mixed = (g_groups @ up).view(mixed.shape)
-    torch.bmm(mix.t().expand(g.shape[0], -1, -1), of_mixed, out=target)
-    of_first = _mix_gradient(of_mixed, groups, first) * scale
-    of_up = g_groups.t() @ mixed.view(-1, up.shape[1])
-    return (*like((of_first, of_up), operands[:2]), None)
+    of_mixed = (g_groups @ up).view(groups.shape[0], mix.shape[0], up.shape[1])
+    of_first = _mix_gradient(of_mixed, groups, operands[0], scale)
+    mixed = _mix(mix, groups).view(-1, up.shape[1])
+    of_up = (g_groups.t() @ mixed).to(operands[1].dtype)
+    return _mix(mix.t(), of_mixed).view(hidden.shape), [of_first, of_up, None]
 
 
-_NARROW = Narrow(
-    lower=lambda operands: (2,),
-    size=lambda operands: (operands[2].shape[0], operands[2].shape[1]),
-    fill_down=lambda down, operands: down.copy_(operands[2]),
-    add_up=_add_up,
-    keeps=False,
-    up_gradients=_up_gradients,
-    down_gradients=lambda of_down, operands: (None, None, of_down.to(operands[2].dtype)),
-)
-
-
-def _narrow(operands: Operands) -> Narrow | None:
-    return _NARROW if len(operands) == 3 else None
+def _add_whole(x: Tensor, y: Tensor, operands: Operands, scale: float) -> None:
+    mix, whole = _upper(operands, scale, x.dtype)
+    groups = x.view(-1, mix.shape[1], whole.shape[1])
+    if x.shape[1] <= y.shape[1]:
+        mixed = _mix(mix, groups)
+        y.view(-1, whole.shape[0]).addmm_(mixed.view(-1, whole.shape[1]), whole.t())
+    else:
+        inner = (x.view(-1, whole.shape[1]) @ whole.t()).view(-1, mix.shape[1], whole.shape[0])
+        y.view(-1, mix.shape[0], whole.shape[0]).add_(_mix(mix, inner))
 
 
 def _whole_gradients(
     g: Tensor, x: Tensor, x_gradient: Tensor | None, operands: Operands, scale: float
 ) -> Gradients:
-    first, second = operands
-    mix, whole = scaled(first, scale, g.dtype), second.to(g.dtype)
+    mix, whole = _upper(operands, scale, g.dtype)
     groups = x.view(-1, mix.shape[1], whole.shape[1])
     g_groups = g.view(-1, mix.shape[0], whole.shape[0])
     if x.shape[1] <= g.shape[1]:
-        mixed = torch.matmul(mix, groups).view(-1, whole.shape[1])
+        mixed = _mix(mix, groups).view(-1, whole.shape[1])
         rows = g_groups.view(-1, whole.shape[0])
         of_second = rows.t() @ mixed
         of_mixed = (rows @ whole).view(-1, mix.shape[0], whole.shape[1])
-        of_first = _mix_gradient(of_mixed, groups, first)
+        of_first = _mix_gradient(of_mixed, groups, operands[0], scale)
         if x_gradient is not None:
             back = mix.t().expand(groups.shape[0], -1, -1)
             x_gradient.view(groups.shape).baddbmm_(back, of_mixed)
     else:
-        inner = groups @ whole.t()
-        of_first = _mix_gradient(g_groups, inner, first)
-        of_inner = torch.matmul(mix.t(), g_groups).view(-1, whole.shape[0])
-        of_second = of_inner.t() @ groups.reshape(-1, whole.shape[1])
+        parts = x.view(-1, whole.shape[1])
+        inner = (parts @ whole.t()).view(-1, mix.shape[1], whole.shape[0])
+        of_first = _mix_gradient(g_groups, inner, operands[0], scale)
+        of_inner = _mix(mix.t(), g_groups).view(-1, whole.shape[0])
+        of_second = of_inner.t() @ parts
         if x_gradient is not None:
-            x_gradient.view(-1, whole.shape[1]).addmm_(of_inner, whole)
-    return of_first * scale, of_second
+            x_gradient.view(parts.shape).addmm_(of_inner, whole)
+    return like((of_first, of_second), operands)
 
 
-def _mix_gradient(left: Tensor, right: Tensor, first: Tensor) -> Tensor:
-    """Sum of ``left[t] @ right[t].T`` over the T rows: `[a, n]` and `[c, n]` to `[a, c]`."""
-    if left.shape[1] * right.shape[1] <= left.shape[2]:
+def _mix_gradient(left: Tensor, right: Tensor, first: Tensor, scale: float) -> Tensor:
+    """Sum of ``scale * left[t] @ right[t].T`` over the T rows: `[a, n]`, `[c, n]` to `[a, c]`."""
+    (rows, width), columns = left.shape[1:], right.shape[1]
+    # Whichever writes less: the products of all rows, or both sides with the rows in a line.
+    if rows * columns <= (rows + columns) * width:
         products = torch.bmm(left, right.transpose(1, 2))
-        return products.sum(dim=0, dtype=torch.promote_types(products.dtype, first.dtype))
-    rows, columns = (each.transpose(0, 1).flatten(1) for each in (left, right))
-    return (rows @ columns.t()).to(first.dtype)
+        found = products.sum(dim=0, dtype=torch.promote_types(products.dtype, first.dtype))
+    else:
+        line, other = left.transpose(0, 1).flatten(1), right.transpose(0, 1).flatten(1)
+        found = (line @ other.t()).to(first.dtype)
+    return found if scale == 1.0 else found * scale
 
 
-def _overlap(weight: Tensor, factors: Factors, axis: Axis) -> tuple[Tensor, Tensor]:
+_KERNEL = AdapterKernel(
+    operands=_operands,
+    path=LowRankPath(
+        lower=(2,),
+        down=lambda operands, dtype: operands[2].to(dtype),
+        upper=_upper,
+        add_up=_add_up,
+        up_gradients=_up_gradients,
+        down_gradients=lambda of_down, operands: (of_down.to(operands[2].dtype),),
+        keeps_hidden=False,
+    ),
+    takes_path=lambda operands: len(operands) == 3,
+    columns=_columns,
+    augment=_augment,
+    whole=WholeDelta(_add_whole, _whole_gradients),
+)
+
+
+def _dora_norm_terms(weight: Tensor, factors: Factors, axis: Axis) -> tuple[Tensor, Tensor]:
     """Contract the weight, cut into blocks of the second factor's size, factor by factor."""
     first, second = _first(factors), _second(factors)
     if axis == "input":
@@ -352,8 +343,8 @@ LOKR = Kind(
     delta=_delta,
     apply=_apply,
     convolve=_convolve,
-    branch=Branch(_operands, _add_output, _add_gradients, _columns, _widen, _narrow),
-    overlap=_overlap,
+    kernel=_KERNEL,
+    dora_norm_terms=_dora_norm_terms,
 )
 """delta = kron(w1, w2) * alpha / rank; scale 1 where both factors are whole.
 

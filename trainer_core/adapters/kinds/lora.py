@@ -6,10 +6,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..dora import Axis, low_rank_overlap
+from ..dora import Axis, low_rank_norm_terms
 from ..init.decomposed import FIRST_DOWN, FIRST_UP, joined, leading_columns, principal_part
+from ..kernels.adapter_kernel import (
+    AdapterKernel,
+    Factors,
+    Gradients,
+    LowRankPath,
+    Operands,
+)
 from ..kernels.convolution import Window
-from ..kernels.fused import Branch, Factors, Gradients, Narrow, Operands, Widened, like
 from .kind import Kind, LayerPlan, ratio_scale, scaled, uniform_by_inputs
 
 
@@ -43,94 +49,62 @@ def _operands(factors: Factors) -> Operands:
     return (*trained, factors[FIRST_DOWN], factors[FIRST_UP]) if FIRST_DOWN in factors else trained
 
 
-def _down_size(operands: Operands) -> tuple[int, int]:
-    return _columns(operands), operands[0].shape[1]
+def _down(operands: Operands, dtype: torch.dtype) -> Tensor:
+    """``[dA ; A0]``, or the lower factor where it is trained as it is."""
+    down = operands[0]
+    return (down if len(operands) == 2 else torch.cat([down, operands[2]])).to(dtype)
 
 
-def _fill_down(down: Tensor, operands: Operands) -> None:
-    """Write ``[dA ; A0]``, or the lower factor where it is trained as it is."""
-    rank = operands[0].shape[0]
-    down[:rank].copy_(operands[0])
-    if len(operands) == 4:
-        down[rank:].copy_(operands[2])
-
-
-def _up(operands: Operands, scale: float, dtype: torch.dtype) -> Tensor:
-    """``[B0 + dB | dB]``, or the upper factor; made here, so that nothing keeps it."""
+def _upper(operands: Operands, scale: float, dtype: torch.dtype) -> Operands:
+    """``[B0 + dB | dB]``, or the upper factor."""
     up = operands[1]
     if len(operands) == 4:
         up = torch.cat([operands[3] + up, up], dim=1)
-    return scaled(up, scale, dtype)
+    return ((up if scale == 1.0 else up * scale).to(dtype),)
 
 
-def _add_output(x: Tensor, y: Tensor, operands: Operands, scale: float) -> Operands:
-    hidden = _NARROW.hidden(x, operands)
-    _add_up(hidden, y, operands, scale)
-    return (hidden,)
-
-
-def _add_up(hidden: Tensor, y: Tensor, operands: Operands, scale: float) -> None:
-    y.addmm_(hidden, _up(operands, scale, hidden.dtype).t())
-
-
-def _columns(operands: Operands) -> int:
-    return operands[0].shape[0] * len(operands) // 2
-
-
-def _widen(x: Tensor, operands: Operands, scale: float) -> Widened:
-    hidden = _NARROW.hidden(x, operands)
-    return hidden, _up(operands, scale, x.dtype), (hidden,)
-
-
-def _add_gradients(
-    g: Tensor,
-    x: Tensor,
-    x_gradient: Tensor | None,
-    operands: Operands,
-    kept: Operands,
-    scale: float,
-) -> Gradients:
-    (hidden,) = kept
-    of_hidden = torch.empty_like(hidden)
-    of_up = _up_gradients(g, hidden, operands, scale, of_hidden)
-    if x_gradient is not None:
-        x_gradient.addmm_(of_hidden, _NARROW.down(g, operands))
-    # Of [dA ; A0] only the first half is trained.
-    of_down = like((of_hidden[:, : operands[0].shape[0]].t() @ x,), operands[:1])
-    return (*of_down, *of_up[1:])
+def _add_up(hidden: Tensor, y: Tensor, upper: Operands) -> None:
+    y.addmm_(hidden, upper[0].t())
 
 
 def _up_gradients(
-    g: Tensor, hidden: Tensor, operands: Operands, scale: float, of_hidden: Tensor
-) -> Gradients:
-    torch.mm(g, _up(operands, scale, g.dtype), out=of_hidden)
-    of_up = (g.t() @ hidden).to(operands[1].dtype) * scale
+    g: Tensor, hidden: Tensor, upper: Operands, operands: Operands, scale: float
+) -> tuple[Tensor, list[Tensor | None]]:
+    of_up = (g.t() @ hidden).to(operands[1].dtype)
+    if scale != 1.0:
+        of_up = of_up * scale
     if len(operands) == 2:
-        return None, of_up
+        return g @ upper[0], [None, of_up]
     # [B0 + dB | dB] has what is trained twice.
     rank = operands[0].shape[0]
-    return None, of_up[:, :rank] + of_up[:, rank:], None, None
+    return g @ upper[0], [None, of_up[:, :rank] + of_up[:, rank:], None, None]
 
 
 def _down_gradients(of_down: Tensor, operands: Operands) -> Gradients:
-    rank = operands[0].shape[0]
-    return (*like((of_down[:rank],), operands[:1]), *(None for _ in operands[1:]))
+    # Of [dA ; A0] only the first half is trained.
+    trained = operands[0]
+    return (of_down[: trained.shape[0]].to(trained.dtype),)
 
 
-_NARROW = Narrow(
-    lower=lambda operands: (0,) if len(operands) == 2 else (0, 2),
-    size=_down_size,
-    fill_down=_fill_down,
-    add_up=_add_up,
-    keeps=True,
-    up_gradients=_up_gradients,
-    down_gradients=_down_gradients,
+_KERNEL = AdapterKernel(
+    operands=_operands,
+    path=LowRankPath(
+        lower=(0,),
+        down=_down,
+        upper=_upper,
+        add_up=_add_up,
+        up_gradients=_up_gradients,
+        down_gradients=_down_gradients,
+    ),
+    takes_path=lambda operands: True,
+    columns=lambda operands: operands[0].shape[0] * len(operands) // 2,
+    augment=lambda hidden, operands, scale: (hidden, *_upper(operands, scale, hidden.dtype)),
 )
 
 
-def _overlap(weight: Tensor, factors: Factors, axis: Axis) -> tuple[Tensor, Tensor]:
+def _dora_norm_terms(weight: Tensor, factors: Factors, axis: Axis) -> tuple[Tensor, Tensor]:
     factors = joined(factors)
-    return low_rank_overlap(weight, factors["lora_down"], factors["lora_up"], axis)
+    return low_rank_norm_terms(weight, factors["lora_down"], factors["lora_up"], axis)
 
 
 def _normal_by_rank(down: Tensor, generator: torch.Generator) -> Tensor:
@@ -176,10 +150,8 @@ LORA = Kind(
     delta=_delta,
     apply=_apply,
     convolve=_convolve,
-    branch=Branch(
-        _operands, _add_output, _add_gradients, _columns, _widen, lambda operands: _NARROW
-    ),
-    overlap=_overlap,
+    kernel=_KERNEL,
+    dora_norm_terms=_dora_norm_terms,
     other_initializers=_OTHER_INITIALIZERS,
     decompositions={"pissa": principal_part, "olora": leading_columns},
 )

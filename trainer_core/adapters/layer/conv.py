@@ -6,8 +6,8 @@ from typing import cast
 
 from torch import Tensor, nn
 
+from ..kernels.adapter_kernel import Factors
 from ..kernels.convolution import Window, as_matrices
-from ..kernels.fused import Factors
 from ..kinds.kind import LayerPlan
 from .factor_layer import FactorLayer
 
@@ -22,7 +22,7 @@ class ConvFactorLayer(FactorLayer):
     window: Window
 
     def install(self, plan: LayerPlan, seed: int) -> None:
-        """Create this layer's factors with their first values."""
+        """Create and initialize this layer's factors."""
         self.window = Window.of(self.get_base_layer())
         super().install(plan, seed)
 

@@ -4,32 +4,76 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from ..base.weight import is_plain
+from ..base.weight import DENSE_DTYPES
+
+ADAPTER_NAME = "default"
+"""PEFT's name for the adapter; one module carries one of ours."""
+
+_ACTIVE = (ADAPTER_NAME, [ADAPTER_NAME])
+PLAIN_TYPES = (Tensor, nn.Parameter)
+"""Not those of a library that packs numbers, or keeps them in parts."""
+
+
+class DispatchedLayer(Protocol):
+    """What a layer is asked for its dispatch."""
+
+    training: bool
+    drops: bool
+    merged_adapters: list[str]
+    _disable_adapters: bool
+    _active_adapter: str | list[str]
+    _modules: dict[str, nn.Module | None]
 
 
 def is_watched(layer: nn.Module) -> bool:
     """Whether somebody's hook or replaced forward wants this layer to be called."""
-    hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks)
-    return any(hooks) or bool(layer._backward_pre_hooks) or "forward" in vars(layer)
+    return bool(
+        layer._forward_hooks
+        or layer._forward_pre_hooks
+        or layer._backward_hooks
+        or layer._backward_pre_hooks
+        or "forward" in layer.__dict__
+    )
 
 
-def is_taken_as_it_is(x: Tensor) -> bool:
-    """Whether a layer computes with the numbers of an input in their own precision."""
-    return not (x.is_meta or torch.is_autocast_enabled(x.device.type))
-
-
-def is_fusable(layer: nn.Module, x: Tensor) -> bool:
-    """Whether a layer is an ordinary frozen Linear in the precision, and on the device, of x."""
-    if type(layer) is not nn.Linear:
+def computes_alone(layer: DispatchedLayer, x: Tensor) -> bool:
+    """Whether this adapter is the only one, drops nothing, and takes x in x's own precision."""
+    if layer._disable_adapters or layer.merged_adapters or layer._active_adapter not in _ACTIVE:
         return False
-    weight, bias = layer.weight, layer.bias
-    if weight.requires_grad or (bias is not None and bias.requires_grad):
+    if layer.training and layer.drops:
         return False
-    return is_plain(weight) and weight.dtype == x.dtype and weight.device == x.device
+    device = x.device.type
+    return device != "meta" and not torch.is_autocast_enabled(device)
+
+
+def fusable_base(layer: DispatchedLayer, x: Tensor) -> tuple[Tensor, Tensor | None] | None:
+    """Weight and bias of an ordinary frozen Linear in the precision, and on the device, of x.
+
+    It is asked at every call, so that it calls nothing of Python's itself: the module's own
+    dictionaries are where torch keeps these things.
+
+    Returns:
+        None where the base is something else, or wants to be called itself.
+    """
+    base = layer._modules["base_layer"]
+    if type(base) is not nn.Linear or base._forward_hooks or base._forward_pre_hooks:
+        return None
+    if base._backward_hooks or base._backward_pre_hooks or "forward" in base.__dict__:
+        return None
+    weight, bias = base._parameters.get("weight"), base._parameters.get("bias")
+    if weight is None:
+        # FSDP puts whole tensors in the parameters' places while a module runs.
+        weight, bias = base.weight, base.bias
+    if type(weight) not in PLAIN_TYPES or weight.requires_grad or weight.dtype not in DENSE_DTYPES:
+        return None
+    if bias is not None and bias.requires_grad:
+        return None
+    return (weight, bias) if weight.dtype == x.dtype and weight.device == x.device else None
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:

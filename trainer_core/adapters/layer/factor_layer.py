@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, cast
 
 import torch
@@ -18,16 +18,19 @@ from ..base.weight import DENSE_DTYPES, absent, dense_weight, is_dense
 from ..dora import DORA_SCALE, axis_of, ratio, stretch_input, stretch_output
 from ..dora_norm import KeptNorm
 from ..init.decomposed import first_pair, joined
-from ..kernels.augmented_weight import Room
+from ..kernels.adapter_kernel import Factors, Operands
+from ..kernels.augmented_weight import AugmentedWeight, augment
 from ..kernels.convolution import as_matrices
-from ..kernels.fused import Factors, FusedApply, make_room
-from ..kernels.fused_quantized import QuantisedApply
 from ..kinds.kind import Kind, LayerPlan
-from .dispatch import is_fusable, is_taken_as_it_is, is_watched, keeping_precision, without_autocast
+from .dispatch import (
+    ADAPTER_NAME,
+    computes_alone,
+    fusable_base,
+    is_watched,
+    keeping_precision,
+    without_autocast,
+)
 from .shared_input import SharedInput
-
-ADAPTER_NAME = "default"
-"""PEFT's name for the adapter; one module carries one of ours."""
 
 
 class FactorLayer(nn.Module, BaseTunerLayer):
@@ -35,21 +38,37 @@ class FactorLayer(nn.Module, BaseTunerLayer):
 
     As it stands it is for a Linear; `ConvFactorLayer` says what is otherwise with a convolution.
 
+    What a call computes is the first that holds of:
+
+    | when | the output is |
+    | --- | --- |
+    | adapters are disabled, or merged | the base's |
+    | DoRA, at strength 0 | the base's |
+    | DoRA, over the inputs | the rest of the table, on the stretched input |
+    | DoRA, over the outputs | the rest of the table, stretched |
+    | strength 0 | the base's |
+    | another adapter, a dropout, autocast, meta | plain: base, then each contribution, in turn |
+    | a plain frozen Linear, others on its input | fused, with the shared-input pass |
+    | a plain frozen Linear, `exact_delta` | fused, in one product with the augmented weight |
+    | a plain frozen Linear | fused, with its weight |
+    | a quantized Linear that can be read | fused, with its own forward |
+    | anything else, as a convolution | plain |
+
     Attributes:
         kind: The equation.
-        fused: Base and adapter in one function (`fuse`).
-        fused_quantised: The same around a quantised base (`fuse_quantised`).
+        function: Base and adapter in one function (`fuse`); None where there is only the plain one.
+        drops: Whether a dropout is set, which works in training mode.
         strength: Multiplies the adapter's contribution; 0 leaves the base's output untouched.
         shared: The layers that are called with the same input as this one.
     """
 
     kind: ClassVar[Kind]
-    fused: ClassVar[FusedApply]
-    fused_quantised: ClassVar[QuantisedApply]
+    function: ClassVar[type[torch.autograd.Function] | None] = None
     strength: float = 1.0
+    drops: bool = False
     layer_name: str = ""
     shared: SharedInput | None = None
-    _has_zero_lengths: bool = False
+    _has_zero_magnitude: bool = False
     scaling: dict[str, float]
     r: dict[str, int]
     config: AdapterConfig
@@ -59,7 +78,7 @@ class FactorLayer(nn.Module, BaseTunerLayer):
 
     @property
     def base_weight(self) -> Tensor:
-        """The frozen weight; not always of shape `[out, in]` (packed quantised weights)."""
+        """The frozen weight; not always of shape `[out, in]` (packed quantized weights)."""
         return cast("Tensor", self.get_base_layer().weight)
 
     @property
@@ -84,27 +103,29 @@ class FactorLayer(nn.Module, BaseTunerLayer):
         return self._original_weight if self.merged else dense_weight(self.get_base_layer())
 
     def install(self, plan: LayerPlan, seed: int) -> None:
-        """Create this layer's factors with their first values.
+        """Create and initialize this layer's factors.
 
         They are float32 whatever the base is (float64 on a float64 base), because the small
         updates of training would be lost in fewer bits.
         """
         weight = self.base_weight
         dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32
-        self.config, self.layer_name = plan.config, plan.name
-        self._room, self._norms = Room(), KeptNorm(self, plan.config.dora_axis)
+        config = self.config = plan.config
+        self.layer_name = plan.name
+        self.drops = bool(config.dropout or config.rank_dropout or config.module_dropout)
+        self._augmented, self._norms = AugmentedWeight(), KeptNorm(self, plan.config.dora_axis)
         self.set_scale_of(self._blank(plan), plan.alpha, plan.rank)
         for name, factor in self.kind.initial_factors(plan, seed).items():
             self.set_factor(name, nn.Parameter(factor.to(weight.device, dtype)))
         decompose = self.kind.decompositions.get(plan.config.init)
         if decompose is not None:
             pair = first_pair(self.get_base_layer(), plan, seed, decompose)
-            self.keep_first_values(*(each.to(dtype) for each in pair))
+            self.freeze_factors(*(each.to(dtype) for each in pair))
         if plan.config.dora:
             shape = self.kind.layer_shapes(plan)[DORA_SCALE]
-            lengths = self._norms.of_base().to(dtype).view(shape)
-            self.set_factor(DORA_SCALE, nn.Parameter(lengths))
-            self.note_zero_lengths()
+            magnitude = self._norms.of_base().to(dtype).view(shape)
+            self.set_factor(DORA_SCALE, nn.Parameter(magnitude))
+            self.note_zero_magnitude()
         self.set_adapter([ADAPTER_NAME])
         # A new module starts in training mode, also inside a base that is in evaluation mode.
         self.train(self.get_base_layer().training)
@@ -115,11 +136,11 @@ class FactorLayer(nn.Module, BaseTunerLayer):
         # Where the kind ignores alpha, the recorded one says the same by PEFT's rule alpha / rank.
         self.set_size(rank, alpha if alpha / rank == scale else scale * rank, scale)
 
-    def note_zero_lengths(self) -> None:
-        """Look whether some of DoRA's lengths are 0, as those of rows of zeros are."""
-        lengths = self.factors().get(DORA_SCALE)
-        known = lengths is not None and not lengths.is_meta
-        self._has_zero_lengths = known and not bool(cast("Tensor", lengths).all())
+    def note_zero_magnitude(self) -> None:
+        """Look whether some of DoRA's magnitude is 0, as that of rows of zeros is."""
+        magnitude = self.factors().get(DORA_SCALE)
+        known = magnitude is not None and not magnitude.is_meta
+        self._has_zero_magnitude = known and not bool(cast("Tensor", magnitude).all())
 
     def _blank(self, plan: LayerPlan) -> dict[str, Tensor]:
         return {name: torch.empty(0) for name in self.kind.factor_shapes(plan)}
@@ -141,18 +162,18 @@ class FactorLayer(nn.Module, BaseTunerLayer):
         """The factors of one adapter by name; empty when this layer does not have that adapter."""
         raise NotImplementedError
 
-    def keep_first_values(self, down: Tensor, up: Tensor) -> None:
+    def freeze_factors(self, down: Tensor, up: Tensor) -> None:
         """Train the difference from these factors, which stay as they are."""
         raise NotImplementedError
 
-    def first_values(self) -> dict[str, Tensor]:
+    def frozen_factors(self) -> dict[str, Tensor]:
         """The frozen factors that the trained ones are differences from; empty without such."""
         return {}
 
     def equation_factors(self, adapter: str = ADAPTER_NAME) -> dict[str, Tensor]:
         """What the kind's equation takes: the trained factors and, beside them, the frozen ones."""
         trained: dict[str, Tensor] = dict(self.factors(adapter))
-        return trained | self.first_values() if adapter == ADAPTER_NAME else trained
+        return trained | self.frozen_factors() if adapter == ADAPTER_NAME else trained
 
     def factors_on(self, device: torch.device, adapter: str = ADAPTER_NAME) -> dict[str, Tensor]:
         """The same on a device; gradients reach the factors wherever they are."""
@@ -166,59 +187,70 @@ class FactorLayer(nn.Module, BaseTunerLayer):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> FactorLayer:
         """Move or convert the layer as ``module.to`` does; no factor loses bits by it."""
-        held = [*self.factors().values(), *self.first_values().values()]
+        held = [*self.factors().values(), *self.frozen_factors().values()]
         held += [each.grad for each in held if each.grad is not None]
         return super()._apply(keeping_precision(fn, held), recurse)
 
     def layer_state(self) -> LayerState:
-        """A copy on the CPU; a difference from first values is written as twice the rank."""
+        """A copy on the CPU; a difference from frozen factors is written as twice the rank."""
         tensors = {
             name: whole(factor.detach(), self.layer_name).to("cpu", copy=True)
             for name, factor in self.equation_factors().items()
         }
-        parts = 2 if self.first_values() else 1
+        parts = 2 if self.frozen_factors() else 1
         rank, alpha = self.r[ADAPTER_NAME] * parts, self.adapter_alpha * parts
         return LayerState(joined(tensors), alpha, rank, self.weight_shape[2:])
 
+    def operands_for(self, x: Tensor, factors: Mapping[str, Tensor]) -> Operands:
+        """What the kernel takes of this layer's factors, where x is."""
+        device = x.device
+        moves = self.config.init in self.kind.decompositions
+        for factor in factors.values():
+            moves = moves or factor.device != device
+        return self.kind.kernel.operands(self.factors_on(device) if moves else factors)
+
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """The base's output plus the contribution of every active adapter."""
-        if self.disable_adapters and self.merged:
-            self.unmerge()
-        if self.disable_adapters or self.merged:
+        if self._disable_adapters or self.merged_adapters:
+            if self._disable_adapters and self.merged_adapters:
+                self.unmerge()
             return self.base_layer(x, *args, **kwargs)
-        lengths = self.factors().get(DORA_SCALE)
-        if lengths is None or ADAPTER_NAME not in self.active_adapters:
-            return self._sum(x, self.strength, *args, **kwargs)
+        if self.config.dora and ADAPTER_NAME in self.active_adapters:
+            return self._with_magnitude(x, *args, **kwargs)
+        return self._sum(x, self.strength, *args, **kwargs)
+
+    def _with_magnitude(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """The output of a layer with DoRA."""
         if self.strength == 0.0:
             return self.base_layer(x, *args, **kwargs)
         if self._is_skipped():
             return self._nothing(self._sum(x, 0.0, *args, **kwargs), self.factors_on(x.device))
-        y = self._stretched(x, lengths, *args, **kwargs)
+        y = self._stretched(x, self.factors()[DORA_SCALE], *args, **kwargs)
         if self.strength == 1.0:
             return y
         plain = self.base_layer(x, *args, **kwargs)
         return plain + (y - plain) * self.strength
 
-    def _stretched(self, x: Tensor, lengths: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """The output at strength 1 where rows or columns have lengths of their own."""
-        axis = axis_of(lengths)
-        if lengths.is_meta and not x.is_meta:
+    def _stretched(self, x: Tensor, magnitude: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """The output at strength 1 where rows or columns have a magnitude of their own."""
+        axis = axis_of(magnitude)
+        if magnitude.is_meta and not x.is_meta:
             raise absent(self.layer_name)
-        lengths, norm = lengths.to(x.device).flatten(), self.norm().to(x.device)
-        if lengths.requires_grad and not torch.compiler.is_compiling():
-            lengths.register_hook(self._norms.forget)
+        magnitude, norm = magnitude.to(x.device).flatten(), self.norm().to(x.device)
+        if magnitude.requires_grad and not torch.compiler.is_compiling():
+            magnitude.register_hook(self._norms.forget)
         if axis == "input":
-            stretched = stretch_input(x, self._per_input(lengths), self._per_input(norm))
+            stretched = stretch_input(x, self._per_input(magnitude), self._per_input(norm))
             return self._sum(stretched, 1.0, *args, **kwargs)
         y = self._sum(x, 1.0, *args, **kwargs)
         bias = cast("Tensor | None", getattr(self.get_base_layer(), "bias", None))
         if bias is not None:
-            # One that is stored in 8 bits was computed with as y is. The way back has a copy: the
+            # One that is stored in 8 bits was computed with as y is. Backward has a copy: the
             # layer's own may be away by then, or its memory be another layer's.
             dtype = bias.dtype if bias.dtype in DENSE_DTYPES else y.dtype
             bias = self._per_output(bias.detach().to(y.device, dtype, copy=True))
-        sizes = self._per_output(lengths), self._per_output(norm)
-        return stretch_output(y, bias, *sizes, zeros=self._has_zero_lengths)
+        sizes = self._per_output(magnitude), self._per_output(norm)
+        return stretch_output(y, bias, *sizes, zeros=self._has_zero_magnitude)
 
     def norm(self) -> Tensor:
         """``|W + D|`` of each row or column that has a length, at strength 1, without gradient.
@@ -226,12 +258,12 @@ class FactorLayer(nn.Module, BaseTunerLayer):
         It is computed once for the present values of factors and weight: not again for another
         image, or when a checkpointed block runs a second time.
         """
-        refuse_part(self.base_weight, self.layer_name, "the lengths that DoRA divides by")
+        refuse_part(self.base_weight, self.layer_name, "the magnitude that DoRA divides by")
         return self._norms.present()
 
     def _sum(self, x: Tensor, strength: float, *args: Any, **kwargs: Any) -> Tensor:
-        """The base's output plus the contributions, without lengths."""
-        if strength and self.is_alone() and is_taken_as_it_is(x):
+        """The base's output plus the contributions, without a magnitude."""
+        if strength and self.function is not None and computes_alone(self, x):
             y = self._fused_sum(x, self.scaling[ADAPTER_NAME] * strength)
             if y is not None:
                 return y
@@ -248,48 +280,48 @@ class FactorLayer(nn.Module, BaseTunerLayer):
 
     def _fused_sum(self, x: Tensor, scale: float) -> Tensor | None:
         """The same by one function, or None where there is none for this base."""
-        base, branch = self.base_layer, self.kind.branch
-        watched = is_watched(base)
-        if not watched and is_fusable(base, x):
-            if self.shared is not None and not torch.compiler.is_compiling():
-                y = self.shared.output(self, x, scale)
-                if y is not None:
-                    return y
-            linear = cast("nn.Linear", base)
-            operands = branch.operands(self.factors_on(x.device))
-            room = self._room_for(linear.weight, branch.columns(operands))
-            return self.fused(x, linear.weight, linear.bias, scale, room, *operands)
-        readable = is_cast_around(base) if watched else is_read_back(base)
-        if readable and not torch.compiler.is_compiling():
-            operands = branch.operands(self.factors_on(x.device))
-            return self.fused_quantised(x, base, scale, *operands)
-        return None
+        compiling = torch.compiler.is_compiling()
+        function: Any = self.function
+        apply = function.apply if compiling else function.direct
+        found = fusable_base(self, x)
+        if found is None:
+            base = self.base_layer
+            readable = is_cast_around(base) if is_watched(base) else is_read_back(base)
+            if compiling or not readable:
+                return None
+            operands = self.operands_for(x, self.factors())
+            return apply(x, None, None, None, scale, base, None, None, None, *operands)
+        weight, bias = found
+        if self.shared is not None and not compiling:
+            share = self.shared.take(self, x)
+            if share is not None:
+                link, part, hidden, operands = share
+                own = x.detach()
+                return apply(own, link, weight, bias, scale, None, None, part, hidden, *operands)
+        operands = self.operands_for(x, self.factors())
+        augmented = self._augment(weight, operands) if self.config.exact_delta else None
+        return apply(x, None, weight, bias, scale, None, augmented, None, None, *operands)
 
-    def _room_for(self, weight: Tensor, columns: int) -> Tensor | None:
-        """The base's weight with free columns beside it, where the delta is to be kept exactly."""
-        if not (self.config.exact_delta and columns):
+    def _augment(self, weight: Tensor, operands: Operands) -> Tensor | None:
+        """The base's weight with free columns beside it, which keep the delta exactly."""
+        columns = self.kind.kernel.columns(operands)
+        if not columns:
             return None
         if torch.compiler.is_compiling():
-            return make_room(weight, columns)
-        return self._room.around(weight, columns)
+            return augment(weight, columns)
+        return self._augmented.around(weight, columns)
 
     def release(self) -> None:
         """Give the base's weight a place of its own again."""
         if self.config.exact_delta:
-            self._room.release(self.base_weight)
-
-    def is_alone(self) -> bool:
-        """Whether this adapter is the only one, and drops nothing."""
-        config = self.config
-        drops = config.dropout or config.rank_dropout or config.module_dropout
-        return self.active_adapters == [ADAPTER_NAME] and not (self.training and drops)
+            self._augmented.release(self.base_weight)
 
     def _add(self, y: Tensor, x: Tensor, adapter: str, factors: Factors, scale: float) -> Tensor:
         if scale == 0.0:
             return y
         config = self.config
         dropping = self.training and adapter == ADAPTER_NAME
-        # With lengths it was drawn before them: they belong to what is skipped.
+        # With a magnitude it was drawn before: that belongs to what is skipped.
         if dropping and DORA_SCALE not in factors and self._is_skipped():
             return self._nothing(y, factors)
         if dropping and config.dropout:
@@ -328,9 +360,9 @@ class FactorLayer(nn.Module, BaseTunerLayer):
             delta = matrix.reshape(self.weight_shape)
             if DORA_SCALE not in factors:
                 return delta
-            lengths = factors[DORA_SCALE]
-            weight = self.frozen_weight().to(lengths.device, lengths.dtype)
-            stretch = ratio(lengths, self.norm().view(lengths.shape).to(lengths.device))
+            magnitude = factors[DORA_SCALE]
+            weight = self.frozen_weight().to(magnitude.device, magnitude.dtype)
+            stretch = ratio(magnitude, self.norm().view(magnitude.shape).to(magnitude.device))
             return (weight + delta) * stretch - weight
 
     def check_mergeable(self, name: str) -> None:

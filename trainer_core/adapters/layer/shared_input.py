@@ -1,16 +1,17 @@
-"""Layers that read the same input, as q, k and v of an attention block do.
+"""The shared-input pass: layers that read the same input, as q, k and v of an attention block do.
 
 Such layers are called one after the other with the same tensor. Each for itself would read it for a
-narrow product of its own, and autograd would sum the input's gradients that they return, each as
-large as the input. Here the first one that is called makes the narrow products of all as one, and
-on the way back they add into one gradient, to which the narrow parts of all are added at once.
+low-rank product of its own, and autograd would sum the input's gradients that they return, each as
+large as the input. Here the first one that is called makes the low-rank products of all as one, and
+in the backward pass they add into one gradient, to which the low-rank parts of all are added at
+once.
 
 Every layer still computes its own output in its own call. So hooks on it are called as ever, and
 one that is never called, or with another input, gets no gradient and costs no more than its few
 columns. The input counts as the same by identity and version.
 
-Nothing is kept for the way back beyond what the layers keep for themselves, and under the same
-conditions, so that gradient checkpointing and moving kept tensors away work as without.
+Nothing is saved for backward beyond what the layers save for themselves, and under the same
+conditions, so that gradient checkpointing and moving saved tensors away work as without.
 """
 
 from __future__ import annotations
@@ -18,31 +19,49 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from ..base.sharding import is_part
-from ..kernels.fused import Narrow, Operands, values_of
-from ..kernels.shared_linear import (
+from ...config import AdapterConfig
+from ..kernels.adapter_kernel import LowRankPath, Operands
+from ..kernels.gradient_accumulator import (
     Forget,
-    Part,
-    Slot,
-    WayBack,
+    GradientAccumulator,
+    RankSlice,
     enter,
     passes_are_told_apart,
-    shared_linear,
 )
-from .dispatch import is_fusable, is_taken_as_it_is, is_watched
-
-if TYPE_CHECKING:
-    from .factor_layer import FactorLayer
+from ..kinds.kind import Kind
+from .dispatch import PLAIN_TYPES, DispatchedLayer, computes_alone, fusable_base
 
 _MOST_UNFINISHED = 2
 """Inputs in a row that not all layers came for, after which they no longer wait for each other."""
+
+
+class SharingLayer(DispatchedLayer, Protocol):
+    """What a layer is asked when it may share an input."""
+
+    kind: ClassVar[Kind]
+    config: AdapterConfig
+    strength: float
+    in_features: int
+    shared: SharedInput | None
+
+    @property
+    def weight_shape(self) -> tuple[int, ...]: ...  # noqa: D102
+    def factors(self) -> dict[str, nn.Parameter]: ...  # noqa: D102
+    def operands_for(self, x: Tensor, factors: Mapping[str, Tensor]) -> Operands: ...  # noqa: D102
+
+
+Share = tuple[Tensor, RankSlice, Tensor | None, Operands]
+"""What a layer has of a shared input, when its turn comes.
+
+The link to where the input's gradient goes, the layer's slice for its backward pass, its columns of
+the low-rank product, or None, and the operands.
+"""
 
 
 class SharedInput:
@@ -54,121 +73,99 @@ class SharedInput:
         layers: At least two, of the same number of input features.
     """
 
-    def __init__(self, layers: Sequence[FactorLayer]) -> None:
+    def __init__(self, layers: Sequence[SharingLayer]) -> None:
         self._layers = tuple(layers)
-        self._visit: _Visit | None = None
+        self._pass: _Pass | None = None
         self._seen: _Seen | None = None
         self._unfinished = 0
 
     def __getstate__(self) -> dict[str, Any]:
         # The copy of one layer must not bring its neighbours along, nor a graph that is running.
-        return {"_layers": (), "_visit": None, "_seen": None, "_unfinished": 0}
+        return {"_layers": (), "_pass": None, "_seen": None, "_unfinished": 0}
 
     @property
-    def waits_for(self) -> tuple[FactorLayer, ...]:
+    def waits_for(self) -> tuple[SharingLayer, ...]:
         """The layers that were not yet called with the present input; none between two inputs."""
-        visit = self._visit
-        places = {} if visit is None else visit.places
-        return tuple(layer for layer in self._layers if id(layer) in places)
+        current = self._pass
+        waiting = {} if current is None else current.waiting
+        return tuple(layer for layer in self._layers if id(layer) in waiting)
 
-    def output(self, layer: FactorLayer, x: Tensor, scale: float) -> Tensor | None:
-        """What a layer computes from an input.
+    def take(self, layer: SharingLayer, x: Tensor) -> Share | None:
+        """What a layer computes its output from.
 
         Args:
-            layer: One of the layers, whose base `is_fusable` with x and which `is_alone`.
+            layer: One of the layers, which `computes_alone` and has a `fusable_base`.
             x: `[..., in]`.
-            scale: Multiplies the layer's contribution.
 
         Returns:
-            `[..., out]`; None where there is nothing to share, and the layer computes by itself.
+            None where there is nothing to share, and the layer computes by itself.
         """
         # Without gradients, too, so that a pass that is made again for them has the same bits; but
         # tensors of inference mode do not tell when they change.
         if x.is_inference():
             return None
         # Another thread may put its own in the place of the present one at any time.
-        visit = self._visit
-        if visit is None or not visit.awaits(layer, x):
-            visit = self._begin(layer, x)
-        place = None if visit is None else visit.places.pop(id(layer), None)
-        if visit is None or place is None:
-            return None
-        if not visit.places:
+        current = self._pass
+        if current is None or not current.awaits(layer, x):
+            current = self._begin(layer, x)
+            if current is None:
+                return None
+        part = current.waiting.pop(id(layer), None)
+        if not current.waiting:
             self._unfinished = 0
-            if self._visit is visit:
-                self._visit = None
-        return visit.output(place, layer, x, scale)
+            if self._pass is current:
+                self._pass = None
+        return None if part is None else part[1]
 
-    def _begin(self, layer: FactorLayer, x: Tensor) -> _Visit | None:
-        if self._visit is not None:
-            self._visit, self._unfinished = None, self._unfinished + 1
+    def _begin(self, layer: SharingLayer, x: Tensor) -> _Pass | None:
+        if self._pass is not None:
+            self._pass, self._unfinished = None, self._unfinished + 1
         if self._unfinished >= _MOST_UNFINISHED:
             self._watch(layer, x)
             return None
         ready = self._ready(x)
-        if len(ready) < 2 or not any(each is layer for each in ready):
+        if len(ready) < 2:
             return None
-        visit = self._visit = _Visit(self, x, ready)
-        return visit
+        current = _Pass(self, x, ready)
+        if id(layer) not in current.waiting:
+            return None
+        self._pass = current
+        return current
 
-    def _ready(self, x: Tensor) -> list[FactorLayer]:
-        return [each for each in self._layers if _is_ready(each, x)]
+    def _ready(self, x: Tensor) -> list[_Ready]:
+        ready: list[_Ready] = []
+        for each in self._layers:
+            if computes_alone(each, x) and each.strength and fusable_base(each, x) is not None:
+                factors = each.factors()
+                # With a part that FSDP keeps of a factor, only the layer itself can compute.
+                for factor in factors.values():
+                    if type(factor) not in PLAIN_TYPES or factor.dim() < 2:
+                        break
+                else:
+                    ready.append((each, factors))
+        return ready
 
-    def _watch(self, layer: FactorLayer, x: Tensor) -> None:
+    def _watch(self, layer: SharingLayer, x: Tensor) -> None:
         """See whether all layers come for an input after all, while they do not wait."""
         seen = self._seen
         if seen is None or seen.x() is not x:
-            seen = self._seen = _Seen(weakref.ref(x), {id(each) for each in self._ready(x)})
+            seen = self._seen = _Seen(weakref.ref(x), {id(each) for each, _ in self._ready(x)})
         seen.missing.discard(id(layer))
         if not seen.missing:
             self._seen, self._unfinished = None, 0
 
-    def forget(self, back: WayBack) -> None:
-        """Let go of an input that is gone, or whose way back is done."""
-        visit = self._visit
-        if visit is not None and visit.back is back:
-            self._visit, self._unfinished = None, self._unfinished + 1
+    def forget(self, accumulator: GradientAccumulator) -> None:
+        """Let go of an input that is gone, or whose backward pass is done."""
+        current = self._pass
+        if current is not None and current.accumulator is accumulator:
+            self._pass, self._unfinished = None, self._unfinished + 1
 
     def release(self) -> None:
         """Let go of the present input."""
-        self._visit = self._seen = None
+        self._pass = self._seen = None
 
 
-def _may_share(layer: FactorLayer) -> bool:
-    """Whether a layer computes on its input as it is, beside the base's own output."""
-    config = layer.config
-    stretches = config.dora and config.dora_axis == "input"
-    return len(layer.weight_shape) == 2 and not stretches and not config.exact_delta
-
-
-def _is_ready(layer: FactorLayer, x: Tensor) -> bool:
-    """Whether a layer, called with x now, computes as it does here."""
-    base = layer.base_layer
-    if layer.disable_adapters or layer.merged or not layer.strength or not layer.is_alone():
-        return False
-    if not is_taken_as_it_is(x) or is_watched(base) or not is_fusable(base, x):
-        return False
-    # With a part that FSDP keeps of a factor, only the layer itself can compute.
-    return not any(is_part(each) for each in layer.factors().values())
-
-
-@dataclass(frozen=True)
-class _Place:
-    """What waits for a layer.
-
-    Attributes:
-        operands: Of its factors.
-        stamp: Which factors, in which version, and whether they learn.
-        slot: Its part in the narrow product; None where it has no such form.
-    """
-
-    operands: Operands
-    stamp: tuple[tuple[int, int, bool], ...]
-    slot: Slot | None
-
-
-@dataclass(frozen=True)
-class _Seen:
+class _Seen(NamedTuple):
     """An input that the layers do not share.
 
     Attributes:
@@ -180,92 +177,99 @@ class _Seen:
     missing: set[int]
 
 
-class _Visit:
+_Ready = tuple[SharingLayer, dict[str, nn.Parameter]]
+"""A layer that can share an input now, and its factors."""
+
+_Stamp = list[tuple[Tensor, int, bool]]
+"""A layer's factors, their versions, and whether they learn."""
+
+
+class _Pass:
     """One input while layers are called with it.
 
     Attributes:
-        places: By the identity of the layers that were not yet called.
+        waiting: By the identity of the layers that were not yet called.
+        accumulator: Of the input's gradient.
     """
 
-    def __init__(self, group: SharedInput, x: Tensor, layers: Sequence[FactorLayer]) -> None:
-        self._as_begun = _conditions(x)
-        self.places: dict[int, _Place] = {}
-        size = (0, 0)
-        for layer in layers:
-            operands = layer.kind.branch.operands(layer.factors_on(x.device))
-            slot = _slot(layer.kind.branch.narrow(operands), operands, size)
-            if slot is not None:
-                size = slot.columns.stop, slot.narrow.size(operands)[1]
-            self.places[id(layer)] = _Place(operands, _stamp(layer), slot)
-        stacked = [(each.slot, each.operands) for each in self.places.values() if each.slot]
-        self._hidden = _stacked_product(x, stacked, size) if stacked else None
-        self.back = WayBack([slot for slot, _ in stacked], size, x.requires_grad)
-        lower = [operands[at] for slot, operands in stacked for at in slot.lower]
+    def __init__(self, group: SharedInput, x: Tensor, layers: Sequence[_Ready]) -> None:
+        self._as_begun = (x._version, x.requires_grad, torch.is_grad_enabled())
+        self.waiting: dict[int, tuple[_Stamp, Share]] = {}
+        kernel = layers[0][0].kind.kernel
+        path = kernel.path
+        accumulator = self.accumulator = GradientAccumulator(path, x.requires_grad)
         # The group may be waiting with what is in this graph: the graph does not keep the group.
         forget = weakref.WeakMethod(group.forget)
-        self._link = enter(x, self.back, forget, lower)
         # An exception may keep the other layers from coming: nothing waits for longer than x lives.
-        self._x = weakref.ref(x, partial(_tell, forget, self.back))
+        self._x = weakref.ref(x, partial(_tell, forget, accumulator))
+        operands: list[Operands] = []
+        slices: list[RankSlice] = []
+        lower: list[Tensor] = []
+        taken: list[Operands] = []
+        at = path.lower[0]
+        for layer, factors in layers:
+            own = layer.operands_for(x, factors)
+            # A layer's parts of the input must be as wide as those of the others.
+            takes = kernel.takes_path(own)
+            takes = takes and (not taken or own[at].shape[1] == taken[0][at].shape[1])
+            operands.append(own)
+            slices.append(RankSlice(accumulator, takes))
+            if takes:
+                taken.append(own)
+                accumulator.slices.append(slices[-1])
+                lower += [own[each] for each in path.lower]
+        sizes: list[int] = []
+        downs = partial(_downs, path, taken, x.dtype, sizes)
+        link, product = enter(x, accumulator, forget, downs, *lower)
+        hidden = iter(() if product is None else product.split_with_sizes(sizes, dim=1))
+        for (layer, factors), own, part in zip(layers, operands, slices, strict=True):
+            stamp: _Stamp = []
+            for factor in factors.values():
+                stamp.append((factor, factor._version, factor.requires_grad))
+            share = (link, part, next(hidden) if part.shares_path else None, own)
+            self.waiting[id(layer)] = stamp, share
 
-    def awaits(self, layer: FactorLayer, x: Tensor) -> bool:
+    def awaits(self, layer: SharingLayer, x: Tensor) -> bool:
         """Whether a layer's part is still to come, with this input and the factors as they were."""
-        place = self.places.get(id(layer))
-        if place is None or x is not self._x() or self._as_begun != _conditions(x):
+        part = self.waiting.get(id(layer))
+        if part is None or x is not self._x():
             return False
-        return place.stamp == _stamp(layer)
-
-    def output(self, place: _Place, layer: FactorLayer, x: Tensor, scale: float) -> Tensor:
-        """A layer's own output."""
-        linear, operands, hidden = cast("nn.Linear", layer.base_layer), place.operands, None
-        if place.slot is not None and self._hidden is not None:
-            hidden, lower = self._hidden[:, place.slot.columns], place.slot.lower
-            # The entry gives these their gradient.
-            operands = tuple(p.detach() if at in lower else p for at, p in enumerate(operands))
-        part = Part(layer.kind.branch, self.back, place.slot, scale)
-        return shared_linear(self._link, x.detach(), linear, hidden, part, *operands)
+        if self._as_begun != (x._version, x.requires_grad, torch.is_grad_enabled()):
+            return False
+        for now, (then, version, learns) in zip(layer.factors().values(), part[0], strict=True):
+            if now is not then or now._version != version or now.requires_grad != learns:
+                return False
+        return True
 
 
-def _slot(narrow: Narrow | None, operands: Operands, before: tuple[int, int]) -> Slot | None:
-    """A layer's columns beside those before; its parts of the input must be as wide as theirs."""
-    if narrow is None:
-        return None
-    columns, width = narrow.size(operands)
-    if before[0] and width != before[1]:
-        return None
-    return Slot(narrow, slice(before[0], before[0] + columns), narrow.lower(operands))
-
-
-def _conditions(x: Tensor) -> tuple[int, bool, bool]:
-    """What may change of an input, and around it, between two calls."""
-    return x._version, x.requires_grad, torch.is_grad_enabled()
-
-
-def _stamp(layer: FactorLayer) -> tuple[tuple[int, int, bool], ...]:
-    held = layer.factors().values()
-    return tuple((id(each), each._version, each.requires_grad) for each in held)
-
-
-def _tell(forget: Forget, back: WayBack, gone: object) -> None:
-    """Say that the input of a visit is gone."""
+def _tell(forget: Forget, accumulator: GradientAccumulator, gone: object) -> None:
+    """Say that the input of a pass is gone."""
     del gone
     tell = forget()
     if tell is not None:
-        tell(back)
+        tell(accumulator)
 
 
-def _stacked_product(
-    x: Tensor, stacked: Sequence[tuple[Slot, Operands]], size: tuple[int, int]
-) -> Tensor:
-    """`[T * P, R]`: the input times the lower factors of all layers."""
-    with torch.no_grad():
-        down = x.new_empty(size)
-        for slot, operands in stacked:
-            slot.narrow.fill_down(down[slot.columns], values_of(operands))
-        return x.reshape(-1, size[1]) @ down.t()
+def _downs(
+    path: LowRankPath, taken: Sequence[Operands], dtype: torch.dtype, sizes: list[int]
+) -> list[Tensor]:
+    """``down`` of each layer; writes down how many rows each has."""
+    downs: list[Tensor] = []
+    for operands in taken:
+        downs.append(path.down(operands, dtype))
+        sizes.append(downs[-1].shape[0])
+    return downs
+
+
+def _may_share(layer: SharingLayer) -> bool:
+    """Whether a layer computes on its input as it is, beside the base's own output."""
+    config = layer.config
+    stretches = config.dora and config.dora_axis == "input"
+    return len(layer.weight_shape) == 2 and not stretches and not config.exact_delta
 
 
 def share_inputs(
-    layers: Mapping[str, FactorLayer], patterns: Sequence[re.Pattern[str]]
+    layers: Mapping[str, SharingLayer], patterns: Sequence[re.Pattern[str]]
 ) -> tuple[tuple[str, ...], ...]:
     r"""Let layers that read the same input share it.
 

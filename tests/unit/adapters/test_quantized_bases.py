@@ -1,16 +1,17 @@
-"""An adapter on a quantised layer computes what it computes on that layer's numbers."""
+"""An adapter on a quantized layer computes what it computes on that layer's numbers."""
 
 import copy
 
 import pytest
 import torch
-from fixtures.quantised_bases import (
+from fixtures.combinations import pairwise
+from fixtures.quantized_bases import (
     FORMATS,
     INPUTS,
     NO_LIBRARY,
     OUTPUTS,
     make_dense,
-    make_quantised,
+    make_quantized,
     plain_linear,
 )
 from fixtures.textbook import relative
@@ -78,14 +79,14 @@ def tolerance_of(name, options, dtype):
     return 5e-4 if halved else 1e-5
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("dora", DORA)
-@pytest.mark.parametrize("options", OPTIONS)
-@each_format
+@pytest.mark.parametrize(
+    ("name", "options", "dora", "dtype"),
+    pairwise(FORMATS, OPTIONS, DORA, [torch.float32, torch.bfloat16]),
+)
 def test_forward_and_gradients_equal_those_on_its_numbers(name, options, dora, dtype):
     options = {**options, **dora}
     tolerance = tolerance_of(name, options, dtype)
-    module, dense = make_quantised(name, dtype), make_dense(name, dtype)
+    module, dense = make_quantized(name, dtype), make_dense(name, dtype)
     base = dense(make_input(dtype))
     found = results(module, attached(module, options), dtype)
     assert_close(found, results(dense, attached(dense, options), dtype), tolerance)
@@ -94,9 +95,9 @@ def test_forward_and_gradients_equal_those_on_its_numbers(name, options, dora, d
 
 @each_format
 def test_another_weight_is_told_apart(name):
-    """The check above can fail: the weight before it was quantised gives other numbers."""
+    """The check above can fail: the weight before it was quantized gives other numbers."""
     options = {**KINDS[0], **DORA[2]}
-    module, other = make_quantised(name), nn.Sequential(plain_linear()).requires_grad_(False)
+    module, other = make_quantized(name), nn.Sequential(plain_linear()).requires_grad_(False)
     found = results(module, attached(module, options))
     with pytest.raises(AssertionError):
         assert_close(found, results(other, attached(other, options)), 5e-4)
@@ -105,11 +106,11 @@ def test_another_weight_is_told_apart(name):
 @pytest.mark.parametrize("dora", DORA)
 @each_format
 def test_the_first_step_is_the_bases_and_detaching_gives_it_back(name, dora):
-    module = make_quantised(name)
+    module = make_quantized(name)
     layer, weight, before = module[0], module[0].weight, copy.deepcopy(module.state_dict())
     attributes = set(vars(layer))
     with torch.no_grad():
-        expected = make_quantised(name)(make_input())
+        expected = make_quantized(name)(make_input())
     adapter = attach(module, AdapterConfig(**KINDS[0], **dora))
     assert torch.equal(module(make_input()), expected)
     with torch.no_grad():
@@ -139,7 +140,7 @@ def bits(tensor):
 
 @each_format
 def test_its_numbers_are_read_as_the_layer_computes_with_them(name):
-    module, dense = make_quantised(name), make_dense(name)
+    module, dense = make_quantized(name), make_dense(name)
     weight = module[0].weight
     assert relative(dense_weight(module[0]).float(), dense[0].weight) < 5e-4
     assert relative(dense_weight(module[0], torch.float32).float(), dense[0].weight) < 1e-6
@@ -169,7 +170,7 @@ class DenseCopies(TorchDispatchMode):
 @pytest.mark.parametrize("dora", DORA)
 @each_format
 def test_no_dense_copy_of_the_weight_is_kept(name, dora):
-    module = make_quantised(name)
+    module = make_quantized(name)
     with DenseCopies() as copies:
         adapter = attached(module, {**KINDS[0], **dora})
     assert copies.count() == 0, "after it was attached"
@@ -184,7 +185,7 @@ def test_no_dense_copy_of_the_weight_is_kept(name, dora):
 
 
 def test_the_count_sees_a_dense_copy():
-    module = make_quantised("ao_int8")
+    module = make_quantized("ao_int8")
     with DenseCopies() as copies:
         y = module(make_input())
     assert copies.count() == 1, "torchao's own way back keeps the weight"
@@ -197,7 +198,7 @@ def test_the_count_sees_a_dense_copy():
 def test_a_layer_that_somebody_watches_computes_the_same(name, options):
     results_of = []
     for watched in (False, True):
-        module = make_quantised(name)
+        module = make_quantized(name)
         adapter = attached(module, {**options, **DORA[1]})
         calls = []
         if watched:
@@ -211,7 +212,7 @@ def test_a_layer_that_somebody_watches_computes_the_same(name, options):
 @pytest.mark.parametrize("reentrant", [False, True])
 @each_format
 def test_a_checkpointed_layer_computes_the_same(name, reentrant):
-    module = make_quantised(name)
+    module = make_quantized(name)
     adapter = attached(module, {**KINDS[2], **DORA[2]})
     expected = results(module, adapter)
 
@@ -228,7 +229,7 @@ def test_a_checkpointed_layer_computes_the_same(name, reentrant):
 
 @pytest.mark.parametrize("name", ["bnb_nf4", "ao_int8"])
 def test_compiling_changes_nothing(name):
-    module = make_quantised(name)
+    module = make_quantized(name)
     adapter = attached(module, {**KINDS[0], **DORA[1]})
     expected = results(module, adapter)
     torch.compiler.reset()
@@ -239,7 +240,7 @@ def test_compiling_changes_nothing(name):
 
 @each_format
 def test_targets_find_it(name):
-    module = nn.ModuleDict({"blocks": nn.ModuleList([make_quantised(name), make_quantised(name)])})
+    module = nn.ModuleDict({"blocks": nn.ModuleList([make_quantized(name), make_quantized(name)])})
     adapter = attach(module, AdapterConfig(kind="lora", rank=2, targets="all_linear"))
     assert adapter.names == ("blocks.0.0", "blocks.1.0")
     adapter.detach()
@@ -249,7 +250,7 @@ def test_targets_find_it(name):
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_merging_is_refused_and_changes_nothing(name):
-    module = make_quantised(name)
+    module = make_quantized(name)
     adapter = attached(module, KINDS[0])
     before = bits(module[0].get_base_layer().weight.detach()).clone()
     with pytest.raises(AdapterError, match=r"0 has a weight of (.|\n)*Load the base in bf16"):
@@ -262,7 +263,7 @@ def test_merging_is_refused_and_changes_nothing(name):
 
 def test_four_bits_stay_as_they_are_while_images_are_made():
     """In evaluation mode bitsandbytes packs them anew, after which no gradient passes."""
-    module = make_quantised("bnb_nf4")
+    module = make_quantized("bnb_nf4")
     layer = module[0].eval()
     # Elsewhere than on a processor with bfloat16 instructions it would not try.
     layer.support_avx512bf16_for_cpu = True
@@ -280,7 +281,7 @@ def test_four_bits_stay_as_they_are_while_images_are_made():
 
 def test_four_bits_that_were_packed_for_inference_are_refused():
     functional = pytest.importorskip("bitsandbytes.functional", reason=NO_LIBRARY)
-    module = make_quantised("bnb_nf4")
+    module = make_quantized("bnb_nf4")
     weight = module[0].weight
     packed = functional._convert_weight_packed_for_cpu(weight.data, weight.quant_state)
     weight.data, weight.quant_state = packed
@@ -292,7 +293,7 @@ def test_four_bits_that_were_packed_for_inference_are_refused():
         dense_weight(module[0])
 
 
-def test_four_bits_that_are_not_quantised_yet_have_no_lengths():
+def test_four_bits_that_are_not_quantized_yet_have_no_lengths():
     bnb = pytest.importorskip("bitsandbytes", reason=NO_LIBRARY)
     module = nn.Sequential(bnb.nn.Linear4bit(INPUTS, OUTPUTS, quant_type="nf4"))
     with pytest.raises(AdapterError, match=r"moved to its device(.|\n)*adapter\.dora to false"):

@@ -7,7 +7,7 @@ from peft import EvaConfig, LoraConfig, get_peft_model, initialize_lora_eva_weig
 from torch import nn
 
 from trainer_core.adapters import attach
-from trainer_core.adapters.init.eva import MOST_BATCHES, Directions, first_values_from_inputs
+from trainer_core.adapters.init.eva import MOST_BATCHES, Directions, initialize_from_inputs
 from trainer_core.adapters.warm_start import start_from
 from trainer_core.config import AdapterConfig
 from trainer_core.errors import AdapterError
@@ -44,7 +44,7 @@ def attached(rank=4, **options):
 
 
 def looked(module, adapter, batches, **options):
-    return first_values_from_inputs(
+    return initialize_from_inputs(
         adapter, lambda number: module(batches[number % len(batches)]), 0, **options
     )
 

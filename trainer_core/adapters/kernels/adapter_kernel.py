@@ -1,0 +1,87 @@
+"""What a kind gives the autograd function: one low-rank path, from which the rest is derived."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+Factors = Mapping[str, Tensor]
+Operands = tuple[Tensor, ...]
+Gradients = tuple[Tensor | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LowRankPath:
+    """A contribution that leads from x to y through few columns, ``hidden = x @ down.T``.
+
+    Layers that read the same x make one such product together (`shared_input`). x may be cut into P
+    parts of equal width, as lokr does. T is the number of rows of the flattened input. Everything
+    here is called without recording gradients.
+
+    Attributes:
+        lower: Positions of the trained operands that `down` is made of.
+        down: ``(operands, dtype)`` to ``down [R, in / P]``.
+        upper: ``(operands, scale, dtype)`` to what stands above hidden.
+        add_up: ``(hidden [T * P, R], y [T, out], upper)``: adds to y in place.
+        up_gradients: ``(g [T, out], hidden, upper, operands, scale)`` to the gradient of hidden and
+            those of the operands, None for those of `down` and for frozen ones.
+        down_gradients: ``(of_down, operands)``: the gradients of the `lower` operands from that of
+            `down`.
+        keeps_hidden: Whether hidden is saved for backward; else down and upper are, where these
+            are much smaller, and hidden is made again.
+    """
+
+    lower: tuple[int, ...]
+    down: Callable[..., Tensor]
+    upper: Callable[..., Operands]
+    add_up: Callable[[Tensor, Tensor, Operands], object]
+    up_gradients: Callable[..., tuple[Tensor, list[Tensor | None]]]
+    down_gradients: Callable[[Tensor, Operands], Gradients]
+    keeps_hidden: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class WholeDelta:
+    """A contribution without a low-rank path.
+
+    Attributes:
+        add_output: ``(x [T, in], y [T, out], operands, scale)``: adds ``scale * x @ delta.T`` to y
+            in place.
+        add_gradients: ``(g [T, out], x, x_gradient [T, in] or None, operands, scale)``: adds
+            ``scale * g @ delta`` to the input's gradient in place, and returns the operands'
+            gradients.
+    """
+
+    add_output: Callable[[Tensor, Tensor, Operands, float], object]
+    add_gradients: Callable[..., Gradients]
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterKernel:
+    """How a kind adds itself to a Linear.
+
+    Attributes:
+        operands: Makes of a layer's factors what the others take; autograd sees how.
+        path: The low-rank path.
+        takes_path: Whether the contribution of these operands goes through it.
+        columns: How many columns an augmented weight has beside the frozen one's
+            (`augmented_weight`); 0 where there is none.
+        augment: ``(hidden, operands, scale)`` to ``u [T, columns]`` and ``up [out, columns]``, of
+            which ``u @ up.T`` is the contribution.
+        whole: What is computed with where the path is not taken.
+    """
+
+    operands: Callable[[Factors], Operands]
+    path: LowRankPath
+    takes_path: Callable[[Operands], bool]
+    columns: Callable[[Operands], int]
+    augment: Callable[[Tensor, Operands, float], tuple[Tensor, ...]]
+    whole: WholeDelta | None = None
+
+
+def like(gradients: Gradients, operands: Operands) -> Gradients:
+    """Give gradients the dtype of what they are gradients of."""
+    pairs = zip(gradients, operands, strict=True)
+    return tuple(None if each is None else each.to(operand.dtype) for each, operand in pairs)

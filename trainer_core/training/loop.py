@@ -15,7 +15,7 @@ from ..types import StepResult
 from .observer import Wishes
 from .optimizer import set_learning_rate
 from .processes import Processes
-from .step import MicroStep, non_finite_error
+from .step import MicroStep, non_finite_error, read_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Loop:
             self.hooks.save(0)
             return "cancelled", 0
         for step in range(done + 1, last + 1):
-            result, wishes = self._step(step)
+            result, wishes = self.make_step(step)
             self.hooks.record(result)
             saved = step == last or wishes.end or wishes.save or self._due(step, every)
             if saved:
@@ -95,26 +95,24 @@ class Loop:
                 return "cancelled" if cancelled else "done", step
         return "done", last
 
-    def _step(self, step: int) -> tuple[StepResult, Wishes]:
+    def make_step(self, step: int) -> tuple[StepResult, Wishes]:
+        """Make one step, and hear what the run is asked for."""
         started = time.perf_counter()
         rate = self.learning_rate(step)
         set_learning_rate(self.optimizer, rate)
         samples = self.settings.batch_size * self.settings.gradient_accumulation_steps
-        loss, sigma_sum = 0.0, 0.0
         seen: list[MicroStep] = []
         for micro in self.micro_batches:
-            part = self.micro_step(step, micro)
-            self.processes.backward(part.loss / samples)
-            loss += part.loss.item() / samples
-            sigma_sum += sum(part.sigmas)
-            seen.append(part)
-        wishes = map(float, self.hooks.wishes())
-        loss, sigma_sum, *asked = self.processes.sum_numbers([loss, sigma_sum, *wishes])
+            seen.append(self.micro_step(step, micro))
+            self.processes.backward(seen[-1].loss / samples)
         self.processes.sum_gradients(self.parameters)
         limit = self.settings.max_grad_norm or math.inf
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters, limit).item()
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, limit)
+        loss, norm, sigma_sum = read_numbers(self.processes, seen, norm, samples)
         if not (math.isfinite(loss) and math.isfinite(norm)):
             self._stop_at(step, "the loss" if not math.isfinite(loss) else "a gradient", seen)
+        # Asked after the wait, which takes nearly all of a step.
+        asked = self.processes.sum_numbers([float(each) for each in self.hooks.wishes()])
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         result = StepResult(

@@ -338,7 +338,7 @@ def _step_maker(run: Loaded, plan: BatchPlan, part: tuple[int, int]) -> StepMake
         predict=functools.partial(
             run.data.family.predict, run.transformer, guidance=config.training.guidance
         ),
-        density=_density(run),
+        sample_sigma=_sigma_sampler(run),
         seed=config.seed,
         part=part,
         device=run.processes.device,
@@ -388,7 +388,7 @@ def _told_elsewhere(step: int) -> str:
     return "The first process says how to go on."
 
 
-def _density(run: Loaded) -> Callable[[Batch], Callable[[torch.Generator], float]]:
+def _sigma_sampler(run: Loaded) -> Callable[[Batch, torch.Generator], float]:
     # One for each size, made before the first step: a shift may be read from the base's files.
     sigma, data = run.config.training.sigma, run.data
     by_shape: dict[tuple[int, ...], Callable[[torch.Generator], float]] = {}
@@ -404,7 +404,7 @@ def _density(run: Loaded) -> Callable[[Batch], Callable[[torch.Generator], float
             sigma.max,
             sigma.mode_scale,
         )
-    return lambda batch: by_shape[tuple(batch.latents.shape[1:])]
+    return lambda batch, generator: by_shape[tuple(batch.latents.shape[1:])](generator)
 
 
 def _open_folder(

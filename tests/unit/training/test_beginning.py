@@ -34,8 +34,8 @@ class Member(SingleProcess):
     def barrier(self):
         self.team.meeting.wait(SECONDS)
 
-    def sum_numbers(self, numbers):
-        self.team.said[self.index] = list(numbers)
+    def sum_numbers(self, numbers, on_device=()):
+        self.team.said[self.index] = [*numbers, *(each.item() for each in on_device)]
         self.barrier()
         total = [sum(column) for column in zip(*self.team.said, strict=True)]
         self.barrier()

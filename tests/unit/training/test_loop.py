@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainer_core.config import TrainingSection
 from trainer_core.errors import NonFiniteError
@@ -144,6 +145,28 @@ def test_wish_for_a_checkpoint_or_a_preview_is_granted_once_and_training_goes_on
     loop, _ = make_loop(recording)
     assert loop.run(0) == ("done", 6)
     assert (recording.saves, recording.previews) == ([2, 6], [4])
+
+
+class Reads(TorchDispatchMode):
+    """Counts numbers that are fetched from tensors one by one."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+def test_no_number_is_read_for_a_micro_batch():
+    loop, parameter = make_loop(Recording(), gradient_accumulation_steps=4, max_grad_norm=1.0)
+    with Reads() as reads:
+        loop.run(0)
+        found = reads.count
+        parameter[0].item()
+    assert found <= 6
+    assert reads.count == found + 1
 
 
 @pytest.mark.parametrize("step", [1, 3])

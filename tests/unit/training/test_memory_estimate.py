@@ -19,7 +19,7 @@ import gc, sys, torch
 from diffusers import FluxTransformer2DModel, QwenImageTransformer2DModel
 from trainer_core.adapters import attach
 from trainer_core.config import AdapterConfig
-from trainer_core.families import get_family
+from trainer_core.families.registry import get_family
 from trainer_core.training.memory_estimate import Size, memory_estimate
 
 name, kind, dtype, checkpointing, pixels = sys.argv[1:]

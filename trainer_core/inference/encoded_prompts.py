@@ -1,4 +1,4 @@
-"""Preview prompts, encoded once and kept in the cache beside the samples."""
+"""Preview prompts: encoded once, kept in the cache beside the samples, sampled at each landmark."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from ..config import DatasetSection, PreviewSection
 from ..data.cache import Encoders
 from ..data.cache_file import Entry, is_sound, make_entry, read_entry, write_entry
 from ..data.image import fit_to_bucket, open_picture, resize_exact, to_pixels
+from ..diffusion.sampler import SamplingStopped
 from ..errors import ConfigError
 from ..families.family import Family
 from ..types import Bucket, Conditioning
-from .sampler import PictureRequest
+from .sampler import DrawSettings, Painter, PictureRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,3 +165,33 @@ def read_prompt(text: str, entry: Entry, control_count: int) -> EncodedPrompt:
 
     controls = tuple(tensors[f"control.{index}"] for index in range(control_count))
     return EncodedPrompt(text, side("positive."), side("negative."), controls, entry)
+
+
+def draw_previews(
+    painter: Painter,
+    settings: PreviewSection,
+    prompts: Sequence[EncodedPrompt],
+    deliver: Callable[[int, Tensor], None],
+    stop: Callable[[], bool],
+) -> None:
+    """Draw one picture for each prompt and hand each over as soon as it is drawn.
+
+    Whoever says stop gets no further pictures, and learns of it by asking the same question.
+
+    Args:
+        painter: Draws on the run's base with its adapter.
+        settings: Size, steps, guidance and seed.
+        prompts: The encoded prompts.
+        deliver: Takes a prompt's index and its pixels `[3, H, W]` in [-1, 1].
+        stop: Asked before each prompt and after each sampling step whether to give up.
+    """
+    size = DrawSettings(settings.width, settings.height, settings.steps, settings.guidance)
+    for index, prompt in enumerate(prompts):
+        if stop():
+            return
+        try:
+            # One at a time: a preview must not need more memory than a training step.
+            pixels = painter.draw([prompt.request(settings.seed + index)], size, stop)[0]
+        except SamplingStopped:
+            return
+        deliver(index, pixels)

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from ..counters import counter_seed
 from ..device import seed_generators, send
-from ..diffusion.flow import interpolate, velocity_target
-from ..diffusion.loss import flow_loss
+from ..diffusion.flow import flow_loss, interpolate, velocity_target
 from ..errors import NonFiniteError
 from ..types import Batch, Conditioning, PreservedBatch
 from .processes import Processes

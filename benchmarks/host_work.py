@@ -31,7 +31,7 @@ from trainer_core.data.cache_file import make_entry, write_entry
 from trainer_core.data.cached_dataset import CachedDataset, CachedItem
 from trainer_core.families.registry import get_family
 from trainer_core.training.loop import Loop, LoopHooks
-from trainer_core.training.observer import Wishes
+from trainer_core.training.observer import RunRequests
 from trainer_core.training.processes import SingleProcess
 from trainer_core.training.step import StepMaker
 from trainer_core.types import Bucket
@@ -164,7 +164,7 @@ def make_loop(
             save=lambda step: None,
             preview=lambda step: False,
             broken=lambda step: "",
-            wishes=Wishes,
+            requests=RunRequests,
         ),
     )
 
@@ -186,7 +186,7 @@ class HostWork:
 
     def __init__(self, folder: Path, pixels: int = 1024, blocks: int = 60) -> None:
         self.transformer = full_size_base(blocks)
-        self.before_step: Callable[[], object] = Wishes
+        self.before_step: Callable[[], object] = RunRequests
         adapter = attach_adapter(self.transformer)
         self.layers = len(adapter.names)
         weights = [nn.Parameter(torch.zeros(1)) for _ in adapter.parameters()]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ...trainer_core.filesystem.text_files import parse_json
 
 if TYPE_CHECKING:
-    from ...trainer_core.training.observer import Wishes
+    from ...trainer_core.training.observer import RunRequests
 
 EVENTS_PER_SECOND = 5
 _POINTS = 2000
@@ -121,13 +121,13 @@ class Panel:
             self._wishes[node_id].add(wish)
             return ""
 
-    def take_wishes(self, node_id: str) -> Wishes:
+    def take_wishes(self, node_id: str) -> RunRequests:
         """The wishes since the last call."""
-        from ...trainer_core.training.observer import Wishes
+        from ...trainer_core.training.observer import RunRequests
 
         with self._lock:
             asked = self._wishes.get(node_id, set())
-            taken = Wishes(**{name: name in asked for name in sorted(_WISHES)})
+            taken = RunRequests(**{name: name in asked for name in sorted(_WISHES)})
             asked.clear()
             return taken
 

@@ -22,7 +22,7 @@ from ..errors import StorageError
 from ..filesystem.storage import save_tensors
 
 CACHE_VERSION = 2
-"""Raised when pictures are prepared, or tensors are kept, in another way than before."""
+"""Raised when images are prepared, or tensors are kept, in another way than before."""
 
 _KEY = re.compile(r"[0-9a-f]{64}")
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from ..config import RunConfig
 from ..config.template import preset_config
-from ..inference.sampler import DrawSettings
+from ..inference.sampler import SampleSettings
 from .vocabulary import CONCEPT_COLORS, CONCEPT_SHAPE, OWN_SHAPE
 
 Task = Literal["generate", "edit", "own"]
@@ -22,12 +22,12 @@ def dataset_folder(task: Task) -> Path:
 
 
 def demo_config(kind: str, task: Task, output: Path) -> RunConfig:
-    """Build the run file of the demonstration: the tiny preset, on the bundled pictures.
+    """Build the run file of the demonstration: the tiny preset, on the bundled images.
 
     Args:
         kind: ``lora``, ``loha`` or ``lokr``.
-        task: ``generate`` teaches a shape and ``edit`` an edit, with ordinary pictures beside
-            them; ``own`` teaches a shape from twelve pictures alone.
+        task: ``generate`` teaches a shape and ``edit`` an edit, with ordinary images beside
+            them; ``own`` teaches a shape from twelve images alone.
         output: Folder of everything the demonstration writes.
 
     Returns:
@@ -36,7 +36,7 @@ def demo_config(kind: str, task: Task, output: Path) -> RunConfig:
     preset = preset_config("qwen_image", "tiny_edit" if task == "edit" else "tiny")
     values = preset.model_dump(mode="json")
     values["dataset"]["path"] = str(dataset_folder(task))
-    # The same run file draws the pictures that are then edited.
+    # The same run file draws the images that are then edited.
     values["base"]["variant"] = "auto"
     values["cache"]["dir"] = str(output / "cache")
     if kind != "lokr":
@@ -53,7 +53,7 @@ def demo_config(kind: str, task: Task, output: Path) -> RunConfig:
     return RunConfig.model_validate(values)
 
 
-def draw_settings(config: RunConfig) -> DrawSettings:
+def draw_settings(config: RunConfig) -> SampleSettings:
     """How the demonstration draws: as its previews."""
     preview = config.preview
-    return DrawSettings(preview.width, preview.height, preview.steps, preview.guidance)
+    return SampleSettings(preview.width, preview.height, preview.steps, preview.guidance)

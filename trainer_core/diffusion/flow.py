@@ -1,4 +1,4 @@
-"""The straight path between a picture and noise.
+"""The straight path between an image and noise.
 
 Source: Lipman et al., Flow Matching for Generative Modeling (2022); Liu et al., Rectified Flow
 (2022).
@@ -10,10 +10,10 @@ from torch import Tensor
 
 
 def interpolate(latents: Tensor, noise: Tensor, sigma: Tensor) -> Tensor:
-    """Mix a picture with noise: ``(1 - sigma) latents + sigma noise``.
+    """Mix an image with noise: ``(1 - sigma) latents + sigma noise``.
 
     Args:
-        latents: `[B, ...]`, the pictures x_0.
+        latents: `[B, ...]`, the images x_0.
         noise: `[B, ...]`, standard normal, of the same shape.
         sigma: `[B]`, the share of noise of each sample, in [0, 1].
 
@@ -28,7 +28,7 @@ def velocity_target(latents: Tensor, noise: Tensor) -> Tensor:
     """What a denoiser has to predict at every sigma: ``noise - latents``.
 
     Args:
-        latents: `[B, ...]`, the pictures x_0.
+        latents: `[B, ...]`, the images x_0.
         noise: `[B, ...]`, the noise they were mixed with.
 
     Returns:

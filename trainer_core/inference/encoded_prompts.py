@@ -18,7 +18,7 @@ from ..diffusion.sampler import SamplingStopped
 from ..errors import ConfigError
 from ..families.family import Family
 from ..types import Bucket, Conditioning
-from .sampler import DrawSettings, Painter, PictureRequest
+from .sampler import Sampler, SampleRequest, SampleSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class EncodedPrompt:
         text: The prompt.
         conditioning: The encoded prompt.
         negative: The encoded negative prompt.
-        controls: Latents of its control pictures, each `[C, h, w]`.
+        controls: Latents of its control images, each `[C, h, w]`.
         entry: Where all this is cached.
     """
 
@@ -39,13 +39,13 @@ class EncodedPrompt:
     controls: tuple[Tensor, ...]
     entry: Entry
 
-    def request(self, seed: int) -> PictureRequest:
-        """Ask a `Painter` for a picture of this prompt from the noise of a seed."""
-        return PictureRequest(self.conditioning, self.negative, self.controls, seed)
+    def request(self, seed: int) -> SampleRequest:
+        """Ask a `Sampler` for an image of this prompt from the noise of a seed."""
+        return SampleRequest(self.conditioning, self.negative, self.controls, seed)
 
 
 _CONTROLS: dict[str, tuple[int, int | None]] = {"generate": (0, 0), "edit": (1, 1)}
-"""Least and largest number of control pictures of a variant; of others one or more."""
+"""Least and largest number of control images of a variant; of others one or more."""
 
 
 def check_controls(preview: PreviewSection, variant: str) -> None:
@@ -56,7 +56,7 @@ def check_controls(preview: PreviewSection, variant: str) -> None:
         variant: The base's variant; never ``auto``.
 
     Raises:
-        ConfigError: When a prompt has too few or too many control pictures.
+        ConfigError: When a prompt has too few or too many control images.
     """
     least, most = _CONTROLS.get(variant, (1, None))
     for index, text in enumerate(preview.prompts):
@@ -88,7 +88,7 @@ def encode_prompts(
 
     Args:
         preview: Prompts, controls and size.
-        dataset: Says how large control pictures are.
+        dataset: Says how large control images are.
         family: The base's family.
         folder: The cache's folder.
         identity: Names the encoders and their precision.
@@ -98,7 +98,7 @@ def encode_prompts(
         One for each prompt, in order.
 
     Raises:
-        ConfigError: When a control picture is missing.
+        ConfigError: When a control image is missing.
         DatasetError: When it cannot be read.
         StorageError: When the cache cannot be written.
     """
@@ -153,7 +153,7 @@ def read_prompt(text: str, entry: Entry, control_count: int) -> EncodedPrompt:
     Args:
         text: The prompt.
         entry: Where it is.
-        control_count: Number of its control pictures.
+        control_count: Number of its control images.
 
     Raises:
         StorageError: When the file is damaged or gone.
@@ -168,30 +168,30 @@ def read_prompt(text: str, entry: Entry, control_count: int) -> EncodedPrompt:
 
 
 def draw_previews(
-    painter: Painter,
+    sampler: Sampler,
     settings: PreviewSection,
     prompts: Sequence[EncodedPrompt],
     deliver: Callable[[int, Tensor], None],
     stop: Callable[[], bool],
 ) -> None:
-    """Draw one picture for each prompt and hand each over as soon as it is drawn.
+    """Sample one image for each prompt and hand each over as soon as it is drawn.
 
-    Whoever says stop gets no further pictures, and learns of it by asking the same question.
+    Whoever says stop gets no further images, and learns of it by asking the same question.
 
     Args:
-        painter: Draws on the run's base with its adapter.
+        sampler: Draws on the run's base with its adapter.
         settings: Size, steps, guidance and seed.
         prompts: The encoded prompts.
         deliver: Takes a prompt's index and its pixels `[3, H, W]` in [-1, 1].
         stop: Asked before each prompt and after each sampling step whether to give up.
     """
-    size = DrawSettings(settings.width, settings.height, settings.steps, settings.guidance)
+    size = SampleSettings(settings.width, settings.height, settings.steps, settings.guidance)
     for index, prompt in enumerate(prompts):
         if stop():
             return
         try:
             # One at a time: a preview must not need more memory than a training step.
-            pixels = painter.draw([prompt.request(settings.seed + index)], size, stop)[0]
+            pixels = sampler.draw([prompt.request(settings.seed + index)], size, stop)[0]
         except SamplingStopped:
             return
         deliver(index, pixels)

@@ -45,10 +45,10 @@ def make_optimizer(
     )
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
     """Give each of an optimizer's groups its share of the run's learning rate."""
     for group in optimizer.param_groups:
-        group["lr"] = rate * group.get("rate", 1.0)
+        group["lr"] = learning_rate * group.get("rate", 1.0)
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -122,8 +122,8 @@ class Recorder:
     def _give_up(self, step: int) -> str:
         precision = self._header.precision or ""
         self.folder.update_record(**{RECORD: broken_step(step, precision)})
-        rate = self._config.training.optimizer.learning_rate
-        return way_on(self.folder.checkpoints, step, self._done, rate, precision)
+        learning_rate = self._config.training.optimizer.learning_rate
+        return way_on(self.folder.checkpoints, step, self._done, learning_rate, precision)
 
     def _checkpoint(self, step: int) -> Path:
         adapter = self._config.adapter
@@ -158,7 +158,7 @@ class Recorder:
             raise
 
     def picture(self, step: int, index: int, pixels: Tensor) -> None:
-        """Keep a preview picture.
+        """Keep a preview image.
 
         Args:
             step: Steps made.
@@ -168,7 +168,7 @@ class Recorder:
         path = self.folder.samples(step) / f"{index}.png"
         image = from_pixels(pixels)
         atomic_write(path, lambda target: image.save(target, format="PNG"))
-        self._metrics.write_picture(step, index, pixels)
+        self._metrics.write_image(step, index, pixels)
         self._pictures.append(path)
         self._observer.notify(PreviewDone(step, index, path))
 

@@ -191,7 +191,7 @@ def changed_settings(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> lis
     if _same_source(checkpoint, settings) and any(
         change.setting == "training.precision" for change in changes
     ):
-        # The same pictures and captions, encoded in the other precision.
+        # The same images and captions, encoded in the other precision.
         changes = [change for change in changes if change.setting != _DATASET]
     return changes
 

@@ -56,7 +56,7 @@ def train(
         config: The run file.
         observer: Hears the run's events and may cancel it.
         processes: The processes that share the run; unset: this one alone, on ``memory.device``.
-        make_source: Gives text and picture encoders; unset: they come from the base's folder.
+        make_source: Gives text and image encoders; unset: they come from the base's folder.
         workflow: What of the host started the run, as `workflow_texts` gives it; kept with the run
             and, at ``output.metadata: full``, in its adapter files.
         within: What dataset, cache and the run's own folder really have to lie in, for a run file
@@ -192,9 +192,9 @@ def _loop(run: Loaded, shares: Shares, recorder: Recorder | None) -> Loop:
         stop = run.observer.cancelled
         if recorder is not None:
             with recorder.saved_on_failure(step), run.state.shown():
-                painter = run.data.painter(run.transformer, run.processes.device)
+                sampler = run.data.sampler(run.transformer, run.processes.device)
                 deliver = functools.partial(recorder.picture, step)
-                draw_previews(painter, config.preview, run.data.prompts, deliver, stop)
+                draw_previews(sampler, config.preview, run.data.prompts, deliver, stop)
         # All end together; the others wait here until the first process has drawn.
         return run.processes.sum_numbers([float(stop())])[0] > 0
 
@@ -220,7 +220,7 @@ def _loop(run: Loaded, shares: Shares, recorder: Recorder | None) -> Loop:
             save=recorder.save if recorder else lambda step: None,
             preview=preview,
             broken=recorder.broken if recorder else _told_elsewhere,
-            wishes=run.observer.wishes,
+            requests=run.observer.requests,
         ),
     )
 

@@ -210,7 +210,7 @@ def start_with_inputs(
     processes: Processes,
     observer: Observer,
 ) -> bool:
-    """Give a new run's adapter the first values that come from the layers' inputs.
+    """Give a new run's adapter the initialization that comes from the layers' inputs.
 
     They depend on base, data and seed alone, so that a run that was stopped here finds them again.
 

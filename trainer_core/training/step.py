@@ -43,7 +43,7 @@ class _Points:
         noisy: `[B, C, h, w]`.
         sigmas: The noise level of each.
         target: `[B, C, h, w]`, the velocity.
-        controls: One `[B, C, h, w]` per control picture.
+        controls: One `[B, C, h, w]` per control image.
         conditionings: One per sample.
         weights: Factor on the loss of each.
     """

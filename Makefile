@@ -43,8 +43,9 @@ bench-learning: $(READY)
 # of README and docs anew from the files.
 bench: $(READY)
 	$(BIN)/python -m benchmarks.step_time --output $(RESULTS)/step_time.json
-	$(BIN)/python -m benchmarks.layers --output $(RESULTS)/layers.json
 	$(BIN)/python -m benchmarks.host_work --output $(RESULTS)/host_work.json
+	$(BIN)/python -m benchmarks.layers --output $(RESULTS)/layers.json
+	$(BIN)/python -m benchmarks.loop_work --output $(RESULTS)/loop_work.json
 	$(BIN)/python -m benchmarks.calibration --output $(RESULTS)/calibration.json
 	$(BIN)/python -m benchmarks.file_operations --output $(RESULTS)/file_operations.json
 	BENCHMARK_RESULTS=$(RESULTS) $(BIN)/pytest -q tests/comfyui/test_panel_cost.py

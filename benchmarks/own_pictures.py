@@ -24,7 +24,7 @@ from trainer_core.demo.exam import Question, base_questions, combination_questio
 from trainer_core.demo.settings import draw_settings
 from trainer_core.demo.vocabulary import COLORS, Combination
 from trainer_core.families.run_files import load_config, template_config
-from trainer_core.inference.pipeline import Studio, open_studio
+from trainer_core.inference.pipeline import Pipeline, open_pipeline
 from trainer_core.training import train
 
 SHAPES = ("diamond", "corner", "house")
@@ -66,9 +66,9 @@ def measure(shape: str, seed: int, overrides: list[str], folder: Path) -> dict[s
         "unseen": combination_questions([fresh[row] for row in rows]),
         "kept": base_questions(_KEPT, _PICTURE_SEED),
     }
-    studio = open_studio(config, has_controls=False)
-    studio.put_on(result.adapters[0])
-    shares = {name: _share(studio, config, asked) for name, asked in questions.items()}
+    pipeline = open_pipeline(config, has_controls=False)
+    pipeline.put_on(result.adapters[0])
+    shares = {name: _share(pipeline, config, asked) for name, asked in questions.items()}
     facts = {"shape": shape, "seed": seed, "steps": result.step, "cpu_seconds": round(seconds, 1)}
     return facts | {name: round(share, 3) for name, share in shares.items()}
 
@@ -77,9 +77,9 @@ def _pairs() -> list[tuple[str, str]]:
     return [(one, other) for one in COLORS for other in COLORS if one != other]
 
 
-def _share(studio: Studio, config: RunConfig, questions: list[Question]) -> float:
-    asked = [studio.request(q.text, _PICTURE_SEED + i) for i, q in enumerate(questions)]
-    pictures = studio.draw(asked, draw_settings(config))
+def _share(pipeline: Pipeline, config: RunConfig, questions: list[Question]) -> float:
+    asked = [pipeline.request(q.text, _PICTURE_SEED + i) for i, q in enumerate(questions)]
+    pictures = pipeline.draw(asked, draw_settings(config))
     return mark(questions, [np.asarray(from_pixels(picture)) for picture in pictures])
 
 

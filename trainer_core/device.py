@@ -10,6 +10,7 @@ import gc
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
 from .config import MemorySection
 from .errors import ConfigError
@@ -96,10 +97,23 @@ def seed_generators(seed: int, device: torch.device) -> None:
     torch.default_generator.manual_seed(seed)
     if device.type == "mps":
         torch.mps.manual_seed(seed)
-    elif device.type != "cpu":
+    elif device.type not in {"cpu", "meta"}:
         module = torch.get_device_module(device)
         with module.device(device):
             module.manual_seed(seed)
+
+
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor to a device, without waiting for what the device still computes.
+
+    Args:
+        tensor: On any device.
+        device: Where it is needed.
+    """
+    if device.type != "cuda" or tensor.device.type != "cpu":
+        return tensor.to(device)
+    # From pageable memory CUDA copies only when all that was queued before is done.
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def release_memory(device: torch.device) -> None:

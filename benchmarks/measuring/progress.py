@@ -194,7 +194,7 @@ class EmbeddedBase:
             ),
             load_preserved=lambda step, micro: None,
             predict=functools.partial(data.family.predict, transformer, guidance=1.0),
-            density=lambda batch: _sigma,
+            sample_sigma=lambda _, generator: _sigma(generator),
             seed=987,
             part=(0, 1),
             device=self._process.device,

@@ -75,7 +75,7 @@ def _draw(
 
     from ...trainer_core.device import borrowed_threads
     from ...trainer_core.diffusion.sampler import SamplingStopped
-    from ...trainer_core.inference.pipeline import draw_prompts
+    from ...trainer_core.inference.pipeline import sample_prompts
 
     bar = comfy_host.ProgressBar(node_id, len(config.preview.prompts))
     drawn: list[Tensor] = []
@@ -85,7 +85,7 @@ def _draw(
     with borrowed_threads(config.memory, embedded=base.embedded):
         stop = comfy_host.interrupted
         try:
-            for pixels in draw_prompts(config, adapter, strength, make_source, stop):
+            for pixels in sample_prompts(config, adapter, strength, make_source, stop):
                 drawn.append((pixels / 2 + 0.5).clamp(0, 1).permute(1, 2, 0).float().cpu())
                 if bar.show(len(drawn)) or stop():
                     comfy_host.raise_interrupted()

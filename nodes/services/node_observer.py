@@ -11,10 +11,10 @@ from ...trainer_core.training.observer import (
     Event,
     PreviewDone,
     RunFinished,
+    RunRequests,
     RunStarted,
     StepDone,
     Warned,
-    Wishes,
 )
 from ...trainer_core.training.tensorboard import TENSORBOARD_ABSENT
 from ..host import comfy_host
@@ -94,9 +94,9 @@ class NodeObserver:
         """Whether the user has cancelled the prompt since the work began."""
         return self._cancel or comfy_host.interrupted()
 
-    def wishes(self) -> Wishes:
+    def requests(self) -> RunRequests:
         """What the user asked for since the last step."""
-        asked = PANEL.take_requests(self.state.node_id) if self._trains else Wishes()
+        asked = PANEL.take_requests(self.state.node_id) if self._trains else RunRequests()
         return asked._replace(cancel=True) if self.cancelled() else asked
 
     def _step(self, event: StepDone) -> None:

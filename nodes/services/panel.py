@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ...trainer_core.filesystem.text_files import parse_json
 
 if TYPE_CHECKING:
-    from ...trainer_core.training.observer import Wishes
+    from ...trainer_core.training.observer import RunRequests
 
 EVENTS_PER_SECOND = 5
 _POINTS = 2000
@@ -121,13 +121,13 @@ class Panel:
             self._requests[node_id].add(asked)
             return ""
 
-    def take_requests(self, node_id: str) -> Wishes:
+    def take_requests(self, node_id: str) -> RunRequests:
         """The requests since the last call."""
-        from ...trainer_core.training.observer import Wishes
+        from ...trainer_core.training.observer import RunRequests
 
         with self._lock:
             asked = self._requests.get(node_id, set())
-            taken = Wishes(**{name: name in asked for name in sorted(_REQUESTS)})
+            taken = RunRequests(**{name: name in asked for name in sorted(_REQUESTS)})
             asked.clear()
             return taken
 

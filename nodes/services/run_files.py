@@ -146,9 +146,9 @@ def _copied_start(file: str | None, folder: Path) -> str | None:
 
 
 def _copied_cache(manifest: Path, target: Path) -> Path:
-    from ...trainer_core.training.manifest import read_finished_cache
+    from ...trainer_core.training.manifest import read_manifest
 
-    files = [manifest, *(entry.path for entry in read_finished_cache(manifest).entries())]
+    files = [manifest, *(entry.path for entry in read_manifest(manifest).entries())]
     try:
         for file in files:
             copy = target / file.relative_to(manifest.parent)

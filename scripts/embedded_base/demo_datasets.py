@@ -16,12 +16,11 @@ from trainer_core.demo.vocabulary import (
     FRAME_EDIT,
     OWN_SHAPE,
     Combination,
-    held_out_combinations,
-    training_combinations,
 )
 
 from .drawing import MAX_RADIUS, MIN_RADIUS, Scene, draw, random_scene, with_frame
 from .examples import random_edit
+from .vocabulary import held_out_combinations, training_combinations
 
 PAIRS = 16
 ORDINARY = 24

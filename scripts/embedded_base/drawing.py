@@ -12,14 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from PIL import Image, ImageDraw
 
-from trainer_core.demo.vocabulary import (
-    COLORS,
-    FRAME_COLOR,
-    FRAME_WIDTH,
-    PICTURE_SIZE,
-    SHAPES,
-    Combination,
-)
+from trainer_core.demo.vocabulary import COLORS, PICTURE_SIZE, SHAPES, Combination
+
+from .vocabulary import FRAME_COLOR, FRAME_WIDTH
 
 OVERSAMPLING = 4
 COLOR_JITTER = 8

@@ -7,16 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trainer_core.demo.vocabulary import (
-    BACKGROUND_EDITS,
-    COLORS,
-    SHAPE_COLOR_EDITS,
-    SHAPE_EDITS,
-    SHAPES,
-    Combination,
-)
+from trainer_core.demo.vocabulary import COLORS, SHAPES, Combination
 
 from .drawing import Bar, Scene, draw, jittered, random_scene
+from .vocabulary import BACKGROUND_EDITS, SHAPE_COLOR_EDITS, SHAPE_EDITS
 
 BAR_SIDES: dict[str, tuple[str, ...]] = {
     "on the left": ("left",),

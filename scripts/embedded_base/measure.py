@@ -8,13 +8,14 @@ import numpy as np
 import torch
 
 from trainer_core.demo.checker import Reading, read_picture
-from trainer_core.demo.vocabulary import Combination, held_out_combinations
+from trainer_core.demo.vocabulary import Combination
 
 from .base_folder import LoadedBase
 from .examples import EditExample, random_edit
 from .flat_vae import FlatVAE
 from .sampling import SamplingSettings, sample
 from .vae import base_picture, framed_picture, psnr_of_flat, star_picture
+from .vocabulary import held_out_combinations
 
 # Farthest that an edit may move a shape or change its size, as a share of the
 # picture. Differing outlines of equal radius differ by up to 0.09 by themselves.

@@ -7,16 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from trainer_core.demo.vocabulary import (
-    CAPTION_TEMPLATES,
-    Combination,
-    held_out_combinations,
-    training_combinations,
-)
+from trainer_core.demo.vocabulary import CAPTION_TEMPLATES, Combination
 
 from .conditioning import Conditioner, TextBatch, joined
 from .examples import EditExample, random_bar_edit, random_copy, random_edit
 from .latents import LatentCodec
+from .vocabulary import held_out_combinations, training_combinations
 
 POOL_SEED = 31
 BAR_SHARE = 0.25

@@ -38,9 +38,9 @@ class Meter:
         (package,) = (name for name in sys.modules if name.endswith("adapter-trainer.nodes"))
         module = importlib.import_module(f"{package}.node_observer")
         observer, server = module.NodeObserver, PromptServer.instance
-        notify, wishes, queue, send = (
+        notify, requests, queue, send = (
             observer.notify,
-            observer.wishes,
+            observer.requests,
             server.send_sync,
             server.send,
         )
@@ -53,7 +53,7 @@ class Meter:
 
         def measured_wishes(own):
             with self.measuring("observer"):
-                return wishes(own)
+                return requests(own)
 
         def noted(event, data, sid=None):
             if str(event).startswith(OURS):
@@ -67,7 +67,7 @@ class Meter:
             with self.measuring("server"):
                 await send(event, data, sid)
 
-        observer.notify, observer.wishes = measured_notify, measured_wishes
+        observer.notify, observer.requests = measured_notify, measured_wishes
         server.send_sync, server.send = noted, measured_send
 
     @contextmanager

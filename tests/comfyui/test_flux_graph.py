@@ -28,7 +28,7 @@ from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
 from trainer_core.diffusion import sample_euler
 from trainer_core.families.registry import get_family
-from trainer_core.training.manifest import read_finished_cache
+from trainer_core.training.manifest import read_manifest
 
 pytestmark = [pytest.mark.comfy, pytest.mark.slow]
 
@@ -239,7 +239,7 @@ def our_latents(data, adapter=None):
 def cached_text(data):
     """The caption as Cache Embeddings encoded it, the same for all kinds."""
     manifest = next((data / "output" / "adapter_trainer" / "cache").glob("*.cache.json"))
-    dataset = read_finished_cache(manifest).dataset
+    dataset = read_manifest(manifest).dataset
     (index,) = (i for i, name in enumerate(dataset.names) if Path(name).stem == "0")
     return dataset.load(index).conditioning
 

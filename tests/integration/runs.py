@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from trainer_core.config import RunConfig
 from trainer_core.demo.settings import dataset_folder
-from trainer_core.training.observer import StepDone, Wishes
+from trainer_core.training.observer import RunRequests, StepDone
 
 NOISY_FIELDS = {"step_seconds", "time"}
 
@@ -71,8 +71,8 @@ class CancelAfter:
         if isinstance(event, StepDone):
             self.last = event.result.step
 
-    def wishes(self) -> Wishes:
-        return Wishes(cancel=self.last >= self.step - 1)
+    def requests(self) -> RunRequests:
+        return RunRequests(cancel=self.last >= self.step - 1)
 
     def cancelled(self) -> bool:
         return self.last >= self.step

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from trainer_core.families.registry import get_family
 from trainer_core.training import SingleProcess
-from trainer_core.training.manifest import read_finished_cache
+from trainer_core.training.manifest import read_manifest
 from trainer_core.training.memory_estimate import cached_run_estimate, text_tokens
 from trainer_core.training.observer import SilentObserver
 from trainer_core.training.prepare import prepare, save_manifest
@@ -30,7 +30,7 @@ def encoded(tmp_path_factory):
 
 
 def test_the_longest_text_of_the_cache_counts(encoded):
-    dataset = read_finished_cache(Path(encoded.cache.manifest)).dataset
+    dataset = read_manifest(Path(encoded.cache.manifest)).dataset
     samples = [dataset.load(index) for index in range(len(dataset))]
     lengths = {len(sample.conditioning["text_embeddings"]) for sample in samples}
     assert text_tokens(dataset.items) == max(lengths)
@@ -39,7 +39,7 @@ def test_the_longest_text_of_the_cache_counts(encoded):
 
 def test_the_estimate_grows_with_the_text_alone(encoded):
     before = cached_run_estimate(encoded, CPU)
-    items = read_finished_cache(Path(encoded.cache.manifest)).dataset.items
+    items = read_manifest(Path(encoded.cache.manifest)).dataset.items
     longest = lengthen(items[0].text.path, 500)
     assert text_tokens(items) == 500
     assert text_tokens(items[20:]) == longest, "one sample's text counts for all"

@@ -9,7 +9,7 @@ from integration.runs import run_config, tensors
 
 from trainer_core.errors import ConfigError, DatasetError
 from trainer_core.training import SingleProcess, train
-from trainer_core.training.manifest import read_finished_cache
+from trainer_core.training.manifest import read_manifest
 from trainer_core.training.observer import SilentObserver
 from trainer_core.training.prepare import prepare, save_manifest
 
@@ -78,7 +78,7 @@ def test_manifest_names_neither_pictures_nor_folders(encoded):
     text = manifest.read_text()
     assert config.dataset.path not in text
     assert str(manifest.parent) not in text
-    assert len(read_finished_cache(manifest).dataset) == 40
+    assert len(read_manifest(manifest).dataset) == 40
 
 
 def test_previews_other_than_those_encoded_are_refused(encoded, tmp_path):
@@ -117,9 +117,9 @@ def test_damaged_list_is_refused(encoded, tmp_path, damage):
     damage(record)
     path.write_text(json.dumps(record))
     with pytest.raises(DatasetError, match="cannot be used"):
-        read_finished_cache(type(path)(config.cache.manifest))
+        read_manifest(type(path)(config.cache.manifest))
 
 
 def test_missing_list_is_refused(tmp_path):
     with pytest.raises(DatasetError, match="cannot be used"):
-        read_finished_cache(tmp_path / "none.cache.json")
+        read_manifest(tmp_path / "none.cache.json")

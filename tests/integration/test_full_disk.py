@@ -12,7 +12,7 @@ from trainer_core.errors import StorageError
 from trainer_core.training import train
 from trainer_core.training.checkpoint import read_checkpoint
 from trainer_core.training.metrics import MetricsWriter
-from trainer_core.training.observer import Wishes
+from trainer_core.training.observer import RunRequests
 from trainer_core.training.resume import find_checkpoint
 from trainer_core.training.run_folder import is_live
 from trainer_core.types import StepResult
@@ -57,8 +57,8 @@ class FillAfterSaving(CancelAfter):
         super().__init__(10**9)
         self.folder = folder
 
-    def wishes(self):
-        return Wishes(save=self.last == 2)
+    def requests(self):
+        return RunRequests(save=self.last == 2)
 
     def notify(self, event):
         super().notify(event)

@@ -64,10 +64,10 @@ def test_a_workflow_that_is_too_large_for_a_header_is_with_the_run_and_said(tmp_
         def notify(self, event):
             self.heard.append(getattr(event, "message", ""))
 
-        def wishes(self):
-            from trainer_core.training.observer import Wishes
+        def requests(self):
+            from trainer_core.training.observer import RunRequests
 
-            return Wishes()
+            return RunRequests()
 
         def cancelled(self):
             return False

@@ -17,8 +17,8 @@ from trainer_core.demo.exam import concept_questions
 from trainer_core.demo.settings import dataset_folder, demo_config, draw_settings
 from trainer_core.families.patchify import pack
 from trainer_core.families.registry import get_family
-from trainer_core.inference.pipeline import open_studio
-from trainer_core.inference.sampler import DrawSettings
+from trainer_core.inference.pipeline import open_pipeline
+from trainer_core.inference.sampler import SampleSettings
 from trainer_core.training import train
 
 FAMILY = get_family("qwen_image")
@@ -54,7 +54,7 @@ def drawn_by_pipeline(pipeline, prompt, seed, steps, guidance, **given):
 @pytest.fixture(scope="module")
 def studio(tmp_path_factory):
     work = tmp_path_factory.mktemp("studio")
-    return open_studio(run_config(work, work / "cache"), has_controls=False)
+    return open_pipeline(run_config(work, work / "cache"), has_controls=False)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_pipeline_from_the_folder_draws_our_picture(studio, pipeline, guidance):
     prompt = "a red circle on a blue background"
     expected = drawn_by_pipeline(pipeline, prompt, 5, 8, guidance)
     request = studio.request(prompt, 5)
-    found = studio.draw([request], DrawSettings(SIZE, SIZE, 8, guidance))
+    found = studio.draw([request], SampleSettings(SIZE, SIZE, 8, guidance))
     assert expected.std() > 0.05, "a flat picture would prove nothing"
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
@@ -86,7 +86,7 @@ def test_pipeline_from_the_folder_draws_our_picture(studio, pipeline, guidance):
 def test_many_pictures_at_once_are_the_single_ones(studio):
     prompts = ["a red circle on a blue background", "white cross on green"]
     requests = [studio.request(text, seed) for seed, text in enumerate(prompts)]
-    size = DrawSettings(SIZE, SIZE, 6, 3.0)
+    size = SampleSettings(SIZE, SIZE, 6, 3.0)
     together = studio.draw(requests, size)
     for index, request in enumerate(requests):
         torch.testing.assert_close(
@@ -100,7 +100,7 @@ def test_edit_pipelines_from_the_folder_draw_our_pictures(tmp_path, variant):
     """The pipelines resize controls to an area of 1024 x 1024, so ours does it here too."""
     pipeline = open_qwen_pipeline(FOLDER, variant)
     config = run_config(tmp_path, tmp_path / "cache", base={"variant": variant})
-    studio = open_studio(config, has_controls=True)
+    studio = open_pipeline(config, has_controls=True)
     for seed, name in enumerate(("001.png", "002.png")):
         control = Image.open(dataset_folder("edit") / "control_images" / name).convert("RGB")
         given = {"image": [control] if variant == "edit_plus" else control}
@@ -109,7 +109,7 @@ def test_edit_pipelines_from_the_folder_draw_our_pictures(tmp_path, variant):
         side = FAMILY.control_size(*control.size, PIPELINE_AREA)
         shown = control.resize(side, Image.Resampling.LANCZOS)
         found = studio.draw(
-            [studio.request(prompt, seed, [shown])], DrawSettings(SIZE, SIZE, 2, 1.0)
+            [studio.request(prompt, seed, [shown])], SampleSettings(SIZE, SIZE, 2, 1.0)
         )
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
 
@@ -117,7 +117,7 @@ def test_edit_pipelines_from_the_folder_draw_our_pictures(tmp_path, variant):
 def test_vision_positions_do_not_matter_for_the_embedded_base(tmp_path):
     """One vision token: transformers 4, transformers 5 and ComfyUI number the text alike."""
     config = run_config(tmp_path, tmp_path / "cache", base={"variant": "edit"})
-    encoders = open_studio(config, has_controls=True).encoders.open()
+    encoders = open_pipeline(config, has_controls=True).encoders.open()
     control = Image.fromarray(np.full((SIZE, SIZE, 3), 90, np.uint8))
     prepared, counts = encoders._prepare([control])
     assert counts == [1]
@@ -140,7 +140,7 @@ def trained(tmp_path_factory):
 
 
 def test_diffusers_draws_with_the_exported_lora_what_we_draw(trained, studio, pipeline):
-    prompt, size = "a red diamond on a blue background", DrawSettings(SIZE, SIZE, 8, 1.0)
+    prompt, size = "a red diamond on a blue background", SampleSettings(SIZE, SIZE, 8, 1.0)
     request = studio.request(prompt, 3)
     before = studio.draw([request], size)
     adapter = studio.put_on(trained[0])

@@ -1,4 +1,4 @@
-"""``cache``: encode pictures and captions once."""
+"""``cache``: encode images and captions once."""
 
 from __future__ import annotations
 

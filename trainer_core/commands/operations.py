@@ -266,7 +266,7 @@ def derived_header(
             there is none or several.
     """
     from ..adapter_files.header.metadata import RunFacts, adapter_metadata
-    from ..training.versions import installed_versions
+    from ..training.header import installed_versions
 
     facts = own_facts(source or {})
     settings, variant = _run_settings(facts.get("settings")), None

@@ -1,4 +1,4 @@
-"""``sample``: draw pictures with base and adapter."""
+"""``sample``: draw images with base and adapter."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHORT = tuple(name for name in PreviewSection.model_fields if name not in {"pro
 
 
 def run(arguments: Arguments) -> int:
-    """Draw the prompts and print the pictures' paths; returns the exit code.
+    """Sample the prompts and print the images' paths; returns the exit code.
 
     Raises:
         TrainerError: When the input is wrong or drawing failed.
@@ -37,10 +37,10 @@ def run(arguments: Arguments) -> int:
     strength = _number(own)
     from ..data.cache import cache_folder
     from ..data.cache_file import cache_folders
-    from ..inference.pipeline import sample_pictures
+    from ..inference.pipeline import sample_images
 
     clear_leftovers(output, *cache_folders(cache_folder(config)), as_json=arguments.json)
-    for path in sample_pictures(config, adapter, output, strength):
+    for path in sample_images(config, adapter, output, strength):
         if arguments.json:
             show_json({"event": "picture", "path": path})
         else:
@@ -54,7 +54,7 @@ def with_prompts(config: RunConfig, prompts: list[str], controls: list[str]) -> 
     Args:
         config: The run file.
         prompts: Texts to draw; none keeps those of the run file.
-        controls: Paths of control pictures for every prompt; none keeps those of the run file.
+        controls: Paths of control images for every prompt; none keeps those of the run file.
 
     Raises:
         ConfigError: When there is nothing to draw, or the controls do not fit the base's variant.

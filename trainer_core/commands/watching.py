@@ -22,10 +22,10 @@ from ..training.observer import (
     Observer,
     PreviewDone,
     RunFinished,
+    RunRequests,
     RunStarted,
     StepDone,
     Warned,
-    Wishes,
 )
 from .console import overwrite_line, show, show_json
 from .progress import LineRate, Pace, bar_text, result_text, summary_text
@@ -92,9 +92,9 @@ class _SignalObserver:
         """The signal that came, or None."""
         return self._switch.stopped_by
 
-    def wishes(self) -> Wishes:
+    def requests(self) -> RunRequests:
         """Only ever an end."""
-        return Wishes(cancel=self.cancelled())
+        return RunRequests(cancel=self.cancelled())
 
     def cancelled(self) -> bool:
         """Whether a signal came."""

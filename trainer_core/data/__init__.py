@@ -1,4 +1,4 @@
-"""From a folder of pictures to batches: scan, plan buckets, encode once, deal out batches."""
+"""From a folder of images to batches: scan, plan buckets, encode once, deal out batches."""
 
 from .batches import BatchPlan, load_batch
 from .buckets import Plan, plan_buckets

@@ -26,7 +26,7 @@ class BatchPlan:
     Args:
         buckets: Size of each sample.
         control_counts: What else samples of a micro-batch must agree in: their number of control
-            pictures or, where those have sizes of their own, `CachedDataset.control_buckets`.
+            images or, where those have sizes of their own, `CachedDataset.control_buckets`.
         batch_size: Samples per micro-batch.
         micro_batches: Micro-batches per step.
         num_repeats: How often each sample appears in an epoch; one number for all, or one each.

@@ -1,7 +1,7 @@
 """The size at which each sample is trained.
 
 A bucket's sides are multiples of the family's granularity and its area is at most
-resolution x resolution. A picture gets the bucket of the nearest aspect ratio that it can fill
+resolution x resolution. An image gets the bucket of the nearest aspect ratio that it can fill
 without being enlarged; one that is too small for any keeps its own size.
 """
 
@@ -44,13 +44,13 @@ def plan_buckets(
     size_multiple: int,
     control_size: Callable[[int, int, int], tuple[int, int]],
 ) -> Plan:
-    """Choose a size for every sample and its control pictures.
+    """Choose a size for every sample and its control images.
 
     Args:
         samples: What a scan found.
-        settings: Resolution, most extreme aspect ratio, and whether pictures may be enlarged.
+        settings: Resolution, most extreme aspect ratio, and whether images may be enlarged.
         size_multiple: Both sides of a bucket are multiples of this many pixels.
-        control_size: Width, height and area wanted to the width and height of a control picture;
+        control_size: Width, height and area wanted to the width and height of a control image;
             used when ``dataset.control_area`` is set.
 
     Returns:
@@ -58,7 +58,7 @@ def plan_buckets(
 
     Raises:
         ConfigError: When the resolution is smaller than the multiple.
-        DatasetError: When a picture is smaller than the multiple and may not be enlarged.
+        DatasetError: When an image is smaller than the multiple and may not be enlarged.
     """
     buckets = standard_buckets(settings.resolution, settings.max_aspect_ratio, size_multiple)
     planned = []
@@ -117,10 +117,10 @@ def choose_bucket(
 
     Returns:
         The fitting bucket of the nearest aspect ratio, the larger of two that are equally near;
-        without a fitting one, the picture's own size rounded down.
+        without a fitting one, the image's own size rounded down.
 
     Raises:
-        DatasetError: When the picture is smaller than one multiple.
+        DatasetError: When the image is smaller than one multiple.
     """
     aspect = sample.width / sample.height
 
@@ -191,7 +191,7 @@ def _notes(planned: Sequence[PlannedSample], settings: DatasetSection) -> tuple[
 
 
 def _cropped_share(item: PlannedSample) -> float:
-    """Share of the picture's area that does not reach the bucket, 0 to 1."""
+    """Share of the image's area that does not reach the bucket, 0 to 1."""
     sample, bucket = item.sample, item.bucket
     scale = max(bucket.width / sample.width, bucket.height / sample.height)
     return 1.0 - bucket.width * bucket.height / (sample.width * sample.height * scale * scale)

@@ -1,6 +1,6 @@
-"""Encode every picture and caption once and keep the result by content.
+"""Encode every image and caption once and keep the result by content.
 
-The name of a cached file is a hash of all that its content depends on: the picture's bytes, the
+The name of a cached file is a hash of all that its content depends on: the image's bytes, the
 size, the encoders, the caption. So nothing is ever stale, a changed caption costs one text
 encoding, and several datasets and processes may share a folder.
 """
@@ -31,14 +31,14 @@ __all__ = ["CachedDataset", "Encoders", "build_cache"]
 
 
 class Encoders(Protocol):
-    """What turns pictures and captions into what the denoiser reads."""
+    """What turns images and captions into what the denoiser reads."""
 
     def encode_image(self, pixels: Tensor) -> Tensor:
         """Encode pixels `[1, 3, H, W]` in [-1, 1] to normalised latents `[1, C, h, w]`."""
         ...
 
     def encode_text(self, caption: str, controls: Sequence[Image.Image]) -> Conditioning:
-        """Encode a caption, and what the text encoder sees of the control pictures."""
+        """Encode a caption, and what the text encoder sees of the control images."""
         ...
 
 
@@ -66,19 +66,19 @@ def build_cache(
         folder: The cache folder; made when something has to be written.
         identity: Names the encoders and their settings, such as the text length.
         open_encoders: Loads the encoders; called at most once, and only if something is missing.
-        settings: Policies, and how control pictures are sized.
+        settings: Policies, and how control images are sized.
         notify: Called with files done and files missing at the start, before anything is encoded,
             and after each file. An exception that it raises stops the build.
-        verify: Whether to read every cached file and every picture again instead of believing
+        verify: Whether to read every cached file and every image again instead of believing
             headers and file stamps.
         preserved_prompts: What the base is held to, for images of the size that most samples have,
-            and with the control pictures of samples of that size.
+            and with the control images of samples of that size.
 
     Returns:
         The encoded dataset, in the order of the plan.
 
     Raises:
-        DatasetError: When a picture cannot be read or does not encode to finite numbers, or when
+        DatasetError: When an image cannot be read or does not encode to finite numbers, or when
             no sample is left.
         StorageError: When the cache cannot be written.
     """
@@ -101,7 +101,7 @@ def build_cache(
 def _preserved(
     builder: _Builder, recipes: Sequence[_Recipe], prompts: Sequence[str]
 ) -> list[_PromptRecipe]:
-    """Give each prompt the control pictures of a sample, in turns."""
+    """Give each prompt the control images of a sample, in turns."""
     if not prompts or not recipes:
         return []
     kinds = Counter((each.item.bucket, each.item.control_buckets) for each in recipes)
@@ -115,7 +115,7 @@ def _preserved(
 
 @dataclass(frozen=True, slots=True)
 class _Picture:
-    """A picture file at a size; `exact` resizes without keeping the aspect ratio."""
+    """An image file at a size; `exact` resizes without keeping the aspect ratio."""
 
     path: Path
     bucket: Bucket

@@ -22,7 +22,7 @@ from ..tensors.safetensors_reader import Wording, open_tensors
 from ..tensors.safetensors_writer import save_tensors
 
 CACHE_VERSION = 2
-"""Raised when pictures are prepared, or tensors are kept, in another way than before."""
+"""Raised when images are prepared, or tensors are kept, in another way than before."""
 
 _KEY = re.compile(r"[0-9a-f]{64}")
 _AGAIN = "Start again with cache.verify=true: damaged files are encoded anew."

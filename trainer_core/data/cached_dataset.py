@@ -23,13 +23,13 @@ class CachedItem:
     Attributes:
         name: As in `Sample`.
         bucket: Size in pixels.
-        control_buckets: Sizes of the control pictures.
-        latents: Entry of the picture.
-        controls: Entries of the control pictures.
+        control_buckets: Sizes of the control images.
+        latents: Entry of the image.
+        controls: Entries of the control images.
         text: Entry of the caption.
         empty_text: Entry of the empty caption.
         regularization: As in `Sample`.
-        source: Hash of picture, size and caption alone, which is the same in every precision of
+        source: Hash of image, size and caption alone, which is the same in every precision of
             the encoders; empty where a list of an older version does not know it.
     """
 
@@ -51,7 +51,7 @@ class PreservedItem:
     Attributes:
         prompt: Its text.
         bucket: Size in pixels of the image that the base makes of it.
-        controls: Entries of the control pictures that it is given.
+        controls: Entries of the control images that it is given.
         text: Entry of the encoded prompt.
     """
 
@@ -101,7 +101,7 @@ class CachedDataset:
 
     @property
     def identity(self) -> str:
-        """Hash of all that is trained: pictures, captions, sizes, encoders, and their order."""
+        """Hash of all that is trained: images, captions, sizes, encoders, and their order."""
         keys = [
             part
             for item in self._items
@@ -115,7 +115,7 @@ class CachedDataset:
 
     @property
     def source(self) -> str | None:
-        """Hash of pictures, captions, sizes and their order, however precisely they are encoded.
+        """Hash of images, captions, sizes and their order, however precisely they are encoded.
 
         None where it is not known.
         """
@@ -142,7 +142,7 @@ class CachedDataset:
 
     @property
     def control_buckets(self) -> tuple[tuple[Bucket, ...], ...]:
-        """The sizes of each sample's control pictures; what may share a batch agrees in them."""
+        """The sizes of each sample's control images; what may share a batch agrees in them."""
         return tuple(item.control_buckets for item in self._items)
 
     def load(self, index: int) -> CachedSample:

@@ -1,4 +1,4 @@
-"""Captions: the text files beside the pictures."""
+"""Captions: the text files beside the images."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAMED = 5
 _AROUND = 32
 
 CountTokens = Callable[[str, int], int]
-"""A caption and its number of control pictures to the tokens that count against the limit."""
+"""A caption and its number of control images to the tokens that count against the limit."""
 
 
 @dataclass(frozen=True, slots=True)

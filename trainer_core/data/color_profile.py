@@ -1,4 +1,4 @@
-"""Colours as they are meant: pictures that carry a colour profile, turned into sRGB.
+"""Colours as they are meant: images that carry a colour profile, turned into sRGB.
 
 A camera's or phone's numbers in Adobe RGB or Display P3 read as sRGB look pale; the VAE knows sRGB
 only.
@@ -15,7 +15,7 @@ _MODES = {b"RGB ": "RGB", b"GRAY": "L", b"CMYK": "CMYK"}
 """Colour space in a profile's header (ICC.1, 7.2.6), to the mode of the numbers it describes."""
 
 _FITTING = {"RGB": {"RGB", "P", "L", "1"}, "L": {"L", "1"}, "CMYK": {"CMYK"}}
-"""Such a mode, to those of the pictures that have these numbers."""
+"""Such a mode, to those of the images that have these numbers."""
 
 _SAME = 2
 """Steps of 255 within which a profile is sRGB by another name; many write their own sRGB."""
@@ -25,15 +25,15 @@ _UNUSABLE = (ImageCms.PyCMSError, OSError, ValueError, TypeError, ImportError)
 
 
 def to_srgb(image: Image.Image, profile: bytes | None) -> Image.Image:
-    """Turn a picture without transparency into sRGB.
+    """Turn an image without transparency into sRGB.
 
     Args:
         image: Of mode RGB, L, 1, P or CMYK.
         profile: The ICC profile that came with it, or None.
 
     Returns:
-        A picture of mode RGB. Its numbers are the plain conversion's where there is no profile,
-        where the profile is sRGB itself, and where it is damaged or does not fit the picture.
+        An image of mode RGB. Its numbers are the plain conversion's where there is no profile,
+        where the profile is sRGB itself, and where it is damaged or does not fit the image.
     """
     if profile:
         try:

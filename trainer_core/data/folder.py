@@ -1,11 +1,13 @@
 """From a dataset folder to samples.
 
-Two layouts. Flat: pictures, each beside a text file of the same name, in any sub-folder. Paired:
-``training_images/`` as in the flat layout, and ``control_images/`` with pictures of the same names.
+Two layouts. Flat: images, each beside a text file of the same name, in any sub-folder. Paired:
+``training_images/`` as in the flat layout, and ``control_images/`` with images of the same names.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,11 +18,83 @@ from ..types import Sample
 from .captions import read_caption, with_trigger
 from .image import PictureFacts, picture_facts
 from .listing import Listing, list_folder, shown_name, stem_key
-from .pairing import ControlName, control_in_folder, marked_control, numbering_problem
-from .problems import Findings
+from .problems import Problems
 
 TRAINING_FOLDER = "training_images"
 CONTROL_FOLDER = "control_images"
+
+_MARKED = re.compile(r"^(?P<stem>.+)_control(?:_(?P<number>\d{1,2}))?$", re.DOTALL)
+_NUMBERED = re.compile(r"^(?P<stem>.+)_(?P<number>\d{1,2})$", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class ControlName:
+    """What the name of a control image says.
+
+    Attributes:
+        target: Stem of the training image, with its folder.
+        number: Position among the target's controls as written; None where none is written.
+    """
+
+    target: str
+    number: int | None
+
+
+def marked_control(stem: str) -> ControlName | None:
+    """Read ``name_control`` and ``name_control_N``; None for any other stem."""
+    return _read(_MARKED, stem)
+
+
+def control_in_folder(stem: str, targets: Collection[str]) -> ControlName | None:
+    """Find the target of an image in the folder of controls.
+
+    A target of exactly the same name wins over the numbered spellings, so that ``a_1.png`` is the
+    control of a training image ``a_1``, and of ``a`` only where there is no ``a_1``.
+
+    Args:
+        stem: Path of the control within its folder, without extension.
+        targets: The same of all training images.
+
+    Returns:
+        Target and position, or None when no training image fits.
+    """
+    if stem in targets:
+        return ControlName(stem, None)
+    for pattern in (_MARKED, _NUMBERED):
+        name = _read(pattern, stem)
+        if name is not None and name.target in targets:
+            return name
+    return None
+
+
+def numbering_problem(numbers: Collection[int | None]) -> str | None:
+    """Say what is wrong with the positions of one target's controls.
+
+    Args:
+        numbers: One per control; None counts as the place before the first number.
+
+    Returns:
+        Words for a message, or None when the positions are in order.
+    """
+    written = sorted(number for number in numbers if number is not None)
+    if len(set(numbers)) < len(numbers):
+        return "two control pictures claim the same place"
+    if not written:
+        return None
+    if written[0] > 1:
+        return f"control pictures begin at number {written[0]}"
+    if written[-1] - written[0] + 1 != len(written):
+        missing = sorted(set(range(written[0], written[-1])) - set(written))
+        return f"control picture number {missing[0]} is missing"
+    return None
+
+
+def _read(pattern: re.Pattern[str], stem: str) -> ControlName | None:
+    match = pattern.match(stem)
+    if match is None or match["stem"].endswith("/"):
+        return None
+    return ControlName(match["stem"], int(match["number"]) if match["number"] else None)
+
 
 _Controls = dict[str, list[tuple[ControlName, Path]]]
 
@@ -60,7 +134,7 @@ def scan(
             left to train.
     """
     root = _root(settings)
-    findings = Findings(settings)
+    findings = Problems(settings)
     paired = _is_paired(root, settings)
     pictures = root / TRAINING_FOLDER if paired else root
     listing = list_folder(pictures, settings.caption_extension, within)
@@ -85,7 +159,7 @@ def scan(
 class _Reader:
     root: Path
     settings: DatasetSection
-    findings: Findings
+    findings: Problems
     listing: Listing
     controls: _Controls
     expects_controls: bool
@@ -167,7 +241,7 @@ def _is_paired(root: Path, settings: DatasetSection) -> bool:
 
 
 def _controls_in_folder(
-    root: Path, targets: Listing, findings: Findings, within: AllowedFolders | None
+    root: Path, targets: Listing, findings: Problems, within: AllowedFolders | None
 ) -> _Controls:
     listing = list_folder(root / CONTROL_FOLDER, findings.settings.caption_extension, within)
     stems = {targets.key(path) for path in targets.pictures}
@@ -185,10 +259,10 @@ def _controls_in_folder(
     return controls
 
 
-def _controls_beside(listing: Listing, findings: Findings) -> tuple[list[Path], _Controls]:
-    """Part pictures from the control pictures that lie beside them.
+def _controls_beside(listing: Listing, findings: Problems) -> tuple[list[Path], _Controls]:
+    """Part images from the control images that lie beside them.
 
-    A picture with a caption of its own is a training picture, whatever its name.
+    An image with a caption of its own is a training image, whatever its name.
     """
     captioned = set(listing.captions)
     marked = {
@@ -209,7 +283,7 @@ def _controls_beside(listing: Listing, findings: Findings) -> tuple[list[Path], 
     return targets, controls
 
 
-def _note_listing(listing: Listing, findings: Findings) -> None:
+def _note_listing(listing: Listing, findings: Problems) -> None:
     for path in listing.foreign:
         name = shown_name(path, listing.folder)
         findings.add("unreadable", f"{name} is of a type that is not read")
@@ -224,7 +298,7 @@ def _note_listing(listing: Listing, findings: Findings) -> None:
             findings.problems.append(f"{names[0]} and {names[1]} share one caption")
 
 
-def _find_lonely_captions(listing: Listing, findings: Findings) -> None:
+def _find_lonely_captions(listing: Listing, findings: Problems) -> None:
     stems = {stem_key(path, listing.folder) for path in (*listing.pictures, *listing.foreign)}
     for key, path in sorted(listing.captions.items()):
         if key not in stems:
@@ -232,7 +306,7 @@ def _find_lonely_captions(listing: Listing, findings: Findings) -> None:
             findings.add("missing_image", f"{name} has no picture of the same name")
 
 
-def _nothing_left(folder: Path, findings: Findings) -> DatasetError:
+def _nothing_left(folder: Path, findings: Problems) -> DatasetError:
     if findings.problems:
         shown = "; ".join(findings.problems[:5])
         found = f"dataset.path: no sample is left in {folder} ({shown})"

@@ -1,4 +1,4 @@
-"""What a picture file contains, as a hash of its bytes.
+"""What an image file contains, as a hash of its bytes.
 
 Hashes are remembered by the file's stamp (size, times, inode), so that an unchanged dataset is not
 read again. The memory holds no paths, only their hashes: caches are passed on to other people.
@@ -25,7 +25,7 @@ _Stamp = tuple[int, int, int, int]
 
 
 class ContentHashes:
-    """Hashes of picture files, remembered in the cache folder.
+    """Hashes of image files, remembered in the cache folder.
 
     Args:
         folder: The cache folder.
@@ -43,7 +43,7 @@ class ContentHashes:
         """Hash a file's bytes.
 
         Args:
-            path: A picture.
+            path: An image.
 
         Returns:
             SHA-256 as 64 hexadecimal digits.

@@ -1,7 +1,7 @@
-"""Pictures as they should be seen: upright, sRGB, eight bits, whole.
+"""Images as they should be seen: upright, sRGB, eight bits, whole.
 
 Whatever a file holds (palette, CMYK, 16 bits, transparency, an EXIF rotation, a colour profile,
-several frames) is turned into one plain sRGB picture, or refused with a message that names the
+several frames) is turned into one plain sRGB image, or refused with a message that names the
 file.
 """
 
@@ -27,7 +27,7 @@ FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
 """What is looked for in a file, whatever its name says; fewer decoders are fewer surprises."""
 
 MAX_PIXELS = 178_956_970
-"""Larger pictures are taken for decompression bombs; twice Pillow's own threshold of warning."""
+"""Larger images are taken for decompression bombs; twice Pillow's own threshold of warning."""
 
 _WHITE = (255, 255, 255, 255)
 _READABLE = "a whole PNG, JPEG, WebP or BMP picture"
@@ -60,7 +60,7 @@ _UPRIGHT = {
 
 @dataclass(frozen=True, slots=True)
 class PictureFacts:
-    """What a picture file's header says.
+    """What an image file's header says.
 
     Attributes:
         width: Upright width in pixels.
@@ -74,7 +74,7 @@ class PictureFacts:
 
 
 def picture_facts(path: Path) -> PictureFacts:
-    """Read a picture's header; no pixel is decoded.
+    """Read an image's header; no pixel is decoded.
 
     Args:
         path: The file.
@@ -83,7 +83,7 @@ def picture_facts(path: Path) -> PictureFacts:
         Upright size and whether it is animated.
 
     Raises:
-        DatasetError: When the file is not a readable picture or is implausibly large.
+        DatasetError: When the file is not a readable image or is implausibly large.
     """
     with _opened(path) as image:
         width, height = image.size
@@ -93,7 +93,7 @@ def picture_facts(path: Path) -> PictureFacts:
 
 
 def picture_size(path: Path) -> tuple[int, int]:
-    """Read a picture's upright width and height in pixels without decoding it.
+    """Read an image's upright width and height in pixels without decoding it.
 
     Raises:
         DatasetError: As `picture_facts`.
@@ -103,21 +103,21 @@ def picture_size(path: Path) -> tuple[int, int]:
 
 
 def open_picture(path: Path, animated: str = "error") -> Image.Image:
-    """Decode a picture.
+    """Decode an image.
 
     Transparent parts are laid on white; 16-bit greys are scaled to eight bits; colours of an
     embedded profile are converted to sRGB, where Pillow was built with LittleCMS.
 
     Args:
         path: The file.
-        animated: With ``first_frame`` the first frame of an animated picture is taken; with any
-            other value such a picture is an error.
+        animated: With ``first_frame`` the first frame of an animated image is taken; with any
+            other value such an image is an error.
 
     Returns:
-        An upright picture of mode RGB that carries no metadata.
+        An upright image of mode RGB that carries no metadata.
 
     Raises:
-        DatasetError: When the file is cut short, empty, not a picture, implausibly large, or
+        DatasetError: When the file is cut short, empty, not an image, implausibly large, or
             animated against the setting.
     """
     with _opened(path) as image:
@@ -131,25 +131,25 @@ def open_picture(path: Path, animated: str = "error") -> Image.Image:
         upright = _to_rgb(image)
         if orientation in _UPRIGHT:
             upright = upright.transpose(_UPRIGHT[orientation])
-        # An orientation tag left behind would make a later reader turn the picture again.
+        # An orientation tag left behind would make a later reader turn the image again.
         upright.info = {}
         return upright
 
 
 def fit_to_bucket(image: Image.Image, bucket: Bucket) -> Image.Image:
-    """Resize a picture until it covers the bucket, and cut off evenly what stands out.
+    """Resize an image until it covers the bucket, and cut off evenly what stands out.
 
     Args:
-        image: Any RGB picture.
+        image: Any RGB image.
         bucket: The size wanted, in pixels.
 
     Returns:
-        A picture of exactly the bucket's size (LANCZOS).
+        An image of exactly the bucket's size (LANCZOS).
     """
     width, height = image.size
     scale = max(bucket.width / width, bucket.height / height)
     if scale == 1.0:
-        # Cutting on whole pixels: half a pixel's shift would blur the picture.
+        # Cutting on whole pixels: half a pixel's shift would blur the image.
         left, top = (width - bucket.width) // 2, (height - bucket.height) // 2
         return image.crop((left, top, left + bucket.width, top + bucket.height))
     kept_width, kept_height = bucket.width / scale, bucket.height / scale
@@ -160,7 +160,7 @@ def fit_to_bucket(image: Image.Image, bucket: Bucket) -> Image.Image:
 
 
 def resize_exact(image: Image.Image, width: int, height: int) -> Image.Image:
-    """Resize a picture to a size in pixels without keeping its aspect ratio (LANCZOS).
+    """Resize an image to a size in pixels without keeping its aspect ratio (LANCZOS).
 
     Source: the default mode of Diffusers' ``VaeImageProcessor.resize``.
     """
@@ -168,19 +168,19 @@ def resize_exact(image: Image.Image, width: int, height: int) -> Image.Image:
 
 
 def to_pixels(image: Image.Image) -> Tensor:
-    """Turn an RGB picture into a tensor `[3, H, W]`, float32, in [-1, 1]."""
+    """Turn an RGB image into a tensor `[3, H, W]`, float32, in [-1, 1]."""
     values = torch.from_numpy(np.array(image.convert("RGB"), dtype=np.uint8))
     return values.permute(2, 0, 1).contiguous().float() / 255.0 * 2.0 - 1.0
 
 
 def from_pixels(pixels: Tensor) -> Image.Image:
-    """Turn a tensor `[3, H, W]` in [-1, 1] into an RGB picture; values outside are clamped."""
+    """Turn a tensor `[3, H, W]` in [-1, 1] into an RGB image; values outside are clamped."""
     values = (pixels.detach().float().cpu() * 0.5 + 0.5).clamp(0, 1) * 255.0
     return Image.fromarray(values.round().to(torch.uint8).permute(1, 2, 0).contiguous().numpy())
 
 
 def animated_error(path: Path) -> DatasetError:
-    """Explain that a picture has several frames."""
+    """Explain that an image has several frames."""
     return DatasetError(
         f"{path} has several frames",
         "a picture with one frame",
@@ -286,7 +286,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 def _colors_and_alpha(image: Image.Image) -> tuple[Image.Image, Image.Image | None]:
     if image.mode not in {"LA", "La", "PA", "RGBA", "RGBa"} and "transparency" not in image.info:
         return image, None
-    # A profile of greys fits no RGB picture.
+    # A profile of greys fits no RGB image.
     grey = image.mode in {"1", "L", "LA", "La"}
     image = image.convert("LA" if grey else "RGBA")
     alpha = image.getchannel("A")

@@ -1,4 +1,4 @@
-"""What lies in a folder: pictures, captions, and pictures of types that are not read."""
+"""What lies in a folder: images, captions, and images of types that are not read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PICTURE_EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp"})
 FOREIGN_EXTENSIONS = frozenset(
     {".gif", ".tif", ".tiff", ".avif", ".heic", ".heif", ".jxl", ".jfif", ".jp2", ".tga", ".apng"}
 )
-"""Extensions of pictures that are not read; leaving them out in silence would surprise."""
+"""Extensions of images that are not read; leaving them out in silence would surprise."""
 
 
 _DEEPEST = 200  # parts of a path; some systems take no longer ones
@@ -28,9 +28,9 @@ class Listing:
 
     Attributes:
         folder: The folder that was read.
-        pictures: Files with a picture's extension.
+        pictures: Files with an image's extension.
         captions: Stem (see `stem_key`) to caption file.
-        foreign: Pictures of types that are not read.
+        foreign: Images of types that are not read.
         linked_twice: Folders that were reached a second time through a link and not read again.
     """
 
@@ -68,7 +68,7 @@ def list_folder(
     Args:
         folder: An existing folder.
         caption_extension: Such as ``.txt``; upper or lower case makes no difference.
-        within: What pictures, captions and folders really have to lie in; None follows every link.
+        within: What images, captions and folders really have to lie in; None follows every link.
 
     Returns:
         What was found.
@@ -110,7 +110,7 @@ def _walk(
             _require_within(path, within)
             waiting += _entries(path)
         elif path.is_file() or (path.is_symlink() and not path.exists()):
-            # A link that leads nowhere is told about later, as a picture that cannot be read.
+            # A link that leads nowhere is told about later, as an image that cannot be read.
             yield path
 
 

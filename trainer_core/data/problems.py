@@ -9,7 +9,7 @@ from ..errors import DatasetError
 
 _SHOWN = 5
 
-# In the order in which they are told: a broken picture explains a caption without picture.
+# In the order in which they are told: a broken image explains a caption without image.
 _EXPECTED = {
     "unreadable": (
         "whole pictures as PNG, JPEG, WebP or BMP",
@@ -37,7 +37,7 @@ _EXPECTED = {
 
 
 @dataclass(slots=True)
-class Findings:
+class Problems:
     """Collects what was found, so that one message can name it all.
 
     Attributes:

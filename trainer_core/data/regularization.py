@@ -1,4 +1,4 @@
-"""Regularization images: a second folder of ordinary pictures, beside the own ones."""
+"""Regularization images: a second folder of ordinary images, beside the own ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def scan_all(
         The samples of both, the own ones first.
 
     Raises:
-        DatasetError: As `scan`; and when both are one folder, or one has control pictures and the
+        DatasetError: As `scan`; and when both are one folder, or one has control images and the
             other has none.
     """
     own = scan(settings, within, stop=stop)

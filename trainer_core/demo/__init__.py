@@ -1,1 +1,1 @@
-"""The demonstration: datasets, captions, the picture checker and the run that shows them."""
+"""The demonstration: datasets, captions, the image checker and the run that shows them."""

@@ -1,6 +1,6 @@
 """What the demonstration has to show, and when it shows that something is broken.
 
-The marks of fifty pictures move by several points between processors and versions of torch, so a
+The marks of fifty images move by several points between processors and versions of torch, so a
 share just below its bar is told and no more; only one far below it is a failure.
 """
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What a share of right pictures is wanted to be.
+    """What a share of right images is wanted to be.
 
     Attributes:
         share: Reads the share, in [0, 1], from a summary.

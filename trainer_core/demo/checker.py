@@ -1,4 +1,4 @@
-"""Reads what a demo picture shows: shape, colours, frame.
+"""Reads what a demo image shows: shape, colours, frame.
 
 Works from the pixels alone: the background is the colour of the border, the
 shape is what differs from it, and its outline is compared with templates. No
@@ -40,16 +40,16 @@ _MAX_SCATTER = 24.0
 
 @dataclass(frozen=True)
 class Reading:
-    """What the checker sees in one picture.
+    """What the checker sees in one image.
 
     Attributes:
         shape: Name of the shape, or ``"none"``.
         shape_color: Name of the nearest colour of the shape, or ``"none"``.
         background_color: Name of the nearest colour of the background.
-        framed: Whether a solid grey frame surrounds the picture.
+        framed: Whether a solid grey frame surrounds the image.
         confidence: Overlap of the outline with the best template, 0..1.
         center: Centre (x, y) of the bounding box of the shape, 0..1.
-        extent: Width and height of that box as shares of the picture, 0..1.
+        extent: Width and height of that box as shares of the image, 0..1.
     """
 
     shape: str
@@ -62,16 +62,16 @@ class Reading:
 
 
 def read_picture(pixels: np.ndarray) -> Reading:
-    """Reads a picture of at most one shape on a plain background.
+    """Reads an image of at most one shape on a plain background.
 
     Args:
-        pixels: The picture, uint8 ``[H, W, 3]``.
+        pixels: The image, uint8 ``[H, W, 3]``.
 
     Returns:
         The reading; its shape is ``"none"`` where no known shape stands out.
 
     Raises:
-        ValueError: If the array is not an RGB picture of at least 16 pixels.
+        ValueError: If the array is not an RGB image of at least 16 pixels.
     """
     if pixels.ndim != 3 or pixels.shape[2] != 3 or min(pixels.shape[:2]) < 16:
         raise ValueError(f"expected an RGB picture [H, W, 3], got shape {pixels.shape}")

@@ -1,7 +1,7 @@
 """What the demonstration asks an adapter, and how the answers are marked.
 
-Each question is a prompt (for edits also a control picture) with what a right picture shows. The
-marks are given by `read_picture`, which knows nothing of how pictures are drawn or trained.
+Each question is a prompt (for edits also a control image) with what a right image shows. The
+marks are given by `read_picture`, which knows nothing of how images are drawn or trained.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from .checker import Reading, read_picture
 from .vocabulary import COLORS, CONCEPT_SHAPE, FRAME_EDIT, SHAPES, Combination, all_combinations
 
 MAXIMUM_SHIFT = 0.12
-"""How far an edit may move the shape, as a share of the picture."""
+"""How far an edit may move the shape, as a share of the image."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One picture to draw.
+    """One image to sample.
 
     Attributes:
         text: The prompt.
-        right: Whether a reading of the picture is a right answer.
-        control: The picture to edit, or None.
+        right: Whether a reading of the image is a right answer.
+        control: The image to edit, or None.
     """
 
     text: str
@@ -37,7 +37,7 @@ class Question:
 
 
 def concept_questions(count: int, seed: int, shape: str = CONCEPT_SHAPE) -> list[Question]:
-    """Ask for a concept in all colours, those absent from its training pictures too."""
+    """Ask for a concept in all colours, those absent from its training images too."""
     combinations = [
         Combination(shape, color, background)
         for color, background in product(COLORS, COLORS)
@@ -57,7 +57,7 @@ def base_questions(count: int, seed: int) -> list[Question]:
 
 
 def frame_questions(controls: Sequence[Image.Image]) -> list[Question]:
-    """Ask for a frame around each picture, with all else as it was."""
+    """Ask for a frame around each image, with all else as it was."""
     return [_frame_question(control) for control in controls]
 
 

@@ -17,8 +17,8 @@ from ..device import borrowed_threads
 from ..errors import ConfigError, RunError
 from ..filesystem.storage import atomic_write, write_json
 from ..filesystem.temporary import remove_leftovers
-from ..inference.pipeline import open_studio
-from ..inference.sampler import PictureRequest
+from ..inference.pipeline import open_pipeline
+from ..inference.sampler import SampleRequest
 from ..training import train
 from ..training.observer import Observer, Warned
 from .checker import read_picture
@@ -51,7 +51,7 @@ class DemoSummary:
             adapter.
         train_seconds: Time of the whole run: loading, encoding, steps, previews, export.
         adapter: The adapter file.
-        pictures: Before/after pictures.
+        pictures: Before/after images.
     """
 
     kind: str
@@ -78,7 +78,7 @@ def run_demo(kind: str, task: str, output: Path, observer: Observer | None = Non
 
     Raises:
         ConfigError: When kind or task is unknown.
-        RunError: When training was cancelled, or the adapter at strength 0 changes a picture.
+        RunError: When training was cancelled, or the adapter at strength 0 changes an image.
     """
     config = demo_config(kind, _known_task(task), output)
     started = time.perf_counter()
@@ -122,7 +122,7 @@ class _Exam:
 
     def __init__(self, config: RunConfig, task: str) -> None:
         self.shown: list[list[np.ndarray]] = []
-        self._studio = open_studio(config, has_controls=False)
+        self._pipeline = open_pipeline(config, has_controls=False)
         self._task = task
         self._config = config
 
@@ -131,7 +131,7 @@ class _Exam:
         new, old = self._questions()
         asked = self._requests(new)
         before = self._draw(asked)
-        adapter = self._studio.put_on(adapter_file)
+        adapter = self._pipeline.put_on(adapter_file)
         after = self._draw(asked)
         kept = self._draw(self._requests(old))
         adapter.strength = 0.0
@@ -151,28 +151,28 @@ class _Exam:
         if self._task != "edit":
             shape = OWN_SHAPE if self._task == "own" else CONCEPT_SHAPE
             return concept_questions(SAMPLES, _SEED, shape), base_questions(SAMPLES, _SEED)
-        # The pictures to edit are drawn by the base itself.
+        # The images to edit are drawn by the base itself.
         asked = base_questions(3 * SAMPLES, _SEED + 1)
         drawn = zip(asked, self._draw(self._requests(asked)), strict=True)
-        # What a picture shows must be plain before an edit of it can be marked.
+        # What an image shows must be plain before an edit of it can be marked.
         plain = [p for question, p in drawn if question.right(read_picture(p))]
-        self._studio = open_studio(self._config, has_controls=True)
+        self._pipeline = open_pipeline(self._config, has_controls=True)
         controls = [Image.fromarray(picture) for picture in plain]
         return (
             frame_questions(controls[:SAMPLES]),
             base_edit_questions(controls[SAMPLES : 2 * SAMPLES], _SEED),
         )
 
-    def _requests(self, questions: Sequence[Question]) -> list[PictureRequest]:
+    def _requests(self, questions: Sequence[Question]) -> list[SampleRequest]:
         return [self._request(q, _SEED + index) for index, q in enumerate(questions)]
 
-    def _draw(self, requests: Sequence[PictureRequest]) -> list[np.ndarray]:
-        pixels = self._studio.draw(requests, draw_settings(self._config))
+    def _draw(self, requests: Sequence[SampleRequest]) -> list[np.ndarray]:
+        pixels = self._pipeline.draw(requests, draw_settings(self._config))
         return [np.asarray(from_pixels(picture)) for picture in pixels]
 
-    def _request(self, question: Question, seed: int) -> PictureRequest:
+    def _request(self, question: Question, seed: int) -> SampleRequest:
         controls = () if question.control is None else (question.control,)
-        return self._studio.request(question.text, seed, controls)
+        return self._pipeline.request(question.text, seed, controls)
 
 
 def _known_task(task: str) -> Task:

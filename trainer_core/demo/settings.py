@@ -8,7 +8,7 @@ from typing import Literal
 from ..config import RunConfig
 from ..families.registry import embedded_family
 from ..families.run_files import template_config
-from ..inference.sampler import DrawSettings
+from ..inference.sampler import SampleSettings
 from .vocabulary import CONCEPT_COLORS, CONCEPT_SHAPE, OWN_SHAPE
 
 Task = Literal["generate", "edit", "own"]
@@ -23,12 +23,12 @@ def dataset_folder(task: Task) -> Path:
 
 
 def demo_config(kind: str, task: Task, output: Path) -> RunConfig:
-    """Build the run file of the demonstration: the tiny preset, on the bundled pictures.
+    """Build the run file of the demonstration: the tiny preset, on the bundled images.
 
     Args:
         kind: ``lora``, ``loha`` or ``lokr``.
-        task: ``generate`` teaches a shape and ``edit`` an edit, with ordinary pictures beside
-            them; ``own`` teaches a shape from twelve pictures alone.
+        task: ``generate`` teaches a shape and ``edit`` an edit, with ordinary images beside
+            them; ``own`` teaches a shape from twelve images alone.
         output: Folder of everything the demonstration writes.
 
     Returns:
@@ -37,7 +37,7 @@ def demo_config(kind: str, task: Task, output: Path) -> RunConfig:
     template = template_config(embedded_family().name, "tiny_edit" if task == "edit" else "tiny")
     values = template.model_dump(mode="json")
     values["dataset"]["path"] = str(dataset_folder(task))
-    # The same run file draws the pictures that are then edited.
+    # The same run file draws the images that are then edited.
     values["base"]["variant"] = "auto"
     values["cache"]["dir"] = str(output / "cache")
     if kind != "lokr":
@@ -54,7 +54,7 @@ def demo_config(kind: str, task: Task, output: Path) -> RunConfig:
     return RunConfig.model_validate(values)
 
 
-def draw_settings(config: RunConfig) -> DrawSettings:
+def draw_settings(config: RunConfig) -> SampleSettings:
     """How the demonstration draws: as its previews."""
     preview = config.preview
-    return DrawSettings(preview.width, preview.height, preview.steps, preview.guidance)
+    return SampleSettings(preview.width, preview.height, preview.steps, preview.guidance)

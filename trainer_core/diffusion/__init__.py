@@ -1,11 +1,10 @@
 """Flow matching on tensors: sigma sampling, interpolation, loss, the preview sampler.
 
-One convention everywhere: ``x_sigma = (1 - sigma) x_0 + sigma eps`` with sigma from 0 (the picture)
+One convention everywhere: ``x_sigma = (1 - sigma) x_0 + sigma eps`` with sigma from 0 (the image)
 to 1 (pure noise), and the velocity ``eps - x_0`` that a denoiser predicts.
 """
 
-from .flow import interpolate, velocity_target
-from .loss import flow_loss
+from .flow import flow_loss, interpolate, velocity_target
 from .sampler import SamplingStopped, ShiftSettings, flow_sigmas, sample_euler, sigma_shift
 from .sigma import make_density, shift_sigma
 

@@ -1,7 +1,7 @@
 """The preview sampler: Euler steps along the predicted velocity.
 
 The arithmetic is that of Diffusers' ``FlowMatchEulerDiscreteScheduler``, step by step and in the
-same precision: a preview is the picture that a Diffusers pipeline draws from the same noise.
+same precision: a preview is the image that a Diffusers pipeline draws from the same noise.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class ShiftSettings:
     """How a base's scheduler moves its noise levels.
 
     Attributes:
-        dynamic: Whether the shift follows the picture's size.
+        dynamic: Whether the shift follows the image's size.
         shift: The fixed shift, used when not ``dynamic``.
         base_shift: Dynamic: mu at ``base_tokens``.
         max_shift: Dynamic: mu at ``max_tokens``.
-        base_tokens: Number of image tokens of the smallest picture.
-        max_tokens: Number of image tokens of the largest picture.
+        base_tokens: Number of image tokens of the smallest image.
+        max_tokens: Number of image tokens of the largest image.
         exponential: Dynamic: whether the shift is ``exp(mu)`` (else ``mu``).
         terminal: The last sigma above 0 of every schedule, or None to leave it where it falls.
     """
@@ -48,7 +48,7 @@ def sigma_shift(settings: ShiftSettings, tokens: int) -> float:
 
     Args:
         settings: The base's scheduler.
-        tokens: Number of image tokens of the picture that is drawn, controls not counted.
+        tokens: Number of image tokens of the image that is drawn, controls not counted.
 
     Returns:
         The shift, above 0; 1 leaves every sigma where it is.
@@ -68,7 +68,7 @@ def flow_sigmas(steps: int, settings: ShiftSettings, tokens: int) -> Tensor:
     Args:
         steps: Number of steps, at least 1.
         settings: The base's scheduler.
-        tokens: Number of image tokens of the picture.
+        tokens: Number of image tokens of the image.
 
     Returns:
         `[steps + 1]`, float32, decreasing; the last one is 0.

@@ -47,7 +47,7 @@ def make_density(
         density: With u uniform in [0, 1]: ``uniform`` is u; ``logit_normal`` has a normal logit;
             ``shifted`` is the same, moved; ``mode`` is
             ``1 - u - mode_scale (cos(pi u / 2)^2 - 1 + u)``; ``content`` is ``1 - u^3``, mostly
-            noise; ``style`` is ``u^3``, mostly picture.
+            noise; ``style`` is ``u^3``, mostly image.
         mean: Mean of the logit.
         std: Standard deviation of the logit, above 0.
         shift: Above 0. Every density but ``logit_normal`` is moved by `shift_sigma`.

@@ -1,4 +1,4 @@
-"""Preview prompts, encoded once and kept in the cache beside the samples."""
+"""Preview prompts: encoded once, kept in the cache beside the samples, sampled at each landmark."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from ..config import DatasetSection, PreviewSection
 from ..data.cache import Encoders
 from ..data.cache_file import Entry, is_sound, make_entry, read_entry, write_entry
 from ..data.image import fit_to_bucket, open_picture, resize_exact, to_pixels
+from ..diffusion.sampler import SamplingStopped
 from ..errors import ConfigError
 from ..families.family import Family
 from ..types import Bucket, Conditioning
-from .sampler import PictureRequest
+from .sampler import Sampler, SampleRequest, SampleSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class EncodedPrompt:
         text: The prompt.
         conditioning: The encoded prompt.
         negative: The encoded negative prompt.
-        controls: Latents of its control pictures, each `[C, h, w]`.
+        controls: Latents of its control images, each `[C, h, w]`.
         entry: Where all this is cached.
     """
 
@@ -38,13 +39,13 @@ class EncodedPrompt:
     controls: tuple[Tensor, ...]
     entry: Entry
 
-    def request(self, seed: int) -> PictureRequest:
-        """Ask a `Painter` for a picture of this prompt from the noise of a seed."""
-        return PictureRequest(self.conditioning, self.negative, self.controls, seed)
+    def request(self, seed: int) -> SampleRequest:
+        """Ask a `Sampler` for an image of this prompt from the noise of a seed."""
+        return SampleRequest(self.conditioning, self.negative, self.controls, seed)
 
 
 _CONTROLS: dict[str, tuple[int, int | None]] = {"generate": (0, 0), "edit": (1, 1)}
-"""Least and largest number of control pictures of a variant; of others one or more."""
+"""Least and largest number of control images of a variant; of others one or more."""
 
 
 def check_controls(preview: PreviewSection, variant: str) -> None:
@@ -55,7 +56,7 @@ def check_controls(preview: PreviewSection, variant: str) -> None:
         variant: The base's variant; never ``auto``.
 
     Raises:
-        ConfigError: When a prompt has too few or too many control pictures.
+        ConfigError: When a prompt has too few or too many control images.
     """
     least, most = _CONTROLS.get(variant, (1, None))
     for index, text in enumerate(preview.prompts):
@@ -87,7 +88,7 @@ def encode_prompts(
 
     Args:
         preview: Prompts, controls and size.
-        dataset: Says how large control pictures are.
+        dataset: Says how large control images are.
         family: The base's family.
         folder: The cache's folder.
         identity: Names the encoders and their precision.
@@ -97,7 +98,7 @@ def encode_prompts(
         One for each prompt, in order.
 
     Raises:
-        ConfigError: When a control picture is missing.
+        ConfigError: When a control image is missing.
         DatasetError: When it cannot be read.
         StorageError: When the cache cannot be written.
     """
@@ -152,7 +153,7 @@ def read_prompt(text: str, entry: Entry, control_count: int) -> EncodedPrompt:
     Args:
         text: The prompt.
         entry: Where it is.
-        control_count: Number of its control pictures.
+        control_count: Number of its control images.
 
     Raises:
         StorageError: When the file is damaged or gone.
@@ -164,3 +165,33 @@ def read_prompt(text: str, entry: Entry, control_count: int) -> EncodedPrompt:
 
     controls = tuple(tensors[f"control.{index}"] for index in range(control_count))
     return EncodedPrompt(text, side("positive."), side("negative."), controls, entry)
+
+
+def draw_previews(
+    sampler: Sampler,
+    settings: PreviewSection,
+    prompts: Sequence[EncodedPrompt],
+    deliver: Callable[[int, Tensor], None],
+    stop: Callable[[], bool],
+) -> None:
+    """Sample one image for each prompt and hand each over as soon as it is drawn.
+
+    Whoever says stop gets no further images, and learns of it by asking the same question.
+
+    Args:
+        sampler: Draws on the run's base with its adapter.
+        settings: Size, steps, guidance and seed.
+        prompts: The encoded prompts.
+        deliver: Takes a prompt's index and its pixels `[3, H, W]` in [-1, 1].
+        stop: Asked before each prompt and after each sampling step whether to give up.
+    """
+    size = SampleSettings(settings.width, settings.height, settings.steps, settings.guidance)
+    for index, prompt in enumerate(prompts):
+        if stop():
+            return
+        try:
+            # One at a time: a preview must not need more memory than a training step.
+            pixels = sampler.draw([prompt.request(settings.seed + index)], size, stop)[0]
+        except SamplingStopped:
+            return
+        deliver(index, pixels)

@@ -17,7 +17,7 @@ from ..weights.base_location import BaseLocation
 
 
 class EncoderSource(Protocol):
-    """Gives encoders and the picture decoder when they are first needed.
+    """Gives encoders and the image decoder when they are first needed.
 
     Attributes:
         identity: Names the encoders and everything else that decides what they yield, such as

@@ -1,4 +1,4 @@
-"""A base with its encoders, a painter and, if wanted, an adapter from a file: pictures on demand.
+"""A base with its encoders, a sampler and, if wanted, an adapter from a file: images on demand.
 
 Serves the ``sample`` verb and the demo, which look at an adapter file as a user would.
 """
@@ -31,40 +31,40 @@ from ..types import AdapterState, Conditioning
 from ..weights.base_location import BaseLocation
 from .encoded_prompts import check_controls, encode_prompts
 from .encoders import EncoderSource, LazyEncoders, MakeSource
-from .sampler import DrawSettings, Painter, PictureRequest
+from .sampler import Sampler, SampleRequest, SampleSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Studio:
-    """Draws pictures from texts.
+class Pipeline:
+    """Samples images from texts.
 
     Attributes:
-        painter: Draws from encoded prompts.
+        sampler: Draws from encoded prompts.
         encoders: Encodes them; loaded when first used.
         key_map: The family's names in its host.
     """
 
-    painter: Painter
+    sampler: Sampler
     encoders: EncoderSource
     key_map: KeyMap
     _negatives: dict[str, Conditioning] = field(default_factory=dict, init=False, repr=False)
 
     def request(
         self, text: str, seed: int, controls: Sequence[Image.Image] = (), negative: str = ""
-    ) -> PictureRequest:
+    ) -> SampleRequest:
         """Encode one prompt.
 
         Args:
             text: The prompt.
-            seed: Seed of the picture's noise.
-            controls: Control pictures at the size they are encoded at, upright RGB.
+            seed: Seed of the image's noise.
+            controls: Control images at the size they are encoded at, upright RGB.
             negative: The negative prompt.
 
         Returns:
-            What the painter draws.
+            What the sampler draws.
         """
         encoders = self.encoders.open()
-        return PictureRequest(
+        return SampleRequest(
             conditioning=encoders.encode_text(text, controls),
             negative=self._negative(negative, controls),
             controls=tuple(encoders.encode_image(to_pixels(c)[None])[0] for c in controls),
@@ -79,9 +79,9 @@ class Studio:
             self._negatives[text] = self.encoders.open().encode_text(text, controls)
         return self._negatives[text]
 
-    def draw(self, requests: Sequence[PictureRequest], settings: DrawSettings) -> Tensor:
-        """Draw pictures, `[B, 3, H, W]` in [-1, 1], on the CPU."""
-        return self.painter.draw(requests, settings)
+    def draw(self, requests: Sequence[SampleRequest], settings: SampleSettings) -> Tensor:
+        """Sample images, `[B, 3, H, W]` in [-1, 1], on the CPU."""
+        return self.sampler.draw(requests, settings)
 
     def put_on(self, adapter_file: Path) -> AttachedAdapter:
         """Attach the adapter of a file.
@@ -105,7 +105,7 @@ class Studio:
             AdapterError: When it does not fit the base.
         """
         refuse_undivided(state, self.key_map, "the model that draws")
-        adapter = attach_state(self.painter.transformer, state)
+        adapter = attach_state(self.sampler.transformer, state)
         adapter.eval()
         return adapter
 
@@ -124,27 +124,27 @@ class _Place:
     def key_map(self) -> KeyMap:
         return self.family.key_map
 
-    def load(self) -> Studio:
+    def load(self) -> Pipeline:
         """Load decoder and denoiser."""
         decode = self.encoders.decoder()
         dtype = DTYPES[self.precision]
         transformer = self.family.load_transformer(self.location, dtype, self.device)
-        painter = Painter(self.family, self.location, transformer, decode, self.device)
-        return Studio(painter, self.encoders, self.key_map)
+        sampler = Sampler(self.family, self.location, transformer, decode, self.device)
+        return Pipeline(sampler, self.encoders, self.key_map)
 
 
-def open_studio(
+def open_pipeline(
     config: RunConfig, *, has_controls: bool, make_source: MakeSource | None = None
-) -> Studio:
+) -> Pipeline:
     """Load a base for drawing.
 
     Args:
         config: The run file; its family, base, precision and device count.
-        has_controls: Whether control pictures will be given.
+        has_controls: Whether control images will be given.
         make_source: Gives the encoders; unset: they come from the base's folder.
 
     Returns:
-        The studio.
+        The pipeline.
 
     Raises:
         BaseModelError: When the base cannot be used.
@@ -165,14 +165,14 @@ def _locate(config: RunConfig, has_controls: bool, make_source: MakeSource | Non
     return _Place(family, location, encoders, precision, device)
 
 
-def draw_prompts(
+def sample_prompts(
     config: RunConfig,
     adapter_file: Source | None,
     strength: float = 1.0,
     make_source: MakeSource | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Iterator[Tensor]:
-    """Draw the run file's preview prompts with a base and an adapter file.
+    """Sample the run file's preview prompts with a base and an adapter file.
 
     The prompts are encoded first: encoders and denoiser are never in memory at the same time.
 
@@ -207,18 +207,18 @@ def draw_prompts(
         place.encoders.open,
     )
     place.encoders.close()
-    studio = place.load()
+    pipeline = place.load()
     if state is not None:
-        studio.attach(state).strength = strength
-    size = DrawSettings(preview.width, preview.height, preview.steps, preview.guidance)
+        pipeline.attach(state).strength = strength
+    size = SampleSettings(preview.width, preview.height, preview.steps, preview.guidance)
     for index, prompt in enumerate(prompts):
-        yield studio.painter.draw([prompt.request(preview.seed + index)], size, stop)[0]
+        yield pipeline.sampler.draw([prompt.request(preview.seed + index)], size, stop)[0]
 
 
-def sample_pictures(
+def sample_images(
     config: RunConfig, adapter_file: Path | None, folder: Path, strength: float = 1.0
 ) -> list[Path]:
-    """Draw the run file's preview prompts into files.
+    """Sample the run file's preview prompts into files.
 
     Args:
         config: The run file; its ``preview`` section says what is drawn.
@@ -227,16 +227,16 @@ def sample_pictures(
         strength: Factor on the adapter; 0 is the base.
 
     Returns:
-        The pictures.
+        The images.
 
     Raises:
         InputError: When base, adapter or prompts cannot be used.
-        StorageError: When a picture cannot be written.
+        StorageError: When an image cannot be written.
     """
     embedded = config.base.path == "embedded"
     with borrowed_threads(config.memory, embedded=embedded), torch.inference_mode(False):
         paths: list[Path] = []
-        for index, pixels in enumerate(draw_prompts(config, adapter_file, strength)):
+        for index, pixels in enumerate(sample_prompts(config, adapter_file, strength)):
             paths.append(folder / f"{index}.png")
             image = from_pixels(pixels)
             atomic_write(paths[-1], lambda target, image=image: image.save(target, format="PNG"))

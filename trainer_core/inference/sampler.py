@@ -1,4 +1,4 @@
-"""Drawing pictures with a base and, where one is attached, its adapter.
+"""Sampling images with a base and, where one is attached, its adapter.
 
 Used for previews while a run trains, for the ``sample`` verb, and to measure what was learned.
 """
@@ -19,13 +19,13 @@ from ..weights.base_location import BaseLocation
 
 
 @dataclass(frozen=True, slots=True)
-class PictureRequest:
-    """One picture to draw.
+class SampleRequest:
+    """One image to sample.
 
     Attributes:
         conditioning: The encoded prompt.
         negative: The encoded negative prompt, read only where guidance needs a second pass.
-        controls: Latents of the control pictures, each `[C, h, w]`.
+        controls: Latents of the control images, each `[C, h, w]`.
         seed: Seed of the first noise, drawn on the CPU as Diffusers' pipelines do it with a CPU
             generator.
     """
@@ -37,8 +37,8 @@ class PictureRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class DrawSettings:
-    """Size and effort of a picture: pixels, sampling steps, guidance scale."""
+class SampleSettings:
+    """Size and effort of an image: pixels, sampling steps, guidance scale."""
 
     width: int
     height: int
@@ -47,8 +47,8 @@ class DrawSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Painter:
-    """Draws pictures on one base.
+class Sampler:
+    """Samples images on one base.
 
     Attributes:
         family: The base's family.
@@ -67,14 +67,14 @@ class Painter:
     @torch.no_grad()
     def latents(
         self,
-        requests: Sequence[PictureRequest],
-        settings: DrawSettings,
+        requests: Sequence[SampleRequest],
+        settings: SampleSettings,
         stop: Callable[[], bool] | None = None,
     ) -> Tensor:
         """Sample clean latents.
 
         Args:
-            requests: What to draw; all with controls of the same sizes.
+            requests: What to sample; all with controls of the same sizes.
             settings: Shared by all.
             stop: Asked after each sampling step whether to give up.
 
@@ -107,14 +107,14 @@ class Painter:
     @torch.no_grad()
     def draw(
         self,
-        requests: Sequence[PictureRequest],
-        settings: DrawSettings,
+        requests: Sequence[SampleRequest],
+        settings: SampleSettings,
         stop: Callable[[], bool] | None = None,
     ) -> Tensor:
-        """Draw pictures.
+        """Sample images.
 
         Args:
-            requests: What to draw; all with controls of the same sizes.
+            requests: What to sample; all with controls of the same sizes.
             settings: Shared by all.
             stop: Asked after each sampling step whether to give up.
 

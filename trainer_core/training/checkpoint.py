@@ -7,15 +7,15 @@ on the disk, so one that has its final name is whole.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..data.hashes import hash_file
@@ -26,13 +26,9 @@ from ..filesystem.text_files import read_object
 from ..tensors.finiteness import all_finite
 from ..tensors.safetensors_reader import open_tensors
 from ..tensors.safetensors_writer import save_tensors
-from .optimizer import STATE_PREFIX, load_optimizer_tensors, optimizer_tensors
-
-if TYPE_CHECKING:
-    from ..adapters.parameter_groups import ParameterGroup
+from .optimizer import STATE_PREFIX
 
 FORMAT = 1
-_ADAPTER_PREFIX = "adapter."
 _NAME = re.compile(r"\d{6,}")
 _STATE = "state.json"
 _TENSORS = "training_state.safetensors"
@@ -70,7 +66,7 @@ def save_checkpoint(
         folder: Folder of the run's checkpoints.
         step: Steps made.
         settings: The settings that decide the run, by YAML path, as JSON values.
-        tensors: What `training_tensors` gave.
+        tensors: What `TrainState.tensors` gave.
         write_adapter: Writes the adapter file to the path that it is given.
 
     Returns:
@@ -221,48 +217,72 @@ def _require_complete(tensors: Mapping[str, Tensor]) -> None:
             raise ValueError(f"it lacks {STATE_PREFIX}{index}.{min(names - found)}")
 
 
-def training_tensors(
-    adapter: Mapping[str, Tensor], optimizer: torch.optim.Optimizer
-) -> dict[str, Tensor]:
-    """Collect the adapter's exact weights, frozen ones too, and the optimizer's state."""
-    weights = {f"{_ADAPTER_PREFIX}{name}": each.detach() for name, each in adapter.items()}
-    return weights | optimizer_tensors(optimizer)
-
-
-def restore_tensors(
-    checkpoint: Checkpoint,
-    adapter: Mapping[str, Tensor],
-    optimizer: torch.optim.Optimizer,
-    groups: Sequence[ParameterGroup] | None = None,
-) -> None:
-    """Put the tensors of a checkpoint back, bit by bit.
+def read_whole_checkpoint(folder: Path, *, named: bool) -> tuple[Path, Checkpoint]:
+    """Read a checkpoint, or the newest one before it that is not damaged.
 
     Args:
-        checkpoint: What `read_checkpoint` gave.
-        adapter: The adapter's tensors by name, frozen ones too.
-        optimizer: The optimizer over those that are trained.
-        groups: The groups that its parameters were sorted into when the checkpoint was made;
-            unset: the same as now.
+        folder: The checkpoint's folder.
+        named: Whether the user named this very one, and wants no other.
+
+    Returns:
+        The folder and content of the one that can be read; `Checkpoint.damaged` says what was
+        passed over.
 
     Raises:
-        InputError: When the checkpoint holds another adapter.
+        CheckpointError: When none can be read, or the named one is damaged; it names a whole one.
+        InputError: When another version wrote it.
     """
-    prefix = len(_ADAPTER_PREFIX)
-    stored = {
-        name[prefix:]: tensor
-        for name, tensor in checkpoint.tensors.items()
-        if name.startswith(_ADAPTER_PREFIX)
-    }
-    wrong = sorted(stored.keys() ^ adapter.keys())
-    wrong += [n for n in stored.keys() & adapter.keys() if stored[n].shape != adapter[n].shape]
-    if wrong:
+    every = checkpoint_folders(folder.parent)
+    newest = max((int(path.name) for path in every), default=0)
+    # Somebody may have given it another name.
+    step = int(folder.name) if is_checkpoint(folder) else 0
+    before = [path for path in reversed(every) if int(path.name) < step]
+    damaged: list[str] = []
+    for path in (folder, *before):
+        try:
+            checkpoint = read_checkpoint(path)
+        except CheckpointError as error:
+            if named:
+                after = [other for other in every if int(other.name) > step]
+                raise _with_another(error, (*before, *after)) from error
+            damaged.append(error.found)
+        else:
+            told = tuple(f"{found}; going on from step {checkpoint.step}." for found in damaged)
+            return path, dataclasses.replace(checkpoint, damaged=told, newest=newest)
+    raise CheckpointError(
+        f"no checkpoint of {folder.parent} can be read: {'; '.join(damaged)}",
+        "at least one that is as it was written",
+        "Restore one from a copy, or start anew with resume=none.",
+    )
+
+
+def require_newest(folder: Path, checkpoint: Checkpoint) -> None:
+    """Make sure that nobody went on with a run between the reading of a checkpoint and the lock.
+
+    Args:
+        folder: Folder of the run's checkpoints; the run is locked by this process.
+        checkpoint: What this process read before.
+
+    Raises:
+        InputError: When there are newer checkpoints now, which going on would remove.
+    """
+    newest = max((int(path.name) for path in checkpoint_folders(folder)), default=0)
+    if newest > checkpoint.newest:
         raise InputError(
-            f"the checkpoint's adapter differs from this run's at {wrong[0]} "
-            f"and {len(wrong) - 1} other tensors",
-            "the same layers and shapes",
-            "Resume with the run file that the checkpoint was made with (run.yaml beside it).",
+            f"{folder.parent} was taken to step {newest} by another process in the meantime",
+            f"step {checkpoint.newest} as its newest checkpoint, as it was a moment ago",
+            "Start again: the run then goes on from there.",
         )
-    with torch.no_grad():
-        for name, tensor in adapter.items():
-            tensor.copy_(stored[name])
-    load_optimizer_tensors(optimizer, checkpoint.tensors, groups)
+
+
+def _with_another(error: CheckpointError, others: Iterable[Path]) -> CheckpointError:
+    """Say in the error which checkpoint of the run can be read instead."""
+    for path in others:
+        with contextlib.suppress(InputError):
+            read_checkpoint(path)
+            return CheckpointError(
+                error.found,
+                error.expected,
+                f"Go on from the next one that is whole: resume={path}",
+            )
+    return error

@@ -1,18 +1,50 @@
-"""What the headers of a run's adapter files tell of it."""
+"""What a run is told by: identities of base and dataset, versions, and its files' headers."""
 
 from __future__ import annotations
 
+import importlib.metadata
+import json
+import platform
 from collections.abc import Mapping
 
 from ..adapter_files.header.metadata import RunFacts
 from ..adapter_files.header.workflow import header_problems
 from ..config import RunConfig
+from ..weights.building import file_settings
+from ..weights.encoder_fingerprint import file_identity, folder_identity
 from .observer import Observer, Warned
 from .prepare import Prepared
-from .versions import installed_versions
+
+PACKAGES = ("torch", "diffusers", "peft", "accelerate", "transformers", "safetensors", "numpy")
 
 
-def header_facts(
+def content_hashes(data: Prepared) -> dict[str, str]:
+    """Name the content of a run's ``base`` and ``dataset``."""
+    # The location's identity names the encoders alone, because cached samples depend on no more.
+    location = data.location
+    settings = [location.identity]
+    if location.file is not None:
+        # The folder then holds no weights, and the file itself may say how they are used.
+        found = file_settings(location, data.family.file)
+        settings += [file_identity(location.file), json.dumps(found, sort_keys=True)]
+    base = folder_identity(location.folder, ["transformer"], settings)
+    return {"base": base, "dataset": data.dataset.identity}
+
+
+def installed_versions() -> dict[str, str]:
+    """List the versions of Python and of the libraries that decide a run's numbers."""
+    from ..version import __version__
+
+    found = {"adapter_trainer": __version__, "python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def run_header(
     config: RunConfig,
     data: Prepared,
     precision: str,
@@ -20,7 +52,7 @@ def header_facts(
     workflow: Mapping[str, str],
     observer: Observer,
 ) -> RunFacts:
-    """Gather the facts of a run that do not change with its steps.
+    """Gather what the headers tell that does not change with its steps.
 
     Args:
         config: The run file.
@@ -31,7 +63,7 @@ def header_facts(
         observer: Told of a workflow that does not fit into a header which is to have it.
 
     Returns:
-        The facts, of step 0 and without a date.
+        The header, of step 0 and without a date.
     """
     if config.output.metadata == "full":
         for problem in header_problems(workflow):

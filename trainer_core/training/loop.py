@@ -12,10 +12,10 @@ import torch
 
 from ..config import TrainingSection
 from ..types import StepResult
-from .observer import Wishes
+from .observer import RunRequests
 from .optimizer import set_learning_rate
 from .processes import Processes
-from .step import MicroStep, non_finite_error
+from .step import MicroStep, non_finite_error, read_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +25,16 @@ class LoopHooks:
     Attributes:
         record: Write a finished step down and tell the observer.
         save: Write a checkpoint of the state after a step.
-        preview: Draw the preview pictures of a step; whether the run was cancelled meanwhile.
+        preview: Sample the preview images of a step; whether the run was cancelled meanwhile.
         broken: Save the state before a step that is not finite, and say how to go on.
-        wishes: What this process was asked for.
+        requests: What this process was asked for.
     """
 
     record: Callable[[StepResult], None]
     save: Callable[[int], None]
     preview: Callable[[int], bool]
     broken: Callable[[int], str]
-    wishes: Callable[[], Wishes]
+    requests: Callable[[], RunRequests]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,52 +82,50 @@ class Loop:
             self.hooks.save(0)
             return "cancelled", 0
         for step in range(done + 1, last + 1):
-            result, wishes = self._step(step)
+            result, requests = self.make_step(step)
             self.hooks.record(result)
-            saved = step == last or wishes.end or wishes.save or self._due(step, every)
+            saved = step == last or requests.end or requests.save or self._due(step, every)
             if saved:
                 self.hooks.save(step)  # before the previews: they take long and may fail
-            draw = wishes.preview or self._due(step, self.preview_every)
-            cancelled = wishes.cancel or (draw and self.hooks.preview(step))
-            if step < last and (cancelled or wishes.stop):
+            draw = requests.preview or self._due(step, self.preview_every)
+            cancelled = requests.cancel or (draw and self.hooks.preview(step))
+            if step < last and (cancelled or requests.stop):
                 if not saved:
                     self.hooks.save(step)
                 return "cancelled" if cancelled else "done", step
         return "done", last
 
-    def _step(self, step: int) -> tuple[StepResult, Wishes]:
+    def make_step(self, step: int) -> tuple[StepResult, RunRequests]:
+        """Make one step, and hear what the run is asked for."""
         started = time.perf_counter()
-        rate = self.learning_rate(step)
-        set_learning_rate(self.optimizer, rate)
+        learning_rate = self.learning_rate(step)
+        set_learning_rate(self.optimizer, learning_rate)
         samples = self.settings.batch_size * self.settings.gradient_accumulation_steps
-        loss, sigma_sum = 0.0, 0.0
         seen: list[MicroStep] = []
         for micro in self.micro_batches:
-            part = self.micro_step(step, micro)
-            self.processes.backward(part.loss / samples)
-            loss += part.loss.item() / samples
-            sigma_sum += sum(part.sigmas)
-            seen.append(part)
-        wishes = map(float, self.hooks.wishes())
-        loss, sigma_sum, *asked = self.processes.sum_numbers([loss, sigma_sum, *wishes])
+            seen.append(self.micro_step(step, micro))
+            self.processes.backward(seen[-1].loss / samples)
         self.processes.sum_gradients(self.parameters)
         limit = self.settings.max_grad_norm or math.inf
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters, limit).item()
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, limit)
+        loss, norm, sigma_sum = read_numbers(self.processes, seen, norm, samples)
         if not (math.isfinite(loss) and math.isfinite(norm)):
             self._stop_at(step, "the loss" if not math.isfinite(loss) else "a gradient", seen)
+        # Asked after the wait, which takes nearly all of a step.
+        asked = self.processes.sum_numbers([float(each) for each in self.hooks.requests()])
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         result = StepResult(
             step=step,
             epoch=self.epoch(step),
             loss=loss,
-            learning_rate=rate,
+            learning_rate=learning_rate,
             grad_norm=norm,
             sigma_mean=sigma_sum / samples,
             step_seconds=time.perf_counter() - started,
             time=time.time(),
         )
-        return result, Wishes(*(count > 0 for count in asked))
+        return result, RunRequests(*(count > 0 for count in asked))
 
     def _stop_at(self, step: int, what: str, seen: Sequence[MicroStep]) -> NoReturn:
         # Nothing of this step has reached the weights: they are the last good state.

@@ -1,4 +1,4 @@
-"""A finished cache: a list of encoded samples and prompts, trained without pictures and encoders.
+"""A finished cache: a list of encoded samples and prompts, trained without images and encoders.
 
 The list lies in the cache's folder and names files by their keys alone, so that the folder can be
 moved to another machine. It holds the samples' names and the preview prompts, but no paths.
@@ -24,7 +24,7 @@ _FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
-class FinishedCache:
+class Manifest:
     """What a run needs of its samples.
 
     Attributes:
@@ -47,7 +47,7 @@ class FinishedCache:
             yield from (*each.controls, each.text)
 
 
-def write_finished_cache(path: Path, cache: FinishedCache) -> None:
+def write_manifest(path: Path, cache: Manifest) -> None:
     """Write the list.
 
     Args:
@@ -73,7 +73,7 @@ def write_finished_cache(path: Path, cache: FinishedCache) -> None:
     )
 
 
-def read_finished_cache(path: Path) -> FinishedCache:
+def read_manifest(path: Path) -> Manifest:
     """Read the list and check that every file it names is there.
 
     Args:
@@ -101,7 +101,7 @@ def read_finished_cache(path: Path) -> FinishedCache:
     kept = [entry for item in preserved for entry in (*item.controls, item.text)]
     _require_files(path, [*_entries(items), *(entry for _, entry, _ in prompts), *kept])
     read = tuple(read_prompt(text, entry, count) for text, entry, count in prompts)
-    return FinishedCache(family, variant, CachedDataset(items, preserved=preserved), read)
+    return Manifest(family, variant, CachedDataset(items, preserved=preserved), read)
 
 
 def _sample_record(item: CachedItem) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from ..tensors.safetensors_reader import open_tensors
 from ..types import Bucket
 from ..weights.base_location import BaseLocation
 from ..weights.load_parts import reading_part
-from .manifest import read_finished_cache
+from .manifest import read_manifest
 
 ADAPTER_BYTES = 16
 """Weight, gradient and two moments of one trainable parameter, each fp32."""
@@ -63,7 +63,7 @@ class Size:
         kind: The adapter's kind.
         blocks: Number of transformer blocks.
         width: Width of the hidden state.
-        tokens: Tokens of a sample: picture, controls and text.
+        tokens: Tokens of a sample: image, controls and text.
         samples: Samples in a micro-batch.
         value_bytes: Bytes of a number in the run's precision.
         checkpointing: Whether activations are computed again in the backward pass.
@@ -140,7 +140,7 @@ def empty_base(location: BaseLocation, family: Family) -> EmptyBase:
 
 
 def picture_tokens(base: EmptyBase, picture: Bucket) -> int:
-    """Tokens of one picture or control picture.
+    """Tokens of one image or control image.
 
     Args:
         base: The base.
@@ -178,7 +178,7 @@ def step_size(
         config: The run file.
         base: Its base.
         trainable: Parameters of the adapter.
-        tokens: Tokens of the largest sample's picture and controls.
+        tokens: Tokens of the largest sample's image and controls.
         device: Decides the precision where the run file does not.
         text: Tokens of the longest text, which are added; None for the most that the family's
             encoder yields.
@@ -216,7 +216,7 @@ def cached_run_estimate(config: RunConfig, device: torch.device) -> dict[str, in
     """
     if not config.cache.manifest:
         raise ValueError("the run file names no finished cache")
-    cache = read_finished_cache(Path(config.cache.manifest))
+    cache = read_manifest(Path(config.cache.manifest))
     family = get_family(config.family)
     settings = config.base.model_copy(update={"variant": cache.variant})
     edits = any(cache.dataset.control_buckets)

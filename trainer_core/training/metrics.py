@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..filesystem.storage import atomic_write, storage_error
 from ..filesystem.text_files import parse_json, read_lines
 from ..types import StepResult
-from .tensorboard import Board
+from .tensorboard import TensorBoard
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -39,7 +39,7 @@ class MetricsWriter:
             self._file = path.open("a", encoding="utf-8", newline="\n")
         except OSError as error:
             raise storage_error(path, error) from error
-        self._board = Board(path.parent, done, warn)
+        self._tensorboard = TensorBoard(path.parent, done, warn)
 
     def write(self, result: StepResult) -> None:
         """Append one step.
@@ -56,24 +56,24 @@ class MetricsWriter:
         except OSError as error:
             raise storage_error(self._path, error) from error
         self.steps.append(result)
-        self._board.write(result)
+        self._tensorboard.write(result)
 
-    def write_picture(self, step: int, index: int, pixels: Tensor) -> None:
-        """Add a preview picture to TensorBoard.
+    def write_image(self, step: int, index: int, pixels: Tensor) -> None:
+        """Add a preview image to TensorBoard.
 
         Args:
             step: Steps made.
             index: The prompt's index.
             pixels: `[3, H, W]` in [-1, 1].
         """
-        self._board.write_picture(step, index, pixels)
+        self._tensorboard.write_image(step, index, pixels)
 
     def close(self) -> None:
         """Close both; raises nothing, because every whole line is on the disk already."""
         # What a full disk refused is still pending, and would be refused again.
         with contextlib.suppress(OSError):
             self._file.close()
-        self._board.close()
+        self._tensorboard.close()
 
     def __enter__(self) -> MetricsWriter:
         return self

@@ -39,7 +39,7 @@ class StepDone:
 
 @dataclass(frozen=True, slots=True)
 class PreviewDone:
-    """A preview picture was written; `step` 0 is the base before training."""
+    """A preview image was written; `step` 0 is the base before training."""
 
     step: int
     prompt_index: int
@@ -71,14 +71,14 @@ class RunFinished:
 Event = CacheProgress | RunStarted | StepDone | PreviewDone | CheckpointSaved | Warned | RunFinished
 
 
-class Wishes(NamedTuple):
+class RunRequests(NamedTuple):
     """What the outside asks of a run; heard once a step.
 
     Attributes:
         cancel: Finish the step, save a checkpoint, and end without an adapter.
         stop: Finish the step, save a checkpoint, export the adapter and end as done.
         save: Save a checkpoint after the step.
-        preview: Draw the preview pictures after the step.
+        preview: Sample the preview images after the step.
     """
 
     cancel: bool = False
@@ -98,14 +98,14 @@ class Observer(Protocol):
     def notify(self, event: Event) -> None:
         """Take note of an event; called in the run's own thread, so it must return quickly."""
 
-    def wishes(self) -> Wishes:
+    def requests(self) -> RunRequests:
         """What the run should do after this step; asked once in every step."""
         ...
 
     def cancelled(self) -> bool:
-        """Whether `wishes` asks, or will ask, for an end without an adapter.
+        """Whether `requests` asks, or will ask, for an end without an adapter.
 
-        Asked often while pictures are drawn, which may take longer than many steps; asking must
+        Asked often while images are drawn, which may take longer than many steps; asking must
         not change the answer.
         """
         ...
@@ -128,9 +128,9 @@ class SilentObserver:
     def notify(self, event: Event) -> None:
         """Ignore the event."""
 
-    def wishes(self) -> Wishes:
+    def requests(self) -> RunRequests:
         """None."""
-        return Wishes()
+        return RunRequests()
 
     def cancelled(self) -> bool:
         """Never."""

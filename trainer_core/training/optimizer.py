@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ..config import OptimizerSection
+from ..config import OptimizerSection, ScheduleSection
 from ..errors import InputError
 
 if TYPE_CHECKING:
@@ -44,10 +45,10 @@ def make_optimizer(
     )
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
     """Give each of an optimizer's groups its share of the run's learning rate."""
     for group in optimizer.param_groups:
-        group["lr"] = rate * group.get("rate", 1.0)
+        group["lr"] = learning_rate * group.get("rate", 1.0)
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -114,3 +115,35 @@ def _misfit(found: str, expected: str) -> InputError:
         "Resume with the run file that the checkpoint was made with (run.yaml beside it), or from "
         "another checkpoint: resume=PATH.",
     )
+
+
+def make_schedule(settings: ScheduleSection, steps: int) -> Callable[[int], float]:
+    """Resolve the schedule once.
+
+    With warm-up over W steps the factor of step s (counted from 1) is s / W while s <= W. After
+    that it is 1, or with ``cosine``
+    ``min + (1 - min) * (1 + cos(pi * (s - W - 1) / (steps - W - 1))) / 2``, which is 1 at the first
+    step after the warm-up and ``min_ratio`` at the last.
+
+    Args:
+        settings: The run file's section.
+        steps: Number of optimizer steps of the whole run.
+
+    Returns:
+        Step number, from 1, to the factor in [0, 1] on the learning rate.
+
+    Source: Loshchilov & Hutter 2017 (SGDR), eq. 5, with one period.
+    """
+    warmup = settings.warmup_steps
+
+    def constant(step: int) -> float:
+        return min(1.0, step / warmup) if warmup else 1.0
+
+    def cosine(step: int) -> float:
+        if step <= warmup:
+            return step / warmup
+        progress = (step - warmup - 1) / max(1, steps - warmup - 1)
+        swing = (1.0 + math.cos(math.pi * min(1.0, progress))) / 2.0
+        return settings.min_ratio + (1.0 - settings.min_ratio) * swing
+
+    return {"constant": constant, "cosine": cosine}[settings.name]

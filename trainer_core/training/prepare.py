@@ -29,10 +29,10 @@ from ..filesystem.allowed_folders import AllowedFolders
 from ..filesystem.temporary import remove_leftovers
 from ..inference.encoded_prompts import EncodedPrompt, check_controls, encode_prompts
 from ..inference.encoders import EncoderSource, LazyEncoders, MakeSource
-from ..inference.sampler import Painter
+from ..inference.sampler import Sampler
 from ..types import Sample
 from ..weights.base_location import BaseLocation
-from .manifest import SUFFIX, FinishedCache, read_finished_cache, write_finished_cache
+from .manifest import SUFFIX, Manifest, read_manifest, write_manifest
 from .observer import CacheProgress, Observer, Warned
 from .processes import Processes
 
@@ -60,7 +60,7 @@ class Prepared:
         counts = Counter(self.dataset.buckets)
         return {f"{size.width}x{size.height}": counts[size] for size in sorted(counts)}
 
-    def painter(self, transformer: torch.nn.Module, device: torch.device) -> Painter:
+    def sampler(self, transformer: torch.nn.Module, device: torch.device) -> Sampler:
         """Draw on a denoiser of this base.
 
         Args:
@@ -68,9 +68,9 @@ class Prepared:
             device: Where it lives.
 
         Returns:
-            A painter that decodes with this base's VAE.
+            A sampler that decodes with this base's VAE.
         """
-        return Painter(self.family, self.location, transformer, self.encoders.decoder(), device)
+        return Sampler(self.family, self.location, transformer, self.encoders.decoder(), device)
 
 
 def prepare(
@@ -189,8 +189,8 @@ def save_manifest(config: RunConfig, prepared: Prepared) -> Path:
         content.update(f"{prompt.entry.key} {prompt.text}".encode())
     name = f"{config.output.name}-{content.hexdigest()[:16]}{SUFFIX}"
     path = cache_folder(config) / name
-    cache = FinishedCache(prepared.family.name, prepared.location.variant, dataset, prompts)
-    write_finished_cache(path, cache)
+    cache = Manifest(prepared.family.name, prepared.location.variant, dataset, prompts)
+    write_manifest(path, cache)
     return path
 
 
@@ -203,7 +203,7 @@ def _keep_cache_within(config: RunConfig, within: AllowedFolders | None) -> None
 def _from_manifest(
     config: RunConfig, path: Path, processes: Processes, make_source: MakeSource | None
 ) -> Prepared:
-    cache = read_finished_cache(path)
+    cache = read_manifest(path)
     if cache.family != config.family:
         raise ConfigError(
             f"family is {config.family}, and the cache {path.name} was encoded for {cache.family}",
@@ -242,7 +242,7 @@ def _source(
     return LazyEncoders(config, family, location, processes.device)
 
 
-def _check_previews(config: RunConfig, cache: FinishedCache) -> None:
+def _check_previews(config: RunConfig, cache: Manifest) -> None:
     encoded = [prompt.text for prompt in cache.prompts]
     if encoded != list(config.preview.prompts):
         raise ConfigError(
@@ -253,7 +253,7 @@ def _check_previews(config: RunConfig, cache: FinishedCache) -> None:
         )
 
 
-def _check_preserved(config: RunConfig, cache: FinishedCache, *, edits: bool) -> None:
+def _check_preserved(config: RunConfig, cache: Manifest, *, edits: bool) -> None:
     encoded = [item.prompt for item in cache.dataset.preserved]
     wanted = list(preservation_prompts(config, edits=edits))
     # A list of our own choice is that of the base it was encoded for.

@@ -43,7 +43,7 @@ class Trajectory:
     """The way of one image of the base, from noise to the image.
 
     Attributes:
-        item: Its prompt and control pictures.
+        item: Its prompt and control images.
         entry: Where its velocities are cached: `[steps, C, h, w]`.
         shape: Of its latents.
         seed: Of its first noise.

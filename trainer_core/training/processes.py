@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..config import TrainingSection
+from ..device import send
 from ..errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -33,8 +34,19 @@ class Processes(Protocol):
     def sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         """Replace each gradient by its sum over all processes."""
 
-    def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
-        """Sum each number over all processes."""
+    def sum_numbers(
+        self, numbers: Sequence[float], on_device: Sequence[Tensor] = ()
+    ) -> list[float]:
+        """Sum each number over all processes.
+
+        Args:
+            numbers: Known here.
+            on_device: Scalars of one dtype that the device may still compute; they are read
+                together, so that the run waits for it once.
+
+        Returns:
+            The sums of ``numbers``, then those of ``on_device``.
+        """
         ...
 
     def share(self, tensors: Sequence[Tensor]) -> None:
@@ -60,9 +72,11 @@ class SingleProcess:
     def sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         """Do nothing: the gradients are complete."""
 
-    def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
+    def sum_numbers(
+        self, numbers: Sequence[float], on_device: Sequence[Tensor] = ()
+    ) -> list[float]:
         """Return the numbers."""
-        return list(numbers)
+        return _read(numbers, on_device)
 
     def share(self, tensors: Sequence[Tensor]) -> None:
         """Do nothing: they are the first process's."""
@@ -127,12 +141,16 @@ class AccelerateProcesses:
             parameter.grad = total[offset : offset + size].view_as(parameter).clone()
             offset += size
 
-    def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
+    def sum_numbers(
+        self, numbers: Sequence[float], on_device: Sequence[Tensor] = ()
+    ) -> list[float]:
         """Sum in one message."""
         if self.count == 1:
-            return list(numbers)
+            return _read(numbers, on_device)
         exact = torch.float32 if self.device.type == "mps" else torch.float64
-        return self._sum(torch.tensor(numbers, dtype=exact, device=self.device)).tolist()
+        own = [send(torch.tensor(numbers, dtype=exact), self.device)]
+        own += [torch.stack(list(on_device)).to(exact)] if on_device else []
+        return self._sum(torch.cat(own)).tolist()
 
     def share(self, tensors: Sequence[Tensor]) -> None:
         """Sum in one message, to which the first process alone adds something."""
@@ -155,6 +173,10 @@ class AccelerateProcesses:
         if not isinstance(total, Tensor):
             raise TypeError(f"accelerate returned {type(total).__name__} instead of a tensor")
         return total
+
+
+def _read(numbers: Sequence[float], on_device: Sequence[Tensor]) -> list[float]:
+    return [*numbers, *(torch.stack(list(on_device)).tolist() if on_device else ())]
 
 
 class Shares:

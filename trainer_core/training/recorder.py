@@ -9,28 +9,20 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from ..adapter_files.header.metadata import RunFacts, adapter_metadata
 from ..adapter_files.names.key_map import KeyMap
 from ..adapter_files.write.adapter_file import write_adapter
 from ..adapter_files.write.layouts import layout_name
-from ..adapters import AttachedAdapter
 from ..config import RunConfig
 from ..config.length import run_length
 from ..data.image import from_pixels
 from ..errors import NonFiniteError, RunError
 from ..filesystem.storage import atomic_write
 from ..types import RunResult, StepResult
-from .checkpoint import (
-    drop_later_checkpoints,
-    prune_checkpoints,
-    save_checkpoint,
-    training_tensors,
-)
+from .checkpoint import drop_later_checkpoints, prune_checkpoints, save_checkpoint
 from .metrics import MetricsWriter
-from .non_finite import RECORD, broken_step, way_on
 from .observer import (
     CheckpointSaved,
     Observer,
@@ -40,7 +32,9 @@ from .observer import (
     Stoppable,
     Warned,
 )
+from .resume import RECORD, broken_step, way_on
 from .run_folder import RunFolder
+from .state import TrainState
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -52,13 +46,11 @@ class Recorder:
     Args:
         folder: The run's version folder.
         config: The run file.
-        adapter: The adapter that is trained.
-        optimizer: Its optimizer.
+        state: What is trained; it says how many steps were made before.
         key_map: The family's names in its host.
         settings: The settings that decide the run, kept in each checkpoint.
-        facts: What the adapter files' headers tell of the run; step and date are filled in here.
+        header: What the adapter files' headers tell of the run; step and date are filled in here.
         observer: Hears what was written.
-        done: Steps made before.
 
     Raises:
         StorageError: When the folder cannot be written.
@@ -68,30 +60,27 @@ class Recorder:
         self,
         folder: RunFolder,
         config: RunConfig,
-        adapter: AttachedAdapter,
-        optimizer: torch.optim.Optimizer,
+        state: TrainState,
         key_map: KeyMap,
         settings: Mapping[str, Any],
-        facts: RunFacts,
+        header: RunFacts,
         observer: Observer,
-        done: int,
     ) -> None:
         self.folder = folder
         self._config = config
-        self._adapter = adapter
-        self._optimizer = optimizer
+        self._state = state
         self._key_map = key_map
         self._settings = settings
-        self._facts = facts
+        self._header = header
         self._observer = observer
-        self._done = done
+        self._done = done = state.step
         self._pictures: list[Path] = []
         for note in folder.remove_leftovers():
             observer.notify(Warned(note))
         later = drop_later_checkpoints(folder.checkpoints, done)
         if later:
             steps = ", ".join(map(str, later))
-            message = f"Going on from step {done}; the later checkpoints ({steps}) are made anew."
+            message = f"Going on from step {done}; the later checkpoints ({steps}) are recomputed."
             observer.notify(Warned(message))
         folder.drop_later_samples(done)
         self._metrics = MetricsWriter(
@@ -131,13 +120,12 @@ class Recorder:
         return self._give_up(step)
 
     def _give_up(self, step: int) -> str:
-        precision = self._facts.precision or ""
+        precision = self._header.precision or ""
         self.folder.update_record(**{RECORD: broken_step(step, precision)})
-        rate = self._config.training.optimizer.learning_rate
-        return way_on(self.folder.checkpoints, step, self._done, rate, precision)
+        learning_rate = self._config.training.optimizer.learning_rate
+        return way_on(self.folder.checkpoints, step, self._done, learning_rate, precision)
 
     def _checkpoint(self, step: int) -> Path:
-        tensors = training_tensors(self._adapter.named_tensors(), self._optimizer)
         adapter = self._config.adapter
         # ComfyUI reads DoRA of the rows wrongly; one layout holds every adapter.
         layout = "lycoris" if adapter.dora and adapter.dora_axis == "output" else "comfyui"
@@ -145,7 +133,7 @@ class Recorder:
             self.folder.checkpoints,
             step,
             self._settings,
-            tensors,
+            self._state.tensors(),
             lambda path: self._write_adapter(path, layout, "fp32", step, proof=False),
         )
 
@@ -170,7 +158,7 @@ class Recorder:
             raise
 
     def picture(self, step: int, index: int, pixels: Tensor) -> None:
-        """Keep a preview picture.
+        """Keep a preview image.
 
         Args:
             step: Steps made.
@@ -180,7 +168,7 @@ class Recorder:
         path = self.folder.samples(step) / f"{index}.png"
         image = from_pixels(pixels)
         atomic_write(path, lambda target: image.save(target, format="PNG"))
-        self._metrics.write_picture(step, index, pixels)
+        self._metrics.write_image(step, index, pixels)
         self._pictures.append(path)
         self._observer.notify(PreviewDone(step, index, path))
 
@@ -217,10 +205,10 @@ class Recorder:
     def _write_adapter(
         self, path: Path, layout: str, dtype: str, step: int, *, proof: bool = True
     ) -> None:
-        state = self._adapter.state()
+        state = self._state.exported()
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        facts = dataclasses.replace(self._facts, step=step, date=now)
-        metadata = adapter_metadata(state, facts, self._config.output.metadata)
+        header = dataclasses.replace(self._header, step=step, date=now)
+        metadata = adapter_metadata(state, header, self._config.output.metadata)
         write_adapter(path, state, layout, self._key_map, metadata, dtype, proof=proof)
 
     def __enter__(self) -> Recorder:

@@ -61,11 +61,11 @@ class RunFolder:
         return self.path / "metrics.jsonl"
 
     def samples(self, step: int) -> Path:
-        """Folder of the preview pictures of a step."""
+        """Folder of the preview images of a step."""
         return self.path / "samples" / f"{step:06d}"
 
     def drop_later_samples(self, step: int) -> None:
-        """Remove the preview pictures of steps that a resumed run makes again.
+        """Remove the preview images of steps that a resumed run makes again.
 
         Args:
             step: The step that the run goes on from.

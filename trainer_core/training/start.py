@@ -1,8 +1,9 @@
-"""Where a run begins: at a checkpoint, at an adapter file, or at nothing."""
+"""Where a run starts: new, at a checkpoint (resume), or at an adapter file (warm start)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,79 +11,104 @@ from ..adapter_files.factors.whole_layers import refuse_undivided
 from ..adapter_files.read.adapter_file import adapter_files, read_adapter
 from ..adapters import AttachedAdapter
 from ..adapters.init.eva import initialize_from_inputs
-from ..adapters.parameter_groups import ParameterGroup, parameter_groups
-from ..config import OptimizerSection, RunConfig
+from ..config import RunConfig
 from ..data.hashes import hash_file
-from ..device import resolve_precision
 from ..errors import AdapterFileError, ConfigError, InputError, RunError
 from ..families.registry import FAMILIES, get_family
 from ..types import AdapterState
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, read_whole_checkpoint
 from .observer import Observer, Warned
 from .processes import Processes
-from .resume import START, find_checkpoint, refuse_changes
+from .resume import START, Change, find_checkpoint, refuse_changes
 from .run_folder import read_record, version_number
-from .whole_checkpoints import read_whole_checkpoint
 
 
-def find_beginning(
-    config: RunConfig, processes: Processes
-) -> tuple[Path, Checkpoint] | tuple[None, None]:
-    """Find and read the checkpoint that the run goes on from, the same one in every process.
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a run starts: at a checkpoint, at an adapter file, or at nothing.
+
+    Attributes:
+        folder: The checkpoint's folder.
+        checkpoint: What the run goes on from.
+        adapter: What a run without a checkpoint starts from.
+        changes: Settings that are others than the checkpoint's.
+    """
+
+    folder: Path | None = None
+    checkpoint: Checkpoint | None = None
+    adapter: AdapterState | None = None
+    changes: tuple[Change, ...] = ()
+
+    def fitted(
+        self,
+        settings: Mapping[str, Any],
+        config: RunConfig,
+        processes: Processes,
+        observer: Observer,
+    ) -> Start:
+        """Compare the checkpoint with the run, when all is known that decides it.
+
+        Args:
+            settings: What `compared_settings` gave for the run.
+            config: The run file.
+            processes: All of them come to the same start.
+            observer: Told what has changed, or that a new version starts instead.
+
+        Raises:
+            ConfigError: When it does not fit, and ``resume`` wants this one.
+            RunError: When the processes differ.
+        """
+        if self.folder is None or self.checkpoint is None:
+            return self
+        version = self.folder.parent.parent
+        changes = _accepted_changes(version, self.checkpoint, settings, config, observer)
+        if changes is None:
+            start = Start(adapter=read_start(config))
+        else:
+            start = replace(self, changes=tuple(changes))
+        # What decides may differ from machine to machine, such as a precision of auto.
+        _require_same(config, processes, start)
+        return start
+
+
+def find_start(config: RunConfig, precision: str, processes: Processes) -> Start:
+    """Find and read what the run starts from, the same in every process.
 
     Args:
         config: The run file.
+        precision: The resolved precision.
         processes: The first process decides and the others look afterwards. None of them locks a
             version before all have looked, because a locked one is not found.
 
-    Returns:
-        The checkpoint's folder and content; None for a new run.
-
     Raises:
-        InputError: As `find_checkpoint` and `read_whole_checkpoint`.
+        InputError: As `find_checkpoint`, `read_whole_checkpoint` and `read_start`.
         RunError: When the processes found different checkpoints.
     """
     if processes.index > 0:
         processes.barrier()
-    precision = resolve_precision(config.training.precision, processes.device)
     folder = find_checkpoint(config, precision)
     if processes.index == 0:
         processes.barrier()
-    checkpoint = None
+    start = Start()
     if folder is not None:
         named = Path(config.resume).absolute() == folder.absolute()
-        folder, checkpoint = read_whole_checkpoint(folder, named=named)
-    require_same(config, processes, folder, checkpoint)
-    if folder is None or checkpoint is None:
-        return None, None
-    return folder, checkpoint
+        start = Start(*read_whole_checkpoint(folder, named=named))
+    _require_same(config, processes, start)
+    return start if start.checkpoint else Start(adapter=read_start(config))
 
 
-def fitting(
+def _accepted_changes(
     version: Path,
     checkpoint: Checkpoint,
     settings: Mapping[str, Any],
     config: RunConfig,
     observer: Observer,
-) -> Checkpoint | None:
-    """Compare a checkpoint with the run, and say what has changed.
+) -> list[Change] | None:
+    """Tell what has changed since a checkpoint; None where the run does not go on from it.
 
     ``resume: auto`` means a run that fits the settings: it starts anew where another one would be
     refused, and where a finished run would go on learning in another way. A run that is not
     finished goes on with other settings, and so does one that only becomes longer.
-
-    Args:
-        version: The folder of the run that made the checkpoint.
-        checkpoint: What the run would go on from.
-        settings: What `compared_settings` gave for the run.
-        config: The run file.
-        observer: Told what has changed, or that a new version starts instead.
-
-    Returns:
-        The checkpoint, or None where ``resume: auto`` starts anew.
-
-    Raises:
-        ConfigError: When it does not fit, and ``resume`` wants this one.
     """
     try:
         changes = refuse_changes(checkpoint, settings, config)
@@ -104,26 +130,7 @@ def fitting(
         return None
     if changes:
         observer.notify(Warned(f"{name} goes on from step {checkpoint.step} changed: {said}."))
-    return checkpoint
-
-
-def stored_groups(
-    checkpoint: Checkpoint, adapter: AttachedAdapter, settings: OptimizerSection
-) -> list[ParameterGroup]:
-    """The groups of parameters that a checkpoint's optimizer had, which order its state.
-
-    Args:
-        checkpoint: What the run goes on from.
-        adapter: The run's adapter.
-        settings: How it is optimized now; rates by layer may have been others.
-    """
-    prefix = "training.optimizer."
-    known = {
-        name: checkpoint.settings[f"{prefix}{name}"]
-        for name in OptimizerSection.model_fields
-        if f"{prefix}{name}" in checkpoint.settings
-    }
-    return parameter_groups(adapter, settings.model_copy(update=known))
+    return changes
 
 
 def _is_done(version: Path) -> bool:
@@ -196,14 +203,14 @@ def read_start(config: RunConfig) -> AdapterState | None:
     return state
 
 
-def begin_with_inputs(
+def start_with_inputs(
     adapter: AttachedAdapter,
     config: RunConfig,
     run_batch: Callable[[int, int], object],
     processes: Processes,
     observer: Observer,
 ) -> bool:
-    """Give a new run's adapter the first values that come from the layers' inputs.
+    """Give a new run's adapter the initialization that comes from the layers' inputs.
 
     They depend on base, data and seed alone, so that a run that was stopped here finds them again.
 
@@ -238,23 +245,16 @@ def begin_with_inputs(
     return True
 
 
-def require_same(
-    config: RunConfig, processes: Processes, folder: Path | None, checkpoint: Checkpoint | None
-) -> None:
-    """Compare what the processes of a run go on from; none comes through before all have.
-
-    Args:
-        config: The run file.
-        processes: Those that share the run.
-        folder: The folder of this one's checkpoint, or None.
-        checkpoint: Its content, or None for a new run.
+def _require_same(config: RunConfig, processes: Processes, start: Start) -> None:
+    """Refuse processes that start from different checkpoints; none comes through before all have.
 
     Raises:
         RunError: In every process, when one has another checkpoint than the first.
     """
     own = [-1.0, -1.0]
-    if folder is not None and checkpoint is not None:
-        own = [float(version_number(folder.parent.parent)), float(checkpoint.step)]
+    if start.folder is not None and start.checkpoint is not None:
+        version = version_number(start.folder.parent.parent)
+        own = [float(version), float(start.checkpoint.step)]
     # A sum to which the first process alone adds something is what the first process has.
     first = processes.sum_numbers(own if processes.index == 0 else [0.0, 0.0])
     (others,) = processes.sum_numbers([float(own != first)])

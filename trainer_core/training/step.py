@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from ..counters import counter_seed
-from ..device import seed_generators
-from ..diffusion.flow import interpolate, velocity_target
-from ..diffusion.loss import flow_loss
+from ..device import seed_generators, send
+from ..diffusion.flow import flow_loss, interpolate, velocity_target
 from ..errors import NonFiniteError
 from ..types import Batch, Conditioning, PreservedBatch
+from .processes import Processes
 
 Predict = Callable[[Tensor, Tensor, Sequence[Conditioning], Sequence[Tensor]], Tensor]
 """Noisy latents `[B, C, h, w]`, sigma `[B]`, conditionings, controls -> velocity, as latents."""
@@ -43,7 +43,7 @@ class _Points:
         noisy: `[B, C, h, w]`.
         sigmas: The noise level of each.
         target: `[B, C, h, w]`, the velocity.
-        controls: One `[B, C, h, w]` per control picture.
+        controls: One `[B, C, h, w]` per control image.
         conditionings: One per sample.
         weights: Factor on the loss of each.
     """
@@ -98,7 +98,7 @@ class StepMaker:
         load: Step (from 1) and micro-batch (from 0) to this process's samples of the dataset.
         load_preserved: The same to the points that hold the base to what it did before.
         predict: The family's velocity on the run's base, with the adapter.
-        density: Draws a sigma in [0, 1] for pictures of a latent shape from a generator.
+        sample_sigma: Samples a sigma in [0, 1] for one of a batch's images from a generator.
         seed: The run's seed.
         part: ``(index, count)``: this process's part of each micro-batch.
         device: Where the base lives.
@@ -107,7 +107,7 @@ class StepMaker:
     load: Callable[[int, int], Batch | None]
     load_preserved: Callable[[int, int], PreservedBatch | None]
     predict: Predict
-    density: Callable[[Batch], Callable[[torch.Generator], float]]
+    sample_sigma: Callable[[Batch, torch.Generator], float]
     seed: int
     part: tuple[int, int]
     device: torch.device
@@ -136,9 +136,9 @@ class StepMaker:
         )
 
     def _noisy(self, batch: Batch, step: int) -> _Points:
-        draw = self.density(batch)
         sigmas = tuple(
-            draw(self._generator("sigma", step, position)) for position in batch.positions
+            self.sample_sigma(batch, self._generator("sigma", step, position))
+            for position in batch.positions
         )
         noise = torch.stack(
             [
@@ -157,18 +157,51 @@ class StepMaker:
         )
 
     def _loss(self, points: _Points) -> Tensor:
-        sigma = torch.tensor(points.sigmas, dtype=torch.float32, device=self.device)
-        controls = [control.to(self.device) for control in points.controls]
-        noisy = points.noisy.to(self.device)
-        velocity = self.predict(noisy, sigma, points.conditionings, controls)
-        losses = flow_loss(velocity, points.target.to(self.device))
+        sigma = self._sent(torch.tensor(points.sigmas, dtype=torch.float32))
+        controls = [self._sent(control) for control in points.controls]
+        conditionings = [
+            {name: self._sent(tensor) for name, tensor in each.items()}
+            for each in points.conditionings
+        ]
+        velocity = self.predict(self._sent(points.noisy), sigma, conditionings, controls)
+        losses = flow_loss(velocity, self._sent(points.target))
         if set(points.weights) != {1.0}:
-            losses = losses * torch.tensor(points.weights, device=self.device)
+            losses = losses * self._sent(torch.tensor(points.weights))
         return losses.sum()
+
+    def _sent(self, tensor: Tensor) -> Tensor:
+        return send(tensor, self.device)
 
     def _generator(self, what: str, step: int, position: int) -> torch.Generator:
         # Drawn on the CPU, so that every device trains on the same numbers.
         return torch.Generator().manual_seed(counter_seed(self.seed, what, step, position))
+
+
+def read_numbers(
+    processes: Processes, parts: Sequence[MicroStep], norm: Tensor, samples: int
+) -> tuple[float, float, float]:
+    """Read a step's numbers from the device: its only wait for it.
+
+    Args:
+        processes: Those that share the step.
+        parts: This one's micro-batches.
+        norm: Of the gradient, the same in every process.
+        samples: Of the whole step.
+
+    Returns:
+        The mean loss, the norm and the sum of the sigmas.
+    """
+    sigmas = 0.0
+    for part in parts:
+        sigmas += sum(part.sigmas)
+    # A sum to which the first process alone adds something is what the first process has.
+    once = norm if processes.index == 0 else torch.zeros_like(norm)
+    scalars = [once, *(part.loss.detach() for part in parts)]
+    sigmas, read_norm, *losses = processes.sum_numbers([sigmas], scalars)
+    loss = 0.0
+    for each in losses:
+        loss += each / samples
+    return loss, read_norm, sigmas
 
 
 def non_finite_error(

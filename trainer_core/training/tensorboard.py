@@ -21,7 +21,7 @@ TENSORBOARD_ABSENT = (
 )
 
 
-class Board:
+class TensorBoard:
     """Writes TensorBoard events where it is installed and works.
 
     Args:
@@ -49,8 +49,8 @@ class Board:
         for name in ("loss", "learning_rate", "grad_norm", "sigma_mean", "step_seconds"):
             self._add("add_scalar", f"training/{name}", getattr(result, name), result.step)
 
-    def write_picture(self, step: int, index: int, pixels: Tensor) -> None:
-        """Add a preview picture.
+    def write_image(self, step: int, index: int, pixels: Tensor) -> None:
+        """Add a preview image.
 
         Args:
             step: Steps made.
@@ -81,4 +81,4 @@ class Board:
             )
 
 
-__all__ = ["TENSORBOARD_ABSENT", "Board"]
+__all__ = ["TENSORBOARD_ABSENT", "TensorBoard"]

@@ -108,11 +108,11 @@ def hangups_count():
 def test_first_signal_cancels_and_second_stops(number, capfd):
     before = signal.getsignal(number)
     with watching(as_json=True) as observer:
-        assert not observer.wishes().cancel
+        assert not observer.requests().cancel
         assert not observer.cancelled()
         assert observer.stopped_by is None
         os.kill(os.getpid(), number)
-        assert observer.wishes().cancel
+        assert observer.requests().cancel
         assert observer.cancelled()
         assert observer.cancelled(), "asking changed the answer"
         assert observer.stopped_by == signal.Signals(number).name
@@ -137,6 +137,6 @@ def test_only_the_first_process_prints(capsys, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     with watching(as_json=True) as observer:
         observer.notify(_STEP)
-        assert not observer.wishes().cancel
+        assert not observer.requests().cancel
         assert not observer.cancelled()
     assert capsys.readouterr().out == ""

@@ -2,17 +2,19 @@ import numpy as np
 import pytest
 
 from scripts.embedded_base.drawing import draw, random_scene, with_frame
+from scripts.embedded_base.vocabulary import (
+    FRAME_COLOR,
+    held_out_combinations,
+    training_combinations,
+)
 from trainer_core.demo.checker import nearest_color, read_picture
 from trainer_core.demo.vocabulary import (
     COLORS,
     CONCEPT_SHAPE,
-    FRAME_COLOR,
     PICTURE_SIZE,
     SHAPES,
     Combination,
     all_combinations,
-    held_out_combinations,
-    training_combinations,
 )
 
 EVERY_SHAPE = (*SHAPES, CONCEPT_SHAPE)

@@ -6,32 +6,33 @@ from fixtures.leftovers import left_behind
 from safetensors.torch import save_file
 
 from trainer_core.adapters import attach
-from trainer_core.adapters.parameter_groups import ParameterGroup, parameter_groups
+from trainer_core.adapters.parameter_groups import parameter_groups
 from trainer_core.config import AdapterConfig, OptimizerSection
 from trainer_core.errors import InputError, NonFiniteError
 from trainer_core.training.checkpoint import (
     checkpoint_folders,
     prune_checkpoints,
     read_checkpoint,
-    restore_tensors,
     save_checkpoint,
-    training_tensors,
 )
 from trainer_core.training.optimizer import make_optimizer
+from trainer_core.training.state import TrainState
 
 
-def make_state(seed=0, steps=2):
+def make_state(seed=0, steps=2, layer="a"):
     generator = torch.Generator().manual_seed(seed)
-    parameters = {
-        name: torch.nn.Parameter(torch.randn(shape, generator=generator))
-        for name, shape in {"a.lora_up": (3, 2), "a.lora_down": (2, 5)}.items()
-    }
-    optimizer = make_optimizer(OptimizerSection(), [ParameterGroup(tuple(parameters.values()))])
+    base = torch.nn.ModuleDict({layer: torch.nn.Linear(5, 3)})
+    state = train_state(attach(base, AdapterConfig(kind="lora", rank=2)))
     for _ in range(steps):
-        for parameter in parameters.values():
+        for parameter in state.adapter.parameters():
             parameter.grad = torch.randn(parameter.shape, generator=generator)
-        optimizer.step()
-    return parameters, optimizer
+        state.optimizer.step()
+    return state
+
+
+def train_state(adapter):
+    settings = OptimizerSection()
+    return TrainState(adapter, make_optimizer(settings, parameter_groups(adapter, settings)))
 
 
 def write_adapter(path):
@@ -39,8 +40,7 @@ def write_adapter(path):
 
 
 def save(folder, step=10, **state):
-    parameters, optimizer = make_state(**state)
-    tensors = training_tensors(parameters, optimizer)
+    tensors = make_state(**state).tensors()
     return save_checkpoint(folder, step, {"seed": 1}, tensors, write_adapter), tensors
 
 
@@ -53,9 +53,10 @@ def test_round_trip_restores_weights_and_optimizer_bit_for_bit(tmp_path):
     ]
     checkpoint = read_checkpoint(path)
     assert (checkpoint.step, checkpoint.settings) == (10, {"seed": 1})
-    parameters, optimizer = make_state(seed=5)
-    restore_tensors(checkpoint, parameters, optimizer)
-    restored = training_tensors(parameters, optimizer)
+    state = make_state(seed=5)
+    state.restore(checkpoint, OptimizerSection())
+    assert state.step == 10
+    restored = state.tensors()
     assert restored.keys() == tensors.keys()
     assert all(torch.equal(restored[name], tensors[name]) for name in tensors)
 
@@ -65,29 +66,29 @@ def test_first_values_that_another_decomposition_found_are_put_back(tmp_path):
 
     def attached(base):
         config = AdapterConfig(kind="lora", rank=2, init="pissa")
-        adapter = attach(torch.nn.Sequential(base), config)
-        groups = parameter_groups(adapter, OptimizerSection())
-        return adapter, make_optimizer(OptimizerSection(), groups)
+        return train_state(attach(torch.nn.Sequential(base), config))
 
     torch.manual_seed(0)
-    adapter, optimizer = attached(torch.nn.Linear(6, 8))
+    state = attached(torch.nn.Linear(6, 8))
+    adapter = state.adapter
     with torch.no_grad():
         adapter.parameters()[0].fill_(0.5)
-    tensors = training_tensors(adapter.named_tensors(), optimizer)
+    tensors = state.tensors()
     path = save_checkpoint(tmp_path, 1, {}, tensors, write_adapter)
-    other, optimizer = attached(torch.nn.Linear(6, 8))
+    resumed = attached(torch.nn.Linear(6, 8))
+    other = resumed.adapter
     assert not torch.equal(other.frozen_tensors()["0.first_up"], tensors["adapter.0.first_up"])
-    restore_tensors(read_checkpoint(path), other.named_tensors(), optimizer)
+    resumed.restore(read_checkpoint(path), OptimizerSection())
     assert torch.equal(other.delta_weight("0"), adapter.delta_weight("0"))
     assert set(other.named_tensors()) == {name.removeprefix("adapter.") for name in tensors}
 
 
 def test_weight_that_is_not_finite_is_never_written(tmp_path):
-    parameters, optimizer = make_state()
+    state = make_state()
     with torch.no_grad():
-        parameters["a.lora_up"][0, 0] = torch.inf
+        state.adapter.named_tensors()["a.lora_up"][0, 0] = torch.inf
     with pytest.raises(NonFiniteError, match=r"a\.lora_up"):
-        save_checkpoint(tmp_path, 1, {}, training_tensors(parameters, optimizer), write_adapter)
+        save_checkpoint(tmp_path, 1, {}, state.tensors(), write_adapter)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -96,9 +97,8 @@ def test_failure_while_writing_leaves_no_checkpoint_and_no_rest(tmp_path):
         path.write_bytes(b"half")
         raise RuntimeError("stopped in the middle")
 
-    parameters, optimizer = make_state()
     with pytest.raises(RuntimeError, match="in the middle"):
-        save_checkpoint(tmp_path, 1, {}, training_tensors(parameters, optimizer), fail)
+        save_checkpoint(tmp_path, 1, {}, make_state().tensors(), fail)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -137,7 +137,26 @@ def test_damaged_checkpoint_is_named(tmp_path, damage):
 
 def test_checkpoint_of_another_adapter_names_the_first_difference(tmp_path):
     path, _ = save(tmp_path)
-    parameters, optimizer = make_state()
-    parameters["b.lora_up"] = parameters.pop("a.lora_up")
-    with pytest.raises(InputError, match=r"a\.lora_up"):
-        restore_tensors(read_checkpoint(path), parameters, optimizer)
+    with pytest.raises(InputError, match=r"a\.lora_"):
+        make_state(layer="b").restore(read_checkpoint(path), OptimizerSection())
+
+
+def test_an_average_is_kept_exported_and_shown_while_the_last_factors_train_on(tmp_path):
+    def averaged(value):
+        state = make_state()
+        state.average = {
+            name: torch.full_like(each, value) for name, each in state.adapter.named_parameters()
+        }
+        return state
+
+    state = averaged(0.25)
+    last = {name: each.clone() for name, each in state.adapter.named_tensors().items()}
+    exported = state.exported().layers["a"].tensors
+    assert all(torch.all(each == 0.25) for each in exported.values())
+    assert all(torch.equal(last[n], each) for n, each in state.adapter.named_tensors().items())
+    path = save_checkpoint(tmp_path, 3, {}, state.tensors(), write_adapter)
+    other = averaged(0.0)
+    other.restore(read_checkpoint(path), OptimizerSection())
+    assert all(torch.all(each == 0.25) for each in (other.average or {}).values())
+    # A checkpoint with an average is one without it to a run that keeps none.
+    make_state(seed=3).restore(read_checkpoint(path), OptimizerSection())

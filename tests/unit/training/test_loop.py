@@ -4,11 +4,12 @@ import math
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainer_core.config import TrainingSection
 from trainer_core.errors import NonFiniteError
 from trainer_core.training.loop import Loop, LoopHooks
-from trainer_core.training.observer import Wishes
+from trainer_core.training.observer import RunRequests
 from trainer_core.training.processes import SingleProcess
 from trainer_core.training.step import MicroStep
 
@@ -26,7 +27,7 @@ class Recording:
             save=self.save,
             preview=self.preview,
             broken=self.broken,
-            wishes=lambda: self.asked.get(len(self.results) + 1, Wishes()),
+            requests=lambda: self.asked.get(len(self.results) + 1, RunRequests()),
         )
 
     def save(self, step):
@@ -125,7 +126,7 @@ def test_run_that_has_all_steps_does_nothing_more():
 
 
 def test_cancel_finishes_the_step_and_saves_it():
-    recording = Recording({3: Wishes(cancel=True)})
+    recording = Recording({3: RunRequests(cancel=True)})
     loop, _ = make_loop(recording)
     assert loop.run(0) == ("cancelled", 3)
     assert recording.saves == [3]
@@ -133,17 +134,39 @@ def test_cancel_finishes_the_step_and_saves_it():
 
 
 def test_stop_finishes_the_step_saves_it_and_counts_as_done():
-    recording = Recording({3: Wishes(stop=True)})
+    recording = Recording({3: RunRequests(stop=True)})
     loop, _ = make_loop(recording)
     assert loop.run(0) == ("done", 3)
     assert (recording.saves, len(recording.results)) == ([3], 3)
 
 
 def test_wish_for_a_checkpoint_or_a_preview_is_granted_once_and_training_goes_on():
-    recording = Recording({2: Wishes(save=True), 4: Wishes(preview=True)})
+    recording = Recording({2: RunRequests(save=True), 4: RunRequests(preview=True)})
     loop, _ = make_loop(recording)
     assert loop.run(0) == ("done", 6)
     assert (recording.saves, recording.previews) == ([2, 6], [4])
+
+
+class Reads(TorchDispatchMode):
+    """Counts numbers that are fetched from tensors one by one."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+def test_no_number_is_read_for_a_micro_batch():
+    loop, parameter = make_loop(Recording(), gradient_accumulation_steps=4, max_grad_norm=1.0)
+    with Reads() as reads:
+        loop.run(0)
+        found = reads.count
+        parameter[0].item()
+    assert found <= 6
+    assert reads.count == found + 1
 
 
 @pytest.mark.parametrize("step", [1, 3])
@@ -179,7 +202,7 @@ def test_a_cancel_while_pictures_are_drawn_saves_the_step_and_makes_no_other(ste
 
 
 def test_a_cancel_before_a_preview_draws_none_and_one_in_the_last_preview_is_too_late():
-    recording = Recording({2: Wishes(cancel=True)})
+    recording = Recording({2: RunRequests(cancel=True)})
     loop, _ = make_loop(recording, preview_every=2)
     assert loop.run(0) == ("cancelled", 2)
     assert recording.previews == [0]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from trainer_core.training.metrics import MetricsWriter, read_metrics
-from trainer_core.training.tensorboard import Board
+from trainer_core.training.tensorboard import TensorBoard
 from trainer_core.types import StepResult
 
 
@@ -61,9 +61,9 @@ def test_a_board_that_does_not_work_is_told_once_and_missed_by_nobody(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
     warnings = []
-    board = Board(blocked / "run", 0, warnings.append)
+    board = TensorBoard(blocked / "run", 0, warnings.append)
     board.write(result(1))
-    board.write_picture(1, 0, torch.zeros(3, 8, 8))
+    board.write_image(1, 0, torch.zeros(3, 8, 8))
     board.close()
     (reason,) = warnings
     assert reason.startswith("TensorBoard does not work (")
@@ -71,9 +71,9 @@ def test_a_board_that_does_not_work_is_told_once_and_missed_by_nobody(tmp_path):
 
 
 def test_a_board_that_works_says_nothing(tmp_path):
-    board = Board(tmp_path, 0, refuse)
+    board = TensorBoard(tmp_path, 0, refuse)
     board.write(result(1))
-    board.write_picture(1, 0, torch.zeros(3, 8, 8))
+    board.write_image(1, 0, torch.zeros(3, 8, 8))
     board.close()
     (events,) = tmp_path.glob("events.out.tfevents.*")
     assert b"training/loss" in events.read_bytes()

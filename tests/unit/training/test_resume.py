@@ -8,8 +8,8 @@ from trainer_core.config.length import resolved_length
 from trainer_core.config.reading import load_config
 from trainer_core.errors import ConfigError
 from trainer_core.training.checkpoint import Checkpoint
-from trainer_core.training.non_finite import broken_step
 from trainer_core.training.resume import (
+    broken_step,
     changed_settings,
     compared_settings,
     find_checkpoint,

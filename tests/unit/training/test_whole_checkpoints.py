@@ -11,8 +11,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from trainer_core.errors import CheckpointError, InputError
-from trainer_core.training.checkpoint import FORMAT, read_checkpoint, save_checkpoint
-from trainer_core.training.whole_checkpoints import read_whole_checkpoint, require_newest
+from trainer_core.training.checkpoint import (
+    FORMAT,
+    read_checkpoint,
+    read_whole_checkpoint,
+    require_newest,
+    save_checkpoint,
+)
 
 STATE, TENSORS = "state.json", "training_state.safetensors"
 

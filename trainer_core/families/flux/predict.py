@@ -11,7 +11,7 @@ from ...types import Conditioning
 from ...weights.base_location import BaseLocation
 from ...weights.building import load_file
 from ...weights.load_parts import load_frozen
-from ..family import inner_module
+from ..family import computing_dtype, inner_module
 from ..patchify import pack, unpack
 from .file import FILE
 
@@ -61,15 +61,14 @@ def predict(
     Returns:
         `[B, C, h, w]`, the velocity in the dtype of ``noisy``.
     """
-    inner = inner_module(transformer)
-    dtype = inner.dtype
+    dtype = computing_dtype(transformer)
     height, width = noisy.shape[-2:]
     images = [noisy, *controls]
     tokens = torch.cat([pack(image) for image in images], dim=1).to(dtype)
     text = torch.stack([item["text_embeddings"] for item in conditionings]).to(tokens)
     pooled = torch.stack([item["pooled_text"] for item in conditionings]).to(tokens)
     scale = None
-    if takes_guidance(inner):
+    if takes_guidance(transformer):
         scale = torch.full((noisy.shape[0],), guidance, device=tokens.device)
     output = transformer(
         hidden_states=tokens,
@@ -79,9 +78,7 @@ def predict(
         pooled_projections=pooled,
         encoder_hidden_states=text,
         txt_ids=torch.zeros(text.shape[1], 3, device=tokens.device),
-        img_ids=torch.cat([_positions(image, index) for index, image in enumerate(images)]).to(
-            tokens.device
-        ),
+        img_ids=torch.cat([_positions(image, index) for index, image in enumerate(images)]),
         return_dict=False,
     )[0]
     target = output[:, : (height // 2) * (width // 2)]
@@ -110,5 +107,6 @@ def takes_guidance(transformer: nn.Module) -> bool:
 def _positions(latents: Tensor, index: int) -> Tensor:
     rows, columns = latents.shape[-2] // 2, latents.shape[-1] // 2
     # In float32, because bfloat16 cannot count beyond 256.
-    axes = [torch.tensor([index]), torch.arange(rows), torch.arange(columns)]
-    return torch.cartesian_prod(*axes).float()
+    device = latents.device
+    axes = [torch.arange(count, device=device) for count in (1, rows, columns)]
+    return torch.cartesian_prod(axes[0] + index, *axes[1:]).float()

@@ -13,7 +13,7 @@ from ...types import Conditioning
 from ...weights.base_location import BaseLocation
 from ...weights.building import load_file
 from ...weights.load_parts import load_frozen
-from ..family import inner_module
+from ..family import computing_dtype
 from ..patchify import pack, unpack
 from .file import FILE
 
@@ -74,7 +74,7 @@ def predict(
     Returns:
         `[B, C, h, w]`, the velocity in the dtype of ``noisy``.
     """
-    dtype = inner_module(transformer).dtype
+    dtype = computing_dtype(transformer)
     height, width = noisy.shape[-2:]
     images = [noisy, *controls]
     tokens = torch.cat([pack(image) for image in images], dim=1).to(dtype)
@@ -108,8 +108,9 @@ def pad_text(embeddings: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
     padded = pad_sequence(list(embeddings), batch_first=True)
     if min(lengths) == max(lengths):
         return padded, None
-    places = torch.arange(max(lengths), device=padded.device)
-    return padded, places[None] < torch.tensor(lengths, device=padded.device)[:, None]
+    # Made where the texts are: a mask that is sent there would wait for what is computed there.
+    real = [torch.ones(length, dtype=torch.bool, device=padded.device) for length in lengths]
+    return padded, pad_sequence(real, batch_first=True)
 
 
 def guide(conditional: Tensor, unconditional: Tensor, scale: float) -> Tensor:

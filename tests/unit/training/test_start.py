@@ -12,7 +12,7 @@ from trainer_core.filesystem.storage import write_json
 from trainer_core.tensors.safetensors_writer import save_tensors
 from trainer_core.training.processes import SingleProcess
 from trainer_core.training.run_folder import create_version, open_version
-from trainer_core.training.start import find_beginning
+from trainer_core.training.start import find_start
 
 SECONDS = 20
 
@@ -35,8 +35,8 @@ class Member(SingleProcess):
     def barrier(self):
         self.team.meeting.wait(SECONDS)
 
-    def sum_numbers(self, numbers):
-        self.team.said[self.index] = list(numbers)
+    def sum_numbers(self, numbers, on_device=()):
+        self.team.said[self.index] = [*numbers, *(each.item() for each in on_device)]
         self.barrier()
         total = [sum(column) for column in zip(*self.team.said, strict=True)]
         self.barrier()
@@ -69,9 +69,9 @@ def together(configs, before=lambda index: None, after=lambda index, folder: Non
     def begin(index):
         try:
             before(index)
-            folder, checkpoint = find_beginning(configs[index], Member(team, index))
-            after(index, folder)
-            found[index] = (folder, None if checkpoint is None else checkpoint.step)
+            start = find_start(configs[index], "fp32", Member(team, index))
+            after(index, start.folder)
+            found[index] = (start.folder, start.checkpoint and start.checkpoint.step)
         except RunError as error:
             found[index] = error
 
@@ -120,7 +120,8 @@ def test_processes_that_found_different_checkpoints_all_refuse(tmp_path, make_ve
 
 
 def test_one_process_alone_needs_nobody(tmp_path, make_version):
-    folder, checkpoint = find_beginning(
-        config(tmp_path, resume=str(make_version(7))), SingleProcess(torch.device("cpu"))
-    )
-    assert (folder.name, checkpoint.step) == ("000007", 7)
+    named = config(tmp_path, resume=str(make_version(7)))
+    start = find_start(named, "fp32", SingleProcess(torch.device("cpu")))
+    assert start.folder is not None
+    assert start.checkpoint is not None
+    assert (start.folder.name, start.checkpoint.step) == ("000007", 7)

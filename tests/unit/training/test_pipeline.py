@@ -15,8 +15,8 @@ from trainer_core.data.image import from_pixels
 from trainer_core.demo.settings import dataset_folder
 from trainer_core.errors import AdapterFileError, ConfigError
 from trainer_core.inference.encoders import LazyEncoders
-from trainer_core.inference.pipeline import draw_prompts, open_studio, sample_pictures
-from trainer_core.inference.sampler import DrawSettings
+from trainer_core.inference.pipeline import open_pipeline, sample_images, sample_prompts
+from trainer_core.inference.sampler import SampleSettings
 
 PROMPTS = ["a red circle on a blue background", "a white cross on a green background"]
 
@@ -41,8 +41,8 @@ def run_config(cache, **preview):
 def adapter_file(tmp_path_factory, cache):
     """An adapter of random factors, large enough to change every picture."""
     config = run_config(cache)
-    studio = open_studio(config, has_controls=False)
-    family, transformer = studio.painter.family, studio.painter.transformer
+    pipeline = open_pipeline(config, has_controls=False)
+    family, transformer = pipeline.sampler.family, pipeline.sampler.transformer
     settings = config.adapter.model_copy(update={"kind": "lora", "rank": 2, "alpha": 1.0})
     adapter = attach(transformer, settings, presets=family.presets)
     generator = torch.Generator().manual_seed(0)
@@ -64,26 +64,26 @@ def assert_equal_pictures(one, other):
 
 def test_one_picture_for_each_prompt_with_seeds_counting_up(tmp_path, cache):
     config = run_config(cache, seed=5, guidance=2.0, negative_prompt="a red square")
-    paths = sample_pictures(config, None, tmp_path / "new" / "folder")
+    paths = sample_images(config, None, tmp_path / "new" / "folder")
     assert paths == [tmp_path / "new" / "folder" / f"{index}.png" for index in (0, 1)]
-    studio = open_studio(config, has_controls=False)
-    size = DrawSettings(64, 64, 3, 2.0)
+    pipeline = open_pipeline(config, has_controls=False)
+    size = SampleSettings(64, 64, 3, 2.0)
     for index, (found, text) in enumerate(zip(drawn(paths), PROMPTS, strict=True)):
-        request = studio.request(text, 5 + index, negative="a red square")
-        expected = np.asarray(from_pixels(studio.draw([request], size)[0]), dtype=np.int16)
+        request = pipeline.request(text, 5 + index, negative="a red square")
+        expected = np.asarray(from_pixels(pipeline.draw([request], size)[0]), dtype=np.int16)
         assert np.array_equal(found, expected)
 
 
 def test_the_strength_of_an_adapter_is_a_factor_and_zero_is_the_base(tmp_path, cache, adapter_file):
     config = run_config(cache)
-    base = drawn(sample_pictures(config, None, tmp_path / "base"))
-    zero = drawn(sample_pictures(config, adapter_file, tmp_path / "zero", strength=0.0))
-    half = drawn(sample_pictures(config, adapter_file, tmp_path / "half", strength=0.5))
-    whole = drawn(sample_pictures(config, adapter_file, tmp_path / "whole"))
+    base = drawn(sample_images(config, None, tmp_path / "base"))
+    zero = drawn(sample_images(config, adapter_file, tmp_path / "zero", strength=0.0))
+    half = drawn(sample_images(config, adapter_file, tmp_path / "half", strength=0.5))
+    whole = drawn(sample_images(config, adapter_file, tmp_path / "whole"))
     assert_equal_pictures(zero, base)
     for one, other in ((half, base), (whole, base), (whole, half)):
         assert all(np.abs(a - b).mean() > 1 for a, b in zip(one, other, strict=True))
-    again = drawn(sample_pictures(config, adapter_file, tmp_path / "again"))
+    again = drawn(sample_images(config, adapter_file, tmp_path / "again"))
     assert_equal_pictures(again, whole)
 
 
@@ -91,39 +91,39 @@ def test_control_pictures_choose_the_editing_base(tmp_path, cache):
     controls = [dataset_folder("edit") / "control_images" / name for name in ("001.png", "002.png")]
     preview = {"prompts": ["make the shape green"] * 2, "seed": 3, "steps": 4}
     listed = [[str(path)] for path in controls]
-    one, two = drawn(sample_pictures(run_config(cache, controls=listed, **preview), None, tmp_path))
+    one, two = drawn(sample_images(run_config(cache, controls=listed, **preview), None, tmp_path))
     assert np.abs(one - two).mean() > 5, "the control pictures have no effect"
     listed[1] = [str(tmp_path / "absent.png")]
     with pytest.raises(ConfigError, match=r"preview\.controls: .*absent\.png is not a file"):
-        sample_pictures(run_config(cache, controls=listed, **preview), None, tmp_path)
+        sample_images(run_config(cache, controls=listed, **preview), None, tmp_path)
 
 
 def test_an_adapter_file_that_is_not_there_is_named(tmp_path, cache):
     with pytest.raises(AdapterFileError, match=r"absent\.safetensors"):
-        sample_pictures(run_config(cache), tmp_path / "absent.safetensors", tmp_path)
+        sample_images(run_config(cache), tmp_path / "absent.safetensors", tmp_path)
 
 
 def test_threads_and_generator_are_as_they_were(tmp_path, cache):
     threads, state = torch.get_num_threads(), torch.random.get_rng_state()
     config = run_config(cache, prompts=PROMPTS[:1])
     other = config.memory.model_copy(update={"threads": threads + 1})
-    sample_pictures(config.model_copy(update={"memory": other}), None, tmp_path)
+    sample_images(config.model_copy(update={"memory": other}), None, tmp_path)
     assert torch.get_num_threads() == threads
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
 def test_a_negative_prompt_is_encoded_once_and_with_controls_each_time(cache):
-    studio = open_studio(run_config(cache), has_controls=False)
-    encoders, calls = studio.encoders.open(), []
+    pipeline = open_pipeline(run_config(cache), has_controls=False)
+    encoders, calls = pipeline.encoders.open(), []
     encoders.text_encoder.model.register_forward_hook(lambda *given: calls.append(given))
-    requests = [studio.request(text, 0) for text in PROMPTS]
-    requests += [studio.request(PROMPTS[0], 1, negative="a red square")]
+    requests = [pipeline.request(text, 0) for text in PROMPTS]
+    requests += [pipeline.request(PROMPTS[0], 1, negative="a red square")]
     assert len(calls) == len(requests) + 2, "the prompts, and two different negative ones"
     for request, text in zip(requests, ["", "", "a red square"], strict=True):
         expected = encoders.encode_text(text, ())["text_embeddings"]
         assert torch.equal(request.negative["text_embeddings"], expected)
 
-    editing = open_studio(run_config(cache), has_controls=True)
+    editing = open_pipeline(run_config(cache), has_controls=True)
     pictures = [Image.new("RGB", (64, 64), color) for color in ("red", "blue")]
     one, two = (editing.request(PROMPTS[0], 0, [picture]).negative for picture in pictures)
     assert not torch.equal(one["text_embeddings"], two["text_embeddings"])
@@ -156,7 +156,7 @@ def test_encoders_are_gone_before_the_denoiser_is_loaded(tmp_path, adapter_file)
         assert seen == []
         return Watched(config, family, location, torch.device("cpu"))
 
-    pictures = draw_prompts(run_config(tmp_path), adapter_file, make_source=make)
+    pictures = sample_prompts(run_config(tmp_path), adapter_file, make_source=make)
     gc.collect()
     next(pictures)
     gc.collect()
@@ -170,7 +170,7 @@ def test_what_cannot_be_drawn_is_refused_before_anything_is_encoded(tmp_path, ad
     control = str(dataset_folder("edit") / "control_images" / "001.png")
     config = run_config(tmp_path, controls=[[control], []])
     with pytest.raises(ConfigError, match="controls of Preview Prompts"):
-        next(draw_prompts(config, adapter_file))
+        next(sample_prompts(config, adapter_file))
     with pytest.raises(AdapterFileError):
-        next(draw_prompts(run_config(tmp_path), tmp_path / "absent.safetensors"))
+        next(sample_prompts(run_config(tmp_path), tmp_path / "absent.safetensors"))
     assert list(tmp_path.rglob("*")) == []

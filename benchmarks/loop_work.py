@@ -1,0 +1,278 @@
+"""What the host does in a training step besides the model's own work, on a base of full size.
+
+Base and adapter are on the meta device, so no weight takes memory. Forward and backward are left
+out and the optimizer's step is empty: what is left is reading the batch, sampling sigma and noise,
+mixing, preparing the denoiser's inputs, the loss, clipping and the loop itself. The parameters that
+the loop handles are as many as the adapter's, of one element each, as their sizes are the device's
+business.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.measuring.record import origin, write_record
+from trainer_core.adapters import AttachedAdapter, attach
+from trainer_core.config import AdapterConfig, RunConfig
+from trainer_core.data.batches import BatchPlan, load_batch
+from trainer_core.data.cache_file import make_entry, write_entry
+from trainer_core.data.cached_dataset import CachedDataset, CachedItem
+from trainer_core.families.registry import get_family
+from trainer_core.training.loop import Loop, LoopHooks
+from trainer_core.training.observer import RunRequests
+from trainer_core.training.processes import SingleProcess
+from trainer_core.training.step import StepMaker
+from trainer_core.types import Bucket
+
+FAMILY = get_family("qwen_image")
+META = torch.device("meta")
+MICRO_BATCHES = 2
+SAMPLES = 4
+TEXT_TOKENS = 200
+
+
+class UnreadDevice(SingleProcess):
+    """One process on the meta device, whose numbers nobody can read.
+
+    Attributes:
+        reads: How often the loop wanted to read some.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(META)
+        self.reads = 0
+
+    def backward(self, loss: Tensor) -> None:
+        """Leave the gradients as they are."""
+
+    def sum_numbers(
+        self, numbers: Sequence[float], on_device: Sequence[Tensor] = ()
+    ) -> list[float]:
+        """Return the numbers, and ones for what lies on the device."""
+        self.reads += bool(on_device)
+        return [*numbers, *(1.0 for _ in on_device)]
+
+
+class ModelLeftOut(nn.Module):
+    """A denoiser whose inputs are prepared as ever, and that computes nothing.
+
+    Args:
+        transformer: The denoiser.
+    """
+
+    def __init__(self, transformer: nn.Module) -> None:
+        super().__init__()
+        self.module = transformer
+
+    def forward(self, hidden_states: Tensor, **inputs: Any) -> tuple[Tensor]:
+        """Return the tokens."""
+        del inputs
+        return (hidden_states,)
+
+
+class _NoUpdate(torch.optim.SGD):
+    def step(self, closure: Any = None) -> None:
+        """Leave the weights as they are."""
+
+
+def full_size_base(blocks: int = 60) -> nn.Module:
+    """Qwen-Image's denoiser of the bundled configuration, without weights."""
+    from diffusers.models.transformers.transformer_qwenimage import QwenImageTransformer2DModel
+
+    import trainer_core.families.qwen_image as package
+
+    file = Path(package.__file__).parent / "configs" / "generate" / "transformer" / "config.json"
+    facts = json.loads(file.read_text(encoding="utf-8")) | {"num_layers": blocks}
+    with META:
+        transformer: Any = QwenImageTransformer2DModel.from_config(facts)
+    return transformer.to(torch.bfloat16).requires_grad_(False).eval()
+
+
+def attach_adapter(transformer: nn.Module) -> AttachedAdapter:
+    """A LoRA of the default targets: attention and feed-forward layers of every block."""
+    return attach(
+        transformer,
+        AdapterConfig(kind="lora"),
+        presets=FAMILY.presets,
+        shared=FAMILY.shared_inputs,
+    ).train()
+
+
+def cached_samples(folder: Path, pixels: int) -> CachedDataset:
+    """Encoded samples of zeros."""
+    side = pixels // 8
+    items: list[CachedItem] = []
+    for number in range(SAMPLES):
+        latents = make_entry(folder, "latents", number)
+        text = make_entry(folder, "text", number)
+        write_entry(latents, {"latents": torch.zeros(16, side, side)})
+        write_entry(text, {"text_embeddings": torch.zeros(TEXT_TOKENS + number, 3584)})
+        items.append(
+            CachedItem(f"{number}.png", Bucket(pixels, pixels), (), latents, (), text, text)
+        )
+    return CachedDataset(items)
+
+
+def make_loop(
+    dataset: CachedDataset,
+    transformer: nn.Module,
+    weights: Sequence[nn.Parameter],
+    optimizer: torch.optim.Optimizer,
+    processes: SingleProcess,
+) -> Loop:
+    """The loop of a run over a denoiser that may be `ModelLeftOut`."""
+    config = RunConfig.model_validate(
+        {"training": {"steps": 1000, "gradient_accumulation_steps": MICRO_BATCHES}}
+    )
+    plan = BatchPlan(dataset.buckets, dataset.control_buckets, 1, MICRO_BATCHES, 1, 0)
+    load: Callable[..., Any] = functools.partial(
+        load_batch, dataset, plan, caption_dropout=0.1, seed=0
+    )
+    return Loop(
+        settings=config.training,
+        steps=1000,
+        preview_every=0,
+        micro_batches=range(MICRO_BATCHES),
+        micro_step=StepMaker(
+            load=load,
+            load_preserved=lambda step, micro: None,
+            predict=functools.partial(FAMILY.predict, transformer, guidance=1.0),
+            sample_sigma=lambda _, generator: float(torch.rand((), generator=generator)),
+            seed=0,
+            part=(0, 1),
+            device=processes.device,
+        ),
+        parameters=weights,
+        optimizer=optimizer,
+        learning_rate=lambda step: 1e-4,
+        epoch=plan.epoch,
+        processes=processes,
+        hooks=LoopHooks(
+            record=lambda result: None,
+            save=lambda step: None,
+            preview=lambda step: False,
+            broken=lambda step: "",
+            requests=RunRequests,
+        ),
+    )
+
+
+class HostWork:
+    """Steps of a loop in which the model's own work is left out.
+
+    Args:
+        folder: Takes the encoded samples.
+        pixels: Side of the images.
+        blocks: Of the base.
+
+    Attributes:
+        transformer: The base.
+        before_step: Called in each step, and measured with it.
+        layers: How many are adapted.
+        parameters: How many tensors are trained.
+    """
+
+    def __init__(self, folder: Path, pixels: int = 1024, blocks: int = 60) -> None:
+        self.transformer = full_size_base(blocks)
+        self.before_step: Callable[[], object] = RunRequests
+        adapter = attach_adapter(self.transformer)
+        self.layers = len(adapter.names)
+        weights = [nn.Parameter(torch.zeros(1)) for _ in adapter.parameters()]
+        self.parameters = len(weights)
+        self._loop = make_loop(
+            cached_samples(folder, pixels),
+            ModelLeftOut(self.transformer),
+            weights,
+            _NoUpdate(weights, lr=1.0),
+            UnreadDevice(),
+        )
+        self._done = 0
+        # Everything is imported and read once.
+        for _ in range(SAMPLES):
+            self.prepare()
+            self.step()
+
+    def prepare(self) -> None:
+        """Give every weight a gradient, as the backward pass would."""
+        for weight in self._loop.parameters:
+            weight.grad = torch.ones(1)
+
+    def step(self) -> None:
+        """Make one step."""
+        self.before_step()
+        self._done += 1
+        self._loop.make_step(self._done)
+
+    def cpu_ms(self, rounds: int) -> list[float]:
+        """CPU milliseconds of steps."""
+        times: list[float] = []
+        for _ in range(rounds):
+            self.prepare()
+            before = time.process_time()
+            self.step()
+            times.append(1000 * (time.process_time() - before))
+        return times
+
+    def python_calls(self) -> int:
+        """Calls of Python functions in one step."""
+        count = 0
+
+        def note(frame: Any, event: str, argument: Any) -> None:
+            nonlocal count
+            del frame, argument
+            count += event == "call"
+
+        self.prepare()
+        before = sys.getprofile()
+        sys.setprofile(note)
+        try:
+            self.step()
+        finally:
+            sys.setprofile(before)
+        return count
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description="Host work of a training step at full size.")
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--output", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    found = {**origin(), "rounds": arguments.rounds}
+    rows: list[dict[str, Any]] = []
+    for pixels in (256, 1024):
+        with tempfile.TemporaryDirectory() as folder:
+            work = HostWork(Path(folder), pixels)
+            times = work.cpu_ms(arguments.rounds)
+            rows.append(
+                {
+                    "pixels": pixels,
+                    "layers": work.layers,
+                    "parameters": work.parameters,
+                    "micro_batches": MICRO_BATCHES,
+                    "python_calls": work.python_calls(),
+                    "cpu_ms": round(statistics.median(times), 2),
+                    "best_cpu_ms": round(min(times), 2),
+                }
+            )
+            print(rows[-1])
+    if arguments.output:
+        record = {"benchmark": "loop_work", "counted": found, "timed": found, "rows": rows}
+        write_record(arguments.output, record)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""What the host does in a step besides the model's work, and how often it waits for the device."""
+
+import pytest
+import torch
+
+from benchmarks.loop_work import (
+    META,
+    MICRO_BATCHES,
+    HostWork,
+    UnreadDevice,
+    attach_adapter,
+    cached_samples,
+    full_size_base,
+    make_loop,
+)
+from trainer_core.families.family import computing_dtype
+from trainer_core.training.processes import SingleProcess
+
+MOST_CALLS = 9000
+"""7,083 with torch 2.10, most of them in torch's clipping and its arithmetic on the meta device."""
+
+
+class Differentiating(UnreadDevice):
+    """Goes backward on the meta device."""
+
+    def backward(self, loss):
+        loss.backward()
+
+
+def test_a_step_over_720_layers_walks_through_no_model(tmp_path):
+    work = HostWork(tmp_path, pixels=256)
+    assert work.layers == 720
+    assert work.python_calls() < MOST_CALLS
+    # A walk through it would be noticed:
+    work.before_step = lambda: sum(1 for _ in work.transformer.named_modules())
+    assert work.python_calls() > MOST_CALLS
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_a_step_waits_for_the_device_once(tmp_path, checkpointing):
+    """A number on the meta device cannot be read, so that every other wait would be an error."""
+    transformer = full_size_base(blocks=2)
+    adapter = attach_adapter(transformer)
+    if checkpointing:
+        transformer.enable_gradient_checkpointing()
+    weights, processes = adapter.parameters(), Differentiating()
+    optimizer = torch.optim.AdamW(weights)
+    loop = make_loop(cached_samples(tmp_path, 64), transformer, weights, optimizer, processes)
+    for step in range(1, 4):
+        loop.make_step(step)
+        assert processes.reads == step
+    assert MICRO_BATCHES > 1
+    assert {state["step"].item() for state in optimizer.state.values()} == {3}
+
+
+def test_a_second_wait_would_be_noticed():
+    with pytest.raises(RuntimeError, match="meta"):
+        torch.ones((), device=META).item()
+
+
+def test_numbers_of_a_device_are_read_together():
+    processes = SingleProcess(torch.device("cpu"))
+    scalars = [torch.tensor(2.5), torch.tensor(0.1)]
+    assert processes.sum_numbers([1.0], scalars) == [1.0, 2.5, torch.tensor(0.1).item()]
+
+
+def test_the_format_that_a_model_computes_in_is_asked_again_when_its_weights_have_changed():
+    transformer = full_size_base(blocks=1)
+    assert computing_dtype(transformer) == transformer.dtype == torch.bfloat16
+    transformer.to(torch.float32)
+    assert computing_dtype(transformer) == transformer.dtype == torch.float32

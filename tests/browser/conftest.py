@@ -11,6 +11,7 @@ from browser.browser import Browser, missing
 from browser.page import RENDERERS, GraphPage
 from comfyui.conftest import comfy_programs, make_data, write_example
 from comfyui.server import ComfyServer, comfy_server
+from fixtures.combinations import some
 
 
 @pytest.fixture(scope="session")
@@ -42,7 +43,7 @@ def screenshots(tmp_path_factory) -> Path:
     return Path(folder)
 
 
-@pytest.fixture(scope="module", params=RENDERERS)
+@pytest.fixture(scope="module", params=some(RENDERERS, "canvas"))
 def opened(request, server, browser, screenshots) -> GraphPage:
     """ComfyUI's page in one renderer."""
     page = GraphPage(server, browser, screenshots, request.param)

@@ -18,6 +18,7 @@ import pytest
 from comfyui.conftest import comfy_programs, make_data, write_example, write_pictures
 from comfyui.schema_check import faults
 from comfyui.server import PACK, ROOT, comfy_server
+from fixtures.combinations import some
 from fixtures.stand_ins import write_stand_ins
 from PIL import Image
 from safetensors.torch import load_file
@@ -28,6 +29,7 @@ pytestmark = [pytest.mark.comfy, pytest.mark.slow]
 
 DRAWN, QUEUED = ROOT / "workflows", ROOT / "tests" / "workflows"
 NAMES = sorted(path.stem for path in DRAWN.glob("*.json"))
+QUICK = ("convert_and_compare", "embedded_generate", "flux_dev_lora")
 # They run as they are but for size and length.
 WHOLE = ["embedded_generate", "embedded_edit", "convert_and_compare"]
 T5 = "ComfyUI's DualCLIPLoader only builds the T5 of 4.7 billion weights"
@@ -251,7 +253,7 @@ def test_the_embedded_workflows_train_as_the_demonstration_does(name, purpose):
     assert adapter["targets"] == preset.adapter.targets
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", some(NAMES, *QUICK))
 def test_it_runs_to_its_end(name, server, ran):
     pictures = ran.pictures(name)
     nodes = small(api(name))
@@ -267,7 +269,9 @@ def test_it_runs_to_its_end(name, server, ran):
             assert picture.std() > 0
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "convert_and_compare"])
+@pytest.mark.parametrize(
+    "name", some([name for name in NAMES if name != "convert_and_compare"], *QUICK)
+)
 def test_the_adapter_lies_in_the_loras_folder(name, server, ran):
     ran.pictures(name)
     nodes = api(name)
@@ -277,7 +281,7 @@ def test_the_adapter_lies_in_the_loras_folder(name, server, ran):
     assert all(bool(tensor.isfinite().all() and tensor.any()) for tensor in tensors.values())
 
 
-@pytest.mark.parametrize("name", ["embedded_generate", "embedded_edit"])
+@pytest.mark.parametrize("name", some(["embedded_generate", "embedded_edit"], *QUICK))
 def test_the_adapter_changes_the_pictures(name, ran):
     pictures = ran.pictures(name)
     after, before = (pictures[titled(name, f"{word} the adapter")] for word in ("With", "Without"))

@@ -18,6 +18,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.fixtures.combinations import some
 from trainer_core.cli import main
 from trainer_core.demo.settings import dataset_folder
 from trainer_core.families.registry import embedded_family
@@ -107,12 +108,6 @@ TEXTS = {
     "a text": lambda path: path.write_text('"text"'),
     "nothing": lambda path: path.write_text("null"),
 }
-
-
-def some(table, *quick):
-    """Rows of a table, of which all but a few run only in the whole suite: they rarely break."""
-    mark = pytest.mark.exhaustive
-    return [pytest.param(row, marks=() if row in quick else mark, id=row) for row in table]
 
 
 LINUX = pytest.mark.skipif(os.name == "nt", reason="pipes and devices have other names there")

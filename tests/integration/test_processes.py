@@ -78,6 +78,7 @@ def test_two_gloo_processes_train_the_weights_of_one(tmp_path, cache, training):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_processes_on_a_finished_cache_resume_the_same_checkpoint(tmp_path, cache):
     training = {"batch_size": 2, "gradient_accumulation_steps": 2, "steps": 6}
     config = run_config(tmp_path, cache, training=training)

@@ -7,6 +7,7 @@ import torch
 import yaml
 from runs import CancelAfter, metrics, run_config, tensors
 
+from tests.fixtures.combinations import some
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
 from trainer_core.config.reading import load_config
@@ -31,7 +32,7 @@ ADAPTERS = {
 }
 
 
-@pytest.mark.parametrize("name", ADAPTERS)
+@pytest.mark.parametrize("name", some(ADAPTERS, "lora, eva", "lokr"))
 def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path, cache, name):
     adapter = ADAPTERS[name]
     checkpointing = {"gradient_checkpointing": adapter["kind"] == "lora"}

@@ -1,0 +1,45 @@
+"""docs/architecture.md: each of its claims leads to one place, and that place is there."""
+
+import ast
+import re
+
+import pytest
+from architecture.source import ROOT
+
+PAGE = ROOT / "docs" / "architecture.md"
+_LINK = re.compile(r"\[`?([^\]`]+)`?\]\(([^)]+)\)")
+_TEST = re.compile(r"`(tests/[\w/]+\.py)`")
+LINKS = _LINK.findall(PAGE.read_text(encoding="utf-8"))
+
+
+def defined(path):
+    """Names that a file defines at its top."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+@pytest.mark.parametrize(("name", "target"), LINKS)
+def test_a_link_leads_to_what_it_names(name, target):
+    path = (PAGE.parent / target).resolve()
+    assert path.exists(), target
+    if path.suffix == ".py":
+        assert name in set(defined(path))
+    elif path.is_dir():
+        assert path.as_posix().endswith(name.rstrip("/"))
+
+
+def test_the_tests_that_it_names_are_there():
+    named = _TEST.findall(PAGE.read_text(encoding="utf-8"))
+    assert len(named) > 5
+    assert [path for path in named if not (ROOT / path).is_file()] == []
+
+
+def test_every_package_is_on_the_picture():
+    drawn = (ROOT / "docs" / "images" / "architecture.svg").read_text(encoding="utf-8")
+    packages = {path.parent.name for path in (ROOT / "trainer_core").glob("*/__init__.py")}
+    packages |= {path.parent.name for path in (ROOT / "nodes").glob("*/__init__.py")}
+    assert {name for name in packages if not re.search(rf"[>/]{name}<", drawn)} == set()

@@ -18,7 +18,6 @@ ELSEWHERE = {
     "trainer_core/bases/foreign_models.py": "models that are no family, some of a similar name",
     "trainer_core/bases/recognition.py": "how ComfyUI's text encoders are called in any file",
     "trainer_core/adapter_files/names/unread_keys.py": "the same",
-    "trainer_core/demo/vocabulary.py": "the seed that the embedded base was made with",
 }
 """Files that may name a family, and why."""
 

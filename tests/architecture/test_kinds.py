@@ -62,9 +62,9 @@ EXCEPTIONS = {
     "trainer_core/adapters/attach_state.py": "finding a split from factors; still to move",
     "trainer_core/adapters/peft_layers.py": "PEFT's own classes, one a kind",
     "trainer_core/adapters/peft_tuner.py": "PEFT's own classes, one a kind",
-    "nodes/definitions/adapter.py": "a node's choice of kinds, with the settings of each",
-    "nodes/definitions/save.py": "a node's choice of approximations, kept in people's graphs",
-    "nodes/definitions/train.py": "words that ComfyUI's search finds a node by",
+    "nodes/definitions/adapter_settings.py": "a node's choice of kinds, with the settings of each",
+    "nodes/definitions/convert_adapter.py": "a choice of approximations, kept in people's graphs",
+    "nodes/definitions/train_adapter.py": "words that ComfyUI's search finds a node by",
 }
 """File to why it names a kind."""
 

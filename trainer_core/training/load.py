@@ -68,15 +68,7 @@ def load(
     preservation = _preserve(config, data, transformer, f"{base} {precision}", processes, observer)
     if config.memory.gradient_checkpointing:
         data.family.enable_checkpointing(transformer)
-    adapter = attach(
-        transformer,
-        config.adapter,
-        presets=data.family.presets,
-        unused=data.family.unused_layers(transformer),
-        shared=data.family.shared_inputs,
-        seed=config.seed,
-    )
-    adapter.train()
+    adapter = _attach(config, data, transformer)
     # Hours of training must not end at a file that cannot be written.
     check_layouts(adapter.state(), config.output.layouts, data.family.key_map)
     # A decomposition of the base's weights may end otherwise in another process.
@@ -103,6 +95,17 @@ def load(
         steps=run_length(config),
         preservation=preservation,
     )
+
+
+def _attach(config: RunConfig, data: Prepared, transformer: torch.nn.Module) -> AttachedAdapter:
+    return attach(
+        transformer,
+        config.adapter,
+        presets=data.family.presets,
+        unused=data.family.unused_layers(transformer),
+        shared=data.family.shared_inputs,
+        seed=config.seed,
+    ).train()
 
 
 def _preserve(

@@ -23,6 +23,7 @@ def test_a_layer_above_its_bar_is_noticed(found):
     assert above["fp32", "lokr", "ours", "operations"] < 1.0
 
 
+@pytest.mark.exhaustive
 def test_counting_again_counts_the_same(found):
     assert measure() == found
 

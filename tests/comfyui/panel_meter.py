@@ -36,7 +36,7 @@ class Meter:
         self.installed = True
         # The pack loads it with its first run.
         (package,) = (name for name in sys.modules if name.endswith("adapter-trainer.nodes"))
-        module = importlib.import_module(f"{package}.node_observer")
+        module = importlib.import_module(f"{package}.services.node_observer")
         observer, server = module.NodeObserver, PromptServer.instance
         notify, requests, queue, send = (
             observer.notify,
@@ -51,7 +51,7 @@ class Meter:
             if type(event).__name__ == "StepDone":
                 self.step()
 
-        def measured_wishes(own):
+        def measured_requests(own):
             with self.measuring("observer"):
                 return requests(own)
 
@@ -67,7 +67,7 @@ class Meter:
             with self.measuring("server"):
                 await send(event, data, sid)
 
-        observer.notify, observer.requests = measured_notify, measured_wishes
+        observer.notify, observer.requests = measured_notify, measured_requests
         server.send_sync, server.send = noted, measured_send
 
     @contextmanager

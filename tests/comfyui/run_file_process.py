@@ -19,8 +19,8 @@ def main():
         spec = ModuleSpec(name, None, is_package=True)
         spec.submodule_search_locations = [str(folder)]
         sys.modules[name] = importlib.util.module_from_spec(spec)
-    run_files = importlib.import_module(f"{PACK}.nodes.run_files")
-    reading = importlib.import_module(f"{PACK}.trainer_core.config.reading")
+    run_files = importlib.import_module(f"{PACK}.nodes.services.run_files")
+    reading = importlib.import_module(f"{PACK}.trainer_core.families.run_files")
     errors = importlib.import_module(f"{PACK}.trainer_core.errors")
     try:
         saved = run_files.save_run_file(reading.load_config(run_file), copy_cache=True)

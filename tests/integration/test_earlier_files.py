@@ -24,6 +24,9 @@ from trainer_core.training.observer import CacheProgress
 
 EARLIER = Path(__file__).parent.parent / "fixtures" / "from_5ec7b99"
 
+ROUNDED = {"pissa": 1e-6}
+"""Runs whose layers are summed up in another order today, to how far their ends may be apart."""
+
 
 def kept(name):
     return json.loads((EARLIER / name).read_text(encoding="utf-8"))
@@ -92,10 +95,11 @@ def assert_ended_as_then(result, name, same_arithmetic):
     (path,) = result.adapters
     found, wanted = tensors(path), tensors(expected / path.name)
     assert found.keys() == wanted.keys()
-    if not same_arithmetic:
+    if not same_arithmetic or name in ROUNDED:
         # Other rounding; a step of another size or direction would be far off.
+        most = ROUNDED.get(name, 0.0) if same_arithmetic else 0.01
         for key, tensor in wanted.items():
-            assert (found[key] - tensor).norm() <= 0.01 * tensor.norm(), key
+            assert (found[key] - tensor).norm() <= most * tensor.norm(), key
         return
     assert {key for key in wanted if not torch.equal(found[key], wanted[key])} == set()
     whole = json.loads((expected / "training_state.json").read_text())

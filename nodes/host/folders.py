@@ -19,7 +19,6 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from ...trainer_core.errors import InputError
 from ...trainer_core.filesystem.allowed_folders import AllowedFolders
-from ...trainer_core.filesystem.temporary import remove_leftovers
 
 _logger = logging.getLogger(__name__)
 _DEVICES = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|conout\$)(\..*)?", re.I)
@@ -207,5 +206,7 @@ def clear_leftovers(*folders: Path) -> None:
     Args:
         folders: Where something is about to be written; some may be absent.
     """
+    from ...trainer_core.filesystem.temporary import remove_leftovers
+
     for note in remove_leftovers(*folders):
         _logger.warning(note)

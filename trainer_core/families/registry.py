@@ -5,9 +5,12 @@ from __future__ import annotations
 import difflib
 import importlib
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from ..errors import BaseModelError
-from .family import Family
+
+if TYPE_CHECKING:
+    from .family import Family
 
 PACKAGES: dict[str, str] = {
     "qwen_image": ".qwen_image",
@@ -20,7 +23,7 @@ its run files for each purpose as ``TEMPLATES`` (`run_files`).
 """
 
 
-class _Families(Mapping[str, Family]):
+class _Families(Mapping[str, "Family"]):
     """A family is imported when it is asked for: that imports torch, and names are asked for more.
 
     The names are those of `PACKAGES`, in their order.

@@ -7,8 +7,8 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..host import comfy_host
-from ..services.adapter_files import NO_FILE, lora_choices, lora_stamp
 from ..services.choices import AdapterChoice
+from ..services.lora_files import NO_FILE, lora_choices, lora_stamp
 from . import sockets
 from .setting_inputs import SettingInput, section_values
 

@@ -7,7 +7,7 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..host import comfy_host
-from ..services.adapter_files import NO_FILE, chosen_lora, lora_choices, lora_stamp
+from ..services.lora_files import NO_FILE, chosen_lora, lora_choices, lora_stamp
 from . import sockets
 
 

@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ...trainer_core.filesystem.text_files import parse_json
-
 if TYPE_CHECKING:
     from ...trainer_core.training.observer import RunRequests
 
@@ -175,6 +173,8 @@ def add_routes(table: Any) -> None:
 
     @table.post("/adapter_trainer/wish")
     async def act(request: web.Request) -> web.Response:
+        from ...trainer_core.filesystem.text_files import parse_json
+
         body = await request.read()
         try:
             asked = parse_json(body) if len(body) <= _LARGEST_REQUEST else None

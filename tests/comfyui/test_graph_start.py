@@ -14,7 +14,7 @@ pytestmark = pytest.mark.comfy
 
 MILLISECONDS = 50
 HEAVY = {"torch", "diffusers", "peft", "transformers", "accelerate", "numpy", "PIL", "safetensors"}
-ROUNDS, TRIES = 6, 3
+ROUNDS, TRIES = 6, 6
 _PYDANTIC = ("pydantic", "annotated_types", "typing_inspection")
 _LINE = re.compile(r"import time: +(\d+) \| +\d+ \| +(\S+)")
 _EAGER = """from comfy_api.latest import ComfyExtension

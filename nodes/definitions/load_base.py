@@ -66,7 +66,7 @@ class LoadBase(io.ComfyNode):
     @classmethod
     def execute(cls, source: str, family: str, **given: Any) -> io.NodeOutput:
         """Describe the base; its header is read to find the family."""
-        from ...trainer_core.bases.detect import detect_base
+        from ...trainer_core.bases.locate import detect_base
 
         path = comfy_host.base_path(source)
         found = detect_base(path) if family == "auto" else family

@@ -74,7 +74,7 @@ def _draw(
     import torch
 
     from ...trainer_core.device import borrowed_threads
-    from ...trainer_core.diffusion.sampler import SamplingStopped
+    from ...trainer_core.diffusion.flow import SamplingStopped
     from ...trainer_core.inference.pipeline import sample_prompts
 
     bar = comfy_host.ProgressBar(node_id, len(config.preview.prompts))

@@ -16,7 +16,6 @@ _SHIPPED = (*sources("trainer_core"), *sources("nodes"))
 _PRODUCT = (*_SHIPPED, *sources("scripts"))
 _MAKES_NAMES = {
     "trainer_core/filesystem/temporary.py",
-    "trainer_core/filesystem/owners.py",
     # A workflow's name, to an identity that is always the same.
     "scripts/workflow_graphs/formats.py",
 }

@@ -11,8 +11,7 @@ from PIL import Image
 
 from tests.fixtures.made_up_family.base import make_lumen_base
 from trainer_core.bases.adapter_family import adapter_family
-from trainer_core.bases.detect import detect_base
-from trainer_core.bases.locate import locate_base
+from trainer_core.bases.locate import detect_base, locate_base
 from trainer_core.cli import main
 from trainer_core.config import BaseSection
 from trainer_core.errors import ConfigError

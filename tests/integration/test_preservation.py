@@ -8,7 +8,7 @@ from integration.runs import CancelAfter, metrics, run_config, tensors
 
 from trainer_core.config.length import resolved_length
 from trainer_core.demo.settings import dataset_folder
-from trainer_core.diffusion.sampler import sample_euler
+from trainer_core.diffusion.flow import sample_euler
 from trainer_core.errors import ConfigError
 from trainer_core.families.registry import get_family
 from trainer_core.training import SingleProcess, train

@@ -15,8 +15,7 @@ from fixtures.leftovers import killed_while
 from fixtures.races import race
 
 from trainer_core.errors import InputError
-from trainer_core.filesystem.locks import acquire, holder
-from trainer_core.filesystem.storage import atomic_write, claim_without_links
+from trainer_core.filesystem.storage import acquire, atomic_write, claim_without_links, holder
 from trainer_core.filesystem.temporary import temporary_beside
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -33,7 +32,7 @@ RACES = """
 import json, os, sys
 from pathlib import Path
 from fixtures.races import race
-from trainer_core.filesystem.locks import acquire
+from trainer_core.filesystem.storage import acquire
 folder, rounds, contents = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
 acquire(folder / "first").release()
 won = []

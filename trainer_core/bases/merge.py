@@ -3,6 +3,11 @@
 A single file becomes a single file and a Diffusers folder a folder. Weights are read, changed and
 written one after another, so that the largest of them decides how much memory is needed and not
 the base.
+
+Differences that are no factors, such as ``diff`` and ``diff_b``, are named as ComfyUI names its
+layers; a Diffusers folder may hold such a layer in parts, or with its halves in the opposite order.
+Of several for one tensor ComfyUI takes one, and a strength does not weaken ``set_weight``
+(``comfy/lora.py``, `load_lora` and `calculate_weight`).
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ..adapter_files.factors.effective_delta import check_size, effective_delta
-from ..adapter_files.factors.outlines import outline_of
+from ..adapter_files.factors.outlines import outline_of, patch_outline
 from ..adapter_files.factors.whole_layers import undivided_delta, undivided_parts
 from ..adapter_files.names.row_slices import RowSlice, take_rows
 from ..counters import counter_seed
@@ -25,9 +30,7 @@ from ..errors import AdapterError, NonFiniteError
 from ..tensors.finiteness import all_finite
 from ..tensors.rounding import EIGHT_BIT, Loss, fitting_scale, parts_of, rounded, rounding_loss
 from ..types import AdapterState
-from ..weights.float8 import widened
-from ..weights.reading import TensorReader
-from .merge_extras import extra_changes
+from ..weights.reading import TensorReader, widened
 from .open import BaseFile, BaseWeights, Place
 
 Rounding = Literal["nearest", "stochastic"]
@@ -342,3 +345,100 @@ def made_tensors(
     for (path, name), own in jobs.items():
         if path == file.path:
             yield name, merge_tensor(file, name, own, dtype, rounding)
+
+
+_ORDERS = {"weight": ("set_weight", "diff", "w_norm"), "bias": ("diff_b", "b_norm")}
+"""Which tensor of a layer an ending means; the first that is there counts."""
+
+
+def extra_changes(
+    base: BaseWeights, state: AdapterState, strength: float
+) -> Iterator[tuple[str, Place, Callable[[Tensor], Tensor]]]:
+    """Find the places of an adapter's differences in a base.
+
+    Args:
+        base: The base.
+        state: The adapter; nothing is read of it yet.
+        strength: Multiplies the differences.
+
+    Yields:
+        A name for reports, the place, and the function from the weight there to its change.
+
+    Raises:
+        AdapterError: When a tensor is not in the base or has another shape.
+    """
+    pieces = _pieces(base) if state.extras and not base.native else {}
+    for native in state.extras:
+        tensors = patch_outline(state, native)
+        for kind, endings in _ORDERS.items():
+            ending = next((each for each in endings if each in tensors), None)
+            if ending is None:
+                continue
+            title = f"{native}.{ending}"
+            found = pieces.get(f"{native}.{kind}") or _direct(base, f"{native}.{kind}")
+            _check(base, title, tuple(tensors[ending].shape), [place for place, _ in found])
+            start = 0
+            for place, swapped in found:
+                rows = slice(start, start + place.shape[0])
+                start = rows.stop
+                own = title if len(found) == 1 else f"{title} ({place.name})"
+                change = partial(_change, state.extras, native, ending, rows, swapped, strength)
+                yield own, place, change
+
+
+def _change(
+    extras: Mapping[str, Mapping[str, Tensor]],
+    native: str,
+    ending: str,
+    rows: slice,
+    swapped: bool,
+    strength: float,
+    weight: Tensor,
+) -> Tensor:
+    value = extras[native][ending][rows].to(weight.dtype)
+    if swapped:
+        value = value.roll(len(value) // 2, 0)
+    if ending != "set_weight":
+        return value * strength
+    return value - weight if strength else weight * 0.0
+
+
+def _direct(base: BaseWeights, name: str) -> list[tuple[Place, bool]]:
+    place = base.place(name)
+    return [] if place is None else [(place, False)]
+
+
+def _pieces(base: BaseWeights) -> dict[str, list[tuple[Place, bool]]]:
+    """ComfyUI's name of a tensor to where its parts lie in a base of Diffusers' naming."""
+    found: dict[str, list[tuple[int, Place, bool]]] = {}
+    for name in base.names:
+        place = base.place(name)
+        try:
+            origin = base.family.file.origin(name, True)
+        except ValueError:
+            continue
+        if place is not None:
+            found.setdefault(origin.name, []).append((origin.part, place, origin.swapped))
+    return {
+        native: [(place, swapped) for _, place, swapped in sorted(parts, key=lambda p: p[0])]
+        for native, parts in found.items()
+    }
+
+
+def _check(base: BaseWeights, title: str, shape: tuple[int, ...], places: list[Place]) -> None:
+    if not places:
+        raise AdapterError(
+            f"the adapter's {title} is not in {base.path}",
+            f"a {base.family.title} base with every tensor that the adapter changes",
+            "Choose the base that the adapter was trained on.",
+        )
+    wanted = (sum(place.shape[0] for place in places), *places[0].shape[1:])
+    if shape != wanted:
+        raise AdapterError(
+            f"the adapter's {title} is {shape}",
+            f"{wanted}, as in {base.path}",
+            "Choose the base that the adapter was trained on.",
+        )
+
+
+__all__ = ["extra_changes"]

@@ -54,7 +54,7 @@ def dataset_report(config: RunConfig) -> tuple[Mapping[str, Any], DatasetError |
             "Name the folder behind the verb, or set dataset.path.",
         )
     from ..data.buckets import plan_buckets
-    from ..data.regularization import scan_all
+    from ..data.folder import scan_all
     from ..families.registry import get_family
 
     family = get_family(config.family)

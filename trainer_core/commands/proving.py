@@ -35,8 +35,7 @@ def prove_file(path: Path, family: str | None = None, base: str | None = None) -
         BaseModelError: When the base cannot be used, or is of another family.
     """
     from ..adapter_files.verify.proof import prove
-    from ..bases.native_shapes import base_shapes
-    from ..bases.open import open_base
+    from ..bases.open import base_shapes, open_base
 
     if base is not None:
         opened = open_base(base, family)
@@ -98,8 +97,7 @@ def _family_of(path: Path, name: str | None) -> Family:
 
 def _usual_base(path: Path, family: Family) -> tuple[str, Shapes]:
     """The name of the base that an adapter is most likely for, and its shapes."""
-    from ..bases.native_shapes import base_shapes, published_shapes
-    from ..bases.open import open_base
+    from ..bases.open import base_shapes, open_base, published_shapes
     from ..weights.base_location import EMBEDDED
 
     published = f"{family.title} as published"

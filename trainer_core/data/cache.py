@@ -22,9 +22,8 @@ from ..errors import DatasetError
 from ..tensors.finiteness import all_finite
 from ..types import Bucket, Conditioning, PlannedSample
 from .buckets import Plan
-from .cache_file import Entry, is_sound, make_entry, source_hash, write_entry
+from .cache_file import ContentHashes, Entry, is_sound, make_entry, source_hash, write_entry
 from .cached_dataset import CachedDataset, CachedItem, PreservedItem
-from .hashes import ContentHashes
 from .image import fit_to_bucket, open_picture, resize_exact, to_pixels
 
 __all__ = ["CachedDataset", "Encoders", "build_cache"]

@@ -1,14 +1,16 @@
-"""From a dataset folder to samples.
+"""From a dataset folder to samples, and what is wrong with it.
 
 Two layouts. Flat: images, each beside a text file of the same name, in any sub-folder. Paired:
 ``training_images/`` as in the flat layout, and ``control_images/`` with images of the same names.
+A second folder of ordinary images, for regularization, may stand beside the own one.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..config import DatasetSection
@@ -18,7 +20,6 @@ from ..types import Sample
 from .captions import read_caption, with_trigger
 from .image import PictureFacts, picture_facts
 from .listing import Listing, list_folder, shown_name, stem_key
-from .problems import Problems
 
 TRAINING_FOLDER = "training_images"
 CONTROL_FOLDER = "control_images"
@@ -315,3 +316,123 @@ def _nothing_left(folder: Path, findings: Problems) -> DatasetError:
         found = f"dataset.path: there are no pictures in {folder}"
         remedy = "Put png, jpg, jpeg, webp or bmp files with captions there, or set dataset.path."
     return DatasetError(found, "at least one picture with its caption", remedy)
+
+
+_SHOWN = 5
+
+# In the order in which they are told: a broken image explains a caption without image.
+_EXPECTED = {
+    "unreadable": (
+        "whole pictures as PNG, JPEG, WebP or BMP",
+        "Save the pictures again with an image editor, or set dataset.unreadable: skip.",
+    ),
+    "animated": (
+        "pictures with one frame",
+        "Save the frame you want as a picture, or set dataset.animated: first_frame or skip.",
+    ),
+    "missing_control": (
+        "a control picture for every training picture and the reverse, of the same name (or "
+        "name_0, name_1, ... without gaps)",
+        "Rename or add the files, or set dataset.missing_control: skip.",
+    ),
+    "missing_caption": (
+        "a caption file with text for every picture",
+        "Write the missing captions, or set dataset.missing_caption: empty (train without text) "
+        "or skip.",
+    ),
+    "missing_image": (
+        "a picture for every caption file",
+        "Add the pictures or remove the captions, or set dataset.missing_image: skip.",
+    ),
+}
+
+
+@dataclass(slots=True)
+class Problems:
+    """Collects what was found, so that one message can name it all.
+
+    Attributes:
+        settings: The policies.
+        problems: What was left out, in words.
+    """
+
+    settings: DatasetSection
+    problems: list[str] = field(default_factory=list)
+    _errors: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, policy: str, text: str) -> None:
+        """Note something that a policy decides about.
+
+        Args:
+            policy: Name of the setting under ``dataset``.
+            text: What was found, naming the file.
+        """
+        if getattr(self.settings, policy) == "error":
+            self._errors.setdefault(policy, []).append(text)
+        self.problems.append(f"left out: {text}")
+
+    def refusal(self) -> DatasetError | None:
+        """Why a policy says to stop; None when none does.
+
+        Returns:
+            An error that names the first files of the gravest kind and how many more there are.
+        """
+        for policy, (expected, remedy) in _EXPECTED.items():
+            texts = self._errors.get(policy)
+            if texts:
+                more = len(texts) - _SHOWN
+                found = "; ".join(texts[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")
+                return DatasetError(found, expected, remedy)
+        return None
+
+
+REGULARIZATION = "regularization"
+"""What the names of regularization images begin with."""
+
+
+def scan_all(
+    settings: DatasetSection, within: AllowedFolders | None = None, *, stop: bool = True
+) -> Scan:
+    """Read the dataset folder and, where one is named, the folder of regularization images.
+
+    Args:
+        settings: The folders, their layout, and what to do about mistakes.
+        within: As for `scan`.
+        stop: As `scan`.
+
+    Returns:
+        The samples of both, the own ones first.
+
+    Raises:
+        DatasetError: As `scan`; and when both are one folder, or one has control images and the
+            other has none.
+    """
+    own = scan(settings, within, stop=stop)
+    second = settings.regularization.path
+    if not second:
+        return own
+    if Path(second).expanduser().resolve() == Path(settings.path).expanduser().resolve():
+        raise DatasetError(
+            f"dataset.regularization.path: {second} is dataset.path as well",
+            "another folder, with ordinary pictures",
+            "Name a folder of ordinary pictures, or leave dataset.regularization.path out.",
+        )
+    try:
+        ordinary = settings.model_copy(update={"path": second, "trigger_word": ""})
+        found = scan(ordinary, within, stop=stop)
+    except DatasetError as error:
+        message = error.found.replace("dataset.path", "dataset.regularization.path")
+        raise DatasetError(message, error.expected, error.remedy) from error
+    if any(s.controls for s in own.samples) != any(s.controls for s in found.samples):
+        raise DatasetError(
+            "one of dataset.path and dataset.regularization.path has control pictures, the other "
+            "has none",
+            "both with control pictures, or both without",
+            "Add control pictures to the folder without, or name another folder.",
+        )
+    marked = tuple(
+        dataclasses.replace(sample, name=f"{REGULARIZATION}/{sample.name}", regularization=True)
+        for sample in found.samples
+    )
+    problems = tuple(f"{REGULARIZATION}: {problem}" for problem in found.problems)
+    return Scan(own.samples + marked, own.problems + problems, own.refusal or found.refusal)

@@ -4,8 +4,16 @@ One convention everywhere: ``x_sigma = (1 - sigma) x_0 + sigma eps`` with sigma 
 to 1 (pure noise), and the velocity ``eps - x_0`` that a denoiser predicts.
 """
 
-from .flow import flow_loss, interpolate, velocity_target
-from .sampler import SamplingStopped, ShiftSettings, flow_sigmas, sample_euler, sigma_shift
+from .flow import (
+    SamplingStopped,
+    ShiftSettings,
+    flow_loss,
+    flow_sigmas,
+    interpolate,
+    sample_euler,
+    sigma_shift,
+    velocity_target,
+)
 from .sigma import make_density, shift_sigma
 
 __all__ = [

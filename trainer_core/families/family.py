@@ -2,11 +2,13 @@
 
 A family converts whatever its architecture does differently (time scale, sign, packing, guidance)
 inside its own `predict`, so that everybody else sees latents `[B, C, h, w]`, sigma in [0, 1] and
-the velocity ``eps - x_0``.
+the velocity ``eps - x_0``. Of the CLIP and VAE on a ComfyUI graph it has facts and functions on
+tensors: the nodes read these, and touch ComfyUI's objects.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,14 +21,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import torch
+    from PIL.Image import Image
     from torch import Tensor, nn
 
     from ..adapter_files.names.key_map import KeyMap
     from ..data.cache import Encoders
     from ..data.captions import CountTokens
+    from ..types import Conditioning
     from ..weights.base_location import BaseLocation
-    from .graph import GraphSpec
-    from .layer_sizes import PublishedSizes
+    from ..weights.header import WeightFile
 
 
 _COMPUTING: WeakKeyDictionary[nn.Module, tuple[torch.dtype | None, torch.dtype]] = (
@@ -146,7 +149,7 @@ class Family:
         sizes: The sizes of a base's layers and how many blocks it has, from the configuration of
             Diffusers' transformer.
         header_hint: Regular expression of what headers of adapter files call the model
-            (`recognition.header_hint`).
+            (`header_hint`).
         header_names: A variant to its names in adapter files' headers.
         graph: What CLIP and VAE of a ComfyUI graph are; None where the graph cannot encode.
         embedded: The Diffusers folder of a tiny base of this family that ships with the trainer.
@@ -251,3 +254,140 @@ def inner_module(transformer: nn.Module) -> Any:
 def enable_checkpointing(transformer: nn.Module) -> None:
     """`Family.enable_checkpointing` of Diffusers' classes."""
     inner_module(transformer).enable_gradient_checkpointing()
+
+
+Row = Sequence[tuple[Any, ...]]
+"""ComfyUI's tokens of one text: (token id, or image or embedding, weight) each."""
+
+
+@dataclass(frozen=True, slots=True)
+class VaeSpec:
+    """The VAE of a family.
+
+    Attributes:
+        marker: Name of a weight that other kinds of VAE do not have in this shape.
+        dimensions: Of the marker; 5 for a VAE that also encodes videos.
+        channels: Of the latents: the second size of the marker.
+        mean: Of the latents, for each channel or for all.
+        deviation: Standard deviation of the latents, for each channel or for all.
+        title: Which VAE this is, for messages.
+        remedy: Which loader and file to use.
+    """
+
+    marker: str
+    dimensions: int
+    channels: int
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+    title: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClipSpec:
+    """The CLIP of a family, and how it encodes captions.
+
+    Attributes:
+        parts: Names of the text encoders that it is made of, in order.
+        title: Which CLIP this is, for messages.
+        remedy: Which loader and type to use.
+        read: (token rows by text encoder, text length or None, number of images) to the rows that
+            are encoded.
+        count: Tokens of a caption without its images, of the rows that ComfyUI makes of it.
+        conditioning: (text `[L, D]`, what ComfyUI gives beside it) to what is trained on. The
+            tensors are ComfyUI's still.
+        prompt: (variant, caption, number of control images) to the text that is tokenized.
+        text_length: Text tokens when ``base.text_length`` is unset; None where nothing is cut then.
+        options: Text length to options of ComfyUI's tokenizer; None for no least length.
+        foreign: Attributes that only the model of another family with these parts has.
+        templates: Attributes of ComfyUI's tokenizer to the prompt templates that they hold.
+        see: (variant, control image) to what the text encoder is shown, `[1, h, w, 3]` in [0, 1];
+            None where it sees no images.
+        image_token: The token that stands for an image and may be in no caption; empty for none.
+        unused_weights: Those that the encoded text does not depend on.
+    """
+
+    parts: tuple[str, ...]
+    title: str
+    remedy: str
+    read: Callable[[Mapping[str, Sequence[Row]], int | None, int], dict[str, list[Row]]]
+    count: Callable[[Mapping[str, Sequence[Row]]], int]
+    conditioning: Callable[[Tensor, Mapping[str, Any]], Conditioning]
+    prompt: Callable[[str, str, int], str] = lambda variant, caption, images: caption
+    text_length: int | None = None
+    options: Callable[[int | None], dict[str, Any]] = lambda text_length: {}
+    foreign: tuple[str, ...] = ()
+    templates: Mapping[str, str] = field(default_factory=dict)
+    see: Callable[[str, Image], Tensor] | None = None
+    image_token: str = ""
+    unused_weights: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GraphSpec:
+    """One architecture, as ComfyUI's graph has it.
+
+    Attributes:
+        controls: Variant to the least and the largest number of control images.
+        clip: The CLIP.
+        vae: The VAE.
+    """
+
+    controls: Mapping[str, tuple[int, int]]
+    clip: ClipSpec
+    vae: VaeSpec
+
+
+Size = tuple[int, int]
+"""Outputs and inputs of a layer."""
+
+_BLOCK = re.compile(r"([a-z_]+)\.([0-9]+)\.(.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedSizes:
+    """The layers of a base.
+
+    Attributes:
+        layers: Path in Diffusers' transformer, with ``{}`` for a block's number, to the sizes that
+            the layer has in the published variants.
+        blocks: A list of blocks, by Diffusers' and by ComfyUI's name, to how many it has.
+        width: Of the hidden state.
+    """
+
+    layers: Mapping[str, tuple[Size, ...]]
+    blocks: Mapping[str, int]
+    width: int
+
+    def of(self, module: str) -> tuple[Size, ...]:
+        """The sizes that a layer may have; none for a layer that the architecture lacks."""
+        block = _BLOCK.fullmatch(module)
+        template = module if block is None else f"{block[1]}.{{}}.{block[3]}"
+        return self.layers.get(template, ())
+
+    def lacks_block(self, path: str) -> str:
+        """What is wrong with the number of a path's block; empty where nothing is."""
+        block = _BLOCK.fullmatch(path)
+        count = None if block is None else self.blocks.get(block[1])
+        if block is None or count is None or int(block[2]) < count:
+            return ""
+        return f"{block[1]} has {count} blocks, from 0 to {count - 1}"
+
+
+def check_heads(file: WeightFile, settings: Mapping[str, Any]) -> None:
+    """`FileSpec.check` for a transformer whose rotary positions fill every head.
+
+    Args:
+        file: The opened file.
+        settings: Of Diffusers' class.
+
+    Raises:
+        BaseModelError: When its heads are of another size.
+    """
+    heads, head = settings["num_attention_heads"], settings["attention_head_dim"]
+    rotary = sum(settings["axes_dims_rope"])
+    if heads < 1 or head != rotary:
+        raise file.broken(
+            f"its attention heads have {head} values each",
+            f"heads of {rotary}, which the rotary positions are for",
+        )

@@ -14,7 +14,7 @@ from ..config import DatasetSection, PreviewSection
 from ..data.cache import Encoders
 from ..data.cache_file import Entry, is_sound, make_entry, read_entry, write_entry
 from ..data.image import fit_to_bucket, open_picture, resize_exact, to_pixels
-from ..diffusion.sampler import SamplingStopped
+from ..diffusion.flow import SamplingStopped
 from ..errors import ConfigError
 from ..families.family import Family
 from ..types import Bucket, Conditioning

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..diffusion.sampler import sample_euler
+from ..diffusion.flow import sample_euler
 from ..families.family import Family, guided_velocity
 from ..types import Conditioning
 from ..weights.base_location import BaseLocation

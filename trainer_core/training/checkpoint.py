@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..data.hashes import hash_file
+from ..data.cache_file import hash_file
 from ..errors import AdapterFileError, CheckpointError, InputError, NonFiniteError
 from ..filesystem.storage import flush_folder, move, storage_error, write_json
 from ..filesystem.temporary import remove_leftovers, temporary_beside

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from ..adapter_files.header.metadata import RunFacts
 from ..adapter_files.header.workflow import header_problems
 from ..config import RunConfig
-from ..weights.building import file_settings
-from ..weights.encoder_fingerprint import file_identity, folder_identity
+from ..weights.base_location import file_identity, folder_identity
+from ..weights.loading import file_settings
 from .observer import Observer, Warned
 from .prepare import Prepared
 

@@ -40,7 +40,7 @@ from ..families.registry import get_family
 from ..tensors.safetensors_reader import open_tensors
 from ..types import Bucket
 from ..weights.base_location import BaseLocation
-from ..weights.load_parts import reading_part
+from ..weights.loading import reading_part
 from .manifest import read_manifest
 
 ADAPTER_BYTES = 16
@@ -284,8 +284,8 @@ def gibibytes(count: int) -> str:
 def _build_empty(location: BaseLocation, family: Family) -> nn.Module:
     import diffusers
 
-    from ..weights.building import empty_model
     from ..weights.diffusers_folder import read_json
+    from ..weights.loading import empty_model
 
     if location.file is not None:
         return empty_model(location, family.file)

@@ -21,7 +21,7 @@ from ..data.buckets import Plan, plan_buckets
 from ..data.cache import CachedDataset, build_cache, cache_folder
 from ..data.cache_file import cache_folders
 from ..data.captions import caption_tokens, long_caption_notes, may_be_long
-from ..data.regularization import scan_all
+from ..data.folder import scan_all
 from ..errors import ConfigError
 from ..families.family import Family
 from ..families.registry import get_family

@@ -16,8 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 from ..adapter_files.header.workflow import WORKFLOW_KEYS
 from ..errors import InputError, StorageError
-from ..filesystem.locks import Lock, acquire, holder, record
-from ..filesystem.storage import move, storage_error, write_json, write_text
+from ..filesystem.storage import (
+    Lock,
+    acquire,
+    holder,
+    move,
+    record,
+    storage_error,
+    write_json,
+    write_text,
+)
 from ..filesystem.temporary import remove_leftovers, temporary_beside
 from ..filesystem.text_files import read_object
 

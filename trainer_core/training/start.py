@@ -12,7 +12,7 @@ from ..adapter_files.read.adapter_file import adapter_files, read_adapter
 from ..adapters import AttachedAdapter
 from ..adapters.init.eva import initialize_from_inputs
 from ..config import RunConfig
-from ..data.hashes import hash_file
+from ..data.cache_file import hash_file
 from ..errors import AdapterFileError, ConfigError, InputError, RunError
 from ..families.registry import FAMILIES, get_family
 from ..types import AdapterState

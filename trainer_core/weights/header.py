@@ -1,4 +1,13 @@
-"""The header of a file of weights: what it holds, by name, and why it cannot be a base."""
+"""The header of a file of weights: names, shapes, number formats, and why it cannot be a base.
+
+ComfyUI has two spellings of 8-bit weights with one scale for each layer. The old one has a tensor
+named ``scaled_fp8`` in the file and ``<layer>.scale_weight``. The new one has
+``<layer>.weight_scale`` and, for each layer, a ``<layer>.comfy_quant`` tensor with JSON, or all of
+these together in the header as ``_quantization_metadata``. Scales of a layer's input concern its
+arithmetic, not its weights.
+
+Source: ComfyUI, ``QUANTIZATION.md``, ``comfy/utils.py`` (`convert_old_quants`), ``comfy/ops.py``.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +15,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..errors import BaseModelError
+from ..filesystem.text_files import parse_json
 from ..tensors.safetensors_reader import Wording, open_tensors
 from ..tensors.safetensors_writer import TensorInfo
 
@@ -173,3 +184,148 @@ def read_header(path: Path) -> tuple[dict[str, TensorInfo], dict[str, str]]:
     """
     with open_tensors(path, _BASE, any_format=True) as file:
         return dict(file.tensors), dict(file.metadata)
+
+
+_PLAIN = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"})
+_STORED = {"float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2"}
+_MARKER = "scaled_fp8"
+_QUANT = ".comfy_quant"
+_METADATA = "_quantization_metadata"
+_INPUT_SCALES = (".input_scale", ".scale_input")
+_WEIGHT_SCALES = (".weight_scale", ".scale_weight")
+_LARGEST_NOTE = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Formats:
+    """How a file's weights become numbers.
+
+    Attributes:
+        scales: Name of a weight to the name of its scale; other weights are only cast.
+        beside: Names that are no weights: scales, markers and notes.
+    """
+
+    scales: Mapping[str, str]
+    beside: frozenset[str]
+
+
+def check_formats(file: WeightFile) -> Formats:
+    """Find the scales, and refuse what cannot be read.
+
+    Args:
+        file: An opened file. Only its notes on formats are read, no weight.
+
+    Returns:
+        How each weight is to be read.
+
+    Raises:
+        BaseModelError: When a weight is in a format that is not read here, or a scale is missing
+            or stands beside a weight that nothing says is scaled.
+    """
+    old = _MARKER in file.tensors and _METADATA not in file.metadata
+    layers = _old_layers(file) if old else _noted_layers(file)
+    suffix = ".scale_weight" if old else ".weight_scale"
+    scales: dict[str, str] = {}
+    for layer, kind in layers.items():
+        weight, scale = f"{layer}.weight", f"{layer}{suffix}"
+        _check_layer(file, layer, kind, scale)
+        scales[weight] = scale
+    beside = {name for name in file.tensors if _is_beside(name)}
+    stray = sorted(name for name in beside - set(scales.values()) if name.endswith(_WEIGHT_SCALES))
+    if stray:
+        raise file.broken(
+            f"{stray[0]} is a scale, but nothing in the file says what is scaled how",
+            "a scaled_fp8 or comfy_quant note beside the scales; ComfyUI ignores them without it",
+            OTHER_FILE,
+        )
+    for name, info in file.tensors.items():
+        if name not in beside and info.code not in _PLAIN:
+            raise file.broken(f"{name} is stored as {info.code}", READABLE, OTHER_FILE)
+    return Formats(scales, frozenset(beside))
+
+
+def _is_beside(name: str) -> bool:
+    return name == _MARKER or name.endswith((*_WEIGHT_SCALES, *_INPUT_SCALES, _QUANT))
+
+
+def _old_layers(file: WeightFile) -> dict[str, str]:
+    end = ".scale_weight"
+    return {name[: -len(end)]: "float8_e4m3fn" for name in file.tensors if name.endswith(end)}
+
+
+def _noted_layers(file: WeightFile) -> dict[str, str]:
+    notes = {**_notes_beside(file), **_notes_in_header(file)}
+    layers: dict[str, str] = {}
+    for layer, note in notes.items():
+        kind = note.get("format") if isinstance(note, dict) else None
+        if kind not in _STORED:
+            raise file.broken(f"{layer} is stored as {kind}", READABLE, OTHER_FILE)
+        layers[layer] = kind
+    return layers
+
+
+def _notes_in_header(file: WeightFile) -> dict[str, Any]:
+    text = file.metadata.get(_METADATA)
+    if text is None:
+        return {}
+    noted = _parse(file, f"{_METADATA} in its header", text)
+    layers = noted.get("layers")
+    if not isinstance(layers, dict):
+        raise file.broken(f"{_METADATA} in its header has no layers", READABLE, OTHER_FILE)
+    # Layers of the other parts of a whole checkpoint are not ours.
+    own = {name.removeprefix(file.prefix): note for name, note in layers.items()}
+    return {name: note for name, note in own.items() if f"{name}.weight" in file.tensors}
+
+
+def _notes_beside(file: WeightFile) -> dict[str, Any]:
+    names = [name for name in file.tensors if name.endswith(_QUANT)]
+    if not names:
+        return {}
+    notes: dict[str, Any] = {}
+    with file.path.open("rb") as opened:
+        for name in names:
+            info = file.tensors[name]
+            if info.code != "U8" or info.size > _LARGEST_NOTE:
+                raise _unreadable_note(file, name)
+            opened.seek(info.start)
+            content = opened.read(info.size)
+            notes[name.removesuffix(_QUANT)] = _parse(file, name, content)
+    return notes
+
+
+def _parse(file: WeightFile, name: str, text: str | bytes) -> dict[str, Any]:
+    try:
+        value = parse_json(text)
+    except ValueError as error:
+        raise _unreadable_note(file, name) from error
+    if not isinstance(value, dict):
+        raise _unreadable_note(file, name)
+    return value
+
+
+def _unreadable_note(file: WeightFile, name: str) -> BaseModelError:
+    return file.broken(f"{name} cannot be read", "JSON that names a number format", OTHER_FILE)
+
+
+def _check_layer(file: WeightFile, layer: str, kind: str, scale: str) -> None:
+    weight = file.tensors.get(f"{layer}.weight")
+    if weight is None:
+        raise file.broken(f"there is no {layer}.weight", "a weight beside every scale")
+    if weight.code != _STORED[kind]:
+        raise file.broken(
+            f"{layer}.weight is noted as {kind}, but stored as {weight.code}",
+            f"{_STORED[kind]} in the file",
+            OTHER_FILE,
+        )
+    info = file.tensors.get(scale)
+    if info is None:
+        raise file.broken(f"there is no {scale}", f"a scale beside {layer}.weight")
+    single = all(side == 1 for side in info.shape)
+    if not single and info.shape != (weight.shape[0], *(1,) * (len(weight.shape) - 1)):
+        raise file.broken(
+            f"{scale} has the shape {list(info.shape)} for a weight of {list(weight.shape)}",
+            "one scale for the layer, or one for each row",
+            OTHER_FILE,
+        )
+    if info.code not in {"F32", "F16", "BF16"}:
+        raise file.broken(f"{scale} is stored as {info.code}", "a floating-point scale")

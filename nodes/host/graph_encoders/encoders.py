@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from ....trainer_core.data.cache import Encoders
     from ....trainer_core.data.captions import TextLimit
-    from ....trainer_core.families.family import Family
-    from ....trainer_core.families.graph import GraphSpec
+    from ....trainer_core.families.family import Family, GraphSpec
     from ....trainer_core.types import Conditioning
 
 

@@ -10,7 +10,7 @@ from .inputs import Vae, ordinary, require_plain
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ....trainer_core.families.graph import VaeSpec
+    from ....trainer_core.families.family import VaeSpec
 
 _GRID = 8
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ....trainer_core.data.captions import TextLimit
-    from ....trainer_core.families.graph import ClipSpec, GraphSpec, Row
+    from ....trainer_core.families.family import ClipSpec, GraphSpec, Row
     from ....trainer_core.types import Conditioning
 
 _PROBE = "A photo of a cat, (red:1.2)"

@@ -14,8 +14,7 @@ from trainer_core.adapter_files.header.workflow import LARGEST_IN_HEADER
 from trainer_core.adapter_files.read.adapter_file import read_adapter, read_file
 from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.adapters.kinds.registry import layer_delta
-from trainer_core.bases.native_shapes import require_fit
-from trainer_core.bases.open import open_base
+from trainer_core.bases.open import open_base, require_fit
 from trainer_core.errors import InputError, PrecisionError
 from trainer_core.families.registry import FAMILIES
 from trainer_core.types import AdapterState

@@ -12,7 +12,7 @@ from trainer_core.adapter_files.names.key_parsing import (
     native_of_patch,
 )
 from trainer_core.bases.adapter_family import adapter_family
-from trainer_core.bases.native_shapes import published_shapes
+from trainer_core.bases.open import published_shapes
 from trainer_core.errors import AdapterFileError, BaseModelError
 from trainer_core.families.registry import FAMILIES
 

@@ -17,9 +17,8 @@ from tests.fixtures.foreign_models import (
 )
 from tests.fixtures.full_size import full_size_transformer
 from tests.fixtures.qwen_base import make_qwen_transformer
-from trainer_core.bases.adapter_family import adapter_family, other_models
-from trainer_core.bases.native_shapes import embedded_sizes, published_sizes
-from trainer_core.bases.recognition import layer_inputs
+from trainer_core.bases.adapter_family import adapter_family, layer_inputs, other_models
+from trainer_core.bases.open import embedded_sizes, published_sizes
 from trainer_core.cli import main
 from trainer_core.errors import AdapterFileError
 from trainer_core.families.registry import FAMILIES

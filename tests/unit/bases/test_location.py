@@ -15,8 +15,8 @@ from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
 from trainer_core.diffusion import ShiftSettings
 from trainer_core.errors import BaseModelError, ConfigError
+from trainer_core.families.diffusers_parts import read_shift
 from trainer_core.families.registry import get_family
-from trainer_core.families.scheduler import read_shift
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,7 @@ from tests.fixtures.adapter_states import make_state
 from tests.fixtures.family_states import family_state, key_map
 from tests.fixtures.hollow_files import write_hollow
 from trainer_core.adapter_files.write.adapter_file import write_adapter
-from trainer_core.bases.native_shapes import base_shapes, published_shapes
-from trainer_core.bases.open import open_base
+from trainer_core.bases.open import base_shapes, open_base, published_shapes
 from trainer_core.cli import main
 from trainer_core.families.registry import FAMILIES
 

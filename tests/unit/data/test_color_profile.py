@@ -21,8 +21,7 @@ from tests.fixtures.icc_profiles import (
     rgb_profile,
 )
 from trainer_core.data.cache_file import make_entry
-from trainer_core.data.color_profile import to_srgb
-from trainer_core.data.image import open_picture
+from trainer_core.data.image import open_picture, to_srgb
 
 pytestmark = pytest.mark.skipif(
     not features.check("littlecms2"), reason="this Pillow was built without LittleCMS"

@@ -6,8 +6,7 @@ import pytest
 from safetensors.torch import save_file
 
 from tests.fixtures.native_files import flux_to_native, make_native_flux, make_native_qwen
-from trainer_core.bases.detect import detect_base
-from trainer_core.bases.locate import locate_base
+from trainer_core.bases.locate import detect_base, locate_base
 from trainer_core.config import BaseSection
 from trainer_core.errors import BaseModelError
 from trainer_core.families.registry import get_family

@@ -16,8 +16,8 @@ from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
 from trainer_core.diffusion import sample_euler
 from trainer_core.errors import DatasetError
+from trainer_core.families.diffusers_parts import pack, unpack
 from trainer_core.families.family import guided_velocity
-from trainer_core.families.patchify import pack, unpack
 from trainer_core.families.registry import get_family
 
 FAMILY = get_family("flux")

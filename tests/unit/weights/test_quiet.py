@@ -15,7 +15,7 @@ from huggingface_hub.utils import (
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
 from trainer_core.families.registry import get_family
-from trainer_core.weights.load_parts import without_bars
+from trainer_core.weights.loading import without_bars
 
 LIBRARIES = ("transformers", "diffusers")
 FOLDER = locate_base(BaseSection(), get_family("qwen_image"), has_controls=False).folder

@@ -23,7 +23,7 @@ from tests.fixtures.native_files import (
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
 from trainer_core.families.registry import get_family
-from trainer_core.weights.building import empty_model, file_settings, load_file
+from trainer_core.weights.loading import empty_model, file_settings, load_file
 
 PREFIXES = ("", "diffusion_model.", "model.diffusion_model.")
 

@@ -20,12 +20,11 @@ from tests.fixtures.native_files import (
     make_native_qwen,
     to_scaled,
 )
-from trainer_core.bases.detect import detect_base
-from trainer_core.bases.locate import locate_base
+from trainer_core.bases.locate import detect_base, locate_base
 from trainer_core.config import BaseSection
 from trainer_core.errors import BaseModelError
 from trainer_core.families.registry import get_family
-from trainer_core.weights.building import empty_model
+from trainer_core.weights.loading import empty_model
 
 QKV = "double_blocks.0.img_attn.qkv"
 OTHER_FILE = "bf16 or the fp8_scaled file"

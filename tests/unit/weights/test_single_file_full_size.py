@@ -9,12 +9,11 @@ import pytest
 from tests.fixtures.full_size import full_size_transformer
 from tests.fixtures.hollow_files import write_hollow
 from tests.fixtures.native_files import flux_to_native
-from trainer_core.bases.detect import detect_base
-from trainer_core.bases.locate import locate_base
+from trainer_core.bases.locate import detect_base, locate_base
 from trainer_core.config import BaseSection
 from trainer_core.errors import BaseModelError
 from trainer_core.families.registry import get_family
-from trainer_core.weights.building import empty_model
+from trainer_core.weights.loading import empty_model
 
 # black-forest-labs/FLUX.1-dev and Qwen/Qwen-Image.
 PARAMETERS = {"flux": 11_901_408_320, "qwen_image": 20_430_401_088}

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from ...types import Conditioning
-from ..graph import ClipSpec, GraphSpec, Row, VaeSpec
+from ..family import ClipSpec, GraphSpec, Row, VaeSpec
 
 _T5 = "t5xxl"
 

@@ -9,11 +9,10 @@ from torch import Tensor, nn
 
 from ...types import Conditioning
 from ...weights.base_location import BaseLocation
-from ...weights.building import load_file
-from ...weights.load_parts import load_frozen
+from ...weights.loading import load_file, load_frozen
+from ..diffusers_parts import pack, unpack
 from ..family import computing_dtype, inner_module
-from ..patchify import pack, unpack
-from .file import FILE
+from .keys import FILE
 
 
 def load_transformer(

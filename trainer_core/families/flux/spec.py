@@ -8,15 +8,15 @@ from torch import nn
 
 from ...adapter_files.names.key_map import KeyMap
 from ...weights.file_spec import FolderSpec
+from ..diffusers_parts import scheduled_shift, scheduled_sigmas
 from ..family import Family, HeaderNames, enable_checkpointing
-from ..scheduler import scheduled_shift, scheduled_sigmas
 from .encode import control_size, latent_shape, load_decoder, load_encoders, load_token_counter
-from .file import FILE
 from .graph import GRAPH
 from .keys import (
     ALIASES,
     COMFYUI_NAMES,
     COMFYUI_SPELLINGS,
+    FILE,
     LAYERS,
     UNEXPORTABLE,
     detect,

@@ -14,8 +14,8 @@ from ...errors import DatasetError
 from ...types import Conditioning
 from ...weights.base_location import BaseLocation
 from ...weights.diffusers_folder import read_json
-from ...weights.load_parts import load_frozen, load_words, reading_part
-from ..control_size import area_size
+from ...weights.loading import load_frozen, load_words, reading_part
+from ..diffusers_parts import area_size
 
 if TYPE_CHECKING:
     from PIL.Image import Image

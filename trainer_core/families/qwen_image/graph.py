@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from ...types import Conditioning
-from ..graph import ClipSpec, GraphSpec, Row, VaeSpec
+from ..family import ClipSpec, GraphSpec, Row, VaeSpec
 from .encode import IMAGE, prompt_text
 
 if TYPE_CHECKING:

@@ -11,11 +11,10 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ...types import Conditioning
 from ...weights.base_location import BaseLocation
-from ...weights.building import load_file
-from ...weights.load_parts import load_frozen
+from ...weights.loading import load_file, load_frozen
+from ..diffusers_parts import pack, unpack
 from ..family import computing_dtype
-from ..patchify import pack, unpack
-from .file import FILE
+from .keys import FILE
 
 
 def load_transformer(

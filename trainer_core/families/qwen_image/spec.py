@@ -9,15 +9,14 @@ from torch import nn
 
 from ...adapter_files.names.key_map import KeyMap
 from ...weights.file_spec import FolderSpec
-from ..control_size import area_size
+from ..diffusers_parts import area_size, scheduled_shift, scheduled_sigmas
 from ..family import Family, HeaderNames, enable_checkpointing, inner_module
-from ..scheduler import scheduled_shift, scheduled_sigmas
 from .encode import latent_shape, load_decoder, load_encoders, load_token_counter
-from .file import FILE
 from .graph import GRAPH
 from .keys import (
     COMFYUI_NAMES,
     COMFYUI_SPELLINGS,
+    FILE,
     LAYERS,
     detect,
     module_path,

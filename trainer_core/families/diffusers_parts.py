@@ -1,7 +1,8 @@
-"""What a base's scheduler says of its noise levels, read from its configuration."""
+"""What families share whose models are Diffusers': a family takes of it what fits."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from torch import Tensor
@@ -101,3 +102,54 @@ def scheduled_shift(
 
 def _tokens(shape: tuple[int, int, int]) -> int:
     return (shape[1] // 2) * (shape[2] // 2)
+
+
+def pack(latents: Tensor) -> Tensor:
+    """Turn every 2x2 patch into one token.
+
+    Args:
+        latents: `[B, C, h, w]`, with even h and w.
+
+    Returns:
+        `[B, (h/2) (w/2), 4C]`; within a token the order is channel, row, column.
+    """
+    batch, channels, height, width = latents.shape
+    patches = latents.reshape(batch, channels, height // 2, 2, width // 2, 2)
+    return patches.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+
+
+def unpack(tokens: Tensor, height: int, width: int) -> Tensor:
+    """Undo `pack`.
+
+    Args:
+        tokens: `[B, (h/2) (w/2), 4C]`.
+        height: h, even.
+        width: w, even.
+
+    Returns:
+        `[B, C, h, w]`.
+    """
+    patches = tokens.unflatten(2, (-1, 2, 2)).unflatten(1, (height // 2, width // 2))
+    return patches.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)
+
+
+_SIDE = 32
+
+
+def area_size(width: int, height: int, area: int) -> tuple[int, int]:
+    """The size of about so many pixels that has an image's own shape.
+
+    Args:
+        width: Width of the image in pixels.
+        height: Height of the image in pixels.
+        area: Number of pixels wanted.
+
+    Returns:
+        Width and height, each a multiple of 32 and at least 32.
+
+    Source: Diffusers, ``calculate_dimensions`` of the Qwen-Image edit pipelines.
+    """
+    ratio = width / height
+    wide = math.sqrt(area * ratio)
+    high = wide / ratio
+    return max(round(wide / _SIDE), 1) * _SIDE, max(round(high / _SIDE), 1) * _SIDE

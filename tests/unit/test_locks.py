@@ -206,7 +206,7 @@ def test_a_name_that_is_taken_is_told_also_without_links(tmp_path):
 
 def test_a_process_that_only_locks_loads_nothing_heavy():
     code = (
-        "import sys, trainer_core.filesystem.locks\n"
+        "import sys, trainer_core.filesystem.storage\n"
         "print({'torch', 'numpy', 'safetensors', 'pydantic'} & set(sys.modules))"
     )
     done = subprocess.run(

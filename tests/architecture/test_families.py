@@ -27,7 +27,7 @@ def words_of_families() -> re.Pattern[str]:
     """What names a family: its own name, its title's first word, and the classes of its base."""
     words: set[str] = set()
     for family in FAMILIES.values():
-        classes = {family.folder.transformer, *family.folder.pipelines}
+        classes = {family.file.class_name, *family.folder.pipelines}
         words |= {family.name, re.split(r"[-_.0-9]", family.title)[0], *classes}
     return re.compile("|".join(sorted(map(re.escape, words))), re.IGNORECASE)
 

@@ -51,7 +51,7 @@ EXCEPTIONS = {
     "trainer_core/training/start.py": "advice to take the kind that every program reads",
     "trainer_core/training/memory_estimate.py": "a figure that was measured for each kind",
     "trainer_core/families/flux/keys.py": "XLabs' names of layers",
-    "trainer_core/bases/adapter_family.py": "names of foreign files, to tell what model they are for",
+    "trainer_core/bases/adapter_family.py": "names of foreign files, to tell their model",
     "trainer_core/adapter_files/names/key_parsing.py": "XLabs' factors, which are LoRA's",
     "trainer_core/adapters/kernels/convolution.py": "the Tucker cores; kernels lie below kinds",
     "trainer_core/adapters/init/decomposed.py": "initializations of LoRA's factors alone",

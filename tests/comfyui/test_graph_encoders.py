@@ -13,8 +13,8 @@ from fixtures import graph_models
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from trainer_core.families.flux.encode import FluxEncoders, FluxVae
-from trainer_core.families.qwen_image.encode import QwenEncoders, QwenVae, prompt_text
+from trainer_core.families.flux.encode import FluxEncoders, flux_vae
+from trainer_core.families.qwen_image.encode import QwenEncoders, prompt_text, qwen_vae
 
 pytestmark = pytest.mark.comfy
 
@@ -125,7 +125,7 @@ def flux_reference(comfyui, models):
     clip_tokenizer = CLIPTokenizer.from_pretrained(comfy / "sd1_tokenizer", model_max_length=77)
     t5_tokenizer = T5TokenizerFast.from_pretrained(comfy / "text_encoders" / "t5_tokenizer")
     parts = (clip_tokenizer, models["clip_l"], t5_tokenizer, models["t5xxl"])
-    return lambda length: FluxEncoders(*parts, FluxVae(models["flux_vae"]), "generate", length)
+    return lambda length: FluxEncoders(*parts, flux_vae(models["flux_vae"]), "generate", length)
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +186,7 @@ def test_flux_controls_do_not_change_the_text(found):
 
 @pytest.mark.parametrize(("caption", "length"), QWEN_TEXTS)
 def test_qwen_texts_are_those_of_diffusers(caption, length, found, models, qwen_tokenizer):
-    vae = QwenVae(models["qwen_vae"])
+    vae = qwen_vae(models["qwen_vae"])
     parts = (qwen_tokenizer, models["qwen_vl"], vae, None, "generate")
     expected = QwenEncoders(*parts, length or 1024).encode_text(caption)
     mine = result(found, family="qwen_image", variant="generate", caption=caption, length=length)
@@ -248,7 +248,7 @@ def test_edit_texts_are_those_of_comfyuis_edit_nodes(variant, found):
 
 @pytest.mark.parametrize("family", ["flux", "qwen_image"])
 def test_latents_and_pictures_are_those_of_diffusers(family, found, models, pixels):
-    reference = {"flux": FluxVae, "qwen_image": QwenVae}[family](
+    reference = {"flux": flux_vae, "qwen_image": qwen_vae}[family](
         models["flux_vae" if family == "flux" else "qwen_vae"]
     )
     latents, decoded = (found.tensors[f"vae {family}/{name}"] for name in ("latents", "pixels"))

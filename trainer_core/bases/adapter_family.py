@@ -19,7 +19,6 @@ from ..adapter_files.names.key_parsing import is_native, match_layer, misfits, n
 from ..adapter_files.read.adapter_file import AdapterFile, adapter_weights, open_file
 from ..adapter_files.read.file_content import LazyLayers
 from ..errors import AdapterFileError
-from ..families.family import Family, PublishedSizes, Size
 from ..families.registry import FAMILIES, get_family
 from ..filesystem.text_files import parse_json
 from ..tensors.safetensors_reader import Source, open_tensors
@@ -27,6 +26,7 @@ from .foreign_models import ARCHITECTURES, Architecture
 from .open import embedded_sizes, published_sizes, require_fit
 
 if TYPE_CHECKING:
+    from ..families.family import Family, PublishedSizes, Size
     from ..tensors.safetensors_writer import TensorInfo
     from .open import BaseWeights
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..config import BaseSection
 from ..errors import BaseModelError, ConfigError
-from ..families.family import Family
 from ..families.registry import FAMILIES, embedded_family
 from ..weights.base_location import EMBEDDED, BaseLocation, folder_identity
 from ..weights.diffusers_folder import check_part, class_name, is_whole
 from ..weights.header import WeightFile, check_formats, looks_like_file, open_weights
+
+if TYPE_CHECKING:
+    from ..families.family import Family
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
@@ -161,7 +164,6 @@ def _download(settings: BaseSection, family: Family, needs_encoders: bool) -> Pa
 
 
 def _check_transformer(folder: Path, family: Family) -> None:
-    spec = family.folder
     index = folder / "model_index.json"
     if not index.is_file():
         raise BaseModelError(
@@ -170,13 +172,13 @@ def _check_transformer(folder: Path, family: Family) -> None:
             "Name the folder that holds model_index.json as base.path.",
         )
     pipeline = class_name(index)
-    if pipeline not in spec.pipelines:
-        raise _wrong_family(f"{index} says {pipeline}", ", ".join(spec.pipelines), family)
+    if pipeline not in family.folder.pipelines:
+        raise _wrong_family(f"{index} says {pipeline}", ", ".join(family.folder.pipelines), family)
     check_part(folder, "transformer", "base.path")
     config = folder / "transformer" / "config.json"
     name = class_name(config)
-    if name != spec.transformer:
-        raise _wrong_family(f"{config} says {name}", spec.transformer, family)
+    if name != family.file.class_name:
+        raise _wrong_family(f"{config} says {name}", family.file.class_name, family)
 
 
 def _wrong_family(found: str, expected: str, family: Family) -> BaseModelError:

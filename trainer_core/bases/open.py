@@ -282,8 +282,7 @@ def _open(path: str, wanted: str | None) -> BaseWeights:
 
 def _base_file(weights: WeightFile, family: Family) -> BaseFile:
     weights = family.file.tidy(weights)
-    marks = family.file.native_marks
-    native = bool(marks) and any(name.startswith(marks) for name in weights.tensors)
+    native = family.file.is_native(weights.tensors)
     return BaseFile(weights.path, weights, check_formats(weights), native)
 
 

@@ -1,17 +1,30 @@
-"""What families share whose models are Diffusers': a family takes of it what fits."""
+"""What families share whose models are Diffusers': a family takes of it what fits.
+
+Most of it is the default of a field of `family.Family`, so that a new family names what differs.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from ..diffusion import ShiftSettings, flow_sigmas, sigma_shift
+from ..adapter_files.names.key_map import BLOCK_NUMBER, ComfyuiName, KeyMap, NativeKey, Part
+from ..diffusion.flow import ShiftSettings
 from ..errors import BaseModelError
 from ..weights.base_location import BaseLocation
 from ..weights.diffusers_folder import read_json
+from ..weights.file_spec import Origin
+from ..weights.header import WeightFile
+from ..weights.loading import load_frozen, load_words, reading_part
 
+_SIDE = 32
 _UNSUPPORTED = (
     "use_karras_sigmas",
     "use_exponential_sigmas",
@@ -19,10 +32,15 @@ _UNSUPPORTED = (
     "invert_sigmas",
     "stochastic_sampling",
 )
+_NUMBERED = re.compile(rf"([a-z_]+)\.({BLOCK_NUMBER})\.(.+)")
+_COMPUTING: WeakKeyDictionary[nn.Module, tuple[torch.dtype | None, torch.dtype]] = (
+    WeakKeyDictionary()
+)
+"""Models to the format of their first parameter, and the one that they compute in."""
 
 
 def read_shift(location: BaseLocation) -> ShiftSettings:
-    """Read ``scheduler/scheduler_config.json``.
+    """What a base's scheduler says of its noise levels, in ``scheduler/scheduler_config.json``.
 
     Args:
         location: The base; its own scheduler comes before that of the encoders' folder.
@@ -31,7 +49,7 @@ def read_shift(location: BaseLocation) -> ShiftSettings:
         The settings, with Diffusers' defaults for what the file leaves out.
 
     Raises:
-        BaseModelError: When the file is damaged or asks for a schedule that is not drawn here.
+        BaseModelError: When the file is damaged or asks for a schedule that is not sampled here.
     """
     path = location.folder / "scheduler" / "scheduler_config.json"
     if not path.is_file():
@@ -64,46 +82,6 @@ def read_shift(location: BaseLocation) -> ShiftSettings:
         ) from error
 
 
-LatentShape = Callable[[BaseLocation, int, int], tuple[int, int, int]]
-"""`Family.latent_shape`."""
-
-
-def scheduled_sigmas(
-    latent_shape: LatentShape, location: BaseLocation, steps: int, width: int, height: int
-) -> Tensor:
-    """The noise levels that the base's own scheduler would sample with.
-
-    Args:
-        latent_shape: The family's. Its images are read as patches of 2x2 latents.
-        location: The base.
-        steps: Number of steps, at least 1.
-        width: Width of the image in pixels.
-        height: Height of the image in pixels.
-
-    Returns:
-        `[steps + 1]`, float32, from 1 down to 0.
-    """
-    return flow_sigmas(steps, read_shift(location), _tokens(latent_shape(location, width, height)))
-
-
-def scheduled_shift(
-    latent_shape: LatentShape, location: BaseLocation, width: int, height: int
-) -> float:
-    """The shift that the base's own scheduler would use for an image.
-
-    Args:
-        latent_shape: As `scheduled_sigmas` takes it.
-        location: The base.
-        width: Width of the image in pixels.
-        height: Height of the image in pixels.
-    """
-    return sigma_shift(read_shift(location), _tokens(latent_shape(location, width, height)))
-
-
-def _tokens(shape: tuple[int, int, int]) -> int:
-    return (shape[1] // 2) * (shape[2] // 2)
-
-
 def pack(latents: Tensor) -> Tensor:
     """Turn every 2x2 patch into one token.
 
@@ -122,22 +100,28 @@ def unpack(tokens: Tensor, height: int, width: int) -> Tensor:
     """Undo `pack`.
 
     Args:
-        tokens: `[B, (h/2) (w/2), 4C]`.
+        tokens: `[B, (h/2) (w/2), 4C]`; what follows, such as control images, is left out.
         height: h, even.
         width: w, even.
 
     Returns:
         `[B, C, h, w]`.
     """
-    patches = tokens.unflatten(2, (-1, 2, 2)).unflatten(1, (height // 2, width // 2))
+    rows, columns = height // 2, width // 2
+    patches = tokens[:, : rows * columns].unflatten(2, (-1, 2, 2)).unflatten(1, (rows, columns))
     return patches.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)
 
 
-_SIDE = 32
+def pipeline_time(sigma: Tensor, dtype: torch.dtype) -> Tensor:
+    """Sigma `[B]` as Diffusers' pipelines hand it on: through 0 to 1000 and back.
+
+    So that half precision rounds in the same place.
+    """
+    return (sigma.float() * 1000).to(dtype) / 1000
 
 
 def area_size(width: int, height: int, area: int) -> tuple[int, int]:
-    """The size of about so many pixels that has an image's own shape.
+    """`Family.control_size`: the size of about so many pixels that has an image's own shape.
 
     Args:
         width: Width of the image in pixels.
@@ -153,3 +137,234 @@ def area_size(width: int, height: int, area: int) -> tuple[int, int]:
     wide = math.sqrt(area * ratio)
     high = wide / ratio
     return max(round(wide / _SIDE), 1) * _SIDE, max(round(high / _SIDE), 1) * _SIDE
+
+
+def guide(conditional: Tensor, unconditional: Tensor, scale: float) -> Tensor:
+    """`Family.guide`: plain classifier-free guidance.
+
+    Args:
+        conditional: `[B, C, h, w]`, the velocity with the prompt.
+        unconditional: `[B, C, h, w]`, the velocity with the negative prompt.
+        scale: The guidance scale; 1 gives ``conditional``.
+
+    Returns:
+        `[B, C, h, w]`.
+    """
+    return unconditional + scale * (conditional - unconditional)
+
+
+def _as_it_is(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Vae:
+    """The image encoder and decoder, in the normalised space of the denoiser.
+
+    Attributes:
+        model: Diffusers' model.
+        normalize: Its latents `[B, C, h, w]`, float32, to those of the denoiser.
+        denormalize: Undoes `normalize`.
+        video: Whether the model is for videos, of which an image is one frame.
+    """
+
+    model: Any
+    normalize: Callable[[Tensor], Tensor] = _as_it_is
+    denormalize: Callable[[Tensor], Tensor] = _as_it_is
+    video: bool = False
+
+    @torch.no_grad()
+    def encode(self, pixels: Tensor) -> Tensor:
+        """Encode images without sampling.
+
+        Args:
+            pixels: `[B, 3, H, W]`, in [-1, 1].
+
+        Returns:
+            `[B, C, h, w]`, float32, normalised.
+        """
+        pixels = pixels.to(self.model.device, self.model.dtype)
+        mode = self.model.encode(pixels.unsqueeze(2) if self.video else pixels).latent_dist.mode()
+        return self.normalize((mode[:, :, 0] if self.video else mode).float())
+
+    @torch.no_grad()
+    def decode(self, latents: Tensor) -> Tensor:
+        """Undo `encode`.
+
+        Args:
+            latents: `[B, C, h, w]`.
+
+        Returns:
+            `[B, 3, H, W]`, float32, in [-1, 1].
+        """
+        raw = self.denormalize(latents.to(self.model.device).float()).to(self.model.dtype)
+        pixels = self.model.decode(raw.unsqueeze(2) if self.video else raw, return_dict=False)[0]
+        return (pixels[:, :, 0] if self.video else pixels).float().clamp(-1, 1)
+
+
+def load_vae(
+    kind: str,
+    wrap: Callable[[Any], Vae],
+    location: BaseLocation,
+    dtype: torch.dtype,
+    device: torch.device | str,
+) -> Vae:
+    """Load a base's VAE.
+
+    Args:
+        kind: Library and class, such as ``diffusers.AutoencoderKL``.
+        wrap: Gives the model its statistics, which may be of the model's own settings.
+        location: The base.
+        dtype: Of the weights.
+        device: Where it computes.
+
+    Raises:
+        BaseModelError: When the files are damaged, or say nothing that fits the class.
+    """
+    with reading_part(location.encoders / "vae"):
+        return wrap(load_frozen(kind, location.encoders, "vae", dtype, device))
+
+
+def kl_latents(config: Mapping[str, Any]) -> tuple[int, int]:
+    """`Family.latents` of Diffusers' ``AutoencoderKL``."""
+    return int(config.get("latent_channels", 16)), 2 ** (len(config["block_out_channels"]) - 1)
+
+
+def load_tokens(location: BaseLocation, part: str) -> Callable[[str], int]:
+    """Load a tokenizer alone: a text to the number of its tokens, with those at its ends.
+
+    Args:
+        location: The base.
+        part: The tokenizer's folder there.
+    """
+    tokenizer = load_words("AutoTokenizer", location.encoders, part)
+    return lambda text: len(tokenizer(text, verbose=False).input_ids)
+
+
+def _template(path: str) -> tuple[str, str]:
+    """A path with ``{}`` for its block's number, and that number."""
+    block = _NUMBERED.fullmatch(path)
+    if block is None:
+        return ("" if "{}" in path else path), ""
+    return f"{block[1]}.{{}}.{block[3]}", block[2]
+
+
+def layer_names(
+    names: Mapping[str, str],
+    shares: Mapping[str, int] | None = None,
+    comfyui_spellings: tuple[str, ...] = (),
+    comfyui_names: tuple[ComfyuiName, ...] = (),
+    aliases: Mapping[str, str] | None = None,
+) -> KeyMap:
+    """`Family.key_map` from a table.
+
+    Args:
+        names: Every layer in Diffusers' transformer to its name in ComfyUI's model, both with
+            ``{}`` for a block's number. Layers of one name are the parts of a fused layer, in the
+            order in which they lie in it.
+        shares: Parts that have several of a fused layer's shares of rows, to how many (`Part`).
+        comfyui_spellings: As `KeyMap.comfyui_spellings`.
+        comfyui_names: As `KeyMap.comfyui_names`.
+        aliases: As `KeyMap.aliases`.
+    """
+    modules: dict[str, list[str]] = {}
+    for module, native in names.items():
+        modules.setdefault(native, []).append(module)
+
+    def native_key(path: str) -> NativeKey | None:
+        template, number = _template(path)
+        native = names.get(template)
+        if native is None:
+            return None
+        return NativeKey(native.replace("{}", number), part=len(modules[native]) > 1)
+
+    def parts(native: str) -> tuple[Part, ...]:
+        template, number = _template(native)
+        found = modules.get(template, ())
+        if len(found) < 2:
+            return ()
+        return tuple(Part(m.replace("{}", number), (shares or {}).get(m, 1)) for m in found)
+
+    def module_path(native: str) -> str | None:
+        template, number = _template(native)
+        found = modules.get(template, ())
+        return found[0].replace("{}", number) if len(found) == 1 else None
+
+    return KeyMap(
+        native_key,
+        module_path,
+        parts,
+        tuple(names),
+        comfyui_spellings,
+        comfyui_names,
+        aliases or {},
+    )
+
+
+def origin_by_names(key_map: KeyMap) -> Callable[[str, bool], Origin]:
+    """`FileSpec.origin` of files that have Diffusers' names or those of a key map.
+
+    Args:
+        key_map: The family's; what is no layer, such as norms, is among its `comfyui_names`.
+    """
+    others = {each.path: each for each in key_map.comfyui_names if not each.shares}
+
+    def origin(name: str, native: bool) -> Origin:
+        if not native:
+            return Origin(name)
+        path, _, kind = name.rpartition(".")
+        key = key_map.to_native(path)
+        template, number = _template(path)
+        if key is not None:
+            parts = [part.module for part in key_map.parts(key.name)]
+            return Origin(f"{key.name}.{kind}", parts.index(path) if parts else 0)
+        if template not in others:
+            raise ValueError(f"{name} is no tensor of this family")
+        other = others[template]
+        return Origin(f"{other.native.replace('{}', number)}.{kind}", swapped=other.swapped)
+
+    return origin
+
+
+def check_heads(file: WeightFile, settings: Mapping[str, Any]) -> None:
+    """`FileSpec.check` for a transformer whose rotary positions fill every head.
+
+    Args:
+        file: The opened file.
+        settings: Of Diffusers' class.
+
+    Raises:
+        BaseModelError: When its heads are of another size.
+    """
+    heads, head = settings["num_attention_heads"], settings["attention_head_dim"]
+    rotary = sum(settings["axes_dims_rope"])
+    if heads < 1 or head != rotary:
+        raise file.broken(
+            f"its attention heads have {head} values each",
+            f"heads of {rotary}, which the rotary positions are for",
+        )
+
+
+def computing_dtype(transformer: nn.Module) -> torch.dtype:
+    """The number format that a denoiser of Diffusers computes in, as its ``dtype`` says.
+
+    That walks all of the model's parts, which takes 39 ms for 60 blocks with an adapter. So it is
+    asked once for each model, and again when the model's first parameter has another format.
+    """
+    inner = inner_module(transformer)
+    stored = next((each.dtype for each in inner.parameters()), None)
+    known = _COMPUTING.get(inner)
+    if known is None or known[0] != stored:
+        known = _COMPUTING[inner] = stored, inner.dtype
+    return known[1]
+
+
+def inner_module(transformer: nn.Module) -> Any:
+    """The model inside a wrapper for several processes, or the model itself."""
+    inner = getattr(transformer, "module", None)
+    return transformer if inner is None else inner
+
+
+def enable_checkpointing(transformer: nn.Module) -> None:
+    """`Family.enable_checkpointing` of Diffusers' classes."""
+    inner_module(transformer).enable_gradient_checkpointing()

@@ -12,10 +12,20 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
-from weakref import WeakKeyDictionary
 
+from ..diffusion.flow import flow_sigmas, sigma_shift
 from ..types import Conditioning
+from ..weights.diffusers_folder import read_json
 from ..weights.file_spec import FileSpec, FolderSpec
+from ..weights.loading import load_file, load_frozen, reading_part
+from .diffusers_parts import (
+    Vae,
+    area_size,
+    enable_checkpointing,
+    guide,
+    kl_latents,
+    read_shift,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,15 +37,7 @@ if TYPE_CHECKING:
     from ..adapter_files.names.key_map import KeyMap
     from ..data.cache import Encoders
     from ..data.captions import CountTokens
-    from ..types import Conditioning
     from ..weights.base_location import BaseLocation
-    from ..weights.header import WeightFile
-
-
-_COMPUTING: WeakKeyDictionary[nn.Module, tuple[torch.dtype | None, torch.dtype]] = (
-    WeakKeyDictionary()
-)
-"""Models to the format of their first parameter, and the one that they compute in."""
 
 
 class Predict(Protocol):
@@ -68,16 +70,6 @@ class Predict(Protocol):
         ...
 
 
-class Load(Protocol):
-    """How a family loads its frozen denoiser."""
-
-    def __call__(
-        self, location: BaseLocation, dtype: torch.dtype, device: torch.device | str
-    ) -> nn.Module:
-        """Load the denoiser without gradients and in evaluation mode."""
-        ...
-
-
 class LoadEncoders(Protocol):
     """How a family loads its text encoders and the image encoder."""
 
@@ -88,13 +80,13 @@ class LoadEncoders(Protocol):
         ...
 
 
-class LoadDecoder(Protocol):
-    """How a family loads its image decoder."""
+class LoadVae(Protocol):
+    """How a family loads its image encoder and decoder."""
 
     def __call__(
         self, location: BaseLocation, dtype: torch.dtype, device: torch.device | str
-    ) -> Callable[[Tensor], Tensor]:
-        """Load what turns latents `[B, C, h, w]` into pixels `[B, 3, H, W]` in [-1, 1]."""
+    ) -> Vae:
+        """Load them in the normalised space of the denoiser."""
         ...
 
 
@@ -109,151 +101,6 @@ class HeaderNames:
 
     architecture: str
     version: str
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """One architecture.
-
-    Attributes:
-        name: The value of ``family`` in a run file.
-        title: The name for people.
-        variants: What ``base.variant`` may be, besides ``auto``.
-        text_length: Text tokens when ``base.text_length`` is unset: what ComfyUI uses.
-        size_multiple: Image sides are multiples of this many pixels.
-        folder: What its Diffusers folders contain.
-        file: How its single files are read.
-        repeated_blocks: Module lists whose items run one after another.
-        presets: Names of target sets, to regular expressions that match whole module paths.
-        unexportable: Regular expressions of layers that no file layout can carry, to the reason.
-        unused_layers: Gives regular expressions of the layers of this transformer whose output
-            does not reach the prediction, so that they get no gradient.
-        shared_inputs: Regular expressions of layers that are called one after the other with the
-            same tensor: those that one expression matches with the same groups.
-        enable_checkpointing: Makes the transformer compute activations again in the backward pass.
-        takes_guidance: Whether this transformer is conditioned on a guidance value.
-        detect: Whether the tensor names of a base or of an adapter file look like this family.
-        load_transformer: Loads the frozen denoiser.
-        load_encoders: Loads text and image encoders.
-        load_decoder: Loads the image decoder.
-        load_token_counter: Loads the tokenizer alone, and counts a caption's tokens with it as
-            ``base.text_length`` counts them.
-        predict: The denoiser in the trainer's convention.
-        guide: Combines the velocities with and without the prompt: (conditional, unconditional,
-            scale) to `[B, C, h, w]`.
-        sampling_sigmas: (location, steps, width, height) to `[steps + 1]`, from 1 to 0.
-        training_shift: (location, width, height) to the shift that the base's scheduler uses.
-        control_size: (width, height, area) of a control image to the size it is encoded at.
-        latent_shape: (location, width, height) in pixels to ``(C, h, w)``.
-        key_map: The layers' names in adapter files and in ComfyUI's model.
-        sizes: The sizes of a base's layers and how many blocks it has, from the configuration of
-            Diffusers' transformer.
-        header_hint: Regular expression of what headers of adapter files call the model
-            (`header_hint`).
-        header_names: A variant to its names in adapter files' headers.
-        graph: What CLIP and VAE of a ComfyUI graph are; None where the graph cannot encode.
-        embedded: The Diffusers folder of a tiny base of this family that ships with the trainer.
-        models: The published bases in words, for the README.
-    """
-
-    name: str
-    title: str
-    variants: tuple[str, ...]
-    text_length: int
-    size_multiple: int
-    folder: FolderSpec
-    file: FileSpec
-    repeated_blocks: tuple[str, ...]
-    presets: Mapping[str, tuple[str, ...]]
-    unused_layers: Callable[[nn.Module], tuple[str, ...]]
-    shared_inputs: tuple[str, ...]
-    enable_checkpointing: Callable[[nn.Module], None]
-    takes_guidance: Callable[[nn.Module], bool]
-    detect: Callable[[Iterable[str]], bool]
-    load_transformer: Load
-    load_encoders: LoadEncoders
-    load_decoder: LoadDecoder
-    load_token_counter: Callable[[BaseLocation], CountTokens]
-    predict: Predict
-    guide: Callable[[Tensor, Tensor, float], Tensor]
-    sampling_sigmas: Callable[[BaseLocation, int, int, int], Tensor]
-    training_shift: Callable[[BaseLocation, int, int], float]
-    control_size: Callable[[int, int, int], tuple[int, int]]
-    latent_shape: Callable[[BaseLocation, int, int], tuple[int, int, int]]
-    key_map: KeyMap
-    sizes: Callable[[Mapping[str, Any]], PublishedSizes]
-    header_hint: str
-    unexportable: Mapping[str, str] = field(default_factory=dict)
-    header_names: Mapping[str, HeaderNames] = field(default_factory=dict)
-    embedded: Path | None = None
-    models: str = ""
-    graph: GraphSpec | None = None
-
-
-def guided_velocity(
-    family: Family,
-    transformer: nn.Module,
-    conditionings: Sequence[Conditioning],
-    unconditional: Sequence[Conditioning],
-    controls: Sequence[Tensor],
-    guidance: float,
-) -> Callable[[Tensor, Tensor], Tensor]:
-    """Build the velocity function of a preview for `trainer_core.diffusion.sample_euler`.
-
-    A guidance-distilled base is conditioned on the guidance and runs once. Any other base runs a
-    second time with ``unconditional`` when the guidance is above 1.
-
-    Args:
-        family: The base's family.
-        transformer: The denoiser, with or without an adapter.
-        conditionings: One per image.
-        unconditional: The encoded negative prompts, one per image; not read when one pass is
-            enough.
-        controls: One `[B, C, hc, wc]` per control image.
-        guidance: The guidance scale, at least 0.
-
-    Returns:
-        A function of latents `[B, C, h, w]` and sigma `[B]`.
-    """
-
-    def once(latents: Tensor, sigma: Tensor) -> Tensor:
-        return family.predict(transformer, latents, sigma, conditionings, controls, guidance)
-
-    def twice(latents: Tensor, sigma: Tensor) -> Tensor:
-        without = family.predict(transformer, latents, sigma, unconditional, controls, guidance)
-        return family.guide(once(latents, sigma), without, guidance)
-
-    return once if needs_one_pass(family, transformer, guidance) else twice
-
-
-def needs_one_pass(family: Family, transformer: nn.Module, guidance: float) -> bool:
-    """Whether a preview does without the negative prompt, so that it need not be encoded."""
-    return guidance <= 1.0 or family.takes_guidance(transformer)
-
-
-def computing_dtype(transformer: nn.Module) -> torch.dtype:
-    """The number format that a denoiser of Diffusers computes in, as its ``dtype`` says.
-
-    That walks all of the model's parts, which takes 39 ms for 60 blocks with an adapter. So it is
-    asked once for each model, and again when the model's first parameter has another format.
-    """
-    inner = inner_module(transformer)
-    stored = next((each.dtype for each in inner.parameters()), None)
-    known = _COMPUTING.get(inner)
-    if known is None or known[0] != stored:
-        known = _COMPUTING[inner] = stored, inner.dtype
-    return known[1]
-
-
-def inner_module(transformer: nn.Module) -> Any:
-    """The model inside a wrapper for several processes, or the model itself."""
-    inner = getattr(transformer, "module", None)
-    return transformer if inner is None else inner
-
-
-def enable_checkpointing(transformer: nn.Module) -> None:
-    """`Family.enable_checkpointing` of Diffusers' classes."""
-    inner_module(transformer).enable_gradient_checkpointing()
 
 
 Row = Sequence[tuple[Any, ...]]
@@ -374,20 +221,180 @@ class PublishedSizes:
         return f"{block[1]} has {count} blocks, from 0 to {count - 1}"
 
 
-def check_heads(file: WeightFile, settings: Mapping[str, Any]) -> None:
-    """`FileSpec.check` for a transformer whose rotary positions fill every head.
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One architecture.
+
+    Attributes:
+        name: The value of ``family`` in a run file.
+        title: The name for people.
+        variants: What ``base.variant`` may be, besides ``auto``.
+        text_length: Text tokens when ``base.text_length`` is unset: what ComfyUI uses.
+        size_multiple: Image sides are multiples of this many pixels.
+        folder: What its Diffusers folders contain.
+        file: How its single files are read.
+        repeated_blocks: Module lists whose items run one after another.
+        presets: Names of target sets, to regular expressions that match whole module paths.
+        shared_inputs: Regular expressions of layers that are called one after the other with the
+            same tensor: those that one expression matches with the same groups.
+        detect: Whether the tensor names of a base or of an adapter file look like this family.
+        load_encoders: Loads text and image encoders.
+        load_vae: Loads the image encoder and decoder alone.
+        load_token_counter: Loads the tokenizer alone, and counts a caption's tokens with it as
+            ``base.text_length`` counts them.
+        predict: The denoiser in the trainer's convention.
+        key_map: The layers' names in adapter files and in ComfyUI's model.
+        sizes: The sizes of a base's layers and how many blocks it has, from the configuration of
+            Diffusers' transformer.
+        header_hint: Regular expression of what headers of adapter files call the model
+            (`header_hint` of `bases.adapter_family`).
+        header_names: A variant to its names in adapter files' headers.
+        unexportable: Regular expressions of layers that no file layout can carry, to the reason.
+        unused_layers: Gives regular expressions of the layers of this transformer whose output
+            does not reach the prediction, so that they get no gradient.
+        enable_checkpointing: Makes the transformer compute activations again in the backward pass.
+        takes_guidance: Whether this transformer is conditioned on a guidance value.
+        prepare: What is done to every transformer that was loaded.
+        guide: Combines the velocities with and without the prompt: (conditional, unconditional,
+            scale) to `[B, C, h, w]`.
+        latents: The VAE's configuration to the channels of its latents, and the pixels of an
+            image's side for each of them.
+        control_size: (width, height, area) of a control image to the size it is encoded at.
+        graph: What CLIP and VAE of a ComfyUI graph are; None where the graph cannot encode.
+        embedded: The Diffusers folder of a tiny base of this family that ships with the trainer.
+        models: The published bases in words, for the README.
+    """
+
+    name: str
+    title: str
+    variants: tuple[str, ...]
+    text_length: int
+    size_multiple: int
+    folder: FolderSpec
+    file: FileSpec
+    repeated_blocks: tuple[str, ...]
+    presets: Mapping[str, tuple[str, ...]]
+    shared_inputs: tuple[str, ...]
+    detect: Callable[[Iterable[str]], bool]
+    load_encoders: LoadEncoders
+    load_vae: LoadVae
+    load_token_counter: Callable[[BaseLocation], CountTokens]
+    predict: Predict
+    key_map: KeyMap
+    sizes: Callable[[Mapping[str, Any]], PublishedSizes]
+    header_hint: str
+    header_names: Mapping[str, HeaderNames] = field(default_factory=dict)
+    unexportable: Mapping[str, str] = field(default_factory=dict)
+    unused_layers: Callable[[nn.Module], tuple[str, ...]] = lambda transformer: ()
+    enable_checkpointing: Callable[[nn.Module], None] = enable_checkpointing
+    takes_guidance: Callable[[nn.Module], bool] = lambda transformer: False
+    prepare: Callable[[nn.Module], None] = lambda transformer: None
+    guide: Callable[[Tensor, Tensor, float], Tensor] = guide
+    latents: Callable[[Mapping[str, Any]], tuple[int, int]] = kl_latents
+    control_size: Callable[[int, int, int], tuple[int, int]] = area_size
+    graph: GraphSpec | None = None
+    embedded: Path | None = None
+    models: str = ""
+
+    def load_transformer(
+        self, location: BaseLocation, dtype: torch.dtype, device: torch.device | str
+    ) -> nn.Module:
+        """Load the frozen denoiser.
+
+        Args:
+            location: The base.
+            dtype: Of its weights.
+            device: Where it computes.
+
+        Returns:
+            Diffusers' model in evaluation mode, without gradients.
+
+        Raises:
+            BaseModelError: When its files are damaged, or hold another model.
+        """
+        if location.file is not None:
+            transformer = load_file(location, self.file, dtype, device)
+        else:
+            kind = self.file.transformer
+            transformer = load_frozen(kind, location.folder, "transformer", dtype, device)
+        self.prepare(transformer)
+        return transformer
+
+    def load_decoder(
+        self, location: BaseLocation, dtype: torch.dtype, device: torch.device | str
+    ) -> Callable[[Tensor], Tensor]:
+        """Load what turns latents `[B, C, h, w]` into pixels `[B, 3, H, W]` in [-1, 1]."""
+        return self.load_vae(location, dtype, device).decode
+
+    def latent_shape(self, location: BaseLocation, width: int, height: int) -> tuple[int, int, int]:
+        """``(C, h, w)`` of an image of that size in pixels, with even h and w."""
+        config = read_json(location.encoders / "vae" / "config.json")
+        with reading_part(location.encoders / "vae"):
+            channels, pixels = self.latents(config)
+            return channels, 2 * (height // (2 * pixels)), 2 * (width // (2 * pixels))
+
+    def sampling_sigmas(
+        self, location: BaseLocation, steps: int, width: int, height: int
+    ) -> Tensor:
+        """The noise levels that the base's own scheduler would sample with.
+
+        Args:
+            location: The base.
+            steps: Number of steps, at least 1.
+            width: Width of the image in pixels.
+            height: Height of the image in pixels.
+
+        Returns:
+            `[steps + 1]`, float32, from 1 down to 0.
+        """
+        return flow_sigmas(steps, read_shift(location), self._tokens(location, width, height))
+
+    def training_shift(self, location: BaseLocation, width: int, height: int) -> float:
+        """The shift that the base's own scheduler would use for an image of that size in pixels."""
+        return sigma_shift(read_shift(location), self._tokens(location, width, height))
+
+    def _tokens(self, location: BaseLocation, width: int, height: int) -> int:
+        """How many patches of 2x2 latents the transformer reads of an image."""
+        _, high, wide = self.latent_shape(location, width, height)
+        return (high // 2) * (wide // 2)
+
+
+def guided_velocity(
+    family: Family,
+    transformer: nn.Module,
+    conditionings: Sequence[Conditioning],
+    unconditional: Sequence[Conditioning],
+    controls: Sequence[Tensor],
+    guidance: float,
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Build the velocity function of a preview for `trainer_core.diffusion.flow.sample_euler`.
+
+    A guidance-distilled base is conditioned on the guidance and runs once. Any other base runs a
+    second time with ``unconditional`` when the guidance is above 1.
 
     Args:
-        file: The opened file.
-        settings: Of Diffusers' class.
+        family: The base's family.
+        transformer: The denoiser, with or without an adapter.
+        conditionings: One per image.
+        unconditional: The encoded negative prompts, one per image; not read when one pass is
+            enough.
+        controls: One `[B, C, hc, wc]` per control image.
+        guidance: The guidance scale, at least 0.
 
-    Raises:
-        BaseModelError: When its heads are of another size.
+    Returns:
+        A function of latents `[B, C, h, w]` and sigma `[B]`.
     """
-    heads, head = settings["num_attention_heads"], settings["attention_head_dim"]
-    rotary = sum(settings["axes_dims_rope"])
-    if heads < 1 or head != rotary:
-        raise file.broken(
-            f"its attention heads have {head} values each",
-            f"heads of {rotary}, which the rotary positions are for",
-        )
+
+    def once(latents: Tensor, sigma: Tensor) -> Tensor:
+        return family.predict(transformer, latents, sigma, conditionings, controls, guidance)
+
+    def twice(latents: Tensor, sigma: Tensor) -> Tensor:
+        without = family.predict(transformer, latents, sigma, unconditional, controls, guidance)
+        return family.guide(once(latents, sigma), without, guidance)
+
+    return once if needs_one_pass(family, transformer, guidance) else twice
+
+
+def needs_one_pass(family: Family, transformer: nn.Module, guidance: float) -> bool:
+    """Whether a preview does without the negative prompt, so that it need not be encoded."""
+    return guidance <= 1.0 or family.takes_guidance(transformer)

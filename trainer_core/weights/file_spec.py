@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,14 +18,12 @@ class FolderSpec:
     """What a Diffusers folder of the family contains.
 
     Attributes:
-        transformer: Class name in ``transformer/config.json``.
         pipelines: Class names in ``model_index.json``, to the variant that ``base.variant: auto``
             means when there are control images; None when such a base was not made for editing.
         encoder_parts: Sub-folders of the encoders.
         edit_parts: Sub-folders that only the edit variants need.
     """
 
-    transformer: str
     pipelines: Mapping[str, str | None]
     encoder_parts: tuple[str, ...]
     edit_parts: tuple[str, ...] = ()
@@ -46,9 +44,16 @@ class Origin:
     swapped: bool = False
 
 
-def no_check(file: WeightFile, settings: Mapping[str, Any]) -> None:
-    """`FileSpec.check` where the tensors' shapes say everything."""
-    del file, settings
+def _same_name(name: str, native: bool) -> Origin:
+    return Origin(name)
+
+
+def _as_it_is(file: WeightFile) -> WeightFile:
+    return file
+
+
+def _nothing(*_: object) -> None:
+    """Nothing is left to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +63,12 @@ class FileSpec:
     Attributes:
         transformer: Library and class, such as ``diffusers.FluxTransformer2DModel``.
         configs: Holds a Diffusers folder of settings without weights for each variant.
+        settings: What the file itself says of the transformer's settings: sizes above all.
         native_marks: How names begin that only ComfyUI's own naming has; empty when Diffusers'
             names are ComfyUI's own.
         markers: Names of tensors that are no weights but say what the file is.
         tidy: Gives the tensors their present names, where older files spell them differently.
         origin: (name in the transformer, whether the file has ComfyUI's naming) to its place.
-        settings: What the file itself says of the transformer's settings: sizes above all.
         edit_variant: What ``base.variant: auto`` means when there are control images.
         restore: Computes the tensors of a transformer that no file holds, such as rotary tables,
             after it was built without memory.
@@ -72,11 +77,20 @@ class FileSpec:
 
     transformer: str
     configs: Path
-    native_marks: tuple[str, ...]
-    markers: frozenset[str]
-    tidy: Callable[[WeightFile], WeightFile]
-    origin: Callable[[str, bool], Origin]
     settings: Callable[[WeightFile], dict[str, Any]]
-    edit_variant: Callable[[WeightFile], str]
-    restore: Callable[[nn.Module], None]
-    check: Callable[[WeightFile, Mapping[str, Any]], None] = no_check
+    native_marks: tuple[str, ...] = ()
+    markers: frozenset[str] = frozenset()
+    tidy: Callable[[WeightFile], WeightFile] = _as_it_is
+    origin: Callable[[str, bool], Origin] = _same_name
+    edit_variant: Callable[[WeightFile], str] = lambda file: "edit"
+    restore: Callable[[nn.Module], None] = _nothing
+    check: Callable[[WeightFile, Mapping[str, Any]], None] = _nothing
+
+    @property
+    def class_name(self) -> str:
+        """The class alone, as ``transformer/config.json`` names it."""
+        return self.transformer.rpartition(".")[2]
+
+    def is_native(self, names: Iterable[str]) -> bool:
+        """Whether a file with these names has ComfyUI's naming, where that is another one."""
+        return any(name.startswith(self.native_marks) for name in names)

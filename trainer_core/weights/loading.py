@@ -280,7 +280,7 @@ def _build(location: BaseLocation, spec: FileSpec, file: WeightFile) -> Any:
 def _plan_cuts(file: WeightFile, formats: Formats, spec: FileSpec, model: Any) -> dict[str, _Cut]:
     """Every tensor of the file to the parts of the model that are cut from it."""
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    native = any(name.startswith(spec.native_marks) for name in file.tensors)
+    native = spec.is_native(file.tensors)
     found: dict[str, list[tuple[Origin, str]]] = {}
     for name in wanted:
         origin = spec.origin(name, native)

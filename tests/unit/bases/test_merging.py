@@ -207,7 +207,7 @@ def test_a_folders_other_parts_are_copied_and_its_other_precisions_left_out(
     assert digest(folder / index) == digest(tmp_path / "merged" / index)
     import diffusers
 
-    kind = getattr(diffusers, FLUX.folder.transformer)
+    kind = getattr(diffusers, FLUX.file.class_name)
     loaded = kind.from_pretrained(tmp_path / "merged" / "transformer")
     source = open_base(tmp_path / "merged")
     assert all(torch.equal(source.tensor(n), t) for n, t in loaded.state_dict().items())

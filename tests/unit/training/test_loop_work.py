@@ -13,7 +13,7 @@ from benchmarks.loop_work import (
     full_size_base,
     make_loop,
 )
-from trainer_core.families.family import computing_dtype
+from trainer_core.families.diffusers_parts import computing_dtype
 from trainer_core.training.processes import SingleProcess
 
 MOST_CALLS = 9000

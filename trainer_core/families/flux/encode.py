@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,9 +14,9 @@ from ...data.captions import CountTokens
 from ...errors import DatasetError
 from ...types import Conditioning
 from ...weights.base_location import BaseLocation
-from ...weights.diffusers_folder import read_json
-from ...weights.loading import load_frozen, load_words, reading_part
-from ..diffusers_parts import area_size
+from ...weights.loading import load_frozen, load_words
+from ..diffusers_parts import Vae, area_size, load_tokens
+from ..diffusers_parts import load_vae as load_vae_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -35,25 +37,10 @@ _WIDE_SIZES = (
 _KONTEXT_SIZES = sorted({*_WIDE_SIZES, *((high, wide) for wide, high in _WIDE_SIZES)})
 
 
-def latent_shape(location: BaseLocation, width: int, height: int) -> tuple[int, int, int]:
-    """`Family.latent_shape`: ``(C, h, w)`` of an image, with even h and w."""
-    config = read_json(location.encoders / "vae" / "config.json")
-    with reading_part(location.encoders / "vae"):
-        patch = 2 * 2 ** (len(config["block_out_channels"]) - 1)
-        return int(config.get("latent_channels", 16)), 2 * (height // patch), 2 * (width // patch)
-
-
 def control_size(width: int, height: int, area: int) -> tuple[int, int]:
-    """The size at which a control image is encoded.
+    """`Family.control_size`: at 1048576 the one of Kontext's own sizes that is nearest in shape.
 
-    Args:
-        width: Width of the image in pixels.
-        height: Height of the image in pixels.
-        area: Number of pixels wanted.
-
-    Returns:
-        At 1048576 the one of Kontext's own sizes that is nearest in shape, as Diffusers and ComfyUI
-        choose it; else `area_size`.
+    As Diffusers and ComfyUI choose it; at any other area as `area_size`.
     """
     if area != _KONTEXT_AREA:
         return area_size(width, height, area)
@@ -61,49 +48,20 @@ def control_size(width: int, height: int, area: int) -> tuple[int, int]:
     return min(_KONTEXT_SIZES, key=lambda size: abs(ratio - size[0] / size[1]))
 
 
-class FluxVae:
-    """The image encoder and decoder, in the normalised space of the denoiser.
-
-    Args:
-        vae: Diffusers' ``AutoencoderKL``.
-    """
-
-    def __init__(self, vae: Any) -> None:
-        self.vae = vae
-        self.shift = float(vae.config.shift_factor)
-        self.scale = float(vae.config.scaling_factor)
-
-    @torch.no_grad()
-    def encode(self, pixels: Tensor) -> Tensor:
-        """Encode images without sampling.
-
-        Args:
-            pixels: `[B, 3, H, W]`, in [-1, 1].
-
-        Returns:
-            `[B, C, h, w]`, float32: ``(mode - shift) * scale``.
-        """
-        mode = self.vae.encode(pixels.to(self.vae.device, self.vae.dtype)).latent_dist.mode()
-        return (mode.float() - self.shift) * self.scale
-
-    @torch.no_grad()
-    def decode(self, latents: Tensor) -> Tensor:
-        """Undo `encode`.
-
-        Args:
-            latents: `[B, C, h, w]`.
-
-        Returns:
-            `[B, 3, H, W]`, float32, in [-1, 1].
-        """
-        raw = latents.to(self.vae.device).float() / self.scale + self.shift
-        return self.vae.decode(raw.to(self.vae.dtype), return_dict=False)[0].float().clamp(-1, 1)
+def flux_vae(model: Any) -> Vae:
+    """The statistics of a VAE: Diffusers' ``AutoencoderKL``, with its own shift and scale."""
+    shift, scale = float(model.config.shift_factor), float(model.config.scaling_factor)
+    return Vae(model, lambda raw: (raw - shift) * scale, lambda latents: latents / scale + shift)
 
 
+load_vae = partial(load_vae_of, "diffusers.AutoencoderKL", flux_vae)
+
+
+@dataclass(slots=True)
 class FluxEncoders:
     """Text and image encoders.
 
-    Args:
+    Attributes:
         tokenizer: CLIP's tokenizer.
         text_encoder: transformers' ``CLIPTextModel``.
         tokenizer_2: T5's tokenizer.
@@ -113,23 +71,13 @@ class FluxEncoders:
         text_length: Number of T5 tokens; shorter captions are padded, longer ones cut off.
     """
 
-    def __init__(
-        self,
-        tokenizer: Any,
-        text_encoder: Any,
-        tokenizer_2: Any,
-        text_encoder_2: Any,
-        vae: FluxVae,
-        variant: str,
-        text_length: int,
-    ) -> None:
-        self.tokenizer = tokenizer
-        self.text_encoder = text_encoder
-        self.tokenizer_2 = tokenizer_2
-        self.text_encoder_2 = text_encoder_2
-        self.vae = vae
-        self.variant = variant
-        self.text_length = text_length
+    tokenizer: Any
+    text_encoder: Any
+    tokenizer_2: Any
+    text_encoder_2: Any
+    vae: Vae
+    variant: str
+    text_length: int
 
     def encode_image(self, pixels: Tensor) -> Tensor:
         """Images `[B, 3, H, W]` in [-1, 1] to normalised latents `[B, C, h, w]`, float32."""
@@ -173,29 +121,17 @@ class FluxEncoders:
 def load_encoders(
     location: BaseLocation, dtype: torch.dtype, device: torch.device | str
 ) -> FluxEncoders:
-    """Load what encodes captions and images.
-
-    Args:
-        location: The base.
-        dtype: Of the weights of text encoders and VAE.
-        device: Where they compute.
-
-    Returns:
-        Encoders for the base's variant.
-    """
+    """`Family.load_encoders`, for the base's variant."""
 
     def encoder(kind: str, part: str) -> Any:
         return load_frozen(f"transformers.{kind}", location.encoders, part, dtype, device)
 
-    def tokenizer(part: str) -> Any:
-        return load_words("AutoTokenizer", location.encoders, part)
-
     return FluxEncoders(
-        tokenizer=tokenizer("tokenizer"),
+        tokenizer=load_words("AutoTokenizer", location.encoders, "tokenizer"),
         text_encoder=encoder("CLIPTextModel", "text_encoder"),
-        tokenizer_2=tokenizer("tokenizer_2"),
+        tokenizer_2=load_words("AutoTokenizer", location.encoders, "tokenizer_2"),
         text_encoder_2=encoder("T5EncoderModel", "text_encoder_2"),
-        vae=_load_vae(location, dtype, device),
+        vae=load_vae(location, dtype, device),
         variant=location.variant,
         text_length=location.text_length,
     )
@@ -206,22 +142,5 @@ def load_token_counter(location: BaseLocation) -> CountTokens:
 
     CLIP reads the first 75 of its own whatever the length is, for the pooled text alone.
     """
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(
-        location.encoders / "tokenizer_2", local_files_only=True
-    )
-    return lambda caption, pictures: len(tokenizer(caption, verbose=False).input_ids)
-
-
-def load_decoder(
-    location: BaseLocation, dtype: torch.dtype, device: torch.device | str
-) -> Callable[[Tensor], Tensor]:
-    """`Family.load_decoder`: latents `[B, C, h, w]` to pixels `[B, 3, H, W]` in [-1, 1]."""
-    return _load_vae(location, dtype, device).decode
-
-
-def _load_vae(location: BaseLocation, dtype: torch.dtype, device: torch.device | str) -> FluxVae:
-    with reading_part(location.encoders / "vae"):
-        vae = load_frozen("diffusers.AutoencoderKL", location.encoders, "vae", dtype, device)
-        return FluxVae(vae)
+    count = load_tokens(location, "tokenizer_2")
+    return lambda caption, pictures: count(caption)

@@ -8,31 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ...types import Conditioning
-from ...weights.base_location import BaseLocation
-from ...weights.loading import load_file, load_frozen
-from ..diffusers_parts import pack, unpack
-from ..family import computing_dtype, inner_module
-from .keys import FILE
-
-
-def load_transformer(
-    location: BaseLocation, dtype: torch.dtype, device: torch.device | str
-) -> nn.Module:
-    """Load the frozen denoiser.
-
-    Args:
-        location: The base.
-        dtype: Of its weights.
-        device: Where it computes.
-
-    Returns:
-        Diffusers' ``FluxTransformer2DModel`` in evaluation mode, without gradients.
-    """
-    if location.file is not None:
-        return load_file(location, FILE, dtype, device)
-    return load_frozen(
-        "diffusers.FluxTransformer2DModel", location.folder, "transformer", dtype, device
-    )
+from ..diffusers_parts import computing_dtype, inner_module, pack, pipeline_time, unpack
 
 
 def predict(
@@ -61,7 +37,6 @@ def predict(
         `[B, C, h, w]`, the velocity in the dtype of ``noisy``.
     """
     dtype = computing_dtype(transformer)
-    height, width = noisy.shape[-2:]
     images = [noisy, *controls]
     tokens = torch.cat([pack(image) for image in images], dim=1).to(dtype)
     text = torch.stack([item["text_embeddings"] for item in conditionings]).to(tokens)
@@ -71,8 +46,7 @@ def predict(
         scale = torch.full((noisy.shape[0],), guidance, device=tokens.device)
     output = transformer(
         hidden_states=tokens,
-        # Through 0..1000 as the pipeline does it, so that half precision rounds in the same place.
-        timestep=(sigma.float() * 1000).to(dtype) / 1000,
+        timestep=pipeline_time(sigma, dtype),
         guidance=scale,
         pooled_projections=pooled,
         encoder_hidden_states=text,
@@ -80,22 +54,7 @@ def predict(
         img_ids=torch.cat([_positions(image, index) for index, image in enumerate(images)]),
         return_dict=False,
     )[0]
-    target = output[:, : (height // 2) * (width // 2)]
-    return unpack(target, height, width).to(noisy.dtype)
-
-
-def guide(conditional: Tensor, unconditional: Tensor, scale: float) -> Tensor:
-    """Plain classifier-free guidance, for bases that are not guidance-distilled.
-
-    Args:
-        conditional: `[B, C, h, w]`, the velocity with the prompt.
-        unconditional: `[B, C, h, w]`, the velocity with the negative prompt.
-        scale: The guidance scale; 1 gives ``conditional``.
-
-    Returns:
-        `[B, C, h, w]`.
-    """
-    return unconditional + scale * (conditional - unconditional)
+    return unpack(output, *noisy.shape[-2:]).to(noisy.dtype)
 
 
 def takes_guidance(transformer: nn.Module) -> bool:

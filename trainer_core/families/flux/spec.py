@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from torch import nn
-
-from ...adapter_files.names.key_map import KeyMap
 from ...weights.file_spec import FolderSpec
-from ..diffusers_parts import scheduled_shift, scheduled_sigmas
-from ..family import Family, HeaderNames, enable_checkpointing
-from .encode import control_size, latent_shape, load_decoder, load_encoders, load_token_counter
+from ..family import Family, HeaderNames
+from .encode import control_size, load_encoders, load_token_counter, load_vae
 from .graph import GRAPH
-from .keys import (
-    ALIASES,
-    COMFYUI_NAMES,
-    COMFYUI_SPELLINGS,
-    FILE,
-    LAYERS,
-    UNEXPORTABLE,
-    detect,
-    fused_parts,
-    module_path,
-    native_key,
-    published_sizes,
-)
-from .predict import guide, load_transformer, predict, takes_guidance
+from .keys import FILE, KEY_MAP, UNEXPORTABLE, detect, published_sizes
+from .predict import predict, takes_guidance
 
 _ATTENTION = (
     r"transformer_blocks\.\d+\.attn\.(to_[qkv]|to_out\.0|add_[qkv]_proj|to_add_out)",
@@ -60,12 +42,6 @@ SHARED_INPUTS = (
 )
 
 
-def unused_layers(transformer: nn.Module) -> tuple[str, ...]:
-    """None: the last blocks compute text and image with the same layers."""
-    del transformer
-    return ()
-
-
 FAMILY = Family(
     name="flux",
     title="FLUX.1",
@@ -75,7 +51,6 @@ FAMILY = Family(
     text_length=256,
     size_multiple=32,
     folder=FolderSpec(
-        transformer="FluxTransformer2DModel",
         pipelines={
             "FluxPipeline": None,
             "FluxImg2ImgPipeline": None,
@@ -89,30 +64,15 @@ FAMILY = Family(
     repeated_blocks=("transformer_blocks", "single_transformer_blocks"),
     presets=PRESETS,
     unexportable=UNEXPORTABLE,
-    unused_layers=unused_layers,
     shared_inputs=SHARED_INPUTS,
-    enable_checkpointing=enable_checkpointing,
     takes_guidance=takes_guidance,
     detect=detect,
-    load_transformer=load_transformer,
     load_encoders=load_encoders,
-    load_decoder=load_decoder,
+    load_vae=load_vae,
     load_token_counter=load_token_counter,
     predict=predict,
-    guide=guide,
-    sampling_sigmas=partial(scheduled_sigmas, latent_shape),
-    training_shift=partial(scheduled_shift, latent_shape),
     control_size=control_size,
-    latent_shape=latent_shape,
-    key_map=KeyMap(
-        native_key,
-        module_path,
-        parts=fused_parts,
-        layers=LAYERS,
-        comfyui_spellings=COMFYUI_SPELLINGS,
-        comfyui_names=COMFYUI_NAMES,
-        aliases=ALIASES,
-    ),
+    key_map=KEY_MAP,
     sizes=published_sizes,
     graph=GRAPH,
     header_hint=r"flux(?!2|3)",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,9 +15,9 @@ from ...data.captions import CountTokens
 from ...errors import DatasetError
 from ...types import Conditioning
 from ...weights.base_location import BaseLocation
-from ...weights.diffusers_folder import read_json
-from ...weights.loading import load_frozen, load_words, reading_part
-from ..diffusers_parts import area_size
+from ...weights.loading import load_frozen, load_words
+from ..diffusers_parts import Vae, area_size, load_tokens
+from ..diffusers_parts import load_vae as load_vae_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -40,12 +42,10 @@ _PREFIX = {"generate": 34, "edit": 64, "edit_plus": 64}
 _SEEN_AREA = 384 * 384
 
 
-def latent_shape(location: BaseLocation, width: int, height: int) -> tuple[int, int, int]:
-    """`Family.latent_shape`: ``(C, h, w)`` of an image, with even h and w."""
-    config = read_json(location.encoders / "vae" / "config.json")
-    with reading_part(location.encoders / "vae"):
-        patch = 2 * 2 ** len(config.get("temperal_downsample", (False, True, True)))
-        return int(config.get("z_dim", 16)), 2 * (height // patch), 2 * (width // patch)
+def latents(config: Mapping[str, Any]) -> tuple[int, int]:
+    """`Family.latents`."""
+    halvings = len(config.get("temperal_downsample", (False, True, True)))
+    return int(config.get("z_dim", 16)), 2**halvings
 
 
 def prompt_text(variant: str, caption: str, counts: Sequence[int]) -> str:
@@ -68,53 +68,29 @@ def prompt_text(variant: str, caption: str, counts: Sequence[int]) -> str:
     return f"{_SYSTEM}{_EDIT}{_USER}{shown}{caption}{_END}"
 
 
-class QwenVae:
-    """The image encoder and decoder, in the normalised space of the denoiser.
-
-    Args:
-        vae: Diffusers' ``AutoencoderKLQwenImage``.
-    """
-
-    def __init__(self, vae: Any) -> None:
-        self.vae = vae
-        shape = (1, -1, 1, 1)
-        self.mean = torch.tensor(vae.config.latents_mean).view(shape).to(vae.device)
-        self.std = torch.tensor(vae.config.latents_std).view(shape).to(vae.device)
-
-    @torch.no_grad()
-    def encode(self, pixels: Tensor) -> Tensor:
-        """Encode images without sampling.
-
-        Args:
-            pixels: `[B, 3, H, W]`, in [-1, 1].
-
-        Returns:
-            `[B, C, h, w]`, float32: ``(mode - mean) / std``.
-        """
-        frames = pixels.to(self.vae.device, self.vae.dtype).unsqueeze(2)
-        mode = self.vae.encode(frames).latent_dist.mode()[:, :, 0]
-        return (mode.float() - self.mean) / self.std
-
-    @torch.no_grad()
-    def decode(self, latents: Tensor) -> Tensor:
-        """Undo `encode`.
-
-        Args:
-            latents: `[B, C, h, w]`.
-
-        Returns:
-            `[B, 3, H, W]`, float32, in [-1, 1].
-        """
+def qwen_vae(model: Any) -> Vae:
+    """The statistics of a VAE: Diffusers' ``AutoencoderKLQwenImage``, with one for each channel."""
+    mean, std = (
+        torch.tensor(values).view(1, -1, 1, 1).to(model.device)
+        for values in (model.config.latents_mean, model.config.latents_std)
+    )
+    return Vae(
+        model,
+        normalize=lambda raw: (raw - mean) / std,
         # Divided by the inverse, as the pipeline does it, so that the images are the same bits.
-        raw = latents.to(self.vae.device).float() / (1.0 / self.std) + self.mean
-        pixels = self.vae.decode(raw.to(self.vae.dtype).unsqueeze(2), return_dict=False)[0]
-        return pixels[:, :, 0].float().clamp(-1, 1)
+        denormalize=lambda latents: latents / (1.0 / std) + mean,
+        video=True,
+    )
 
 
+load_vae = partial(load_vae_of, "diffusers.AutoencoderKLQwenImage", qwen_vae)
+
+
+@dataclass(slots=True)
 class QwenEncoders:
     """Text and image encoders of one variant.
 
-    Args:
+    Attributes:
         tokenizer: The base's tokenizer.
         text_encoder: transformers' ``Qwen2_5_VLForConditionalGeneration``.
         vae: The image encoder.
@@ -123,21 +99,12 @@ class QwenEncoders:
         text_length: Most text tokens behind the template's prefix; tokens of images come on top.
     """
 
-    def __init__(
-        self,
-        tokenizer: Any,
-        text_encoder: Any,
-        vae: QwenVae,
-        image_processor: Any,
-        variant: str,
-        text_length: int,
-    ) -> None:
-        self.tokenizer = tokenizer
-        self.text_encoder = text_encoder
-        self.vae = vae
-        self.image_processor = image_processor
-        self.variant = variant
-        self.text_length = text_length
+    tokenizer: Any
+    text_encoder: Any
+    vae: Vae
+    image_processor: Any
+    variant: str
+    text_length: int
 
     def encode_image(self, pixels: Tensor) -> Tensor:
         """Images `[B, 3, H, W]` in [-1, 1] to normalised latents `[B, C, h, w]`, float32."""
@@ -229,26 +196,14 @@ class QwenEncoders:
 def load_encoders(
     location: BaseLocation, dtype: torch.dtype, device: torch.device | str
 ) -> QwenEncoders:
-    """Load what encodes captions and images.
-
-    Args:
-        location: The base.
-        dtype: Of the weights of text encoder and VAE.
-        device: Where they compute.
-
-    Returns:
-        Encoders for the base's variant.
-    """
-    folder = location.encoders
+    """`Family.load_encoders`, for the base's variant."""
+    folder, edits = location.encoders, location.variant != "generate"
     kind = "transformers.Qwen2_5_VLForConditionalGeneration"
-    image_processor = None
-    if location.variant != "generate":
-        image_processor = load_words("AutoImageProcessor", folder, "processor")
     return QwenEncoders(
         tokenizer=load_words("AutoTokenizer", folder, "tokenizer"),
         text_encoder=load_frozen(kind, folder, "text_encoder", dtype, device),
-        vae=_load_vae(location, dtype, device),
-        image_processor=image_processor,
+        vae=load_vae(location, dtype, device),
+        image_processor=load_words("AutoImageProcessor", folder, "processor") if edits else None,
         variant=location.variant,
         text_length=location.text_length,
     )
@@ -256,31 +211,13 @@ def load_encoders(
 
 def load_token_counter(location: BaseLocation) -> CountTokens:
     """`Family.load_token_counter`: tokens behind the template's prefix, without the images'."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(
-        location.encoders / "tokenizer", local_files_only=True
-    )
-    variant = location.variant
+    tokens, variant = load_tokens(location, "tokenizer"), location.variant
 
     def count(caption: str, pictures: int) -> int:
         text = prompt_text(variant, caption, [1] * pictures)
-        return len(tokenizer(text, verbose=False).input_ids) - _PREFIX[variant] - pictures
+        return tokens(text) - _PREFIX[variant] - pictures
 
     return count
-
-
-def load_decoder(
-    location: BaseLocation, dtype: torch.dtype, device: torch.device | str
-) -> Callable[[Tensor], Tensor]:
-    """`Family.load_decoder`: latents `[B, C, h, w]` to pixels `[B, 3, H, W]` in [-1, 1]."""
-    return _load_vae(location, dtype, device).decode
-
-
-def _load_vae(location: BaseLocation, dtype: torch.dtype, device: torch.device | str) -> QwenVae:
-    kind = "diffusers.AutoencoderKLQwenImage"
-    with reading_part(location.encoders / "vae"):
-        return QwenVae(load_frozen(kind, location.encoders, "vae", dtype, device))
 
 
 def _resize(picture: Image) -> Image:

@@ -9,18 +9,13 @@ from typing import Any
 
 from torch import nn
 
-from ...adapter_files.names.key_map import BLOCK_NUMBER, ComfyuiName, NativeKey
-from ...weights.file_spec import FileSpec, Origin
+from ...adapter_files.names.key_map import ComfyuiName
+from ...weights.file_spec import FileSpec
 from ...weights.header import WeightFile
-from ..family import PublishedSizes, check_heads
+from ..diffusers_parts import check_heads, layer_names
+from ..family import PublishedSizes
 
-_BLOCK_LAYER = (
-    rf"transformer_blocks\.(?:{BLOCK_NUMBER})\.(attn\.(to_[qkv]|to_out\.0|add_[qkv]_proj|to_add_out)"
-    r"|(img|txt)_mlp\.net\.(0\.proj|2)|(img|txt)_mod\.1)"
-)
-_OUTER = r"img_in|txt_in|time_text_embed\.timestep_embedder\.linear_[12]|norm_out\.linear|proj_out"
-_LAYER = re.compile(f"{_BLOCK_LAYER}|{_OUTER}")
-LAYERS = (
+_LAYERS = (
     *(
         f"transformer_blocks.{{}}.{layer}"
         for layer in (
@@ -49,7 +44,7 @@ LAYERS = (
 )
 """Every layer, with ``{}`` for the block's number."""
 
-COMFYUI_SPELLINGS = ("{path}", "transformer.{path}", "lycoris_{flat}")
+_SPELLINGS = ("{path}", "transformer.{path}", "lycoris_{flat}")
 """How ComfyUI 0.33 spells a layer besides its native name, in its order (comfy/lora.py)."""
 
 _NORMS = (
@@ -59,8 +54,12 @@ _NORMS = (
     ),
     "txt_norm",
 )
-COMFYUI_NAMES = tuple(ComfyuiName(path, path) for path in _NORMS)
-"""What ComfyUI calls weights besides the layers: norms.
+KEY_MAP = layer_names(
+    {layer: layer for layer in _LAYERS},
+    comfyui_spellings=_SPELLINGS,
+    comfyui_names=tuple(ComfyuiName(norm, norm) for norm in _NORMS),
+)
+"""What ComfyUI calls weights: norms have names besides the layers.
 
 Source: ComfyUI 0.33, ``comfy/lora.py`` (`model_lora_keys_unet`).
 """
@@ -93,7 +92,7 @@ def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
     }
     sizes = {
         name: next((size for end, size in block.items() if name.endswith(end)), (width, width))
-        for name in LAYERS
+        for name in _LAYERS
     }
     sizes |= {
         "img_in": (width, config["in_channels"]),
@@ -104,23 +103,6 @@ def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
     }
     counts = {"transformer_blocks": config["num_layers"]}
     return PublishedSizes({name: (size,) for name, size in sizes.items()}, counts, width)
-
-
-def native_key(path: str) -> NativeKey | None:
-    """ComfyUI's name of a layer.
-
-    Args:
-        path: Module path in Diffusers' transformer.
-
-    Returns:
-        The same name; None when the architecture has no such Linear.
-    """
-    return NativeKey(path, part=False) if _LAYER.fullmatch(path) else None
-
-
-def module_path(native: str) -> str | None:
-    """Undo `native_key`: the same name, or None when it is no layer of the architecture."""
-    return native if _LAYER.fullmatch(native) else None
 
 
 def detect(keys: Iterable[str]) -> bool:
@@ -185,24 +167,10 @@ def restore(transformer: nn.Module) -> None:
     )
 
 
-def origin(name: str, native: bool) -> Origin:
-    """`FileSpec.origin`: every name is the same."""
-    del native
-    return Origin(name)
-
-
-def tidy(file: WeightFile) -> WeightFile:
-    """`FileSpec.tidy`: there is one spelling only."""
-    return file
-
-
 FILE = FileSpec(
     transformer="diffusers.QwenImageTransformer2DModel",
     configs=Path(__file__).parent / "configs",
-    native_marks=(),
     markers=frozenset({_ZERO_MARK}),
-    tidy=tidy,
-    origin=origin,
     settings=settings,
     edit_variant=edit_variant,
     restore=restore,

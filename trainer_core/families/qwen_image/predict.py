@@ -10,39 +10,16 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from ...types import Conditioning
-from ...weights.base_location import BaseLocation
-from ...weights.loading import load_file, load_frozen
-from ..diffusers_parts import pack, unpack
-from ..family import computing_dtype
-from .keys import FILE
+from ..diffusers_parts import computing_dtype, pack, pipeline_time, unpack
 
 
-def load_transformer(
-    location: BaseLocation, dtype: torch.dtype, device: torch.device | str
-) -> nn.Module:
-    """Load the frozen denoiser.
+def prepare(transformer: nn.Module) -> None:
+    """`Family.prepare`: rotary tables are remembered by the model itself.
 
-    Args:
-        location: The base.
-        dtype: Of its weights.
-        device: Where it computes.
-
-    Returns:
-        Diffusers' ``QwenImageTransformer2DModel`` in evaluation mode, without gradients.
+    Diffusers remembers them in caches of the class, which would keep those of every model that was
+    ever loaded, on a GPU in its memory. These caches go with the model.
     """
-    if location.file is not None:
-        transformer = load_file(location, FILE, dtype, device)
-    else:
-        transformer = load_frozen(
-            "diffusers.QwenImageTransformer2DModel", location.folder, "transformer", dtype, device
-        )
-    _remember_by_itself(transformer.get_submodule("pos_embed"))
-    return transformer
-
-
-def _remember_by_itself(rope: nn.Module) -> None:
-    # Diffusers remembers rotary tables in caches of the class, which would keep those of every
-    # model that was ever loaded, on a GPU in its memory. These caches go with the model.
+    rope = transformer.get_submodule("pos_embed")
     for name in ("_get_device_freqs", "_compute_video_freqs"):
         plain = getattr(getattr(type(rope), name, None), "__wrapped__", None)
         if plain is not None:
@@ -60,7 +37,8 @@ def predict(
     """`Predict` for Qwen-Image.
 
     The tokens of the control images follow those of the target; each image has its own frame
-    index in the rotary positions. No published base is conditioned on guidance.
+    index in the rotary positions. No published base is conditioned on guidance: the flag in the
+    configuration has no weights behind it.
 
     Args:
         transformer: Diffusers' ``QwenImageTransformer2DModel``, perhaps wrapped.
@@ -74,7 +52,6 @@ def predict(
         `[B, C, h, w]`, the velocity in the dtype of ``noisy``.
     """
     dtype = computing_dtype(transformer)
-    height, width = noisy.shape[-2:]
     images = [noisy, *controls]
     tokens = torch.cat([pack(image) for image in images], dim=1).to(dtype)
     # Rotary positions are read from the first sample: a batch has one size.
@@ -82,15 +59,13 @@ def predict(
     text, mask = pad_text([item["text_embeddings"] for item in conditionings])
     output = transformer(
         hidden_states=tokens,
-        # Through 0..1000 as the pipeline does it, so that half precision rounds in the same place.
-        timestep=(sigma.float() * 1000).to(dtype) / 1000,
+        timestep=pipeline_time(sigma, dtype),
         encoder_hidden_states=text.to(tokens),
         encoder_hidden_states_mask=None if mask is None else mask.to(tokens.device),
         img_shapes=[shape] * noisy.shape[0],
         return_dict=False,
     )[0]
-    target = output[:, : (height // 2) * (width // 2)]
-    return unpack(target, height, width).to(noisy.dtype)
+    return unpack(output, *noisy.shape[-2:]).to(noisy.dtype)
 
 
 def pad_text(embeddings: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
@@ -128,9 +103,3 @@ def guide(conditional: Tensor, unconditional: Tensor, scale: float) -> Tensor:
     combined = dropped + scale * (kept - dropped)
     length = kept.norm(dim=-1, keepdim=True) / combined.norm(dim=-1, keepdim=True)
     return unpack(combined * length, height, width)
-
-
-def takes_guidance(transformer: nn.Module) -> bool:
-    """Never: the flag in the configuration of Qwen-Image has no weights behind it."""
-    del transformer
-    return False

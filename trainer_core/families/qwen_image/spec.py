@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 from torch import nn
 
-from ...adapter_files.names.key_map import KeyMap
 from ...weights.file_spec import FolderSpec
-from ..diffusers_parts import area_size, scheduled_shift, scheduled_sigmas
-from ..family import Family, HeaderNames, enable_checkpointing, inner_module
-from .encode import latent_shape, load_decoder, load_encoders, load_token_counter
+from ..diffusers_parts import inner_module
+from ..family import Family, HeaderNames
+from .encode import latents, load_encoders, load_token_counter, load_vae
 from .graph import GRAPH
-from .keys import (
-    COMFYUI_NAMES,
-    COMFYUI_SPELLINGS,
-    FILE,
-    LAYERS,
-    detect,
-    module_path,
-    native_key,
-    published_sizes,
-)
-from .predict import guide, load_transformer, predict, takes_guidance
+from .keys import FILE, KEY_MAP, detect, published_sizes
+from .predict import guide, predict, prepare
 
 _ATTENTION = r"transformer_blocks\.\d+\.attn\.(to_[qkv]|to_out\.0|add_[qkv]_proj|to_add_out)"
 _MLP = r"transformer_blocks\.\d+\.(img|txt)_mlp\.net\.(0\.proj|2)"
@@ -71,7 +60,6 @@ FAMILY = Family(
     # centres the rotary positions differently than Diffusers.
     size_multiple=32,
     folder=FolderSpec(
-        transformer="QwenImageTransformer2DModel",
         pipelines={
             "QwenImagePipeline": None,
             "QwenImageImg2ImgPipeline": None,
@@ -88,26 +76,15 @@ FAMILY = Family(
     presets=PRESETS,
     unused_layers=unused_layers,
     shared_inputs=SHARED_INPUTS,
-    enable_checkpointing=enable_checkpointing,
-    takes_guidance=takes_guidance,
     detect=detect,
-    load_transformer=load_transformer,
+    prepare=prepare,
     load_encoders=load_encoders,
-    load_decoder=load_decoder,
+    load_vae=load_vae,
     load_token_counter=load_token_counter,
     predict=predict,
     guide=guide,
-    sampling_sigmas=partial(scheduled_sigmas, latent_shape),
-    training_shift=partial(scheduled_shift, latent_shape),
-    control_size=area_size,
-    latent_shape=latent_shape,
-    key_map=KeyMap(
-        native_key,
-        module_path,
-        layers=LAYERS,
-        comfyui_spellings=COMFYUI_SPELLINGS,
-        comfyui_names=COMFYUI_NAMES,
-    ),
+    latents=latents,
+    key_map=KEY_MAP,
     sizes=published_sizes,
     graph=GRAPH,
     header_hint=r"qwenimage(?!21)",

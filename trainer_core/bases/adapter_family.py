@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..adapter_files.factors.fuse import matrix_sizes
-from ..adapter_files.header.metadata import SETTINGS_KEY
+from ..adapter_files.factors.fused_layers import matrix_sizes
+from ..adapter_files.header import SETTINGS_KEY
 from ..adapter_files.names.key_map import NATIVE_PREFIX, KeyMap
 from ..adapter_files.names.key_parsing import is_native, match_layer, misfits, native_of_patch
 from ..adapter_files.read.adapter_file import AdapterFile, adapter_weights, open_file

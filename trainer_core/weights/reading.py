@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..tensors.finiteness import all_finite
+from ..tensors.rounding import all_finite
 from ..tensors.safetensors_reader import map_tensor
 from ..tensors.safetensors_writer import DTYPES
 from .float8 import widened

@@ -18,7 +18,12 @@ from ...adapters.kinds.registry import FILE_RULES, LOW_RANK
 from ...errors import AdapterError
 from ...types import AdapterState, LayerState
 from ..factors.effective_delta import effective_delta
-from ..factors.fuse import fused_layer
+from ..factors.fused_layers import (
+    fused_layer,
+    has_column_magnitude,
+    joined_weights,
+    undivided_parts,
+)
 from ..factors.outlines import (
     Layers,
     LazyMapping,
@@ -28,9 +33,7 @@ from ..factors.outlines import (
     outlines_of,
     patch_outline,
 )
-from ..factors.whole_layers import has_column_magnitude, joined_weights, undivided_parts
-from ..names.comfyui_names import is_swapped, native_key
-from ..names.key_map import KeyMap
+from ..names.key_map import KeyMap, is_swapped, native_key
 from ..names.row_slices import WHOLE, take_rows
 from ..read.module_mapping import Source
 from ..write.write_plan import Options

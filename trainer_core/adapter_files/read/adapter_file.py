@@ -16,10 +16,9 @@ from ...errors import AdapterFileError
 from ...filesystem.text_files import parse_json
 from ...tensors.safetensors_reader import HeldTensors, Source, TensorFile, open_tensors
 from ...types import AdapterState, LayerState
-from ..header.metadata import SETTINGS_KEY
+from ..header import SETTINGS_KEY
 from ..names.key_map import KeyMap
-from ..names.key_parsing import PEFT_PREFIX
-from ..names.unread_keys import DROP, count_kinds, told
+from ..names.key_parsing import DROP, PEFT_PREFIX, count_kinds, told
 from .file_content import FileContent, read_content
 from .module_mapping import LazyPatches, MappedLayers, map_layers, map_patches
 from .peft_config import CONFIG_NAME, WEIGHTS_NAME, PeftConfig, header_config, read_config

@@ -13,21 +13,23 @@ from torch import Tensor
 from ...adapters.dora import DORA_SCALE
 from ...adapters.kinds.registry import FILE_RULES, LOW_RANK, layer_scale
 from ...errors import AdapterFileError
-from ...tensors.finiteness import all_finite
+from ...tensors.rounding import all_finite
 from ...tensors.safetensors_reader import TensorFile, broken
 from ...tensors.safetensors_writer import TensorInfo
 from ...types import LayerState
 from ..factors.outlines import LazyMapping
 from ..names.key_parsing import (
     ALPHA,
+    KIND_TITLES,
     MAGNITUDE,
     PATCH_ENDINGS,
     WITH_ALPHA,
     ParsedKey,
+    count_kinds,
     parse_key,
+    told,
     unprefixed,
 )
-from ..names.unread_keys import KIND_TITLES, count_kinds, told
 from .factor_shapes import outline_factor, outline_layer
 from .peft_config import PeftConfig
 

@@ -13,9 +13,11 @@ from ...adapters.kinds.registry import matrix_sizes
 from ...errors import AdapterFileError
 from ...types import LayerState
 from ..factors.outlines import LazyMapping
-from ..names.comfyui_names import native_layer
-from ..names.key_map import KeyMap
+from ..names.key_map import KeyMap, native_layer
 from ..names.key_parsing import (
+    DROP,
+    PATCHES_TOLD,
+    REPLACING,
     LayerMatch,
     match_layer,
     matching_families,
@@ -30,7 +32,6 @@ from ..names.row_slices import (
     put_rows,
     slice_layer,
 )
-from ..names.unread_keys import DROP, PATCHES_TOLD, REPLACING
 from .file_content import FileContent, LazyLayers, LazyPatches, OutlinedTensors
 
 

@@ -22,7 +22,7 @@ from ...config.patterns import LONGEST_NAME, NO_EXPRESSION, pattern_mistake
 from ...errors import AdapterFileError
 from ...filesystem.text_files import parse_json, read_text
 from ..names.key_map import DIFFUSERS_PREFIX
-from ..names.unread_keys import KIND_TITLES
+from ..names.key_parsing import KIND_TITLES
 
 WEIGHTS_NAME, CONFIG_NAME = "adapter_model.safetensors", "adapter_config.json"
 """The two files of a PEFT folder."""

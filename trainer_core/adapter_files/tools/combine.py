@@ -26,13 +26,13 @@ from ...config import AdapterConfig
 from ...errors import AdapterError
 from ...tensors.randomized_svd import closest_of_rank
 from ...types import AdapterState, LayerState
+from ..factors.effective_delta import Pair, SlicedRows, as_product
+from ..factors.fused_layers import undivided_parts
 from ..factors.outlines import outline_of, patch_outline
-from ..factors.products import Pair, SlicedRows, as_product
-from ..factors.whole_layers import undivided_parts
 from ..names.key_map import KeyMap
 from ..names.row_slices import WHOLE
 from ..read.module_mapping import Source
-from .resize import known_settings
+from .closest_adapter import known_settings
 
 
 def combine_adapters(
@@ -45,7 +45,7 @@ def combine_adapters(
 
     Args:
         inputs: Each adapter and what it is multiplied by.
-        key_map: The family's names, by which undivided layers get parts (`whole_layers`).
+        key_map: The family's names, by which undivided layers get parts (`fused_layers`).
         rank: Cuts every layer to the closest delta of this rank. None keeps the sum exact; it has
             the sum of the ranks. A single adapter then keeps its kind.
         progress: Is told of every layer: number done, number of all, name.

@@ -22,7 +22,7 @@ from .console import overwrite_line, show, show_json
 from .progress import LineRate, bar_text
 
 if TYPE_CHECKING:
-    from ..adapter_files.read.adapter_file import AdapterFile
+    from ..adapter_files.read.file_content import AdapterFile
     from ..families.family import Family
     from ..types import AdapterState
 

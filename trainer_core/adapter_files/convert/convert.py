@@ -18,13 +18,8 @@ from ..factors.outlines import outlines_of
 from ..header import kept_header
 from ..names.key_map import ALPHA_SUFFIX, KeyMap, native_key
 from ..names.key_parsing import count_kinds, native_of_patch, patch_kinds
-from ..read.adapter_file import (
-    AdapterFile,
-    adapter_files,
-    adapter_weights,
-    open_adapter,
-    refuse_unread,
-)
+from ..read.adapter_file import adapter_files, adapter_weights, open_adapter, refuse_unread
+from ..read.file_content import AdapterFile
 from ..read.peft_config import CONFIG_NAME, WEIGHTS_NAME
 from ..verify.proof import COARSE
 from ..write.adapter_file import LAYOUTS, Watch, Written, write_adapter

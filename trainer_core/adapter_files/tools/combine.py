@@ -30,8 +30,7 @@ from ..factors.effective_delta import Pair, SlicedRows, as_product
 from ..factors.fused_layers import undivided_parts
 from ..factors.outlines import outline_of, patch_outline
 from ..names.key_map import KeyMap
-from ..names.row_slices import WHOLE
-from ..read.module_mapping import Source
+from ..names.row_slices import WHOLE, LayerRows
 from .closest_adapter import known_settings
 
 
@@ -83,16 +82,16 @@ def combine_adapters(
     return AdapterState(LOW_RANK, layers, settings, extras), errors
 
 
-def _sources(state: AdapterState, key_map: KeyMap) -> dict[str, Source]:
+def _sources(state: AdapterState, key_map: KeyMap) -> dict[str, LayerRows]:
     """Where each module's delta lies in an adapter, also that of a part of an undivided layer."""
-    sources: dict[str, Source] = {}
+    sources: dict[str, LayerRows] = {}
     for name in state.layers:
         parts = undivided_parts(name, key_map) or ((name, WHOLE),)
-        sources |= {module: Source(name, cut) for module, cut in parts}
+        sources |= {module: LayerRows(name, cut) for module, cut in parts}
     return sources
 
 
-def _read(state: AdapterState, source: Source) -> tuple[str, LayerState]:
+def _read(state: AdapterState, source: LayerRows) -> tuple[str, LayerState]:
     """A layer with its kind; the rows of an undivided one as a LoRA."""
     layer = state.layers[source.name]
     if source.cut == WHOLE:

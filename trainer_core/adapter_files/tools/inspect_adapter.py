@@ -15,7 +15,8 @@ from ..factors.effective_delta import delta_norm
 from ..header import SETTINGS_KEY
 from ..names.key_map import KeyMap
 from ..names.key_parsing import DROP, count_kinds, match_layer, patch_kinds, told
-from ..read.adapter_file import AdapterFile, open_file
+from ..read.adapter_file import open_file
+from ..read.file_content import AdapterFile
 
 
 @dataclass(frozen=True, slots=True)

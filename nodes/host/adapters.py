@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...trainer_core.adapter_files.names.comfyui_names import ComfyuiPlace
+from ...trainer_core.adapter_files.names.key_map import ComfyuiPlace
 from . import comfy_host
 
 if TYPE_CHECKING:

@@ -8,18 +8,18 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...trainer_core.adapter_files.names.comfyui_names import (
+from ...trainer_core.adapter_files.names.key_map import (
     ComfyuiPlace,
     bias_of,
     module_place,
     patched_tensor,
 )
-from ...trainer_core.adapter_files.verify.result import (
+from ...trainer_core.adapter_files.verify.comparison import (
     LARGEST_DIFFERENCE,
     LayerProof,
-    Proof,
     TensorProof,
 )
+from ...trainer_core.adapter_files.verify.proof import Proof
 from ...trainer_core.errors import AdapterError, AdapterFileError, RunError
 from ..host import comfy_host
 from ..host.adapters import HostAdapter
@@ -233,7 +233,7 @@ class _Check:
         self._losses.setdefault(dtype, {})[tensor] = rounding_loss(before, change, after)
 
     def _warnings(self, source: Source) -> Iterable[str]:
-        from ...trainer_core.adapter_files.verify.format_loss import format_warning
+        from ...trainer_core.adapter_files.verify.proof import format_warning
         from ...trainer_core.bases.adapter_warnings import loss_warning, stretch_warning
         from ...trainer_core.tensors.rounding import EIGHT_BIT
         from ...trainer_core.tensors.safetensors_reader import open_tensors

@@ -252,7 +252,7 @@ def run_training(
         TrainerError: When the input is wrong or the run failed; the last good state is on disk.
         BaseException: ComfyUI's own interrupt, after the state of a cancelled run was saved.
     """
-    from ...trainer_core.adapter_files.header.workflow import workflow_texts
+    from ...trainer_core.adapter_files.header import workflow_texts
     from ...trainer_core.training import SingleProcess, train
 
     texts = workflow_texts(workflow, observer.warn)

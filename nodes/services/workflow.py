@@ -69,7 +69,7 @@ def _kept_workflow(run: str) -> bytes:
         InputError: When there is no such run, or it has none.
         OSError: When the file cannot be read.
     """
-    from ...trainer_core.adapter_files.header.workflow import LARGEST_KEPT, WORKFLOW_KEYS
+    from ...trainer_core.adapter_files.header import LARGEST_KEPT, WORKFLOW_KEYS
 
     for key in WORKFLOW_KEYS:
         path = comfy_host.run_file(run, f"{key}.json")

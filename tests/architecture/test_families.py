@@ -17,7 +17,7 @@ ELSEWHERE = {
     "trainer_core/config/run.py": "the run-file format's default, that of the embedded base",
     "trainer_core/bases/foreign_models.py": "models that are no family, some of a similar name",
     "trainer_core/bases/adapter_family.py": "how ComfyUI's text encoders are called in any file",
-    "trainer_core/adapter_files/names/unread_keys.py": "the same",
+    "trainer_core/adapter_files/names/key_parsing.py": "the same",
 }
 """Files that may name a family, and why."""
 

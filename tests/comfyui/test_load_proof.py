@@ -14,7 +14,7 @@ from fixtures.host_cases import FORMS, make_tensors
 from fixtures.peer_files import PEERS
 from safetensors.torch import load_file, save_file
 
-from trainer_core.adapter_files.names.comfyui_names import ComfyuiPlace, comfyui_table
+from trainer_core.adapter_files.names.key_map import ComfyuiPlace, comfyui_table
 from trainer_core.adapter_files.verify.comfyui_reading import (
     comfyui_scale,
     find_fault,

@@ -9,7 +9,7 @@ from PIL import Image
 from runs import metrics, tensors
 
 from tests.fixtures.flux_base import make_flux_base
-from trainer_core.adapter_files.write.layouts import layout_name
+from trainer_core.adapter_files.write.adapter_file import layout_name
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection, RunConfig
 from trainer_core.errors import AdapterError

@@ -7,7 +7,7 @@ import pytest
 from runs import run_config
 from safetensors import safe_open
 
-from trainer_core.adapter_files.header.metadata import SETTINGS_KEY
+from trainer_core.adapter_files.header import SETTINGS_KEY
 from trainer_core.cli import main
 from trainer_core.demo.settings import dataset_folder
 from trainer_core.training import train

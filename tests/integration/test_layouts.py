@@ -5,7 +5,7 @@ import torch
 from runs import run_config
 
 from trainer_core.adapter_files.read.adapter_file import read_adapter
-from trainer_core.adapter_files.write.layouts import layout_name
+from trainer_core.adapter_files.write.adapter_file import layout_name
 from trainer_core.errors import AdapterError
 from trainer_core.families.registry import FAMILIES
 from trainer_core.training import train

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.fixtures.made_bytes import MadeBytes
-from trainer_core.tensors.finiteness import all_finite
+from trainer_core.tensors.rounding import all_finite
 
 FORMATS = (
     torch.float64,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from torch import Tensor
 
 from ..errors import AdapterError
-from ..tensors.finiteness import all_finite
+from ..tensors.rounding import all_finite
 from ..types import AdapterState, LayerState
 from .dora import DORA_SCALE
 from .kernels.convolution import as_matrices

@@ -12,12 +12,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..adapter_files.factors.fuse import matrix_sizes
-from ..adapter_files.header.metadata import SETTINGS_KEY
+from ..adapter_files.factors.fused_layers import matrix_sizes
+from ..adapter_files.factors.outlines import outline_of
+from ..adapter_files.header import SETTINGS_KEY
 from ..adapter_files.names.key_map import NATIVE_PREFIX, KeyMap
 from ..adapter_files.names.key_parsing import is_native, match_layer, misfits, native_of_patch
-from ..adapter_files.read.adapter_file import AdapterFile, adapter_weights, open_file
-from ..adapter_files.read.file_content import LazyLayers
+from ..adapter_files.read.adapter_file import adapter_weights, open_file
+from ..adapter_files.read.file_content import AdapterFile
 from ..errors import AdapterFileError
 from ..families.registry import FAMILIES, get_family
 from ..filesystem.text_files import parse_json
@@ -155,7 +156,6 @@ def _oddity(file: AdapterFile, family: Family) -> str:
 
 def _oddities(file: AdapterFile, family: Family, sizes: PublishedSizes) -> Iterator[str]:
     """How a file's layers differ from those of a base."""
-    assert isinstance(file.layers, LazyLayers)
     for name in (*file.layers, *file.extras):
         place = match_layer(name, family.key_map)
         modules = [module for module, _ in place.modules] if place else []
@@ -165,7 +165,7 @@ def _oddities(file: AdapterFile, family: Family, sizes: PublishedSizes) -> Itera
             if missing:
                 yield f"has the layer {name!r}, and {missing}"
         if name in file.layers and modules:
-            rows, columns = matrix_sizes(file.kind, file.layers.outline(name))
+            rows, columns = matrix_sizes(file.kind, outline_of(file.layers, name))
             known = _whole_sizes(modules, sizes)
             if known and (rows, columns) not in known:
                 there = " or ".join(f"{each[0]} x {each[1]}" for each in known)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..config.patterns import compile_pattern
 from ..errors import AdapterError, BaseModelError
-from ..tensors.finiteness import all_finite
+from ..tensors.rounding import all_finite
 from .merge import Progress
 from .open import BaseWeights
 

@@ -22,13 +22,20 @@ import torch
 from torch import Tensor
 
 from ..adapter_files.factors.effective_delta import check_size, effective_delta
+from ..adapter_files.factors.fused_layers import undivided_delta, undivided_parts
 from ..adapter_files.factors.outlines import outline_of, patch_outline
-from ..adapter_files.factors.whole_layers import undivided_delta, undivided_parts
 from ..adapter_files.names.row_slices import RowSlice, take_rows
 from ..counters import counter_seed
 from ..errors import AdapterError, NonFiniteError
-from ..tensors.finiteness import all_finite
-from ..tensors.rounding import EIGHT_BIT, Loss, fitting_scale, parts_of, rounded, rounding_loss
+from ..tensors.rounding import (
+    EIGHT_BIT,
+    Loss,
+    all_finite,
+    fitting_scale,
+    parts_of,
+    rounded,
+    rounding_loss,
+)
 from ..types import AdapterState
 from ..weights.reading import TensorReader, widened
 from .open import BaseFile, BaseWeights, Place

@@ -103,8 +103,7 @@ class _Work:
     @classmethod
     def of(cls, arguments: Arguments) -> _Work:
         from ..adapter_files.convert.adapt_to_layout import APPROXIMATIONS
-        from ..adapter_files.write.adapter_file import DTYPES
-        from ..adapter_files.write.layouts import LAYOUTS
+        from ..adapter_files.write.adapter_file import DTYPES, LAYOUTS
 
         own = arguments.only(_OWN)
         if "to" not in own:

@@ -34,7 +34,7 @@ def run(arguments: Arguments) -> int:
     own = arguments.only(_OWN)
     expected = "the base, the tuned base, and the output"
     check_words(arguments, 3, expected, "extract BASE TUNED OUT")
-    from ..adapter_files.tools.extract import extract_adapter
+    from ..adapter_files.tools.closest_adapter import extract_adapter
     from ..bases.diff import BaseDifferences, stored_formats
     from ..bases.open import open_base
 

@@ -22,7 +22,7 @@ from .console import overwrite_line, show, show_json
 from .progress import LineRate, bar_text
 
 if TYPE_CHECKING:
-    from ..adapter_files.read.adapter_file import AdapterFile
+    from ..adapter_files.read.file_content import AdapterFile
     from ..families.family import Family
     from ..types import AdapterState
 
@@ -198,8 +198,7 @@ class OutputForm:
         Raises:
             InputError: When a setting has a word that it does not know.
         """
-        from ..adapter_files.write.adapter_file import DTYPES
-        from ..adapter_files.write.layouts import LAYOUTS
+        from ..adapter_files.write.adapter_file import DTYPES, LAYOUTS
 
         return cls(
             word_or(own, "layout", tuple(LAYOUTS), layout),
@@ -245,7 +244,7 @@ def clear_leftovers(*folders: Path, as_json: bool) -> None:
 
 def own_facts(metadata: Mapping[str, str]) -> Mapping[str, Any]:
     """What this trainer wrote into a file's header; empty for other files."""
-    from ..adapter_files.header.metadata import SETTINGS_KEY
+    from ..adapter_files.header import SETTINGS_KEY
 
     try:
         facts = parse_json(metadata.get(SETTINGS_KEY, "{}"))
@@ -265,7 +264,7 @@ def derived_header(
         source: The header of the file that it was made from, whose run it tells of; None where
             there is none or several.
     """
-    from ..adapter_files.header.metadata import RunFacts, adapter_metadata
+    from ..adapter_files.header import RunFacts, adapter_metadata
     from ..training.header import installed_versions
 
     facts = own_facts(source or {})
@@ -305,7 +304,7 @@ def _run_settings(value: object) -> dict[str, Any]:
 
 def kept_layout(files: Sequence[AdapterFile]) -> str:
     """The layout of the given files where they share one that is written; else comfyui."""
-    from ..adapter_files.write.layouts import LAYOUTS
+    from ..adapter_files.write.adapter_file import LAYOUTS
 
     layouts = {file.layout for file in files}
     only = layouts.pop() if len(layouts) == 1 else "comfyui"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import AdapterFileError
 
 if TYPE_CHECKING:
-    from ..adapter_files.verify.result import Proof
+    from ..adapter_files.verify.proof import Proof
     from ..bases.open import BaseWeights
     from ..families.family import Family
 

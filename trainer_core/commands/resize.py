@@ -30,7 +30,7 @@ def run(arguments: Arguments) -> int:
     own = arguments.only(_OWN)
     check_words(arguments, 2, "the adapter and the output", "resize IN OUT --rank N")
     from ..adapter_files.read.adapter_file import open_adapter
-    from ..adapter_files.tools.resize import Sizes, resize_adapter
+    from ..adapter_files.tools.closest_adapter import Sizes, resize_adapter
     from ..bases.adapter_family import adapter_family
 
     sizes = Sizes(

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..config import DatasetSection, RunConfig
 from ..errors import DatasetError
-from ..tensors.finiteness import all_finite
+from ..tensors.rounding import all_finite
 from ..types import Bucket, Conditioning, PlannedSample
 from .buckets import Plan
 from .cache_file import ContentHashes, Entry, is_sound, make_entry, source_hash, write_entry

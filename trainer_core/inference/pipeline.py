@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ..adapter_files.factors.whole_layers import refuse_undivided
+from ..adapter_files.factors.fused_layers import refuse_undivided
 from ..adapter_files.names.key_map import KeyMap
 from ..adapter_files.read.adapter_file import read_adapter
 from ..adapters import AttachedAdapter

@@ -93,6 +93,3 @@ def _main_directions(matrix: Tensor, start: Tensor, sweeps: int, settled: float)
                 break
             before = held
     return basis
-
-
-__all__ = ["closest_of_rank", "largest_singular"]

@@ -23,7 +23,7 @@ from ..errors import AdapterFileError, CheckpointError, InputError, NonFiniteErr
 from ..filesystem.storage import flush_folder, move, storage_error, write_json
 from ..filesystem.temporary import remove_leftovers, temporary_beside
 from ..filesystem.text_files import read_object
-from ..tensors.finiteness import all_finite
+from ..tensors.rounding import all_finite
 from ..tensors.safetensors_reader import open_tensors
 from ..tensors.safetensors_writer import save_tensors
 from .optimizer import STATE_PREFIX

@@ -7,8 +7,7 @@ import json
 import platform
 from collections.abc import Mapping
 
-from ..adapter_files.header.metadata import RunFacts
-from ..adapter_files.header.workflow import header_problems
+from ..adapter_files.header import RunFacts, header_problems
 from ..config import RunConfig
 from ..weights.base_location import file_identity, folder_identity
 from ..weights.loading import file_settings

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from ..adapter_files.header.metadata import RunFacts, adapter_metadata
+from ..adapter_files.header import RunFacts, adapter_metadata
 from ..adapter_files.names.key_map import KeyMap
-from ..adapter_files.write.adapter_file import write_adapter
-from ..adapter_files.write.layouts import layout_name
+from ..adapter_files.write.adapter_file import layout_name, write_adapter
 from ..config import RunConfig
 from ..config.length import run_length
 from ..data.image import from_pixels

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..adapter_files.factors.whole_layers import refuse_undivided
+from ..adapter_files.factors.fused_layers import refuse_undivided
 from ..adapter_files.read.adapter_file import adapter_files, read_adapter
 from ..adapters import AttachedAdapter
 from ..adapters.init.eva import initialize_from_inputs

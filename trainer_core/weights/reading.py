@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..tensors.finiteness import all_finite
+from ..tensors.rounding import all_finite
 from ..tensors.safetensors_reader import map_tensor
 from ..tensors.safetensors_writer import DTYPES
 from .header import READABLE, Formats, WeightFile

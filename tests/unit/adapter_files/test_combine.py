@@ -9,9 +9,9 @@ import torch
 
 from tests.fixtures.adapter_states import SIZES, STATES, make_state
 from tests.fixtures.textbook import relative, textbook_delta
-from trainer_core.adapter_files.factors.products import as_product
+from trainer_core.adapter_files.factors.effective_delta import as_product
+from trainer_core.adapter_files.tools.closest_adapter import Sizes, rank_for_error, resize_adapter
 from trainer_core.adapter_files.tools.combine import combine_adapters
-from trainer_core.adapter_files.tools.resize import Sizes, rank_for_error, resize_adapter
 from trainer_core.adapters.kinds.registry import FILE_RULES, layer_delta
 from trainer_core.errors import AdapterError
 from trainer_core.families.registry import FAMILIES

@@ -16,8 +16,7 @@ from tests.fixtures.family_states import (
 )
 from trainer_core.adapter_files.convert.convert import convert
 from trainer_core.adapter_files.read.adapter_file import read_adapter
-from trainer_core.adapter_files.write.adapter_file import write_adapter
-from trainer_core.adapter_files.write.layouts import layout_name
+from trainer_core.adapter_files.write.adapter_file import layout_name, write_adapter
 from trainer_core.adapter_files.write.write_plan import Options
 from trainer_core.errors import AdapterError, AdapterFileError, InputError, NonFiniteError
 from trainer_core.types import AdapterState, LayerState

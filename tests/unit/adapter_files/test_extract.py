@@ -8,7 +8,7 @@ import torch
 from tests.fixtures.flux_files import FLUX, random_adapter, write_folder, write_native
 from tests.fixtures.native_files import flux_to_native, make_native_flux, to_scaled
 from tests.fixtures.textbook import relative, textbook_delta
-from trainer_core.adapter_files.tools.extract import extract_adapter, extract_layer
+from trainer_core.adapter_files.tools.closest_adapter import extract_adapter, extract_layer
 from trainer_core.adapters.kinds.registry import layer_delta
 from trainer_core.bases.diff import BaseDifferences, stored_formats
 from trainer_core.bases.open import open_base

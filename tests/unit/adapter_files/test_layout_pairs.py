@@ -11,8 +11,7 @@ from safetensors.torch import load_file, save_file
 from tests.fixtures.family_states import OPTIONS, assert_same, family_state, key_map
 from trainer_core.adapter_files.convert.convert import convert
 from trainer_core.adapter_files.read.adapter_file import read_adapter
-from trainer_core.adapter_files.write.adapter_file import write_adapter
-from trainer_core.adapter_files.write.layouts import LAYOUTS, layout_name
+from trainer_core.adapter_files.write.adapter_file import LAYOUTS, layout_name, write_adapter
 from trainer_core.errors import AdapterError
 
 ALL = {"comfyui", "diffusers", "peft", "kohya", "lycoris"}

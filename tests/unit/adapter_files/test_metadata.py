@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from trainer_core.adapter_files.header.metadata import (
+from trainer_core.adapter_files.header import (
     SETTINGS_KEY,
     RunFacts,
     adapter_metadata,

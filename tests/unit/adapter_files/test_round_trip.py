@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from tests.fixtures.adapter_states import DORA_STATES, KEY_MAP, SIZES, STATES, make_state
-from trainer_core.adapter_files.header.metadata import RunFacts, adapter_metadata
+from trainer_core.adapter_files.header import RunFacts, adapter_metadata
 from trainer_core.adapter_files.names.key_map import KeyMap, NativeKey
 from trainer_core.adapter_files.read.adapter_file import read_adapter
 from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter

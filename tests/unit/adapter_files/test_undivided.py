@@ -17,15 +17,15 @@ from tests.fixtures.peer_files import (
 )
 from tests.fixtures.textbook import relative
 from trainer_core.adapter_files.convert.convert import convert
-from trainer_core.adapter_files.factors.products import SlicedRows
-from trainer_core.adapter_files.factors.whole_layers import refuse_undivided
+from trainer_core.adapter_files.factors.effective_delta import SlicedRows
+from trainer_core.adapter_files.factors.fused_layers import refuse_undivided
 from trainer_core.adapter_files.names.row_slices import RowSlice
 from trainer_core.adapter_files.read.adapter_file import open_adapter, read_adapter
+from trainer_core.adapter_files.tools.closest_adapter import Sizes, resize_adapter
 from trainer_core.adapter_files.tools.combine import combine_adapters
 from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
-from trainer_core.adapter_files.tools.resize import Sizes, resize_adapter
 from trainer_core.adapter_files.verify.proof import prove
-from trainer_core.adapter_files.write.layouts import layout_name
+from trainer_core.adapter_files.write.adapter_file import layout_name
 from trainer_core.adapters.dora import DORA_SCALE
 from trainer_core.adapters.kinds.registry import layer_delta
 from trainer_core.errors import AdapterError, AdapterFileError

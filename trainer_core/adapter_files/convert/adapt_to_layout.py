@@ -18,7 +18,12 @@ from ...adapters.kinds.registry import FILE_RULES, LOW_RANK
 from ...errors import AdapterError
 from ...types import AdapterState, LayerState
 from ..factors.effective_delta import effective_delta
-from ..factors.fuse import fused_layer
+from ..factors.fused_layers import (
+    fused_layer,
+    has_column_magnitude,
+    joined_weights,
+    undivided_parts,
+)
 from ..factors.outlines import (
     Layers,
     LazyMapping,
@@ -28,11 +33,8 @@ from ..factors.outlines import (
     outlines_of,
     patch_outline,
 )
-from ..factors.whole_layers import has_column_magnitude, joined_weights, undivided_parts
-from ..names.comfyui_names import is_swapped, native_key
-from ..names.key_map import KeyMap
-from ..names.row_slices import WHOLE, take_rows
-from ..read.module_mapping import Source
+from ..names.key_map import KeyMap, is_swapped, native_key
+from ..names.row_slices import WHOLE, LayerRows, take_rows
 from ..write.write_plan import Options
 from .approximate import (
     Approximated,
@@ -148,15 +150,15 @@ def _as_low_rank(
     state: AdapterState, unheld: Collection[str], key_map: KeyMap, wanted: ConversionOptions
 ) -> Adapted:
     errors: dict[str, float] = {}
-    sources: dict[str, Source] = {}
+    sources: dict[str, LayerRows] = {}
     for name in state.layers:
         parts = undivided_parts(name, key_map)
         # A magnitude of the fused layer's columns goes with all of its rows, while it is kept.
         kept = state.kind == LOW_RANK or has_column_magnitude(outline_of(state.layers, name))
         if parts and (name in unheld or not kept):
-            sources |= {module: Source(name, cut) for module, cut in parts}
+            sources |= {module: LayerRows(name, cut) for module, cut in parts}
         else:
-            sources[name] = Source(name, WHOLE)
+            sources[name] = LayerRows(name, WHOLE)
 
     def made(name: str, layer: LayerState) -> LayerState:
         source = sources[name]
@@ -168,7 +170,7 @@ def _as_low_rank(
             errors[name] = nearest.error
         return nearest.layer
 
-    layers = _Made(state.layers, {name: source.name for name, source in sources.items()}, made)
+    layers = _made(state.layers, {name: source.name for name, source in sources.items()}, made)
     options = Options(fused=wanted.fused, approximated=state.kind != LOW_RANK or bool(unheld))
     return Adapted(replace(state, kind=LOW_RANK, layers=layers), options, errors)
 
@@ -177,7 +179,7 @@ def _nearest_low_rank(
     kind: str,
     name: str,
     layer: LayerState,
-    source: Source,
+    source: LayerRows,
     wanted: ConversionOptions,
     *,
     whole: bool,
@@ -224,12 +226,14 @@ def _merged(
             )
     merged = tuple(name for name in outlines if natives[name] in wanted)
     kept = [name for name in outlines if natives[name] not in wanted]
-    layers = _Made(state.layers, {name: name for name in kept}, lambda name, layer: layer)
-    extras = _Patches(state, wanted, key_map, weight_of)
+    layers = _made(state.layers, {name: name for name in kept}, lambda name, layer: layer)
+    extras = _with_differences(state, wanted, key_map, weight_of)
     return Adapted(replace(state, layers=layers, extras=extras), options, {}, merged)
 
 
-class _Made(LazyMapping[LayerState]):
+def _made(
+    layers: Layers, names: Mapping[str, str], make: Callable[[str, LayerState], LayerState]
+) -> LazyMapping[LayerState]:
     """Layers that are each made of a given one when they are asked for.
 
     Args:
@@ -237,28 +241,20 @@ class _Made(LazyMapping[LayerState]):
         names: Name of a layer to that of the given one.
         make: Makes a layer, or its outline, by its name and the given one.
     """
-
-    def __init__(
-        self,
-        layers: Layers,
-        names: Mapping[str, str],
-        make: Callable[[str, LayerState], LayerState],
-    ) -> None:
-        super().__init__(names)
-        self._layers = layers
-        self._sources = names
-        self._make = make
-
-    def __getitem__(self, name: str) -> LayerState:
-        return self._make(name, self._layers[self._sources[name]])
-
-    def outline(self, name: str) -> LayerState:
-        """The layer on the meta device."""
-        return self._make(name, outline_of(self._layers, self._sources[name]))
+    return LazyMapping(
+        names,
+        lambda name: make(name, layers[names[name]]),
+        lambda name: make(name, outline_of(layers, names[name])),
+    )
 
 
-class _Patches(LazyMapping[Mapping[str, Tensor]]):
-    """An adapter's own differences, and beside them those that stand for layers.
+def _with_differences(
+    state: AdapterState,
+    groups: Mapping[str, Sequence[str]],
+    key_map: KeyMap,
+    weight_of: WeightOf,
+) -> LazyMapping[Mapping[str, Tensor]]:
+    """An adapter's own weight patches, and beside them those that stand for layers.
 
     Args:
         state: The adapter.
@@ -267,61 +263,54 @@ class _Patches(LazyMapping[Mapping[str, Tensor]]):
         weight_of: Gives the base's weights.
     """
 
-    def __init__(
-        self,
-        state: AdapterState,
-        groups: Mapping[str, Sequence[str]],
-        key_map: KeyMap,
-        weight_of: WeightOf,
-    ) -> None:
-        super().__init__(dict.fromkeys([*state.extras, *groups]))
-        self._state = state
-        self._groups = groups
-        self._key_map = key_map
-        self._weight_of = weight_of
+    def change(name: str, layer: LayerState) -> Tensor:
+        return effective_delta(state.kind, layer, weight_of(name))
 
-    def __getitem__(self, native: str) -> Mapping[str, Tensor]:
-        own = self._state.extras.get(native, {})
-        if native not in self._groups:
-            return self._state.extras[native]
-        layers = {name: self._state.layers[name] for name in self._groups[native]}
-        return {**own, "diff": self._difference(native, layers, self._change)}
-
-    def outline(self, native: str) -> Mapping[str, Tensor]:
-        """The differences on the meta device."""
-        own = patch_outline(self._state, native) if native in self._state.extras else {}
-        if native not in self._groups:
-            return own
-        layers = {name: outline_of(self._state.layers, name) for name in self._groups[native]}
-        return {**own, "diff": self._difference(native, layers, self._outline)}
-
-    def _change(self, name: str, layer: LayerState) -> Tensor:
-        return effective_delta(self._state.kind, layer, self._weight_of(name))
-
-    def _outline(self, name: str, layer: LayerState) -> Tensor:
+    def outline_of_change(name: str, layer: LayerState) -> Tensor:
         if is_convolution(layer):
             # The factors of a convolution do not tell its window.
-            shape = self._weight_of(name).shape
-            return torch.empty(shape, dtype=_dtype_of(layer), device="meta")
-        return _outline_of_delta(self._state.kind, name, layer)
+            return torch.empty(weight_of(name).shape, dtype=_dtype_of(layer), device="meta")
+        return _outline_of_delta(state.kind, name, layer)
 
-    def _difference(
-        self, native: str, layers: Layers, make: Callable[[str, LayerState], Tensor]
-    ) -> Tensor:
-        """What a layer's parts change, one below the other; zeros for parts that are not there."""
-        first = next(iter(layers))
-        if is_swapped(first, self._key_map):
-            return torch.cat(make(first, layers[first]).chunk(2)[::-1])
-        if not native_key(first, self._key_map).part:
-            return make(first, layers[first])
-        fused = fused_layer(native, self._state.kind, self._key_map.parts(native), layers)
-        made = {name: make(name, layer) for name, layer in layers.items()}
-        some = made[first]
-        rows = [
-            made.get(name, torch.zeros(count, fused.columns, dtype=some.dtype, device=some.device))
-            for name, count in fused.rows.items()
-        ]
-        return torch.cat(rows)
+    def make(native: str) -> Mapping[str, Tensor]:
+        if native not in groups:
+            return state.extras[native]
+        layers = {name: state.layers[name] for name in groups[native]}
+        difference = _difference(native, state.kind, key_map, layers, change)
+        return {**state.extras.get(native, {}), "diff": difference}
+
+    def outline(native: str) -> Mapping[str, Tensor]:
+        own = patch_outline(state, native) if native in state.extras else {}
+        if native not in groups:
+            return own
+        layers = {name: outline_of(state.layers, name) for name in groups[native]}
+        difference = _difference(native, state.kind, key_map, layers, outline_of_change)
+        return {**own, "diff": difference}
+
+    return LazyMapping(dict.fromkeys([*state.extras, *groups]), make, outline)
+
+
+def _difference(
+    native: str,
+    kind: str,
+    key_map: KeyMap,
+    layers: Layers,
+    make: Callable[[str, LayerState], Tensor],
+) -> Tensor:
+    """What a layer's parts change, one below the other; zeros for parts that are not there."""
+    first = next(iter(layers))
+    if is_swapped(first, key_map):
+        return torch.cat(make(first, layers[first]).chunk(2)[::-1])
+    if not native_key(first, key_map).part:
+        return make(first, layers[first])
+    fused = fused_layer(native, kind, key_map.parts(native), layers)
+    made = {name: make(name, layer) for name, layer in layers.items()}
+    some = made[first]
+    rows = [
+        made.get(name, torch.zeros(count, fused.columns, dtype=some.dtype, device=some.device))
+        for name, count in fused.rows.items()
+    ]
+    return torch.cat(rows)
 
 
 def _dtype_of(layer: LayerState) -> torch.dtype:

@@ -28,9 +28,9 @@ from ...adapters.kinds.registry import (
 from ...errors import AdapterError
 from ...tensors.randomized_svd import closest_of_rank
 from ...types import LayerState
-from ..factors.fuse import FusedLayer, fuse_exactly, is_exact
+from ..factors.effective_delta import SlicedRows
+from ..factors.fused_layers import FusedLayer, fuse_exactly, is_exact
 from ..factors.outlines import is_convolution, is_outline
-from ..factors.products import SlicedRows
 from ..names.row_slices import RowSlice, take_rows
 
 _NEGLIGIBLE = 1e-12

@@ -13,24 +13,16 @@ from ...adapters.kinds.registry import FILE_RULES, LOW_RANK
 from ...errors import AdapterError, InputError, NonFiniteError, PrecisionError
 from ...tensors.safetensors_reader import HeldTensors, Source, open_tensors
 from ...types import AdapterState
+from ..factors.fused_layers import undivided_layers
 from ..factors.outlines import outlines_of
-from ..factors.whole_layers import undivided_layers
-from ..header.kept_header import kept_header
-from ..names.comfyui_names import native_key
-from ..names.key_map import ALPHA_SUFFIX, KeyMap
-from ..names.key_parsing import native_of_patch
-from ..names.unread_keys import count_kinds, patch_kinds
-from ..read.adapter_file import (
-    AdapterFile,
-    adapter_files,
-    adapter_weights,
-    open_adapter,
-    refuse_unread,
-)
+from ..header import kept_header
+from ..names.key_map import ALPHA_SUFFIX, KeyMap, native_key
+from ..names.key_parsing import count_kinds, native_of_patch, patch_kinds
+from ..read.adapter_file import adapter_files, adapter_weights, open_adapter, refuse_unread
+from ..read.file_content import AdapterFile
 from ..read.peft_config import CONFIG_NAME, WEIGHTS_NAME
-from ..verify.format_loss import COARSE
-from ..write.adapter_file import Watch, Written, write_adapter
-from ..write.layouts import LAYOUTS
+from ..verify.proof import COARSE
+from ..write.adapter_file import LAYOUTS, Watch, Written, write_adapter
 from .adapt_to_layout import Adapted, ConversionOptions, WeightOf, adapt_to_layout
 
 EXACT = 1e-6

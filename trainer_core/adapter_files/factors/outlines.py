@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar, cast
+from typing import TypeVar, cast
 
 from torch import Tensor
 
@@ -15,14 +15,26 @@ Value = TypeVar("Value")
 
 
 class LazyMapping(Mapping[str, Value]):
-    """Values that are read or made at each look-up.
+    """Values that are read or made at each look-up, and tell their outlines before.
 
     Args:
         names: Their names.
+        make: Makes one by its name.
+        outline: Makes the same of tensors of the meta device, in the number formats that they are
+            kept in.
     """
 
-    def __init__(self, names: Collection[str]) -> None:
-        self._names = names
+    def __init__(
+        self,
+        names: Collection[str],
+        make: Callable[[str], Value],
+        outline: Callable[[str], Value],
+    ) -> None:
+        self.outline = outline
+        self._names, self._make = names, make
+
+    def __getitem__(self, name: str) -> Value:
+        return self._make(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -34,20 +46,15 @@ class LazyMapping(Mapping[str, Value]):
         return name in self._names
 
 
-class _Outlined(Protocol):
-    def outline(self, name: str) -> Any: ...
-
-
 def outline_of(layers: Layers, name: str) -> LayerState:
     """A layer with tensors of the meta device, in the number formats that they are kept in.
 
     Args:
-        layers: Layers that are in memory, or that are read when they are asked for and tell their
-            outlines before (``outline(name)``).
+        layers: Layers that are in memory, or a `LazyMapping`.
         name: One of their names.
     """
     if hasattr(layers, "outline"):
-        return cast("_Outlined", layers).outline(name)
+        return cast("LazyMapping[LayerState]", layers).outline(name)
     layer = layers[name]
     tensors = {factor: tensor.to("meta") for factor, tensor in layer.tensors.items()}
     return replace(layer, tensors=tensors)
@@ -67,7 +74,7 @@ def patch_outline(state: AdapterState, native: str) -> Mapping[str, Tensor]:
     """
     extras = state.extras
     if hasattr(extras, "outline"):
-        return cast("_Outlined", extras).outline(native)
+        return cast("LazyMapping[Mapping[str, Tensor]]", extras).outline(native)
     return {ending: tensor.to("meta") for ending, tensor in extras[native].items()}
 
 

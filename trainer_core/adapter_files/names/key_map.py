@@ -1,11 +1,21 @@
-"""How a family's layer names appear in adapter files."""
+"""A family's layer names: in adapter files, and in ComfyUI's own model.
+
+`KeyMap` is what a family tells. From it and from the shapes of a base's weights `comfyui_table`
+makes, without ComfyUI, the table that ComfyUI makes of its model: every name under which it takes a
+tensor of an adapter, to a weight or to some rows of one. A test compares it with ComfyUI's own at
+full size, both ways.
+
+Source: ComfyUI 0.33, ``comfy/lora.py`` (`model_lora_keys_unet`).
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+
+from ...errors import AdapterError
 
 BLOCK_NUMBER = "0|[1-9][0-9]*"
 """How a block is numbered, as a regular expression: ``00`` and other digits name no block."""
@@ -135,3 +145,220 @@ MAGNITUDE_SUFFIXES = (".dora_scale", ".lora_magnitude_vector.weight", ".lora_mag
 """How the key of DoRA's magnitude ends; the others than the first are PEFT's and Diffusers'."""
 
 ALPHA_SUFFIX = ".alpha"
+
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""ComfyUI's name of a tensor of the base, such as ``img_in.weight``, to its shape."""
+
+WEIGHT = ".weight"
+_FLAT_NATIVE = "lora_unet_"
+_NUMBERED = re.compile(r"(.+?)\.([0-9]+)\.")
+
+
+@dataclass(frozen=True, slots=True)
+class ComfyuiPlace:
+    """What a name means in ComfyUI's model.
+
+    Attributes:
+        tensor: Native name of the tensor, with its ending, such as ``img_in.weight``.
+        rows: First row and number of rows; None for all.
+        swapped: Whether ComfyUI exchanges the two halves of the rows of what it adds.
+    """
+
+    tensor: str
+    rows: tuple[int, int] | None = None
+    swapped: bool = False
+
+    def __str__(self) -> str:
+        """The tensor and, of a part, its rows: ``name[first:end]``."""
+        if self.rows is None:
+            return self.tensor
+        return f"{self.tensor}[{self.rows[0]}:{sum(self.rows)}]"
+
+    def shape(self, shapes: Shapes) -> tuple[int, ...] | None:
+        """Shape of what the name means; None when the base has no such tensor."""
+        whole = shapes.get(self.tensor)
+        if whole is None or self.rows is None:
+            return whole
+        return (self.rows[1], *whole[1:])
+
+
+_OF_BIAS = ("diff_b", "b_norm")
+
+
+def bias_of(tensor: str) -> str:
+    """Where ComfyUI looks for the bias beside a weight; it cuts off an ending of that length."""
+    return f"{tensor[: -len(WEIGHT)]}.bias"
+
+
+def patched_tensor(native: str, ending: str) -> str:
+    """The tensor that a weight patch changes (`AdapterState.extras`).
+
+    Args:
+        native: ComfyUI's name of the layer.
+        ending: ``diff``, ``diff_b``, ``set_weight``, ``w_norm`` or ``b_norm``.
+    """
+    return f"{native}.bias" if ending in _OF_BIAS else native + WEIGHT
+
+
+def comfyui_table(key_map: KeyMap, shapes: Shapes) -> dict[str, ComfyuiPlace]:
+    """Make ComfyUI's table of names.
+
+    Args:
+        key_map: The family's names.
+        shapes: The base's tensors. Blocks that have none of them get no names.
+
+    Returns:
+        Name in a file, without the ending of a factor, to its place, in ComfyUI's order: of two
+        names for the same place it takes the later.
+    """
+    table: dict[str, ComfyuiPlace] = {}
+    for tensor in shapes:
+        if tensor.endswith(WEIGHT):
+            path = tensor.removesuffix(WEIGHT)
+            table[_FLAT_NATIVE + path.replace(".", "_")] = ComfyuiPlace(tensor)
+            table[NATIVE_PREFIX + path] = ComfyuiPlace(tensor)
+        else:
+            table[NATIVE_PREFIX + tensor] = ComfyuiPlace(tensor)
+    for path, place, spellings in _other_names(key_map, shapes):
+        for spelling in spellings:
+            table[spelling.format(path=path, flat=path.replace(".", "_"))] = place
+    return table
+
+
+def part_rows(key_map: KeyMap, native: str, rows: int) -> dict[str, tuple[int, int]]:
+    """Where the parts of a fused layer lie.
+
+    Args:
+        key_map: The family's names.
+        native: ComfyUI's name of the layer.
+        rows: Its number of rows.
+
+    Returns:
+        Path of a module to its first row and its number of rows; empty when it is not fused, or
+        when the rows cannot be divided so.
+    """
+    parts = key_map.parts(native)
+    shares = sum(part.share for part in parts)
+    if not shares or rows % shares:
+        return {}
+    unit, first, found = rows // shares, 0, {}
+    for part in parts:
+        found[part.module] = (first, unit * part.share)
+        first += unit * part.share
+    return found
+
+
+def native_layer(key_map: KeyMap, module: str) -> NativeKey | None:
+    """Where a module lies in ComfyUI's model, also one whose halves are swapped there.
+
+    Args:
+        key_map: The family's names.
+        module: The module's path, or the name of an undivided layer.
+
+    Returns:
+        Its native place; None when the family has no such layer.
+    """
+    key = key_map.to_native(module)
+    if key is not None:
+        return key
+    if key_map.is_divided(module):
+        return NativeKey(module)
+    # ComfyUI keeps the halves of such a layer in the opposite order, and exchanges them itself
+    # where it is spelt by its Diffusers name.
+    swapped = (name for name in key_map.comfyui_names if name.swapped and name.path == module)
+    return next((NativeKey(name.native) for name in swapped), None)
+
+
+def native_key(name: str, key_map: KeyMap) -> NativeKey:
+    """As `native_layer`, for a layer that has to be there.
+
+    Raises:
+        AdapterError: When the family has no such layer.
+    """
+    native = native_layer(key_map, name)
+    if native is None:
+        raise AdapterError(
+            f"layer {name!r} has no native name in this family",
+            "layers that the family's key map knows",
+            "Use layout 'diffusers', or leave the layer out with adapter.exclude.",
+        )
+    return native
+
+
+def is_swapped(name: str, key_map: KeyMap) -> bool:
+    """Whether the two halves of a layer's rows are in the opposite order in ComfyUI's model."""
+    return any(host.swapped and host.path == name for host in key_map.comfyui_names)
+
+
+def module_place(
+    key_map: KeyMap, table: Mapping[str, ComfyuiPlace], module: str
+) -> ComfyuiPlace | None:
+    """What a module is in ComfyUI's model.
+
+    Args:
+        key_map: The family's names.
+        table: From `comfyui_table`.
+        module: The module's path, or the name of an undivided layer.
+
+    Returns:
+        Its place; None when the table has no name of it.
+    """
+    if key_map.is_divided(module):
+        return table.get(NATIVE_PREFIX + module)
+    for spelling in key_map.comfyui_spellings:
+        place = table.get(spelling.format(path=module, flat=module.replace(".", "_")))
+        if place is not None:
+            return place
+    key = key_map.to_native(module)
+    return None if key is None or key.part else table.get(NATIVE_PREFIX + key.name)
+
+
+def _other_names(
+    key_map: KeyMap, shapes: Shapes
+) -> Iterator[tuple[str, ComfyuiPlace, tuple[str, ...]]]:
+    """Path, place and spellings of each name that is not simply the native one."""
+    numbers = _block_numbers(shapes)
+    for name in _known_names(key_map):
+        for number in numbers.get(name.native.partition(".{}.")[0], ("",)):
+            path, native = (text.replace("{}", number, 1) for text in (name.path, name.native))
+            place = _place(key_map, shapes, path, native, name)
+            if place is not None:
+                yield path, place, name.spellings or key_map.comfyui_spellings
+
+
+def _known_names(key_map: KeyMap) -> Iterable[ComfyuiName]:
+    for path in key_map.layers:
+        key = key_map.to_native(path.replace("{}", "0", 1))
+        if key is not None:
+            yield ComfyuiName(
+                path, key.name.replace(".0.", ".{}.", 1) if "{}" in path else key.name
+            )
+    yield from key_map.comfyui_names
+
+
+def _place(
+    key_map: KeyMap, shapes: Shapes, path: str, native: str, name: ComfyuiName
+) -> ComfyuiPlace | None:
+    tensor = native + WEIGHT
+    key = key_map.to_native(path)
+    if not name.shares and (key is None or not key.part):
+        return ComfyuiPlace(tensor, swapped=name.swapped)
+    if tensor not in shapes:
+        return None
+    rows = part_rows(key_map, native, shapes[tensor][0])
+    if name.shares:
+        parts = key_map.parts(native)
+        unit = shapes[tensor][0] // sum(part.share for part in parts)
+        return ComfyuiPlace(tensor, (0, unit * name.shares))
+    return ComfyuiPlace(tensor, rows[path]) if path in rows else None
+
+
+def _block_numbers(shapes: Shapes) -> dict[str, tuple[str, ...]]:
+    """Name of a list of blocks to the numbers that it has."""
+    found: dict[str, set[int]] = {}
+    for tensor in shapes:
+        block = _NUMBERED.match(tensor)
+        if block is not None:
+            found.setdefault(block.group(1), set()).add(int(block.group(2)))
+    return {name: tuple(map(str, sorted(numbers))) for name, numbers in found.items()}

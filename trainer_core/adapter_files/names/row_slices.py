@@ -59,6 +59,19 @@ class RowSlice:
 WHOLE = RowSlice(((0, 1),), 1)
 
 
+@dataclass(frozen=True, slots=True)
+class LayerRows:
+    """Where a layer of the trainer lies in another, such as one that a file has fused.
+
+    Attributes:
+        name: The other layer's name.
+        cut: The rows of it.
+    """
+
+    name: str
+    cut: RowSlice
+
+
 class InexactSliceError(ValueError):
     """A cut that no factors of the kind express; the message says why."""
 

@@ -1,63 +1,55 @@
-"""Read adapter files of every layout and spelling.
+"""Read adapter files of every layout and spelling, as layers of a family.
 
 A file is opened in two steps. From the header alone come layout, kind, shapes and every complaint
-about them; the values are read when a layer is asked for, one layer at a time.
+about them; the values are read when a layer is asked for, one layer at a time. Layers then get the
+trainer's names, and fused ones are read in parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from ...adapters.kinds.registry import matrix_sizes
 from ...errors import AdapterFileError
 from ...filesystem.text_files import parse_json
 from ...tensors.safetensors_reader import HeldTensors, Source, TensorFile, open_tensors
 from ...types import AdapterState, LayerState
-from ..header.metadata import SETTINGS_KEY
-from ..names.key_map import KeyMap
-from ..names.key_parsing import PEFT_PREFIX
-from ..names.unread_keys import DROP, count_kinds, told
-from .file_content import FileContent, read_content
-from .module_mapping import LazyPatches, MappedLayers, map_layers, map_patches
+from ..factors.outlines import LazyMapping, outline_of
+from ..header import SETTINGS_KEY
+from ..names.key_map import KeyMap, native_layer
+from ..names.key_parsing import (
+    DROP,
+    PATCHES_TOLD,
+    REPLACING,
+    LayerMatch,
+    count_kinds,
+    match_layer,
+    matching_families,
+    native_modules,
+    native_of_patch,
+    told,
+)
+from ..names.row_slices import (
+    WHOLE,
+    InexactSliceError,
+    LayerRows,
+    owned_columns,
+    put_rows,
+    slice_layer,
+)
+from .file_content import AdapterFile, Patches, has_peft_names, patches_of, read_content
 from .peft_config import CONFIG_NAME, WEIGHTS_NAME, PeftConfig, header_config, read_config
 
 _DIFFUSERS_WEIGHTS = "pytorch_lora_weights.safetensors"
 _PICKLED_WEIGHTS = ("adapter_model.bin", "pytorch_lora_weights.bin")
-
-
-@dataclass(frozen=True, slots=True)
-class AdapterFile:
-    """A file's content before its names are mapped to a family's.
-
-    Attributes:
-        path: The safetensors file; of a folder the one in it.
-        kind: ``lora``, ``loha`` or ``lokr``.
-        layout: How its names are spelt: ``comfyui`` (ComfyUI's, also mixed with Diffusers' for the
-            parts of fused layers), ``diffusers``, ``peft``, ``kohya``, ``lycoris``, ``onetrainer``,
-            ``xlabs``, or ``bare`` for paths without a prefix.
-        dtypes: The number formats of its tensors, without alphas.
-        layers: Name in the file, with its prefix, to the layer. `open_file` reads a layer at each
-            look-up; ``layers.outline(name)`` gives it without its values.
-        metadata: The header's strings.
-        extras: Name in the file to ending to a weight patch (`AdapterState`).
-        zero_alpha: Layers of alpha 0, by which ComfyUI multiplies; the trainer takes the rank.
-        unread: Key that lies beside the factors and is not read, to what it is of.
-        assumed: Why the scale is not known, for which alpha / rank = 1 is taken; empty where it is.
-    """
-
-    path: Path
-    kind: str
-    layout: str
-    dtypes: tuple[str, ...]
-    layers: Mapping[str, LayerState]
-    metadata: Mapping[str, str]
-    extras: LazyPatches | Mapping[str, Mapping[str, Any]]
-    zero_alpha: tuple[str, ...] = ()
-    unread: Mapping[str, str] = field(default_factory=dict)
-    assumed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +67,7 @@ class OpenAdapter:
 
     def outline(self, name: str) -> LayerState:
         """A layer on the meta device, in the number format of the file; nothing is read."""
-        layers = self.state.layers
-        assert isinstance(layers, MappedLayers)
-        return layers.outline(name)
+        return outline_of(self.state.layers, name)
 
 
 @contextmanager
@@ -97,8 +87,10 @@ def open_file(path: Source) -> Iterator[AdapterFile]:
     Raises:
         AdapterFileError: When it is no readable adapter file; the message names file and key.
     """
-    with _open_content(path) as (content, assumed):
-        yield _file(content, assumed)
+    weights, config = _find(path)
+    with open_tensors(weights) as file:
+        is_own = config is not None and config.parent == path
+        yield read_content(file, partial(_config, path, file, config), always=is_own)
 
 
 def read_file(path: Source) -> AdapterFile:
@@ -142,13 +134,12 @@ def open_adapter(
         AdapterFileError: When it is no adapter file, a key is unknown, or the layers are not the
             family's; the message names the key.
     """
-    with _open_content(path) as (content, assumed):
-        file = _file(content, assumed)
+    with open_file(path) as file:
         if not tolerant:
             refuse_unread(file)
             _refuse_assumed(file)
-        layers = map_layers(content, key_map, others or {})
-        differences = map_patches(content, key_map) if extras else {}
+        layers = map_layers(file, key_map, others or {})
+        differences = map_patches(file, key_map) if extras else {}
         settings = saved_settings(file.metadata)
         yield OpenAdapter(file, AdapterState(file.kind, layers, settings, differences))
 
@@ -225,7 +216,7 @@ def adapter_files(path: Path) -> tuple[Path, ...]:
     if config.parent == path:
         return weights, config
     with open_tensors(weights) as file:
-        return (weights, config) if _has_peft_names(file) else (weights,)
+        return (weights, config) if has_peft_names(file) else (weights,)
 
 
 def saved_settings(metadata: Mapping[str, str]) -> Mapping[str, Any]:
@@ -235,22 +226,6 @@ def saved_settings(metadata: Mapping[str, str]) -> Mapping[str, Any]:
     except (ValueError, TypeError, KeyError):
         return {}
     return settings if isinstance(settings, dict) else {}
-
-
-@contextmanager
-def _open_content(path: Source) -> Iterator[tuple[FileContent, str]]:
-    """The content, and why its scale is not known."""
-    weights, config = _find(path)
-    with open_tensors(weights) as file:
-        is_own = config is not None and config.parent == path
-        found: list[PeftConfig | None] = []
-
-        def find_config() -> PeftConfig | None:
-            found.append(_config(path, file, config))
-            return found[0]
-
-        content = read_content(file, find_config, always=is_own)
-        yield content, _assumed(file) if found == [None] else ""
 
 
 def _find(path: Source) -> tuple[Source, Path | None]:
@@ -279,33 +254,229 @@ def _config(path: Source, file: TensorFile, config: Path | None) -> PeftConfig |
     if config is not None and config.parent == path:
         return read_config(config)
     own = header_config(file.path, file.metadata)
-    if own is not None or not _has_peft_names(file):
+    if own is not None or not has_peft_names(file):
         return own
     if config is not None and config.is_file():
         return read_config(config)
     return None
 
 
-def _assumed(file: TensorFile) -> str:
-    if not _has_peft_names(file) or any(key.endswith(".alpha") for key in file.tensors):
-        return ""
-    return f"its names are PEFT's, and the {CONFIG_NAME} that says its scale is not beside it"
+def map_layers(
+    file: AdapterFile, key_map: KeyMap, others: Mapping[str, KeyMap]
+) -> LazyMapping[LayerState]:
+    """Find the layers of a family that a file's layers are.
+
+    Args:
+        file: The open file.
+        key_map: The family's names.
+        others: Other families, to name the right one in a message.
+
+    Returns:
+        The layers under the trainer's names; each look-up reads one. A fused layer is kept for as
+        long as its parts are asked for in a row, and no longer.
+
+    Raises:
+        AdapterFileError: When a layer is not the family's, two names mean the same layer, or a
+            fused layer has no parts of its kind.
+    """
+    sources: dict[str, LayerRows] = {}
+    taken: dict[str, str] = {}
+    for name in file.layers:
+        place = match_layer(name, key_map)
+        if place is None:
+            raise _no_layer(file, name, others)
+        own = _sources(file, name, place)
+        # An undivided layer has all of its modules.
+        modules = [module for module, _ in place.modules] if place.native in own else own
+        for module in modules:
+            if module in taken:
+                raise AdapterFileError(
+                    f"{file.path}: {name!r} and another key both mean the layer {module!r}"
+                    f" ({taken[module]!r})",
+                    "one set of factors for each layer",
+                    "The file mixes two adapters; use the one that you want.",
+                )
+            taken[module] = name
+        sources |= own
+    return _mapped(file, sources)
 
 
-def _has_peft_names(file: TensorFile) -> bool:
-    return any(key.startswith(PEFT_PREFIX) for key in file.tensors)
+def _mapped(file: AdapterFile, sources: Mapping[str, LayerRows]) -> LazyMapping[LayerState]:
+    fused: dict[str, LayerState] = {}
+
+    def read(module: str) -> LayerState:
+        source = sources[module]
+        if source.name not in fused:
+            fused.clear()  # before the next one is read
+            layer = file.layers[source.name]
+            if source.cut.is_whole:
+                return layer
+            fused[source.name] = layer
+        return slice_layer(file.kind, fused[source.name], source.cut)
+
+    def outline(module: str) -> LayerState:
+        source = sources[module]
+        return slice_layer(file.kind, file.layers.outline(source.name), source.cut)
+
+    return LazyMapping(sources, read, outline)
 
 
-def _file(content: FileContent, assumed: str) -> AdapterFile:
-    return AdapterFile(
-        content.file.path,
-        content.kind,
-        content.layout,
-        content.dtypes,
-        content.layers,
-        content.file.metadata,
-        content.extras,
-        content.zero_alpha,
-        content.unread,
-        assumed,
+def map_patches(file: AdapterFile, key_map: KeyMap) -> Patches:
+    """Give weight patches ComfyUI's names.
+
+    Those of parts of a fused layer are joined to one of the layer; parts without one do not change.
+
+    Raises:
+        AdapterFileError: When a name means no layer of the family, two mean the same, parts do not
+            fit each other, or a layer has factors beside a weight patch.
+    """
+    layers: dict[str, LazyMapping[Tensor]] = {}
+    parts: dict[str, dict[str, LazyMapping[Tensor]]] = {}
+    for name, tensors in file.extras.items():
+        _refuse_both(file, name, tensors)
+        native, module = native_of_patch(name, key_map), None
+        if native is None:
+            module = _only_module(name, key_map)
+            key = None if module is None else native_layer(key_map, module)
+            native = None if key is None else key.name
+        taken = native in layers or module in parts.get(native or "", {})
+        if native is None or taken or (module is None and native in parts):
+            raise _no_difference(file, name, tensors, known=native is not None)
+        if module is None:
+            layers[native] = tensors
+        else:
+            parts.setdefault(native, {})[module] = tensors
+    for native, own in parts.items():
+        if native in layers:
+            raise _no_difference(file, native, layers[native], known=True)
+        layers[native] = _joined(file.path, native, key_map, own)
+    return patches_of(layers)
+
+
+def _only_module(name: str, key_map: KeyMap) -> str | None:
+    """The module that a name of a file means, where it is one as a whole."""
+    place = match_layer(name, key_map)
+    if place is None or len(place.modules) != 1 or not place.modules[0][1].is_whole:
+        return None
+    return place.modules[0][0]
+
+
+def _refuse_both(file: AdapterFile, name: str, tensors: Iterable[str]) -> None:
+    """Refuse factors beside a difference of the same weight: ComfyUI keeps only one of them."""
+    both = REPLACING & set(tensors)
+    if name in file.layers and both:
+        raise AdapterFileError(
+            f"{file.path}: {name} has factors and {f'{name}.{min(both)}'!r}",
+            "one of them: ComfyUI loads the difference and passes over the factors",
+            f"Take out the one that is not wanted. To leave out all differences: {DROP}.",
+        )
+
+
+def _no_difference(
+    file: AdapterFile, name: str, tensors: Iterable[str], *, known: bool
+) -> AdapterFileError:
+    again = "a layer that another key means too" if known else "no layer"
+    ending = next(iter(tensors))
+    return AdapterFileError(
+        f"{file.path}: {f'{name}.{ending}'!r}, {PATCHES_TOLD[ending]}, is for {again} of "
+        "this family",
+        "differences of the family's own layers",
+        f"Check that the file is for this family. To leave out all that is no factor: {DROP}.",
+    )
+
+
+def _joined(
+    path: Path, native: str, key_map: KeyMap, parts: Mapping[str, LazyMapping[Tensor]]
+) -> LazyMapping[Tensor]:
+    """Weight patches of parts as those of the fused layer; parts without one do not change.
+
+    Args:
+        path: The file, for messages.
+        native: ComfyUI's name of the fused layer.
+        key_map: The family's names.
+        parts: Module to its patches.
+
+    Raises:
+        AdapterFileError: When they do not fit each other.
+    """
+    cuts = dict(native_modules(native, key_map))
+
+    def whole(module: str, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+        """The fused layer's shape as a part tells it."""
+        share = sum(stop - start for start, stop in cuts[module].ranges)
+        return None if shape[0] % share else (shape[0] // share * cuts[module].total, *shape[1:])
+
+    shapes: dict[str, tuple[int, ...]] = {}
+    for ending in dict.fromkeys(each for tensors in parts.values() for each in tensors):
+        own = {
+            m: tensors.outline(ending).shape for m, tensors in parts.items() if ending in tensors
+        }
+        found = {whole(module, shape) for module, shape in own.items()}
+        lacks = ending == "set_weight" and own.keys() != cuts.keys()
+        if None in found or len(found) > 1 or lacks:
+            told = " and ".join(f"{list(shape)} ({module})" for module, shape in own.items())
+            raise AdapterFileError(
+                f"{path}: {ending} of parts of {native}: {told}",
+                "parts of one fused layer, with shares of its rows as in the family's bases",
+                f"Check that the file is for this family. To leave them out: {DROP}.",
+            )
+        shapes[ending] = found.pop() or ()
+
+    def read(ending: str) -> Tensor:
+        own = {m: tensors[ending] for m, tensors in parts.items() if ending in tensors}
+        dtype = torch.float64 if torch.float64 in {t.dtype for t in own.values()} else torch.float32
+        joined = torch.zeros(shapes[ending], dtype=dtype)
+        for module, tensor in own.items():
+            put_rows(joined, cuts[module], tensor)
+        return joined
+
+    def outline(ending: str) -> Tensor:
+        given = [each.outline(ending).dtype for each in parts.values() if ending in each]
+        dtype = reduce(torch.promote_types, given)
+        return torch.empty(shapes[ending], dtype=dtype, device="meta")
+
+    return LazyMapping(shapes, read, outline)
+
+
+def _sources(file: AdapterFile, name: str, place: LayerMatch) -> dict[str, LayerRows]:
+    """The modules that a layer of a file is; itself by ComfyUI's name where it stays undivided."""
+    outline = file.layers.outline(name)
+    cuts = [cut for _, cut in place.modules]
+    found: dict[str, LayerRows] = {}
+    try:
+        owned = owned_columns(
+            file.kind,
+            cuts,
+            outline.tensors,
+            partial(file.rows, name),
+        )
+        for (module, cut), columns in zip(place.modules, owned, strict=True):
+            if columns is not None:
+                own = replace(cut, columns=columns)
+                slice_layer(file.kind, outline, own)  # refuses what cannot be read
+                found[module] = LayerRows(name, own)
+    except InexactSliceError as error:
+        sizes = matrix_sizes(file.kind, outline)
+        if place.native is not None and not sizes[0] % cuts[0].total:
+            return {place.native: LayerRows(name, WHOLE)}
+        modules = ", ".join(module for module, _ in place.modules)
+        raise AdapterFileError(
+            f"{file.path}: {name} ({file.kind}) is one layer in the file and {modules} "
+            f"here, and cannot be divided: {error}",
+            "factors of the sizes that this family's layers have, and a slice whose parts end "
+            "between the blocks of a LoKr's first factor, without DoRA on the input axis",
+            "Check that the file is for this family. ComfyUI loads a slice as it is; the program "
+            "that made it can make a LoRA of it.",
+        ) from error
+    return found
+
+
+def _no_layer(file: AdapterFile, name: str, others: Mapping[str, KeyMap]) -> AdapterFileError:
+    fitting = matching_families(file.layers, others)
+    return AdapterFileError(
+        f"{file.path}: {name!r} is no layer of this family",
+        "layers of the chosen family",
+        f"The file's layers are those of {' or '.join(fitting)}; choose that family."
+        if fitting
+        else "Check that the file is for this family.",
     )

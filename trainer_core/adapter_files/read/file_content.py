@@ -1,8 +1,11 @@
-"""What is in an adapter file: its keys sorted by layer, and layers that are read one at a time."""
+"""What is in an adapter file: its keys sorted by layer, and layers that are read one at a time.
+
+Whether the factors of a layer make a whole is seen from their shapes alone, before any is read.
+"""
 
 from __future__ import annotations
 
-from abc import abstractmethod
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,31 +14,31 @@ import torch
 from torch import Tensor
 
 from ...adapters.dora import DORA_SCALE
-from ...adapters.kinds.registry import FILE_RULES, LOW_RANK, layer_scale
+from ...adapters.kinds.file_rules import FactorPair, FileRules
+from ...adapters.kinds.registry import FILE_RULES, LOW_RANK
 from ...errors import AdapterFileError
-from ...tensors.finiteness import all_finite
+from ...tensors.rounding import all_finite
 from ...tensors.safetensors_reader import TensorFile, broken
 from ...tensors.safetensors_writer import TensorInfo
 from ...types import LayerState
 from ..factors.outlines import LazyMapping
 from ..names.key_parsing import (
     ALPHA,
+    KIND_TITLES,
     MAGNITUDE,
     PATCH_ENDINGS,
+    PEFT_PREFIX,
     WITH_ALPHA,
     ParsedKey,
+    count_kinds,
     parse_key,
+    told,
     unprefixed,
 )
-from ..names.unread_keys import KIND_TITLES, count_kinds, told
-from .factor_shapes import outline_factor, outline_layer
-from .peft_config import PeftConfig
+from .peft_config import CONFIG_NAME, PeftConfig
 
 _CONFIGURED = {"diffusers", "peft", "bare"}
 """Prefixes of files whose readers take the scale from PEFT's configuration."""
-
-_SAME = 1e-4
-"""How far an alpha in 16 bits may be from the configuration's scale, relatively."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class Draft:
         keys: Factor to the key in the file.
         outline: The layer with tensors of the meta device, in the file's number format.
         scaled: The factor that is multiplied when it is read; empty for none.
-        scale: What the layer is multiplied by when it is read.
+        scale: What it is multiplied by.
     """
 
     keys: Mapping[str, str]
@@ -55,106 +58,43 @@ class Draft:
     scale: float = 1.0
 
 
-class LazyLayers(LazyMapping[LayerState]):
-    """Layers of an open file; each look-up reads one, in float32."""
-
-    def __init__(self, file: TensorFile, drafts: Mapping[str, Draft]) -> None:
-        super().__init__(drafts)
-        self._file = file
-        self._drafts = drafts
-
-    def __getitem__(self, name: str) -> LayerState:
-        draft = self._drafts[name]
-        tensors = {factor: self.factor(name, factor) for factor in draft.keys}
-        return replace(draft.outline, tensors=tensors)
-
-    def outline(self, name: str) -> LayerState:
-        """A layer on the meta device, in the number format of the file; nothing is read."""
-        return self._drafts[name].outline
-
-    def rows(self, name: str, factor: str, first: int, last: int) -> Tensor:
-        """Read rows of one factor as a matrix, as they are in the file; they may be not finite."""
-        rows = self._file.read_rows(self._drafts[name].keys[factor], first, last).flatten(1)
-        return rows if rows.dtype.itemsize > 1 else rows.float()
-
-    def factor(self, name: str, factor: str) -> Tensor:
-        """Read one factor of a layer.
-
-        Raises:
-            AdapterFileError: When it cannot be read, or holds a value that is not finite.
-        """
-        draft = self._drafts[name]
-        shape = draft.outline.tensors[factor].shape
-        tensor = finite(self._file, draft.keys[factor]).reshape(shape)
-        return tensor * draft.scale if factor == draft.scaled else tensor
-
-
-class OutlinedTensors(LazyMapping[Tensor]):
-    """Tensors by ending that tell their outlines before they are read."""
-
-    @abstractmethod
-    def outline(self) -> dict[str, Tensor]:
-        """All of them on the meta device, in the number format of the file."""
-
-
-class LazyTensors(OutlinedTensors):
-    """Tensors of an open file by ending; each look-up reads one, in float32."""
-
-    def __init__(self, file: TensorFile, keys: Mapping[str, str]) -> None:
-        super().__init__(keys)
-        self._file = file
-        self._keys = keys
-
-    def __getitem__(self, ending: str) -> Tensor:
-        return finite(self._file, self._keys[ending])
-
-    def outline(self) -> dict[str, Tensor]:
-        """All of them on the meta device, in the number format of the file."""
-        infos = {ending: self._file.tensors[key] for ending, key in self._keys.items()}
-        return {
-            ending: torch.empty(info.shape, dtype=info.dtype, device="meta")
-            for ending, info in infos.items()
-        }
-
-
-class LazyPatches(LazyMapping[OutlinedTensors]):
-    """Layers' weight patches, read when they are asked for."""
-
-    def __init__(self, layers: Mapping[str, OutlinedTensors]) -> None:
-        super().__init__(layers)
-        self._layers = layers
-
-    def __getitem__(self, name: str) -> OutlinedTensors:
-        return self._layers[name]
-
-    def outline(self, name: str) -> dict[str, Tensor]:
-        """A layer's differences by ending, on the meta device."""
-        return self._layers[name].outline()
+Patches = LazyMapping[Mapping[str, Tensor]]
+"""Layers' weight patches by ending, read one at a time when they are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
-class FileContent:
-    """What is in an open adapter file.
+class AdapterFile:
+    """A file's content before its names are mapped to a family's.
 
     Attributes:
-        file: The file.
-        kind: Name of its kind.
-        layout: As `adapter_file.AdapterFile.layout`.
-        dtypes: Names of its number formats, without those of alphas.
-        layers: Name in the file to the layer.
-        extras: Name in the file to weight patches.
-        zero_alpha: Names of layers whose alpha is 0 and counts: ComfyUI multiplies them by it.
-        unread: ParsedKey that lies beside the factors and is not read, to what it is of.
+        path: The safetensors file; of a folder the one in it.
+        kind: ``lora``, ``loha`` or ``lokr``.
+        layout: How its names are spelt: ``comfyui`` (ComfyUI's, also mixed with Diffusers' for the
+            parts of fused layers), ``diffusers``, ``peft``, ``kohya``, ``lycoris``, ``onetrainer``,
+            ``xlabs``, or ``bare`` for paths without a prefix.
+        dtypes: The number formats of its tensors, without alphas.
+        layers: Name in the file, with its prefix, to the layer. `open_file` reads a layer at each
+            look-up; `outline_of` gives it without its values.
+        metadata: The header's strings.
+        extras: Name in the file to ending to a weight patch (`AdapterState`).
+        zero_alpha: Layers of alpha 0, by which ComfyUI multiplies; the trainer takes the rank.
+        unread: Key that lies beside the factors and is not read, to what it is of.
+        rows: Reads rows of a factor as a matrix, as they are in the file, which may be not finite;
+            by the layer's name, the factor, the first row and the one behind the last.
+        assumed: Why the scale is not known, for which alpha / rank = 1 is taken; empty where it is.
     """
 
-    file: TensorFile
+    path: Path
     kind: str
     layout: str
     dtypes: tuple[str, ...]
-    layers: LazyLayers
-    extras: LazyPatches
-    zero_alpha: tuple[str, ...] = ()
-    unread: Mapping[str, str] = field(default_factory=dict)
+    layers: LazyMapping[LayerState]
+    metadata: Mapping[str, str]
+    extras: Mapping[str, LazyMapping[Tensor]]
+    zero_alpha: tuple[str, ...]
+    unread: Mapping[str, str]
+    rows: Callable[[str, str, int, int], Tensor]
+    assumed: str
 
 
 @dataclass(slots=True)
@@ -172,7 +112,7 @@ class _Sorted:
 
 def read_content(
     file: TensorFile, find_config: Callable[[], PeftConfig | None], *, always: bool = False
-) -> FileContent:
+) -> AdapterFile:
     """Sort a file's keys, and check all that names and shapes tell.
 
     Args:
@@ -197,26 +137,76 @@ def read_content(
     orphan = next((name for name in found.alphas if name not in found.factors), None)
     if orphan is not None:
         raise broken(file.path, f"{orphan}.alpha has no factors beside it")
-    config = find_config() if always or set(found.layouts) <= _CONFIGURED else None
+    asked = always or set(found.layouts) <= _CONFIGURED
+    config = find_config() if asked else None
     if config is not None:
-        _check_config(config, kind, found)
+        bare = (name for name, each in found.factors.items() if DORA_SCALE not in each)
+        config.check(kind, next(bare, None))
     drafts = {name: _draft(file.path, name, kind, found, config) for name in found.factors}
-    extras = {name: LazyTensors(file, keys) for name, keys in found.extras.items()}
     rules = FILE_RULES[kind]
     zero_alpha = (name for name, alpha in found.alphas.items() if alpha == 0.0)
-    return FileContent(
-        file,
+    return AdapterFile(
+        file.path,
         kind,
         layout,
         _dtypes(file, found),
-        LazyLayers(file, drafts),
-        LazyPatches(extras),
+        LazyMapping(
+            drafts, lambda name: _read_layer(file, drafts[name]), lambda name: drafts[name].outline
+        ),
+        file.metadata,
+        {name: _tensors(file, keys) for name, keys in found.extras.items()},
         tuple(name for name in zero_alpha if rules.alpha_rank(found.outlines[name]) is not None),
         found.unread,
+        lambda name, factor, first, last: _rows(file, drafts[name].keys[factor], first, last),
+        _assumed(file) if asked and config is None else "",
     )
 
 
-def finite(file: TensorFile, key: str) -> Tensor:
+def has_peft_names(file: TensorFile) -> bool:
+    """Whether a file has names as PEFT writes them, without a scale of their own."""
+    return any(key.startswith(PEFT_PREFIX) for key in file.tensors)
+
+
+def _assumed(file: TensorFile) -> str:
+    """Why the scale of a file without a configuration is not known; empty where it is."""
+    if not has_peft_names(file) or any(key.endswith(".alpha") for key in file.tensors):
+        return ""
+    return f"its names are PEFT's, and the {CONFIG_NAME} that says its scale is not beside it"
+
+
+def patches_of(layers: Mapping[str, LazyMapping[Tensor]]) -> Patches:
+    """Give layers' weight patches as one mapping, which tells all of a layer's outlines at once."""
+
+    def outline(name: str) -> Mapping[str, Tensor]:
+        return {ending: layers[name].outline(ending) for ending in layers[name]}
+
+    return LazyMapping(layers, layers.__getitem__, outline)
+
+
+def _read_layer(file: TensorFile, draft: Draft) -> LayerState:
+    tensors: dict[str, Tensor] = {}
+    for factor, key in draft.keys.items():
+        tensor = _finite(file, key).reshape(draft.outline.tensors[factor].shape)
+        tensors[factor] = tensor * draft.scale if factor == draft.scaled else tensor
+    return replace(draft.outline, tensors=tensors)
+
+
+def _rows(file: TensorFile, key: str, first: int, last: int) -> Tensor:
+    rows = file.read_rows(key, first, last).flatten(1)
+    return rows if rows.dtype.itemsize > 1 else rows.float()
+
+
+def _tensors(file: TensorFile, keys: Mapping[str, str]) -> LazyMapping[Tensor]:
+    """Tensors of a file by ending."""
+
+    def outline(ending: str) -> Tensor:
+        info = file.tensors[keys[ending]]
+        return torch.empty(info.shape, dtype=info.dtype, device="meta")
+
+    return LazyMapping(keys, lambda ending: _finite(file, keys[ending]), outline)
+
+
+def _finite(file: TensorFile, key: str) -> Tensor:
     """Read a tensor in float32, or in float64 where the file has it.
 
     Raises:
@@ -303,60 +293,14 @@ def _only_layout(path: Path, found: _Sorted) -> str:
     )
 
 
-def _check_config(config: PeftConfig, kind: str, found: _Sorted) -> None:
-    if config.kind not in (None, kind):
-        raise AdapterFileError(
-            f"{config.source}: it is of a {config.kind}, and the factors are of a {kind}",
-            "the configuration that was saved with the factors",
-            "Restore the file that was saved with the adapter.",
-        )
-    bare = next((n for n, each in found.factors.items() if DORA_SCALE not in each), None)
-    if config.dora and bare is not None:
-        raise AdapterFileError(
-            f"{config.source}: use_dora is set, and {bare} has no magnitude",
-            "a lora_magnitude_vector for every layer",
-            "Export the adapter again.",
-        )
-
-
 def _draft(path: Path, name: str, kind: str, found: _Sorted, config: PeftConfig | None) -> Draft:
     alpha = found.alphas.get(name)
     outline = outline_layer(path, name, kind, found.outlines[name], alpha)
-    draft = Draft(found.factors[name], outline)
-    return draft if config is None else _configured(draft, name, kind, alpha, config)
-
-
-def _configured(
-    draft: Draft, name: str, kind: str, alpha: float | None, config: PeftConfig
-) -> Draft:
-    """Give a layer the scale that a configuration says."""
-    module, outline = unprefixed(name), draft.outline
-    scale, rank = config.scale(module), config.rank_of(module)
-    rules = FILE_RULES[kind]
-    whole = rules.is_whole(draft.keys)
-    if not whole and rank != outline.rank:
-        raise AdapterFileError(
-            f"{config.source}: it gives {module} the rank {rank}, and its factors have "
-            f"{outline.rank}",
-            "the configuration that was saved with the factors",
-            "Restore the file that was saved with the adapter.",
-        )
-    if alpha is not None:
-        own = layer_scale(kind, outline)
-        if abs(own - scale) > _SAME * abs(own):
-            raise AdapterFileError(
-                f"{config.source}: it gives {module} the scale {scale:g}, and the alpha in the "
-                f"file {own:g}",
-                "one scale for each layer",
-                "Take out what is wrong: the alphas, or the configuration.",
-            )
-        return draft
-    if whole:
-        # PEFT multiplies whole factors too, for which alpha says nothing elsewhere.
-        scaled = rules.row_factors(outline.tensors)[0][0]
-        outline = replace(outline, alpha=float(rank), rank=rank)
-        return replace(draft, outline=outline, scaled=scaled, scale=scale)
-    return replace(draft, outline=replace(outline, alpha=scale * outline.rank))
+    if config is None:
+        return Draft(found.factors[name], outline)
+    outline, scale = config.scaled(unprefixed(name), kind, outline, own=alpha is not None)
+    scaled = "" if scale is None else FILE_RULES[kind].row_factors(outline.tensors)[0][0]
+    return Draft(found.factors[name], outline, scaled, scale or 1.0)
 
 
 def _dtypes(file: TensorFile, found: _Sorted) -> tuple[str, ...]:
@@ -377,3 +321,163 @@ def _twice(path: Path, key: str, role: str, other: str | None = None) -> Adapter
         "one tensor for each factor",
         "The file mixes two adapters; use the one that you want.",
     )
+
+
+_LARGEST_RANK = 2**31
+_FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+def outline_factor(path: Path, key: str, role: str, info: TensorInfo) -> Tensor:
+    """The outline of a factor or of magnitude, in the number format and shape that it is kept in.
+
+    Args:
+        path: The file, for messages.
+        key: The factor's key.
+        role: As `key_parsing.ParsedKey.role`.
+        info: What the header says.
+
+    Returns:
+        A tensor of the meta device. Formats of 8 bits, in which nothing is computed, become
+        bfloat16, which holds all of their values.
+
+    Raises:
+        AdapterFileError: When it is no factor of a layer that can be adapted.
+    """
+    shape, floats = info.shape, info.dtype.is_floating_point
+    if role in (DORA_SCALE, MAGNITUDE):
+        shape = _magnitude_shape(role, shape)
+    if not 2 <= len(shape) <= 5 or 0 in shape or not floats:
+        raise AdapterFileError(
+            f"{path}: {key} is {info.dtype} of shape {info.shape}",
+            "a floating-point matrix, with up to three axes more for a convolution's window",
+            "Only adapters of Linear layers and of convolutions can be read.",
+        )
+    dtype = info.dtype if info.dtype in _FLOATS else torch.bfloat16
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def outline_layer(
+    path: Path, name: str, kind: str, factors: Mapping[str, Tensor], alpha: float | None
+) -> LayerState:
+    """Put a layer together from the outlines of its factors.
+
+    Args:
+        path: The file, for messages.
+        name: The layer's name in the file.
+        kind: ``lora``, ``loha`` or ``lokr``.
+        factors: Factor to outline; DoRA's magnitude among them.
+        alpha: The layer's alpha; None and 0 mean the rank.
+
+    Returns:
+        The layer, with all factors in one number format that holds each of theirs; a magnitude
+        stays in its own.
+
+    Raises:
+        AdapterFileError: When a factor is missing or too many, or the shapes do not fit.
+    """
+    rules = FILE_RULES[kind]
+    if set(factors) - {DORA_SCALE} not in rules.factor_sets():
+        raise broken(path, f"{name} has only {', '.join(sorted(factors))}; a factor is missing")
+    for pair in rules.pairs:
+        _check_pair(path, name, pair, factors)
+    factors = _without_windows(rules, factors)
+    dtype = None
+    for role, factor in factors.items():
+        # A magnitude is kept finer than factors, which need not follow them.
+        if role != DORA_SCALE:
+            dtype = factor.dtype if dtype is None else torch.promote_types(dtype, factor.dtype)
+    same = {role: f if role == DORA_SCALE else f.to(dtype) for role, f in factors.items()}
+    if DORA_SCALE in same and not _magnitude_fit(same[DORA_SCALE], rules.sizes(same)):
+        found = tuple(same[DORA_SCALE].shape)
+        raise broken(path, f"{name}: a dora_scale of shape {found} does not fit its factors")
+    same = _without_magnitude_window(rules, same)
+    rank = rules.alpha_rank(same)
+    if rank is None:
+        return _whole_layer(rules, same, alpha)
+    if alpha is not None and not math.isfinite(alpha):
+        raise broken(path, f"{name}.alpha is {alpha}")
+    return LayerState(same, float(alpha or rank), rank)
+
+
+def _without_windows(rules: FileRules, factors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Leave out windows of one place that kohya's and LyCORIS's files have at factors of a Linear.
+
+    ComfyUI takes no such window there. The first factor of a LoRA tells a convolution from a
+    Linear, and keeps its own.
+    """
+    return {
+        name: factor.flatten(1)
+        if name in rules.flat_factors and math.prod(factor.shape[2:]) == 1
+        else factor
+        for name, factor in factors.items()
+    }
+
+
+def _without_magnitude_window(rules: FileRules, factors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Leave out the magnitude' window where the factors are surely of a Linear.
+
+    Those of a LoHa or LoKr have no window beside a convolution that sees one place either, whose
+    magnitude has to keep its own: ComfyUI divides it by a norm that has one.
+    """
+    magnitude = factors.get(DORA_SCALE)
+    others = (factor for name, factor in factors.items() if name != DORA_SCALE)
+    if rules.flat_factors or magnitude is None or any(factor.dim() > 2 for factor in others):
+        return factors
+    return {**factors, DORA_SCALE: magnitude.flatten(1)}
+
+
+def _flat_magnitude(sizes: tuple[int, int]) -> tuple[tuple[int, int], ...]:
+    """DoRA's magnitude of a layer without a window: of rows, or of columns."""
+    return (sizes[0], 1), (1, sizes[1])
+
+
+def _magnitude_shape(role: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A magnitude as ``[out, 1]`` or ``[1, in]``, and with ones for a window."""
+    if len(shape) == 1:
+        return (*shape, 1)
+    if role == MAGNITUDE and shape[:1] == (1,):
+        # PEFT's are always of the outputs; of a convolution it writes them as [1, out, 1, 1].
+        return (shape[1], 1, *shape[2:])
+    return shape
+
+
+def _check_pair(path: Path, name: str, pair: FactorPair, factors: Mapping[str, Tensor]) -> None:
+    """See whether two factors, and the core between them, agree on the rank."""
+    if pair.up not in factors:
+        return
+    up, down = tuple(factors[pair.up].shape), tuple(factors[pair.down].shape)
+    core = factors.get(pair.core)
+    # An output's factor sees one place; only a Linear's is read with a window of one place.
+    flat = math.prod(up[2:]) == 1
+    if core is None:
+        fits = up[1] == down[0] and flat
+    else:
+        ranks = up[0 if pair.lies else 1], down[0]
+        fits = tuple(core.shape[:2]) == ranks and flat and math.prod(down[2:]) == 1
+    if not fits:
+        beside = "" if core is None else f" beside a core {tuple(core.shape)}"
+        raise broken(
+            path, f"{name}: {pair.up} and {pair.down} of shapes {up} and {down}{beside} do not fit"
+        )
+
+
+def _magnitude_fit(magnitude: Tensor, sizes: tuple[int, int]) -> bool:
+    """Whether there is one length for each row, or for each column or window of columns."""
+    rows, columns = sizes
+    if math.prod(magnitude.shape[2:]) != 1:
+        return False
+    given = tuple(magnitude.shape[:2])
+    if magnitude.dim() == 2:
+        return given in _flat_magnitude(sizes)
+    return given == (rows, 1) or (given[0] == 1 and columns % given[1] == 0)
+
+
+def _whole_layer(
+    rules: FileRules, factors: Mapping[str, Tensor], alpha: float | None
+) -> LayerState:
+    """All factors whole: the scale is 1, and alpha only remembers the rank (or is junk)."""
+    if alpha is not None and 1.0 <= alpha < _LARGEST_RANK:
+        rank = round(alpha)
+    else:
+        rank = rules.guessed_rank(factors)
+    return LayerState(factors, float(rank), rank)

@@ -13,16 +13,17 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...adapters.kinds.registry import FILE_RULES, LOW_RANK
+from ...adapters.kinds.registry import FILE_RULES, LOW_RANK, layer_scale
 from ...config.patterns import LONGEST_NAME, NO_EXPRESSION, pattern_mistake
 from ...errors import AdapterFileError
 from ...filesystem.text_files import parse_json, read_text
+from ...types import LayerState
 from ..names.key_map import DIFFUSERS_PREFIX
-from ..names.unread_keys import KIND_TITLES
+from ..names.key_parsing import KIND_TITLES
 
 WEIGHTS_NAME, CONFIG_NAME = "adapter_model.safetensors", "adapter_config.json"
 """The two files of a PEFT folder."""
@@ -55,6 +56,9 @@ _UNREAD = (
 
 _LITERAL = re.compile(r"(?P<start>\^?)(?P<name>(?:[\w-]|\\?\.|\\[-_])+)\$?")
 _LONGEST = 256
+_SAME = 1e-4
+"""How far an alpha in 16 bits may be from the configuration's scale, relatively."""
+
 # Letters, escapes of a class or a sign, sets, groups and alternatives; no group that repeats.
 _HARMLESS = re.compile(r"(?:[\w.|^$\-]|\\[dw.\-_]|\[[\w\-^]+\]|\((?!\?)|\)(?![*+?{])|[*+?])+")
 
@@ -91,6 +95,70 @@ class PeftConfig:
         """The number that multiplies a layer's product, always: for whole LoKr factors too."""
         rank, alpha = self.rank_of(module), self.alpha_pattern.value(module, self.alpha)
         return alpha / math.sqrt(rank) if self.rslora else alpha / rank
+
+    def check(self, kind: str, bare: str | None) -> None:
+        """Refuse a configuration that was not saved with a file's factors.
+
+        Args:
+            kind: The factors' kind.
+            bare: A layer without DoRA's magnitude; None when there is none.
+
+        Raises:
+            AdapterFileError: When it says something else of them.
+        """
+        if self.kind not in (None, kind):
+            raise AdapterFileError(
+                f"{self.source}: it is of a {self.kind}, and the factors are of a {kind}",
+                "the configuration that was saved with the factors",
+                "Restore the file that was saved with the adapter.",
+            )
+        if self.dora and bare is not None:
+            raise AdapterFileError(
+                f"{self.source}: use_dora is set, and {bare} has no magnitude",
+                "a lora_magnitude_vector for every layer",
+                "Export the adapter again.",
+            )
+
+    def scaled(
+        self, module: str, kind: str, outline: LayerState, *, own: bool
+    ) -> tuple[LayerState, float | None]:
+        """Give a layer the scale that the configuration says.
+
+        Args:
+            module: Its path without prefix.
+            kind: Its kind.
+            outline: The layer without values, with the alpha that the file says.
+            own: Whether the file says one.
+
+        Returns:
+            The outline with the right alpha; what its delta is multiplied by besides, or None.
+
+        Raises:
+            AdapterFileError: When the file says another rank or scale.
+        """
+        scale, rank = self.scale(module), self.rank_of(module)
+        whole = FILE_RULES[kind].is_whole(outline.tensors)
+        if not whole and rank != outline.rank:
+            raise AdapterFileError(
+                f"{self.source}: it gives {module} the rank {rank}, and its factors have "
+                f"{outline.rank}",
+                "the configuration that was saved with the factors",
+                "Restore the file that was saved with the adapter.",
+            )
+        if own:
+            given = layer_scale(kind, outline)
+            if abs(given - scale) > _SAME * abs(given):
+                raise AdapterFileError(
+                    f"{self.source}: it gives {module} the scale {scale:g}, and the alpha in the "
+                    f"file {given:g}",
+                    "one scale for each layer",
+                    "Take out what is wrong: the alphas, or the configuration.",
+                )
+            return outline, None
+        if whole:
+            # PEFT multiplies whole factors too, for which alpha says nothing elsewhere.
+            return replace(outline, alpha=float(rank), rank=rank), scale
+        return replace(outline, alpha=scale * outline.rank), None
 
 
 class _Patterns:

@@ -26,13 +26,12 @@ from ...config import AdapterConfig
 from ...errors import AdapterError
 from ...tensors.randomized_svd import closest_of_rank
 from ...types import AdapterState, LayerState
+from ..factors.effective_delta import Pair, SlicedRows, as_product
+from ..factors.fused_layers import undivided_parts
 from ..factors.outlines import outline_of, patch_outline
-from ..factors.products import Pair, SlicedRows, as_product
-from ..factors.whole_layers import undivided_parts
 from ..names.key_map import KeyMap
-from ..names.row_slices import WHOLE
-from ..read.module_mapping import Source
-from .resize import known_settings
+from ..names.row_slices import WHOLE, LayerRows
+from .closest_adapter import known_settings
 
 
 def combine_adapters(
@@ -45,7 +44,7 @@ def combine_adapters(
 
     Args:
         inputs: Each adapter and what it is multiplied by.
-        key_map: The family's names, by which undivided layers get parts (`whole_layers`).
+        key_map: The family's names, by which undivided layers get parts (`fused_layers`).
         rank: Cuts every layer to the closest delta of this rank. None keeps the sum exact; it has
             the sum of the ranks. A single adapter then keeps its kind.
         progress: Is told of every layer: number done, number of all, name.
@@ -83,16 +82,16 @@ def combine_adapters(
     return AdapterState(LOW_RANK, layers, settings, extras), errors
 
 
-def _sources(state: AdapterState, key_map: KeyMap) -> dict[str, Source]:
+def _sources(state: AdapterState, key_map: KeyMap) -> dict[str, LayerRows]:
     """Where each module's delta lies in an adapter, also that of a part of an undivided layer."""
-    sources: dict[str, Source] = {}
+    sources: dict[str, LayerRows] = {}
     for name in state.layers:
         parts = undivided_parts(name, key_map) or ((name, WHOLE),)
-        sources |= {module: Source(name, cut) for module, cut in parts}
+        sources |= {module: LayerRows(name, cut) for module, cut in parts}
     return sources
 
 
-def _read(state: AdapterState, source: Source) -> tuple[str, LayerState]:
+def _read(state: AdapterState, source: LayerRows) -> tuple[str, LayerState]:
     """A layer with its kind; the rows of an undivided one as a LoRA."""
     layer = state.layers[source.name]
     if source.cut == WHOLE:

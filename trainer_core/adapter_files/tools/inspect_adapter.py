@@ -12,11 +12,11 @@ from ...adapters.dora import DORA_SCALE, axis_of
 from ...adapters.kinds.registry import layer_scale
 from ...filesystem.text_files import parse_json
 from ..factors.effective_delta import delta_norm
-from ..header.metadata import SETTINGS_KEY
+from ..header import SETTINGS_KEY
 from ..names.key_map import KeyMap
-from ..names.key_parsing import match_layer
-from ..names.unread_keys import DROP, count_kinds, patch_kinds, told
-from ..read.adapter_file import AdapterFile, open_file
+from ..names.key_parsing import DROP, count_kinds, match_layer, patch_kinds, told
+from ..read.adapter_file import open_file
+from ..read.file_content import AdapterFile
 
 
 @dataclass(frozen=True, slots=True)

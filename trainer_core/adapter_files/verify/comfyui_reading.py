@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from ...adapters.kinds.file_rules import SKIPS, STOPS, Fault, Shape
 from ...adapters.kinds.registry import FILE_RULES
-from ..names.comfyui_names import ComfyuiPlace, bias_of
+from ..names.key_map import ComfyuiPlace, bias_of
 
 _GLORA = (".a1.weight", ".a2.weight", ".b1.weight", ".b2.weight")
 _OFT = (".oft_blocks", ".rescale")

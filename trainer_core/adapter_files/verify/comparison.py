@@ -17,15 +17,20 @@ from torch import Tensor
 
 from ...adapters.dora import DORA_SCALE, axis_of
 from ...adapters.kernels.convolution import as_matrices
-from ...adapters.kinds.file_rules import Fault
+from ...adapters.kinds.file_rules import Fault, Outcome
 from ...adapters.kinds.registry import FILE_RULES, KINDS, layer_scale, matrix_sizes
 from ...tensors.safetensors_reader import TensorFile
 from ...types import AdapterState, LayerState
 from ..factors.outlines import patch_outline
-from ..names.comfyui_names import Shapes, comfyui_table, module_place, patched_tensor
-from ..names.key_map import KeyMap
+from ..names.key_map import KeyMap, Shapes, comfyui_table, module_place, patched_tensor
 from .comfyui_reading import ComfyuiPatch, comfyui_scale, find_fault, plan_reading
-from .result import LARGEST_DIFFERENCE, MOST_ROUNDING, LayerProof, TensorProof
+
+LOADED: Outcome = "loaded"
+LARGEST_DIFFERENCE = 1e-5
+"""Relative difference of two changes in float32 that is no more than rounding."""
+
+MOST_ROUNDING = 0.1
+"""Relative difference that is no longer taken for rounding, whatever the number format."""
 
 _PROBES = 4
 _SEED = 20
@@ -45,6 +50,47 @@ _QUICK = torch.float32
 
 _FAINT = 1e-20
 """Products that are smaller may have lost something in float32, which ends at 1e-38."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorProof:
+    """What becomes of one tensor of a file.
+
+    Attributes:
+        outcome: ``loaded``, ``ignored``, ``wrong shape`` or ``read wrongly``.
+        place: What it changes in ComfyUI's model, with the rows of a part; None when nothing.
+        reason: Why it is not loaded; empty when it is.
+    """
+
+    outcome: Outcome
+    place: str | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerProof:
+    """How ComfyUI's delta of a layer differs from the trainer's.
+
+    Attributes:
+        difference: ``||theirs - ours|| / ||ours||``; None when it was not compared.
+        allowed: The largest difference that is only rounding.
+        reason: Why it was not compared; empty when it was.
+        rounding: What rounding the trainer's factors to the file's number format changes.
+        still: Whether the trainer's delta is zero.
+        cause: Why it differs, where that is known.
+    """
+
+    difference: float | None
+    allowed: float = LARGEST_DIFFERENCE
+    reason: str = ""
+    rounding: float = 0.0
+    still: bool = False
+    cause: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found that is wrong."""
+        return self.difference is None or self.difference <= self.allowed
 
 
 @dataclass(frozen=True, slots=True)

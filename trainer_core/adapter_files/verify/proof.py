@@ -2,7 +2,7 @@
 
 ComfyUI says in its log alone what it does not load, and a shape that does not fit, or a magnitude
 that it reads another way, it does not say at all. So this goes the way of its loader: the table of
-names (`comfyui_names`), the tensors behind them and what is computed with them
+names (`comfyui_table`), the tensors behind them and what is computed with them
 (`comfyui_reading`), and compares the delta of every layer with the trainer's own (`comparison`).
 One layer after another is read.
 """
@@ -11,22 +11,172 @@ from __future__ import annotations
 
 import contextlib
 import math
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from ...adapters.dora import DORA_SCALE, axis_of
 from ...adapters.kinds.registry import FILE_RULES, matrix_sizes
 from ...errors import AdapterFileError, RunError
-from ...tensors.safetensors_reader import Source, open_tensors
+from ...tensors.safetensors_reader import Source, TensorFile, open_tensors
 from ...types import AdapterState, LayerState
+from ..factors.fused_layers import undivided_layers
 from ..factors.outlines import outlines_of, patch_outline
-from ..factors.whole_layers import undivided_layers
-from ..names.comfyui_names import WEIGHT, Shapes, native_layer, patched_tensor
-from ..names.key_map import KeyMap
+from ..names.key_map import WEIGHT, KeyMap, Shapes, native_layer, patched_tensor
+from ..names.key_parsing import FACTOR_ENDINGS
 from ..read.adapter_file import adapter_weights, open_adapter
-from .comparison import Comparison
-from .format_loss import format_warning
-from .result import LOADED, MOST_ROUNDING, Proof
+from .comparison import LOADED, MOST_ROUNDING, Comparison, LayerProof, TensorProof
+
+BLIND = (
+    "whether the file holds what was trained. Two readings of one file agree however it was made; "
+    "only an image made with it shows that it does what it should."
+)
+"""What no proof of a file sees."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Whether ComfyUI loads a file as the trainer means it.
+
+    Attributes:
+        path: The file; None for an adapter of a graph.
+        base: Whose shapes were taken.
+        tensors: Key to its fate.
+        layers: Layer to its difference; empty where there was nothing to compare with.
+        unread: Why the trainer itself cannot read the file, so that nothing was compared.
+        bypassed: What ComfyUI's bypass loaders make of the file, where that is another thing.
+        warnings: What loads as it is meant, and will hardly do what was meant.
+    """
+
+    path: Path | None
+    base: str
+    tensors: Mapping[str, TensorProof]
+    layers: Mapping[str, LayerProof]
+    unread: str = ""
+    bypassed: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether the file loads as it is meant (`loads`), was compared, and changes anything."""
+        return self.loads and not self.inert and self.compared > 0
+
+    @property
+    def compared(self) -> int:
+        """How many layers ComfyUI's reading and the trainer's were held against each other of."""
+        return sum(layer.difference is not None for layer in self.layers.values())
+
+    @property
+    def loads(self) -> bool:
+        """Whether every tensor is loaded and no layer differs by more than rounding."""
+        loaded = all(each.outcome == LOADED for each in self.tensors.values())
+        return bool(self.tensors) and loaded and all(each.ok for each in self.layers.values())
+
+    @property
+    def still(self) -> tuple[str, ...]:
+        """The layers whose delta is zero."""
+        return tuple(name for name, layer in self.layers.items() if layer.still)
+
+    @property
+    def inert(self) -> bool:
+        """Whether there are layers, and the delta of every one of them is zero."""
+        return bool(self.layers) and len(self.still) == len(self.layers)
+
+    @property
+    def largest(self) -> float | None:
+        """The largest difference; None when nothing was compared, not a number before all."""
+        found = [each.difference for each in self.layers.values() if each.difference is not None]
+        return max(found, key=lambda value: (math.isnan(value), value), default=None)
+
+    def problems(self) -> Iterator[str]:
+        """A line for each tensor that is not loaded, each layer that differs, and for no change."""
+        for key, each in self.tensors.items():
+            if each.outcome != LOADED:
+                yield f"{each.outcome}: {key}: {each.reason}"
+        for name, layer in self.layers.items():
+            if not layer.ok:
+                yield (
+                    f"differs: {name}: by {layer.difference:.2g} of its change, where rounding "
+                    f"allows {layer.allowed:.2g}" + (f": {layer.cause}" if layer.cause else "")
+                )
+        if self.loads and not self.compared:
+            yield f"proved nothing: no layer was compared{self._reason()}"
+        if self.inert:
+            yield (
+                f"changes nothing: the change of every layer ({len(self.layers)}) is zero, as "
+                "before the first step of training"
+            )
+
+    def summary(self) -> dict[str, Any]:
+        """The result in a few plain values."""
+        outcomes = Counter(each.outcome for each in self.tensors.values())
+        compared = self.compared
+        summary: dict[str, Any] = {
+            "ok": self.ok,
+            "base": self.base,
+            "tensors": dict(outcomes),
+            "layers compared": compared,
+            "largest difference": self.largest,
+        }
+        others = {each.reason for each in self.layers.values() if each.difference is None}
+        if compared < len(self.layers):
+            summary["layers not compared"] = len(self.layers) - compared
+            summary["because"] = sorted(others)
+        if self.still:
+            summary["layers that change nothing"] = len(self.still)
+        if self.unread:
+            summary["not compared"] = self.unread
+        if self.bypassed:
+            summary["bypass loaders"] = list(self.bypassed)
+        if self.warnings:
+            summary["warnings"] = list(self.warnings)
+        summary["cannot see"] = BLIND
+        return summary
+
+    def _reason(self) -> str:
+        reasons = {each.reason for each in self.layers.values() if each.difference is None}
+        told = "; ".join(sorted(reasons)) or self.unread
+        return f": {told}" if told else ""
+
+    def _verdict(self) -> str:
+        if self.ok:
+            return "Fine"
+        return "PROVED NOTHING" if self.loads and not self.compared else "NOT FINE"
+
+    def text(self, most: int = 40) -> str:
+        """The result for a person: one paragraph, then the problems.
+
+        Args:
+            most: How many problems are named before they are only counted.
+        """
+        loaded = sum(each.outcome == LOADED for each in self.tensors.values())
+        summary = self.summary()
+        lines = [
+            f"{self._verdict()}: {loaded} of {len(self.tensors)} tensors are "
+            f"loaded; {summary['layers compared']} layers compared"
+            + ("" if self.largest is None else f", largest difference {self.largest:.1e}")
+            + f". Base: {self.base}."
+        ]
+        if self.unread and not self.loads:
+            lines.append(f"Nothing was compared: {self.unread}")
+        if "because" in summary:
+            count = summary["layers not compared"]
+            lines.append(f"{count} layers were not compared: {'; '.join(summary['because'])}")
+        if self.still and not self.inert:
+            lines.append(f"{len(self.still)} layers change nothing, {self.still[0]} first")
+        problems = list(self.problems())
+        lines += problems[:most]
+        if len(problems) > most:
+            lines.append(f"and {len(problems) - most} more")
+        lines += [f"Warning: {line}" for line in self.warnings]
+        lines += [f"Bypass loaders: {line}" for line in self.bypassed]
+        lines.append(f"Not seen: {BLIND}")
+        return "\n".join(lines)
 
 
 def prove(
@@ -185,3 +335,57 @@ def _reading(
         if needed:
             raise
         return None, f"the trainer does not read this file ({error.found})"
+
+
+COARSE = 0.01
+"""Relative error from which on a number format has lost something: bf16 rounds by 0.002."""
+
+_SHORT = (torch.float16, torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+def expected_loss(tensor: Tensor, dtype: torch.dtype) -> float:
+    """How far a tensor is from what it was before it was rounded to a format, on the average.
+
+    A number is rounded by up to half a step, evenly spread: by a step over the root of 12. Steps
+    shrink with the number down to the format's smallest normal one, and no further.
+
+    Args:
+        tensor: Values of the format.
+        dtype: The format.
+
+    Returns:
+        Norm of the expected error over the norm of the tensor; 0 for a tensor of zeros.
+    """
+    facts, values = torch.finfo(dtype), tensor.abs()
+    size = float(values.square().sum().sqrt())
+    if size == 0.0:
+        return 0.0
+    powers = torch.exp2(torch.floor(torch.log2(values.clamp(min=facts.smallest_normal))))
+    steps = torch.where(values > 0, powers * facts.eps, 0.0)
+    return float((steps.square().sum() / 12).sqrt()) / size
+
+
+def format_warning(file: TensorFile) -> str:
+    """What is to be said of factors that their number format holds badly; empty where all is well.
+
+    Args:
+        file: An opened adapter file. Factors of bf16, whose steps shrink as far as float32's, and
+            of more bits are not read.
+    """
+    losses: dict[str, float] = {}
+    for key, info in file.tensors.items():
+        if info.dtype in _SHORT and key.endswith(FACTOR_ENDINGS):
+            losses[key] = expected_loss(file.read(key).float(), info.dtype)
+    odd = {key: loss for key, loss in losses.items() if loss > COARSE}
+    if not odd:
+        return ""
+    worst = max(odd, key=odd.__getitem__)
+    return (
+        f"{len(odd)} factors have lost more than {COARSE:.0%} to their number format, {worst} "
+        f"first: about {odd[worst]:.1%} in {_name(file.tensors[worst].dtype)}. What was lost "
+        "cannot be brought back: use the file that it was made from"
+    )
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

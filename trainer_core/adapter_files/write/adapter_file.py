@@ -1,4 +1,4 @@
-"""Write adapter files, layer by layer."""
+"""Write adapter files in any of the layouts, layer by layer."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ import torch
 from torch import Tensor
 
 from ...errors import AdapterError, NonFiniteError, PrecisionError
-from ...tensors.finiteness import all_finite
+from ...tensors.rounding import all_finite
 from ...tensors.safetensors_writer import Outline, stream_tensors
 from ...types import AdapterState
-from ..factors.fuse import fuse_exactly
+from ..factors.fused_layers import fuse_exactly
 from ..names.key_map import ALPHA_SUFFIX, MAGNITUDE_SUFFIXES, KeyMap
 from ..read.adapter_file import open_adapter
 from ..verify.proof import is_for_comfyui, require_loadable
-from .layouts import LAYOUTS
-from .peft import save_folder
-from .write_plan import Options, WritePlan
+from .comfyui import plan_comfyui, plan_kohya, plan_lycoris
+from .diffusers import plan_diffusers
+from .peft import plan_peft, save_folder
+from .write_plan import Layout, Options, WritePlan
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -228,3 +229,23 @@ def _too_coarse(key: str, tensor: Tensor, dtype: torch.dtype, error: float) -> P
 def _rounding(tensor: Tensor, ready: Tensor) -> float:
     lost = float(torch.linalg.vector_norm(ready.to(tensor.dtype).sub_(tensor)))
     return lost / float(torch.linalg.vector_norm(tensor)) if lost else 0.0
+
+
+LAYOUTS: Mapping[str, Layout] = {
+    "comfyui": plan_comfyui,
+    "diffusers": plan_diffusers,
+    "peft": plan_peft,
+    "kohya": plan_kohya,
+    "lycoris": plan_lycoris,
+}
+
+
+def layout_name(stem: str, layout: str) -> str:
+    """What a run's adapter is called in a layout: a file, or a folder for ``peft``.
+
+    Args:
+        stem: The run's name.
+        layout: The layout.
+    """
+    own = stem if layout == "comfyui" else f"{stem}_{layout}"
+    return own if layout == "peft" else f"{own}.safetensors"

@@ -1,4 +1,7 @@
-"""Layout ``comfyui``, and what every layout of ComfyUI's own names has in common."""
+"""Layouts with ComfyUI's own names of layers, ``comfyui`` and ``kohya``, and layout ``lycoris``.
+
+Layout ``lycoris`` has Diffusers' names with ``_`` for each dot, and ComfyUI's where it must.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,18 @@ from torch import Tensor
 from ...adapters.kinds.registry import LOW_RANK
 from ...errors import AdapterError
 from ...types import AdapterState, LayerState
-from ..factors.fuse import (
+from ..factors.fused_layers import (
     FusedLayer,
     fused_layer,
     may_share_factors,
     refuse_unfusable,
     shares_factors,
+    undivided_layers,
 )
 from ..factors.outlines import Layers, outlines_of, patch_outline
-from ..names.comfyui_names import is_swapped, native_key
-from ..names.key_map import DIFFUSERS_PREFIX, NATIVE_PREFIX, KeyMap
-from ..names.key_parsing import HALVES_SWAPPED
+from ..names.key_map import DIFFUSERS_PREFIX, NATIVE_PREFIX, KeyMap, is_swapped, native_key
+from ..names.key_parsing import HALVES_SWAPPED, REPLACING
 from ..names.row_slices import InexactSliceError, slice_layer
-from ..names.unread_keys import REPLACING
 from .write_plan import (
     Options,
     Piece,
@@ -30,6 +32,7 @@ from .write_plan import (
     patch_pieces,
     piece_of,
     refuse_magnitude,
+    refuse_patches,
     refuse_same_names,
     with_alpha,
 )
@@ -202,3 +205,55 @@ def _refuse_both(state: AdapterState, group: _Group) -> None:
             "one of them: ComfyUI loads the difference and passes over the factors",
             "Choose layout 'diffusers' with --extras drop, if the factors are the adapter.",
         )
+
+
+KOHYA_PREFIX = "lora_unet_"
+
+
+def plan_kohya(state: AdapterState, key_map: KeyMap, options: Options) -> WritePlan:
+    """Names of kohya's scripts, and musubi's by default: ComfyUI's, with ``_`` for each dot.
+
+    There is no name for a slice, so the parts of a fused layer are written as that one layer.
+
+    Raises:
+        AdapterError: As `plan_comfyui`, and for what cannot be fused.
+    """
+    return plan_native(
+        state,
+        key_map,
+        replace(options, fused=True),
+        lambda native: KOHYA_PREFIX + native.replace(".", "_"),
+    )
+
+
+LYCORIS_PREFIX = "lycoris_"
+
+
+def plan_lycoris(state: AdapterState, key_map: KeyMap, options: Options) -> WritePlan:
+    """LyCORIS's names: Diffusers', with ``_`` for each dot.
+
+    A layer that is undivided has only ComfyUI's name, and then all layers get these: LyCORIS reads
+    them beside a model of these names. ComfyUI reads none of them.
+
+    Raises:
+        AdapterError: When two layers get the same name, parts of a fused layer do not fit each
+            other, or the adapter has more than factors.
+    """
+    refuse_patches(state, "lycoris")
+    if undivided_layers(state.layers, key_map):
+        return plan_native(state, key_map, replace(options, fused=True), _spell)
+    check_parts(state.kind, outlines_of(state), key_map)
+
+    def encode(layers: Layers) -> dict[str, Tensor]:
+        return {
+            key: tensor
+            for module, layer in layers.items()
+            for key, tensor in with_alpha(_spell(module), state.kind, layer).items()
+        }
+
+    refuse_same_names(_spell(name) for name in state.layers)
+    return WritePlan(tuple(piece_of(state, name, [name], encode) for name in state.layers))
+
+
+def _spell(name: str) -> str:
+    return LYCORIS_PREFIX + name.replace(".", "_")

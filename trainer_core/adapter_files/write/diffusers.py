@@ -12,8 +12,8 @@ from ...adapters.dora import DORA_SCALE
 from ...adapters.kinds.registry import APPROXIMATE, FILE_RULES, LOW_RANK, layer_scale
 from ...errors import AdapterError
 from ...types import AdapterState
+from ..factors.fused_layers import refuse_undivided
 from ..factors.outlines import Layers, is_convolution, outlines_of
-from ..factors.whole_layers import refuse_undivided
 from ..names.key_map import DIFFUSERS_PREFIX, KeyMap
 from ..names.key_parsing import MAGNITUDE
 from ..read.peft_config import HEADER_KEY

@@ -28,8 +28,8 @@ from ...filesystem.storage import (
 )
 from ...filesystem.temporary import temporary_beside
 from ...types import AdapterState
+from ..factors.fused_layers import refuse_undivided
 from ..factors.outlines import Layers, outlines_of
-from ..factors.whole_layers import refuse_undivided
 from ..names.key_map import KeyMap
 from ..names.key_parsing import MAGNITUDE, PEFT_PREFIX
 from ..read.peft_config import CONFIG_NAME, WEIGHTS_NAME

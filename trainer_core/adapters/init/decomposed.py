@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from ...counters import counter_seed
 from ...errors import AdapterError
-from ...tensors.finiteness import all_finite
 from ...tensors.randomized_svd import largest_singular
+from ...tensors.rounding import all_finite
 from ..base.weight import dense_weight
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from ...counters import counter_seed
 from ...errors import AdapterError
-from ...tensors.finiteness import all_finite
 from ...tensors.randomized_svd import largest_singular
+from ...tensors.rounding import all_finite
 from ..attached import AttachedAdapter
 from ..layer.factor_layer import ADAPTER_NAME
 from .decomposed import decomposable

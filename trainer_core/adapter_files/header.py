@@ -3,20 +3,25 @@
 At level ``shareable`` the header tells nothing about its author: settings are copied by a list of
 allowed names, so that a new setting stays out until somebody lets it in, and the workflow, which
 holds prompts, paths and names, is left out whole.
+
+A workflow is ComfyUI's, as its page reads it back: JSON texts, never more. There are two:
+``workflow``, the graph as the page draws it, and ``prompt``, what the server ran. The trainer
+writes them down and tells how large they are; nothing of what they say is acted on.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...adapters.kinds.registry import FILE_RULES
-from ...types import AdapterState
-from ...version import __version__
-from .workflow import header_workflow
+from ..adapters.kinds.registry import FILE_RULES
+from ..filesystem.text_files import parse_json
+from ..types import AdapterState
+from ..version import __version__
 
 SETTINGS_KEY = "adapter_trainer"
 """The header key that holds this trainer's own JSON."""
@@ -227,3 +232,163 @@ def _kohya(
         "ss_resolution": f"({resolution}, {resolution})" if resolution else None,
         "ss_num_train_images": facts.samples,
     }
+
+
+WORKFLOW_KEYS = ("workflow", "prompt")
+"""Keys of a header under which ComfyUI's page looks, the one that it prefers first."""
+
+LARGEST_KEPT = 16 * 1024 * 1024
+"""Bytes of one text that are kept beside a run; a workflow has some ten thousand."""
+
+LARGEST_IN_HEADER = 1024 * 1024
+"""Bytes that both texts may take in a header. ComfyUI's page reads the first 4 MiB of a file, and
+the whole header with the list of all tensors has to be in them (frontend 1.49.6, pnginfo.ts)."""
+
+
+def workflow_texts(given: Mapping[str, object], warn: Callable[[str], None]) -> dict[str, str]:
+    """Turn what the host says of a workflow into texts; what cannot be one is left out.
+
+    Args:
+        given: What the host has under some of `WORKFLOW_KEYS`; None is nothing.
+        warn: Told, in a line, of each that is left out.
+
+    Returns:
+        ASCII by key: an object of strict JSON each, of at most `LARGEST_KEPT` bytes.
+    """
+    kept: dict[str, str] = {}
+    for key in WORKFLOW_KEYS:
+        value = given.get(key)
+        if value is None:
+            continue
+        try:
+            text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+        except (ValueError, TypeError, RecursionError) as error:
+            warn(f"The {key} of this run is not kept: it is no JSON ({str(error)[:80]}).")
+            continue
+        if not isinstance(value, Mapping):
+            warn(f"The {key} of this run is not kept: it is no JSON object.")
+        elif len(text) > LARGEST_KEPT:
+            warn(f"The {key} of this run is not kept: it has {_size(text)}.")
+        else:
+            kept[key] = text
+    return kept
+
+
+def header_workflow(texts: Mapping[str, str]) -> dict[str, str]:
+    """Choose what fits into an adapter file's header.
+
+    Args:
+        texts: As `workflow_texts` gives them.
+
+    Returns:
+        The same by key, as far as both together take at most `LARGEST_IN_HEADER` bytes.
+    """
+    room = LARGEST_IN_HEADER
+    kept: dict[str, str] = {}
+    for key in WORKFLOW_KEYS:
+        # Quotation marks and backslashes take two bytes in a header.
+        size = len(json.dumps(texts[key])) if key in texts else room + 1
+        if size <= room:
+            kept[key] = texts[key]
+            room -= size
+    return kept
+
+
+def header_problems(texts: Mapping[str, str]) -> list[str]:
+    """Say, in a line each, what does not fit into a header."""
+    kept = header_workflow(texts)
+    return [
+        f"The {key} of this run ({_size(text)}) is too large for the adapter file's header; it is "
+        "in the run's folder."
+        for key, text in texts.items()
+        if key not in kept
+    ]
+
+
+def workflow_summary(text: str) -> dict[str, Any]:
+    """Tell of a header's workflow what can be told without showing it.
+
+    Args:
+        text: Of a file that may come from anybody.
+
+    Returns:
+        ``bytes``, and ``nodes`` or the ``problem`` with it.
+    """
+    summary: dict[str, Any] = {"bytes": len(text.encode(errors="surrogatepass"))}
+    if summary["bytes"] > LARGEST_KEPT:
+        return {**summary, "problem": "too large to be looked at"}
+    try:
+        content = parse_json(text)
+    except ValueError:
+        return {**summary, "problem": "no JSON"}
+    if not isinstance(content, dict):
+        return {**summary, "problem": "no JSON object"}
+    drawn = content.get("nodes")
+    if isinstance(drawn, list):
+        return {**summary, "nodes": len(drawn)}
+    queued = [each for each in content.values() if isinstance(each, dict) and "class_type" in each]
+    return {**summary, "nodes": len(queued)}
+
+
+def _size(text: str) -> str:
+    return f"{len(text) / 2**20:.1f} MiB"
+
+
+_OF_FILE = frozenset(
+    {
+        "format",
+        "lora_adapter_metadata",
+        "modelspec.hash_sha256",
+        "sshs_model_hash",
+        "sshs_legacy_hash",
+    }
+)
+"""What the layout writes by itself, and hashes of the old file's tensors."""
+
+_OF_FORM = frozenset({"ss_network_module", "ss_network_dim", "ss_network_alpha", "ss_network_args"})
+
+
+def kept_header(
+    metadata: Mapping[str, str], given: str, written: str, *, reformed: bool
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Take over a header without what would be wrong of the new file.
+
+    Args:
+        metadata: Of the file that was read, which may come from anybody.
+        given: The kind of adapter in it.
+        written: The kind of adapter in the new file.
+        reformed: Whether layers have other ranks or another form in the new file.
+
+    Returns:
+        The new file's strings, and a note for each workflow that is left out.
+    """
+    header = {key: text for key, text in metadata.items() if key not in _OF_FILE}
+    notes = _without_large_workflows(header)
+    if given == written and not reformed:
+        return header, notes
+    header = {key: text for key, text in header.items() if key not in _OF_FORM}
+    with contextlib.suppress(ValueError):
+        own = parse_json(header.get(SETTINGS_KEY, ""))
+        if isinstance(own, dict):
+            own["kind"] = written
+            settings = own.get("settings")
+            if isinstance(settings, dict):
+                settings.pop("adapter", None)
+            header[SETTINGS_KEY] = json.dumps(own, sort_keys=True)
+    return header, notes
+
+
+def _without_large_workflows(header: dict[str, str]) -> tuple[str, ...]:
+    """Take out, in place, what ComfyUI's page could not read back."""
+    given = {key: header[key] for key in WORKFLOW_KEYS if key in header}
+    reasons = {
+        key: problem
+        for key, text in given.items()
+        if (problem := workflow_summary(text).get("problem"))
+    }
+    sound = {key: text for key, text in given.items() if key not in reasons}
+    fitting = header_workflow(sound)
+    reasons |= {key: "too large for a header" for key in sound if key not in fitting}
+    for key in reasons:
+        del header[key]
+    return tuple(f"The header's {key} was left out: {why}" for key, why in reasons.items())

@@ -1,1 +1,0 @@
-"""The metadata in a file's header."""

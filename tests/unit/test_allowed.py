@@ -5,7 +5,7 @@ import pytest
 from trainer_core.config import DatasetSection
 from trainer_core.data.folder import scan
 from trainer_core.data.regularization import scan_all
-from trainer_core.demo.settings import dataset_folder
+from trainer_core.demo.run import dataset_folder
 from trainer_core.errors import DatasetError, InputError
 from trainer_core.filesystem.allowed_folders import AllowedFolders
 

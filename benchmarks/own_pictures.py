@@ -21,7 +21,7 @@ from scripts.embedded_base.demo_datasets import own_combinations, write_own_data
 from trainer_core.config import RunConfig
 from trainer_core.data.image import from_pixels
 from trainer_core.demo.exam import Question, base_questions, combination_questions, mark
-from trainer_core.demo.settings import draw_settings
+from trainer_core.demo.run import draw_settings
 from trainer_core.demo.vocabulary import COLORS, Combination
 from trainer_core.families.run_files import load_config, template_config
 from trainer_core.inference.pipeline import Pipeline, open_pipeline

@@ -1,8 +1,8 @@
 """The command line: ``adapter-trainer VERB [run.yaml] [key=value ...] [--json]``.
 
-No flag for each setting: every setting of a run file can be given as ``key=value``. A verb is one
-module of `trainer_core.commands` with a ``run`` function that returns the exit code: 0 done, 1 the
-work failed, 2 the input was wrong.
+No flag for each setting: every setting of a run file can be given as ``key=value``. A verb is a
+function in a module of `trainer_core.commands` that returns the exit code: 0 done, 1 the work
+failed, 2 the input was wrong.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def _run(words: Sequence[str]) -> int:
 
 def _work(verb: str, arguments: Arguments) -> int:
     try:
-        module = importlib.import_module(f".commands.{verb}", __package__)
-        return module.run(arguments)
+        module = importlib.import_module(f".commands.{VERBS[verb].module}", __package__)
+        return getattr(module, verb)(arguments)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == __name__.split(".")[0]:
             raise

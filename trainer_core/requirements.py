@@ -8,6 +8,7 @@ anything is installed: at its top it imports the standard library alone.
 from __future__ import annotations
 
 import importlib.metadata
+import platform
 import re
 import sys
 from pathlib import Path
@@ -25,6 +26,7 @@ HOST_OWNED = (
 """What belongs to the environment that the pack is a guest of: held as it is, never installed."""
 
 _DISTRIBUTION = "adapter-trainer"
+_DECISIVE = ("torch", "diffusers", "peft", "accelerate", "transformers", "safetensors", "numpy")
 _PACK = Path(__file__).resolve().parents[1]
 _LINE = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*>=\s*([0-9][0-9A-Za-z.]*)$")
 _VERSION = re.compile(r"v?(?:[0-9]+!)?([0-9]+(?:\.[0-9]+)*)(.*)", re.IGNORECASE)
@@ -144,6 +146,15 @@ def installed_version(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def installed_versions() -> dict[str, str]:
+    """The versions of Python and of the libraries that decide a run's numbers."""
+    from .version import __version__  # loaded by install.py, this file has no package
+
+    found = {name: installed_version(name) for name in _DECISIVE}
+    known = {name: version for name, version in found.items() if version is not None}
+    return {"adapter_trainer": __version__, "python": platform.python_version(), **known}
 
 
 def missing_requirements() -> list[MissingLibrary]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from trainer_core.training.header import installed_versions
+from trainer_core.requirements import installed_versions
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 CHANGED = "+changes"

@@ -6,8 +6,8 @@ from typing import get_args
 
 from comfy_api.latest import io
 
-from ...trainer_core.config.describe import choices_of, find_setting
-from ...trainer_core.config.output import LayoutName
+from ...trainer_core.config.run import LayoutName, find_setting
+from ...trainer_core.config.section import choices_of
 
 LAYOUTS = list(get_args(LayoutName))
 LAYOUT_HELP = (

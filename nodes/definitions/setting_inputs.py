@@ -14,7 +14,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 from comfy_api.latest import io
 from pydantic.fields import FieldInfo
 
-from ...trainer_core.config.describe import find_setting, is_advanced
+from ...trainer_core.config.run import find_setting
+from ...trainer_core.config.section import is_advanced
 from ...trainer_core.errors import ConfigError
 from ...trainer_core.families.registry import PACKAGES
 

@@ -16,7 +16,7 @@ from ...trainer_core.training.observer import (
     StepDone,
     Warned,
 )
-from ...trainer_core.training.tensorboard import TENSORBOARD_ABSENT
+from ...trainer_core.training.recorder import TENSORBOARD_ABSENT
 from ..host import comfy_host
 from .panel import EVENTS_PER_SECOND, PANEL, RunState, Throttle
 

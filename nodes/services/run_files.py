@@ -72,7 +72,7 @@ def load_run(folder: Path, checkpoint: int) -> tuple[RunHandle, list[float]]:
             when its adapter is in another layout alone.
     """
     from ...trainer_core.training.checkpoint import checkpoint_folders
-    from ...trainer_core.training.metrics import read_metrics
+    from ...trainer_core.training.recorder import read_metrics
 
     name = f"{folder.parent.name}/{folder.name}"
     status, end = _record(folder / "run.json", name)
@@ -146,7 +146,7 @@ def _copied_start(file: str | None, folder: Path) -> str | None:
 
 
 def _copied_cache(manifest: Path, target: Path) -> Path:
-    from ...trainer_core.training.manifest import read_manifest
+    from ...trainer_core.training.prepare import read_manifest
 
     files = [manifest, *(entry.path for entry in read_manifest(manifest).entries())]
     try:

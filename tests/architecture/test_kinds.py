@@ -40,14 +40,13 @@ NO_KIND = {
 
 EXCEPTIONS = {
     "trainer_core/config/adapter.py": "the setting adapter.kind and the help of its options",
-    "trainer_core/config/kinds.py": "which settings a kind has; config lies below adapters",
-    "trainer_core/config/rules.py": "which settings contradict a kind; config lies below adapters",
+    "trainer_core/config/problems.py": "which settings contradict a kind; config is below adapters",
     "trainer_core/config/training.py": "the help of LoRA+, which speaks of LoRA's factors",
     "trainer_core/weights/header.py": "tells an adapter from a base; weights lie beside adapters",
     "trainer_core/commands/__init__.py": "help texts",
-    "trainer_core/commands/demo.py": "the demo's choice of kinds",
-    "trainer_core/commands/extract.py": "the kind that is extracted when none is named",
-    "trainer_core/demo/settings.py": "ranks and rates of the demo, measured for each kind",
+    "trainer_core/commands/runs.py": "the demo's choice of kinds",
+    "trainer_core/commands/adapter_tools.py": "the kind that is extracted when none is named",
+    "trainer_core/demo/run.py": "ranks and rates of the demo, measured for each kind",
     "trainer_core/training/start.py": "advice to take the kind that every program reads",
     "trainer_core/training/memory_estimate.py": "a figure that was measured for each kind",
     "trainer_core/families/flux/keys.py": "XLabs' names of layers",

@@ -6,8 +6,9 @@ import ast
 
 from architecture.source import sources
 
-from trainer_core.config.describe import section_of, walk_settings
 from trainer_core.config.reading import PATH_SETTINGS
+from trainer_core.config.run import walk_settings
+from trainer_core.config.section import section_of
 
 _SETTINGS = list(walk_settings())
 

@@ -12,7 +12,8 @@ import yaml
 from comfyui.server import PACK, ROOT
 
 from scripts.build_help_pages import with_table
-from trainer_core.config.describe import choices_of, find_setting, section_of, walk_settings
+from trainer_core.config.run import find_setting, walk_settings
+from trainer_core.config.section import choices_of, section_of
 from trainer_core.families.registry import FAMILIES
 from trainer_core.families.run_files import run_file_template, templates
 

@@ -10,7 +10,7 @@ from typing import Any
 from safetensors.torch import load_file
 
 from trainer_core.config import RunConfig
-from trainer_core.demo.settings import dataset_folder
+from trainer_core.demo.run import dataset_folder
 from trainer_core.training.observer import RunRequests, StepDone
 
 NOISY_FIELDS = {"step_seconds", "time"}

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
-from trainer_core.demo.settings import dataset_folder
+from trainer_core.demo.run import dataset_folder
 from trainer_core.errors import (
     AdapterError,
     BaseModelError,
@@ -22,8 +22,7 @@ from trainer_core.errors import (
 )
 from trainer_core.families.registry import get_family
 from trainer_core.training import train
-from trainer_core.training.checkpoint import read_checkpoint
-from trainer_core.training.resume import find_checkpoint
+from trainer_core.training.checkpoint import find_checkpoint, read_checkpoint
 
 EMBEDDED = locate_base(BaseSection(), get_family("qwen_image"), has_controls=False).folder
 

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from trainer_core.cli import main
-from trainer_core.demo.settings import dataset_folder
+from trainer_core.demo.run import dataset_folder
 from trainer_core.families.run_files import run_file_template
 
 _COMMAND = [sys.executable, "-m", "trainer_core"]

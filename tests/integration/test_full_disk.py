@@ -10,10 +10,9 @@ from runs import CancelAfter, metrics, run_config
 
 from trainer_core.errors import StorageError
 from trainer_core.training import train
-from trainer_core.training.checkpoint import read_checkpoint
-from trainer_core.training.metrics import MetricsWriter
+from trainer_core.training.checkpoint import find_checkpoint, read_checkpoint
 from trainer_core.training.observer import RunRequests
-from trainer_core.training.resume import find_checkpoint
+from trainer_core.training.recorder import MetricsWriter
 from trainer_core.training.run_folder import is_live
 from trainer_core.types import StepResult
 

@@ -9,7 +9,7 @@ from safetensors import safe_open
 
 from trainer_core.adapter_files.header import SETTINGS_KEY
 from trainer_core.cli import main
-from trainer_core.demo.settings import dataset_folder
+from trainer_core.demo.run import dataset_folder
 from trainer_core.training import train
 
 WORKFLOW = {"workflow": '{"nodes":[{"widgets_values":["SECRET"]}]}', "prompt": '{"1":{}}'}

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.fixtures.combinations import some
 from trainer_core.cli import main
-from trainer_core.demo.settings import dataset_folder
+from trainer_core.demo.run import dataset_folder
 from trainer_core.families.registry import embedded_family
 from trainer_core.filesystem.text_files import DEEPEST
 from trainer_core.tensors.safetensors_reader import MOST_TENSORS

@@ -15,7 +15,7 @@ from trainer_core.config import BaseSection, RunConfig
 from trainer_core.data.image import from_pixels
 from trainer_core.demo.checker import read_picture
 from trainer_core.demo.exam import concept_questions
-from trainer_core.demo.settings import dataset_folder, demo_config, draw_settings
+from trainer_core.demo.run import dataset_folder, demo_config, draw_settings
 from trainer_core.families.diffusers_parts import pack
 from trainer_core.families.registry import get_family
 from trainer_core.inference.pipeline import open_pipeline

@@ -6,8 +6,8 @@ import pytest
 import torch
 from integration.runs import CancelAfter, metrics, run_config, tensors
 
-from trainer_core.config.length import resolved_length
-from trainer_core.demo.settings import dataset_folder
+from trainer_core.config.defaults import resolved_length
+from trainer_core.demo.run import dataset_folder
 from trainer_core.diffusion.flow import sample_euler
 from trainer_core.errors import ConfigError
 from trainer_core.families.registry import get_family

@@ -1,4 +1,4 @@
-"""The verbs of the command line, one module each; loaded when they are called."""
+"""The verbs of the command line; a module of verbs is loaded when one of them is called."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ class Verb:
     """What a verb's help says, and the flags that it knows.
 
     Attributes:
+        module: Module of this package that has the function.
         summary: One line.
         usage: How it is called.
         details: The rest of its help.
@@ -19,12 +20,18 @@ class Verb:
         listed: The end of its help, where that is found out when it is asked for.
     """
 
+    module: str
     summary: str
     usage: str
     details: str
     options: tuple[str, ...] = ()
     switches: tuple[str, ...] = ()
     listed: Callable[[], str] = str
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """The names of its own settings."""
+        return (*self.options, *self.switches)
 
     @property
     def help(self) -> str:
@@ -48,21 +55,25 @@ _RUN_FILE = (
 
 VERBS: Mapping[str, Verb] = {
     "demo": Verb(
+        "runs",
         "train on the bundled pictures and show what was learned",
         "adapter-trainer demo [kind=lora|loha|lokr] [task=generate|edit] [output=demo_output]",
         "Needs no download. Writes the adapter, pictures before and after, and summary.json.",
     ),
     "dataset": Verb(
+        "doctor",
         "report a dataset folder: samples, captions, sizes, buckets, problems",
         "adapter-trainer dataset PATH|run.yaml [family=FAMILY] [dataset.resolution=512 ...]",
         "Changes nothing. Exit code 2 when `train` would refuse the dataset.\n" + _RUN_FILE,
     ),
     "cache": Verb(
+        "runs",
         "encode pictures and captions once",
         "adapter-trainer cache run.yaml [key=value ...]",
         "Encodes what is not in the cache yet; `train` does the same when needed.\n" + _RUN_FILE,
     ),
     "train": Verb(
+        "runs",
         "train an adapter: encode if needed, train, preview, export",
         "adapter-trainer train run.yaml [key=value ...] [resume=auto|latest|none|STEP|FOLDER]",
         "Ctrl-C finishes the step and saves a checkpoint; resume=latest goes on from it, also\n"
@@ -71,6 +82,7 @@ VERBS: Mapping[str, Verb] = {
         + _RUN_FILE,
     ),
     "sample": Verb(
+        "runs",
         "draw pictures with base and adapter",
         "adapter-trainer sample run.yaml [adapter=FILE] prompt=TEXT [prompt=TEXT ...]\n"
         "    [control=FILE ...] [strength=1.0] [output=samples] [seed=0 width= height= steps= ...]",
@@ -79,6 +91,7 @@ VERBS: Mapping[str, Verb] = {
         "picture of every prompt.\n" + _RUN_FILE,
     ),
     "inspect": Verb(
+        "inspect",
         "describe an adapter file: kind, rank, layout, family, base, norms, metadata",
         "adapter-trainer inspect FILE [--prove [--base PATH] [--family F]] [--json]",
         "Reads any layout that the trainer knows. --json adds the norms of every layer.\n"
@@ -89,6 +102,7 @@ VERBS: Mapping[str, Verb] = {
         ("prove",),
     ),
     "convert": Verb(
+        "convert",
         "rewrite adapter files in another layout: comfyui, diffusers, peft, kohya, lycoris",
         "adapter-trainer convert IN OUT --to LAYOUT [--family F] [--base PATH] [--fused]\n"
         "    [--dtype keep|fp32|bf16|fp16] [--approximate lora|lokr] [--rank N] [--extras drop]\n"
@@ -105,6 +119,7 @@ VERBS: Mapping[str, Verb] = {
         ("fused", "overwrite"),
     ),
     "merge": Verb(
+        "adapter_tools",
         "make adapters part of a base's weights",
         "adapter-trainer merge BASE ADAPTER [ADAPTER ...] OUT [--strength 1[,0.5 ...]]\n"
         "    [--dtype keep|bf16|fp16|fp32] [--rounding stochastic|nearest] [--family F] "
@@ -117,6 +132,7 @@ VERBS: Mapping[str, Verb] = {
         ("overwrite",),
     ),
     "extract": Verb(
+        "adapter_tools",
         "make an adapter of the difference between two bases",
         "adapter-trainer extract BASE TUNED OUT [--kind lora|lokr] [--rank N] [--factor F]\n"
         "    [--targets PRESET] [--layout comfyui] [--dtype fp32] [--family F] [--overwrite]",
@@ -127,6 +143,7 @@ VERBS: Mapping[str, Verb] = {
         ("overwrite", "full_matrix", "decompose_both"),
     ),
     "resize": Verb(
+        "adapter_tools",
         "give an adapter another rank or another split of its Kronecker factors",
         "adapter-trainer resize IN OUT [--rank N] [--factor F] [--error 0.05] [--layout L]\n"
         "    [--dtype fp32|bf16|fp16] [--family F] [--overwrite]",
@@ -137,6 +154,7 @@ VERBS: Mapping[str, Verb] = {
         ("overwrite",),
     ),
     "combine": Verb(
+        "adapter_tools",
         "add adapters up to one",
         "adapter-trainer combine IN [IN ...] OUT [--weights 1,0.5] [--rank N] [--layout L]\n"
         "    [--dtype fp32|bf16|fp16] [--family F] [--overwrite]",
@@ -146,15 +164,17 @@ VERBS: Mapping[str, Verb] = {
         ("overwrite",),
     ),
     "doctor": Verb(
+        "doctor",
         "check environment and devices; with a run file: base, layers, memory, dataset",
         "adapter-trainer doctor [run.yaml] [key=value ...]",
         "Loads no weights and trains nothing. Exit code 2 when `train` would refuse.\n" + _RUN_FILE,
     ),
     "template": Verb(
+        "runs",
         "print a commented run file",
         "adapter-trainer template FAMILY [PURPOSE]",
         "Without PURPOSE: generate. FAMILY, and its PURPOSEs:\n",
         listed=_templates,
     ),
 }
-"""Verb to help; a verb's module has the same name and a ``run(arguments) -> int``."""
+"""Verb to help; `Verb.module` has a function of the verb's name, ``(arguments) -> int``."""

@@ -174,7 +174,7 @@ def _value_of(flag: str, rest: Iterator[str]) -> str:
 
 
 def _unknown_flag(verb: str, flag: str, own: Verb) -> InputError:
-    of_verb = [f"--{name}" for name in (*own.options, *own.switches)]
+    of_verb = [f"--{name}" for name in own.own]
     near = difflib.get_close_matches(flag, [*of_verb, *_FLAGS], n=1, cutoff=0.75)
     return InputError(
         f"the flag {flag!r}",

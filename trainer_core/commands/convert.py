@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, TrainerError
 from ..filesystem.storage import given_path
+from . import VERBS
 from .arguments import Arguments
-from .console import show, show_error, show_json, show_report
+from .console import LayerProgress, show, show_error, show_json, show_report
 from .operations import (
-    LayerProgress,
     check_words,
     clear_leftovers,
     existing,
@@ -30,17 +30,6 @@ if TYPE_CHECKING:
     from ..bases.open import BaseWeights
     from ..families.family import Family
 
-_OWN = (
-    "to",
-    "family",
-    "base",
-    "dtype",
-    "approximate",
-    "rank",
-    "extras",
-    "fused",
-    "overwrite",
-)
 _SUFFIX = ".safetensors"
 _NAMED = 10
 _LONG = 2.0
@@ -54,7 +43,7 @@ _FOLDER_MARKS = (
 )
 
 
-def run(arguments: Arguments) -> int:
+def convert(arguments: Arguments) -> int:
     """Convert a file, a PEFT folder, or every adapter of a folder; returns the exit code.
 
     Raises:
@@ -105,7 +94,7 @@ class _Work:
         from ..adapter_files.convert.adapt_to_layout import APPROXIMATIONS
         from ..adapter_files.write.adapter_file import DTYPES, LAYOUTS
 
-        own = arguments.only(_OWN)
+        own = arguments.only(VERBS["convert"].own)
         if "to" not in own:
             raise InputError(
                 "no layout to convert to",

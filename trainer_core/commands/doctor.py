@@ -1,29 +1,39 @@
-"""``doctor``: what this machine has and, with a run file, what a run would do.
+"""``doctor`` and ``dataset``: what this machine has, and what a run would do, before it starts.
 
-No weights are loaded: the denoiser is built without memory from the base's configuration.
+No weights are loaded, and nothing is downloaded: the denoiser is built without memory from the
+base's configuration.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import platform
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..config import RunConfig
-from ..errors import TrainerError
+from ..config import BaseSection, RunConfig
+from ..errors import BaseModelError, ConfigError, DatasetError, InputError, TrainerError
+from ..families.run_files import load_config
+from ..filesystem.storage import given_path
+from ..requirements import MissingLibrary, all_requirements, installed_version, meets
+from ..types import Sample
+from ..version import __version__
 from .arguments import Arguments
 from .console import show_report
-from .dataset import dataset_report
-from .environment import NEEDED, environment_report, installed_version
-from .local_base import locate_local_base
 
 if TYPE_CHECKING:
+    import torch
+
     from ..adapters import AttachedAdapter
+    from ..data.captions import TextLimit
+    from ..families.family import Family
     from ..training.memory_estimate import EmptyBase, Size
+    from ..weights.base_location import BaseLocation
 
 
-def run(arguments: Arguments) -> int:
+def doctor(arguments: Arguments) -> int:
     """Report; returns 2 when something would stop a run, 1 when a package is missing.
 
     Raises:
@@ -144,3 +154,268 @@ def _size(config: RunConfig, base: EmptyBase, adapter: AttachedAdapter, controls
     tokens = picture_tokens(base, Bucket(edge, edge)) * (1 + controls)
     trainable = sum(p.numel() for p in adapter.parameters())
     return step_size(config, base, trainable, tokens, resolve_device(config.memory.device))
+
+
+def dataset(arguments: Arguments) -> int:
+    """Report a dataset; returns 2 when `train` would refuse it.
+
+    Raises:
+        InputError: When there is no such folder, or a setting is wrong.
+    """
+    word = arguments.word("a dataset folder or a run file", default="")
+    place = given_path(word, "a dataset folder or a run file") if word else None
+    if place is not None and place.is_file():
+        config = arguments.config()
+    else:
+        folder = [f"dataset.path={place.absolute()}"] if place is not None else []
+        config = load_config(None, [*arguments.settings, *folder])
+    report, refusal = dataset_report(config)
+    show_report(report, as_json=arguments.json)
+    return 2 if refusal else 0
+
+
+def dataset_report(config: RunConfig) -> tuple[Mapping[str, Any], DatasetError | None]:
+    """Describe the dataset that a run file names.
+
+    Args:
+        config: The run file; its family decides sizes.
+
+    Returns:
+        The report, and why `train` would refuse the dataset, or None.
+
+    Raises:
+        ConfigError: When no dataset is named.
+        DatasetError: When there is no such folder.
+    """
+    if not config.dataset.path:
+        raise ConfigError(
+            "dataset.path is not set",
+            "a folder with pictures and captions",
+            "Name the folder behind the verb, or set dataset.path.",
+        )
+    from ..data.buckets import plan_buckets
+    from ..data.folder import scan_all
+    from ..families.registry import get_family
+
+    family = get_family(config.family)
+    found = scan_all(config.dataset, stop=False)
+    plan = plan_buckets(found.samples, config.dataset, family.size_multiple, family.control_size)
+    captions = [sample.caption for sample in found.samples]
+    lengths, long = _caption_tokens(config, found.samples)
+    report = {
+        "folder": config.dataset.path,
+        "samples": len(found.samples),
+        "regularization_images": sum(sample.regularization for sample in found.samples),
+        "with_captions": sum(bool(caption.strip()) for caption in captions),
+        "controls": _counted(len(sample.controls) for sample in found.samples),
+        "picture_sizes": _counted(f"{sample.width}x{sample.height}" for sample in found.samples),
+        "caption_characters": _spread([len(caption) for caption in captions]),
+        "caption_tokens": lengths,
+        "buckets": plan.counts(),
+        "notes": [*plan.notes, *long],
+        "problems": found.problems,
+        "train_would_stop": str(found.refusal.found) if found.refusal else None,
+    }
+    return report, found.refusal
+
+
+def _caption_tokens(
+    config: RunConfig, samples: Sequence[Sample]
+) -> tuple[dict[str, int] | None, Sequence[str]]:
+    """The tokens of the captions, and what is cut off; nothing where the base is not at hand."""
+    from ..data.captions import caption_tokens, long_caption_notes
+
+    try:
+        limit = local_text_limit(config, any(sample.controls for sample in samples))
+    except InputError:
+        return None, ()
+    counted = caption_tokens(samples, limit.count)
+    spread = _spread(list(counted.values()))
+    notes = long_caption_notes(counted, limit.tokens, config.base.text_length)
+    return None if spread is None else {**spread, "limit": limit.tokens}, notes
+
+
+def _counted(values: Any) -> dict[str, int]:
+    return {str(value): count for value, count in Counter(values).most_common()}
+
+
+def _spread(numbers: list[int]) -> dict[str, int] | None:
+    if not numbers:
+        return None
+    ordered = sorted(numbers)
+    return {
+        "shortest": ordered[0],
+        "median": ordered[len(ordered) // 2],
+        "longest": ordered[-1],
+    }
+
+
+NEEDED = ("torch", "diffusers", "peft", "accelerate", "transformers")
+"""What the extra `train` installs."""
+
+OPTIONAL = {"tensorboard": "training curves for TensorBoard (metrics.jsonl is always written)"}
+"""Packages that a run does without, to what they would add; each is an extra of its own name."""
+
+_ALWAYS = ("numpy", "pillow", "pydantic", "pyyaml", "safetensors")
+
+
+def environment_report() -> dict[str, Any]:
+    """Describe the environment; nothing is changed, and no package is imported but torch."""
+    versions = {name: installed_version(name) for name in (*NEEDED, *_ALWAYS, *OPTIONAL)}
+    report: dict[str, Any] = {
+        "adapter_trainer": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: version or "not installed" for name, version in versions.items()},
+        "missing": missing_packages(versions),
+    }
+    if versions["torch"]:
+        report["devices"] = device_reports()
+    return report
+
+
+def missing_packages(versions: dict[str, str | None]) -> list[str]:
+    """One line for each package that is absent or too old: what it is for and how to get it.
+
+    Args:
+        versions: Installed versions by name, None for what is absent; of `NEEDED` and `OPTIONAL`.
+    """
+    lines = []
+    for name, minimum in all_requirements():
+        found = versions.get(name)
+        if name in NEEDED and not (found and meets(found, minimum)):
+            library = MissingLibrary(name, minimum, found)
+            lines.append(f"{library}; training needs it: pip install 'adapter-trainer[train]'")
+    lines += [
+        f"{name} adds {use}: pip install 'adapter-trainer[{name}]'"
+        for name, use in OPTIONAL.items()
+        if not versions[name]
+    ]
+    return lines
+
+
+def device_reports() -> list[dict[str, Any]]:
+    """Describe the CPU and every accelerator of the best kind that torch sees."""
+    import torch
+
+    from ..device import resolve_device, resolve_precision
+
+    best = resolve_device("auto")
+    devices = [torch.device("cpu")]
+    if best.type != "cpu":
+        count = torch.get_device_module(best).device_count()
+        devices += [torch.device(best.type, index) for index in range(count)]
+    return [
+        {
+            "device": str(device),
+            "name": _device_name(device),
+            "default": device == best or (device.type == best.type and best.index is None),
+            "automatic_precision": resolve_precision("auto", device),
+            "number_formats": [
+                name for name in ("float32", "bfloat16", "float16") if _has(device, name)
+            ],
+            "attention": _attention(device),
+        }
+        for device in devices
+    ]
+
+
+def _device_name(device: torch.device) -> str:
+    import torch
+
+    if device.type == "cpu":
+        return f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads"
+    module = torch.get_device_module(device)
+    name = getattr(module, "get_device_name", None)
+    return str(name(device)) if name is not None else device.type
+
+
+def _has(device: torch.device, dtype_name: str) -> bool:
+    import torch
+
+    try:
+        ones = torch.ones(8, 8, dtype=getattr(torch, dtype_name), device=device)
+        return bool((ones @ ones).sum().item() == 512)
+    except (RuntimeError, TypeError):
+        return False
+
+
+def _attention(device: torch.device) -> list[str]:
+    """The kernels of torch's attention that run in the device's automatic precision."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.functional import scaled_dot_product_attention
+
+    from ..device import DTYPES, resolve_precision
+
+    dtype = DTYPES[resolve_precision("auto", device)]
+    query = torch.ones(1, 2, 64, 64, dtype=dtype, device=device)
+
+    def runs(backend: SDPBackend) -> bool:
+        try:
+            with sdpa_kernel(backend):
+                scaled_dot_product_attention(query, query, query)
+        except RuntimeError:
+            return False
+        return True
+
+    kernels = {
+        "flash": SDPBackend.FLASH_ATTENTION,
+        "memory_efficient": SDPBackend.EFFICIENT_ATTENTION,
+        "cudnn": SDPBackend.CUDNN_ATTENTION,
+        "plain": SDPBackend.MATH,
+    }
+    return [name for name, backend in kernels.items() if runs(backend)]
+
+
+def locate_local_base(settings: BaseSection, family: Family, has_controls: bool) -> BaseLocation:
+    """Find a base as `locate_base` does, without the network.
+
+    Args:
+        settings: The run file's ``base`` section.
+        family: The architecture that it has to be of.
+        has_controls: Whether the samples have control pictures.
+
+    Returns:
+        The checked base.
+
+    Raises:
+        InputError: When the base is missing, incomplete, of another architecture, or a hub id that
+            was never downloaded.
+    """
+    from ..bases.locate import locate_base, names_hub
+
+    if names_hub(settings.path):
+        settings = settings.model_copy(update={"path": str(_downloaded(settings.path))})
+    return locate_base(settings, family, has_controls)
+
+
+def local_text_limit(config: RunConfig, has_controls: bool) -> TextLimit:
+    """How long captions may be for a run file's base; loads its tokenizer alone.
+
+    Args:
+        config: The run file.
+        has_controls: Whether the samples have control pictures.
+
+    Raises:
+        InputError: As `locate_local_base`.
+    """
+    from ..data.captions import TextLimit
+    from ..families.registry import get_family
+
+    family = get_family(config.family)
+    location = locate_local_base(config.base, family, has_controls)
+    return TextLimit(family.load_token_counter(location), location.text_length)
+
+
+def _downloaded(hub_id: str) -> Path:
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(hub_id, "model_index.json")
+    if isinstance(found, str):
+        return Path(found).parent
+    raise BaseModelError(
+        f"base.path: {hub_id} is not on this machine",
+        "a local folder, or a hub id that was downloaded before",
+        "`adapter-trainer cache` or `train` will download it; then ask the doctor again.",
+    )

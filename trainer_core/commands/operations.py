@@ -1,15 +1,12 @@
-"""What the verbs that make files of adapters and bases share: inputs, targets, errors, progress."""
+"""What the verbs that make files of adapters and bases share: inputs, targets, headers, errors."""
 
 from __future__ import annotations
 
 import math
-import shutil
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, InputError
@@ -18,13 +15,13 @@ from ..filesystem.storage import given_path
 from ..filesystem.temporary import remove_leftovers
 from ..filesystem.text_files import parse_json
 from .arguments import Arguments
-from .console import overwrite_line, show, show_json
-from .progress import LineRate, bar_text
+from .console import show, show_json
 
 if TYPE_CHECKING:
     from ..adapter_files.read.file_content import AdapterFile
     from ..families.family import Family
     from ..types import AdapterState
+
 
 DIFFUSERS_MARK, PEFT_MARK = "model_index.json", "adapter_config.json"
 _DIGITS = 4
@@ -265,7 +262,7 @@ def derived_header(
             there is none or several.
     """
     from ..adapter_files.header import RunFacts, adapter_metadata
-    from ..training.header import installed_versions
+    from ..requirements import installed_versions
 
     facts = own_facts(source or {})
     settings, variant = _run_settings(facts.get("settings")), None
@@ -333,43 +330,3 @@ def error_summary(errors: Mapping[str, float]) -> dict[str, Any]:
 def rounded(value: float) -> float:
     """A number with as many digits as a person reads."""
     return float(f"{value:.{_DIGITS}g}")
-
-
-class LayerProgress:
-    """Shows how many layers are done: a bar on a terminal, else a line from time to time.
-
-    Args:
-        what: What is done with a layer.
-        as_json: One JSON object a line instead of text.
-    """
-
-    def __init__(self, what: str, *, as_json: bool) -> None:
-        self._what = what
-        self._as_json = as_json
-        self._terminal = sys.stdout.isatty() and not as_json
-        self._rate = LineRate()
-        self._drawn = False
-
-    def __call__(self, done: int, total: int, name: str) -> None:
-        """Take note of a layer."""
-        if self._terminal:
-            columns = shutil.get_terminal_size().columns
-            overwrite_line(bar_text(done, total, f"{self._what} {name}", columns))
-            self._drawn = True
-        elif self._rate.due(done, total):
-            if self._as_json:
-                show_json({"event": self._what, "done": done, "total": total, "layer": name})
-            else:
-                show(f"{self._what} {done}/{total}")
-
-    def __enter__(self) -> LayerProgress:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._drawn:
-            overwrite_line("")

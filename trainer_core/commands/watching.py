@@ -27,8 +27,16 @@ from ..training.observer import (
     StepDone,
     Warned,
 )
-from .console import overwrite_line, show, show_json
-from .progress import LineRate, Pace, bar_text, result_text, summary_text
+from .console import (
+    LineRate,
+    Pace,
+    bar_text,
+    overwrite_line,
+    result_text,
+    show,
+    show_json,
+    summary_text,
+)
 
 _STOPPING = b"\nStopping after this step; the state is saved. Once more stops at once.\n"
 

@@ -1,13 +1,15 @@
 """The run file as pydantic models: the one place of every default, bound and help text."""
 
 from .adapter import AdapterConfig, AdapterKind
-from .base import BaseSection
-from .cache import CacheSection
-from .dataset import DatasetSection, PreservationSection, RegularizationSection
-from .memory import MemorySection
-from .output import OutputSection
-from .preview import PreviewSection
-from .run import CONFIG_VERSION, RunConfig
+from .dataset import CacheSection, DatasetSection, PreservationSection, RegularizationSection
+from .run import (
+    CONFIG_VERSION,
+    BaseSection,
+    MemorySection,
+    OutputSection,
+    PreviewSection,
+    RunConfig,
+)
 from .training import OptimizerSection, ScheduleSection, SigmaSection, TrainingSection
 
 __all__ = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from .section import Section, setting
@@ -122,3 +123,17 @@ class AdapterConfig(Section):
         "Another rank or lokr factor is fitted as closely as it allows, and the error is reported. "
         "A resumed run goes on from its checkpoint instead.",
     )
+
+
+OF_KIND: Mapping[str, str] = {
+    "adapter.factor": "lokr",
+    "adapter.full_matrix": "lokr",
+    "adapter.decompose_both": "lokr",
+    "adapter.unbalanced": "lokr",
+    "adapter.init": "lora",
+    "training.optimizer.lora_plus_ratio": "lora",
+}
+"""YAML path of a setting to the kind that it belongs to."""
+
+INIT_OF_EVERY_KIND = ("default", "lycoris")
+"""Values of ``adapter.init`` that every kind has."""

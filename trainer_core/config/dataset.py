@@ -1,4 +1,4 @@
-"""Settings of the training pictures."""
+"""Settings of the training images, and of the cache of what is encoded of them."""
 
 from __future__ import annotations
 
@@ -117,4 +117,21 @@ class DatasetSection(Section):
     preservation: PreservationSection = Field(
         default_factory=PreservationSection,
         description="What keeps the base from forgetting, without any further picture.",
+    )
+
+
+class CacheSection(Section):
+    """Where encoded pictures and captions are kept between runs."""
+
+    dir: str | None = setting(
+        None, "Folder of the cache. Unset: 'cache' in the output folder.", advanced=True
+    )
+    manifest: str | None = setting(
+        None,
+        "A finished cache: the file '*.cache.json' that Save Run File or the verb cache wrote. It "
+        "is trained as it is, without the pictures and without text encoders.",
+        advanced=True,
+    )
+    verify: bool = setting(
+        False, "Read every cached file once at the start and encode damaged ones again."
     )

@@ -1,9 +1,13 @@
-"""What is wrong with a run file: found all at once, told in one error."""
+"""What is wrong with a run file, found all at once and told in one error.
+
+A setting that contradicts another is wrong, and so is one that would have no effect: whoever wrote
+it expects something. Facts that need files or the base model are checked where these are opened.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +15,13 @@ from pydantic import BaseModel, ValidationError
 
 from ..errors import ConfigError
 from ..printable import MOST, grouped, shortened
-from .describe import choices_of, expectation, find_setting, section_of, walk_settings
+from .adapter import INIT_OF_EVERY_KIND, OF_KIND, AdapterConfig
+from .dataset import PreservationSection, RegularizationSection
 from .dialect import format_value
-from .run import RunConfig
+from .patterns import PATTERN_EXPECTED, PATTERN_REMEDY, pattern_mistake
+from .run import CONFIG_VERSION, RunConfig, find_setting, walk_settings
+from .section import choices_of, expectation, section_of
+from .training import SigmaSection
 
 _LONGEST_VALUE = 80
 
@@ -173,3 +181,291 @@ def _names_in(path: str) -> Iterable[str]:
     prefix = f"{path}." if path else ""
     names = [name.removeprefix(prefix) for name, _ in walk_settings() if name.startswith(prefix)]
     return [name for name in names if "." not in name]
+
+
+_RESERVED_NAMES = {"con", "prn", "aux", "nul"} | {
+    f"{port}{number}" for port in ("com", "lpt") for number in range(1, 10)
+}
+
+
+_BALANCED = -1
+"""The factor of run files that asked for none, when -1 was the default."""
+
+
+def check_config(config: RunConfig, source: str = "the settings") -> None:
+    """Refuse settings that contradict each other.
+
+    Args:
+        config: Settings that are valid each for itself.
+        source: What the error calls them, such as the run file's path.
+
+    Raises:
+        ConfigError: Naming every contradiction.
+    """
+    raise_problems(source, contradictions(config))
+
+
+def contradictions(config: RunConfig) -> list[Problem]:
+    """Everything in the settings that contradicts something else, in the run file's order."""
+    return [
+        *_dataset_problems(config),
+        *_adapter_problems(config.adapter),
+        *_training_problems(config),
+        *_optimizer_problems(config),
+        *_preview_problems(config),
+        *_output_problems(config),
+    ]
+
+
+def refuse_newer_version(version: object, source: str) -> None:
+    """Refuse a run file that a newer trainer wrote, before its new settings look like typos.
+
+    Raises:
+        ConfigError: When the version is a number above ours.
+    """
+    if isinstance(version, int) and version > CONFIG_VERSION:
+        raise ConfigError(
+            f"{source}: config_version is {version}",
+            f"at most {CONFIG_VERSION}",
+            "Update the trainer, or write the file again with `adapter-trainer template`.",
+        )
+
+
+def _dataset_problems(config: RunConfig) -> Iterator[Problem]:
+    if config.base.variant == "generate":
+        if config.dataset.layout == "paired":
+            yield Problem(
+                "base.variant is generate and dataset.layout is paired",
+                "control pictures only for a base that edits",
+                "Set base.variant to edit or edit_plus, or use a flat dataset.",
+            )
+        if config.dataset.control_area is not None:
+            yield Problem(
+                "dataset.control_area is set and base.variant is generate",
+                "control settings only for a base that edits",
+                "Leave dataset.control_area out, or set base.variant to edit or edit_plus.",
+            )
+
+    ordinary, ours = config.dataset.regularization, RegularizationSection()
+    if not ordinary.path and ordinary != ours:
+        yield Problem(
+            "dataset.regularization has settings and no path",
+            "weight and num_repeats only with a folder of regularization images",
+            "Set dataset.regularization.path, or leave the section out.",
+        )
+    kept, defaults = config.dataset.preservation, PreservationSection()
+    if not kept.share and kept != defaults:
+        yield Problem(
+            "dataset.preservation has settings and its share is 0, which is off",
+            "prompts, count and steps only with a share above 0",
+            "Set dataset.preservation.share, such as 0.25, or leave the section out.",
+        )
+
+
+def _adapter_problems(adapter: AdapterConfig) -> Iterator[Problem]:
+    lokr = {
+        path.removeprefix("adapter."): (adapter.kind == kind, "kind", kind)
+        for path, kind in OF_KIND.items()
+        if kind == "lokr"
+    }
+    needed = {
+        **lokr,
+        "dora_axis": (adapter.dora, "dora", "true"),
+        "rank_dropout_scale": (adapter.rank_dropout > 0, "rank_dropout", "more than 0"),
+    }
+    defaults = AdapterConfig()
+    for name, (met, setting, value) in needed.items():
+        neutral = {getattr(defaults, name), *([_BALANCED] if name == "factor" else [])}
+        if not met and getattr(adapter, name) not in neutral:
+            found = str(getattr(adapter, setting)).lower()
+            yield Problem(
+                f"adapter.{name} is set and adapter.{setting} is {found}",
+                f"adapter.{name} only with {setting} {value}",
+                f"Leave adapter.{name} out, or set adapter.{setting} to {value}.",
+            )
+    yield from _lokr_problems(adapter)
+    yield from _init_problems(adapter)
+    for name in ("targets", "include", "exclude", "rank_pattern", "alpha_pattern"):
+        given = getattr(adapter, name)
+        yield from _pattern_problems(f"adapter.{name}", [] if isinstance(given, str) else given)
+    for pattern, rank in adapter.rank_pattern.items():
+        if rank < 1:
+            yield Problem(
+                f"adapter.rank_pattern gives {pattern!r} the rank {rank}",
+                "ranks of at least 1",
+                "Raise the rank, or name the layer in adapter.exclude.",
+            )
+    for pattern, alpha in adapter.alpha_pattern.items():
+        if alpha <= 0:
+            yield Problem(
+                f"adapter.alpha_pattern gives {pattern!r} the alpha {alpha}",
+                "alphas above 0",
+                "Leave the layer out of adapter.alpha_pattern for alpha = rank.",
+            )
+
+
+def _lokr_problems(adapter: AdapterConfig) -> Iterator[Problem]:
+    if adapter.kind != "lokr":
+        return
+    if adapter.factor == 0:
+        yield Problem(
+            "adapter.factor is 0",
+            "-1 for the most balanced split, or the size of a factor, at least 1",
+            "Leave adapter.factor out, or set it to 1 or more.",
+        )
+    if not adapter.full_matrix:
+        return
+    if adapter.decompose_both:
+        yield Problem(
+            "adapter.decompose_both is set and adapter.full_matrix is true",
+            "one of them: full_matrix keeps both factors whole",
+            "Leave adapter.decompose_both or adapter.full_matrix out.",
+        )
+    if adapter.rslora:
+        yield Problem(
+            "adapter.rslora is set and adapter.full_matrix is true",
+            "rslora only where a factor has a rank: with both whole the scale is 1",
+            "Leave adapter.rslora or adapter.full_matrix out.",
+        )
+
+
+def _init_problems(adapter: AdapterConfig) -> Iterator[Problem]:
+    if adapter.init not in INIT_OF_EVERY_KIND and adapter.kind != "lora":
+        yield Problem(
+            f"adapter.init is {adapter.init} and adapter.kind is {adapter.kind}",
+            f"{adapter.init} only with kind lora: it speaks of the two factors of one product, and "
+            "loha and lokr have other factors",
+            "Leave adapter.init out, or set adapter.kind to lora.",
+        )
+    if adapter.init in {"pissa", "olora", "eva"} and adapter.start_from is not None:
+        yield Problem(
+            f"adapter.start_from is set and adapter.init is {adapter.init}",
+            "one of them: both say where the factors start",
+            "Leave adapter.init or adapter.start_from out. A file of a run with pissa or olora "
+            "has twice that run's rank: go on from it with that rank and without adapter.init.",
+        )
+
+
+def _pattern_problems(path: str, patterns: Iterable[str]) -> Iterator[Problem]:
+    for pattern in patterns:
+        mistake = pattern_mistake(pattern)
+        if mistake:
+            yield Problem(
+                f"{path} has {value_in_words(pattern)}, which {mistake}",
+                PATTERN_EXPECTED,
+                PATTERN_REMEDY,
+            )
+
+
+def _optimizer_problems(config: RunConfig) -> Iterator[Problem]:
+    settings, kind = config.training.optimizer, config.adapter.kind
+    if settings.lora_plus_ratio != 1.0 and kind != "lora":
+        yield Problem(
+            f"training.optimizer.lora_plus_ratio is {settings.lora_plus_ratio} and adapter.kind is "
+            f"{kind}",
+            "LoRA+ only with kind lora: it speaks of the upper and the lower of two factors",
+            "Leave lora_plus_ratio out, or set adapter.kind to lora.",
+        )
+    yield from _pattern_problems("training.optimizer.rate_pattern", settings.rate_pattern)
+    for pattern, rate in settings.rate_pattern.items():
+        if rate <= 0:
+            yield Problem(
+                f"training.optimizer.rate_pattern gives {value_in_words(pattern)} the rate {rate}",
+                "multiples of the learning rate above 0",
+                "Raise it, or name the layer in adapter.exclude.",
+            )
+
+
+def _training_problems(config: RunConfig) -> Iterator[Problem]:
+    training, schedule, sigma = config.training, config.training.schedule, config.training.sigma
+    if training.steps is not None and schedule.warmup_steps > training.steps:
+        yield Problem(
+            f"training.schedule.warmup_steps is {schedule.warmup_steps} and training.steps is "
+            f"{training.steps}",
+            "a warm-up no longer than the run",
+            "Lower training.schedule.warmup_steps, or raise training.steps.",
+        )
+    if schedule.name != "cosine" and schedule.min_ratio != 0.0:
+        yield Problem(
+            f"training.schedule.min_ratio is set and training.schedule.name is {schedule.name}",
+            "min_ratio only with a cosine schedule",
+            "Leave training.schedule.min_ratio out, or set training.schedule.name to cosine.",
+        )
+    if sigma.min >= sigma.max:
+        yield Problem(
+            f"training.sigma.min is {sigma.min} and training.sigma.max is {sigma.max}",
+            "training.sigma.min below training.sigma.max",
+            "Lower training.sigma.min, or raise training.sigma.max.",
+        )
+    yield from _density_problems(sigma)
+
+
+def _density_problems(sigma: SigmaSection) -> Iterator[Problem]:
+    if sigma.density == "logit_normal" and sigma.shift is not None:
+        yield Problem(
+            "training.sigma.shift is set and training.sigma.density is logit_normal",
+            "a shift with any other density; logit_normal with a shift is called shifted",
+            "Leave training.sigma.shift out, or set training.sigma.density to shifted.",
+        )
+    normal = sigma.density in {"logit_normal", "shifted"}
+    if not normal and (sigma.mean, sigma.std) != (0.0, 1.0):
+        yield Problem(
+            "training.sigma.mean or training.sigma.std is set and training.sigma.density is "
+            f"{sigma.density}",
+            "mean and std only with density logit_normal or shifted",
+            "Leave them out, or change training.sigma.density.",
+        )
+    if sigma.density != "mode" and sigma.mode_scale != SigmaSection().mode_scale:
+        yield Problem(
+            f"training.sigma.mode_scale is set and training.sigma.density is {sigma.density}",
+            "mode_scale only with density mode",
+            "Leave training.sigma.mode_scale out, or set training.sigma.density to mode.",
+        )
+
+
+def _preview_problems(config: RunConfig) -> Iterator[Problem]:
+    preview, variant = config.preview, config.base.variant
+    if preview.every > 0 and not preview.prompts:
+        yield Problem(
+            f"preview.every is {preview.every} and preview.prompts is empty",
+            "at least one prompt to draw",
+            "Add texts to preview.prompts, or set preview.every to 0.",
+        )
+    if preview.controls and len(preview.controls) != len(preview.prompts):
+        yield Problem(
+            f"preview.controls has {len(preview.controls)} entries and preview.prompts has "
+            f"{len(preview.prompts)}",
+            "one list of control pictures for each prompt",
+            "Give preview.controls as many lists as preview.prompts has texts.",
+        )
+    counts = [len(pictures) for pictures in preview.controls] or [0] * len(preview.prompts)
+    allowed = {
+        "generate": (lambda count: count == 0, "no control pictures"),
+        "edit": (lambda count: count == 1, "one control picture for each prompt"),
+        "edit_plus": (lambda count: count >= 1, "control pictures for each prompt"),
+        "auto": (lambda count: True, ""),
+    }
+    fits, expected = allowed[variant]
+    if preview.prompts and not all(fits(count) for count in counts):
+        yield Problem(
+            f"base.variant is {variant} and preview.controls has {counts} pictures for the prompts",
+            expected,
+            "Change preview.controls, or base.variant.",
+        )
+
+
+def _output_problems(config: RunConfig) -> Iterator[Problem]:
+    name, layouts = config.output.name, config.output.layouts
+    # Windows takes 'con.txt' for the device 'con' and drops dots and spaces at the end.
+    if name.split(".")[0].strip().lower() in _RESERVED_NAMES or name[-1] in ". ":
+        yield Problem(
+            f"output.name is {name!r}, which Windows cannot use as a name",
+            "a name that is no device (CON, NUL, COM1, ...) and does not end with a dot or space",
+            "Choose another output.name.",
+        )
+    if not layouts or len(set(layouts)) != len(layouts):
+        yield Problem(
+            f"output.layouts is {layouts}",
+            "at least one layout, each once",
+            "Set output.layouts to [comfyui], or to several, such as [comfyui, diffusers].",
+        )

@@ -1,4 +1,4 @@
-"""Run file and overrides in, `RunConfig` out; and back.
+"""Run file and overrides in, `RunConfig` out; and back, plain or with help texts.
 
 A relative path in a run file is relative to the file's own folder, so that a dataset and its run
 file can be moved together. In an override it is relative to the current folder, as in any command.
@@ -8,27 +8,30 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from ..errors import ConfigError
 from ..filesystem.text_files import read_text
-from .describe import find_setting, section_of
-from .dialect import SIZE_LIMIT, format_yaml, parse_yaml
-from .kinds import drop_of_other_kind
+from .adapter import INIT_OF_EVERY_KIND, OF_KIND, AdapterConfig
+from .dialect import SIZE_LIMIT, format_value, format_yaml, parse_yaml
 from .problems import (
     Problem,
+    contradictions,
     problems_of,
     raise_problems,
+    refuse_newer_version,
     unknown_setting,
     unknown_words,
     value_in_words,
 )
-from .rules import contradictions, refuse_newer_version
-from .run import RunConfig, names_step
+from .run import RunConfig, find_setting, names_step
+from .section import bounds_in_words, choices_of, is_advanced, section_of
 
 PATH_SETTINGS = (
     "base.path",
@@ -251,3 +254,114 @@ def anchored(setting: str, value: str, folder: Path) -> str:
     if setting == "base.path" and _HUB_ID.fullmatch(value) and not path.exists():
         return value
     return str(path)
+
+
+def drop_of_other_kind(
+    values: dict[str, Any], change: Mapping[str, Any], kept: Collection[str]
+) -> list[str]:
+    """Leave out what a run file says of its own kind, where an override names another one.
+
+    A template writes the settings of its kind into the file, so that they need not be the user's
+    wish. What the override itself says, or what never fitted the file's own kind, stays and is
+    refused later.
+
+    Args:
+        values: The run file's raw values, changed in place.
+        change: The raw values of the overrides.
+        kept: YAML paths that the overrides set.
+
+    Returns:
+        The settings that were left out, such as ``adapter.factor (4)``.
+    """
+    given, wanted = values.get("adapter"), _section(change, "adapter").get("kind")
+    if wanted is None or not isinstance(given, dict):
+        return []
+    own = given.get("kind", AdapterConfig.model_fields["kind"].default)
+    dropped = []
+    for path, kind in OF_KIND.items():
+        *sections, name = path.split(".")
+        place: Any = values
+        for section in sections:
+            place = _section(place, section)
+        if kind != own or kind == wanted or path in kept or name not in place:
+            continue
+        if name == "init" and place[name] in INIT_OF_EVERY_KIND:
+            continue
+        dropped.append(f"{path} ({place.pop(name)})")
+    return dropped
+
+
+def _section(values: Any, name: str) -> dict[str, Any]:
+    found = values.get(name) if isinstance(values, Mapping) else None
+    return found if isinstance(found, dict) else {}
+
+
+_WIDTH = 96
+
+
+def commented_run_file(
+    title: str, values: Mapping[str, Any], choices: Mapping[str, Sequence[str]]
+) -> str:
+    """Write a run file that explains itself.
+
+    Args:
+        title: Its first line.
+        values: What differs from the defaults, by YAML path.
+        choices: As `load_config` takes them.
+
+    Returns:
+        YAML. Settings for experts are commented out and show their default.
+    """
+    lines = [
+        f"# {title}",
+        "#",
+        "# Set dataset.path and output.name, then:",
+        "#   adapter-trainer doctor run.yaml                     what will be trained",
+        "#   adapter-trainer train run.yaml                      train",
+        "#   adapter-trainer train run.yaml training.steps=500   with another value for this time",
+        "# Relative paths are relative to this file's folder. Lines that begin with '#' and a name",
+        "# show the default of a setting that is seldom changed.",
+        *_section_lines(RunConfig, "", values, choices),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _section_lines(
+    section: type[BaseModel],
+    prefix: str,
+    values: Mapping[str, Any],
+    choices: Mapping[str, Sequence[str]],
+) -> Iterator[str]:
+    indent = "  " * prefix.count(".")
+    for name, field in section.model_fields.items():
+        inner = section_of(field)
+        if inner is not None or not prefix:
+            yield ""
+        path = prefix + name
+        words = choices.get(path) or choices_of(field)
+        yield from _comment(_help_text(field, words), indent)
+        if inner is not None:
+            yield f"{indent}{name}:"
+            yield from _section_lines(inner, f"{path}.", values, choices)
+            continue
+        value = values.get(path, field.get_default(call_default_factory=True))
+        hidden = is_advanced(field) and path not in values
+        yield f"{indent}{'# ' if hidden else ''}{name}: {format_value(value)}"
+
+
+def _help_text(field: FieldInfo, choices: Sequence[str]) -> str:
+    text = field.description or ""
+    if sum(word not in text for word in choices) > 1:
+        text += " One of " + ", ".join(choices) + "."
+    bounds = "" if _bounded_by_pattern(field) else bounds_in_words(field)
+    return f"{text} ({bounds})" if bounds else text
+
+
+def _bounded_by_pattern(field: FieldInfo) -> bool:
+    return any(getattr(part, "pattern", None) for part in field.metadata)
+
+
+def _comment(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(
+        text, _WIDTH, initial_indent=indent + "# ", subsequent_indent=indent + "# "
+    )

@@ -1,21 +1,125 @@
-"""`RunConfig`: a whole run file."""
+"""`RunConfig`: a whole run file, with its smaller sections."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import BaseModel, Field, field_validator
+from pydantic.fields import FieldInfo
 
 from .adapter import AdapterConfig
-from .base import BaseSection
-from .cache import CacheSection
-from .dataset import DatasetSection
-from .memory import MemorySection
-from .output import OutputSection
-from .preview import PreviewSection
-from .section import Section, setting
+from .dataset import CacheSection, DatasetSection
+from .section import Section, section_of, setting
 from .training import TrainingSection
+
+Variant = Literal["auto", "generate", "edit", "edit_plus"]
+
+
+class BaseSection(Section):
+    """Where the frozen weights come from and how text is read."""
+
+    path: str = setting(
+        "embedded",
+        "The base model: 'embedded' (the tiny one that ships with the trainer), a Diffusers "
+        "folder, a single .safetensors file of the denoiser (bf16, fp16, fp32, fp8_e4m3fn or "
+        "fp8_scaled) as ComfyUI has them, or a hub id 'owner/name'. Only a hub id contacts the "
+        "network.",
+    )
+    encoders: str | None = setting(
+        None,
+        "A Diffusers folder with text encoder and VAE, when the base has none; a single file has "
+        "none.",
+        advanced=True,
+    )
+    variant: Variant = setting(
+        "auto",
+        "How conditions are built: 'generate' (text only), 'edit' (one control picture) or "
+        "'edit_plus' (several). 'auto' takes 'generate' without control pictures, else what the "
+        "base folder or the file's name says.",
+    )
+    text_length: int | None = setting(
+        None,
+        "Most text tokens that the encoder yields. Unset: what ComfyUI uses for the family.",
+        advanced=True,
+        ge=1,
+        le=4096,
+    )
+
+
+class PreviewSection(Section):
+    """What is drawn, how often, and with which seed."""
+
+    every: int = setting(0, "Steps between previews, the first before step 1; 0 draws none.", ge=0)
+    prompts: list[str] = setting([], "One picture is drawn for each prompt.")
+    controls: list[list[str]] = setting(
+        [], "Control pictures (paths) for each prompt, in order; empty for text-to-image."
+    )
+    width: int = setting(1024, "Width of a preview in pixels.", ge=16, le=8192)
+    height: int = setting(1024, "Height of a preview in pixels.", ge=16, le=8192)
+    steps: int = setting(20, "Sampling steps of a preview.", ge=1, le=1000)
+    guidance: float = setting(
+        1.0,
+        "Guidance scale. 1 draws without a second pass; guidance-distilled bases are "
+        "conditioned on the value instead.",
+        ge=0.0,
+        le=100.0,
+    )
+    negative_prompt: str = setting("", "What the second pass is told.", advanced=True)
+    seed: int = setting(0, "Seed of the first prompt's noise; the next prompts count up.", ge=0)
+
+
+class MemorySection(Section):
+    """Where the run computes and what it trades for memory."""
+
+    device: str = setting(
+        "auto", "'auto', or a torch device such as 'cuda', 'cuda:1', 'mps', 'xpu' or 'cpu'."
+    )
+    gradient_checkpointing: bool = setting(
+        True, "Compute activations again in the backward pass: less memory, about a third slower."
+    )
+    threads: int | None = setting(
+        None,
+        "CPU threads of torch. Unset: 1 for the embedded base (its matrices are too small to "
+        "share), torch's own choice otherwise.",
+        advanced=True,
+        ge=1,
+        le=1024,
+    )
+
+
+LayoutName = Literal["comfyui", "diffusers", "peft", "kohya", "lycoris"]
+
+
+class OutputSection(Section):
+    """Folder, name and form of the result."""
+
+    dir: str = setting("output", "Folder of all runs.")
+    name: str = setting(
+        "adapter",
+        "Name of the run and of the adapter file.",
+        min_length=1,
+        max_length=100,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$",
+        pattern_in_words="of letters without accents, digits, space, dot, underscore and hyphen, "
+        "a letter or digit first",
+    )
+    layouts: list[LayoutName] = setting(
+        ["comfyui"],
+        "Layouts of the exported adapter files: 'comfyui', 'diffusers', 'peft' (a folder), 'kohya' "
+        "(musubi's too), 'lycoris'.",
+    )
+    dtype: Literal["fp32", "bf16", "fp16"] = setting(
+        "fp32", "Number format of the exported adapter files."
+    )
+    metadata: Literal["full", "shareable", "none"] = setting(
+        "shareable",
+        "What the file says of its making: 'shareable' leaves out paths, names, captions and "
+        "prompts; 'full' adds the whole run file and ComfyUI's workflow; 'none' writes only what "
+        "loaders need.",
+    )
+
 
 CONFIG_VERSION = 1
 _STEP = re.compile(r"[0-9]{1,12}")
@@ -65,3 +169,27 @@ class RunConfig(Section):
 def names_step(resume: str) -> bool:
     """Whether ``resume`` is the number of a step, and not a word or a path."""
     return _STEP.fullmatch(resume) is not None
+
+
+def walk_settings(
+    section: type[BaseModel] = RunConfig, prefix: str = ""
+) -> Iterator[tuple[str, FieldInfo]]:
+    """Go through every setting and section below a section, in the order of declaration.
+
+    Args:
+        section: Where to start.
+        prefix: Its YAML path with a final dot, or nothing.
+
+    Yields:
+        YAML path and field; a section comes before its settings.
+    """
+    for name, field in section.model_fields.items():
+        yield prefix + name, field
+        inner = section_of(field)
+        if inner is not None:
+            yield from walk_settings(inner, f"{prefix}{name}.")
+
+
+def find_setting(path: str) -> FieldInfo | None:
+    """The setting or section at a YAML path, or None."""
+    return next((field for name, field in walk_settings() if name == path), None)

@@ -1,10 +1,12 @@
-"""What every section of a run file shares."""
+"""What every section of a run file shares, and what a setting takes, in words."""
 
 from __future__ import annotations
 
-from typing import Any
+import types
+from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic.fields import FieldInfo
 
 
 class Section(BaseModel):
@@ -40,3 +42,81 @@ def setting(
             **bounds,
         )
     return Field(default=default, description=text, json_schema_extra=extra, **bounds)
+
+
+_BOUNDS = (
+    ("ge", "at least {}"),
+    ("gt", "above {}"),
+    ("le", "at most {}"),
+    ("lt", "below {}"),
+    ("min_length", "at least {} long"),
+    ("max_length", "at most {} long"),
+    ("pattern", "matching {}"),
+)
+_TYPES = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    type(None): "null",
+}
+
+
+def section_of(field: FieldInfo) -> type[BaseModel] | None:
+    """The section that a field holds, or None for a plain setting."""
+    kind = field.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+
+
+def expectation(field: FieldInfo) -> str:
+    """Say what values a setting takes, such as ``a whole number, at least 1 and at most 4096``."""
+    if section_of(field) is not None:
+        return "a section: 'name: value' lines, indented"
+    words = _type_in_words(field.annotation)
+    bounds = bounds_in_words(field)
+    return f"{words}, {bounds}" if bounds else words
+
+
+def choices_of(field: FieldInfo) -> list[str]:
+    """The words that a setting chooses from; empty for a setting that takes other values."""
+    if get_origin(field.annotation) is not Literal:
+        return []
+    return [str(value) for value in get_args(field.annotation)]
+
+
+def is_advanced(field: FieldInfo) -> bool:
+    """Whether a setting is seldom changed."""
+    extra = field.json_schema_extra
+    return isinstance(extra, dict) and bool(extra.get("advanced"))
+
+
+def bounds_in_words(field: FieldInfo) -> str:
+    """The bounds of a setting, such as ``at least 1 and at most 4096``, or nothing."""
+    extra = field.json_schema_extra
+    told = str(extra.get("pattern_in_words", "")) if isinstance(extra, dict) else ""
+    parts = [
+        told if name == "pattern" and told else wording.format(value)
+        for name, wording in _BOUNDS
+        if (value := _bound(field, name)) is not None
+    ]
+    return " and ".join(parts)
+
+
+def _bound(field: FieldInfo, name: str) -> Any:
+    return next(
+        (v for part in field.metadata if (v := getattr(part, name, None)) is not None), None
+    )
+
+
+def _type_in_words(kind: Any) -> str:
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        words = [repr(value) for value in inner]
+        return words[0] if len(words) == 1 else "one of " + ", ".join(words)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_type_in_words(part) for part in inner)
+    if origin is list:
+        return f"a list of ({_type_in_words(inner[0])})"
+    if origin is dict:
+        return f"a mapping of text to ({_type_in_words(inner[1])})"
+    return _TYPES.get(kind, str(kind))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -15,10 +16,12 @@ from ..config import RunConfig
 from ..data.image import from_pixels
 from ..device import borrowed_threads
 from ..errors import ConfigError, RunError
+from ..families.registry import embedded_family
+from ..families.run_files import template_config
 from ..filesystem.storage import atomic_write, write_json
 from ..filesystem.temporary import remove_leftovers
 from ..inference.pipeline import open_pipeline
-from ..inference.sampler import SampleRequest
+from ..inference.sampler import SampleRequest, SampleSettings
 from ..training import train
 from ..training.observer import Observer, Warned
 from .checker import read_picture
@@ -30,8 +33,56 @@ from .exam import (
     frame_questions,
     mark,
 )
-from .settings import TASKS, Task, demo_config, draw_settings
-from .vocabulary import CONCEPT_SHAPE, OWN_SHAPE, PICTURE_SIZE
+from .vocabulary import CONCEPT_COLORS, CONCEPT_SHAPE, OWN_SHAPE, PICTURE_SIZE
+
+Task = Literal["generate", "edit", "own"]
+RANKS_AND_RATES = {"lora": (16, 3e-3), "loha": (16, 3e-3)}
+"""Rank and learning rate of the kinds that the tiny preset is not made for."""
+TASKS: tuple[Task, ...] = ("generate", "edit", "own")
+
+
+def dataset_folder(task: Task) -> Path:
+    """Folder of the bundled dataset of a task."""
+    return Path(__file__).parent.parent / "assets" / f"demo-{task}"
+
+
+def demo_config(kind: str, task: Task, output: Path) -> RunConfig:
+    """Build the run file of the demonstration: the tiny preset, on the bundled images.
+
+    Args:
+        kind: ``lora``, ``loha`` or ``lokr``.
+        task: ``generate`` teaches a shape and ``edit`` an edit, with ordinary images beside
+            them; ``own`` teaches a shape from twelve images alone.
+        output: Folder of everything the demonstration writes.
+
+    Returns:
+        The run file.
+    """
+    template = template_config(embedded_family().name, "tiny_edit" if task == "edit" else "tiny")
+    values = template.model_dump(mode="json")
+    values["dataset"]["path"] = str(dataset_folder(task))
+    # The same run file draws the images that are then edited.
+    values["base"]["variant"] = "auto"
+    values["cache"]["dir"] = str(output / "cache")
+    if kind != "lokr":
+        rank, rate = RANKS_AND_RATES[kind]
+        values["adapter"] |= {"kind": kind, "rank": rank, "factor": -1}
+        values["training"]["optimizer"]["learning_rate"] = rate
+    values["training"]["precision"] = "fp32"
+    values["memory"]["device"] = "cpu"
+    values["output"] |= {"dir": str(output / "runs"), "name": f"demo-{task}-{kind}"}
+    if task != "edit":
+        shape = OWN_SHAPE if task == "own" else CONCEPT_SHAPE
+        prompts = [f"a {c} {shape} on a green background" for c in CONCEPT_COLORS[:2]]
+        values["preview"] |= {"every": 100, "prompts": prompts}
+    return RunConfig.model_validate(values)
+
+
+def draw_settings(config: RunConfig) -> SampleSettings:
+    """How the demonstration draws: as its previews."""
+    preview = config.preview
+    return SampleSettings(preview.width, preview.height, preview.steps, preview.guidance)
+
 
 SAMPLES = 50
 SHOWN = 6
@@ -206,4 +257,51 @@ def _relative(path: Path, folder: Path) -> str:
     return Path(os.path.relpath(path, folder)).as_posix()
 
 
-__all__ = ["DemoSummary", "run_demo"]
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """What a share of right images is wanted to be.
+
+    Attributes:
+        share: Reads the share, in [0, 1], from a summary.
+        asked: What the share is of, in words.
+        wanted: At least this share is wanted.
+    """
+
+    share: Callable[[DemoSummary], float]
+    asked: str
+    wanted: float
+
+    def broken(self, summary: DemoSummary) -> bool:
+        """Whether a summary is so far below the bar that something does not work."""
+        return self.share(summary) < self.wanted / 2
+
+    def text(self, summary: DemoSummary) -> str:
+        """The bar, and whether a summary misses it."""
+        missed = self.share(summary) < self.wanted
+        return f"below the bar of {self.wanted:.0%}" if missed else f"bar: {self.wanted:.0%}"
+
+
+LEARNED = Bar(lambda s: s.adapter_accuracy, "of what it was trained for", 0.80)
+KEPT = Bar(lambda s: s.base_captions_accuracy, "of what the base could do before", 0.75)
+
+
+def require_working(summary: DemoSummary) -> None:
+    """Make sure that the trained adapter is not far from what it should be.
+
+    Args:
+        summary: Of a demonstration of any kind and task.
+
+    Raises:
+        RunError: When it learned or kept so little that something must be broken.
+    """
+    broken = [bar for bar in (LEARNED, KEPT) if bar.broken(summary)]
+    if not broken:
+        return
+    found = " and ".join(f"{bar.share(summary):.0%} {bar.asked}" for bar in broken)
+    expected = " and ".join(f"{bar.wanted:.0%} {bar.asked}" for bar in broken)
+    raise RunError(
+        f"the {summary.kind} adapter draws only {found} right",
+        f"{expected}, and never less than half of that",
+        "Look at the pictures and run `adapter-trainer doctor`; if it is the same again in another "
+        "output folder, report it with summary.json and your versions.",
+    )

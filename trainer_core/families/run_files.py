@@ -10,7 +10,7 @@ from typing import Any
 
 from ..config import RunConfig, reading
 from ..config.dialect import format_value
-from ..config.template import commented_run_file
+from ..config.reading import commented_run_file
 from ..errors import ConfigError
 from .registry import PACKAGES
 

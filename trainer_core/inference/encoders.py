@@ -1,19 +1,31 @@
-"""Where a run's encoders come from: the base's own folder, or whoever calls `train`."""
+"""Where a run's encoders come from, and the preview prompts that they encode.
+
+Prompts are encoded once and kept in the cache beside the samples.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import torch
+from PIL import Image
 from torch import Tensor
 
-from ..config import RunConfig
+from ..config import DatasetSection, PreviewSection, RunConfig
 from ..data.cache import Encoders
+from ..data.cache_file import Entry, is_sound, make_entry, read_entry, write_entry
 from ..data.captions import TextLimit
+from ..data.image import fit_to_bucket, open_picture, resize_exact, to_pixels
 from ..device import DTYPES, release_memory, resolve_precision
+from ..errors import ConfigError
 from ..families.family import Family
+from ..types import Bucket, Conditioning
 from ..weights.base_location import BaseLocation
+from .sampler import SampleRequest
 
 
 class EncoderSource(Protocol):
@@ -96,3 +108,149 @@ class LazyEncoders:
         if self._loaded is not None:
             self._loaded = None
             release_memory(self._device)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPrompt:
+    """A prompt that needs no encoder any more.
+
+    Attributes:
+        text: The prompt.
+        conditioning: The encoded prompt.
+        negative: The encoded negative prompt.
+        controls: Latents of its control images, each `[C, h, w]`.
+        entry: Where all this is cached.
+    """
+
+    text: str
+    conditioning: Conditioning
+    negative: Conditioning
+    controls: tuple[Tensor, ...]
+    entry: Entry
+
+    def request(self, seed: int) -> SampleRequest:
+        """Ask a `Sampler` for an image of this prompt from the noise of a seed."""
+        return SampleRequest(self.conditioning, self.negative, self.controls, seed)
+
+
+_CONTROLS: dict[str, tuple[int, int | None]] = {"generate": (0, 0), "edit": (1, 1)}
+"""Least and largest number of control images of a variant; of others one or more."""
+
+
+def check_controls(preview: PreviewSection, variant: str) -> None:
+    """Refuse prompts that the base cannot draw, before anything is encoded.
+
+    Args:
+        preview: Prompts and controls.
+        variant: The base's variant; never ``auto``.
+
+    Raises:
+        ConfigError: When a prompt has too few or too many control images.
+    """
+    least, most = _CONTROLS.get(variant, (1, None))
+    for index, text in enumerate(preview.prompts):
+        count = len(preview.controls[index]) if preview.controls else 0
+        if count >= least and (most is None or count <= most):
+            continue
+        wanted = "none" if most == 0 else "one" if most == 1 else "one or more"
+        raise ConfigError(
+            f"preview.controls: {count} control pictures for the prompt {text[:60]!r}, and the "
+            f"base is trained as {variant}",
+            f"{wanted} for each prompt",
+            "Leave preview.controls out; in a graph: connect nothing to controls of Preview "
+            "Prompts."
+            if most == 0
+            else "Name a picture for each prompt in preview.controls; in a graph: connect it to "
+            "controls of Preview Prompts.",
+        )
+
+
+def encode_prompts(
+    preview: PreviewSection,
+    dataset: DatasetSection,
+    family: Family,
+    folder: Path,
+    identity: str,
+    open_encoders: Callable[[], Encoders],
+) -> tuple[EncodedPrompt, ...]:
+    """Encode the preview prompts, or read them from the cache.
+
+    Args:
+        preview: Prompts, controls and size.
+        dataset: Says how large control images are.
+        family: The base's family.
+        folder: The cache's folder.
+        identity: Names the encoders and their precision.
+        open_encoders: Loads the encoders; called only when a prompt is not cached.
+
+    Returns:
+        One for each prompt, in order.
+
+    Raises:
+        ConfigError: When a control image is missing.
+        DatasetError: When it cannot be read.
+        StorageError: When the cache cannot be written.
+    """
+    paths = preview.controls or [[] for _ in preview.prompts]
+    encoded: list[EncodedPrompt] = []
+    for text, files in zip(preview.prompts, paths, strict=True):
+        controls = [_control(Path(file), preview, dataset, family) for file in files]
+        entry = _entry(folder, text, preview.negative_prompt, controls, identity)
+        if not is_sound(entry, thorough=True):
+            tensors = _encode(text, preview.negative_prompt, controls, open_encoders())
+            write_entry(entry, tensors)
+        # Read back even when just encoded: the same numbers at the first preview and the next.
+        encoded.append(read_prompt(text, entry, len(controls)))
+    return tuple(encoded)
+
+
+def _control(
+    path: Path, preview: PreviewSection, dataset: DatasetSection, family: Family
+) -> Image.Image:
+    if not path.is_file():
+        raise ConfigError(
+            f"preview.controls: {path} is not a file",
+            "a picture for each control of each prompt",
+            "Correct the path; paths in a run file are relative to the run file.",
+        )
+    picture = open_picture(path, dataset.animated)
+    if dataset.control_area is None:
+        return fit_to_bucket(picture, Bucket(preview.width, preview.height))
+    return resize_exact(picture, *family.control_size(*picture.size, dataset.control_area))
+
+
+def _entry(
+    folder: Path, text: str, negative: str, controls: Sequence[Image.Image], identity: str
+) -> Entry:
+    pictures = [hashlib.sha256(c.tobytes()).hexdigest() + f"{c.size}" for c in controls]
+    return make_entry(folder, "prompts", identity, text, negative, *pictures)
+
+
+def _encode(
+    text: str, negative: str, controls: Sequence[Image.Image], encoders: Encoders
+) -> dict[str, Tensor]:
+    tensors = {f"positive.{k}": v for k, v in encoders.encode_text(text, controls).items()}
+    tensors |= {f"negative.{k}": v for k, v in encoders.encode_text(negative, controls).items()}
+    for index, control in enumerate(controls):
+        tensors[f"control.{index}"] = encoders.encode_image(to_pixels(control)[None])[0]
+    return tensors
+
+
+def read_prompt(text: str, entry: Entry, control_count: int) -> EncodedPrompt:
+    """Read a prompt that is in the cache.
+
+    Args:
+        text: The prompt.
+        entry: Where it is.
+        control_count: Number of its control images.
+
+    Raises:
+        StorageError: When the file is damaged or gone.
+    """
+    tensors = read_entry(entry)
+
+    def side(prefix: str) -> dict[str, Tensor]:
+        return {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
+
+    controls = tuple(tensors[f"control.{index}"] for index in range(control_count))
+    return EncodedPrompt(text, side("positive."), side("negative."), controls, entry)

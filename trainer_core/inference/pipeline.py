@@ -1,6 +1,7 @@
 """A base with its encoders, a sampler and, if wanted, an adapter from a file: images on demand.
 
-Serves the ``sample`` verb and the demo, which look at an adapter file as a user would.
+Serves previews, the ``sample`` verb and the demo; these two look at an adapter file as a user
+would.
 """
 
 from __future__ import annotations
@@ -19,18 +20,25 @@ from ..adapter_files.read.adapter_file import read_adapter
 from ..adapters import AttachedAdapter
 from ..adapters.attach_state import attach_state
 from ..bases.locate import locate_base
-from ..config import RunConfig
+from ..config import PreviewSection, RunConfig
 from ..data.cache import cache_folder
 from ..data.image import from_pixels, to_pixels
 from ..device import DTYPES, borrowed_threads, resolve_device, resolve_precision
+from ..diffusion.flow import SamplingStopped
 from ..families.family import Family
 from ..families.registry import get_family
 from ..filesystem.storage import atomic_write
 from ..tensors.safetensors_reader import Source
 from ..types import AdapterState, Conditioning
 from ..weights.base_location import BaseLocation
-from .encoded_prompts import check_controls, encode_prompts
-from .encoders import EncoderSource, LazyEncoders, MakeSource
+from .encoders import (
+    EncodedPrompt,
+    EncoderSource,
+    LazyEncoders,
+    MakeSource,
+    check_controls,
+    encode_prompts,
+)
 from .sampler import Sampler, SampleRequest, SampleSettings
 
 
@@ -241,3 +249,33 @@ def sample_images(
             image = from_pixels(pixels)
             atomic_write(paths[-1], lambda target, image=image: image.save(target, format="PNG"))
         return paths
+
+
+def draw_previews(
+    sampler: Sampler,
+    settings: PreviewSection,
+    prompts: Sequence[EncodedPrompt],
+    deliver: Callable[[int, Tensor], None],
+    stop: Callable[[], bool],
+) -> None:
+    """Sample one image for each prompt and hand each over as soon as it is drawn.
+
+    Whoever says stop gets no further images, and learns of it by asking the same question.
+
+    Args:
+        sampler: Draws on the run's base with its adapter.
+        settings: Size, steps, guidance and seed.
+        prompts: The encoded prompts.
+        deliver: Takes a prompt's index and its pixels `[3, H, W]` in [-1, 1].
+        stop: Asked before each prompt and after each sampling step whether to give up.
+    """
+    size = SampleSettings(settings.width, settings.height, settings.steps, settings.guidance)
+    for index, prompt in enumerate(prompts):
+        if stop():
+            return
+        try:
+            # One at a time: a preview must not need more memory than a training step.
+            pixels = sampler.draw([prompt.request(settings.seed + index)], size, stop)[0]
+        except SamplingStopped:
+            return
+        deliver(index, pixels)

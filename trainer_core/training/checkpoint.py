@@ -18,17 +18,22 @@ from typing import Any
 
 from torch import Tensor
 
+from ..config import RunConfig
+from ..config.run import names_step
 from ..data.cache_file import hash_file
-from ..errors import AdapterFileError, CheckpointError, InputError, NonFiniteError
+from ..errors import AdapterFileError, CheckpointError, ConfigError, InputError, NonFiniteError
 from ..filesystem.storage import flush_folder, move, storage_error, write_json
 from ..filesystem.temporary import remove_leftovers, temporary_beside
 from ..filesystem.text_files import read_object
 from ..tensors.rounding import all_finite
 from ..tensors.safetensors_reader import open_tensors
 from ..tensors.safetensors_writer import save_tensors
-from .optimizer import STATE_PREFIX
+from .run_folder import is_live, is_version, read_record, versions
 
 FORMAT = 1
+STATE_PREFIX = "optimizer."
+"""What the names of the optimizer's tensors begin with."""
+
 _NAME = re.compile(r"\d{6,}")
 _STATE = "state.json"
 _TENSORS = "training_state.safetensors"
@@ -286,3 +291,143 @@ def _with_another(error: CheckpointError, others: Iterable[Path]) -> CheckpointE
                 f"Go on from the next one that is whole: resume={path}",
             )
     return error
+
+
+def find_checkpoint(config: RunConfig, precision: str | None = None) -> Path | None:
+    """Find the checkpoint folder that ``resume`` means.
+
+    Args:
+        config: The run file.
+        precision: The resolved precision. ``latest`` and ``auto`` pass over a state that is known
+            to lead to a loss that is not finite in it; in another one it may not. Unset: they pass
+            over it in any.
+
+    Returns:
+        The folder, or None for a new run.
+
+    Raises:
+        ConfigError: When ``latest``, a step or a path finds no checkpoint, or one that lies in no
+            run's folder, where the run would go on.
+    """
+    if config.resume == "none":
+        return None
+    root = Path(config.output.dir) / config.output.name
+    if config.resume == "auto":
+        for version in reversed(versions(root)):
+            found = checkpoint_folders(version / "checkpoints")
+            if found and not is_live(version):
+                promising = [path for path in found if not leads_nowhere(path, precision)]
+                return promising[-1] if promising else None
+        return None
+    if config.resume != "latest" and not names_step(config.resume):
+        return _named_checkpoint(Path(config.resume))
+    for version in reversed(versions(root)):
+        found = checkpoint_folders(version / "checkpoints")
+        if config.resume == "latest" and found:
+            promising = [path for path in found if not leads_nowhere(path, precision)]
+            return (promising or found)[-1]
+        for path in found:
+            if config.resume != "latest" and int(path.name) == int(config.resume):
+                return path
+    what = "" if config.resume == "latest" else f" of step {config.resume}"
+    raise ConfigError(
+        f"resume: {config.resume}, but {root} has no checkpoint{what}",
+        f"a run of this name with a checkpoint{what}",
+        "Start it with resume=none, or check output.dir and output.name.",
+    )
+
+
+def _named_checkpoint(path: Path) -> Path:
+    # Absolute, because the run's folder is named by going up from the checkpoint's.
+    path = path.absolute()
+    found: list[Path] = []
+    if is_checkpoint(path) or (path / "state.json").is_file():
+        found = [path]
+    elif path.is_dir():
+        found = checkpoint_folders(path / "checkpoints") or checkpoint_folders(path)
+    if found and is_version(found[-1].parent.parent):
+        return found[-1]
+    if found:
+        raise ConfigError(
+            f"resume: {found[-1]} is a checkpoint outside of its run's folder",
+            "<output.dir>/<output.name>/v*/checkpoints/<step>, with the run.json of the run",
+            "Copy the whole version folder instead of the checkpoint alone.",
+        )
+    raise ConfigError(
+        f"resume: {path} is not a checkpoint",
+        "'none', 'auto', 'latest', the step of a checkpoint, a checkpoint's folder or a run's "
+        "version folder",
+        "Look into <output.dir>/<output.name>/v*/checkpoints for the folders there are.",
+    )
+
+
+RECORD = "non_finite"
+"""Where ``run.json`` keeps the step that broke, and the precision that it broke in.
+
+Noise, samples and noise levels of a step are the same in every attempt. So the state before the
+step that broke leads there again, whatever the learning rate is now; an earlier one may not.
+"""
+
+
+def broken_step(step: int, precision: str) -> dict[str, Any]:
+    """The step that broke, as ``run.json`` keeps it."""
+    return {"step": step, "precision": precision}
+
+
+def leads_nowhere(checkpoint: Path, precision: str | None) -> bool:
+    """Whether a checkpoint is known to lead to a number that is not finite in its next step.
+
+    Args:
+        checkpoint: Its folder, in a run's version.
+        precision: What the run would compute in; None for any.
+    """
+    try:
+        broken = read_record(checkpoint.parent.parent)[RECORD]
+        step, found = int(broken["step"]), str(broken["precision"])
+    except (InputError, ValueError, LookupError, TypeError, OverflowError):
+        return False
+    return int(checkpoint.name) == step - 1 and precision in {None, found}
+
+
+def way_on(checkpoints: Path, step: int, begun: int, learning_rate: float, precision: str) -> str:
+    """Say how a run goes on that broke.
+
+    Args:
+        checkpoints: The folder of its checkpoints, in the run's version.
+        step: The step that broke.
+        begun: The step that this attempt went on from; 0 when it began anew.
+        learning_rate: The highest of the run.
+        precision: What it computed in.
+
+    Returns:
+        What to do, for the command line and for ComfyUI.
+    """
+    saved = [int(path.name) for path in checkpoint_folders(checkpoints)]
+    fine = [each for each in saved if each < step - 1]
+    lower = f"training.optimizer.learning_rate={learning_rate / 10:g}"
+    if newer := [each for each in fine if each > begun or not begun]:
+        text = (
+            f"Go on from the checkpoint of step {newer[-1]} with a lower learning rate: start "
+            f"again with resume=latest {lower} (in ComfyUI: lower learning_rate and run the graph "
+            "again)."
+        )
+    elif earlier := [each for each in fine if each < begun]:
+        place = f"{checkpoints.parent.parent.name}/{checkpoints.parent.name}/{earlier[-1]:06d}"
+        text = (
+            f"The run broke soon after step {begun}, which it went on from. Go on from step "
+            f"{earlier[-1]} with a lower learning rate: start again with resume={earlier[-1]} "
+            f"{lower} (in ComfyUI: lower learning_rate, choose {place} as resume_from and run the "
+            "graph again)."
+        )
+    else:
+        text = (
+            f"Start anew with a lower learning rate: resume=none {lower} (in ComfyUI: lower "
+            "learning_rate, switch resume off and run the graph again)."
+        )
+    if precision != "fp32" and step - 1 in saved:
+        text += (
+            f" The state after step {step - 1} is saved as well: resume=latest "
+            f"training.precision=fp32 tries step {step} from there (in ComfyUI: precision of Load "
+            "Training Base)."
+        )
+    return text

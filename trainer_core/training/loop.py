@@ -13,8 +13,8 @@ import torch
 from ..config import TrainingSection
 from ..types import StepResult
 from .observer import RunRequests
-from .optimizer import set_learning_rate
 from .processes import Processes
+from .state import set_learning_rate
 from .step import MicroStep, non_finite_error, read_numbers
 
 

@@ -41,7 +41,7 @@ from ..tensors.safetensors_reader import open_tensors
 from ..types import Bucket
 from ..weights.base_location import BaseLocation
 from ..weights.loading import reading_part
-from .manifest import read_manifest
+from .prepare import read_manifest
 
 ADAPTER_BYTES = 16
 """Weight, gradient and two moments of one trainable parameter, each fp32."""

@@ -1,27 +1,41 @@
-"""All that a run writes: metrics, previews, checkpoints and, at the end, the adapter."""
+"""All that a run writes: metrics, previews, checkpoints and, at the end, the adapter.
+
+``metrics.jsonl`` is for programs. TensorBoard's events, for people, repeat what it says; so
+whatever is wrong with TensorBoard is told once, and the run goes on without it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+import importlib.util
+import json
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from ..adapter_files.header import RunFacts, adapter_metadata
+from ..adapter_files.header import RunFacts, adapter_metadata, header_problems
 from ..adapter_files.names.key_map import KeyMap
 from ..adapter_files.write.adapter_file import layout_name, write_adapter
 from ..config import RunConfig
-from ..config.length import run_length
+from ..config.defaults import run_length
 from ..data.image import from_pixels
 from ..errors import NonFiniteError, RunError
-from ..filesystem.storage import atomic_write
+from ..filesystem.storage import atomic_write, storage_error
+from ..filesystem.text_files import parse_json, read_lines
+from ..requirements import installed_versions
 from ..types import RunResult, StepResult
-from .checkpoint import drop_later_checkpoints, prune_checkpoints, save_checkpoint
-from .metrics import MetricsWriter
+from .checkpoint import (
+    RECORD,
+    broken_step,
+    drop_later_checkpoints,
+    prune_checkpoints,
+    save_checkpoint,
+    way_on,
+)
 from .observer import (
     CheckpointSaved,
     Observer,
@@ -31,7 +45,7 @@ from .observer import (
     Stoppable,
     Warned,
 )
-from .resume import RECORD, broken_step, way_on
+from .prepare import Prepared
 from .run_folder import RunFolder
 from .state import TrainState
 
@@ -220,3 +234,209 @@ class Recorder:
         trace: TracebackType | None,
     ) -> None:
         self._metrics.close()
+
+
+def run_header(
+    config: RunConfig,
+    data: Prepared,
+    precision: str,
+    hashes: Mapping[str, str],
+    workflow: Mapping[str, str],
+    observer: Observer,
+) -> RunFacts:
+    """Gather what the headers tell that does not change with its steps.
+
+    Args:
+        config: The run file.
+        data: Base and dataset.
+        precision: The number format that is computed in.
+        hashes: Identities of base and dataset.
+        workflow: What of the host started the run.
+        observer: Told of a workflow that does not fit into a header which is to have it.
+
+    Returns:
+        The header, of step 0 and without a date.
+    """
+    if config.output.metadata == "full":
+        for problem in header_problems(workflow):
+            observer.notify(Warned(problem))
+    names = data.family.header_names.get(data.location.variant)
+    return RunFacts(
+        family=config.family,
+        step=0,
+        settings=config.model_dump(mode="json"),
+        title=data.family.title,
+        architecture=names.architecture if names else None,
+        base_version=names.version if names else None,
+        precision=precision,
+        hashes=hashes,
+        versions=installed_versions(),
+        samples=len(data.dataset),
+        workflow=workflow,
+    )
+
+
+class MetricsWriter:
+    """Appends each step to a run's ``metrics.jsonl`` and, where it works, to TensorBoard.
+
+    Args:
+        path: The file; lines of later steps than `done` are cut off first.
+        done: Steps that the run has made.
+        warn: Told in one line when TensorBoard cannot be used.
+
+    Raises:
+        StorageError: When the file cannot be written.
+    """
+
+    def __init__(self, path: Path, done: int, warn: Callable[[str], None]) -> None:
+        self._path = path
+        self.steps = _keep_steps(path, done)
+        try:
+            self._file = path.open("a", encoding="utf-8", newline="\n")
+        except OSError as error:
+            raise storage_error(path, error) from error
+        self._tensorboard = TensorBoard(path.parent, done, warn)
+
+    def write(self, result: StepResult) -> None:
+        """Append one step.
+
+        Args:
+            result: The step; every number is finite.
+
+        Raises:
+            StorageError: When the disk is full.
+        """
+        try:
+            self._file.write(json.dumps(dataclasses.asdict(result), allow_nan=False) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise storage_error(self._path, error) from error
+        self.steps.append(result)
+        self._tensorboard.write(result)
+
+    def write_image(self, step: int, index: int, pixels: Tensor) -> None:
+        """Add a preview image to TensorBoard.
+
+        Args:
+            step: Steps made.
+            index: The prompt's index.
+            pixels: `[3, H, W]` in [-1, 1].
+        """
+        self._tensorboard.write_image(step, index, pixels)
+
+    def close(self) -> None:
+        """Close both; raises nothing, because every whole line is on the disk already."""
+        # What a full disk refused is still pending, and would be refused again.
+        with contextlib.suppress(OSError):
+            self._file.close()
+        self._tensorboard.close()
+
+    def __enter__(self) -> MetricsWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def read_metrics(path: Path) -> list[StepResult]:
+    """Read whole lines; what a crash left of the last one is ignored.
+
+    Args:
+        path: A ``metrics.jsonl``, which may be absent.
+
+    Returns:
+        The steps in order.
+    """
+    if not path.is_file():
+        return []
+    steps: list[StepResult] = []
+    for line in read_lines(path):
+        try:
+            steps.append(StepResult(**parse_json(line)))
+        except (ValueError, TypeError):
+            break
+    return steps
+
+
+def _keep_steps(path: Path, done: int) -> list[StepResult]:
+    if not path.exists():
+        return []
+    kept = [step for step in read_metrics(path) if step.step <= done]
+    text = "".join(json.dumps(dataclasses.asdict(step)) + "\n" for step in kept)
+    atomic_write(path, lambda target: _write(target, text))
+    return kept
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8", newline="\n")
+
+
+TENSORBOARD_ABSENT = (
+    "TensorBoard is not installed, so only metrics.jsonl is written "
+    "(pip install 'adapter-trainer[tensorboard]')."
+)
+
+
+class TensorBoard:
+    """Writes TensorBoard events where it is installed and works.
+
+    Args:
+        folder: Where the event file goes.
+        done: Steps that the run has made; events of later steps are hidden.
+        warn: Told in one line why nothing is written, or no more.
+    """
+
+    def __init__(self, folder: Path, done: int, warn: Callable[[str], None]) -> None:
+        self._warn = warn
+        self._writer: Any = None
+        if importlib.util.find_spec("tensorboard") is None:
+            warn(TENSORBOARD_ABSENT)
+            return
+
+        def load() -> None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(str(folder), purge_step=done + 1 if done else None)
+
+        self._try(load)
+
+    def write(self, result: StepResult) -> None:
+        """Add the numbers of a step."""
+        for name in ("loss", "learning_rate", "grad_norm", "sigma_mean", "step_seconds"):
+            self._add("add_scalar", f"training/{name}", getattr(result, name), result.step)
+
+    def write_image(self, step: int, index: int, pixels: Tensor) -> None:
+        """Add a preview image.
+
+        Args:
+            step: Steps made.
+            index: The prompt's index.
+            pixels: `[3, H, W]` in [-1, 1].
+        """
+        self._add("add_image", f"preview/{index}", (pixels.clamp(-1, 1) + 1) / 2, step)
+
+    def close(self) -> None:
+        """Write what is pending."""
+        if self._writer is not None:
+            self._try(self._writer.close)
+
+    def _add(self, what: str, *values: Any) -> None:
+        if self._writer is not None:
+            self._try(lambda: getattr(self._writer, what)(*values))
+
+    def _try(self, action: Callable[[], Any]) -> None:
+        try:
+            action()
+        # A broken installation raises anything at all, such as protobuf's TypeError.
+        except Exception as error:  # noqa: BLE001
+            self._writer = None
+            reason = next(iter(str(error).splitlines()), "")
+            self._warn(
+                f"TensorBoard does not work ({type(error).__name__}: {reason}), so only "
+                "metrics.jsonl is written."
+            )

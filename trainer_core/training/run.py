@@ -5,17 +5,25 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..adapter_files.write.adapter_file import check_layouts
+from ..adapters import AttachedAdapter, attach
+from ..adapters.init.eva import initialize_from_inputs
+from ..adapters.pace import pace_notes
+from ..adapters.parameter_groups import parameter_groups
+from ..adapters.warm_start import start_from
 from ..config import RunConfig
-from ..config.length import resolved_length, run_length
-from ..config.preservation import preservation_summary
+from ..config.defaults import preservation_summary, resolved_length, run_length
 from ..config.reading import dump_config
 from ..data.batches import BatchPlan, load_batch, part_of
+from ..data.cache import cache_folder
 from ..device import (
+    DTYPES,
     borrowed_random_state,
     borrowed_threads,
     release_memory,
@@ -24,21 +32,26 @@ from ..device import (
 )
 from ..diffusion.sigma import make_density
 from ..filesystem.allowed_folders import AllowedFolders
-from ..inference.encoded_prompts import draw_previews
 from ..inference.encoders import MakeSource
+from ..inference.pipeline import draw_previews
+from ..requirements import installed_versions
 from ..types import Batch, PreservedBatch, RunResult, RunSummary, StepResult
 from .checkpoint import require_newest
-from .header import content_hashes, installed_versions, run_header
-from .load import Loaded, load
 from .loop import Loop, LoopHooks
-from .observer import Observer, RunStarted, SilentObserver, Warned
-from .optimizer import make_schedule
-from .prepare import prepare
+from .observer import CacheProgress, Observer, RunStarted, SilentObserver, Warned
+from .prepare import Prepared, content_hashes, prepare
+from .preservation import Preservation, compute_missing, plan_preservation
 from .processes import Processes, Shares, SingleProcess
-from .recorder import Recorder
-from .resume import compared_settings, recorded_changes
+from .recorder import Recorder, run_header
 from .run_folder import RunFolder, create_version, open_version
-from .start import Start, find_start, start_identity, start_with_inputs
+from .start import (
+    Start,
+    compared_settings,
+    find_start,
+    recorded_changes,
+    start_identity,
+)
+from .state import TrainState, make_optimizer, make_schedule
 from .step import StepMaker
 
 
@@ -124,14 +137,35 @@ def _train(
 
 def _run(run: Loaded, shares: Shares, recorder: Recorder | None) -> tuple[str, int]:
     loop = _loop(run, shares, recorder)
-    if run.config.adapter.init == "eva" and not run.state.step:
-        whole_batches = _step_maker(run, _plan(run), (0, 1))
-        if not start_with_inputs(
-            run.state.adapter, run.config, whole_batches, run.processes, run.observer
-        ):
-            loop.hooks.save(0)
-            return "cancelled", 0
+    from_inputs = run.config.adapter.init == "eva" and not run.state.step
+    if from_inputs and not _initialize_from_inputs(run):
+        loop.hooks.save(0)
+        return "cancelled", 0
     return loop.run(run.state.step)
+
+
+def _initialize_from_inputs(run: Loaded) -> bool:
+    """Give a new run's adapter the initialization that comes from the layers' inputs.
+
+    It depends on base, data and seed alone, so that a run that was stopped here finds it again.
+    False when the run was cancelled meanwhile.
+    """
+    count, stopped = run.config.training.gradient_accumulation_steps, False
+    if run.processes.index == 0:
+        compute = _step_maker(run, _plan(run), (0, 1))
+        seen = initialize_from_inputs(
+            run.state.adapter,
+            lambda batch: compute(1 + batch // count, batch % count),
+            run.config.seed,
+            run.observer.cancelled,
+        )
+        stopped = seen is None
+        if seen is not None:
+            run.observer.notify(Warned(seen.summary()))
+    if run.processes.sum_numbers([float(stopped)])[0]:
+        return False
+    run.processes.share(run.state.adapter.parameters())
+    return True
 
 
 def _plan(run: Loaded) -> BatchPlan:
@@ -294,4 +328,126 @@ def _summary(run: Loaded, folder: RunFolder) -> RunSummary:
     )
 
 
-__all__ = ["train"]
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A run with everything in memory, ready for its first step."""
+
+    config: RunConfig
+    data: Prepared
+    precision: str
+    transformer: torch.nn.Module
+    state: TrainState
+    processes: Processes
+    observer: Observer
+    steps: int
+    preservation: Preservation | None
+
+
+def load(
+    config: RunConfig,
+    observer: Observer,
+    processes: Processes,
+    data: Prepared,
+    precision: str,
+    start: Start,
+    base: str,
+) -> Loaded:
+    """Load the base, attach the adapter and bring it to where the run starts.
+
+    Args:
+        config: The run file.
+        observer: Hears progress and notes.
+        processes: Those that share the run.
+        data: What `prepare` gave.
+        precision: The number format that is computed in.
+        start: Where the run starts.
+        base: Identity of the base's weights.
+
+    Raises:
+        InputError: When base, adapter or start do not fit each other.
+        StorageError: When what is cached before the first step cannot be written.
+    """
+    transformer = data.family.load_transformer(data.location, DTYPES[precision], processes.device)
+    preservation = _preserve(config, data, transformer, f"{base} {precision}", processes, observer)
+    if config.memory.gradient_checkpointing:
+        data.family.enable_checkpointing(transformer)
+    adapter = _attach(config, data, transformer)
+    # Hours of training must not end at a file that cannot be written.
+    check_layouts(adapter.state(), config.output.layouts, data.family.key_map)
+    # A decomposition of the base's weights may end otherwise in another process.
+    processes.share(list(adapter.frozen_tensors().values()))
+    if processes.index == 0:
+        _tell_notes(adapter, config.training.optimizer.learning_rate, observer)
+    groups = parameter_groups(adapter, config.training.optimizer)
+    optimizer = make_optimizer(config.training.optimizer, groups)
+    state = TrainState(adapter, optimizer)
+    if start.checkpoint is not None:
+        state.restore(start.checkpoint, config.training.optimizer)
+    elif start.adapter is not None:
+        taken = start_from(transformer, adapter, start.adapter)
+        if processes.index == 0:
+            observer.notify(Warned(taken.summary()))
+    return Loaded(
+        config=config,
+        data=data,
+        precision=precision,
+        transformer=transformer,
+        state=state,
+        processes=processes,
+        observer=observer,
+        steps=run_length(config),
+        preservation=preservation,
+    )
+
+
+def _attach(config: RunConfig, data: Prepared, transformer: torch.nn.Module) -> AttachedAdapter:
+    return attach(
+        transformer,
+        config.adapter,
+        presets=data.family.presets,
+        unused=data.family.unused_layers(transformer),
+        shared=data.family.shared_inputs,
+        seed=config.seed,
+    ).train()
+
+
+def _preserve(
+    config: RunConfig,
+    data: Prepared,
+    transformer: torch.nn.Module,
+    base: str,
+    processes: Processes,
+    observer: Observer,
+) -> Preservation | None:
+    """Let the base, which has no adapter yet, make what it is held to."""
+    folder = cache_folder(config)
+    kept = plan_preservation(config, data.family, data.location, data.dataset, folder, base)
+    if kept is None:
+        return None
+    if processes.index == 0:
+        predict = functools.partial(
+            data.family.predict, transformer, guidance=config.training.guidance
+        )
+        compute_missing(
+            kept,
+            predict,
+            transformer,
+            processes.device,
+            config.training.batch_size,
+            lambda done, total: observer.notify(CacheProgress(done, total, "points to preserve")),
+        )
+    # The others wait here and then only read.
+    processes.barrier()
+    return kept
+
+
+def _tell_notes(adapter: AttachedAdapter, learning_rate: float, observer: Observer) -> None:
+    for note in (*adapter.notes, *pace_notes(adapter.plans, learning_rate)):
+        observer.notify(Warned(note))
+    if adapter.skipped_duplicates:
+        observer.notify(
+            Warned(
+                f"{adapter.skipped_duplicates} matches named a layer that was chosen already; each "
+                "layer is adapted once."
+            )
+        )

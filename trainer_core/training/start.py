@@ -1,26 +1,245 @@
-"""Where a run starts: new, at a checkpoint (resume), or at an adapter file (warm start)."""
+"""Where a run starts: new, at a checkpoint (resume), or at an adapter file (warm start).
+
+A resumed run may differ from the one that made its checkpoint in some settings, and says so.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..adapter_files.factors.fused_layers import refuse_undivided
 from ..adapter_files.read.adapter_file import adapter_files, read_adapter
-from ..adapters import AttachedAdapter
-from ..adapters.init.eva import initialize_from_inputs
 from ..config import RunConfig
+from ..config.defaults import run_length
 from ..data.cache_file import hash_file
 from ..errors import AdapterFileError, ConfigError, InputError, RunError
 from ..families.registry import FAMILIES, get_family
 from ..types import AdapterState
-from .checkpoint import Checkpoint, read_whole_checkpoint
+from .checkpoint import Checkpoint, find_checkpoint, read_whole_checkpoint
 from .observer import Observer, Warned
 from .processes import Processes
-from .resume import START, Change, find_checkpoint, refuse_changes
 from .run_folder import read_record, version_number
+
+FREE = frozenset(
+    {
+        "resume",
+        "config_version",
+        "cache",
+        "base.path",
+        "base.encoders",
+        "adapter.start_from",
+        "dataset.path",
+        "dataset.regularization.path",
+        "dataset.unreadable",
+        "dataset.missing_caption",
+        "dataset.missing_control",
+        "dataset.missing_image",
+        "output.dir",
+    }
+)
+"""Sections and settings that say where something is, or what happens when it is not there. Base,
+dataset and the file that an adapter starts from are compared by content instead of by path."""
+
+COURSE = frozenset(
+    {
+        "training.optimizer.learning_rate",
+        "training.optimizer.beta1",
+        "training.optimizer.beta2",
+        "training.optimizer.eps",
+        "training.optimizer.weight_decay",
+        "training.optimizer.lora_plus_ratio",
+        "training.optimizer.rate_pattern",
+        "training.schedule",
+        "training.max_grad_norm",
+        "training.precision",
+    }
+)
+"""What changes the weights of the steps to come. A resumed run may change it, and says so."""
+
+AROUND = frozenset(
+    {
+        "training.steps",
+        "training.checkpoint_every",
+        "training.keep_checkpoints",
+        "preview",
+        "memory",
+        "output",
+    }
+)
+"""What a resumed run may change too, and says: how long it trains, what it draws and writes."""
+
+START = "adapter.start_from (content)"
+"""Where a checkpoint's settings keep the identity of the file that the adapter started from."""
+
+_DATASET = "dataset (content)"
+_SOURCE = "dataset (source)"
+_LONGEST_VALUE = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A setting that is another than when the checkpoint was made.
+
+    Attributes:
+        setting: Its YAML path.
+        before: What the checkpoint was made with.
+        after: What the run goes on with.
+    """
+
+    setting: str
+    before: Any
+    after: Any
+
+    def __str__(self) -> str:
+        return f"{self.setting} was {_shown(self.before)} and is {_shown(self.after)}"
+
+    @property
+    def of_course(self) -> bool:
+        """Whether the weights of the steps to come depend on it."""
+        return _is_in(self.setting, COURSE)
+
+    def record(self, step: int) -> dict[str, Any]:
+        """The change as ``run.json`` keeps it."""
+        return {"step": step, "setting": self.setting, "from": self.before, "to": self.after}
+
+
+def compared_settings(
+    config: RunConfig,
+    precision: str,
+    base: str,
+    dataset: str,
+    start: str | None = None,
+    source: str | None = None,
+) -> dict[str, Any]:
+    """List the settings that a checkpoint keeps, to be compared when a run goes on from it.
+
+    Args:
+        config: The run file.
+        precision: The resolved precision.
+        base: Identity of the base's weights.
+        dataset: Identity of the dataset's content, as it is encoded.
+        start: Identity of the file that the adapter starts from; None without one.
+        source: Identity of the dataset's content in any precision; None where it is not known.
+
+    Returns:
+        JSON values by YAML path.
+    """
+    flat = _flatten(config.model_dump(mode="json"), "")
+    kept = {path: value for path, value in flat.items() if not _is_in(path, FREE)}
+    kept["training.precision"] = precision
+    return kept | {"base (content)": base, _DATASET: dataset, _SOURCE: source, START: start}
+
+
+def changed_settings(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> list[Change]:
+    """Compare a checkpoint's settings with the run's.
+
+    A setting that the checkpoint does not know is newer than it: it was made with what is now the
+    default, or, where it does not decide the weights, with nobody knows what.
+
+    Args:
+        checkpoint: What the run goes on from.
+        settings: What `compared_settings` gave for the run.
+
+    Returns:
+        What differs, by path.
+    """
+    before = _flatten(RunConfig().model_dump(mode="json"), "") | dict(checkpoint.settings)
+    changes: list[Change] = []
+    for path in sorted(checkpoint.settings.keys() | settings.keys()):
+        if path not in checkpoint.settings and _is_in(path, AROUND):
+            continue
+        if path != _SOURCE and before.get(path) != settings.get(path):
+            changes.append(Change(path, before.get(path), settings.get(path)))
+    if _same_source(checkpoint, settings) and any(
+        change.setting == "training.precision" for change in changes
+    ):
+        # The same images and captions, encoded in the other precision.
+        changes = [change for change in changes if change.setting != _DATASET]
+    return changes
+
+
+def refuse_changes(
+    checkpoint: Checkpoint, settings: Mapping[str, Any], config: RunConfig
+) -> list[Change]:
+    """Refuse to go on as another run than the one that made the checkpoint.
+
+    Args:
+        checkpoint: What the run goes on from.
+        settings: What `compared_settings` gave for the run.
+        config: The run file.
+
+    Returns:
+        The settings that have changed and may.
+
+    Raises:
+        ConfigError: When another setting has changed, or the run is shorter than what the
+            checkpoint has made.
+    """
+    changes = changed_settings(checkpoint, settings)
+    refused = [each for each in changes if not _is_in(each.setting, COURSE | AROUND)]
+    if refused:
+        raise ConfigError(
+            "resume: another configuration than the checkpoint's: " + "; ".join(map(str, refused)),
+            "the settings that the checkpoint was made with; only learning rate, schedule, "
+            "clipping, precision, steps, previews, checkpoints, memory and output may change",
+            "Undo the change, or start a new run with resume=none.",
+        )
+    steps = run_length(config)
+    if checkpoint.step > steps:
+        raise ConfigError(
+            f"training.steps: {steps}, but the checkpoint has made {checkpoint.step} steps",
+            f"at least {checkpoint.step}",
+            "Raise training.steps, or name an earlier checkpoint with resume=PATH.",
+        )
+    return changes
+
+
+def recorded_changes(
+    record: Mapping[str, Any], changes: Sequence[Change], step: int
+) -> list[dict[str, Any]]:
+    """The changes of a run's whole course.
+
+    Args:
+        record: The run's ``run.json``, as it was before the run goes on.
+        changes: What changes now.
+        step: Steps that the run goes on from; changes from there on belong to a course that is
+            given up.
+    """
+    known = record.get("changes")
+    kept = [each for each in known if each["step"] < step] if isinstance(known, list) else []
+    return [*kept, *(change.record(step) for change in changes)]
+
+
+def _same_source(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> bool:
+    source = settings.get(_SOURCE)
+    return source is not None and checkpoint.settings.get(_SOURCE) == source
+
+
+def _is_in(path: str, places: frozenset[str]) -> bool:
+    """Whether a setting, or a section that it is in, is among some."""
+    parts = path.split(".")
+    names = {".".join(parts[: count + 1]) for count in range(len(parts))}
+    return not names.isdisjoint(places)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
+
+
+def _flatten(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        path = f"{prefix}{name}"
+        # A pattern table is one setting: its keys are regular expressions, not names.
+        if isinstance(value, dict) and not path.endswith("_pattern"):
+            flat |= _flatten(value, f"{path}.")
+        else:
+            flat[path] = value
+    return flat
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,48 +420,6 @@ def read_start(config: RunConfig) -> AdapterState | None:
             "Choose another file, or merge this one into the base and train on the result.",
         )
     return state
-
-
-def start_with_inputs(
-    adapter: AttachedAdapter,
-    config: RunConfig,
-    run_batch: Callable[[int, int], object],
-    processes: Processes,
-    observer: Observer,
-) -> bool:
-    """Give a new run's adapter the initialization that comes from the layers' inputs.
-
-    They depend on base, data and seed alone, so that a run that was stopped here finds them again.
-
-    Args:
-        adapter: Changed in place, in every process alike.
-        config: The run file, with ``adapter.init: eva``.
-        run_batch: Runs the base on a micro-batch: of a step from 1, and its number from 0.
-        processes: The first one looks, and the others take what it found.
-        observer: Told what was looked at, and asked whether to stop.
-
-    Returns:
-        False when the run was cancelled meanwhile.
-
-    Raises:
-        AdapterError: When an input is not finite.
-    """
-    count = config.training.gradient_accumulation_steps
-    stopped = False
-    if processes.index == 0:
-        seen = initialize_from_inputs(
-            adapter,
-            lambda batch: run_batch(1 + batch // count, batch % count),
-            config.seed,
-            observer.cancelled,
-        )
-        stopped = seen is None
-        if seen is not None:
-            observer.notify(Warned(seen.summary()))
-    if processes.sum_numbers([float(stopped)])[0]:
-        return False
-    processes.share(adapter.parameters())
-    return True
 
 
 def _require_same(config: RunConfig, processes: Processes, start: Start) -> None:

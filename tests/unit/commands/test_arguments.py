@@ -8,7 +8,7 @@ from trainer_core.commands import VERBS, Verb
 from trainer_core.commands.arguments import Arguments, parse_arguments
 from trainer_core.errors import InputError
 
-_VERBS = {**VERBS, "copy": Verb("", "", "", options=("to",), switches=("overwrite",))}
+_VERBS = {**VERBS, "copy": Verb("", "", "", "", options=("to",), switches=("overwrite",))}
 
 
 def test_files_settings_and_flags_are_told_apart():

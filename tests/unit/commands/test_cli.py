@@ -31,12 +31,12 @@ def test_help_lists_every_verb(words, capsys):
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_has_help_and_a_module(verb, capsys):
+def test_every_verb_has_help_and_a_function(verb, capsys):
     assert main([verb, "--help"]) == 0
     assert capsys.readouterr().out.startswith(f"adapter-trainer {verb}")
     from importlib import import_module
 
-    assert callable(import_module(f"trainer_core.commands.{verb}").run)
+    assert callable(getattr(import_module(f"trainer_core.commands.{VERBS[verb].module}"), verb))
 
 
 def test_version(capsys):
@@ -65,7 +65,7 @@ def test_failed_work_is_exit_code_one(monkeypatch, capsys):
     def fail(arguments):
         raise StorageError("a full disk", "space", "Free some.")
 
-    monkeypatch.setattr("trainer_core.commands.template.run", fail)
+    monkeypatch.setattr("trainer_core.commands.runs.template", fail)
     assert main(["template", "flux"]) == 1
     assert "a full disk" in capsys.readouterr().err
 
@@ -74,7 +74,7 @@ def test_stopped_command_is_exit_code_one(monkeypatch, capsys):
     def stop(arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("trainer_core.commands.template.run", stop)
+    monkeypatch.setattr("trainer_core.commands.runs.template", stop)
     assert main(["template", "flux"]) == 1
     assert "stopped" in capsys.readouterr().err
 
@@ -83,7 +83,7 @@ def test_missing_package_says_how_to_get_it(monkeypatch, capsys):
     def need(arguments):
         import a_package_that_is_not_there  # noqa: F401
 
-    monkeypatch.setattr("trainer_core.commands.template.run", need)
+    monkeypatch.setattr("trainer_core.commands.runs.template", need)
     assert main(["template", "flux"]) == 2
     err = capsys.readouterr().err
     assert "a_package_that_is_not_there" in err

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer_core.commands.progress import (
+from trainer_core.commands.console import (
     LineRate,
     Pace,
     bar_text,

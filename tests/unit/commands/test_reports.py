@@ -9,7 +9,7 @@ from PIL import Image
 
 from tests.fixtures.opened_files import opened_files
 from trainer_core.cli import main
-from trainer_core.commands.environment import environment_report, missing_packages
+from trainer_core.commands.doctor import environment_report, missing_packages
 from trainer_core.commands.inspect import norm_summary, readable
 
 

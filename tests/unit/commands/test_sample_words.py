@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainer_core.cli import main
-from trainer_core.commands.sample import with_prompts
+from trainer_core.commands.runs import with_prompts
 from trainer_core.config import RunConfig
 from trainer_core.errors import ConfigError
 

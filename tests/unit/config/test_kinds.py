@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer_core.config.kinds import OF_KIND
+from trainer_core.config.adapter import OF_KIND
 from trainer_core.errors import ConfigError
 from trainer_core.families.run_files import load_config, run_file_template, templates
 
@@ -55,7 +55,7 @@ def test_the_last_kind_counts_and_settings_of_a_lora_go_too():
 
 
 def test_every_setting_of_a_kind_exists():
-    from trainer_core.config.describe import find_setting
+    from trainer_core.config.run import find_setting
 
     assert all(find_setting(path) is not None for path in OF_KIND)
 

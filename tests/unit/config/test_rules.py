@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainer_core.config import RunConfig
-from trainer_core.config.rules import check_config, contradictions
+from trainer_core.config.problems import check_config, contradictions
 from trainer_core.errors import ConfigError
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from trainer_core.config.describe import section_of, walk_settings
+from trainer_core.config.run import walk_settings
+from trainer_core.config.section import section_of
 from trainer_core.errors import ConfigError
 from trainer_core.families.run_files import (
     load_config,

@@ -7,10 +7,9 @@ import json
 import pytest
 
 from trainer_core.cli import main
-from trainer_core.commands.demo import learned_text
+from trainer_core.commands.runs import learned_text
 from trainer_core.demo import run as demo_run
-from trainer_core.demo.bars import KEPT, LEARNED, require_working
-from trainer_core.demo.run import DemoSummary
+from trainer_core.demo.run import KEPT, LEARNED, DemoSummary, require_working
 from trainer_core.errors import RunError
 
 

@@ -16,7 +16,7 @@ from trainer_core.demo.exam import (
     frame_questions,
     mark,
 )
-from trainer_core.demo.settings import dataset_folder
+from trainer_core.demo.run import dataset_folder
 from trainer_core.demo.vocabulary import (
     COLORS,
     CONCEPT_COLORS,

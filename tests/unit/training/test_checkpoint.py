@@ -15,8 +15,7 @@ from trainer_core.training.checkpoint import (
     read_checkpoint,
     save_checkpoint,
 )
-from trainer_core.training.optimizer import make_optimizer
-from trainer_core.training.state import TrainState
+from trainer_core.training.state import TrainState, make_optimizer
 
 
 def make_state(seed=0, steps=2, layer="a"):

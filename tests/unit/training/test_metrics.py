@@ -3,8 +3,7 @@ import json
 import pytest
 import torch
 
-from trainer_core.training.metrics import MetricsWriter, read_metrics
-from trainer_core.training.tensorboard import TensorBoard
+from trainer_core.training.recorder import MetricsWriter, TensorBoard, read_metrics
 from trainer_core.types import StepResult
 
 

@@ -4,7 +4,7 @@ import torch
 from trainer_core.adapters.parameter_groups import ParameterGroup
 from trainer_core.config import OptimizerSection
 from trainer_core.errors import InputError
-from trainer_core.training.optimizer import (
+from trainer_core.training.state import (
     load_optimizer_tensors,
     make_optimizer,
     optimizer_tensors,

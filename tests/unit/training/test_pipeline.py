@@ -12,7 +12,7 @@ from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.adapters import attach
 from trainer_core.config import RunConfig
 from trainer_core.data.image import from_pixels
-from trainer_core.demo.settings import dataset_folder
+from trainer_core.demo.run import dataset_folder
 from trainer_core.errors import AdapterFileError, ConfigError
 from trainer_core.inference.encoders import LazyEncoders
 from trainer_core.inference.pipeline import open_pipeline, sample_images, sample_prompts

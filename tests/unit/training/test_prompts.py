@@ -11,10 +11,10 @@ from safetensors.torch import load_file, save_file
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection, DatasetSection, PreviewSection
 from trainer_core.data.image import fit_to_bucket, open_picture, resize_exact, to_pixels
-from trainer_core.demo.settings import dataset_folder
+from trainer_core.demo.run import dataset_folder
 from trainer_core.errors import ConfigError, DatasetError
 from trainer_core.families.registry import get_family
-from trainer_core.inference.encoded_prompts import encode_prompts
+from trainer_core.inference.encoders import encode_prompts
 from trainer_core.types import Bucket
 
 FAMILY = get_family("qwen_image")

@@ -4,19 +4,17 @@ import pytest
 from pydantic import BaseModel
 
 from trainer_core.config import RunConfig
-from trainer_core.config.length import resolved_length
+from trainer_core.config.defaults import resolved_length
 from trainer_core.config.reading import load_config
 from trainer_core.errors import ConfigError
-from trainer_core.training.checkpoint import Checkpoint
-from trainer_core.training.resume import (
-    broken_step,
+from trainer_core.training.checkpoint import Checkpoint, broken_step, find_checkpoint
+from trainer_core.training.run_folder import create_version
+from trainer_core.training.start import (
     changed_settings,
     compared_settings,
-    find_checkpoint,
     recorded_changes,
     refuse_changes,
 )
-from trainer_core.training.run_folder import create_version
 
 # Another value for every setting. A new setting belongs in one of the three tables: with another
 # value of it, is a resumed run another run, the same one changed, or the very same?

@@ -1,0 +1,223 @@
+"""The verbs of run files: ``train``, ``cache``, ``sample``, ``template`` and ``demo``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..config import PreviewSection, RunConfig
+from ..config.problems import check_config
+from ..errors import ConfigError, InputError
+from ..families.run_files import run_file_template, templates
+from ..filesystem.storage import given_path
+from .arguments import Arguments
+from .console import show, show_json, show_report
+from .operations import clear_leftovers
+from .watching import watching
+
+if TYPE_CHECKING:
+    from ..demo.run import DemoSummary
+
+
+def train(arguments: Arguments) -> int:
+    """Train what the run file says; returns the exit code.
+
+    A cancelled run counts as not done, so that a script does not go on with half an adapter.
+
+    Raises:
+        TrainerError: When the input is wrong or the run failed.
+    """
+    config = arguments.config()
+    from .. import training
+    from ..device import resolve_device
+
+    processes = training.AccelerateProcesses(resolve_device(config.memory.device))
+    with watching(as_json=arguments.json) as observer:
+        result = training.train(config, observer, processes)
+    return 0 if result.status == "done" else 1
+
+
+def cache(arguments: Arguments) -> int:
+    """Encode what is not in the cache yet, and say what was done; returns the exit code.
+
+    Raises:
+        TrainerError: When the input is wrong or the cache cannot be written.
+    """
+    config = arguments.config()
+    from ..data.cache import cache_folder
+    from ..device import borrowed_threads, resolve_device
+    from ..training.prepare import prepare, save_manifest
+    from ..training.processes import SingleProcess
+
+    processes = SingleProcess(resolve_device(config.memory.device))
+    threads = borrowed_threads(config.memory, embedded=config.base.path == "embedded")
+    with watching(as_json=arguments.json) as observer, threads:
+        prepared = prepare(config, observer, processes)
+        manifest = save_manifest(config, prepared)
+    dataset = prepared.dataset
+    report = {
+        "folder": cache_folder(config),
+        "manifest": manifest,
+        "samples": len(dataset),
+        "encoded": dataset.encoded,
+        "reused": dataset.reused,
+    }
+    show_report(report, as_json=arguments.json)
+    return 0
+
+
+_OF_SAMPLE = ("adapter", "prompt", "control", "strength", "output")
+_SHORT = tuple(name for name in PreviewSection.model_fields if name not in {"prompts", "controls"})
+"""Settings of `preview` that may be written without the section."""
+
+
+def sample(arguments: Arguments) -> int:
+    """Sample the prompts and print the images' paths; returns the exit code.
+
+    Raises:
+        TrainerError: When the input is wrong or drawing failed.
+    """
+    own, rest = arguments.split(_OF_SAMPLE)
+    short, rest = rest.split(_SHORT)
+    settings = [f"preview.{name}={value}" for name, values in short.items() for value in values]
+    config = Arguments(rest.words, (*rest.settings, *settings)).config()
+    config = with_prompts(config, own.get("prompt", []), own.get("control", []))
+    adapter = given_path(own["adapter"][-1], "an adapter file") if "adapter" in own else None
+    if adapter is not None and not adapter.is_file():
+        raise InputError(
+            f"adapter: there is no file {adapter}", "an adapter file", "Check the path."
+        )
+    output = given_path(own.get("output", ["samples"])[-1], "a folder").absolute()
+    strength = _number(own)
+    from ..data.cache import cache_folder
+    from ..data.cache_file import cache_folders
+    from ..inference.pipeline import sample_images
+
+    clear_leftovers(output, *cache_folders(cache_folder(config)), as_json=arguments.json)
+    for path in sample_images(config, adapter, output, strength):
+        if arguments.json:
+            show_json({"event": "picture", "path": path})
+        else:
+            show(str(path))
+    return 0
+
+
+def with_prompts(config: RunConfig, prompts: list[str], controls: list[str]) -> RunConfig:
+    """Put the command's prompts in the place of the run file's.
+
+    Args:
+        config: The run file.
+        prompts: Texts to draw; none keeps those of the run file.
+        controls: Paths of control images for every prompt; none keeps those of the run file.
+
+    Raises:
+        ConfigError: When there is nothing to draw, or the controls do not fit the base's variant.
+    """
+    texts = prompts or config.preview.prompts
+    if not texts:
+        raise ConfigError(
+            "no prompt",
+            "prompt=TEXT on the command line, or preview.prompts in the run file",
+            "Add prompt='a picture of ...' to the command.",
+        )
+    changes: dict[str, object] = {"prompts": list(texts)}
+    if controls:
+        paths = [str(given_path(path, "a control picture").absolute()) for path in controls]
+        changes["controls"] = [paths for _ in texts]
+    elif prompts:
+        changes["controls"] = []
+    preview = config.preview.model_copy(update=changes)
+    changed = config.model_copy(update={"preview": preview})
+    check_config(changed, "the command")
+    return changed
+
+
+def _number(own: Mapping[str, list[str]]) -> float:
+    text = own.get("strength", ["1"])[-1]
+    try:
+        return float(text)
+    except ValueError as error:
+        raise InputError(
+            f"strength={text}", "a number, 1 for the adapter as it was trained", "Write strength=1."
+        ) from error
+
+
+def template(arguments: Arguments) -> int:
+    """Print the run file of a family and a purpose; returns the exit code.
+
+    Raises:
+        InputError: When the family or the purpose is unknown.
+    """
+    arguments.at_most(2)
+    arguments.only(())
+    if not arguments.words:
+        raise InputError(
+            "no family behind the verb",
+            "one of " + ", ".join(templates()),
+            f"Name a family, such as `adapter-trainer template {next(iter(templates()))}`.",
+        )
+    family, purpose = (*arguments.words, "generate")[:2]
+    text = run_file_template(family, purpose).rstrip("\n")
+    if arguments.json:
+        show_json({"family": family, "purpose": purpose, "run_file": text})
+    else:
+        show(text)
+    return 0
+
+
+_CHOICES = {"kind": ("lokr", "lora", "loha"), "task": ("generate", "edit", "own")}
+"""What can be chosen; the first is the default."""
+
+
+def demo(arguments: Arguments) -> int:
+    """Run the demonstration; returns the exit code.
+
+    Raises:
+        InputError: When a setting is unknown or none of its choices.
+        RunError: When training failed, or the adapter learned or kept next to nothing.
+    """
+    arguments.at_most(0)
+    given = arguments.only(("kind", "task", "output"))
+    chosen = {name: given.get(name, choices[0]) for name, choices in _CHOICES.items()}
+    for name, choices in _CHOICES.items():
+        if chosen[name] not in choices:
+            raise InputError(
+                f"{name}={chosen[name]}",
+                "one of " + ", ".join(choices),
+                f"Name one of these, or leave {name} out for {choices[0]}.",
+            )
+    from ..demo.run import require_working, run_demo
+
+    output = Path(given.get("output") or "demo_output").absolute()
+    with watching(as_json=arguments.json) as observer:
+        summary = run_demo(chosen["kind"], chosen["task"], output, observer)
+    if arguments.json:
+        show_json(dataclasses.asdict(summary))
+    else:
+        show(learned_text(summary, output))
+    require_working(summary)
+    return 0
+
+
+def learned_text(summary: DemoSummary, output: Path) -> str:
+    """What the demonstration showed, for a person.
+
+    Args:
+        summary: Shares of right pictures, and paths relative to `output`.
+        output: The demonstration's folder.
+    """
+    from ..demo.run import KEPT, LEARNED
+
+    facts = {
+        "Learned": f"{summary.base_accuracy:.0%} of the pictures right before training, "
+        f"{summary.adapter_accuracy:.0%} with the adapter ({LEARNED.text(summary)})",
+        "Kept": f"{summary.base_captions_accuracy:.0%} right of what the base could do before "
+        f"({KEPT.text(summary)})",
+        "Trained": f"{summary.train_seconds:.0f} seconds",
+        "Adapter": str(output / summary.adapter),
+        "Pictures": ", ".join(str(output / picture) for picture in summary.pictures),
+        "Summary": str(output / "summary.json"),
+    }
+    return "\n".join(f"{name + ':':<10}{fact}" for name, fact in facts.items())

@@ -13,7 +13,7 @@ from ..config import OptimizerSection, ScheduleSection
 from ..errors import InputError
 
 if TYPE_CHECKING:
-    from ..adapters.parameter_groups import ParameterGroup
+    from ..adapters.learning_rates import ParameterGroup
 
 STATE_PREFIX = "optimizer."
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..adapters import AttachedAdapter
-from ..adapters.parameter_groups import ParameterGroup, parameter_groups
+from ..adapters.learning_rates import ParameterGroup, parameter_groups
 from ..config import OptimizerSection
 from ..errors import InputError
 from ..types import AdapterState

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...adapters.kinds.kind import LayerPlan
 from ...adapters.kinds.registry import FILE_RULES, KINDS, layer_delta
-from ...adapters.resize import resize
+from ...adapters.warm_start import resize
 from ...config import AdapterConfig
 from ...errors import AdapterError, NonFiniteError
 from ...tensors.finiteness import all_finite

@@ -14,7 +14,7 @@ from torch import Tensor
 from ...adapters.dora import DORA_SCALE
 from ...adapters.kernels.convolution import as_matrices
 from ...adapters.kinds.registry import FILE_RULES, KINDS, LOW_RANK
-from ...adapters.resize import resize
+from ...adapters.warm_start import resize
 from ...config import AdapterConfig
 from ...counters import counter_seed
 from ...errors import AdapterError

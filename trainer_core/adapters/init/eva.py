@@ -20,7 +20,7 @@ from ...counters import counter_seed
 from ...errors import AdapterError
 from ...tensors.finiteness import all_finite
 from ...tensors.randomized_svd import largest_singular
-from ..attached import AttachedAdapter
+from ..attachment import AttachedAdapter
 from ..layer.factor_layer import ADAPTER_NAME
 from .decomposed import decomposable
 

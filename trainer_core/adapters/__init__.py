@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..config import AdapterConfig
-    from .attached import AttachedAdapter
-    from .attachment import attach
+    from .attachment import AttachedAdapter, attach
 
 __all__ = ["AdapterConfig", "AttachedAdapter", "attach"]
 
-_HOMES = {"AdapterConfig": "..config", "AttachedAdapter": ".attached", "attach": ".attachment"}
+_HOMES = {"AdapterConfig": "..config", "AttachedAdapter": ".attachment", "attach": ".attachment"}
 
 
 def __getattr__(name: str) -> Any:

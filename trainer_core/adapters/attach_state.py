@@ -12,15 +12,14 @@ from torch import nn
 from ..config import AdapterConfig
 from ..errors import AdapterError
 from ..types import AdapterState, LayerState
-from .attached import AttachedAdapter
-from .attachment import attach
+from .attachment import AttachedAdapter, attach
 from .dora import DORA_SCALE, axis_of
 from .kernels.convolution import CONVOLUTIONS, CORES, layer_sizes
 from .kinds.kind import LayerPlan
 from .kinds.registry import KINDS, matrix_sizes
 from .planning import follows_rule
 from .targets import nearest
-from .validate_factors import validate_factors
+from .warm_start import validate_factors
 
 
 def attach_state(module: nn.Module, state: AdapterState) -> AttachedAdapter:

@@ -1,29 +1,310 @@
-"""`attach`: put an adapter on any module."""
+"""`attach`, and `AttachedAdapter`: what a module's adapter can be asked and told."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
-from torch import nn
+from torch import Tensor, nn
 
 from ..config import AdapterConfig
 from ..config.patterns import compile_pattern
 from ..errors import AdapterError
-from ..types import LayerState
-from .attached import AttachedAdapter, Restoration
-from .base.checks import check_bases
-from .layer.factor_layer import FactorLayer
+from ..types import AdapterState, LayerState
+from .base.quantized import repacking_layers, set_repacking
+from .kernels.convolution import reshaped
+from .kinds.kind import LayerPlan
+from .layer.factor_layer import ADAPTER_NAME, FactorLayer
 from .layer.shared_input import share_inputs
-from .peft_tuner import Job, inject
-from .planning import factor_notes, plan_layers
-from .targets import (
-    FALLBACK_PRESETS,
-    LayerIndex,
-    Selection,
-    select,
-    select_modules,
-)
+from .peft_layers import Job, inject
+from .planning import check_bases, factor_notes, plan_layers
+from .targets import FALLBACK_PRESETS, LayerIndex, Selection, nearest, select, select_modules
+
+Places = tuple[tuple[nn.Module, str], ...]
+
+
+@dataclass
+class Restoration:
+    """What `detach` has to give back besides the layers.
+
+    Attributes:
+        trainable: Whether each of the module's own parameters took a gradient, by its name: a
+            move between devices may put others in their places.
+        attributes: The module's attributes that PEFT and Diffusers use; None when it had none.
+        repacking: Its layers that would pack their weight anew (`repacking_layers`).
+    """
+
+    trainable: dict[str, bool]
+    attributes: dict[str, Any]
+    repacking: list[nn.Module]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Restoration:
+        """Record a module before an adapter is put on it, and clear what PEFT would add to.
+
+        Raises:
+            AdapterError: When a layer's weight was packed so that no gradient passes through it.
+        """
+        repacking = repacking_layers(module)
+        names = ("peft_config", "_hf_peft_config_loaded")
+        kept = {name: module.__dict__[name] for name in names if name in module.__dict__}
+        module.__dict__.pop("peft_config", None)
+        trainable = {name: p.requires_grad for name, p in module.named_parameters()}
+        return cls(trainable, kept, repacking)
+
+    def freeze(self, module: nn.Module) -> None:
+        """Stop a module's parameters from taking gradients, and from being packed anew."""
+        for parameter in module.parameters():
+            parameter.requires_grad_(False)
+        set_repacking(self.repacking, False)
+
+    def restore(self, module: nn.Module) -> None:
+        """Give everything back as it was."""
+        for name, parameter in module.named_parameters():
+            if name in self.trainable:
+                parameter.requires_grad_(self.trainable[name])
+        set_repacking(self.repacking, True)
+        for name in ("peft_config", "_hf_peft_config_loaded"):
+            module.__dict__.pop(name, None)
+        module.__dict__.update(self.attributes)
+
+
+class AttachedAdapter:
+    """An adapter on a module; made by `attach`.
+
+    Attributes:
+        kind: ``lora``, ``loha`` or ``lokr``.
+        config: The settings it was made with.
+        names: The adapted layers, sorted.
+        skipped_duplicates: Matches that pointed at a layer which was already chosen.
+        excluded_unused: Layers that a preset left out because their output is unused.
+        plans: Sizes, rank and alpha of each layer.
+        notes: What the settings came to and may not be expected, in sentences.
+        shared_inputs: Names of layers that share what they compute on their input, by input.
+    """
+
+    shared_inputs: tuple[tuple[str, ...], ...] = ()
+    plans: tuple[LayerPlan, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        module: nn.Module,
+        config: AdapterConfig,
+        layers: Mapping[str, FactorLayer],
+        places: Mapping[str, Places],
+        restoration: Restoration,
+        selection: Selection,
+    ) -> None:
+        self.kind = config.kind
+        self.config = config
+        self.names = tuple(sorted(layers))
+        self.skipped_duplicates = selection.skipped_duplicates
+        self.excluded_unused = selection.excluded_unused
+        self._module = module
+        self._layers = {name: layers[name] for name in self.names}
+        self._places = dict(places)
+        self._restoration = restoration
+        self._attached = True
+        if hasattr(module, "_hf_peft_config_loaded"):
+            # Diffusers' adapter methods refuse to work on a model without this mark.
+            module.__dict__["_hf_peft_config_loaded"] = True
+
+    def named_parameters(self) -> list[tuple[str, nn.Parameter]]:
+        """The trainable factors as ``<layer>.<factor>``, sorted by layer and factor."""
+        return [
+            (f"{name}.{factor}", parameter)
+            for name, layer in self._layers.items()
+            for factor, parameter in sorted(layer.factors().items())
+        ]
+
+    def parameters(self) -> list[nn.Parameter]:
+        """The trainable factors in the order of `named_parameters`."""
+        return [parameter for _, parameter in self.named_parameters()]
+
+    @property
+    def layers(self) -> Mapping[str, FactorLayer]:
+        """The adapted layers by name."""
+        return self._layers
+
+    def frozen_tensors(self) -> dict[str, Tensor]:
+        """The frozen factors that the trained ones are differences from, as ``<layer>.<factor>``.
+
+        There are none but with an ``init`` that is a part of the base's weight.
+        """
+        return {
+            f"{name}.{factor}": tensor
+            for name, layer in self._layers.items()
+            for factor, tensor in layer.frozen_factors().items()
+        }
+
+    def named_tensors(self) -> dict[str, Tensor]:
+        """All that makes the adapter what it is: trainable and frozen factors."""
+        return {**dict(self.named_parameters()), **self.frozen_tensors()}
+
+    def state(self) -> AdapterState:
+        """A copy of the adapter on the CPU, independent of further training.
+
+        With an ``init`` that is a part of the base's weight it is the LoRA of twice the rank that
+        equals it.
+        """
+        layers = {name: layer.layer_state() for name, layer in self._layers.items()}
+        return AdapterState(self.kind, layers, self.config.model_dump(mode="json"))
+
+    def load_state(self, state: AdapterState) -> None:
+        """Take over the factors and scales of a state of the same layers and shapes.
+
+        A window may be written as in files (`reshaped`).
+
+        Raises:
+            AdapterError: When kind, layers or shapes differ, or this adapter is merged or trains
+                differences from frozen factors of its own; nothing is changed then.
+        """
+        self.refuse_frozen_factors("a state to take over")
+        self._require(not self._merged, "the adapter is merged", "Call unmerge() first.")
+        self._check_layers(state)
+        ready = {name: self._fitting(name, saved) for name, saved in state.layers.items()}
+        with torch.no_grad():
+            for name, saved in state.layers.items():
+                layer = self._layers[name]
+                for factor, parameter in layer.factors().items():
+                    parameter.copy_(ready[name][factor])
+                layer.set_scale_of(ready[name], saved.alpha, saved.rank)
+                layer.note_zero_magnitude()
+
+    def refuse_frozen_factors(self, found: str) -> None:
+        """Refuse to give this adapter other factors where its own are differences.
+
+        Args:
+            found: What would give them.
+
+        Raises:
+            AdapterError: When ``init`` is a part of the base's weight.
+        """
+        if any(layer.frozen_factors() for layer in self._layers.values()):
+            raise AdapterError(
+                f"{found}, and adapter.init is {self.config.init}",
+                "an adapter whose factors are those of a file: this one trains differences from a "
+                "part of the base's weight, and its file has twice the rank",
+                "Set adapter.init to default; to go on from such a file, also adapter.rank to that "
+                "of the file.",
+            )
+
+    def delta_weight(self, name: str) -> Tensor:
+        """The weight difference of one layer at strength 1, in the factors' dtype.
+
+        It has the weight's shape: `[out, in]`, or `[out, in / groups, *kernel]`.
+
+        Raises:
+            AdapterError: When the layer is not adapted.
+        """
+        if name not in self._layers:
+            raise AdapterError(
+                f"{name!r} carries no adapter",
+                "the name of an adapted layer",
+                f"Nearest: {nearest(name, self.names)}.",
+            )
+        return self._layers[name].get_delta_weight(ADAPTER_NAME)
+
+    @property
+    def strength(self) -> float:
+        """Multiplies the adapter's contribution; at 0 the module computes exactly the base."""
+        return next(iter(self._layers.values())).strength
+
+    @strength.setter
+    def strength(self, value: float) -> None:
+        self._require(not self._merged, "the adapter is merged", "Call unmerge() first.")
+        for layer in self._layers.values():
+            layer.strength = float(value)
+
+    def train(self, mode: bool = True) -> AttachedAdapter:
+        """Switch the adapter's dropouts on; the base's own mode stays as it is."""
+        for layer in self._layers.values():
+            layer.training = mode
+        return self
+
+    def eval(self) -> AttachedAdapter:
+        """Switch the adapter's dropouts off."""
+        return self.train(False)
+
+    def merge(self) -> None:
+        """Add the deltas, at the current strength, to the base's weights.
+
+        Raises:
+            AdapterError: When the adapter is detached, or a weight cannot take a delta (packed,
+                8-bit or meta); no weight is changed then.
+        """
+        self._require(self._attached, "the adapter is detached", "Attach an adapter first.")
+        if self._merged:
+            return
+        for name, layer in self._layers.items():
+            layer.check_mergeable(name)
+        for layer in self._layers.values():
+            layer.merge(adapter_names=[ADAPTER_NAME])
+
+    def unmerge(self) -> None:
+        """Put the base's weights back, bit for bit."""
+        for layer in self._layers.values():
+            layer.unmerge()
+
+    def detach(self) -> None:
+        """Give the module its own layers, weights and gradient settings back.
+
+        The adapter keeps its factors, so that `state` and `delta_weight` still work.
+        """
+        if not self._attached:
+            return
+        self.unmerge()
+        for name, layer in self._layers.items():
+            layer.release()
+            if layer.shared is not None:
+                layer.shared.release()
+            for owner, attribute in self._places[name]:
+                setattr(owner, attribute, layer.get_base_layer())
+        self._restoration.restore(self._module)
+        self._attached = False
+
+    @property
+    def _merged(self) -> bool:
+        return any(layer.merged for layer in self._layers.values())
+
+    @staticmethod
+    def _require(condition: bool, found: str, remedy: str) -> None:
+        if not condition:
+            raise AdapterError(found, "an adapter in place, beside the base's weights", remedy)
+
+    def _check_layers(self, state: AdapterState) -> None:
+        if state.kind != self.kind:
+            raise AdapterError(
+                f"an adapter of kind {state.kind}",
+                f"kind {self.kind}, as the attached adapter",
+                "Set adapter.kind to the kind of the file, or choose another file.",
+            )
+        differing = sorted(set(state.layers) ^ set(self._layers))
+        if differing:
+            where = "state" if differing[0] in state.layers else "attached adapter"
+            raise AdapterError(
+                f"{len(differing)} layers are only in one of the two; {differing[0]} is only in "
+                f"the {where}",
+                "the same layers in both",
+                "Attach with the same adapter.targets, include and exclude as the state's.",
+            )
+
+    def _fitting(self, name: str, saved: LayerState) -> dict[str, Tensor]:
+        """A state's factors of one layer, in the shapes that they have here."""
+        own = {k: tuple(v.shape) for k, v in self._layers[name].factors().items()}
+        tensors = reshaped(saved.tensors, own)
+        given = {k: tuple(v.shape) for k, v in tensors.items()}
+        if own != given:
+            raise AdapterError(
+                f"{name} has factors {given}",
+                f"{own}",
+                "Attach with the same rank, factor and options as the state's.",
+            )
+        return tensors
 
 
 def attach(

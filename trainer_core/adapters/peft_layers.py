@@ -1,4 +1,4 @@
-"""PEFT tuner layers whose mathematics is this package's.
+"""PEFT's layers and tuners: the mathematics is this package's, and a plan says what goes where.
 
 They are PEFT's layers by inheritance, so that PEFT and Diffusers recognise them and their
 parameters; forward, delta and merge are replaced, because PEFT builds the whole delta weight and
@@ -8,8 +8,12 @@ for some numbers of axes only, and add nothing but constructor and forward.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
+from peft import LoHaConfig, LoHaModel, LoKrConfig, LoKrModel, LoraConfig, LoraModel, PeftConfig
 from peft.tuners.loha.layer import Linear as PeftLohaLinear
 from peft.tuners.loha.layer import LoHaLayer
 from peft.tuners.lokr.layer import Linear as PeftLokrLinear
@@ -18,6 +22,7 @@ from peft.tuners.lora.layer import Linear as PeftLoraLinear
 from peft.tuners.lora.layer import LoraLayer
 from torch import Tensor, nn
 
+from ..config import AdapterConfig
 from .dora import DORA_SCALE
 from .init.decomposed import FIRST_DOWN, FIRST_UP
 from .kernels.convolution import CONVOLUTIONS
@@ -28,6 +33,7 @@ from .kinds.lokr import LOKR
 from .kinds.lora import LORA
 from .layer.conv import ConvFactorLayer
 from .layer.factor_layer import ADAPTER_NAME, FactorLayer
+from .targets import Layer
 
 
 class _LoraFactors(FactorLayer):
@@ -236,3 +242,131 @@ class LokrLinear(_LokrFactors, PeftLokrLinear):
 
 class LokrConv(ConvFactorLayer, _LokrFactors, LoKrLayer):
     """A Conv1d, Conv2d or Conv3d with a LoKr."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A layer to adapt and how."""
+
+    layer: Layer
+    plan: LayerPlan
+    seed: int
+
+
+class PlannedTuner:
+    """Replaces PEFT's choice of layer and size by a plan's; mixed into PEFT's tuners.
+
+    Args:
+        model: The module that is adapted in place.
+        config: PEFT's description of the adapter, whose targets are the plan's paths.
+        jobs: Path to job.
+    """
+
+    linear_class: ClassVar[type[Any]]
+    conv_class: ClassVar[type[Any]]
+    layers: dict[str, FactorLayer]
+
+    def __init__(self, model: nn.Module, config: PeftConfig, jobs: Mapping[str, Job]) -> None:
+        # PEFT's constructor already puts the layers in, so the plan has to be there before it.
+        self.__dict__["jobs"] = dict(jobs)
+        self.__dict__["layers"] = {}
+        super().__init__(model, config, ADAPTER_NAME)  # type: ignore[call-arg]
+
+    def _create_and_replace(
+        self,
+        config: Any,
+        adapter_name: str,
+        target: nn.Module,
+        target_name: str,
+        parent: nn.Module,
+        current_key: str,
+        **kwargs: Any,
+    ) -> None:
+        del config, adapter_name, target_name, parent, kwargs
+        job = self.__dict__["jobs"][current_key]
+        layer_class = self.conv_class if job.plan.kernel else self.linear_class
+        replacement = layer_class(target, job.plan, job.seed)
+        for owner, attribute in job.layer.places:
+            setattr(owner, attribute, replacement)
+        self.__dict__["layers"][job.plan.name] = replacement
+
+
+class LoraTuner(PlannedTuner, LoraModel):  # type: ignore[misc]  # PEFT names a parameter otherwise
+    """LoRA."""
+
+    linear_class = LoraLinear
+    conv_class = LoraConv
+
+
+class LohaTuner(PlannedTuner, LoHaModel):
+    """LoHa."""
+
+    linear_class = LohaLinear
+    conv_class = LohaConv
+
+
+class LokrTuner(PlannedTuner, LoKrModel):
+    """LoKr."""
+
+    linear_class = LokrLinear
+    conv_class = LokrConv
+
+
+def _target_expression(paths: list[str]) -> str:
+    # PEFT takes a list's entries as endings of names, but a string as one whole expression.
+    return "|".join(re.escape(path) for path in paths)
+
+
+def _lora_config(config: AdapterConfig, targets: str) -> PeftConfig:
+    return LoraConfig(
+        r=config.rank,
+        lora_alpha=config.rank if config.alpha is None else config.alpha,  # type: ignore[arg-type]
+        target_modules=targets,
+        lora_dropout=config.dropout,
+    )
+
+
+def _loha_config(config: AdapterConfig, targets: str) -> PeftConfig:
+    return LoHaConfig(
+        r=config.rank,
+        alpha=config.rank if config.alpha is None else config.alpha,  # type: ignore[arg-type]
+        target_modules=targets,
+        rank_dropout=config.rank_dropout,
+        module_dropout=config.module_dropout,
+    )
+
+
+def _lokr_config(config: AdapterConfig, targets: str) -> PeftConfig:
+    return LoKrConfig(
+        r=config.rank,
+        alpha=config.rank if config.alpha is None else config.alpha,  # type: ignore[arg-type]
+        target_modules=targets,
+        rank_dropout=config.rank_dropout,
+        module_dropout=config.module_dropout,
+        decompose_both=config.decompose_both,
+        decompose_factor=config.factor,
+    )
+
+
+_TUNERS: dict[str, tuple[type[Any], Callable[[AdapterConfig, str], PeftConfig]]] = {
+    "lora": (LoraTuner, _lora_config),
+    "loha": (LohaTuner, _loha_config),
+    "lokr": (LokrTuner, _lokr_config),
+}
+
+
+def inject(module: nn.Module, config: AdapterConfig, jobs: list[Job]) -> dict[str, FactorLayer]:
+    """Put an adapter into a module, in place.
+
+    Args:
+        module: The module.
+        config: The adapter's settings.
+        jobs: What to adapt.
+
+    Returns:
+        Layer name to the new layer.
+    """
+    by_path = {job.plan.path: job for job in jobs}
+    tuner_class, make_config = _TUNERS[config.kind]
+    peft_config = make_config(config, _target_expression(list(by_path)))
+    return tuner_class(module, peft_config, by_path).__dict__["layers"]

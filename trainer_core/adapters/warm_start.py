@@ -1,24 +1,171 @@
-"""Start the training of an attached adapter from a given one."""
+"""Warm start: given factors, whether they are an adapter's at all, in other sizes, as a start.
+
+Sizes are fitted to the closest delta that the wanted ones can hold. Everything is computed in
+float64 on the CPU. Closeness is the Frobenius norm of the difference of the deltas, and an error is
+that norm over the norm of the given delta. A kind's own rule is in its `FileRules.fit`.
+"""
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..errors import AdapterError
+from ..tensors.rounding import all_finite
 from ..types import AdapterState, LayerState
-from .attached import AttachedAdapter
 from .dora import DORA_SCALE, axis_of
-from .kernels.convolution import reshaped
-from .kinds.registry import layer_scale, matrix_sizes
-from .layer.factor_layer import FactorLayer
-from .resize import Resized, resize, same_sizes
+from .kernels.convolution import CORES, as_matrices, reshaped
+from .kinds.file_rules import FileRules
+from .kinds.registry import FILE_RULES, KINDS, layer_scale, matrix_sizes
 from .targets import nearest
-from .validate_factors import validate_factors
+
+if TYPE_CHECKING:
+    from .attachment import AttachedAdapter
+    from .layer.factor_layer import FactorLayer
+
+
+def validate_factors(state: AdapterState) -> None:
+    """Refuse a state that is no adapter.
+
+    Raises:
+        AdapterError: For one without layers, or whose factors are missing, do not fit together or
+            are no finite numbers.
+    """
+    if not state.layers:
+        raise AdapterError(
+            "the given adapter has no layers", "factors of at least one", "Give another file."
+        )
+    for name, layer in state.layers.items():
+        for mistake in _mistakes(state.kind, layer):
+            raise AdapterError(
+                f"the given adapter: {name} {mistake}",
+                f"the factors of a {state.kind}, which fit together",
+                "Give another file, or make this one again.",
+            )
+
+
+def _mistakes(kind: str, layer: LayerState) -> Iterator[str]:
+    if layer.rank < 1 or not math.isfinite(layer.alpha) or layer.alpha == 0.0:
+        yield f"has the rank {layer.rank} and the alpha {layer.alpha}"
+    for name, tensor in layer.tensors.items():
+        if name not in (*KINDS[kind].factor_names, DORA_SCALE):
+            yield f"has {name}, which is no factor of this kind"
+        elif not tensor.is_floating_point() or tensor.dim() < 2 or not tensor.numel():
+            yield f"has {name} of {tensor.dtype} {tuple(tensor.shape)}"
+        elif not all_finite(tensor):
+            yield f"has a number in {name} that is not finite"
+    yield from _misfits(kind, layer.tensors)
+
+
+def _misfits(kind: str, tensors: Mapping[str, Tensor]) -> Iterator[str]:
+    """Factors that are missing, or cannot be multiplied."""
+    pairs = FILE_RULES[kind].pairs
+    for pair in pairs:
+        missing = [name for name in (pair.up, pair.down) if name not in tensors]
+        if missing and pair.whole not in tensors:
+            yield f"lacks {' and '.join(missing)}"
+        elif pair.core in tensors and missing:
+            yield f"has {pair.core} without {pair.up} and {pair.down}"
+        elif pair.core in tensors and tensors[pair.core].shape[1] != tensors[pair.down].shape[0]:
+            yield f"has {pair.core} and {pair.down} of {_shapes(tensors, pair.core, pair.down)}"
+    matrices = as_matrices(tensors)
+    for up, down in ((pair.up, pair.down) for pair in pairs):
+        if up in matrices and matrices[up].shape[1] != matrices[down].shape[0]:
+            yield f"has {up} and {down} of {_shapes(tensors, up, down)}"
+
+
+def _shapes(tensors: Mapping[str, Tensor], *names: str) -> str:
+    return " and ".join(str(tuple(tensors[name].shape)) for name in names)
+
+
+Matrices = dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Resized:
+    """Factors of the wanted sizes.
+
+    Attributes:
+        tensors: Factor name to tensor, in the dtype of the wanted layer's.
+        error: Norm of what the delta lost over the norm of the delta; 0 where nothing was lost.
+    """
+
+    tensors: Mapping[str, Tensor]
+    error: float
+
+
+def same_sizes(layer: LayerState, fresh: Mapping[str, Tensor]) -> bool:
+    """Whether a layer's factors, DoRA's magnitude aside, have the wanted names and shapes."""
+    given, wanted = (
+        {name: tuple(tensor.shape) for name, tensor in _without_magnitude(factors).items()}
+        for factors in (layer.tensors, fresh)
+    )
+    return given == wanted
+
+
+def resize(kind: str, layer: LayerState, fresh: Mapping[str, Tensor], scale: float) -> Resized:
+    """Fit a layer's factors to other sizes.
+
+    Factors that have the wanted sizes already are taken as they are. A larger rank is exact: the
+    new part has the initialization of a new layer, with a delta of zero, so that it can learn. A
+    smaller rank keeps the largest singular values.
+
+    Args:
+        kind: The layer's.
+        layer: The given factors.
+        fresh: A new layer's initialization, whose delta is zero; DoRA's magnitude is passed
+            over.
+        scale: What the wanted layer's delta is multiplied by.
+
+    Returns:
+        The factors and what was lost.
+
+    Raises:
+        AdapterError: For a loha that does not fit into a smaller rank, or a wanted Tucker core of
+            other sizes.
+    """
+    rules = FILE_RULES[kind]
+    wanted, given = _without_magnitude(fresh), _without_magnitude(layer.tensors)
+    ratio = layer_scale(kind, layer) / scale
+    if same_sizes(layer, fresh):
+        fitted, error = _rescaled(rules, given, ratio) if ratio != 1.0 else given, 0.0
+    elif not all(bool(tensor.any()) for tensor in given.values()):
+        fitted, error = wanted, 0.0
+    else:
+        _refuse_cores(wanted)
+        matrices, start = (
+            as_matrices({name: tensor.double() for name, tensor in factors.items()})
+            for factors in (given, wanted)
+        )
+        fitted, error = rules.fit(_rescaled(rules, matrices, ratio), start)
+    tensors = {n: fitted[n].to(t.dtype).reshape(t.shape).contiguous() for n, t in wanted.items()}
+    return Resized(tensors, error)
+
+
+def _rescaled(rules: FileRules, factors: Mapping[str, Tensor], ratio: float) -> Matrices:
+    name = next(name for name in rules.scaled_factors if name in factors)
+    return {**factors, name: factors[name] * ratio}
+
+
+def _without_magnitude(factors: Mapping[str, Tensor]) -> Matrices:
+    return {name: tensor for name, tensor in factors.items() if name != DORA_SCALE}
+
+
+def _refuse_cores(wanted: Mapping[str, Tensor]) -> None:
+    core = next((name for name in wanted if name in CORES), None)
+    if core is not None:
+        raise AdapterError(
+            f"adapter.tucker, whose {core} is {tuple(wanted[core].shape)}, and other sizes given",
+            "the rank and factor of the given layer where a core stands for the window",
+            "Take the same rank and factor, or set adapter.tucker to false.",
+        )
+
 
 _SHOWN = 5
 
@@ -56,7 +203,7 @@ def start_from(module: nn.Module, adapter: AttachedAdapter, state: AdapterState)
     """Give an adapter that was just attached the delta of another one.
 
     Rank, alpha, splits and options stay those of the attached adapter. Sizes that differ are fitted
-    (`resizing.resize`). Where only the attached adapter has DoRA, its magnitude becomes that of the
+    (`resize`). Where only the attached adapter has DoRA, its magnitude becomes that of the
     base with the given delta, which changes nothing.
 
     Args:
@@ -101,7 +248,7 @@ def start_from(module: nn.Module, adapter: AttachedAdapter, state: AdapterState)
     adapter.load_state(AdapterState(state.kind, layers, fresh.settings))
     for name, given in state.layers.items():
         if adapter.config.dora and DORA_SCALE not in given.tensors:
-            _measure_magnitude(module.get_submodule(name))
+            _measure_magnitude(cast("FactorLayer", module.get_submodule(name)))
     return Start(
         taken=tuple(name for name in state.layers if name not in resized),
         resized=resized,
@@ -118,8 +265,7 @@ def _resize(name: str, kind: str, given: LayerState, own: LayerState) -> Resized
         ) from error
 
 
-def _measure_magnitude(layer: nn.Module) -> None:
-    assert isinstance(layer, FactorLayer)
+def _measure_magnitude(layer: FactorLayer) -> None:
     magnitude = layer.factors()[DORA_SCALE]
     with torch.no_grad():
         magnitude.copy_(layer.norm().view(magnitude.shape))
@@ -167,6 +313,3 @@ def _check_layer(name: str, kind: str, given: LayerState, own: LayerState) -> No
 
 def _times(size: tuple[int, int]) -> str:
     return " x ".join(map(str, size))
-
-
-__all__ = ["Start", "start_from"]

@@ -14,8 +14,7 @@ import torch
 from ..adapter_files.write.adapter_file import check_layouts
 from ..adapters import AttachedAdapter, attach
 from ..adapters.init.eva import initialize_from_inputs
-from ..adapters.pace import pace_notes
-from ..adapters.parameter_groups import parameter_groups
+from ..adapters.learning_rates import pace_notes, parameter_groups
 from ..adapters.warm_start import start_from
 from ..config import RunConfig
 from ..config.defaults import preservation_summary, resolved_length, run_length

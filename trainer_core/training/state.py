@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..adapters import AttachedAdapter
-from ..adapters.parameter_groups import ParameterGroup, parameter_groups
+from ..adapters.learning_rates import ParameterGroup, parameter_groups
 from ..config import OptimizerSection, ScheduleSection
 from ..errors import InputError
 from ..types import AdapterState

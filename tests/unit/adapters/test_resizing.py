@@ -13,7 +13,7 @@ from trainer_core.adapters.kinds.low_rank import (
     spectrum_of_product,
 )
 from trainer_core.adapters.kinds.registry import KINDS
-from trainer_core.adapters.resize import resize
+from trainer_core.adapters.warm_start import resize
 from trainer_core.errors import AdapterError
 from trainer_core.types import LayerState
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from trainer_core.adapters.parameter_groups import ParameterGroup
+from trainer_core.adapters.learning_rates import ParameterGroup
 from trainer_core.config import OptimizerSection
 from trainer_core.errors import InputError
 from trainer_core.training.state import (

@@ -20,7 +20,7 @@ from ...counters import counter_seed
 from ...errors import AdapterError
 from ...tensors.randomized_svd import largest_singular
 from ...tensors.rounding import all_finite
-from ..attached import AttachedAdapter
+from ..attachment import AttachedAdapter
 from ..layer.factor_layer import ADAPTER_NAME
 from .decomposed import decomposable
 

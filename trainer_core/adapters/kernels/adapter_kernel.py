@@ -1,11 +1,15 @@
-"""What a kind gives the autograd function: one low-rank path, from which the rest is derived."""
+"""What a kind gives the autograd functions, and how these go without torch's Python around them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import wraps
+from typing import Any
 
+import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 Factors = Mapping[str, Tensor]
 Operands = tuple[Tensor, ...]
@@ -67,7 +71,7 @@ class AdapterKernel:
         path: The low-rank path.
         takes_path: Whether the contribution of these operands goes through it.
         columns: How many columns an augmented weight has beside the frozen one's
-            (`augmented_weight`); 0 where there is none.
+            (`AugmentedWeight`); 0 where there is none.
         augment: ``(hidden, operands, scale)`` to ``u [T, columns]`` and ``up [out, columns]``, of
             which ``u @ up.T`` is the contribution.
         whole: What is computed with where the path is not taken.
@@ -85,3 +89,26 @@ def like(gradients: Gradients, operands: Operands) -> Gradients:
     """Give gradients the dtype of what they are gradients of."""
     pairs = zip(gradients, operands, strict=True)
     return tuple(None if each is None else each.to(operand.dtype) for each, operand in pairs)
+
+
+Backward = Callable[..., tuple[Tensor | None, ...]]
+
+
+def differentiable_once(backward: Backward) -> Backward:
+    """Torch's `once_differentiable`, at no cost where nobody records gradients of gradients."""
+    guarded = once_differentiable(backward)
+
+    @wraps(backward)
+    def run(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return (guarded if torch.is_grad_enabled() else backward)(ctx, *gradients)
+
+    return run
+
+
+def direct_apply(function: type[torch.autograd.Function]) -> Callable[..., Tensor]:
+    """`Function.apply` without the Python around it, which looks at every argument for functorch.
+
+    Torch refuses such a call itself while a transform of functorch is active. The compiler knows
+    `apply` alone.
+    """
+    return super(torch.autograd.Function, function).apply  # type: ignore[misc, return-value]

@@ -13,7 +13,7 @@ The frozen weight comes from one of three:
 - A quantized layer: its own forward, so that its bits are those of the base without an adapter. In
   the backward pass the weight is read as numbers once more: some libraries' own backward keeps the
   whole weight from the forward pass on, as large as if it had never been quantized.
-- An augmented weight (`augmented_weight`): base and adapter in one product, which is rounded once.
+- An augmented weight (`AugmentedWeight`): base and adapter in one product, which is rounded once.
 """
 
 from __future__ import annotations
@@ -25,10 +25,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import AdapterError
-from ..base.weight import dense_weight
-from .adapter_kernel import AdapterKernel, LowRankPath, Operands, WholeDelta
-from .augmented_weight import augmented_product
-from .direct import differentiable_once, direct_apply
+from ..base.weight import StorageMark, dense_weight
+from .adapter_kernel import (
+    AdapterKernel,
+    LowRankPath,
+    Operands,
+    WholeDelta,
+    differentiable_once,
+    direct_apply,
+)
 from .gradient_accumulator import RankSlice
 
 
@@ -185,3 +190,66 @@ def _present_weight(layer: nn.Module, g: Tensor) -> Tensor:
             "Bring them back before the backward pass.",
         )
     return dense.to(g)
+
+
+class AugmentedWeight:
+    """The memory that a weight was moved into; it lives as long as the weight lies there."""
+
+    def __init__(self) -> None:
+        self._mark: StorageMark | None = None
+
+    def around(self, weight: Tensor, columns: int) -> Tensor:
+        """Weight and free columns as one matrix; moves the weight, which is then held once.
+
+        A weight that was moved away meanwhile (to another device or dtype, or replaced) gets a new
+        place.
+
+        Args:
+            weight: `[out, in]`, dense.
+            columns: How many columns the adapter needs.
+
+        Returns:
+            `[out, in + columns]`.
+        """
+        width = weight.shape[1] + columns
+        if not self._holds(weight) or weight.stride() != (width, 1):
+            with torch.inference_mode(False), torch.no_grad():
+                augmented = augment(weight, columns)
+                weight.data = augmented[:, : weight.shape[1]]
+                self._mark = StorageMark.of(augmented)
+        return weight.data.as_strided((weight.shape[0], width), (width, 1))
+
+    def release(self, weight: Tensor) -> None:
+        """Give the weight a place of its own again."""
+        if self._holds(weight):
+            weight.data = weight.data.contiguous()
+        self._mark = None
+
+    def _holds(self, weight: Tensor) -> bool:
+        return self._mark is not None and self._mark == StorageMark.of(weight)
+
+
+def augment(weight: Tensor, columns: int) -> Tensor:
+    """Copy a weight into a matrix with free columns at its right, for one product of both.
+
+    Args:
+        weight: `[out, in]`.
+        columns: How many columns the adapter needs.
+
+    Returns:
+        `[out, in + columns]`; the free columns are zero.
+    """
+    augmented = weight.new_zeros(weight.shape[0], weight.shape[1] + columns)
+    augmented[:, : weight.shape[1]] = weight
+    return augmented
+
+
+def augmented_product(
+    rows: Tensor, augmented: Tensor, bias: Tensor | None, hidden: Tensor, up: Tensor
+) -> Tensor:
+    """``[x | hidden] @ [W | up].T + bias``, whose sums are rounded once."""
+    inputs = rows.shape[1]
+    # What is saved for backward is the weight's own columns, which stay as they are; `data`
+    # keeps autograd from taking the new values of the free columns for a change of those.
+    augmented.data[:, inputs:] = up
+    return F.linear(torch.cat([rows, hidden], dim=1), augmented, bias)

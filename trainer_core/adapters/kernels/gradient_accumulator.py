@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .adapter_kernel import LowRankPath, Operands
-from .direct import differentiable_once, direct_apply
+from .adapter_kernel import LowRankPath, Operands, differentiable_once, direct_apply
 
 
 class RankSlice:

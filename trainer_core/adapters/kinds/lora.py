@@ -134,7 +134,7 @@ _OTHER_INITIALIZERS = {
 """PEFT's ``gaussian``, and its ``orthogonal`` in turned coordinates; what comes from W or the data.
 
 Those that are a part of W are trained as differences, which start at zero. Those from the layers'
-inputs take the place of the usual ones once these inputs were seen (`input_directions`).
+inputs take the place of the usual ones once these inputs were seen (`init.eva`).
 
 PEFT draws up = G2 Q2 and down = (G1 Q1)^T with the rows of one orthogonal matrix in Q1 and Q2:
 their product is zero but for rounding. Turned by that matrix, up and down use different coordinates

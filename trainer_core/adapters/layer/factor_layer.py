@@ -13,14 +13,13 @@ from ...config import AdapterConfig
 from ...errors import AdapterError
 from ...types import LayerState
 from ..base.quantized import is_cast_around, is_read_back
-from ..base.sharding import refuse_part, whole
-from ..base.weight import DENSE_DTYPES, absent, dense_weight, is_dense
+from ..base.weight import DENSE_DTYPES, absent, dense_weight, is_dense, refuse_part, whole
 from ..dora import DORA_SCALE, axis_of, ratio, stretch_input, stretch_output
 from ..dora_norm import KeptNorm
 from ..init.decomposed import first_pair, joined
 from ..kernels.adapter_kernel import Factors, Operands
-from ..kernels.augmented_weight import AugmentedWeight, augment
 from ..kernels.convolution import as_matrices
+from ..kernels.fused import AugmentedWeight, augment
 from ..kinds.kind import Kind, LayerPlan
 from .dispatch import (
     ADAPTER_NAME,

@@ -1,4 +1,4 @@
-"""How fast an adapter will learn beside a LoRA of rank 16, estimated before the first step.
+"""How fast an adapter's factors learn: parameter groups, and an estimate before the first step.
 
 Adam moves every number by about its learning rate, whatever the gradient. How far that takes a
 layer's weight follows from the factors' shapes and initialization alone; docs/decisions has the
@@ -10,12 +10,71 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from ..config import AdapterConfig
+from torch import nn
+
+from ..config import AdapterConfig, OptimizerSection
+from ..errors import AdapterError
+from .dora import DORA_SCALE
 from .kinds.kind import LayerPlan
 from .kinds.lokr import keeps_second_whole, split, spread
 from .kinds.registry import KINDS
+from .planning import by_pattern
+
+if TYPE_CHECKING:
+    from .attachment import AttachedAdapter
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterGroup:
+    """Parameters that are updated alike.
+
+    Attributes:
+        parameters: In the adapter's order.
+        rate: Multiplies the run's learning rate.
+        decays: Whether weight decay applies.
+    """
+
+    parameters: tuple[nn.Parameter, ...]
+    rate: float = 1.0
+    decays: bool = True
+
+
+def parameter_groups(adapter: AttachedAdapter, settings: OptimizerSection) -> list[ParameterGroup]:
+    """Sort an adapter's parameters into groups.
+
+    Args:
+        adapter: The adapter.
+        settings: Learning rates by pattern, and LoRA+ (Hayou et al. 2024, arXiv:2402.12354).
+
+    Returns:
+        Groups in a fixed order, whose parameters are all of the adapter's, each once.
+
+    Raises:
+        AdapterError: When LoRA+ is asked for another kind, or a pattern matches no layer.
+    """
+    if settings.lora_plus_ratio != 1.0 and adapter.kind != "lora":
+        raise AdapterError(
+            f"training.optimizer.lora_plus_ratio is {settings.lora_plus_ratio} and adapter.kind is "
+            f"{adapter.kind}",
+            "LoRA+ only with kind lora: it speaks of the upper and the lower of two factors",
+            "Leave lora_plus_ratio out, or set adapter.kind to lora.",
+        )
+    setting = "training.optimizer.rate_pattern"
+    rates = by_pattern(adapter.names, settings.rate_pattern, setting)
+    sorted_by: dict[tuple[float, bool], list[nn.Parameter]] = {}
+    for name, parameter in adapter.named_parameters():
+        layer, factor = name.rsplit(".", 1)
+        rate = rates.get(layer, 1.0)
+        rate *= settings.lora_plus_ratio if factor == "lora_up" else 1.0
+        sorted_by.setdefault((rate, factor != DORA_SCALE), []).append(parameter)
+    return [
+        ParameterGroup(tuple(parameters), rate, decays)
+        for (rate, decays), parameters in sorted_by.items()
+    ]
+
 
 _RATE, _WIDTH = 1e-4, 3072
 """The rate of a LoRA of rank 16 in a layer of this width; narrower layers take a higher one."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from comfy_api.latest import io
 
 from ..host import comfy_host
-from ..services.choices import BaseChoice, DatasetChoice, PreviewChoice
-from ..services.output_watch import WATCH
 from . import sockets
 from .setting_inputs import SettingInput, section_values
+
+if TYPE_CHECKING:
+    from ..services.choices import BaseChoice, DatasetChoice, PreviewChoice
 
 _SETTINGS = (SettingInput("cache.verify", advanced=True),)
 
@@ -51,6 +52,8 @@ class CacheEmbeddings(io.ComfyNode):
     @classmethod
     def fingerprint_inputs(cls, **given: Any) -> int:
         """Changes when encoded files were deleted."""
+        from ..services.run_files import WATCH
+
         return WATCH.missing_count(comfy_host.cache_folder())
 
     @classmethod
@@ -65,6 +68,7 @@ class CacheEmbeddings(io.ComfyNode):
     ) -> io.NodeOutput:
         """Encode what is missing."""
         from ..services.graph_run import encode
+        from ..services.run_files import WATCH
 
         comfy_host.require_libraries()
         options = section_values(_SETTINGS, given)

@@ -7,10 +7,8 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..host import comfy_host
-from ..services.choices import DatasetChoice
 from . import sockets
-from .dataset_settings import KEEPING, READING
-from .setting_inputs import SettingInput, section_values
+from .setting_inputs import KEEPING, READING, SettingInput, section_values
 
 _NO_FOLDER = "none"
 _ORDINARY = (
@@ -80,6 +78,8 @@ class DatasetFolder(io.ComfyNode):
         cls, folder: str, regularization_folder: str = _NO_FOLDER, **given: Any
     ) -> io.NodeOutput:
         """Describe the dataset; it is read by Cache Embeddings."""
+        from ..services.choices import DatasetChoice
+
         ordinary = regularization_folder != _NO_FOLDER
         settings = (*READING, *KEEPING, *(_ORDINARY if ordinary else ()))
         values = section_values(settings, given)["dataset"]

@@ -7,7 +7,6 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..host import comfy_host
-from ..services.choices import BaseChoice
 from . import sockets
 from .setting_inputs import SettingInput, family_choices, section_values
 
@@ -67,6 +66,7 @@ class LoadBase(io.ComfyNode):
     def execute(cls, source: str, family: str, **given: Any) -> io.NodeOutput:
         """Describe the base; its header is read to find the family."""
         from ...trainer_core.bases.detect import detect_base
+        from ..services.choices import BaseChoice
 
         path = comfy_host.base_path(source)
         found = detect_base(path) if family == "auto" else family

@@ -38,12 +38,7 @@ class LoadRun(io.ComfyNode):
                     tooltip="Step of a checkpoint; 0: the end of the run.",
                 ),
             ],
-            outputs=[
-                sockets.LoraModel.Output(display_name="lora"),
-                sockets.LossMap.Output(display_name="loss"),
-                io.Image.Output(display_name="previews"),
-                sockets.Run.Output(display_name="run"),
-            ],
+            outputs=sockets.run_outputs(),
         )
 
     @classmethod

@@ -7,7 +7,6 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..host import comfy_host
-from ..services.choices import PreviewChoice
 from . import sockets
 from .setting_inputs import SettingInput, section_values
 
@@ -52,6 +51,8 @@ class PreviewPrompts(io.ComfyNode):
     @classmethod
     def execute(cls, controls: Any = None, **given: Any) -> io.NodeOutput:
         """Describe the previews; control pictures are kept as files."""
+        from ..services.choices import PreviewChoice
+
         values = section_values(_SETTINGS, given)["preview"]
         if controls is not None:
             from ..services.picture_folder import write_controls

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from comfy_api.latest import io
 
 from ...trainer_core.errors import InputError
-from ..services.choices import RunHandle
 from . import sockets
-from .file_inputs import LAYOUT_HELP, LAYOUTS, form_inputs
+from .setting_inputs import form_inputs, layout_input, overwrite_input
+
+if TYPE_CHECKING:
+    from ..services.choices import RunHandle
 
 
 class SaveAdapter(io.ComfyNode):
@@ -40,12 +42,8 @@ class SaveAdapter(io.ComfyNode):
                 io.String.Input(
                     "name", default="my_adapter", tooltip="Name of the file; folders with /."
                 ),
-                io.Combo.Input("layout", options=LAYOUTS, default="comfyui", tooltip=LAYOUT_HELP),
-                io.Boolean.Input(
-                    "overwrite",
-                    default=False,
-                    tooltip="Replace a file of this name; off: a number is added.",
-                ),
+                layout_input(),
+                overwrite_input(),
                 *form_inputs(),
             ],
             outputs=[io.String.Output(display_name="path")],

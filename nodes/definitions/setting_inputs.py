@@ -14,11 +14,17 @@ from typing import Any, Literal, Union, get_args, get_origin
 from comfy_api.latest import io
 from pydantic.fields import FieldInfo
 
-from ...trainer_core.config.describe import find_setting, is_advanced
+from ...trainer_core.config.describe import choices_of, find_setting, is_advanced
+from ...trainer_core.config.output import LayoutName
 from ...trainer_core.errors import ConfigError
 from ...trainer_core.families.registry import PACKAGES
 
 LARGEST = 2**63 - 1
+_LAYOUTS = (
+    "comfyui: for ComfyUI's own loaders. diffusers: for Diffusers. peft: a folder for PEFT. kohya: "
+    "names of kohya's scripts and of musubi. lycoris: LyCORIS's names. ComfyUI loads the last two "
+    "as well."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +118,88 @@ RUN_SETTINGS = (
 """What a run is asked for last: by Train Adapter, and by Save Run File in its place."""
 
 
+READING = (
+    SettingInput("dataset.layout"),
+    SettingInput("dataset.resolution"),
+    SettingInput("dataset.trigger_word"),
+    SettingInput("dataset.caption_dropout"),
+    SettingInput("dataset.num_repeats"),
+    SettingInput("dataset.missing_caption", advanced=True),
+    SettingInput("dataset.missing_image", advanced=True),
+    SettingInput("dataset.missing_control", advanced=True),
+    SettingInput("dataset.unreadable", advanced=True),
+    SettingInput("dataset.animated", advanced=True),
+    SettingInput("dataset.caption_extension"),
+    SettingInput("dataset.max_aspect_ratio"),
+    SettingInput("dataset.upscale"),
+    SettingInput("dataset.control_area"),
+)
+"""How a folder is read."""
+
+KEEPING = (
+    SettingInput("dataset.preservation.share", "preservation", optional=True),
+    SettingInput(
+        "dataset.preservation.prompts", "preservation_prompts", advanced=True, optional=True
+    ),
+    SettingInput("dataset.preservation.count", "preservation_count", optional=True),
+    SettingInput("dataset.preservation.steps", "preservation_steps", optional=True),
+)
+"""What an adapter is kept from forgetting; of both dataset nodes."""
+
+SIZING = tuple(
+    each
+    for each in READING
+    if each.id
+    in {
+        "resolution",
+        "trigger_word",
+        "caption_dropout",
+        "num_repeats",
+        "max_aspect_ratio",
+        "upscale",
+        "control_area",
+    }
+)
+"""Those of `READING` that pictures of a graph have too."""
+
+
 def family_choices() -> list[str]:
     """For an input that names the family: ``auto``, or one of those that there are."""
     return ["auto", *PACKAGES]
+
+
+def layout_input() -> io.Input:
+    """The layout of an adapter's file that a node writes."""
+    names = list(get_args(LayoutName))
+    return io.Combo.Input("layout", options=names, default="comfyui", tooltip=_LAYOUTS)
+
+
+def overwrite_input() -> io.Input:
+    """Whether an adapter's file may be replaced."""
+    told = "Replace a file of this name; off: a number is added."
+    return io.Boolean.Input("overwrite", default=False, tooltip=told)
+
+
+def form_inputs() -> list[io.Input]:
+    """How an adapter's file is written; in saved workflows these stand behind all others."""
+    return [
+        io.Boolean.Input(
+            "fused",
+            default=False,
+            optional=True,
+            advanced=True,
+            tooltip="Layout comfyui: write q, k and v as ComfyUI's one layer, for its bypass "
+            "loaders, which drop slices. Layout kohya always does.",
+        ),
+        io.Combo.Input(
+            "dtype",
+            options=["keep", *choices_of(SettingInput("output.dtype").field)],
+            default="keep",
+            optional=True,
+            advanced=True,
+            tooltip="Number format of the file. keep: that of the adapter.",
+        ),
+    ]
 
 
 @dataclass(frozen=True, slots=True)

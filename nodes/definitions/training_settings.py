@@ -6,7 +6,6 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..services.choices import SettingsChoice
 from . import sockets
 from .setting_inputs import SettingInput, section_values
 
@@ -64,4 +63,6 @@ class TrainingSettings(io.ComfyNode):
     @classmethod
     def execute(cls, **given: Any) -> io.NodeOutput:
         """Describe the settings."""
+        from ..services.choices import SettingsChoice
+
         return io.NodeOutput(SettingsChoice(section_values(_SETTINGS, given)))

@@ -5,12 +5,13 @@ The only file that imports ComfyUI's own modules (the schema classes of its node
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import hashlib
 import logging
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -188,32 +189,34 @@ def checkpoint_path(name: str) -> Path:
             "a run with a checkpoint of that step",
             "Choose from the list after a refresh (key R).",
         )
-    place = f"runs/{run}/checkpoints/{found[-1].name}"
-    files = [f"{place}/{file.name}" for file in found[-1].iterdir()]
-    for file in files:
-        resolve_below(file, {"runs": [output_folder()]}, "resume_from")
     return found[-1]
 
 
-def run_file(name: str, file: str) -> Path | None:
-    """A file of a run of `run_names`, or None where the run has none of this name.
+def queued_graph(prompt: object, extra: object) -> dict[str, object]:
+    """What ComfyUI says of the graph that runs, as far as it may be kept.
 
     Args:
-        name: The run; it may come from anybody.
-        file: A plain file name of ours.
+        prompt: The hidden input ``prompt``.
+        extra: The hidden input ``extra_pnginfo``; None without a browser.
 
-    Raises:
-        InputError: When there is no such run, or the file is a link that leads out of its folder.
+    Returns:
+        JSON values under ``workflow`` and ``prompt``; nothing under ``--disable-metadata``.
     """
-    path = run_path(name) / file
-    if not path.is_file():
-        return None
-    return resolve_below(f"runs/{name}/{file}", {"runs": [output_folder()]}, "run")
+    if comfy.cli_args.args.disable_metadata:
+        return {}
+    found: dict[str, object] = {}
+    if isinstance(extra, Mapping) and extra.get("workflow"):
+        found["workflow"] = extra["workflow"]
+    if isinstance(prompt, Mapping) and prompt:
+        found["prompt"] = {name: _as_queued(node) for name, node in prompt.items()}
+    return found
 
 
-def keeps_workflows() -> bool:
-    """Whether ComfyUI may keep workflows in files: not under ``--disable-metadata``."""
-    return not comfy.cli_args.args.disable_metadata
+def _as_queued(node: object) -> object:
+    # ComfyUI notes there whether a node has changed: stamps of files, or a number that JSON lacks.
+    if not isinstance(node, Mapping):
+        return node
+    return {name: value for name, value in node.items() if name != "is_changed"}
 
 
 def folder_stamp(folder: Path, patterns: tuple[str, ...] = ("**/*",)) -> str:
@@ -418,6 +421,27 @@ def output_place(path: Path) -> dict[str, str]:
     return {"filename": relative.name, "subfolder": folder, "type": "output"}
 
 
-def routes() -> Any:
-    """The server's route table, to which a pack adds its own."""
-    return PromptServer.instance.routes
+def add_route(
+    method: str, path: str, answer: Callable[[Mapping[str, str], bytes], tuple[Any, int]]
+) -> None:
+    """Add a route to ComfyUI's server.
+
+    Args:
+        method: ``GET`` or ``POST``.
+        path: Such as ``/adapter_trainer/state``.
+        answer: From the query and the body of a request to JSON values, or the bytes of a JSON
+            file, and the HTTP status. It is called in a thread, and may wait for the disk.
+    """
+    from aiohttp import web
+
+    @PromptServer.instance.routes.route(method, path)
+    async def handle(request: web.Request) -> web.Response:
+        content, status = await asyncio.to_thread(answer, request.query, await request.read())
+        if not isinstance(content, bytes):
+            return web.json_response(content, status=status)
+        return web.Response(
+            body=content,
+            status=status,
+            content_type="application/json",
+            headers={"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"},
+        )

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...trainer_core.config import RunConfig
 from ...trainer_core.errors import RunError, TrainerError
+from ...trainer_core.families.run_files import load_config
 from ..host import comfy_host
-from .adapter_files import adapter_tensors
+from .adapter_files import adapter_tensors, as_source
 from .choices import (
     AdapterChoice,
     BaseChoice,
@@ -20,17 +22,24 @@ from .choices import (
     PreviewChoice,
     RunHandle,
     SettingsChoice,
+    base_values,
+    encoding_config,
+    merged,
+    training_config,
 )
-from .node_observer import NodeObserver
-from .run_values import encoding_config, training_config
+from .panel import NodeObserver
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from ...trainer_core.inference.encoders import MakeSource
+    from ...trainer_core.data.cache import Encoders
+    from ...trainer_core.data.captions import TextLimit
+    from ...trainer_core.families.family import Family
+    from ...trainer_core.inference.encoders import EncoderSource, MakeSource
+    from ...trainer_core.tensors.safetensors_reader import Source
     from ...trainer_core.types import RunResult
-
+    from ...trainer_core.weights.base_location import BaseLocation
 
 Work = Literal["encode", "train", "draw"]
 _CLOSE = "or close other programs."
@@ -135,7 +144,7 @@ def source_of(clip: Any, vae: Any, base: BaseChoice) -> MakeSource | None:
     """
     if base.embedded:
         return None
-    from ..host.graph_encoders.encoders import graph_encoders
+    from ..host.graph_encoders import graph_encoders
 
     length = base.values.get("text_length")
     return lambda family, location: graph_encoders(family, location.variant, clip, vae, length)
@@ -205,7 +214,7 @@ def train_on_node(
         settings: Everything else, or None for the defaults.
         vae: Decodes previews, or None for a base with its own and for no previews.
         own: What the node itself says of the run file.
-        workflow: What `started_workflow` gave.
+        workflow: What `queued_graph` gave.
 
     Returns:
         The run, and its losses.
@@ -243,7 +252,7 @@ def run_training(
         config: The run file, with a finished cache.
         make_source: Decodes the previews.
         observer: Shows the run on its node.
-        workflow: What `started_workflow` gave; kept with the run.
+        workflow: What `queued_graph` gave; kept with the run.
 
     Returns:
         Where its files are.
@@ -341,3 +350,109 @@ def _base_facts(base: BaseChoice) -> dict[str, Any]:
     # By the names of the inputs of Load Training Base.
     facts = {"source" if name == "path" else name: value for name, value in base.values.items()}
     return {**facts, "family": base.family, "precision": base.precision}
+
+
+def draw_previews(
+    node_id: str,
+    base: BaseChoice,
+    previews: PreviewChoice,
+    lora: Mapping[str, Tensor] | None,
+    clip: Any,
+    vae: Any,
+    strength: float,
+) -> Tensor:
+    """Draw each prompt once.
+
+    Args:
+        node_id: The node that shows the progress.
+        base: What to draw with.
+        previews: What to draw.
+        lora: An adapter in any layout that is read, or None for the base alone.
+        clip: Text encoder, or None for a base with its own.
+        vae: Picture decoder, or None for a base with its own.
+        strength: Factor on the adapter.
+
+    Returns:
+        `[B, H, W, 3]`, float32, in [0, 1].
+
+    Raises:
+        TrainerError: When base, prompts or adapter cannot be used.
+    """
+    values = merged(
+        base_values(base),
+        {"preview": previews.values, "output": {"dir": str(comfy_host.output_folder())}},
+    )
+    config = load_config(values)
+    adapter = None if lora is None else as_source(lora)
+    with guest("draw") as device:
+        return _draw(config, base, clip, vae, adapter, strength, node_id, str(device))
+
+
+def _draw(
+    config: RunConfig,
+    base: BaseChoice,
+    clip: Any,
+    vae: Any,
+    adapter: Source | None,
+    strength: float,
+    node_id: str,
+    device: str,
+) -> Tensor:
+    import torch
+
+    from ...trainer_core.device import borrowed_threads
+    from ...trainer_core.diffusion.sampler import SamplingStopped
+    from ...trainer_core.inference.pipeline import sample_prompts
+
+    bar = comfy_host.ProgressBar(node_id, len(config.preview.prompts))
+    drawn: list[Tensor] = []
+    make_source = _unloading(source_of(clip, vae, base))
+    memory = config.memory.model_copy(update={"device": device})
+    config = config.model_copy(update={"memory": memory})
+    with borrowed_threads(config.memory, embedded=base.embedded):
+        stop = comfy_host.interrupted
+        try:
+            for pixels in sample_prompts(config, adapter, strength, make_source, stop):
+                drawn.append((pixels / 2 + 0.5).clamp(0, 1).permute(1, 2, 0).float().cpu())
+                if bar.show(len(drawn)) or stop():
+                    comfy_host.raise_interrupted()
+        except SamplingStopped:
+            comfy_host.raise_interrupted()
+    return torch.stack(drawn)
+
+
+@dataclass(frozen=True, slots=True)
+class _UnloadingSource:
+    """The graph's encoders, which leave the device when they are closed.
+
+    ComfyUI would keep them beside the denoiser, of which it does not know.
+    """
+
+    inner: EncoderSource
+
+    @property
+    def identity(self) -> str:
+        return self.inner.identity
+
+    def open(self) -> Encoders:
+        return self.inner.open()
+
+    def decoder(self) -> Callable[[Tensor], Tensor]:
+        return self.inner.decoder()
+
+    def text_limit(self) -> TextLimit | None:
+        return self.inner.text_limit()
+
+    def close(self) -> None:
+        self.inner.close()
+        comfy_host.unload_models()
+
+
+def _unloading(make_source: MakeSource | None) -> MakeSource | None:
+    if make_source is None:
+        return None
+
+    def make(family: Family, location: BaseLocation) -> EncoderSource:
+        return _UnloadingSource(make_source(family, location))
+
+    return make

@@ -1,21 +1,26 @@
-"""What arrives at a node's CLIP and VAE inputs, and how tensors leave it."""
+"""What arrives at a node's CLIP and VAE inputs: what it has to be, and a name for its weights."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from ....trainer_core.errors import DatasetError, InputError
+from ...trainer_core.errors import DatasetError, InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ....trainer_core.families.graph import Row
+    from ...trainer_core.families.graph import Row
 
 Tokens = dict[str, list[list[tuple[Any, ...]]]]
 """ComfyUI's tokens: encoder name to rows of (token id or image or embedding, weight)."""
 
 Socket = TypeVar("Socket")
+# Beginning, middle and end: a file that is mapped into memory is read by the page, and the end of
+# one tensor shares its page with the beginning of the next.
+_PLACES = 3
+_NEIGHBOURS = 128
 
 
 class Clip(Protocol):
@@ -146,3 +151,96 @@ def encode_tokens(
     with torch.inference_mode():
         ((text, extra),) = clip.encode_from_tokens_scheduled(tokens)
     return text, extra
+
+
+def weights_fingerprint(model: Any, patcher: Any, unused: Collection[str] = ()) -> str:
+    """Fingerprint a model as its patcher will run it, wherever its weights are now.
+
+    A CLIP or VAE does not know which file it came from. Every tensor counts with its name, shape,
+    dtype and a sample of its values. A finetune, another precision or a patch shows in the sample;
+    a change of single values of a large tensor may not. That is the price of reading next to
+    nothing of 20 GB.
+
+    Nothing is loaded to a device. Weights that ComfyUI has replaced by patched ones for now count
+    as the originals, so that the name is the same before and after the first use.
+
+    Args:
+        model: The ``torch.nn.Module`` behind a CLIP or VAE.
+        patcher: ComfyUI's ModelPatcher of it.
+        unused: Names of weights that the result does not depend on. Where a file lacks them,
+            ComfyUI leaves in them what was in memory, other values at each load.
+
+    Returns:
+        32 hexadecimal digits.
+    """
+    digest = hashlib.sha256()
+    originals = _originals(model, patcher)
+    for name in sorted(originals.keys() - set(unused)):
+        _add_tensor(digest.update, name, originals[name])
+    for key, patches in sorted(patcher.patches.items()):
+        digest.update(f"patch {key}".encode())
+        _add(digest.update, patches)
+    wrappers = getattr(patcher, "weight_wrapper_patches", {})
+    changed = sorted([*wrappers, *getattr(patcher, "object_patches", {})])
+    digest.update(f"changed {changed}".encode())
+    return digest.hexdigest()[:32]
+
+
+def _originals(model: Any, patcher: Any) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = dict(model.state_dict())
+    replaced = {key: kept.weight for key, kept in patcher.backup.items()}
+    replaced |= {key: kept[0] for key, kept in (getattr(patcher, "hook_backup", {}) or {}).items()}
+    replaced |= getattr(patcher, "backup_buffers", {})
+    for key, tensor in replaced.items():
+        # ComfyUI's quantised tensors say themselves which plain tensors they are made of.
+        parts = tensor.state_dict(key) if hasattr(tensor, "state_dict") else {key: tensor}
+        tensors.update(parts)
+    return tensors
+
+
+def _add(update: Callable[[bytes], None], value: Any) -> None:
+    """Add a patch, which nests tensors, numbers, adapters and functions."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        _add_tensor(update, "", value)
+    elif isinstance(value, Mapping):
+        _add(update, sorted(value.items()))
+    elif isinstance(value, list | tuple):
+        update(f"[{len(value)}]".encode())
+        _add_all(update, value)
+    elif hasattr(value, "weights"):  # LoRA, LoHa, LoKr ... as comfy.weight_adapter keeps them
+        update(type(value).__name__.encode())
+        _add(update, value.weights)
+    elif callable(value):
+        update(getattr(value, "__qualname__", type(value).__name__).encode())
+    else:
+        update(f"{value!r};".encode())
+
+
+def _add_all(update: Callable[[bytes], None], values: Iterable[Any]) -> None:
+    for value in values:
+        _add(update, value)
+
+
+def _add_tensor(update: Callable[[bytes], None], name: str, tensor: Tensor) -> None:
+    update(f"{name} {tuple(tensor.shape)} {tensor.dtype};".encode())
+    update(_sample(tensor))
+
+
+def _sample(tensor: Tensor) -> bytes:
+    import torch
+
+    count, size = tensor.numel(), tensor.element_size()
+    wanted = _PLACES * _NEIGHBOURS
+    if tensor.is_meta:
+        return bytes(min(count, wanted) * size)  # ComfyUI fills what a file lacks with zeros
+    with torch.no_grad():
+        # As bytes, because not every precision can be indexed or joined.
+        plain = tensor.detach().as_subclass(torch.Tensor).contiguous()
+        values = plain.view(-1).view(torch.uint8)
+        if count > wanted:
+            last = count - _NEIGHBOURS
+            starts = [size * (last * index // (_PLACES - 1)) for index in range(_PLACES)]
+            values = torch.cat([values[start : start + size * _NEIGHBOURS] for start in starts])
+        return values.cpu().numpy().tobytes()

@@ -13,13 +13,11 @@ from .setting_inputs import SettingInput, section_values
 if TYPE_CHECKING:
     from ..services.choices import BaseChoice, DatasetChoice, PreviewChoice
 
-_SETTINGS = (SettingInput("cache.verify", advanced=True),)
-
 
 class CacheEmbeddings(io.ComfyNode):
     """Encodes a dataset once."""
 
-    SETTINGS = _SETTINGS
+    SETTINGS = (SettingInput("cache.verify", advanced=True),)
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -43,7 +41,7 @@ class CacheEmbeddings(io.ComfyNode):
                 sockets.Previews.Input(
                     "previews", optional=True, tooltip="Prompts to draw while training."
                 ),
-                *(each.input() for each in _SETTINGS),
+                *(each.input() for each in cls.SETTINGS),
             ],
             outputs=[sockets.Cache.Output(display_name="cache")],
             hidden=[io.Hidden.unique_id],
@@ -71,7 +69,7 @@ class CacheEmbeddings(io.ComfyNode):
         from ..services.run_files import WATCH
 
         comfy_host.require_libraries()
-        options = section_values(_SETTINGS, given)
+        options = section_values(cls.SETTINGS, given)
         node_id = str(cls.hidden.unique_id)
         cache = encode(node_id, dataset, base, clip, vae, previews, options)
         WATCH.missing_count(comfy_host.cache_folder())

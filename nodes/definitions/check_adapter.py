@@ -13,8 +13,6 @@ from . import sockets
 class CheckAdapter(sockets.FileOrLora):
     """Loads an adapter with ComfyUI's own code and compares every layer."""
 
-    SETTINGS = ()
-
     @classmethod
     def define_schema(cls) -> io.Schema:
         """The node's inputs and outputs."""

@@ -55,8 +55,6 @@ def _approximation_inputs() -> list[io.Input]:
 class ConvertAdapter(sockets.FileOrLora):
     """Rewrites an adapter file in another layout."""
 
-    SETTINGS = ()
-
     @classmethod
     def define_schema(cls) -> io.Schema:
         """The node's inputs and outputs."""

@@ -7,6 +7,7 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..host import comfy_host
+from ..host.folders import folder_stamp
 from . import sockets
 from .setting_inputs import KEEPING, READING, SettingInput, section_values
 
@@ -71,7 +72,7 @@ class DatasetFolder(io.ComfyNode):
     ) -> str:
         """Changes with any file of the folders."""
         folders = [folder] + [regularization_folder] * (regularization_folder != _NO_FOLDER)
-        return " ".join(comfy_host.folder_stamp(comfy_host.dataset_path(f)) for f in folders)
+        return " ".join(folder_stamp(comfy_host.dataset_path(f)) for f in folders)
 
     @classmethod
     def execute(

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 class PreviewAdapter(io.ComfyNode):
     """Draws with a base and an adapter, as the previews of a run are drawn."""
 
-    SETTINGS = ()
-
     @classmethod
     def define_schema(cls) -> io.Schema:
         """The node's inputs and outputs."""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 class SaveAdapter(io.ComfyNode):
     """Writes a trained adapter into the loras folder."""
 
-    SETTINGS = ()
-
     @classmethod
     def define_schema(cls) -> io.Schema:
         """The node's inputs and outputs."""

@@ -18,6 +18,7 @@ from comfy_api.latest import io
 from ...trainer_core.errors import InputError
 from ...trainer_core.printable import shortened
 from ..host import comfy_host
+from ..host.folders import file_stamp
 
 Dataset = io.Custom("ADAPTER_TRAINER_DATASET")
 Base = io.Custom("ADAPTER_TRAINER_BASE")
@@ -101,7 +102,7 @@ def lora_stamp(file: str) -> str:
     """Changes with the chosen file."""
     if file == NO_FILE:
         return NO_FILE
-    return comfy_host.file_stamp(str(comfy_host.lora_path(file)))
+    return file_stamp(str(comfy_host.lora_path(file)))
 
 
 def chosen_lora(file: str, lora: Any) -> Any:

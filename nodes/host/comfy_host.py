@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import hashlib
 import logging
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -24,12 +23,13 @@ from comfy_execution.utils import get_executing_context
 from server import PromptServer
 
 from ...trainer_core.errors import InputError, RunError
-from ...trainer_core.filesystem.allowed_folders import AllowedFolders
-from .folders import ADD_ROOT, base_stamp, folders_below, resolve_below, saved_checkpoints
+from .folders import ADD_ROOT, folders_below, resolve_below, saved_checkpoints
 
 if TYPE_CHECKING:
     import torch
     from PIL.Image import Image
+
+    from ...trainer_core.filesystem.allowed_folders import AllowedFolders
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ def data_roots() -> dict[str, list[Path]]:
     """The folders that datasets may lie in, by the name that a graph uses."""
     return {
         "demo": [_ASSETS],
-        "datasets": [Path(path) for path in folder_paths.get_folder_paths("datasets")],
+        "datasets": _registered("datasets"),
         "input": [Path(folder_paths.get_input_directory())],
         "output": [Path(folder_paths.get_output_directory())],
     }
@@ -67,6 +67,8 @@ def data_roots() -> dict[str, list[Path]]:
 
 def allowed_folders() -> AllowedFolders:
     """What everything that a graph names really has to lie in; the folders of models are apart."""
+    from ...trainer_core.filesystem.allowed_folders import AllowedFolders
+
     roots = [root for places in data_roots().values() for root in places]
     # Some move these two to another disk, and leave a link.
     return AllowedFolders([*roots, output_folder(), cache_folder()], ADD_ROOT)
@@ -113,9 +115,7 @@ def base_path(name: str) -> str:
     """
     if name == EMBEDDED:
         return EMBEDDED
-    roots = {
-        kind: [Path(path) for path in folder_paths.get_folder_paths(kind)] for kind in _BASE_FOLDERS
-    }
+    roots = {kind: _registered(kind) for kind in _BASE_FOLDERS}
     return str(resolve_below(name, roots, "source", links=True))
 
 
@@ -130,14 +130,14 @@ def lora_path(name: str) -> Path:
     Raises:
         InputError: When there is no such file.
     """
-    roots = {"loras": [Path(path) for path in folder_paths.get_folder_paths("loras")]}
+    roots = {"loras": _registered("loras")}
     remedy = "Choose from the list after a refresh (key R), or move the file to the loras folder."
     return resolve_below(f"loras/{name}", roots, "file", links=True, remedy=remedy)
 
 
 def loras_folder() -> Path:
     """The folder that Load LoRA lists and new adapters go to."""
-    return Path(folder_paths.get_folder_paths("loras")[0])
+    return _registered("loras")[0]
 
 
 def run_names() -> list[str]:
@@ -153,6 +153,8 @@ def run_path(name: str) -> Path:
     Raises:
         InputError: When there is no such run, or something in it is a link that leads out.
     """
+    from ...trainer_core.filesystem.allowed_folders import AllowedFolders
+
     remedy = "Choose a run from the list after a refresh (key R); Train Adapter makes them."
     roots = {"runs": [output_folder()]}
     folder = resolve_below(f"runs/{name}/run.json", roots, "run", remedy=remedy).parent
@@ -219,47 +221,13 @@ def _as_queued(node: object) -> object:
     return {name: value for name, value in node.items() if name != "is_changed"}
 
 
-def folder_stamp(folder: Path, patterns: tuple[str, ...] = ("**/*",)) -> str:
-    """A hash of names, sizes and times of files below a folder: of all, or of those that match."""
-    lines: list[str] = []
-    try:
-        found = sorted({path for pattern in patterns for path in folder.glob(pattern)})
-    except RecursionError:
-        return "folders inside folders, which the node itself refuses"
-    for path in found:
-        if path.is_file():
-            facts = path.stat()
-            lines.append(f"{path.relative_to(folder)} {facts.st_size} {facts.st_mtime_ns}")
-    content = "\n".join([str(folder), *lines])
-    return hashlib.sha256(content.encode(errors="surrogateescape")).hexdigest()
-
-
-def run_stamp(folder: Path) -> str:
-    """Changes with a run's record and its adapters."""
-    adapters = ("*.safetensors", "checkpoints/*/adapter.safetensors")
-    return folder_stamp(folder, ("run.json", *adapters))
-
-
-def file_stamp(path: str) -> str:
-    """Changes with a file, or with the files of a base's folder: their names, sizes and times."""
-    place = Path(path)
-    if place.is_dir():
-        return base_stamp(place)
-    facts = place.stat()
-    return f"{path} {facts.st_size} {facts.st_mtime_ns}"
-
-
 def blocked() -> ExecutionBlocker:
     """An output that has nothing: the nodes behind it do not run, and nothing is an error."""
     return ExecutionBlocker(None)
 
 
 def require_libraries() -> None:
-    """Refuse to work without the libraries that training needs, and say how to install them.
-
-    Raises:
-        InputError: Naming what is absent or too old.
-    """
+    """Refuse to work without the libraries that training needs, and say how to install them."""
     from ...trainer_core import requirements
 
     requirements.require_libraries()
@@ -269,11 +237,12 @@ def _files(kind: str) -> list[str]:
     if kind != "diffusers":
         names = folder_paths.get_filename_list(kind)
         return [name for name in names if name.lower().endswith((".safetensors", ".sft"))]
-    found: set[str] = set()
-    for root in folder_paths.get_folder_paths(kind):
-        indices = Path(root).glob("*/model_index.json") if Path(root).is_dir() else ()
-        found.update(index.parent.name for index in indices)
-    return sorted(found)
+    roots = [root for root in _registered(kind) if root.is_dir()]
+    return sorted({path.parent.name for root in roots for path in root.glob("*/model_index.json")})
+
+
+def _registered(kind: str) -> list[Path]:
+    return [Path(path) for path in folder_paths.get_folder_paths(kind)]
 
 
 def device() -> torch.device:
@@ -283,11 +252,7 @@ def device() -> torch.device:
 
 @contextlib.contextmanager
 def cleared_device() -> Iterator[torch.device]:
-    """Take the device for a while: other models are unloaded before, memory is given back after.
-
-    Yields:
-        The device.
-    """
+    """Take the device for a while: other models are unloaded before, memory is given back after."""
     unload_models()
     try:
         yield device()

@@ -91,26 +91,13 @@ class ConvertAdapter(sockets.FileOrLora):
 
     @classmethod
     def execute(
-        cls,
-        file: str,
-        layout: str,
-        family: str,
-        name: str,
-        overwrite: bool,
-        lora: Any = None,
-        **form: Any,
+        cls, file: str, layout: str, name: str, lora: Any = None, **given: Any
     ) -> io.NodeOutput:
         """Read, convert, write."""
-        from ..services.adapter_files import (
-            FileForm,
-            adapter_tensors,
-            weights_file,
-            write_adapter_file,
-        )
+        from ..services.adapter_files import adapter_tensors, weights_file, write_adapter_file
 
         comfy_host.require_libraries()
         source = sockets.chosen_lora(file, lora)
-        given = FileForm(layout, **form)
-        path, said = write_adapter_file(source, name, given, family=family, overwrite=overwrite)
+        path, said = write_adapter_file(source, name, layout, **given)
         comfy_host.show_text(cls.hidden.unique_id, said)
         return io.NodeOutput(adapter_tensors(weights_file(path)), str(path))

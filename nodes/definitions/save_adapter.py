@@ -59,7 +59,7 @@ class SaveAdapter(io.ComfyNode):
         dtype: str = "keep",
     ) -> io.NodeOutput:
         """Write the file."""
-        from ..services.adapter_files import FileForm, write_adapter_file
+        from ..services.adapter_files import write_adapter_file
 
         if (run is None) == (lora is None):
             raise InputError(
@@ -67,7 +67,6 @@ class SaveAdapter(io.ComfyNode):
                 "one of the two",
                 "Connect the output run of Train Adapter, or a LORA_MODEL.",
             )
-        form = FileForm(layout, fused, dtype)
-        source = run.adapter if run else lora
-        path, _ = write_adapter_file(source, name, form, overwrite=overwrite)
+        form = {"overwrite": overwrite, "fused": fused, "dtype": dtype}
+        path, _ = write_adapter_file(run.adapter if run else lora, name, layout, **form)
         return io.NodeOutput(str(path))

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...trainer_core.errors import BaseModelError, ConfigError, DatasetError, InputError
 from .graph_inputs import (
     Clip,
     Tokens,
     Vae,
-    encode_tokens,
     ordinary,
     require,
-    require_controls,
     require_plain,
     weights_fingerprint,
 )
@@ -64,22 +63,22 @@ def require_fitting_clip(clip: Clip, spec: ClipSpec) -> None:
         )
 
 
-class GraphText:
+class GraphText(NamedTuple):
     """Captions as ComfyUI's CLIPTextEncode, or its node for editing with the family, encodes them.
 
-    Args:
-        clip: The graph's CLIP.
+    Attributes:
+        clip: The graph's CLIP; ComfyUI loads it to its device.
         spec: What the family says of it.
         variant: The base's variant.
-        text_length: Most text tokens; unset, what the family's `ClipSpec` says.
+        controls: The least and the largest number of control images of a caption.
+        text_length: Most text tokens; None where nothing is cut.
     """
 
-    def __init__(self, clip: Clip, spec: GraphSpec, variant: str, text_length: int | None) -> None:
-        self.clip = clip
-        self.spec = spec.clip
-        self.variant = variant
-        self.controls = spec.controls[variant]
-        self.text_length = text_length or spec.clip.text_length
+    clip: Clip
+    spec: ClipSpec
+    variant: str
+    controls: tuple[int, int]
+    text_length: int | None
 
     def encode(self, caption: str, controls: Sequence[Image]) -> Conditioning:
         """Encode a caption, and what the text encoder sees of its control images.
@@ -97,7 +96,9 @@ class GraphText:
             DatasetError: When the number of images does not fit the variant, or the caption has
                 the token that stands for an image.
         """
-        require_controls(self.variant, caption, len(controls), *self.controls)
+        import torch
+
+        self._require_controls(caption, len(controls))
         token, see = self.spec.image_token, self.spec.see
         if controls and token and token in caption:
             raise DatasetError(
@@ -106,9 +107,21 @@ class GraphText:
                 "Take it out; the control pictures are put in by the trainer.",
             )
         seen = [see(self.variant, image) for image in controls] if see else []
-        text, extra = encode_tokens(self.clip, self.tokens(caption, seen))
+        tokens = self.tokens(caption, seen)
+        with torch.inference_mode():
+            ((text, extra),) = self.clip.encode_from_tokens_scheduled(tokens)
         found = self.spec.conditioning(text[0], extra)
         return {name: ordinary(tensor) for name, tensor in found.items()}
+
+    def _require_controls(self, caption: str, count: int) -> None:
+        fewest, most = self.controls
+        if not fewest <= count <= most:
+            wanted = str(fewest) if fewest == most else f"at least {fewest}"
+            raise DatasetError(
+                f"{count} control pictures for the caption {caption[:60]!r}",
+                f"{wanted}, as the base's variant is {self.variant}",
+                "Correct the control pictures, or choose another variant of the base.",
+            )
 
     def tokens(self, caption: str, images: Sequence[Tensor]) -> Mapping[str, Sequence[Row]]:
         """ComfyUI's tokens of a caption, cut to length; an image is one token here."""
@@ -169,17 +182,16 @@ def _describe(vae: Vae) -> str:
     return f"a VAE of another kind ({kind}, {channels} latent channels)"
 
 
-class GraphVae:
+class GraphVae(NamedTuple):
     """The graph's VAE in the normalised space of the denoiser.
 
-    Args:
+    Attributes:
         vae: ComfyUI's VAE, whose latents are before the model's own scaling.
         spec: The family's VAE.
     """
 
-    def __init__(self, vae: Vae, spec: VaeSpec) -> None:
-        self.vae = vae
-        self.spec = spec
+    vae: Vae
+    spec: VaeSpec
 
     def encode(self, pixels: Tensor) -> Tensor:
         """Encode images without sampling.
@@ -205,7 +217,7 @@ class GraphVae:
         with torch.inference_mode():
             frames = ((pixels.float() + 1) / 2).movedim(1, -1)
             # One by one: a batch would be the frames of a video to a VAE that knows videos.
-            raw = torch.cat([self._still(self.vae.encode(frame[None])) for frame in frames])
+            raw = torch.cat([_still(self.vae.encode(frame[None])) for frame in frames])
             mean, deviation = self._statistics()
             latents = (raw.float().cpu() - mean) / deviation
         wanted = (len(pixels), self.spec.channels, height // _GRID, width // _GRID)
@@ -243,41 +255,36 @@ class GraphVae:
         mean = torch.tensor(self.spec.mean).view(1, -1, 1, 1)
         return mean, torch.tensor(self.spec.deviation).view(1, -1, 1, 1)
 
-    @staticmethod
-    def _still(latents: Tensor) -> Tensor:
-        return latents[:, :, 0] if latents.ndim == 5 else latents
+
+def _still(latents: Tensor) -> Tensor:
+    """The first frame of a video, as a VAE that knows videos gives it."""
+    return latents[:, :, 0] if latents.ndim == 5 else latents
 
 
+@dataclass(eq=False)
 class GraphEncoders:
-    """The encoders of one family and variant; made by `graph_encoders`.
+    """The encoders of one family and variant, in the trainer's convention (`EncoderSource`).
 
-    CLIP and VAE stay ComfyUI's: it loads them when they are used and keeps or unloads them.
+    CLIP and VAE stay ComfyUI's: it loads them when they are used and keeps or unloads them. What
+    needs an input that is not connected raises InputError.
 
-    Args:
+    Attributes:
         name: The family's name.
         spec: What the family says of CLIP and VAE.
         variant: One of the family's variants.
         clip: The CLIP input's value.
         vae: The VAE input's value.
         text_length: As `graph_encoders` takes it.
+        on_close: Called by `close`.
     """
 
-    def __init__(
-        self,
-        name: str,
-        spec: GraphSpec,
-        variant: str,
-        clip: Clip | None,
-        vae: Vae | None,
-        text_length: int | None,
-    ) -> None:
-        self._name = name
-        self._spec = spec
-        self._variant = variant
-        self._clip = clip
-        self._vae = vae
-        self._text_length = text_length
-        self._opened: _OpenedEncoders | None = None
+    name: str
+    spec: GraphSpec
+    variant: str
+    clip: Clip | None
+    vae: Vae | None
+    text_length: int | None
+    on_close: Callable[[], None] | None = None
 
     @cached_property
     def identity(self) -> str:
@@ -286,68 +293,51 @@ class GraphEncoders:
         That is family, variant, text length, template and tokenizer, and the weights of CLIP and
         VAE with their precision and patches.
         """
-        parts = ["comfyui", self._name, self._variant]
-        if self._clip is not None:
-            signature = self._make_text().signature().encode()
+        parts = ["comfyui", self.name, self.variant]
+        if self.clip is not None:
+            signature = self._text().signature().encode()
             parts.append("clip " + hashlib.sha256(signature).hexdigest()[:32])
-            model, patcher = self._clip.cond_stage_model, self._clip.patcher
-            parts.append(weights_fingerprint(model, patcher, self._spec.clip.unused_weights))
-        if self._vae is not None:
-            parts.append(f"vae {getattr(self._vae, 'vae_dtype', 'unknown')}")
-            parts.append(weights_fingerprint(self._vae.first_stage_model, self._vae.patcher))
+            model, patcher = self.clip.cond_stage_model, self.clip.patcher
+            parts.append(weights_fingerprint(model, patcher, self.spec.clip.unused_weights))
+        if self.vae is not None:
+            parts.append(f"vae {getattr(self.vae, 'vae_dtype', 'unknown')}")
+            parts.append(weights_fingerprint(self.vae.first_stage_model, self.vae.patcher))
         return " ".join(parts)
 
     def open(self) -> Encoders:
-        """Encoders in the trainer's convention; nothing is loaded before they are used.
+        """Encoders; nothing is loaded before they are used."""
+        return self
 
-        Their methods raise InputError when the input that they need is not connected.
-        """
-        if self._opened is None:
-            self._opened = _OpenedEncoders(self._make_text, self._make_vae)
-        return self._opened
+    def encode_image(self, pixels: Tensor) -> Tensor:
+        """`GraphVae.encode`."""
+        return self._image("to encode pictures").encode(pixels)
+
+    def encode_text(self, caption: str, controls: Sequence[Image] = ()) -> Conditioning:
+        """`GraphText.encode`."""
+        return self._text().encode(caption, controls)
 
     def decoder(self) -> Callable[[Tensor], Tensor]:
-        """What turns normalised latents `[B, C, h, w]` into pixels `[B, 3, H, W]` in [-1, 1].
-
-        Raises:
-            InputError: When no VAE is connected.
-        """
-        return self._make_vae("to decode previews").decode
+        """What turns normalised latents `[B, C, h, w]` into pixels `[B, 3, H, W]` in [-1, 1]."""
+        return self._image("to decode previews").decode
 
     def text_limit(self) -> TextLimit | None:
         """How long captions may be; None without a CLIP, and where they are read whole."""
-        return self._make_text().limit() if self._clip is not None else None
+        return self._text().limit() if self.clip is not None else None
 
     def close(self) -> None:
-        """Let go of the opened encoders; the weights are ComfyUI's to unload.
+        """The weights are ComfyUI's to unload; `decoder` goes on working, for more previews."""
+        if self.on_close is not None:
+            self.on_close()
 
-        `decoder` goes on working, because previews come again and again.
-        """
-        self._opened = None
+    def _text(self) -> GraphText:
+        spec = self.spec.clip
+        clip = require(self.clip, "CLIP", "to encode captions", spec.remedy)
+        length = self.text_length or spec.text_length
+        return GraphText(clip, spec, self.variant, self.spec.controls[self.variant], length)
 
-    def _make_text(self) -> GraphText:
-        clip = require(self._clip, "CLIP", "to encode captions", self._spec.clip.remedy)
-        return GraphText(clip, self._spec, self._variant, self._text_length)
-
-    def _make_vae(self, purpose: str = "to encode pictures") -> GraphVae:
-        spec = self._spec.vae
-        return GraphVae(require(self._vae, "VAE", purpose, spec.remedy), spec)
-
-
-class _OpenedEncoders:
-    """`trainer_core.data.cache.Encoders` on CLIP and VAE of the graph."""
-
-    def __init__(
-        self, make_text: Callable[[], GraphText], make_vae: Callable[[], GraphVae]
-    ) -> None:
-        self._make_text = make_text
-        self._make_vae = make_vae
-
-    def encode_image(self, pixels: Tensor) -> Tensor:
-        return self._make_vae().encode(pixels)
-
-    def encode_text(self, caption: str, controls: Sequence[Any] = ()) -> Conditioning:
-        return self._make_text().encode(caption, controls)
+    def _image(self, purpose: str) -> GraphVae:
+        spec = self.spec.vae
+        return GraphVae(require(self.vae, "VAE", purpose, spec.remedy), spec)
 
 
 def graph_encoders(
@@ -356,6 +346,7 @@ def graph_encoders(
     clip: Clip | None,
     vae: Vae | None,
     text_length: int | None,
+    on_close: Callable[[], None] | None = None,
 ) -> GraphEncoders:
     """Wrap what is connected to a node's CLIP and VAE inputs.
 
@@ -366,6 +357,7 @@ def graph_encoders(
         vae: The VAE input's value; None where nothing is connected.
         text_length: Text tokens, as the run file's ``base.text_length``. Unset: what ComfyUI does
             with the family, which may be as many as the caption has.
+        on_close: Called when the encoders are not needed for now.
 
     Returns:
         Encoders, decoder and their identity. What is missing is an error only once it is used.
@@ -392,4 +384,4 @@ def graph_encoders(
         require_fitting_clip(clip, spec.clip)
     if vae is not None:
         require_fitting_vae(vae, spec.vae)
-    return GraphEncoders(family.name, spec, variant, clip, vae, text_length)
+    return GraphEncoders(family.name, spec, variant, clip, vae, text_length, on_close)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from ...trainer_core.errors import DatasetError, InputError
+from ...trainer_core.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,9 +63,6 @@ def require(value: Socket | None, socket: str, purpose: str, remedy: str) -> Soc
         purpose: What it is needed for, such as ``to encode captions``.
         remedy: Which loader to connect.
 
-    Returns:
-        The value.
-
     Raises:
         InputError: When nothing is connected.
     """
@@ -95,28 +92,6 @@ def require_plain(patcher: Any, socket: str) -> None:
         )
 
 
-def require_controls(variant: str, caption: str, count: int, fewest: int, most: int) -> None:
-    """Check how many control images a caption has.
-
-    Args:
-        variant: The base's variant.
-        caption: The caption, for the message.
-        count: Number of control images.
-        fewest: Least allowed number.
-        most: Largest allowed number.
-
-    Raises:
-        DatasetError: When the number does not fit.
-    """
-    if not fewest <= count <= most:
-        wanted = str(fewest) if fewest == most else f"at least {fewest}"
-        raise DatasetError(
-            f"{count} control pictures for the caption {caption[:60]!r}",
-            f"{wanted}, as the base's variant is {variant}",
-            "Correct the control pictures, or choose another variant of the base.",
-        )
-
-
 def ordinary(tensor: Tensor) -> Tensor:
     """A copy that owes nothing to ComfyUI: float32, on the CPU, outside inference mode.
 
@@ -131,26 +106,6 @@ def ordinary(tensor: Tensor) -> Tensor:
 
     with torch.inference_mode(False), torch.no_grad():
         return tensor.to("cpu", torch.float32, copy=True).contiguous()
-
-
-def encode_tokens(
-    clip: Clip, tokens: Mapping[str, Sequence[Row]]
-) -> tuple[Tensor, Mapping[str, Any]]:
-    """Encode as ComfyUI's CLIPTextEncode does.
-
-    Args:
-        clip: The graph's CLIP; ComfyUI loads it to its device.
-        tokens: Of one text.
-
-    Returns:
-        The text's tensor `[1, L, D]` and what belongs to it (``pooled_output``,
-        ``attention_mask``), still ComfyUI's.
-    """
-    import torch
-
-    with torch.inference_mode():
-        ((text, extra),) = clip.encode_from_tokens_scheduled(tokens)
-    return text, extra
 
 
 def weights_fingerprint(model: Any, patcher: Any, unused: Collection[str] = ()) -> str:
@@ -208,7 +163,8 @@ def _add(update: Callable[[bytes], None], value: Any) -> None:
         _add(update, sorted(value.items()))
     elif isinstance(value, list | tuple):
         update(f"[{len(value)}]".encode())
-        _add_all(update, value)
+        for each in value:
+            _add(update, each)
     elif hasattr(value, "weights"):  # LoRA, LoHa, LoKr ... as comfy.weight_adapter keeps them
         update(type(value).__name__.encode())
         _add(update, value.weights)
@@ -216,11 +172,6 @@ def _add(update: Callable[[bytes], None], value: Any) -> None:
         update(getattr(value, "__qualname__", type(value).__name__).encode())
     else:
         update(f"{value!r};".encode())
-
-
-def _add_all(update: Callable[[bytes], None], values: Iterable[Any]) -> None:
-    for value in values:
-        _add(update, value)
 
 
 def _add_tensor(update: Callable[[bytes], None], name: str, tensor: Tensor) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -33,13 +32,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from ...trainer_core.data.cache import Encoders
-    from ...trainer_core.data.captions import TextLimit
-    from ...trainer_core.families.family import Family
-    from ...trainer_core.inference.encoders import EncoderSource, MakeSource
-    from ...trainer_core.tensors.safetensors_reader import Source
+    from ...trainer_core.inference.encoders import MakeSource
     from ...trainer_core.types import RunResult
-    from ...trainer_core.weights.base_location import BaseLocation
 
 Work = Literal["encode", "train", "draw"]
 _CLOSE = "or close other programs."
@@ -82,19 +76,15 @@ def guest(work: Work, observer: NodeObserver | None = None) -> Iterator[torch.de
         try:
             with torch.inference_mode(False), torch.enable_grad():
                 yield device
-        except TrainerError as error:
-            failure = error
-        except comfy_host.Interrupted as error:
-            # Whoever cancels while pictures are encoded or drawn wants the memory back.
-            _forget_frames(error)
-            _release(device)
-            raise
-        except Exception as error:
-            failure = _full_memory(error, work, observer)
+        except (Exception, comfy_host.Interrupted) as error:
+            ours = isinstance(error, TrainerError)
+            failure = error if ours else _full_memory(error, work, observer)
             if failure is None:
+                # Whoever cancels while pictures are encoded or drawn wants the memory back too.
                 _forget_frames(error)
                 _release(device)
-                _tell(observer, error)
+                if not isinstance(error, comfy_host.Interrupted):
+                    _tell(observer, error)
                 raise
         if failure is not None:
             _forget_frames(failure)
@@ -105,7 +95,7 @@ def guest(work: Work, observer: NodeObserver | None = None) -> Iterator[torch.de
 
 
 def _full_memory(
-    error: Exception, work: Work, observer: NodeObserver | None
+    error: BaseException, work: Work, observer: NodeObserver | None
 ) -> TrainerError | None:
     room, remedy = _MEMORY[work]
     if observer is not None and observer.has_checkpoint:
@@ -134,20 +124,25 @@ def _release(device: torch.device) -> None:
     release_memory(device)
 
 
-def source_of(clip: Any, vae: Any, base: BaseChoice) -> MakeSource | None:
+def source_of(
+    clip: Any, vae: Any, base: BaseChoice, on_close: Callable[[], None] | None = None
+) -> MakeSource | None:
     """The graph's CLIP and VAE as the run's encoders; None for a base that has its own.
 
     Args:
         clip: The CLIP input's value, or None.
         vae: The VAE input's value, or None.
         base: The base.
+        on_close: Called when the encoders are not needed for now.
     """
     if base.embedded:
         return None
     from ..host.graph_encoders import graph_encoders
 
     length = base.values.get("text_length")
-    return lambda family, location: graph_encoders(family, location.variant, clip, vae, length)
+    return lambda family, location: graph_encoders(
+        family, location.variant, clip, vae, length, on_close
+    )
 
 
 def encode(
@@ -378,39 +373,27 @@ def draw_previews(
     Raises:
         TrainerError: When base, prompts or adapter cannot be used.
     """
-    values = merged(
-        base_values(base),
-        {"preview": previews.values, "output": {"dir": str(comfy_host.output_folder())}},
-    )
-    config = load_config(values)
-    adapter = None if lora is None else as_source(lora)
-    with guest("draw") as device:
-        return _draw(config, base, clip, vae, adapter, strength, node_id, str(device))
-
-
-def _draw(
-    config: RunConfig,
-    base: BaseChoice,
-    clip: Any,
-    vae: Any,
-    adapter: Source | None,
-    strength: float,
-    node_id: str,
-    device: str,
-) -> Tensor:
     import torch
 
     from ...trainer_core.device import borrowed_threads
     from ...trainer_core.diffusion.sampler import SamplingStopped
     from ...trainer_core.inference.pipeline import sample_prompts
 
+    config = load_config(
+        merged(
+            base_values(base),
+            {"preview": previews.values, "output": {"dir": str(comfy_host.output_folder())}},
+        )
+    )
+    adapter = None if lora is None else as_source(lora)
+    # Beside the denoiser, of which ComfyUI does not know, it would keep the encoders.
+    make_source = source_of(clip, vae, base, comfy_host.unload_models)
     bar = comfy_host.ProgressBar(node_id, len(config.preview.prompts))
     drawn: list[Tensor] = []
-    make_source = _unloading(source_of(clip, vae, base))
-    memory = config.memory.model_copy(update={"device": device})
-    config = config.model_copy(update={"memory": memory})
-    with borrowed_threads(config.memory, embedded=base.embedded):
-        stop = comfy_host.interrupted
+    stop = comfy_host.interrupted
+    with guest("draw") as device, borrowed_threads(config.memory, embedded=base.embedded):
+        memory = config.memory.model_copy(update={"device": str(device)})
+        config = config.model_copy(update={"memory": memory})
         try:
             for pixels in sample_prompts(config, adapter, strength, make_source, stop):
                 drawn.append((pixels / 2 + 0.5).clamp(0, 1).permute(1, 2, 0).float().cpu())
@@ -418,41 +401,4 @@ def _draw(
                     comfy_host.raise_interrupted()
         except SamplingStopped:
             comfy_host.raise_interrupted()
-    return torch.stack(drawn)
-
-
-@dataclass(frozen=True, slots=True)
-class _UnloadingSource:
-    """The graph's encoders, which leave the device when they are closed.
-
-    ComfyUI would keep them beside the denoiser, of which it does not know.
-    """
-
-    inner: EncoderSource
-
-    @property
-    def identity(self) -> str:
-        return self.inner.identity
-
-    def open(self) -> Encoders:
-        return self.inner.open()
-
-    def decoder(self) -> Callable[[Tensor], Tensor]:
-        return self.inner.decoder()
-
-    def text_limit(self) -> TextLimit | None:
-        return self.inner.text_limit()
-
-    def close(self) -> None:
-        self.inner.close()
-        comfy_host.unload_models()
-
-
-def _unloading(make_source: MakeSource | None) -> MakeSource | None:
-    if make_source is None:
-        return None
-
-    def make(family: Family, location: BaseLocation) -> EncoderSource:
-        return _UnloadingSource(make_source(family, location))
-
-    return make
+        return torch.stack(drawn)

@@ -91,7 +91,7 @@ class TrainAdapter(io.ComfyNode):
         **given: Any,
     ) -> io.NodeOutput:
         """Train, or go on."""
-        from ..services.graph_run import run_outputs, train_on_node
+        from ..services.graph_run import run_outputs, run_training
         from ..services.run_files import ADAPTERS
 
         comfy_host.require_libraries()
@@ -99,7 +99,7 @@ class TrainAdapter(io.ComfyNode):
         own = {**section_values(RUN_SETTINGS, given), "resume": begin}
         node_id = str(cls.hidden.unique_id)
         workflow = comfy_host.queued_graph(cls.hidden.prompt, cls.hidden.extra_pnginfo)
-        handle, losses = train_on_node(node_id, base, cache, adapter, settings, vae, own, workflow)
+        handle, losses = run_training(node_id, base, cache, adapter, settings, vae, own, workflow)
         ADAPTERS.hand_on(node_id, given["name"], handle.adapter)
         return io.NodeOutput(*run_outputs(handle, losses))
 

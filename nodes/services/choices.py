@@ -97,69 +97,29 @@ class RunHandle:
     step: int
 
 
-def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay nested values over each other; the last one wins."""
-    whole: dict[str, Any] = {}
-    for layer in layers:
-        for name, value in layer.items():
-            inner = whole.get(name)
-            both = isinstance(inner, dict) and isinstance(value, Mapping)
-            whole[name] = merged(inner, value) if both else _copied(value)
-    return whole
-
-
-def _copied(value: Any) -> Any:
-    return merged(value) if isinstance(value, Mapping) else value
-
-
-def base_values(base: BaseChoice) -> dict[str, Any]:
-    """What a base says in a run file."""
-    return {
-        "family": base.family,
-        "base": dict(base.values),
-        "training": {"precision": base.precision},
-    }
-
-
-def encoding_config(
-    base: BaseChoice,
-    dataset: DatasetChoice,
-    previews: PreviewChoice | None,
-    output: str,
-    options: Mapping[str, Any],
-) -> RunConfig:
-    """The run file of an encoding: no adapter is trained with it.
-
-    Args:
-        base: The base.
-        dataset: The dataset.
-        previews: Prompts to encode, or None.
-        output: Folder of all runs; the cache lies in it.
-        options: Further values.
+def run_config(base: BaseChoice, *layers: Mapping[str, Any]) -> RunConfig:
+    """The run file that a base and values nested as there make; the last value wins.
 
     Raises:
         ConfigError: When the values are out of range or contradict each other.
     """
-    return load_config(
-        merged(
-            base_values(base),
-            {"dataset": dataset.values, "preview": previews.values if previews else {}},
-            options,
-            {"output": {"dir": output, "name": "cache"}},
-        )
-    )
+    precision = {"precision": base.precision}
+    first = {"family": base.family, "base": base.values, "training": precision}
+    return load_config(_merged(first, *layers))
 
 
-def checked_run_name(name: str) -> None:
-    """Refuse a name that a run of the graph cannot have.
+def _merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    whole: dict[str, Any] = {}
+    for layer in layers:
+        for name, value in layer.items():
+            inner = whole.get(name)
+            nested = isinstance(value, Mapping)
+            below = inner if isinstance(inner, dict) else {}
+            whole[name] = _merged(below, value) if nested else value
+    return whole
 
-    Args:
-        name: What the input ``name`` says.
 
-    Raises:
-        InputError: When the run file refuses it, when a system cannot have a folder of that name,
-            or when the folder is the pack's own.
-    """
+def _check_run_name(name: str) -> None:
     load_config({"output": {"name": name}})
     checked_parts(name, "output.name")
     # Not every disk tells small letters from capital ones.
@@ -173,10 +133,9 @@ def checked_run_name(name: str) -> None:
 
 def name_problem(name: str | None) -> str:
     """Why a run cannot have a name, in one line, or nothing; None is not known yet."""
-    if name is None:
-        return ""
     try:
-        checked_run_name(name)
+        if name is not None:
+            _check_run_name(name)
     except InputError as error:
         return str(error).replace("\n", " ")
     return ""
@@ -189,7 +148,7 @@ def training_config(
     own: Mapping[str, Any],
     output: str,
     *,
-    draws: bool,
+    samples: bool,
 ) -> RunConfig:
     """The run file of a training.
 
@@ -199,26 +158,26 @@ def training_config(
         settings: Everything else, or None for the defaults.
         own: What the training node itself says; wins over the settings.
         output: Folder of all runs.
-        draws: Whether previews can be drawn.
+        samples: Whether previews can be sampled.
 
     Raises:
         InputError: When the values are out of range or contradict each other, or the run cannot
             have its name.
     """
-    values = merged(
-        base_values(cache.base),
+    previews = cache.previews.values if cache.previews else {}
+    silent = {} if samples and cache.previews else {"preview": {"every": 0}}
+    config = run_config(
+        cache.base,
         {
             "dataset": cache.dataset.values,
             "adapter": adapter.values,
-            "preview": cache.previews.values if cache.previews else {},
+            "preview": previews,
             "cache": {"manifest": str(cache.manifest)},
         },
         settings.values if settings else {},
         own,
         {"output": {"dir": output}},
+        silent,
     )
-    if not (draws and cache.previews):
-        values.setdefault("preview", {})["every"] = 0
-    config = load_config(values)
-    checked_run_name(config.output.name)
+    _check_run_name(config.output.name)
     return config

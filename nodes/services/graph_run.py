@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ...trainer_core.config import RunConfig
 from ...trainer_core.errors import RunError, TrainerError
-from ...trainer_core.families.run_files import load_config
 from ..host import comfy_host
 from .adapter_files import adapter_tensors, as_source
 from .choices import (
@@ -21,9 +20,7 @@ from .choices import (
     PreviewChoice,
     RunHandle,
     SettingsChoice,
-    base_values,
-    encoding_config,
-    merged,
+    run_config,
     training_config,
 )
 from .panel import NodeObserver
@@ -33,7 +30,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...trainer_core.inference.encoders import MakeSource
-    from ...trainer_core.types import RunResult
 
 Work = Literal["encode", "train", "draw"]
 _CLOSE = "or close other programs."
@@ -175,8 +171,10 @@ def encode(
     from ...trainer_core.training import SingleProcess
     from ...trainer_core.training.prepare import prepare, save_manifest
 
-    output = str(comfy_host.output_folder())
-    config = encoding_config(base, dataset, previews, output, options)
+    shown = previews.values if previews else {}
+    output = {"dir": str(comfy_host.output_folder()), "name": "cache"}
+    given = {"dataset": dataset.values, "preview": shown, "output": output}
+    config = run_config(base, given, options)
     observer = NodeObserver(node_id, "cache", trains=False)
     with (
         guest("encode", observer) as device,
@@ -189,7 +187,7 @@ def encode(
     return EncodedCache(manifest, base, dataset, previews)
 
 
-def train_on_node(
+def run_training(
     node_id: str,
     base: BaseChoice,
     cache: EncodedCache,
@@ -209,48 +207,10 @@ def train_on_node(
         settings: Everything else, or None for the defaults.
         vae: Decodes previews, or None for a base with its own and for no previews.
         own: What the node itself says of the run file.
-        workflow: What `queued_graph` gave.
-
-    Returns:
-        The run, and its losses.
-
-    Raises:
-        TrainerError: As `run_training`, and when base and cache do not belong together.
-    """
-    checked_cache(base, cache)
-    draws = base.embedded or vae is not None
-    output = str(comfy_host.output_folder())
-    config = training_config(cache, adapter, settings, own, output, draws=draws)
-    observer = NodeObserver(node_id, config.output.name, trains=True)
-    if cache.previews and not draws:
-        observer.warn("Previews are off: connect a VAE to Train Adapter to see them.")
-    result = run_training(config, source_of(None, vae, base), observer, workflow)
-    return RunHandle(result.folder, result.adapters[0], result.step), result.losses
-
-
-def run_outputs(handle: RunHandle, losses: Sequence[float]) -> tuple[Any, ...]:
-    """What a run gives to the graph: LORA_MODEL, LOSS_MAP, the last previews, the run."""
-    pictures = picture_batch(latest_pictures(handle.folder, handle.step))
-    shown = comfy_host.blocked() if pictures is None else pictures
-    return adapter_tensors(handle.adapter), {"loss": list(losses)}, shown, handle
-
-
-def run_training(
-    config: RunConfig,
-    make_source: MakeSource | None,
-    observer: NodeObserver,
-    workflow: Mapping[str, object],
-) -> RunResult:
-    """Train as the run file says.
-
-    Args:
-        config: The run file, with a finished cache.
-        make_source: Decodes the previews.
-        observer: Shows the run on its node.
         workflow: What `queued_graph` gave; kept with the run.
 
     Returns:
-        Where its files are.
+        The run, and its losses.
 
     Raises:
         TrainerError: When the input is wrong or the run failed; the last good state is on disk.
@@ -259,46 +219,63 @@ def run_training(
     from ...trainer_core.adapter_files.header.workflow import workflow_texts
     from ...trainer_core.training import SingleProcess, train
 
+    _require_same_base(base, cache)
+    samples = base.embedded or vae is not None
+    output = str(comfy_host.output_folder())
+    config = training_config(cache, adapter, settings, own, output, samples=samples)
+    observer = NodeObserver(node_id, config.output.name, trains=True)
+    if cache.previews and not samples:
+        observer.warn("Previews are off: connect a VAE to Train Adapter to see them.")
     texts = workflow_texts(workflow, observer.warn)
+    make_source = source_of(None, vae, base)
     with guest("train", observer) as device:
-        _check_memory(config, device, observer)
-        if kept := comfy_host.kept_models():
-            names = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in kept.items())
-            observer.warn(
-                f"ComfyUI keeps models on {device}, as it was told (--highvram): {names}."
-            )
+        _warn_of_memory(config, device, observer)
         within = comfy_host.allowed_folders()
         result = train(config, observer, SingleProcess(device), make_source, texts, within=within)
     # In its last step a cancelled run is done; the nodes behind it must not run all the same.
     if result.status == "cancelled" or observer.cancelled():
         comfy_host.raise_interrupted()
-    return result
+    return RunHandle(result.folder, result.adapters[0], result.step), result.losses
 
 
-def _check_memory(config: RunConfig, device: torch.device, observer: NodeObserver) -> None:
+def _warn_of_memory(config: RunConfig, device: torch.device, observer: NodeObserver) -> None:
     from ...trainer_core.training.memory_estimate import cached_run_estimate, check_memory
 
     estimate = cached_run_estimate(config, device)
     warning = check_memory(estimate, comfy_host.free_memory(), device)
     if warning:
         observer.warn(warning)
+    if kept := comfy_host.kept_models():
+        names = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in kept.items())
+        observer.warn(f"ComfyUI keeps models on {device}, as it was told (--highvram): {names}.")
 
 
-def picture_batch(paths: list[Path]) -> Tensor | None:
-    """Read pictures of one size as core's IMAGE.
+def run_outputs(handle: RunHandle, losses: Sequence[float]) -> tuple[Any, ...]:
+    """What a run gives to the graph: LORA_MODEL, LOSS_MAP, the last previews, the run."""
+    pictures = _latest_pictures(handle.folder, handle.step)
+    shown = _image_batch(pictures) if pictures else comfy_host.blocked()
+    return adapter_tensors(handle.adapter), {"loss": list(losses)}, shown, handle
 
-    Args:
-        paths: The pictures.
 
-    Returns:
-        `[B, H, W, 3]`, float32, in [0, 1]; None without pictures.
-    """
+def _latest_pictures(folder: Path, step: int) -> list[Path]:
+    """A run's last previews by the order of prompts; those after the step are another adapter's."""
+    found = [path for path in folder.glob("samples/[0-9]*") if path.name.isdigit()]
+    last = max((path for path in found if int(path.name) <= step), key=_number, default=None)
+    if last is None:
+        return []
+    return sorted((path for path in last.glob("*.png") if path.stem.isdigit()), key=_number)
+
+
+def _number(path: Path) -> int:
+    return int(path.stem)
+
+
+def _image_batch(paths: list[Path]) -> Tensor:
+    """Pictures of one size as core's IMAGE: `[B, H, W, 3]`, float32, in [0, 1]."""
     import numpy as np
     import torch
     from PIL import Image
 
-    if not paths:
-        return None
     arrays: list[Any] = []
     for path in paths:
         with Image.open(path) as picture:
@@ -306,27 +283,7 @@ def picture_batch(paths: list[Path]) -> Tensor | None:
     return torch.from_numpy(np.stack(arrays))
 
 
-def latest_pictures(folder: Path, step: int) -> list[Path]:
-    """The last preview pictures up to a step, in the order of the prompts.
-
-    Args:
-        folder: A run's version folder.
-        step: Pictures of later steps are another adapter's.
-    """
-    drawn = {int(path.name): path for path in folder.glob("samples/[0-9]*") if path.name.isdigit()}
-    last = max((each for each in drawn if each <= step), default=None)
-    if last is None:
-        return []
-    files = [path for path in drawn[last].glob("*.png") if path.stem.isdigit()]
-    return sorted(files, key=lambda path: int(path.stem))
-
-
-def checked_cache(base: BaseChoice, cache: EncodedCache) -> None:
-    """Refuse a cache that was encoded for another base.
-
-    Raises:
-        RunError: When the two differ.
-    """
+def _require_same_base(base: BaseChoice, cache: EncodedCache) -> None:
     if base == cache.base:
         return
     ours, theirs = _base_facts(base), _base_facts(cache.base)
@@ -379,12 +336,8 @@ def draw_previews(
     from ...trainer_core.diffusion.sampler import SamplingStopped
     from ...trainer_core.inference.pipeline import sample_prompts
 
-    config = load_config(
-        merged(
-            base_values(base),
-            {"preview": previews.values, "output": {"dir": str(comfy_host.output_folder())}},
-        )
-    )
+    output = {"dir": str(comfy_host.output_folder())}
+    config = run_config(base, {"preview": previews.values, "output": output})
     adapter = None if lora is None else as_source(lora)
     # Beside the denoiser, of which ComfyUI does not know, it would keep the encoders.
     make_source = source_of(clip, vae, base, comfy_host.unload_models)

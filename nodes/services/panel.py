@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,13 @@ from ...trainer_core.training.observer import (
 from ...trainer_core.training.tensorboard import TENSORBOARD_ABSENT
 from ..host import comfy_host
 
-EVENTS_PER_SECOND = 5
+_EVENTS_PER_SECOND = 5
 _SMOOTH = 0.9
 _POINTS = 2000
 _KEPT_STATES = 64
 _REQUESTS = frozenset({"save", "preview", "stop"})
 _LARGEST_REQUEST = 4096  # bytes
-ACTIVE = frozenset({"caching", "loading", "training"})
+_ACTIVE = frozenset({"caching", "loading", "training"})
 
 
 @dataclass(slots=True)
@@ -82,24 +82,28 @@ class RunState:
             "message": self.message,
         }
 
-    def add_point(self, step: int, loss: float, rate: float) -> None:
+    def add_point(self, point: tuple[int, float, float]) -> None:
         """Add a step; every second one of the old is dropped when there are too many."""
-        self.points.append((step, loss, rate))
+        self.points.append(point)
         if len(self.points) > 2 * _POINTS:
             self.points = self.points[::2]
 
 
 class Panel:
-    """The states of all train nodes; used by the prompt's thread and the server's."""
+    """The states of all train nodes; used by the prompt's thread and the server's.
+
+    Attributes:
+        lock: Held while a state is read or changed.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._states: OrderedDict[str, RunState] = OrderedDict()
         self._requests: dict[str, set[str]] = {}
 
     def open(self, state: RunState) -> None:
         """Begin a node's run; what was shown of the last one is forgotten."""
-        with self._lock:
+        with self.lock:
             self._states.pop(state.node_id, None)
             self._states[state.node_id] = state
             self._requests[state.node_id] = set()
@@ -109,7 +113,7 @@ class Panel:
 
     def snapshot(self, node_id: str) -> dict[str, Any] | None:
         """A node's state, or None when it has not run since the server started."""
-        with self._lock:
+        with self.lock:
             state = self._states.get(node_id)
             return None if state is None else state.snapshot()
 
@@ -123,38 +127,28 @@ class Panel:
         Returns:
             Why it cannot be granted, or nothing.
         """
-        with self._lock:
+        with self.lock:
             state = self._states.get(node_id)
             if asked not in _REQUESTS:
                 return f"unknown request {asked[:20]!r}"
-            if state is None or state.status not in ACTIVE:
+            if state is None or state.status not in _ACTIVE:
                 return "this node is not training"
             self._requests[node_id].add(asked)
             return ""
 
     def take_requests(self, node_id: str) -> RunRequests:
         """The requests since the last call."""
-        with self._lock:
+        with self.lock:
             asked = self._requests.get(node_id, set())
             taken = RunRequests(**{name: name in asked for name in sorted(_REQUESTS)})
             asked.clear()
             return taken
 
-    def change(self, change: Callable[[], None]) -> None:
-        """Change a state while nobody reads it."""
-        with self._lock:
-            change()
 
+class _Throttle:
+    """Lets at most `_EVENTS_PER_SECOND` pass."""
 
-class Throttle:
-    """Lets at most so many events a second pass.
-
-    Args:
-        per_second: How many.
-    """
-
-    def __init__(self, per_second: float) -> None:
-        self._pause = 1.0 / per_second
+    def __init__(self) -> None:
         self._next = 0.0
 
     def passes(self) -> bool:
@@ -162,7 +156,7 @@ class Throttle:
         now = time.monotonic()
         if now < self._next:
             return False
-        self._next = now + self._pause
+        self._next = now + 1.0 / _EVENTS_PER_SECOND
         return True
 
 
@@ -204,7 +198,7 @@ class NodeObserver:
         self._trains = trains
         self._folder: Path | None = None
         self._bar: comfy_host.ProgressBar | None = None
-        self._throttle = Throttle(EVENTS_PER_SECOND)
+        self._throttle = _Throttle()
         self._unsent: list[tuple[int, float, float]] = []
         # Whether the browser lacks more than the unsent points.
         self._behind = False
@@ -222,7 +216,8 @@ class NodeObserver:
         elif isinstance(event, RunStarted):
             self._bar = comfy_host.ProgressBar(self.state.node_id, event.summary.steps)
             self._folder = event.summary.folder
-            PANEL.change(lambda: setattr(self.state, "steps", event.summary.steps))
+            with PANEL.lock:
+                self.state.steps = event.summary.steps
             self._set(
                 "training",
                 f"{event.summary.layers} layers, {event.summary.parameters:,} "
@@ -248,7 +243,8 @@ class NodeObserver:
     def warn(self, message: str) -> None:
         """Show something that the user should know."""
         comfy_host.logger.warning("%s: %s", self.state.name, message)
-        PANEL.change(lambda: self.state.warnings.append(message))
+        with PANEL.lock:
+            self.state.warnings.append(message)
         self._refresh()
 
     def failed(self, message: str) -> None:
@@ -267,16 +263,12 @@ class NodeObserver:
 
     def _step(self, event: StepDone) -> None:
         result, state = event.result, self.state
-        seconds = state.step_seconds
-        smooth = _SMOOTH * seconds + (1 - _SMOOTH) * result.step_seconds
+        before = state.step_seconds or result.step_seconds
         point = (result.step, result.loss, result.learning_rate)
-
-        def change() -> None:
+        with PANEL.lock:
             state.step, state.steps = result.step, event.steps
-            state.step_seconds = smooth if seconds else result.step_seconds
-            state.add_point(*point)
-
-        PANEL.change(change)
+            state.step_seconds = _SMOOTH * before + (1 - _SMOOTH) * result.step_seconds
+            state.add_point(point)
         self._unsent.append(point)
         # What does not pass goes with what follows; the end of the run sends everything.
         if not self._throttle.passes():
@@ -291,9 +283,9 @@ class NodeObserver:
         )
         if self._behind:
             self._send_state()
-            return
-        self._send("progress", state.progress(self._unsent))
-        self._unsent = []
+        else:
+            self._send("progress", state.progress(self._unsent))
+            self._unsent = []
 
     def _encoded(self, event: CacheProgress) -> None:
         if self._bar is None:
@@ -304,7 +296,8 @@ class NodeObserver:
         if self._throttle.passes() or event.done == event.total:
             text = f"encoded {event.done}/{event.total} pictures and captions"
             comfy_host.show_text(self.state.node_id, text)
-            PANEL.change(lambda: setattr(self.state, "message", text))
+            with PANEL.lock:
+                self.state.message = text
             self._send("progress", self.state.progress([]))
 
     def _preview(self, event: PreviewDone) -> None:
@@ -312,7 +305,8 @@ class NodeObserver:
 
         place = comfy_host.output_place(event.path)
         sample = {"step": event.step, "index": event.prompt_index, **place}
-        PANEL.change(lambda: self.state.samples.append(sample))
+        with PANEL.lock:
+            self.state.samples.append(sample)
         if not self._throttle.passes():
             self._behind = True
             return
@@ -327,7 +321,8 @@ class NodeObserver:
 
     def _say(self, message: str) -> None:
         """Change the line beside the status; may be done more often than events are sent."""
-        PANEL.change(lambda: setattr(self.state, "message", message))
+        with PANEL.lock:
+            self.state.message = message
         if self._refresh():
             comfy_host.show_text(self.state.node_id, message)
 
@@ -341,11 +336,8 @@ class NodeObserver:
 
     def _set(self, status: str, message: str) -> None:
         """Change the status, which happens a few times in a run and is sent at once."""
-
-        def change() -> None:
+        with PANEL.lock:
             self.state.status, self.state.message = status, message
-
-        PANEL.change(change)
         if self._trains:
             self._send_state()
         comfy_host.show_text(self.state.node_id, message)

@@ -162,14 +162,11 @@ def _table_line(path: str, line: str) -> tuple[str, float]:
 
 
 def section_values(inputs: Sequence[SettingInput], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Collect what inputs say, nested as in the run file.
+    """Collect what inputs say, nested as in the run file; those that were not given are left out.
 
     Args:
         inputs: A node's settings.
         given: The values that the node was executed with, by input id.
-
-    Returns:
-        Values by section and name; inputs that were not given are left out.
     """
     values: dict[str, Any] = {}
     for each in inputs:

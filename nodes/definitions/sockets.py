@@ -108,10 +108,6 @@ def lora_stamp(file: str) -> str:
 def chosen_lora(file: str, lora: Any) -> Any:
     """The path of the chosen file, or the adapter of the graph.
 
-    Args:
-        file: One of `lora_choices`.
-        lora: A LORA_MODEL; None without one.
-
     Raises:
         InputError: When both or neither is given, or there is no such file.
     """
@@ -127,11 +123,7 @@ def chosen_lora(file: str, lora: Any) -> Any:
 def checked(node: _Node) -> _Node:
     """Let a node's ``execute`` refuse what its inputs are not made for, before it does anything.
 
-    Args:
-        node: A node of this pack; it is changed.
-
-    Returns:
-        The same.
+    The node is changed, and returned.
     """
     inner: Callable[..., io.NodeOutput] = node.execute.__func__  # type: ignore[attr-defined]
 

@@ -195,14 +195,14 @@ def checkpoint_path(name: str) -> Path:
 
 
 def queued_graph(prompt: object, extra: object) -> dict[str, object]:
-    """What ComfyUI says of the graph that runs, as far as it may be kept.
+    """What ComfyUI says of the graph that runs: JSON values under ``workflow`` and ``prompt``.
 
     Args:
         prompt: The hidden input ``prompt``.
         extra: The hidden input ``extra_pnginfo``; None without a browser.
 
     Returns:
-        JSON values under ``workflow`` and ``prompt``; nothing under ``--disable-metadata``.
+        What may be kept: nothing under ``--disable-metadata``.
     """
     if comfy.cli_args.args.disable_metadata:
         return {}

@@ -40,10 +40,6 @@ _GRID = 8
 def require_fitting_clip(clip: Clip, spec: ClipSpec) -> None:
     """Check that a CLIP belongs to the family.
 
-    Args:
-        clip: The graph's CLIP.
-        spec: The family's CLIP.
-
     Raises:
         InputError: When it is another model's: other parts, or another prompt template, as the
             loader's other types put the same parts together.
@@ -156,10 +152,6 @@ class GraphText(NamedTuple):
 def require_fitting_vae(vae: Vae, spec: VaeSpec) -> None:
     """Check that a VAE belongs to the family.
 
-    Args:
-        vae: The graph's VAE.
-        spec: The family's VAE.
-
     Raises:
         InputError: When it is another kind, or a fast approximation for previews.
     """
@@ -230,14 +222,7 @@ class GraphVae(NamedTuple):
         return ordinary(latents)
 
     def decode(self, latents: Tensor) -> Tensor:
-        """Undo `encode`.
-
-        Args:
-            latents: `[B, C, h, w]`, normalised.
-
-        Returns:
-            `[B, 3, H, W]`, float32 on the CPU, in [-1, 1].
-        """
+        """Undo `encode`: `[B, C, h, w]` to `[B, 3, H, W]`, float32 on the CPU, in [-1, 1]."""
         import torch
 
         with torch.inference_mode():

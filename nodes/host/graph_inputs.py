@@ -57,14 +57,8 @@ class Vae(Protocol):
 def require(value: Socket | None, socket: str, purpose: str, remedy: str) -> Socket:
     """The value of an input that may be unconnected.
 
-    Args:
-        value: What arrived.
-        socket: Name of the input, ``CLIP`` or ``VAE``.
-        purpose: What it is needed for, such as ``to encode captions``.
-        remedy: Which loader to connect.
-
     Raises:
-        InputError: When nothing is connected.
+        InputError: When nothing is connected; it says for what purpose something has to be.
     """
     if value is None:
         raise InputError(f"nothing at the {socket} input", f"a {socket} {purpose}", remedy)
@@ -74,13 +68,9 @@ def require(value: Socket | None, socket: str, purpose: str, remedy: str) -> Soc
 def require_plain(patcher: Any, socket: str) -> None:
     """Refuse changes of a model whose effect is not in its weights and patches.
 
-    Args:
-        patcher: ComfyUI's ModelPatcher of the CLIP or VAE.
-        socket: Name of the input it came from.
-
     Raises:
-        InputError: When it carries hooks or injections: they can change by the sampling step or
-            cannot be told apart, so that a cache would not notice that they were exchanged.
+        InputError: When a patcher carries hooks or injections: they can change by the sampling step
+            or cannot be told apart, so that a cache would not notice that they were exchanged.
     """
     hooked = getattr(patcher, "forced_hooks", None) is not None
     if hooked or getattr(patcher, "injections", None):
@@ -93,14 +83,10 @@ def require_plain(patcher: Any, socket: str) -> None:
 
 
 def ordinary(tensor: Tensor) -> Tensor:
-    """A copy that owes nothing to ComfyUI: float32, on the CPU, outside inference mode.
+    """A copy that owes nothing to ComfyUI: float32, contiguous, on the CPU, without a gradient.
 
-    Args:
-        tensor: From ComfyUI, which computes under ``torch.inference_mode``; such tensors can be
-            neither trained on nor changed elsewhere.
-
-    Returns:
-        The same values, contiguous, without a gradient.
+    ComfyUI computes under ``torch.inference_mode``; such tensors can be neither trained on nor
+    changed elsewhere.
     """
     import torch
 

@@ -150,19 +150,18 @@ def training_config(
     *,
     samples: bool,
 ) -> RunConfig:
-    """The run file of a training.
+    """The run file of a training; what the node itself says wins over the settings.
 
     Args:
         cache: The encoded samples, with base and dataset.
         adapter: The adapter.
         settings: Everything else, or None for the defaults.
-        own: What the training node itself says; wins over the settings.
+        own: What the training node itself says.
         output: Folder of all runs.
         samples: Whether previews can be sampled.
 
     Raises:
-        InputError: When the values are out of range or contradict each other, or the run cannot
-            have its name.
+        InputError: When values are out of range or contradict each other, or the name cannot be.
     """
     previews = cache.previews.values if cache.previews else {}
     silent = {} if samples and cache.previews else {"preview": {"every": 0}}

@@ -125,11 +125,7 @@ def source_of(
 ) -> MakeSource | None:
     """The graph's CLIP and VAE as the run's encoders; None for a base that has its own.
 
-    Args:
-        clip: The CLIP input's value, or None.
-        vae: The VAE input's value, or None.
-        base: The base.
-        on_close: Called when the encoders are not needed for now.
+    `on_close` is called when the encoders are not needed for now.
     """
     if base.embedded:
         return None
@@ -155,14 +151,11 @@ def encode(
     Args:
         node_id: The node that shows the progress.
         dataset: What is encoded.
-        base: For which base.
-        clip: Its text encoder, or None for a base with its own.
-        vae: Its picture encoder, or None for a base with its own.
+        base: For which base; one with its own CLIP and VAE needs no others.
+        clip: Its text encoder, or None.
+        vae: Its picture encoder, or None.
         previews: Prompts to encode.
         options: Further values of the run file.
-
-    Returns:
-        The finished cache.
 
     Raises:
         TrainerError: When dataset, base or encoders cannot be used, or the disk is full.
@@ -317,11 +310,11 @@ def draw_previews(
 
     Args:
         node_id: The node that shows the progress.
-        base: What to draw with.
+        base: What to draw with; one with its own CLIP and VAE needs no others.
         previews: What to draw.
         lora: An adapter in any layout that is read, or None for the base alone.
-        clip: Text encoder, or None for a base with its own.
-        vae: Picture decoder, or None for a base with its own.
+        clip: Text encoder, or None.
+        vae: Picture decoder, or None.
         strength: Factor on the adapter.
 
     Returns:

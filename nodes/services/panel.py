@@ -118,15 +118,7 @@ class Panel:
             return None if state is None else state.snapshot()
 
     def request(self, node_id: str, asked: str) -> str:
-        """Note a button's request for the run of a node.
-
-        Args:
-            node_id: The node.
-            asked: ``save``, ``preview`` or ``stop``.
-
-        Returns:
-            Why it cannot be granted, or nothing.
-        """
+        """Note that ``save``, ``preview`` or ``stop`` was pressed; says why not, or nothing."""
         with self.lock:
             state = self._states.get(node_id)
             if asked not in _REQUESTS:

@@ -36,26 +36,27 @@ def save_run_file(config: RunConfig, *, copy_cache: bool) -> Path:
         InputError: When the file that the adapter starts from is absent.
         StorageError: When it cannot be written.
     """
-    folder = Path(config.output.dir) / config.output.name / "run-file"
     from ...trainer_core.data.cache_file import cache_folders
 
+    folder = Path(config.output.dir) / config.output.name / "run-file"
     clear_leftovers(folder, *cache_folders(folder / "cache"))
-    values = config
     if copy_cache and config.cache.manifest:
         manifest = _copied_cache(Path(config.cache.manifest), folder / "cache")
-        cache = config.cache.model_copy(
-            update={"manifest": manifest.relative_to(folder).as_posix(), "dir": None}
-        )
-        # On another machine these folders do not exist; the finished cache needs neither.
-        dataset = config.dataset.model_copy(update={"path": ""})
-        output = config.output.model_copy(update={"dir": "output"})
-        start = _copied_start(config.adapter.start_from, folder)
-        adapter = config.adapter.model_copy(update={"start_from": start})
-        values = config.model_copy(
-            update={"cache": cache, "dataset": dataset, "output": output, "adapter": adapter}
-        )
+        names = {"manifest": manifest.relative_to(folder).as_posix(), "dir": None}
+        changed = {
+            "cache": names,
+            "adapter": {"start_from": _copied_start(config.adapter.start_from, folder)},
+            # On another machine these folders do not exist; the finished cache needs neither.
+            "dataset": {"path": ""},
+            "output": {"dir": "output"},
+        }
+        sections = {
+            name: getattr(config, name).model_copy(update=values)
+            for name, values in changed.items()
+        }
+        config = config.model_copy(update=sections)
     path = folder / "run.yaml"
-    write_text(path, dump_config(values))
+    write_text(path, dump_config(config))
     return path
 
 
@@ -214,11 +215,7 @@ class OutputWatch:
         self._missing = 0
 
     def missing_count(self, folder: Path) -> int:
-        """How often files that were there before had gone at a later look.
-
-        Args:
-            folder: The cache's folder; it need not exist.
-        """
+        """How often files that were there before had gone at a later look."""
         from ...trainer_core.data.cache_file import cache_folders
 
         now = {
@@ -241,19 +238,13 @@ class AdapterWatch:
         self._missing: dict[tuple[str, str | None], int] = {}
 
     def hand_on(self, node_id: str, name: str | None, file: Path) -> None:
-        """Watch an adapter; the one that the node handed on before is forgotten.
-
-        Args:
-            node_id: The train node.
-            name: The run's name; None where it is not known.
-            file: The adapter.
-        """
+        """Watch an adapter of a train node's run; the one that it handed on before is forgotten."""
         with self._lock:
             # Before the node runs, a linked name is not known.
             self._handed[node_id, name] = self._handed[node_id, None] = file
 
     def missing_count(self, node_id: str, name: str | None) -> int:
-        """How often the adapter had gone at a look; arguments as for `hand_on`."""
+        """How often the adapter had gone at a look; the name is None where it is not known."""
         key = node_id, name
         with self._lock:
             file = self._handed.get(key)

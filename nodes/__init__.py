@@ -6,6 +6,9 @@ their schemas need, and each `execute` imports what it works with.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from comfy_api.latest import ComfyExtension, io
 
 from .definitions.adapter_settings import AdapterSettings
@@ -14,18 +17,16 @@ from .definitions.check_adapter import CheckAdapter
 from .definitions.convert_adapter import ConvertAdapter
 from .definitions.dataset_from_folder import DatasetFolder
 from .definitions.dataset_from_images import DatasetImages
-from .definitions.given_inputs import checked
 from .definitions.load_base import LoadBase
 from .definitions.load_run import LoadRun
 from .definitions.preview_adapter import PreviewAdapter
 from .definitions.preview_prompts import PreviewPrompts
 from .definitions.save_adapter import SaveAdapter
 from .definitions.save_run_file import SaveRunFile
+from .definitions.sockets import checked
 from .definitions.train_adapter import TrainAdapter
 from .definitions.training_settings import TrainingSettings
 from .host import comfy_host
-from .services.panel import add_routes
-from .services.workflow import add_workflow_route
 
 _NODES: tuple[type[io.ComfyNode], ...] = (
     DatasetFolder,
@@ -46,13 +47,32 @@ _NODES: tuple[type[io.ComfyNode], ...] = (
 NODES = tuple(map(checked, _NODES))
 
 
+def _state(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
+    from .services.panel import shown_state
+
+    return shown_state(query.get("node_id", ""))
+
+
+def _request(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
+    from .services.panel import taken_request
+
+    return taken_request(body)
+
+
+def _workflow(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
+    from .services.run_files import kept_workflow
+
+    return kept_workflow(query.get("run", ""))
+
+
 class AdapterTrainerExtension(ComfyExtension):
     """The pack as ComfyUI sees it."""
 
     async def on_load(self) -> None:
         """Add the panel's routes to the server, and that of a run's workflow."""
-        add_routes(comfy_host.routes())
-        add_workflow_route(comfy_host.routes())
+        comfy_host.add_route("GET", "/adapter_trainer/state", _state)
+        comfy_host.add_route("POST", "/adapter_trainer/wish", _request)
+        comfy_host.add_route("GET", "/adapter_trainer/workflow", _workflow)
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         """All nodes, in the order of the data's way."""

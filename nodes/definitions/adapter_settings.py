@@ -7,8 +7,6 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..host import comfy_host
-from ..services.choices import AdapterChoice
-from ..services.lora_files import NO_FILE, lora_choices, lora_stamp
 from . import sockets
 from .setting_inputs import SettingInput, section_values
 
@@ -72,8 +70,8 @@ class AdapterSettings(io.ComfyNode):
                 *(each.input() for each in _SHARED),
                 io.Combo.Input(
                     "start_from",
-                    options=lora_choices(),
-                    default=NO_FILE,
+                    options=sockets.lora_choices(),
+                    default=sockets.NO_FILE,
                     tooltip=_START_FROM.field.description,
                 ),
             ],
@@ -83,14 +81,16 @@ class AdapterSettings(io.ComfyNode):
     @classmethod
     def fingerprint_inputs(cls, start_from: str, **given: Any) -> str:
         """Changes with the file that training starts from."""
-        return lora_stamp(start_from)
+        return sockets.lora_stamp(start_from)
 
     @classmethod
     def execute(cls, kind: dict[str, Any], start_from: str, **given: Any) -> io.NodeOutput:
         """Describe the adapter."""
+        from ..services.choices import AdapterChoice
+
         own = section_values(_OWN.get(kind["kind"], ()), kind).get("adapter", {})
         values = section_values(_SHARED, given)["adapter"]
         values |= {"kind": kind["kind"], **own}
-        if start_from != NO_FILE:
+        if start_from != sockets.NO_FILE:
             values["start_from"] = str(comfy_host.lora_path(start_from))
         return io.NodeOutput(AdapterChoice(values))

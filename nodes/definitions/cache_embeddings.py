@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from comfy_api.latest import io
 
 from ..host import comfy_host
-from ..services.choices import BaseChoice, DatasetChoice, PreviewChoice
-from ..services.output_watch import WATCH
 from . import sockets
 from .setting_inputs import SettingInput, section_values
 
-_SETTINGS = (SettingInput("cache.verify", advanced=True),)
+if TYPE_CHECKING:
+    from ..services.choices import BaseChoice, DatasetChoice, PreviewChoice
 
 
 class CacheEmbeddings(io.ComfyNode):
     """Encodes a dataset once."""
 
-    SETTINGS = _SETTINGS
+    SETTINGS = (SettingInput("cache.verify", advanced=True),)
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -42,7 +41,7 @@ class CacheEmbeddings(io.ComfyNode):
                 sockets.Previews.Input(
                     "previews", optional=True, tooltip="Prompts to draw while training."
                 ),
-                *(each.input() for each in _SETTINGS),
+                *(each.input() for each in cls.SETTINGS),
             ],
             outputs=[sockets.Cache.Output(display_name="cache")],
             hidden=[io.Hidden.unique_id],
@@ -51,6 +50,8 @@ class CacheEmbeddings(io.ComfyNode):
     @classmethod
     def fingerprint_inputs(cls, **given: Any) -> int:
         """Changes when encoded files were deleted."""
+        from ..services.run_files import WATCH
+
         return WATCH.missing_count(comfy_host.cache_folder())
 
     @classmethod
@@ -65,9 +66,10 @@ class CacheEmbeddings(io.ComfyNode):
     ) -> io.NodeOutput:
         """Encode what is missing."""
         from ..services.graph_run import encode
+        from ..services.run_files import WATCH
 
         comfy_host.require_libraries()
-        options = section_values(_SETTINGS, given)
+        options = section_values(cls.SETTINGS, given)
         node_id = str(cls.hidden.unique_id)
         cache = encode(node_id, dataset, base, clip, vae, previews, options)
         WATCH.missing_count(comfy_host.cache_folder())

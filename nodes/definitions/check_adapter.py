@@ -7,14 +7,11 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..host import comfy_host
-from ..services.lora_files import NO_FILE, chosen_lora, lora_choices, lora_stamp
 from . import sockets
 
 
-class CheckAdapter(io.ComfyNode):
+class CheckAdapter(sockets.FileOrLora):
     """Loads an adapter with ComfyUI's own code and compares every layer."""
-
-    SETTINGS = ()
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -29,19 +26,14 @@ class CheckAdapter(io.ComfyNode):
             is_output_node=True,
             inputs=[
                 io.Model.Input("model", tooltip="The model that the adapter is for."),
-                io.Combo.Input(
-                    "file",
-                    options=lora_choices(),
-                    default=NO_FILE,
-                    tooltip="A file of the loras folder; none: the lora input.",
-                ),
+                cls.file_input(),
                 io.Combo.Input(
                     "on_problem",
                     options=["report", "stop"],
                     default="report",
                     tooltip="stop: end the graph with an error where something is wrong.",
                 ),
-                sockets.LoraModel.Input("lora", optional=True, tooltip="An adapter of the graph."),
+                cls.lora_input(),
             ],
             outputs=[
                 io.String.Output(display_name="report"),
@@ -51,21 +43,11 @@ class CheckAdapter(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, file: str) -> bool:
-        """Leave the check to `execute`, which says what to do."""
-        return True
-
-    @classmethod
-    def fingerprint_inputs(cls, file: str, **given: Any) -> str:
-        """Changes with the file."""
-        return lora_stamp(file)
-
-    @classmethod
     def execute(cls, model: Any, file: str, on_problem: str, lora: Any = None) -> io.NodeOutput:
         """Check it."""
         from ..services.adapter_check import check_adapter
 
         comfy_host.require_libraries()
-        source = chosen_lora(file, lora)
+        source = sockets.chosen_lora(file, lora)
         proof = check_adapter(str(cls.hidden.unique_id), model, source, on_problem)
         return io.NodeOutput(proof.text(), proof.ok, ui={"text": (proof.text(),)})

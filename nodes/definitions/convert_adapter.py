@@ -7,10 +7,8 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..host import comfy_host
-from ..services.lora_files import NO_FILE, chosen_lora, lora_choices, lora_stamp
 from . import sockets
-from .file_inputs import LAYOUT_HELP, LAYOUTS, form_inputs
-from .setting_inputs import family_choices
+from .setting_inputs import family_choices, form_inputs, layout_input, overwrite_input
 
 
 def _approximation_inputs() -> list[io.Input]:
@@ -54,10 +52,8 @@ def _approximation_inputs() -> list[io.Input]:
     ]
 
 
-class ConvertAdapter(io.ComfyNode):
+class ConvertAdapter(sockets.FileOrLora):
     """Rewrites an adapter file in another layout."""
-
-    SETTINGS = ()
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -70,14 +66,9 @@ class ConvertAdapter(io.ComfyNode):
             search_aliases=["convert lora", "lora format", "kohya", "diffusers lora"],
             is_output_node=True,
             inputs=[
-                io.Combo.Input(
-                    "file",
-                    options=lora_choices(),
-                    default=NO_FILE,
-                    tooltip="A file of the loras folder; none: the lora input.",
-                ),
-                sockets.LoraModel.Input("lora", optional=True, tooltip="An adapter of the graph."),
-                io.Combo.Input("layout", options=LAYOUTS, default="comfyui", tooltip=LAYOUT_HELP),
+                cls.file_input(),
+                cls.lora_input(),
+                layout_input(),
                 io.Combo.Input(
                     "family",
                     options=family_choices(),
@@ -87,11 +78,7 @@ class ConvertAdapter(io.ComfyNode):
                 io.String.Input(
                     "name", default="converted", tooltip="Name of the new file; folders with /."
                 ),
-                io.Boolean.Input(
-                    "overwrite",
-                    default=False,
-                    tooltip="Replace a file of this name; off: a number is added.",
-                ),
+                overwrite_input(),
                 *form_inputs(),
                 *_approximation_inputs(),
             ],
@@ -103,37 +90,14 @@ class ConvertAdapter(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, file: str) -> bool:
-        """Leave the check to `execute`, which says what to do."""
-        return True
-
-    @classmethod
-    def fingerprint_inputs(cls, file: str, **given: Any) -> str:
-        """Changes with the file."""
-        return lora_stamp(file)
-
-    @classmethod
     def execute(
-        cls,
-        file: str,
-        layout: str,
-        family: str,
-        name: str,
-        overwrite: bool,
-        lora: Any = None,
-        **form: Any,
+        cls, file: str, layout: str, name: str, lora: Any = None, **given: Any
     ) -> io.NodeOutput:
         """Read, convert, write."""
-        from ..services.adapter_files import (
-            FileForm,
-            adapter_tensors,
-            weights_file,
-            write_adapter_file,
-        )
+        from ..services.adapter_files import adapter_tensors, weights_file, write_adapter_file
 
         comfy_host.require_libraries()
-        source = chosen_lora(file, lora)
-        given = FileForm(layout, **form)
-        path, said = write_adapter_file(source, name, given, family=family, overwrite=overwrite)
+        source = sockets.chosen_lora(file, lora)
+        path, said = write_adapter_file(source, name, layout, **given)
         comfy_host.show_text(cls.hidden.unique_id, said)
         return io.NodeOutput(adapter_tensors(weights_file(path)), str(path))

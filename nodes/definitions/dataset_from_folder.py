@@ -7,10 +7,9 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..host import comfy_host
-from ..services.choices import DatasetChoice
+from ..host.folders import folder_stamp
 from . import sockets
-from .dataset_settings import KEEPING, READING
-from .setting_inputs import SettingInput, section_values
+from .setting_inputs import KEEPING, READING, SettingInput, section_values
 
 _NO_FOLDER = "none"
 _ORDINARY = (
@@ -73,13 +72,15 @@ class DatasetFolder(io.ComfyNode):
     ) -> str:
         """Changes with any file of the folders."""
         folders = [folder] + [regularization_folder] * (regularization_folder != _NO_FOLDER)
-        return " ".join(comfy_host.folder_stamp(comfy_host.dataset_path(f)) for f in folders)
+        return " ".join(folder_stamp(comfy_host.dataset_path(f)) for f in folders)
 
     @classmethod
     def execute(
         cls, folder: str, regularization_folder: str = _NO_FOLDER, **given: Any
     ) -> io.NodeOutput:
         """Describe the dataset; it is read by Cache Embeddings."""
+        from ..services.choices import DatasetChoice
+
         ordinary = regularization_folder != _NO_FOLDER
         settings = (*READING, *KEEPING, *(_ORDINARY if ordinary else ()))
         values = section_values(settings, given)["dataset"]

@@ -8,10 +8,8 @@ from comfy_api.latest import io
 
 from ...trainer_core.errors import InputError
 from ..host import comfy_host
-from ..services.choices import DatasetChoice
 from . import sockets
-from .dataset_settings import KEEPING, SIZING
-from .setting_inputs import section_values
+from .setting_inputs import KEEPING, SIZING, section_values
 
 
 class DatasetImages(io.ComfyNode):
@@ -50,6 +48,7 @@ class DatasetImages(io.ComfyNode):
         cls, images: list[Any], texts: list[str], controls: list[Any] | None = None, **given: Any
     ) -> io.NodeOutput:
         """Keep the pictures as files and describe them as a folder."""
+        from ..services.choices import DatasetChoice
         from ..services.picture_folder import write_picture_folder
 
         _refuse_others(given)

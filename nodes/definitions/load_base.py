@@ -7,21 +7,19 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..host import comfy_host
-from ..services.choices import BaseChoice
+from ..host.folders import file_stamp
 from . import sockets
 from .setting_inputs import SettingInput, family_choices, section_values
-
-_SETTINGS = (
-    SettingInput("training.precision"),
-    SettingInput("base.variant"),
-    SettingInput("base.text_length"),
-)
 
 
 class LoadBase(io.ComfyNode):
     """Chooses the frozen base."""
 
-    SETTINGS = _SETTINGS
+    SETTINGS = (
+        SettingInput("training.precision"),
+        SettingInput("base.variant"),
+        SettingInput("base.text_length"),
+    )
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -47,7 +45,7 @@ class LoadBase(io.ComfyNode):
                     default="auto",
                     tooltip="Architecture of the base. auto: read from the file.",
                 ),
-                *(each.input() for each in _SETTINGS),
+                *(each.input() for each in cls.SETTINGS),
             ],
             outputs=[sockets.Base.Output(display_name="base")],
         )
@@ -61,15 +59,16 @@ class LoadBase(io.ComfyNode):
     def fingerprint_inputs(cls, source: str, **given: Any) -> str:
         """Changes with the file."""
         path = comfy_host.base_path(source)
-        return path if path == comfy_host.EMBEDDED else comfy_host.file_stamp(path)
+        return path if path == comfy_host.EMBEDDED else file_stamp(path)
 
     @classmethod
     def execute(cls, source: str, family: str, **given: Any) -> io.NodeOutput:
         """Describe the base; its header is read to find the family."""
         from ...trainer_core.bases.locate import detect_base
+        from ..services.choices import BaseChoice
 
         path = comfy_host.base_path(source)
         found = detect_base(path) if family == "auto" else family
-        values = section_values(_SETTINGS, given)
+        values = section_values(cls.SETTINGS, given)
         base = {**values["base"], "path": path}
         return io.NodeOutput(BaseChoice(found, base, values["training"]["precision"]))

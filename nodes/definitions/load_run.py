@@ -7,13 +7,12 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..host import comfy_host
+from ..host.folders import run_stamp
 from . import sockets
 
 
 class LoadRun(io.ComfyNode):
     """A run on disk."""
-
-    SETTINGS = ()
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -38,12 +37,7 @@ class LoadRun(io.ComfyNode):
                     tooltip="Step of a checkpoint; 0: the end of the run.",
                 ),
             ],
-            outputs=[
-                sockets.LoraModel.Output(display_name="lora"),
-                sockets.LossMap.Output(display_name="loss"),
-                io.Image.Output(display_name="previews"),
-                sockets.Run.Output(display_name="run"),
-            ],
+            outputs=sockets.run_outputs(),
         )
 
     @classmethod
@@ -54,7 +48,7 @@ class LoadRun(io.ComfyNode):
     @classmethod
     def fingerprint_inputs(cls, run: str, **given: Any) -> str:
         """Changes when the run goes on, or loses an adapter."""
-        return comfy_host.run_stamp(comfy_host.run_path(run))
+        return run_stamp(comfy_host.run_path(run))
 
     @classmethod
     def execute(cls, run: str, checkpoint: int) -> io.NodeOutput:

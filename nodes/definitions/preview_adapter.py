@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from comfy_api.latest import io
 
 from ..host import comfy_host
-from ..services.choices import BaseChoice, PreviewChoice
 from . import sockets
+
+if TYPE_CHECKING:
+    from ..services.choices import BaseChoice, PreviewChoice
 
 
 class PreviewAdapter(io.ComfyNode):
     """Draws with a base and an adapter, as the previews of a run are drawn."""
-
-    SETTINGS = ()
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -62,7 +62,7 @@ class PreviewAdapter(io.ComfyNode):
         vae: Any = None,
     ) -> io.NodeOutput:
         """Draw."""
-        from ..services.graph_sampling import draw_previews
+        from ..services.graph_run import draw_previews
 
         comfy_host.require_libraries()
         images = draw_previews(str(cls.hidden.unique_id), base, previews, lora, clip, vae, strength)

@@ -7,25 +7,22 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..host import comfy_host
-from ..services.choices import PreviewChoice
 from . import sockets
 from .setting_inputs import SettingInput, section_values
-
-_SETTINGS = (
-    SettingInput("preview.prompts"),
-    SettingInput("preview.negative_prompt"),
-    SettingInput("preview.seed"),
-    SettingInput("preview.width"),
-    SettingInput("preview.height"),
-    SettingInput("preview.steps"),
-    SettingInput("preview.guidance", step=0.1),
-)
 
 
 class PreviewPrompts(io.ComfyNode):
     """What previews draw."""
 
-    SETTINGS = _SETTINGS
+    SETTINGS = (
+        SettingInput("preview.prompts"),
+        SettingInput("preview.negative_prompt"),
+        SettingInput("preview.seed"),
+        SettingInput("preview.width"),
+        SettingInput("preview.height"),
+        SettingInput("preview.steps"),
+        SettingInput("preview.guidance", step=0.1),
+    )
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -38,7 +35,7 @@ class PreviewPrompts(io.ComfyNode):
             "seeds, so that the pictures show what it learns.",
             search_aliases=["sample prompts", "validation prompts"],
             inputs=[
-                *(each.input() for each in _SETTINGS),
+                *(each.input() for each in cls.SETTINGS),
                 io.Image.Input(
                     "controls",
                     optional=True,
@@ -52,7 +49,9 @@ class PreviewPrompts(io.ComfyNode):
     @classmethod
     def execute(cls, controls: Any = None, **given: Any) -> io.NodeOutput:
         """Describe the previews; control pictures are kept as files."""
-        values = section_values(_SETTINGS, given)["preview"]
+        from ..services.choices import PreviewChoice
+
+        values = section_values(cls.SETTINGS, given)["preview"]
         if controls is not None:
             from ..services.picture_folder import write_controls
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from comfy_api.latest import io
 
 from ...trainer_core.errors import InputError
-from ..services.choices import RunHandle
 from . import sockets
-from .file_inputs import LAYOUT_HELP, LAYOUTS, form_inputs
+from .setting_inputs import form_inputs, layout_input, overwrite_input
+
+if TYPE_CHECKING:
+    from ..services.choices import RunHandle
 
 
 class SaveAdapter(io.ComfyNode):
     """Writes a trained adapter into the loras folder."""
-
-    SETTINGS = ()
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -40,12 +40,8 @@ class SaveAdapter(io.ComfyNode):
                 io.String.Input(
                     "name", default="my_adapter", tooltip="Name of the file; folders with /."
                 ),
-                io.Combo.Input("layout", options=LAYOUTS, default="comfyui", tooltip=LAYOUT_HELP),
-                io.Boolean.Input(
-                    "overwrite",
-                    default=False,
-                    tooltip="Replace a file of this name; off: a number is added.",
-                ),
+                layout_input(),
+                overwrite_input(),
                 *form_inputs(),
             ],
             outputs=[io.String.Output(display_name="path")],
@@ -63,7 +59,7 @@ class SaveAdapter(io.ComfyNode):
         dtype: str = "keep",
     ) -> io.NodeOutput:
         """Write the file."""
-        from ..services.adapter_files import FileForm, write_adapter_file
+        from ..services.adapter_files import write_adapter_file
 
         if (run is None) == (lora is None):
             raise InputError(
@@ -71,7 +67,6 @@ class SaveAdapter(io.ComfyNode):
                 "one of the two",
                 "Connect the output run of Train Adapter, or a LORA_MODEL.",
             )
-        form = FileForm(layout, fused, dtype)
-        source = run.adapter if run else lora
-        path, _ = write_adapter_file(source, name, form, overwrite=overwrite)
+        form = {"overwrite": overwrite, "fused": fused, "dtype": dtype}
+        path, _ = write_adapter_file(run.adapter if run else lora, name, layout, **form)
         return io.NodeOutput(str(path))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from comfy_api.latest import io
 
 from ..host import comfy_host
-from ..services.choices import AdapterChoice, BaseChoice, EncodedCache, SettingsChoice
 from . import sockets
 from .setting_inputs import RUN_SETTINGS, section_values
+
+if TYPE_CHECKING:
+    from ..services.choices import AdapterChoice, BaseChoice, EncodedCache, SettingsChoice
 
 
 class SaveRunFile(io.ComfyNode):
@@ -29,12 +31,7 @@ class SaveRunFile(io.ComfyNode):
             search_aliases=["export training", "yaml", "command line", "train elsewhere"],
             is_output_node=True,
             inputs=[
-                sockets.Base.Input("base", tooltip="The base that is trained on."),
-                sockets.Cache.Input("cache", tooltip="The encoded dataset."),
-                sockets.Adapter.Input("adapter", tooltip="What is trained."),
-                sockets.Settings.Input(
-                    "settings", optional=True, tooltip="Without it, the defaults."
-                ),
+                *sockets.training_inputs("The base that is trained on."),
                 *(each.input() for each in RUN_SETTINGS),
                 io.Boolean.Input(
                     "copy_cache",
@@ -49,7 +46,7 @@ class SaveRunFile(io.ComfyNode):
     @classmethod
     def validate_inputs(cls, name: str | None = None) -> bool | str:
         """Refuse a bad name when the graph is queued; one that is linked comes later."""
-        from ..services.run_values import name_problem
+        from ..services.choices import name_problem
 
         return name_problem(name) or True
 
@@ -64,11 +61,11 @@ class SaveRunFile(io.ComfyNode):
         **given: Any,
     ) -> io.NodeOutput:
         """Write the run file."""
+        from ..services.choices import training_config
         from ..services.run_files import save_run_file
-        from ..services.run_values import training_config
 
         comfy_host.require_libraries()
         own = section_values(RUN_SETTINGS, given)
         output = str(comfy_host.output_folder())
-        config = training_config(cache, adapter, settings, own, output, draws=True)
+        config = training_config(cache, adapter, settings, own, output, samples=True)
         return io.NodeOutput(str(save_run_file(config, copy_cache=copy_cache)))

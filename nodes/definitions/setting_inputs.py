@@ -6,24 +6,43 @@ An input takes default, bounds and help from the config models. What the run fil
 
 from __future__ import annotations
 
+import functools
 import types
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Union, get_args, get_origin
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from comfy_api.latest import io
 from pydantic.fields import FieldInfo
 
-from ...trainer_core.config.run import find_setting
-from ...trainer_core.config.section import is_advanced
+from ...trainer_core.config.run import LayoutName, walk_settings
+from ...trainer_core.config.section import choices_of, is_advanced
 from ...trainer_core.errors import ConfigError
 from ...trainer_core.families.registry import PACKAGES
 
 LARGEST = 2**63 - 1
+_KINDS: Mapping[Any, str] = {
+    Literal: "choice",
+    bool: "flag",
+    int: "int",
+    float: "float",
+    str: "text",
+    list: "lines",
+    dict: "table",
+}
+_NOTES = {
+    "lines": " One per line.",
+    "text or lines": " Several: one per line.",
+    "table": " One per line: pattern = number.",
+}
+_UNSET = {"int": " 0: unset.", "float": " 0: unset.", "text": " Empty: unset."}
+_LAYOUTS = (
+    "comfyui: for ComfyUI's own loaders. diffusers: for Diffusers. peft: a folder for PEFT. kohya: "
+    "names of kohya's scripts and of musubi. lycoris: LyCORIS's names. ComfyUI loads the last two "
+    "as well."
+)
 
 
-@dataclass(frozen=True, slots=True)
-class SettingInput:
+class SettingInput(NamedTuple):
     """A node input for one setting.
 
     Attributes:
@@ -49,19 +68,46 @@ class SettingInput:
     @property
     def field(self) -> FieldInfo:
         """The setting's declaration."""
-        field = find_setting(self.path)
-        if field is None:
-            raise KeyError(self.path)
-        return field
+        return _settings()[self.path]
 
     def input(self) -> io.Input:
         """The input, for a node's schema."""
-        shape = _shape_of(self.field.annotation)
-        advanced = is_advanced(self.field) if self.advanced is None else self.advanced
-        common = {"tooltip": _tooltip(self.field, shape), "advanced": advanced or None}
+        field = self.field
+        kind, may_be_unset = _kind(field.annotation)
+        advanced = is_advanced(field) if self.advanced is None else self.advanced
+        note = (_UNSET if may_be_unset else _NOTES).get(kind, "")
+        shared: dict[str, Any] = {
+            "tooltip": (field.description or "") + note,
+            "advanced": advanced or None,
+        }
         if self.optional:
-            common["optional"] = True
-        return _MAKERS[shape.kind](self, shape, common)
+            shared["optional"] = True
+        default = field.get_default(call_default_factory=True)
+        if kind == "choice":
+            return io.Combo.Input(self.id, options=choices_of(field), default=default, **shared)
+        if kind == "flag":
+            return io.Boolean.Input(self.id, default=default, **shared)
+        if kind in {"int", "float"}:
+            shared["min"] = 0 if may_be_unset else _bound(field, "ge", "gt")
+            return self._number(kind, default or 0, _bound(field, "le", "lt"), shared)
+        if kind != "text":
+            shared["multiline"] = True
+        text = default if isinstance(default, str) else "\n".join(default or ())
+        return io.String.Input(self.id, default=text, **shared)
+
+    def _number(self, kind: str, default: Any, high: Any, shared: dict[str, Any]) -> io.Input:
+        if kind == "float":
+            high = 1e6 if high is None else high
+            # A rounded learning rate would be another one.
+            shared |= {"step": self.step, "max": high, "extra_dict": {"round": False}}
+            return io.Float.Input(self.id, default=float(default), **shared)
+        high = LARGEST if high is None else min(high, LARGEST)
+        # ComfyUI gives every seed a rule for its next value, by default a random one: then a second
+        # Run would train anew, and a cancelled run could not be resumed.
+        rule = io.ControlAfterGenerate.fixed if self.id == "seed" else None
+        return io.Int.Input(
+            self.id, default=default, max=high, control_after_generate=rule, **shared
+        )
 
     def read(self, value: Any) -> Any:
         """What the input says, as a value for the run file.
@@ -69,28 +115,58 @@ class SettingInput:
         Raises:
             ConfigError: When a line of a table has no number.
         """
-        shape = _shape_of(self.field.annotation)
-        if shape.kind in {"int", "float", "text"} and shape.optional:
-            return value or None
-        if shape.kind == "lines":
-            return _lines(value)
-        if shape.kind == "text or lines":
-            lines = _lines(value)
-            return lines[0] if len(lines) == 1 and lines[0].isidentifier() else lines
-        if shape.kind == "table":
-            return dict(_table_line(self.path, line) for line in _lines(value))
-        return value
+        kind, may_be_unset = _kind(self.field.annotation)
+        if kind in {"choice", "flag"}:
+            return value
+        if kind in {"int", "float", "text"}:
+            return (value or None) if may_be_unset else value
+        lines = [line.strip() for line in value.splitlines() if line.strip()]
+        if kind == "table":
+            return dict(_table_line(self.path, line) for line in lines)
+        one_word = kind == "text or lines" and len(lines) == 1 and lines[0].isidentifier()
+        return lines[0] if one_word else lines
+
+
+@functools.cache
+def _settings() -> dict[str, FieldInfo]:
+    return dict(walk_settings())
+
+
+def _kind(annotation: Any) -> tuple[str, bool]:
+    """What is written into an input, and whether the setting may be unset."""
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin in (Union, types.UnionType):
+        others = [part for part in inner if part is not types.NoneType]
+        return (_kind(others[0])[0], True) if len(others) == 1 else ("text or lines", False)
+    return _KINDS[origin or annotation], False
+
+
+def _bound(field: FieldInfo, *names: str) -> Any:
+    found = (getattr(part, name, None) for part in field.metadata for name in names)
+    return next((value for value in found if value is not None), None)
+
+
+def _table_line(path: str, line: str) -> tuple[str, float]:
+    pattern, equals, number = line.rpartition("=")
+    try:
+        value = float(number)
+    except ValueError:
+        equals = ""
+    if not equals or not pattern.strip():
+        raise ConfigError(
+            f"{path} has the line {line!r}",
+            "pattern = number, such as transformer_blocks\\.0\\..* = 8",
+            "Write one pattern with its number on each line.",
+        )
+    return pattern.strip(), int(value) if value.is_integer() else value
 
 
 def section_values(inputs: Sequence[SettingInput], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Collect what inputs say, nested as in the run file.
+    """Collect what inputs say, nested as in the run file; those that were not given are left out.
 
     Args:
         inputs: A node's settings.
         given: The values that the node was executed with, by input id.
-
-    Returns:
-        Values by section and name; inputs that were not given are left out.
     """
     values: dict[str, Any] = {}
     for each in inputs:
@@ -113,140 +189,85 @@ RUN_SETTINGS = (
 """What a run is asked for last: by Train Adapter, and by Save Run File in its place."""
 
 
+READING = (
+    SettingInput("dataset.layout"),
+    SettingInput("dataset.resolution"),
+    SettingInput("dataset.trigger_word"),
+    SettingInput("dataset.caption_dropout"),
+    SettingInput("dataset.num_repeats"),
+    SettingInput("dataset.missing_caption", advanced=True),
+    SettingInput("dataset.missing_image", advanced=True),
+    SettingInput("dataset.missing_control", advanced=True),
+    SettingInput("dataset.unreadable", advanced=True),
+    SettingInput("dataset.animated", advanced=True),
+    SettingInput("dataset.caption_extension"),
+    SettingInput("dataset.max_aspect_ratio"),
+    SettingInput("dataset.upscale"),
+    SettingInput("dataset.control_area"),
+)
+"""How a folder is read."""
+
+KEEPING = (
+    SettingInput("dataset.preservation.share", "preservation", optional=True),
+    SettingInput(
+        "dataset.preservation.prompts", "preservation_prompts", advanced=True, optional=True
+    ),
+    SettingInput("dataset.preservation.count", "preservation_count", optional=True),
+    SettingInput("dataset.preservation.steps", "preservation_steps", optional=True),
+)
+"""What an adapter is kept from forgetting; of both dataset nodes."""
+
+SIZING = tuple(
+    each
+    for each in READING
+    if each.id
+    in {
+        "resolution",
+        "trigger_word",
+        "caption_dropout",
+        "num_repeats",
+        "max_aspect_ratio",
+        "upscale",
+        "control_area",
+    }
+)
+"""Those of `READING` that pictures of a graph have too."""
+
+
 def family_choices() -> list[str]:
     """For an input that names the family: ``auto``, or one of those that there are."""
     return ["auto", *PACKAGES]
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    kind: str
-    optional: bool = False
-    choices: tuple[str, ...] = ()
+def layout_input() -> io.Input:
+    """The layout of an adapter's file that a node writes."""
+    names = list(get_args(LayoutName))
+    return io.Combo.Input("layout", options=names, default="comfyui", tooltip=_LAYOUTS)
 
 
-def _shape_of(annotation: Any) -> _Shape:
-    origin, inner = get_origin(annotation), get_args(annotation)
-    if origin is Literal:
-        return _Shape("choice", choices=tuple(map(str, inner)))
-    if origin in (Union, types.UnionType):
-        others = [part for part in inner if part is not types.NoneType]
-        if len(others) == 1:
-            return _Shape(_shape_of(others[0]).kind, optional=True)
-        return _Shape("text or lines")
-    if origin is list:
-        return _Shape("lines")
-    if origin is dict:
-        return _Shape("table")
-    return _Shape({bool: "flag", int: "int", float: "float", str: "text"}[annotation])
+def overwrite_input() -> io.Input:
+    """Whether an adapter's file may be replaced."""
+    told = "Replace a file of this name; off: a number is added."
+    return io.Boolean.Input("overwrite", default=False, tooltip=told)
 
 
-def _tooltip(field: FieldInfo, shape: _Shape) -> str:
-    notes = {
-        "lines": " One per line.",
-        "text or lines": " Several: one per line.",
-        "table": " One per line: pattern = number.",
-    }
-    unset = {"int": " 0: unset.", "float": " 0: unset.", "text": " Empty: unset."}
-    note = unset.get(shape.kind, "") if shape.optional else notes.get(shape.kind, "")
-    return (field.description or "") + note
-
-
-def _bound(field: FieldInfo, *names: str) -> Any:
-    for part in field.metadata:
-        for name in names:
-            value = getattr(part, name, None)
-            if value is not None:
-                return value
-    return None
-
-
-def _default(setting: SettingInput) -> Any:
-    return setting.field.get_default(call_default_factory=True)
-
-
-def _number_bounds(setting: SettingInput, shape: _Shape) -> tuple[Any, Any]:
-    low, high = _bound(setting.field, "ge", "gt"), _bound(setting.field, "le", "lt")
-    return (0 if shape.optional else low), high
-
-
-def _int(setting: SettingInput, shape: _Shape, common: dict[str, Any]) -> io.Input:
-    low, high = _number_bounds(setting, shape)
-    if high is None or high > LARGEST:
-        high = LARGEST
-    # ComfyUI gives every seed a rule for its next value, by default a random one: then a second
-    # Run would train anew, and a cancelled run could not be resumed.
-    rule = io.ControlAfterGenerate.fixed if setting.id == "seed" else None
-    return io.Int.Input(
-        setting.id,
-        default=_default(setting) or 0,
-        min=low,
-        max=high,
-        control_after_generate=rule,
-        **common,
-    )
-
-
-def _float(setting: SettingInput, shape: _Shape, common: dict[str, Any]) -> io.Input:
-    low, high = _number_bounds(setting, shape)
-    return io.Float.Input(
-        setting.id,
-        default=_default(setting) or 0.0,
-        min=low,
-        max=1e6 if high is None else high,
-        step=setting.step,
-        # A rounded learning rate would be another one.
-        extra_dict={"round": False},
-        **common,
-    )
-
-
-def _text(setting: SettingInput, shape: _Shape, common: dict[str, Any]) -> io.Input:
-    return io.String.Input(setting.id, default=_default(setting) or "", **common)
-
-
-def _lines_input(setting: SettingInput, shape: _Shape, common: dict[str, Any]) -> io.Input:
-    default = _default(setting)
-    text = default if isinstance(default, str) else "\n".join(default)
-    return io.String.Input(setting.id, default=text, multiline=True, **common)
-
-
-def _choice(setting: SettingInput, shape: _Shape, common: dict[str, Any]) -> io.Input:
-    return io.Combo.Input(
-        setting.id, options=list(shape.choices), default=_default(setting), **common
-    )
-
-
-def _flag(setting: SettingInput, shape: _Shape, common: dict[str, Any]) -> io.Input:
-    return io.Boolean.Input(setting.id, default=_default(setting), **common)
-
-
-_MAKERS: Mapping[str, Callable[[SettingInput, _Shape, dict[str, Any]], io.Input]] = {
-    "int": _int,
-    "float": _float,
-    "text": _text,
-    "lines": _lines_input,
-    "text or lines": _lines_input,
-    "table": _lines_input,
-    "choice": _choice,
-    "flag": _flag,
-}
-
-
-def _lines(text: str) -> list[str]:
-    return [line.strip() for line in text.splitlines() if line.strip()]
-
-
-def _table_line(path: str, line: str) -> tuple[str, float]:
-    pattern, equals, number = line.rpartition("=")
-    try:
-        value = float(number)
-    except ValueError:
-        equals = ""
-    if not equals or not pattern.strip():
-        raise ConfigError(
-            f"{path} has the line {line!r}",
-            "pattern = number, such as transformer_blocks\\.0\\..* = 8",
-            "Write one pattern with its number on each line.",
-        )
-    return pattern.strip(), int(value) if value.is_integer() else value
+def form_inputs() -> list[io.Input]:
+    """How an adapter's file is written; in saved workflows these stand behind all others."""
+    return [
+        io.Boolean.Input(
+            "fused",
+            default=False,
+            optional=True,
+            advanced=True,
+            tooltip="Layout comfyui: write q, k and v as ComfyUI's one layer, for its bypass "
+            "loaders, which drop slices. Layout kohya always does.",
+        ),
+        io.Combo.Input(
+            "dtype",
+            options=["keep", *choices_of(SettingInput("output.dtype").field)],
+            default="keep",
+            optional=True,
+            advanced=True,
+            tooltip="Number format of the file. keep: that of the adapter.",
+        ),
+    ]

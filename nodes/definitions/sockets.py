@@ -1,20 +1,24 @@
-"""The sockets between the pack's nodes."""
+"""What nodes are given: their sockets, a file in an adapter's place, and the check of all of it.
+
+A prompt of the API can put anything anywhere. ComfyUI checks links against the types of sockets,
+and texts against the choices of a list. It lets any value pass that stands where a link belongs,
+and drops a choice that it does not know. Then our code would fail at something that it was never
+meant for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from comfy_api.latest import io
 
-from ..services.choices import (
-    AdapterChoice,
-    BaseChoice,
-    DatasetChoice,
-    EncodedCache,
-    PreviewChoice,
-    RunHandle,
-    SettingsChoice,
-)
+from ...trainer_core.errors import InputError
+from ...trainer_core.printable import shortened
+from ..host import comfy_host
+from ..host.folders import file_stamp
 
 Dataset = io.Custom("ADAPTER_TRAINER_DATASET")
 Base = io.Custom("ADAPTER_TRAINER_BASE")
@@ -26,13 +30,178 @@ Run = io.Custom("ADAPTER_TRAINER_RUN")
 LoraModel = io.Custom("LORA_MODEL")
 LossMap = io.Custom("LOSS_MAP")
 
-CLASSES: Mapping[str, type] = {
-    Dataset.io_type: DatasetChoice,
-    Base.io_type: BaseChoice,
-    Previews.io_type: PreviewChoice,
-    Cache.io_type: EncodedCache,
-    Adapter.io_type: AdapterChoice,
-    Settings.io_type: SettingsChoice,
-    Run.io_type: RunHandle,
+NO_FILE = "none"
+"""The choice that stands for no file."""
+
+_Node = TypeVar("_Node", bound=type[io.ComfyNode])
+_LONGEST = 60
+_WIDGETS: Mapping[str, type | tuple[type, ...]] = {
+    io.String.io_type: str,
+    io.Int.io_type: int,
+    io.Float.io_type: (int, float),
+    io.Boolean.io_type: bool,
+    io.Combo.io_type: str,
 }
-"""Sockets of this pack, to what travels through them."""
+
+
+def training_inputs(base: str) -> list[io.Input]:
+    """The sockets that say what is trained.
+
+    Args:
+        base: Help text of the first.
+    """
+    return [
+        Base.Input("base", tooltip=base),
+        Cache.Input("cache", tooltip="The encoded dataset."),
+        Adapter.Input("adapter", tooltip="What is trained."),
+        Settings.Input("settings", optional=True, tooltip="Without it, the defaults."),
+    ]
+
+
+def run_outputs() -> list[io.Output]:
+    """What a run gives to the graph."""
+    return [
+        LoraModel.Output(display_name="lora"),
+        LossMap.Output(display_name="loss"),
+        io.Image.Output(display_name="previews"),
+        Run.Output(display_name="run"),
+    ]
+
+
+class FileOrLora(io.ComfyNode):
+    """A node that reads an adapter: a file of the loras folder, or one of the graph."""
+
+    @classmethod
+    def file_input(cls) -> io.Input:
+        """The choice of the file."""
+        help_text = "A file of the loras folder; none: the lora input."
+        return io.Combo.Input("file", options=lora_choices(), default=NO_FILE, tooltip=help_text)
+
+    @classmethod
+    def lora_input(cls) -> io.Input:
+        """The socket in the file's place."""
+        return LoraModel.Input("lora", optional=True, tooltip="An adapter of the graph.")
+
+    @classmethod
+    def validate_inputs(cls, file: str) -> bool:
+        """Leave the check to `execute`, which says what to do."""
+        return True
+
+    @classmethod
+    def fingerprint_inputs(cls, file: str, **given: Any) -> str:
+        """Changes with the file."""
+        return lora_stamp(file)
+
+
+def lora_choices() -> list[str]:
+    """What a combo box of adapter files offers; no file comes first."""
+    return [NO_FILE, *comfy_host.lora_names()]
+
+
+def lora_stamp(file: str) -> str:
+    """Changes with the chosen file."""
+    if file == NO_FILE:
+        return NO_FILE
+    return file_stamp(str(comfy_host.lora_path(file)))
+
+
+def chosen_lora(file: str, lora: Any) -> Any:
+    """The path of the chosen file, or the adapter of the graph.
+
+    Raises:
+        InputError: When both or neither is given, or there is no such file.
+    """
+    if (file == NO_FILE) == (lora is None):
+        raise InputError(
+            "neither a file nor a lora" if lora is None else "both a file and a lora",
+            "one of the two",
+            "Choose a file, or set file to none and connect a LORA_MODEL.",
+        )
+    return lora if file == NO_FILE else comfy_host.lora_path(file)
+
+
+def checked(node: _Node) -> _Node:
+    """Let a node's ``execute`` refuse what its inputs are not made for, before it does anything.
+
+    The node is changed, and returned.
+    """
+    inner: Callable[..., io.NodeOutput] = node.execute.__func__  # type: ignore[attr-defined]
+
+    @functools.wraps(inner)
+    def run(cls: type[io.ComfyNode], **given: Any) -> io.NodeOutput:
+        for each in cls.SCHEMA.inputs:
+            _check(cls.SCHEMA, each, given)
+        return inner(cls, **given)
+
+    node.execute = classmethod(run)  # type: ignore[assignment]
+    return node
+
+
+def _check(schema: io.Schema, asked: io.Input, given: Mapping[str, Any]) -> None:
+    value = given.get(asked.id)
+    if value is None:
+        if not asked.optional:
+            raise _refused(schema, asked, "nothing, or a choice that is not known")
+        return
+    # A node that takes lists is given one for each input.
+    for each in value if schema.is_input_list and isinstance(value, list) else [value]:
+        _check_value(schema, asked, each)
+
+
+def _check_value(schema: io.Schema, asked: io.Input, value: Any) -> None:
+    kind = asked.get_io_type()
+    if isinstance(asked, io.DynamicCombo.Input):
+        known = [option.key for option in asked.options]
+        fits = isinstance(value, dict) and value.get(asked.id) in known
+    elif kind in _WIDGETS:
+        fits = isinstance(value, _WIDGETS[kind])
+        if isinstance(value, float) and not math.isfinite(value):
+            fits = False
+    elif kind in (own := _own_classes()):
+        fits = isinstance(value, own[kind])
+    elif kind == LoraModel.io_type:
+        fits = isinstance(value, Mapping) and all(map(_is_tensor, value.values()))
+    elif kind == io.Image.io_type:
+        fits = _is_tensor(value)
+    else:
+        # A model, a CLIP or a VAE: whatever class it is, it is none that JSON could hold.
+        fits = not isinstance(value, str | int | float | list | dict)
+    if not fits:
+        raise _refused(schema, asked, shortened(repr(value), _LONGEST))
+
+
+def _own_classes() -> Mapping[str, type]:
+    """Sockets of this pack, to what travels through them; loaded with the first run."""
+    from ..services import choices
+
+    return {
+        Dataset.io_type: choices.DatasetChoice,
+        Base.io_type: choices.BaseChoice,
+        Previews.io_type: choices.PreviewChoice,
+        Cache.io_type: choices.EncodedCache,
+        Adapter.io_type: choices.AdapterChoice,
+        Settings.io_type: choices.SettingsChoice,
+        Run.io_type: choices.RunHandle,
+    }
+
+
+def _is_tensor(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor)
+
+
+def _refused(schema: io.Schema, asked: io.Input, found: str) -> InputError:
+    kind = asked.get_io_type()
+    name = f"{asked.id} of {schema.display_name}"
+    if isinstance(asked, io.DynamicCombo.Input):
+        choices = ", ".join(option.key for option in asked.options)
+        return InputError(f"{name}: {found}", f"one of {choices}", "Choose one of these.")
+    if kind in _WIDGETS:
+        expected = {"COMBO": "a text, one of the list", "FLOAT": "a number"}.get(kind, kind.lower())
+        return InputError(f"{name}: {found}", expected, "Correct the value.")
+    return InputError(
+        f"{name}: {found}",
+        f"the output {kind} of another node",
+        "Connect a node that has such an output; in a prompt of the API: [node id, output number].",
+    )

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from comfy_api.latest import io
 
 from ...trainer_core.errors import InputError
 from ..host import comfy_host
-from ..services.choices import AdapterChoice, BaseChoice, EncodedCache, SettingsChoice
-from ..services.output_watch import ADAPTERS
 from . import sockets
 from .setting_inputs import RUN_SETTINGS, section_values
+
+if TYPE_CHECKING:
+    from ..services.choices import AdapterChoice, BaseChoice, EncodedCache, SettingsChoice
 
 
 class TrainAdapter(io.ComfyNode):
@@ -31,12 +32,7 @@ class TrainAdapter(io.ComfyNode):
             search_aliases=["train lora", "train lokr", "train loha", "fine-tune", "finetune"],
             is_output_node=True,
             inputs=[
-                sockets.Base.Input("base", tooltip="The base that the adapter is trained on."),
-                sockets.Cache.Input("cache", tooltip="The encoded dataset."),
-                sockets.Adapter.Input("adapter", tooltip="What is trained."),
-                sockets.Settings.Input(
-                    "settings", optional=True, tooltip="Without it, the defaults."
-                ),
+                *sockets.training_inputs("The base that the adapter is trained on."),
                 io.Vae.Input(
                     "vae",
                     optional=True,
@@ -61,12 +57,7 @@ class TrainAdapter(io.ComfyNode):
                     "The later ones of that run are made anew.",
                 ),
             ],
-            outputs=[
-                sockets.LoraModel.Output(display_name="lora"),
-                sockets.LossMap.Output(display_name="loss"),
-                io.Image.Output(display_name="previews"),
-                sockets.Run.Output(display_name="run"),
-            ],
+            outputs=sockets.run_outputs(),
             hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.extra_pnginfo],
         )
 
@@ -76,13 +67,15 @@ class TrainAdapter(io.ComfyNode):
 
         Whether there is the checkpoint is left to `execute`, which says what to do.
         """
-        from ..services.run_values import name_problem
+        from ..services.choices import name_problem
 
         return name_problem(name) or True
 
     @classmethod
     def fingerprint_inputs(cls, name: str | None, **given: Any) -> int:
         """Changes when the adapter that this node handed on was deleted."""
+        from ..services.run_files import ADAPTERS
+
         return ADAPTERS.missing_count(str(cls.hidden.unique_id), name)
 
     @classmethod
@@ -98,15 +91,15 @@ class TrainAdapter(io.ComfyNode):
         **given: Any,
     ) -> io.NodeOutput:
         """Train, or go on."""
-        from ..services.graph_run import run_outputs, train_on_node
-        from ..services.workflow import started_workflow
+        from ..services.graph_run import run_outputs, run_training
+        from ..services.run_files import ADAPTERS
 
         comfy_host.require_libraries()
         begin = _resume_setting(resume, str(resume_from))
         own = {**section_values(RUN_SETTINGS, given), "resume": begin}
         node_id = str(cls.hidden.unique_id)
-        workflow = started_workflow(cls.hidden.prompt, cls.hidden.extra_pnginfo)
-        handle, losses = train_on_node(node_id, base, cache, adapter, settings, vae, own, workflow)
+        workflow = comfy_host.queued_graph(cls.hidden.prompt, cls.hidden.extra_pnginfo)
+        handle, losses = run_training(node_id, base, cache, adapter, settings, vae, own, workflow)
         ADAPTERS.hand_on(node_id, given["name"], handle.adapter)
         return io.NodeOutput(*run_outputs(handle, losses))
 

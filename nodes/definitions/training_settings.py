@@ -6,46 +6,43 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..services.choices import SettingsChoice
 from . import sockets
 from .setting_inputs import SettingInput, section_values
-
-_SETTINGS = (
-    SettingInput("training.batch_size"),
-    SettingInput("training.gradient_accumulation_steps"),
-    SettingInput("preview.every", "preview_every"),
-    SettingInput("training.checkpoint_every"),
-    SettingInput("training.keep_checkpoints", advanced=True),
-    SettingInput("training.schedule.name", "schedule"),
-    SettingInput("training.schedule.warmup_steps"),
-    SettingInput("training.schedule.min_ratio"),
-    SettingInput("training.sigma.density", "sigma_density"),
-    SettingInput("training.sigma.shift", "sigma_shift"),
-    SettingInput("training.sigma.mean", "sigma_mean"),
-    SettingInput("training.sigma.std", "sigma_std"),
-    SettingInput("training.sigma.min", "sigma_min"),
-    SettingInput("training.sigma.max", "sigma_max"),
-    SettingInput("training.guidance"),
-    SettingInput("training.max_grad_norm"),
-    SettingInput("training.optimizer.name", "optimizer"),
-    SettingInput("training.optimizer.beta1"),
-    SettingInput("training.optimizer.beta2", step=0.001),
-    SettingInput("training.optimizer.eps", step=1e-9),
-    SettingInput("training.optimizer.weight_decay"),
-    SettingInput("training.optimizer.lora_plus_ratio", step=1.0),
-    SettingInput("training.optimizer.rate_pattern"),
-    SettingInput("memory.gradient_checkpointing"),
-    SettingInput("memory.threads"),
-    SettingInput("output.dtype", advanced=True),
-    SettingInput("output.metadata", advanced=True),
-    SettingInput("training.sigma.mode_scale", "sigma_mode_scale", optional=True),
-)
 
 
 class TrainingSettings(io.ComfyNode):
     """Batch, schedule, noise levels, memory, previews and checkpoints."""
 
-    SETTINGS = _SETTINGS
+    SETTINGS = (
+        SettingInput("training.batch_size"),
+        SettingInput("training.gradient_accumulation_steps"),
+        SettingInput("preview.every", "preview_every"),
+        SettingInput("training.checkpoint_every"),
+        SettingInput("training.keep_checkpoints", advanced=True),
+        SettingInput("training.schedule.name", "schedule"),
+        SettingInput("training.schedule.warmup_steps"),
+        SettingInput("training.schedule.min_ratio"),
+        SettingInput("training.sigma.density", "sigma_density"),
+        SettingInput("training.sigma.shift", "sigma_shift"),
+        SettingInput("training.sigma.mean", "sigma_mean"),
+        SettingInput("training.sigma.std", "sigma_std"),
+        SettingInput("training.sigma.min", "sigma_min"),
+        SettingInput("training.sigma.max", "sigma_max"),
+        SettingInput("training.guidance"),
+        SettingInput("training.max_grad_norm"),
+        SettingInput("training.optimizer.name", "optimizer"),
+        SettingInput("training.optimizer.beta1"),
+        SettingInput("training.optimizer.beta2", step=0.001),
+        SettingInput("training.optimizer.eps", step=1e-9),
+        SettingInput("training.optimizer.weight_decay"),
+        SettingInput("training.optimizer.lora_plus_ratio", step=1.0),
+        SettingInput("training.optimizer.rate_pattern"),
+        SettingInput("memory.gradient_checkpointing"),
+        SettingInput("memory.threads"),
+        SettingInput("output.dtype", advanced=True),
+        SettingInput("output.metadata", advanced=True),
+        SettingInput("training.sigma.mode_scale", "sigma_mode_scale", optional=True),
+    )
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -57,11 +54,13 @@ class TrainingSettings(io.ComfyNode):
             description="Batch, schedule, noise levels, optimizer, memory, previews, checkpoints. "
             "Train Adapter works without this node.",
             search_aliases=["optimizer", "batch size", "scheduler", "timesteps", "checkpoint"],
-            inputs=[each.input() for each in _SETTINGS],
+            inputs=[each.input() for each in cls.SETTINGS],
             outputs=[sockets.Settings.Output(display_name="settings")],
         )
 
     @classmethod
     def execute(cls, **given: Any) -> io.NodeOutput:
         """Describe the settings."""
-        return io.NodeOutput(SettingsChoice(section_values(_SETTINGS, given)))
+        from ..services.choices import SettingsChoice
+
+        return io.NodeOutput(SettingsChoice(section_values(cls.SETTINGS, given)))

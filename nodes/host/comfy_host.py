@@ -5,12 +5,12 @@ The only file that imports ComfyUI's own modules (the schema classes of its node
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
-import hashlib
 import logging
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +23,13 @@ from comfy_execution.utils import get_executing_context
 from server import PromptServer
 
 from ...trainer_core.errors import InputError, RunError
-from ...trainer_core.filesystem.allowed_folders import AllowedFolders
-from .folders import ADD_ROOT, base_stamp, folders_below, resolve_below, saved_checkpoints
+from .folders import ADD_ROOT, folders_below, resolve_below, saved_checkpoints
 
 if TYPE_CHECKING:
     import torch
     from PIL.Image import Image
+
+    from ...trainer_core.filesystem.allowed_folders import AllowedFolders
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ def data_roots() -> dict[str, list[Path]]:
     """The folders that datasets may lie in, by the name that a graph uses."""
     return {
         "demo": [_ASSETS],
-        "datasets": [Path(path) for path in folder_paths.get_folder_paths("datasets")],
+        "datasets": _registered("datasets"),
         "input": [Path(folder_paths.get_input_directory())],
         "output": [Path(folder_paths.get_output_directory())],
     }
@@ -66,6 +67,8 @@ def data_roots() -> dict[str, list[Path]]:
 
 def allowed_folders() -> AllowedFolders:
     """What everything that a graph names really has to lie in; the folders of models are apart."""
+    from ...trainer_core.filesystem.allowed_folders import AllowedFolders
+
     roots = [root for places in data_roots().values() for root in places]
     # Some move these two to another disk, and leave a link.
     return AllowedFolders([*roots, output_folder(), cache_folder()], ADD_ROOT)
@@ -112,9 +115,7 @@ def base_path(name: str) -> str:
     """
     if name == EMBEDDED:
         return EMBEDDED
-    roots = {
-        kind: [Path(path) for path in folder_paths.get_folder_paths(kind)] for kind in _BASE_FOLDERS
-    }
+    roots = {kind: _registered(kind) for kind in _BASE_FOLDERS}
     return str(resolve_below(name, roots, "source", links=True))
 
 
@@ -129,14 +130,14 @@ def lora_path(name: str) -> Path:
     Raises:
         InputError: When there is no such file.
     """
-    roots = {"loras": [Path(path) for path in folder_paths.get_folder_paths("loras")]}
+    roots = {"loras": _registered("loras")}
     remedy = "Choose from the list after a refresh (key R), or move the file to the loras folder."
     return resolve_below(f"loras/{name}", roots, "file", links=True, remedy=remedy)
 
 
 def loras_folder() -> Path:
     """The folder that Load LoRA lists and new adapters go to."""
-    return Path(folder_paths.get_folder_paths("loras")[0])
+    return _registered("loras")[0]
 
 
 def run_names() -> list[str]:
@@ -152,6 +153,8 @@ def run_path(name: str) -> Path:
     Raises:
         InputError: When there is no such run, or something in it is a link that leads out.
     """
+    from ...trainer_core.filesystem.allowed_folders import AllowedFolders
+
     remedy = "Choose a run from the list after a refresh (key R); Train Adapter makes them."
     roots = {"runs": [output_folder()]}
     folder = resolve_below(f"runs/{name}/run.json", roots, "run", remedy=remedy).parent
@@ -188,62 +191,34 @@ def checkpoint_path(name: str) -> Path:
             "a run with a checkpoint of that step",
             "Choose from the list after a refresh (key R).",
         )
-    place = f"runs/{run}/checkpoints/{found[-1].name}"
-    files = [f"{place}/{file.name}" for file in found[-1].iterdir()]
-    for file in files:
-        resolve_below(file, {"runs": [output_folder()]}, "resume_from")
     return found[-1]
 
 
-def run_file(name: str, file: str) -> Path | None:
-    """A file of a run of `run_names`, or None where the run has none of this name.
+def queued_graph(prompt: object, extra: object) -> dict[str, object]:
+    """What ComfyUI says of the graph that runs: JSON values under ``workflow`` and ``prompt``.
 
     Args:
-        name: The run; it may come from anybody.
-        file: A plain file name of ours.
+        prompt: The hidden input ``prompt``.
+        extra: The hidden input ``extra_pnginfo``; None without a browser.
 
-    Raises:
-        InputError: When there is no such run, or the file is a link that leads out of its folder.
+    Returns:
+        What may be kept: nothing under ``--disable-metadata``.
     """
-    path = run_path(name) / file
-    if not path.is_file():
-        return None
-    return resolve_below(f"runs/{name}/{file}", {"runs": [output_folder()]}, "run")
+    if comfy.cli_args.args.disable_metadata:
+        return {}
+    found: dict[str, object] = {}
+    if isinstance(extra, Mapping) and extra.get("workflow"):
+        found["workflow"] = extra["workflow"]
+    if isinstance(prompt, Mapping) and prompt:
+        found["prompt"] = {name: _as_queued(node) for name, node in prompt.items()}
+    return found
 
 
-def keeps_workflows() -> bool:
-    """Whether ComfyUI may keep workflows in files: not under ``--disable-metadata``."""
-    return not comfy.cli_args.args.disable_metadata
-
-
-def folder_stamp(folder: Path, patterns: tuple[str, ...] = ("**/*",)) -> str:
-    """A hash of names, sizes and times of files below a folder: of all, or of those that match."""
-    lines: list[str] = []
-    try:
-        found = sorted({path for pattern in patterns for path in folder.glob(pattern)})
-    except RecursionError:
-        return "folders inside folders, which the node itself refuses"
-    for path in found:
-        if path.is_file():
-            facts = path.stat()
-            lines.append(f"{path.relative_to(folder)} {facts.st_size} {facts.st_mtime_ns}")
-    content = "\n".join([str(folder), *lines])
-    return hashlib.sha256(content.encode(errors="surrogateescape")).hexdigest()
-
-
-def run_stamp(folder: Path) -> str:
-    """Changes with a run's record and its adapters."""
-    adapters = ("*.safetensors", "checkpoints/*/adapter.safetensors")
-    return folder_stamp(folder, ("run.json", *adapters))
-
-
-def file_stamp(path: str) -> str:
-    """Changes with a file, or with the files of a base's folder: their names, sizes and times."""
-    place = Path(path)
-    if place.is_dir():
-        return base_stamp(place)
-    facts = place.stat()
-    return f"{path} {facts.st_size} {facts.st_mtime_ns}"
+def _as_queued(node: object) -> object:
+    # ComfyUI notes there whether a node has changed: stamps of files, or a number that JSON lacks.
+    if not isinstance(node, Mapping):
+        return node
+    return {name: value for name, value in node.items() if name != "is_changed"}
 
 
 def blocked() -> ExecutionBlocker:
@@ -252,11 +227,7 @@ def blocked() -> ExecutionBlocker:
 
 
 def require_libraries() -> None:
-    """Refuse to work without the libraries that training needs, and say how to install them.
-
-    Raises:
-        InputError: Naming what is absent or too old.
-    """
+    """Refuse to work without the libraries that training needs, and say how to install them."""
     from ...trainer_core import requirements
 
     requirements.require_libraries()
@@ -266,11 +237,12 @@ def _files(kind: str) -> list[str]:
     if kind != "diffusers":
         names = folder_paths.get_filename_list(kind)
         return [name for name in names if name.lower().endswith((".safetensors", ".sft"))]
-    found: set[str] = set()
-    for root in folder_paths.get_folder_paths(kind):
-        indices = Path(root).glob("*/model_index.json") if Path(root).is_dir() else ()
-        found.update(index.parent.name for index in indices)
-    return sorted(found)
+    roots = [root for root in _registered(kind) if root.is_dir()]
+    return sorted({path.parent.name for root in roots for path in root.glob("*/model_index.json")})
+
+
+def _registered(kind: str) -> list[Path]:
+    return [Path(path) for path in folder_paths.get_folder_paths(kind)]
 
 
 def device() -> torch.device:
@@ -280,11 +252,7 @@ def device() -> torch.device:
 
 @contextlib.contextmanager
 def cleared_device() -> Iterator[torch.device]:
-    """Take the device for a while: other models are unloaded before, memory is given back after.
-
-    Yields:
-        The device.
-    """
+    """Take the device for a while: other models are unloaded before, memory is given back after."""
     unload_models()
     try:
         yield device()
@@ -418,6 +386,27 @@ def output_place(path: Path) -> dict[str, str]:
     return {"filename": relative.name, "subfolder": folder, "type": "output"}
 
 
-def routes() -> Any:
-    """The server's route table, to which a pack adds its own."""
-    return PromptServer.instance.routes
+def add_route(
+    method: str, path: str, answer: Callable[[Mapping[str, str], bytes], tuple[Any, int]]
+) -> None:
+    """Add a route to ComfyUI's server.
+
+    Args:
+        method: ``GET`` or ``POST``.
+        path: Such as ``/adapter_trainer/state``.
+        answer: From the query and the body of a request to JSON values, or the bytes of a JSON
+            file, and the HTTP status. It is called in a thread, and may wait for the disk.
+    """
+    from aiohttp import web
+
+    @PromptServer.instance.routes.route(method, path)
+    async def handle(request: web.Request) -> web.Response:
+        content, status = await asyncio.to_thread(answer, request.query, await request.read())
+        if not isinstance(content, bytes):
+            return web.json_response(content, status=status)
+        return web.Response(
+            body=content,
+            status=status,
+            content_type="application/json",
+            headers={"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"},
+        )

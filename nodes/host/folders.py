@@ -12,16 +12,15 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from ...trainer_core.errors import InputError
-from ...trainer_core.filesystem.allowed_folders import AllowedFolders
 
 _logger = logging.getLogger(__name__)
-_DEVICES = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|conout\$)(\..*)?", re.I)
+_PORTS = (f"{port}{digit}" for port in ("com", "lpt") for digit in "0123456789¹²³")
+_DEVICES = {"con", "prn", "aux", "nul", "conin$", "conout$", *_PORTS}
 _FORBIDDEN = set('<>:"|?*\\')
 _LONGEST = 240
 _BASE_SUFFIXES = (".safetensors", ".json", ".txt", ".model", ".jinja")
@@ -41,7 +40,7 @@ def checked_parts(name: str, what: str, *, new: bool = True) -> tuple[str, ...]:
     Raises:
         InputError: When a part could lead out of a folder or is no file name somewhere.
     """
-    parts = tuple(part for part in name.split("/"))
+    parts = tuple(name.split("/"))
     for part in parts:
         reason = _reason_against(part, new=new)
         if reason:
@@ -72,7 +71,7 @@ def _reason_against(part: str, *, new: bool) -> str:
         return "a character that is no part of a name on some system"
     if part[-1] in ". " or part[0] == " ":
         return "a space or dot at the end, or a space in front"
-    if _DEVICES.fullmatch(part.strip()):
+    if part.strip().partition(".")[0].lower() in _DEVICES:
         return "the name of a device on Windows"
     return ""
 
@@ -106,6 +105,8 @@ def resolve_below(
     Raises:
         InputError: When it does not exist, or a link leads out of the root and is not followed.
     """
+    from ...trainer_core.filesystem.allowed_folders import AllowedFolders
+
     first, *rest = checked_parts(name, what, new=False)
     for root in roots.get(first, ()):
         path = root.joinpath(*rest)
@@ -169,43 +170,65 @@ def saved_checkpoints(version: Path) -> list[Path]:
     """The whole checkpoints of a run's version, oldest first.
 
     The trainer lists them alike, but its module brings torch, which a start must not load.
-
-    Args:
-        version: The version's folder.
     """
     found = [path for path in version.glob("checkpoints/[0-9]*") if path.name.isdecimal()]
     whole = [path for path in found if (path / "state.json").is_file()]
     return sorted(whole, key=lambda path: int(path.name))
 
 
+def file_stamp(path: str) -> str:
+    """Changes with a file, or with the files of a base's folder: their names, sizes and times."""
+    place = Path(path)
+    if place.is_dir():
+        return base_stamp(place)
+    facts = place.stat()
+    return f"{path} {facts.st_size} {facts.st_mtime_ns}"
+
+
+def run_stamp(folder: Path) -> str:
+    """Changes with a run's record and its adapters."""
+    adapters = ("*.safetensors", "checkpoints/*/adapter.safetensors")
+    return folder_stamp(folder, ("run.json", *adapters))
+
+
+def folder_stamp(folder: Path, patterns: tuple[str, ...] = ("**/*",)) -> str:
+    """Changes with the files below a folder: with all, or with those that match."""
+    try:
+        found = sorted({path for pattern in patterns for path in folder.glob(pattern)})
+    except RecursionError:
+        return "folders inside folders, which the node itself refuses"
+    return _stamp(folder, found)
+
+
 def base_stamp(folder: Path) -> str:
-    """A hash of names, sizes and times of what a base is loaded from.
+    """Changes with what a base is loaded from.
 
     Args:
         folder: A Diffusers folder. Links are followed, three folders deep; 2000 files count.
     """
-    lines: list[str] = []
+    found: list[Path] = []
     for place, folders, names in os.walk(folder, followlinks=True):
-        below = Path(place).relative_to(folder)
-        folders[:] = sorted(folders) if len(below.parts) < _BASE_DEPTH else []
-        for name in sorted(names):
-            path = Path(place, name)
-            # A link to nothing has no facts; the base's own check names what is missing.
-            if name.endswith(_BASE_SUFFIXES) and path.is_file():
-                facts = path.stat()
-                lines.append(f"{below / name} {facts.st_size} {facts.st_mtime_ns}")
-        if len(lines) >= _BASE_FILES:
+        depth = len(Path(place).relative_to(folder).parts)
+        folders[:] = sorted(folders) if depth < _BASE_DEPTH else []
+        found += [Path(place, name) for name in sorted(names) if name.endswith(_BASE_SUFFIXES)]
+        if len(found) >= _BASE_FILES:
             break
-    content = "\n".join([str(folder), *lines[:_BASE_FILES]])
+    return _stamp(folder, found[:_BASE_FILES])
+
+
+def _stamp(folder: Path, paths: Iterable[Path]) -> str:
+    lines = [str(folder)]
+    for path in paths:
+        # A link to nothing has no facts; whoever reads the folder names what is missing.
+        if path.is_file():
+            facts = path.stat()
+            lines.append(f"{path.relative_to(folder)} {facts.st_size} {facts.st_mtime_ns}")
+    content = "\n".join(lines)
     return hashlib.sha256(content.encode(errors="surrogateescape")).hexdigest()
 
 
 def clear_leftovers(*folders: Path) -> None:
-    """Remove what killed commands left where a node is about to write, and say so in the log.
-
-    Args:
-        folders: Where something is about to be written; some may be absent.
-    """
+    """Remove what killed commands left where a node is about to write, and say so in the log."""
     from ...trainer_core.filesystem.temporary import remove_leftovers
 
     for note in remove_leftovers(*folders):

@@ -70,8 +70,7 @@ def check_adapter(
             tensors = file.read_all()
         host = HostAdapter(model, tensors, device)
         own, family, unread = _reading(stack, given, host.weights)
-        check = _Check(host, own, family)
-        proof = check.run(node_id, given, tensors, unread, host.base)
+        proof = _Check(host, own, family).run(node_id, given, tensors, unread)
     comfy_host.show_text(node_id, proof.text())
     if on_problem == "stop" and not proof.ok:
         raise RunError(
@@ -121,9 +120,7 @@ class _Check:
         self._stretches: dict[str, float] = {}
         self._losses: dict[torch.dtype, dict[str, Loss]] = {}
 
-    def run(
-        self, node_id: str, source: Source, keys: Iterable[str], unread: str, base: str
-    ) -> Proof:
+    def run(self, node_id: str, source: Source, keys: Iterable[str], unread: str) -> Proof:
         """Apply every patch to the model's own weight, one weight after another."""
         modules, extras = self._own_changes()
         by_tensor: dict[str, list[ComfyuiPlace]] = {name: [] for name in (*modules, *extras)}
@@ -136,8 +133,8 @@ class _Check:
             self._check(tensor, places, modules.get(tensor, {}), extras.get(tensor))
         bar.show(len(by_tensor))
         tensors = {key: self._fate(key) for key in keys}
-        bypassed, warnings = tuple(self._bypassed()), tuple(self._warnings(source))
-        return Proof(Path(str(source)), base, tensors, self._layers, unread, bypassed, warnings)
+        notes = tuple(self._bypassed()), tuple(self._warnings(source))
+        return Proof(Path(str(source)), self._host.base, tensors, self._layers, unread, *notes)
 
     def _own_changes(
         self,

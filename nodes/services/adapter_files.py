@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,29 +22,6 @@ _SUFFIX = ".safetensors"
 _MOST_COPIES = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class FileForm:
-    """How an adapter is written.
-
-    Attributes:
-        layout: One of `formats.LAYOUTS`.
-        fused: Whether q, k and v are written as ComfyUI's one layer.
-        dtype: ``fp32``, ``bf16``, ``fp16``, or ``keep`` for the source's.
-        approximate: ``lora``, ``lokr``, or ``none``.
-        rank: The most that the rank of an approximation may be; 0 for none given.
-        extras: ``keep`` or ``drop``, for differences that are no factors.
-        base: The base, where something needs its weights.
-    """
-
-    layout: str
-    fused: bool = False
-    dtype: str = "keep"
-    approximate: str = "none"
-    rank: int = 0
-    extras: str = "keep"
-    base: BaseChoice | None = None
-
-
 class AdapterTensors(dict[str, "Tensor"]):
     """An adapter of the graph, core's LORA_MODEL, that remembers its file's header.
 
@@ -63,19 +39,31 @@ class AdapterTensors(dict[str, "Tensor"]):
 def write_adapter_file(
     source: Path | Mapping[str, Tensor],
     name: str,
-    form: FileForm,
+    layout: str,
     *,
-    family: str = "auto",
     overwrite: bool,
+    family: str = "auto",
+    fused: bool = False,
+    dtype: str = "keep",
+    approximate: str = "none",
+    rank: int = 0,
+    extras: str = "keep",
+    base: BaseChoice | None = None,
 ) -> tuple[Path, str]:
     """Read an adapter and write it into the loras folder.
 
     Args:
         source: A file, or tensors by key.
         name: Name of the new file, without its ending; of layout ``peft`` of the new folder.
-        form: How it is written.
-        family: A family's name, or ``auto``.
+        layout: One of the trainer's layouts.
         overwrite: Whether to replace a file of this name.
+        family: A family's name, or ``auto``.
+        fused: Whether q, k and v are written as ComfyUI's one layer.
+        dtype: ``fp32``, ``bf16``, ``fp16``, or ``keep`` for the source's.
+        approximate: ``lora``, ``lokr``, or ``none``.
+        rank: The most that the rank of an approximation may be; 0 for none given.
+        extras: ``keep`` or ``drop``, for differences that are no factors.
+        base: The base, where something needs its weights.
 
     Returns:
         The file or folder, and what the conversion lost or changed, in one line; empty when
@@ -87,21 +75,21 @@ def write_adapter_file(
     """
     from ...trainer_core.adapter_files.convert.convert import convert
 
-    target = _target(name, form.layout, overwrite=overwrite)
+    target = _target(name, layout, overwrite=overwrite)
     clear_leftovers(target.parent)
     readable = as_source(source)
-    found, weight_of = _family_of(readable, None if family == "auto" else family, form.base)
+    found, weight_of = _family_of(readable, None if family == "auto" else family, base)
     report = convert(
         readable,
         target,
-        form.layout,
+        layout,
         found.key_map,
-        dtype=None if form.dtype == "keep" else form.dtype,
-        fused=form.fused,
-        approximate=None if form.approximate == "none" else form.approximate,
-        rank=form.rank or None,
+        dtype=None if dtype == "keep" else dtype,
+        fused=fused,
+        approximate=None if approximate == "none" else approximate,
+        rank=rank or None,
         weight_of=weight_of,
-        extras="drop" if form.extras == "drop" else "keep",
+        extras="drop" if extras == "drop" else "keep",
         overwrite=overwrite,
     )
     return target, ". ".join((*report.notes, *report.differences()))

@@ -1,4 +1,4 @@
-"""What travels between the pack's nodes: small descriptions, never weights.
+"""What travels between the pack's nodes, small descriptions and never weights, and their run file.
 
 ComfyUI keeps every output in its cache, so an output must cost nothing to keep.
 """
@@ -10,6 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...trainer_core.config import RunConfig
+from ...trainer_core.errors import ConfigError, InputError
+from ...trainer_core.families.run_files import load_config
+from ..host.folders import checked_parts
+
+_OWN_FOLDERS = {"cache": "encoded samples", "pictures": "pictures of the graph"}
 Values = Mapping[str, Any]
 """Values of a run file's section, by the names of its settings."""
 
@@ -89,3 +95,88 @@ class RunHandle:
     folder: Path
     adapter: Path
     step: int
+
+
+def run_config(base: BaseChoice, *layers: Mapping[str, Any]) -> RunConfig:
+    """The run file that a base and values nested as there make; the last value wins.
+
+    Raises:
+        ConfigError: When the values are out of range or contradict each other.
+    """
+    precision = {"precision": base.precision}
+    first = {"family": base.family, "base": base.values, "training": precision}
+    return load_config(_merged(first, *layers))
+
+
+def _merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    whole: dict[str, Any] = {}
+    for layer in layers:
+        for name, value in layer.items():
+            inner = whole.get(name)
+            nested = isinstance(value, Mapping)
+            below = inner if isinstance(inner, dict) else {}
+            whole[name] = _merged(below, value) if nested else value
+    return whole
+
+
+def _check_run_name(name: str) -> None:
+    load_config({"output": {"name": name}})
+    checked_parts(name, "output.name")
+    # Not every disk tells small letters from capital ones.
+    if name.lower() in _OWN_FOLDERS:
+        raise ConfigError(
+            f"output.name is {name}, where the nodes keep {_OWN_FOLDERS[name.lower()]}",
+            "a name that is no folder of the nodes",
+            "Choose another name.",
+        )
+
+
+def name_problem(name: str | None) -> str:
+    """Why a run cannot have a name, in one line, or nothing; None is not known yet."""
+    try:
+        if name is not None:
+            _check_run_name(name)
+    except InputError as error:
+        return str(error).replace("\n", " ")
+    return ""
+
+
+def training_config(
+    cache: EncodedCache,
+    adapter: AdapterChoice,
+    settings: SettingsChoice | None,
+    own: Mapping[str, Any],
+    output: str,
+    *,
+    samples: bool,
+) -> RunConfig:
+    """The run file of a training; what the node itself says wins over the settings.
+
+    Args:
+        cache: The encoded samples, with base and dataset.
+        adapter: The adapter.
+        settings: Everything else, or None for the defaults.
+        own: What the training node itself says.
+        output: Folder of all runs.
+        samples: Whether previews can be sampled.
+
+    Raises:
+        InputError: When values are out of range or contradict each other, or the name cannot be.
+    """
+    previews = cache.previews.values if cache.previews else {}
+    silent = {} if samples and cache.previews else {"preview": {"every": 0}}
+    config = run_config(
+        cache.base,
+        {
+            "dataset": cache.dataset.values,
+            "adapter": adapter.values,
+            "preview": previews,
+            "cache": {"manifest": str(cache.manifest)},
+        },
+        settings.values if settings else {},
+        own,
+        {"output": {"dir": output}},
+        silent,
+    )
+    _check_run_name(config.output.name)
+    return config

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...trainer_core.config import RunConfig
 from ...trainer_core.errors import RunError, TrainerError
 from ..host import comfy_host
-from .adapter_files import adapter_tensors
+from .adapter_files import adapter_tensors, as_source
 from .choices import (
     AdapterChoice,
     BaseChoice,
@@ -20,17 +20,16 @@ from .choices import (
     PreviewChoice,
     RunHandle,
     SettingsChoice,
+    run_config,
+    training_config,
 )
-from .node_observer import NodeObserver
-from .run_values import encoding_config, training_config
+from .panel import NodeObserver
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
     from ...trainer_core.inference.encoders import MakeSource
-    from ...trainer_core.types import RunResult
-
 
 Work = Literal["encode", "train", "draw"]
 _CLOSE = "or close other programs."
@@ -73,19 +72,15 @@ def guest(work: Work, observer: NodeObserver | None = None) -> Iterator[torch.de
         try:
             with torch.inference_mode(False), torch.enable_grad():
                 yield device
-        except TrainerError as error:
-            failure = error
-        except comfy_host.Interrupted as error:
-            # Whoever cancels while pictures are encoded or drawn wants the memory back.
-            _forget_frames(error)
-            _release(device)
-            raise
-        except Exception as error:
-            failure = _full_memory(error, work, observer)
+        except (Exception, comfy_host.Interrupted) as error:
+            ours = isinstance(error, TrainerError)
+            failure = error if ours else _full_memory(error, work, observer)
             if failure is None:
+                # Whoever cancels while pictures are encoded or drawn wants the memory back too.
                 _forget_frames(error)
                 _release(device)
-                _tell(observer, error)
+                if not isinstance(error, comfy_host.Interrupted):
+                    _tell(observer, error)
                 raise
         if failure is not None:
             _forget_frames(failure)
@@ -96,7 +91,7 @@ def guest(work: Work, observer: NodeObserver | None = None) -> Iterator[torch.de
 
 
 def _full_memory(
-    error: Exception, work: Work, observer: NodeObserver | None
+    error: BaseException, work: Work, observer: NodeObserver | None
 ) -> TrainerError | None:
     room, remedy = _MEMORY[work]
     if observer is not None and observer.has_checkpoint:
@@ -125,20 +120,21 @@ def _release(device: torch.device) -> None:
     release_memory(device)
 
 
-def source_of(clip: Any, vae: Any, base: BaseChoice) -> MakeSource | None:
+def source_of(
+    clip: Any, vae: Any, base: BaseChoice, on_close: Callable[[], None] | None = None
+) -> MakeSource | None:
     """The graph's CLIP and VAE as the run's encoders; None for a base that has its own.
 
-    Args:
-        clip: The CLIP input's value, or None.
-        vae: The VAE input's value, or None.
-        base: The base.
+    `on_close` is called when the encoders are not needed for now.
     """
     if base.embedded:
         return None
-    from ..host.graph_encoders.encoders import graph_encoders
+    from ..host.graph_encoders import graph_encoders
 
     length = base.values.get("text_length")
-    return lambda family, location: graph_encoders(family, location.variant, clip, vae, length)
+    return lambda family, location: graph_encoders(
+        family, location.variant, clip, vae, length, on_close
+    )
 
 
 def encode(
@@ -155,14 +151,11 @@ def encode(
     Args:
         node_id: The node that shows the progress.
         dataset: What is encoded.
-        base: For which base.
-        clip: Its text encoder, or None for a base with its own.
-        vae: Its picture encoder, or None for a base with its own.
+        base: For which base; one with its own CLIP and VAE needs no others.
+        clip: Its text encoder, or None.
+        vae: Its picture encoder, or None.
         previews: Prompts to encode.
         options: Further values of the run file.
-
-    Returns:
-        The finished cache.
 
     Raises:
         TrainerError: When dataset, base or encoders cannot be used, or the disk is full.
@@ -171,8 +164,10 @@ def encode(
     from ...trainer_core.training import SingleProcess
     from ...trainer_core.training.prepare import prepare, save_manifest
 
-    output = str(comfy_host.output_folder())
-    config = encoding_config(base, dataset, previews, output, options)
+    shown = previews.values if previews else {}
+    output = {"dir": str(comfy_host.output_folder()), "name": "cache"}
+    given = {"dataset": dataset.values, "preview": shown, "output": output}
+    config = run_config(base, given, options)
     observer = NodeObserver(node_id, "cache", trains=False)
     with (
         guest("encode", observer) as device,
@@ -185,7 +180,7 @@ def encode(
     return EncodedCache(manifest, base, dataset, previews)
 
 
-def train_on_node(
+def run_training(
     node_id: str,
     base: BaseChoice,
     cache: EncodedCache,
@@ -205,48 +200,10 @@ def train_on_node(
         settings: Everything else, or None for the defaults.
         vae: Decodes previews, or None for a base with its own and for no previews.
         own: What the node itself says of the run file.
-        workflow: What `started_workflow` gave.
+        workflow: What `queued_graph` gave; kept with the run.
 
     Returns:
         The run, and its losses.
-
-    Raises:
-        TrainerError: As `run_training`, and when base and cache do not belong together.
-    """
-    checked_cache(base, cache)
-    draws = base.embedded or vae is not None
-    output = str(comfy_host.output_folder())
-    config = training_config(cache, adapter, settings, own, output, draws=draws)
-    observer = NodeObserver(node_id, config.output.name, trains=True)
-    if cache.previews and not draws:
-        observer.warn("Previews are off: connect a VAE to Train Adapter to see them.")
-    result = run_training(config, source_of(None, vae, base), observer, workflow)
-    return RunHandle(result.folder, result.adapters[0], result.step), result.losses
-
-
-def run_outputs(handle: RunHandle, losses: Sequence[float]) -> tuple[Any, ...]:
-    """What a run gives to the graph: LORA_MODEL, LOSS_MAP, the last previews, the run."""
-    pictures = picture_batch(latest_pictures(handle.folder, handle.step))
-    shown = comfy_host.blocked() if pictures is None else pictures
-    return adapter_tensors(handle.adapter), {"loss": list(losses)}, shown, handle
-
-
-def run_training(
-    config: RunConfig,
-    make_source: MakeSource | None,
-    observer: NodeObserver,
-    workflow: Mapping[str, object],
-) -> RunResult:
-    """Train as the run file says.
-
-    Args:
-        config: The run file, with a finished cache.
-        make_source: Decodes the previews.
-        observer: Shows the run on its node.
-        workflow: What `started_workflow` gave; kept with the run.
-
-    Returns:
-        Where its files are.
 
     Raises:
         TrainerError: When the input is wrong or the run failed; the last good state is on disk.
@@ -255,46 +212,63 @@ def run_training(
     from ...trainer_core.adapter_files.header import workflow_texts
     from ...trainer_core.training import SingleProcess, train
 
+    _require_same_base(base, cache)
+    samples = base.embedded or vae is not None
+    output = str(comfy_host.output_folder())
+    config = training_config(cache, adapter, settings, own, output, samples=samples)
+    observer = NodeObserver(node_id, config.output.name, trains=True)
+    if cache.previews and not samples:
+        observer.warn("Previews are off: connect a VAE to Train Adapter to see them.")
     texts = workflow_texts(workflow, observer.warn)
+    make_source = source_of(None, vae, base)
     with guest("train", observer) as device:
-        _check_memory(config, device, observer)
-        if kept := comfy_host.kept_models():
-            names = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in kept.items())
-            observer.warn(
-                f"ComfyUI keeps models on {device}, as it was told (--highvram): {names}."
-            )
+        _warn_of_memory(config, device, observer)
         within = comfy_host.allowed_folders()
         result = train(config, observer, SingleProcess(device), make_source, texts, within=within)
     # In its last step a cancelled run is done; the nodes behind it must not run all the same.
     if result.status == "cancelled" or observer.cancelled():
         comfy_host.raise_interrupted()
-    return result
+    return RunHandle(result.folder, result.adapters[0], result.step), result.losses
 
 
-def _check_memory(config: RunConfig, device: torch.device, observer: NodeObserver) -> None:
+def _warn_of_memory(config: RunConfig, device: torch.device, observer: NodeObserver) -> None:
     from ...trainer_core.training.memory_estimate import cached_run_estimate, check_memory
 
     estimate = cached_run_estimate(config, device)
     warning = check_memory(estimate, comfy_host.free_memory(), device)
     if warning:
         observer.warn(warning)
+    if kept := comfy_host.kept_models():
+        names = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in kept.items())
+        observer.warn(f"ComfyUI keeps models on {device}, as it was told (--highvram): {names}.")
 
 
-def picture_batch(paths: list[Path]) -> Tensor | None:
-    """Read pictures of one size as core's IMAGE.
+def run_outputs(handle: RunHandle, losses: Sequence[float]) -> tuple[Any, ...]:
+    """What a run gives to the graph: LORA_MODEL, LOSS_MAP, the last previews, the run."""
+    pictures = _latest_pictures(handle.folder, handle.step)
+    shown = _image_batch(pictures) if pictures else comfy_host.blocked()
+    return adapter_tensors(handle.adapter), {"loss": list(losses)}, shown, handle
 
-    Args:
-        paths: The pictures.
 
-    Returns:
-        `[B, H, W, 3]`, float32, in [0, 1]; None without pictures.
-    """
+def _latest_pictures(folder: Path, step: int) -> list[Path]:
+    """A run's last previews by the order of prompts; those after the step are another adapter's."""
+    found = [path for path in folder.glob("samples/[0-9]*") if path.name.isdigit()]
+    last = max((path for path in found if int(path.name) <= step), key=_number, default=None)
+    if last is None:
+        return []
+    return sorted((path for path in last.glob("*.png") if path.stem.isdigit()), key=_number)
+
+
+def _number(path: Path) -> int:
+    return int(path.stem)
+
+
+def _image_batch(paths: list[Path]) -> Tensor:
+    """Pictures of one size as core's IMAGE: `[B, H, W, 3]`, float32, in [0, 1]."""
     import numpy as np
     import torch
     from PIL import Image
 
-    if not paths:
-        return None
     arrays: list[Any] = []
     for path in paths:
         with Image.open(path) as picture:
@@ -302,27 +276,7 @@ def picture_batch(paths: list[Path]) -> Tensor | None:
     return torch.from_numpy(np.stack(arrays))
 
 
-def latest_pictures(folder: Path, step: int) -> list[Path]:
-    """The last preview pictures up to a step, in the order of the prompts.
-
-    Args:
-        folder: A run's version folder.
-        step: Pictures of later steps are another adapter's.
-    """
-    drawn = {int(path.name): path for path in folder.glob("samples/[0-9]*") if path.name.isdigit()}
-    last = max((each for each in drawn if each <= step), default=None)
-    if last is None:
-        return []
-    files = [path for path in drawn[last].glob("*.png") if path.stem.isdigit()]
-    return sorted(files, key=lambda path: int(path.stem))
-
-
-def checked_cache(base: BaseChoice, cache: EncodedCache) -> None:
-    """Refuse a cache that was encoded for another base.
-
-    Raises:
-        RunError: When the two differ.
-    """
+def _require_same_base(base: BaseChoice, cache: EncodedCache) -> None:
     if base == cache.base:
         return
     ours, theirs = _base_facts(base), _base_facts(cache.base)
@@ -341,3 +295,56 @@ def _base_facts(base: BaseChoice) -> dict[str, Any]:
     # By the names of the inputs of Load Training Base.
     facts = {"source" if name == "path" else name: value for name, value in base.values.items()}
     return {**facts, "family": base.family, "precision": base.precision}
+
+
+def draw_previews(
+    node_id: str,
+    base: BaseChoice,
+    previews: PreviewChoice,
+    lora: Mapping[str, Tensor] | None,
+    clip: Any,
+    vae: Any,
+    strength: float,
+) -> Tensor:
+    """Draw each prompt once.
+
+    Args:
+        node_id: The node that shows the progress.
+        base: What to draw with; one with its own CLIP and VAE needs no others.
+        previews: What to draw.
+        lora: An adapter in any layout that is read, or None for the base alone.
+        clip: Text encoder, or None.
+        vae: Picture decoder, or None.
+        strength: Factor on the adapter.
+
+    Returns:
+        `[B, H, W, 3]`, float32, in [0, 1].
+
+    Raises:
+        TrainerError: When base, prompts or adapter cannot be used.
+    """
+    import torch
+
+    from ...trainer_core.device import borrowed_threads
+    from ...trainer_core.diffusion.flow import SamplingStopped
+    from ...trainer_core.inference.pipeline import sample_prompts
+
+    output = {"dir": str(comfy_host.output_folder())}
+    config = run_config(base, {"preview": previews.values, "output": output})
+    adapter = None if lora is None else as_source(lora)
+    # Beside the denoiser, of which ComfyUI does not know, it would keep the encoders.
+    make_source = source_of(clip, vae, base, comfy_host.unload_models)
+    bar = comfy_host.ProgressBar(node_id, len(config.preview.prompts))
+    drawn: list[Tensor] = []
+    stop = comfy_host.interrupted
+    with guest("draw") as device, borrowed_threads(config.memory, embedded=base.embedded):
+        memory = config.memory.model_copy(update={"device": str(device)})
+        config = config.model_copy(update={"memory": memory})
+        try:
+            for pixels in sample_prompts(config, adapter, strength, make_source, stop):
+                drawn.append((pixels / 2 + 0.5).clamp(0, 1).permute(1, 2, 0).float().cpu())
+                if bar.show(len(drawn)) or stop():
+                    comfy_host.raise_interrupted()
+        except SamplingStopped:
+            comfy_host.raise_interrupted()
+        return torch.stack(drawn)

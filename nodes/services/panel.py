@@ -1,4 +1,4 @@
-"""What the browser shows of runs: the last state of each train node, and the buttons' requests.
+"""Shows runs on their nodes and in the panel, and carries cancel and the panel's buttons to them.
 
 Events may be lost (a page reload, a closed tab), so the state is kept here and can be asked for.
 """
@@ -8,19 +8,32 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-if TYPE_CHECKING:
-    from ...trainer_core.training.observer import RunRequests
+from ...trainer_core.training.observer import (
+    CacheProgress,
+    CheckpointSaved,
+    Event,
+    PreviewDone,
+    RunFinished,
+    RunRequests,
+    RunStarted,
+    StepDone,
+    Warned,
+)
+from ...trainer_core.training.recorder import TENSORBOARD_ABSENT
+from ..host import comfy_host
 
-EVENTS_PER_SECOND = 5
+_EVENTS_PER_SECOND = 5
+_SMOOTH = 0.9
 _POINTS = 2000
 _KEPT_STATES = 64
 _REQUESTS = frozenset({"save", "preview", "stop"})
 _LARGEST_REQUEST = 4096  # bytes
-ACTIVE = frozenset({"caching", "loading", "training"})
+_ACTIVE = frozenset({"caching", "loading", "training"})
 
 
 @dataclass(slots=True)
@@ -69,24 +82,28 @@ class RunState:
             "message": self.message,
         }
 
-    def add_point(self, step: int, loss: float, rate: float) -> None:
+    def add_point(self, point: tuple[int, float, float]) -> None:
         """Add a step; every second one of the old is dropped when there are too many."""
-        self.points.append((step, loss, rate))
+        self.points.append(point)
         if len(self.points) > 2 * _POINTS:
             self.points = self.points[::2]
 
 
 class Panel:
-    """The states of all train nodes; used by the prompt's thread and the server's."""
+    """The states of all train nodes; used by the prompt's thread and the server's.
+
+    Attributes:
+        lock: Held while a state is read or changed.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._states: OrderedDict[str, RunState] = OrderedDict()
         self._requests: dict[str, set[str]] = {}
 
     def open(self, state: RunState) -> None:
         """Begin a node's run; what was shown of the last one is forgotten."""
-        with self._lock:
+        with self.lock:
             self._states.pop(state.node_id, None)
             self._states[state.node_id] = state
             self._requests[state.node_id] = set()
@@ -96,54 +113,34 @@ class Panel:
 
     def snapshot(self, node_id: str) -> dict[str, Any] | None:
         """A node's state, or None when it has not run since the server started."""
-        with self._lock:
+        with self.lock:
             state = self._states.get(node_id)
             return None if state is None else state.snapshot()
 
     def request(self, node_id: str, asked: str) -> str:
-        """Note a button's request for the run of a node.
-
-        Args:
-            node_id: The node.
-            asked: ``save``, ``preview`` or ``stop``.
-
-        Returns:
-            Why it cannot be granted, or nothing.
-        """
-        with self._lock:
+        """Note that ``save``, ``preview`` or ``stop`` was pressed; says why not, or nothing."""
+        with self.lock:
             state = self._states.get(node_id)
             if asked not in _REQUESTS:
                 return f"unknown request {asked[:20]!r}"
-            if state is None or state.status not in ACTIVE:
+            if state is None or state.status not in _ACTIVE:
                 return "this node is not training"
             self._requests[node_id].add(asked)
             return ""
 
     def take_requests(self, node_id: str) -> RunRequests:
         """The requests since the last call."""
-        from ...trainer_core.training.observer import RunRequests
-
-        with self._lock:
+        with self.lock:
             asked = self._requests.get(node_id, set())
             taken = RunRequests(**{name: name in asked for name in sorted(_REQUESTS)})
             asked.clear()
             return taken
 
-    def change(self, change: Callable[[], None]) -> None:
-        """Change a state while nobody reads it."""
-        with self._lock:
-            change()
 
+class _Throttle:
+    """Lets at most `_EVENTS_PER_SECOND` pass."""
 
-class Throttle:
-    """Lets at most so many events a second pass.
-
-    Args:
-        per_second: How many.
-    """
-
-    def __init__(self, per_second: float) -> None:
-        self._pause = 1.0 / per_second
+    def __init__(self) -> None:
         self._next = 0.0
 
     def passes(self) -> bool:
@@ -151,38 +148,203 @@ class Throttle:
         now = time.monotonic()
         if now < self._next:
             return False
-        self._next = now + self._pause
+        self._next = now + 1.0 / _EVENTS_PER_SECOND
         return True
 
 
 PANEL = Panel()
 
 
-def add_routes(table: Any) -> None:
-    """Add the panel's routes to the server's.
+def shown_state(node_id: str) -> tuple[Any, int]:
+    """What the browser is told when it asks for a node's run, and the HTTP status."""
+    found = PANEL.snapshot(node_id)
+    return found or {}, 200 if found else 404
+
+
+def taken_request(body: bytes) -> tuple[Any, int]:
+    """What the browser is told when a button of the panel was pressed, and the HTTP status."""
+    from ...trainer_core.filesystem.text_files import parse_json
+
+    try:
+        asked = parse_json(body) if len(body) <= _LARGEST_REQUEST else None
+    except ValueError:
+        asked = None
+    if not isinstance(asked, Mapping):
+        return {"taken": False, "reason": "not a JSON object"}, 400
+    reason = PANEL.request(str(asked.get("node_id", "")), str(asked.get("wish", "")))
+    return ({"taken": False, "reason": reason}, 409) if reason else ({"taken": True}, 200)
+
+
+class NodeObserver:
+    """Observer of one node's work.
 
     Args:
-        table: An aiohttp route table.
+        node_id: The node.
+        name: The run's name.
+        trains: Whether it trains; a node that only encodes has no panel.
     """
-    from aiohttp import web
 
-    @table.get("/adapter_trainer/state")
-    async def state(request: web.Request) -> web.Response:
-        found = PANEL.snapshot(request.query.get("node_id", ""))
-        return web.json_response(found or {}, status=200 if found else 404)
+    def __init__(self, node_id: str, name: str, *, trains: bool) -> None:
+        # How many steps there are is known when the images are counted.
+        self.state = RunState(node_id, comfy_host.current_prompt(), name, 0)
+        self._trains = trains
+        self._folder: Path | None = None
+        self._bar: comfy_host.ProgressBar | None = None
+        self._throttle = _Throttle()
+        self._unsent: list[tuple[int, float, float]] = []
+        # Whether the browser lacks more than the unsent points.
+        self._behind = False
+        self._cancel = False
+        if self._trains:
+            PANEL.open(self.state)
+            self._send_state()
 
-    @table.post("/adapter_trainer/wish")
-    async def act(request: web.Request) -> web.Response:
-        from ...trainer_core.filesystem.text_files import parse_json
+    def notify(self, event: Event) -> None:
+        """Show an event."""
+        if isinstance(event, StepDone):
+            self._step(event)
+        elif isinstance(event, CacheProgress):
+            self._encoded(event)
+        elif isinstance(event, RunStarted):
+            self._bar = comfy_host.ProgressBar(self.state.node_id, event.summary.steps)
+            self._folder = event.summary.folder
+            with PANEL.lock:
+                self.state.steps = event.summary.steps
+            self._set(
+                "training",
+                f"{event.summary.layers} layers, {event.summary.parameters:,} "
+                f"parameters on {event.summary.device} in {event.summary.precision}",
+            )
+        elif isinstance(event, PreviewDone):
+            self._preview(event)
+        elif isinstance(event, CheckpointSaved):
+            self._say(f"checkpoint of step {event.step} saved")
+        elif isinstance(event, Warned) and event.message != TENSORBOARD_ABSENT:
+            # The panel shows what TensorBoard would.
+            self.warn(event.message)
+        elif isinstance(event, RunFinished):
+            result = event.result
+            early = result.status == "done" and result.step < self.state.steps
+            self._set("stopped" if early else result.status, f"step {result.step}")
 
-        body = await request.read()
-        try:
-            asked = parse_json(body) if len(body) <= _LARGEST_REQUEST else None
-        except ValueError:
-            asked = None
-        if not isinstance(asked, Mapping):
-            return web.json_response({"taken": False, "reason": "not a JSON object"}, status=400)
-        node_id, name = str(asked.get("node_id", "")), str(asked.get("wish", ""))
-        reason = PANEL.request(node_id, name)
-        answer = {"taken": not reason, **({"reason": reason} if reason else {})}
-        return web.json_response(answer, status=409 if reason else 200)
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether the run that has started can go on from the disk."""
+        return self._folder is not None and any(self._folder.glob("checkpoints/[0-9]*"))
+
+    def warn(self, message: str) -> None:
+        """Show something that the user should know."""
+        comfy_host.logger.warning("%s: %s", self.state.name, message)
+        with PANEL.lock:
+            self.state.warnings.append(message)
+        self._refresh()
+
+    def failed(self, message: str) -> None:
+        """Show that the run has failed."""
+        if self._trains:
+            self._set("failed", message)
+
+    def cancelled(self) -> bool:
+        """Whether the user has cancelled the prompt since the work began."""
+        return self._cancel or comfy_host.interrupted()
+
+    def requests(self) -> RunRequests:
+        """What the user asked for since the last step."""
+        asked = PANEL.take_requests(self.state.node_id) if self._trains else RunRequests()
+        return asked._replace(cancel=True) if self.cancelled() else asked
+
+    def _step(self, event: StepDone) -> None:
+        result, state = event.result, self.state
+        before = state.step_seconds or result.step_seconds
+        point = (result.step, result.loss, result.learning_rate)
+        with PANEL.lock:
+            state.step, state.steps = result.step, event.steps
+            state.step_seconds = _SMOOTH * before + (1 - _SMOOTH) * result.step_seconds
+            state.add_point(point)
+        self._unsent.append(point)
+        # What does not pass goes with what follows; the end of the run sends everything.
+        if not self._throttle.passes():
+            return
+        if self._bar is not None and self._bar.show(result.step):
+            self._cancel = True
+        left = _duration((event.steps - result.step) * state.step_seconds)
+        comfy_host.show_text(
+            state.node_id,
+            f"step {result.step}/{event.steps}, loss {result.loss:.4f}, "
+            f"{state.step_seconds:.2f} s/step, {left} left",
+        )
+        if self._behind:
+            self._send_state()
+        else:
+            self._send("progress", state.progress(self._unsent))
+            self._unsent = []
+
+    def _encoded(self, event: CacheProgress) -> None:
+        if self._bar is None:
+            self._bar = comfy_host.ProgressBar(self.state.node_id, event.total)
+        if self._bar.show(event.done) or comfy_host.interrupted():
+            # What is encoded is on disk already: the next run goes on there.
+            comfy_host.raise_interrupted()
+        if self._throttle.passes() or event.done == event.total:
+            text = f"encoded {event.done}/{event.total} pictures and captions"
+            comfy_host.show_text(self.state.node_id, text)
+            with PANEL.lock:
+                self.state.message = text
+            self._send("progress", self.state.progress([]))
+
+    def _preview(self, event: PreviewDone) -> None:
+        from PIL import Image
+
+        place = comfy_host.output_place(event.path)
+        sample = {"step": event.step, "index": event.prompt_index, **place}
+        with PANEL.lock:
+            self.state.samples.append(sample)
+        if not self._throttle.passes():
+            self._behind = True
+            return
+        if self._behind:
+            self._send_state()
+        else:
+            self._send("sample", sample)
+        with Image.open(event.path) as picture:
+            picture.load()
+        if self._bar is not None and self._bar.show(self.state.step, picture):
+            self._cancel = True
+
+    def _say(self, message: str) -> None:
+        """Change the line beside the status; may be done more often than events are sent."""
+        with PANEL.lock:
+            self.state.message = message
+        if self._refresh():
+            comfy_host.show_text(self.state.node_id, message)
+
+    def _refresh(self) -> bool:
+        """Send the whole state, now or with the next event that passes; says whether now."""
+        self._behind = True
+        passes = self._trains and self._throttle.passes()
+        if passes:
+            self._send_state()
+        return passes
+
+    def _set(self, status: str, message: str) -> None:
+        """Change the status, which happens a few times in a run and is sent at once."""
+        with PANEL.lock:
+            self.state.status, self.state.message = status, message
+        if self._trains:
+            self._send_state()
+        comfy_host.show_text(self.state.node_id, message)
+
+    def _send_state(self) -> None:
+        self._unsent, self._behind = [], False
+        comfy_host.send("adapter_trainer.state", self.state.snapshot())
+
+    def _send(self, event: str, values: dict[str, Any]) -> None:
+        if self._trains:
+            comfy_host.send(f"adapter_trainer.{event}", {**self.state.address(), **values})
+
+
+def _duration(seconds: float) -> str:
+    # strftime asks the system for its time zone, which costs more than all the rest of an event.
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:02}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...trainer_core.errors import ConfigError, DatasetError
-from ...trainer_core.filesystem.storage import move, storage_error
+from ...trainer_core.filesystem.storage import atomic_write, move, storage_error
 from ...trainer_core.filesystem.temporary import temporary_beside
 from ..host.folders import clear_leftovers
 
@@ -82,11 +82,7 @@ def write_picture_folder(
     _require_equal(len(pictures), len(captions), "texts")
     if shown:
         _require_equal(len(pictures), len(shown), "controls")
-    content = hashlib.sha256()
-    for picture in (*pictures, *shown):
-        content.update(f"{picture.shape}".encode() + picture.tobytes())
-    content.update("\0".join(captions).encode())
-    target = root / content.hexdigest()[:24]
+    target = root / _content_name((*pictures, *shown), captions)
     if target.is_dir():
         return target
     clear_leftovers(root)
@@ -103,36 +99,8 @@ def write_picture_folder(
     return target
 
 
-def write_pictures(root: Path, batches: Sequence[Any]) -> list[Path]:
-    """Keep single pictures as files that are named by their content.
-
-    Args:
-        root: The folder.
-        batches: Batches of pictures.
-
-    Returns:
-        One file for each picture.
-
-    Raises:
-        StorageError: When a file cannot be written.
-    """
-    from PIL import Image
-
-    from ...trainer_core.filesystem.storage import atomic_write
-
-    clear_leftovers(root)
-    files: list[Path] = []
-    for picture in single_pictures(batches):
-        name = hashlib.sha256(f"{picture.shape}".encode() + picture.tobytes()).hexdigest()[:24]
-        files.append(root / f"{name}.png")
-        if not files[-1].is_file():
-            image = Image.fromarray(picture)
-            atomic_write(files[-1], lambda path, image=image: image.save(path, format="PNG"))
-    return files
-
-
 def write_controls(root: Path, controls: Any, prompts: int) -> list[Path]:
-    """Keep the control pictures of preview prompts.
+    """Keep the control pictures of preview prompts, as files that are named by their content.
 
     Args:
         root: The folder.
@@ -146,7 +114,15 @@ def write_controls(root: Path, controls: Any, prompts: int) -> list[Path]:
         ConfigError: When the numbers do not agree.
         StorageError: When a file cannot be written.
     """
-    files = write_pictures(root, [controls])
+    from PIL import Image
+
+    clear_leftovers(root)
+    files: list[Path] = []
+    for picture in single_pictures([controls]):
+        files.append(root / f"{_content_name([picture])}.png")
+        if not files[-1].is_file():
+            image = Image.fromarray(picture)
+            atomic_write(files[-1], lambda path, image=image: image.save(path, format="PNG"))
     files = files * prompts if len(files) == 1 else files
     if len(files) != prompts:
         raise ConfigError(
@@ -155,6 +131,14 @@ def write_controls(root: Path, controls: Any, prompts: int) -> list[Path]:
             "Connect a batch of as many pictures as there are lines of prompts.",
         )
     return files
+
+
+def _content_name(pictures: Iterable[np.ndarray], captions: Sequence[str] = ()) -> str:
+    content = hashlib.sha256()
+    for picture in pictures:
+        content.update(f"{picture.shape}".encode() + picture.tobytes())
+    content.update("\0".join(captions).encode())
+    return content.hexdigest()[:24]
 
 
 def _write(folder: Path, pictures: Sequence[np.ndarray], captions: Sequence[str] | None) -> None:

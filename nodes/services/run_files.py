@@ -1,11 +1,13 @@
-"""Run files and runs on disk, as the graph writes and reads them."""
+"""Run files, runs and caches on disk, as the graph writes, reads and watches them."""
 
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ...trainer_core.config import RunConfig
 from ...trainer_core.config.reading import dump_config
@@ -34,26 +36,27 @@ def save_run_file(config: RunConfig, *, copy_cache: bool) -> Path:
         InputError: When the file that the adapter starts from is absent.
         StorageError: When it cannot be written.
     """
-    folder = Path(config.output.dir) / config.output.name / "run-file"
     from ...trainer_core.data.cache_file import cache_folders
 
+    folder = Path(config.output.dir) / config.output.name / "run-file"
     clear_leftovers(folder, *cache_folders(folder / "cache"))
-    values = config
     if copy_cache and config.cache.manifest:
         manifest = _copied_cache(Path(config.cache.manifest), folder / "cache")
-        cache = config.cache.model_copy(
-            update={"manifest": manifest.relative_to(folder).as_posix(), "dir": None}
-        )
-        # On another machine these folders do not exist; the finished cache needs neither.
-        dataset = config.dataset.model_copy(update={"path": ""})
-        output = config.output.model_copy(update={"dir": "output"})
-        start = _copied_start(config.adapter.start_from, folder)
-        adapter = config.adapter.model_copy(update={"start_from": start})
-        values = config.model_copy(
-            update={"cache": cache, "dataset": dataset, "output": output, "adapter": adapter}
-        )
+        names = {"manifest": manifest.relative_to(folder).as_posix(), "dir": None}
+        changed = {
+            "cache": names,
+            "adapter": {"start_from": _copied_start(config.adapter.start_from, folder)},
+            # On another machine these folders do not exist; the finished cache needs neither.
+            "dataset": {"path": ""},
+            "output": {"dir": "output"},
+        }
+        sections = {
+            name: getattr(config, name).model_copy(update=values)
+            for name, values in changed.items()
+        }
+        config = config.model_copy(update=sections)
     path = folder / "run.yaml"
-    write_text(path, dump_config(values))
+    write_text(path, dump_config(config))
     return path
 
 
@@ -157,3 +160,99 @@ def _copied_cache(manifest: Path, target: Path) -> Path:
     except OSError as error:
         raise storage_error(target, error) from error
     return target / manifest.name
+
+
+def kept_workflow(run: str) -> tuple[Any, int]:
+    """What the browser is told when it asks for a run's workflow, and the HTTP status.
+
+    Args:
+        run: A name of `run_names`; it may come from anybody.
+
+    Returns:
+        The file as it lies on disk, with 200: the workflow, or else the prompt. JSON values with a
+        ``reason``, with 404, when there is no such run, it has none, or it cannot be read.
+    """
+    from ..host import comfy_host
+
+    try:
+        return _workflow_bytes(comfy_host.run_path(run), run), 200
+    except InputError as error:
+        return {"reason": error.found}, 404
+    except OSError as error:
+        reason = f"the workflow of this run cannot be read ({error.strerror or error})"
+        return {"reason": reason}, 404
+
+
+def _workflow_bytes(folder: Path, run: str) -> bytes:
+    from ...trainer_core.adapter_files.header import LARGEST_KEPT, WORKFLOW_KEYS
+
+    for key in WORKFLOW_KEYS:
+        path = folder / f"{key}.json"
+        if not path.is_file():
+            continue
+        if path.stat().st_size > LARGEST_KEPT + 1:
+            raise InputError(
+                f"{path.name} of {run} is too large",
+                f"at most {LARGEST_KEPT // 2**20} MiB",
+                "Open it by hand, if you trust it.",
+            )
+        return path.read_bytes()
+    raise InputError(
+        f"{run} has no workflow", "a run that was started in ComfyUI", "Choose another run."
+    )
+
+
+class OutputWatch:
+    """Counts how often cached files went missing; used by the prompt's thread and the server's.
+
+    ComfyUI keeps the output of a node as long as its inputs stay, and does not know of the files
+    behind it. A count in a node's fingerprint lets it make them again.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seen: dict[Path, set[str]] = {}
+        self._missing = 0
+
+    def missing_count(self, folder: Path) -> int:
+        """How often files that were there before had gone at a later look."""
+        from ...trainer_core.data.cache_file import cache_folders
+
+        now = {
+            f"{kind.name}/{path.name}"
+            for kind in cache_folders(folder)[1:]
+            for path in kind.glob("*.safetensors")
+        }
+        with self._lock:
+            self._missing += bool(self._seen.get(folder, set()) - now)
+            self._seen[folder] = now
+            return self._missing
+
+
+class AdapterWatch:
+    """Counts how often an adapter that a train node handed on was lost."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._handed: dict[tuple[str, str | None], Path] = {}
+        self._missing: dict[tuple[str, str | None], int] = {}
+
+    def hand_on(self, node_id: str, name: str | None, file: Path) -> None:
+        """Watch an adapter of a train node's run; the one that it handed on before is forgotten."""
+        with self._lock:
+            # Before the node runs, a linked name is not known.
+            self._handed[node_id, name] = self._handed[node_id, None] = file
+
+    def missing_count(self, node_id: str, name: str | None) -> int:
+        """How often the adapter had gone at a look; the name is None where it is not known."""
+        key = node_id, name
+        with self._lock:
+            file = self._handed.get(key)
+            if file is not None and not file.is_file():
+                del self._handed[key]
+                self._missing[key] = self._missing.get(key, 0) + 1
+            return self._missing.get(key, 0)
+
+
+WATCH = OutputWatch()
+ADAPTERS = AdapterWatch()

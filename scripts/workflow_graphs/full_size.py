@@ -1,10 +1,9 @@
-"""What the workflows for full-size bases share: model files, training, and saving."""
+"""What the workflows for full-size bases share: model files, training, drawing, and saving."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from .graph import Node, Note, Output, Section, Workflow
 
@@ -53,27 +52,64 @@ def model(name: str) -> dict[str, str]:
     return {"name": name, "url": f"{_HUB}/{place}/{name}", "directory": folder}
 
 
+PROMPT = "a portrait of a woman in a garden"
+INSTRUCTION = "turn the picture into a watercolour"
+_GENERATE = """
+## Train {name} on your pictures
+
+1. Put 10 to 50 pictures into *datasets/my_pictures* below ComfyUI's folder, each with a text file
+   of the same name that holds its caption. Choose that folder in **Dataset From Folder**.
+2. Choose the {files} files below and the same diffusion model in **Load Training Base**. Plain
+   bf16, fp16 and fp8_e4m3fn files and fp8_scaled ones can be read.
+3. Set *name* and *steps* in **Train Adapter** and press **Run**.
+
+A step holds the whole base in bf16, about {size} GiB: choose a graphics card with more than that.
+"""
+_EDIT = """
+## Teach {name} an edit
+
+1. In *datasets/my_pairs* below ComfyUI's folder make *control_images* (before) and
+   *training_images* (after), with the same file names, and in *training_images* a text file for
+   each picture with the instruction.{several}
+2. Choose the {files} files below and the same diffusion model in **Load Training Base**.
+3. Choose a picture to edit: it is used for the previews and at the end.
+4. Set *name* and *steps* in **Train Adapter** and press **Run**.
+
+A step holds the whole base in bf16, about {size} GiB: choose a graphics card with more than that.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """What sets one full-size workflow apart from the others.
 
     Attributes:
+        name: What people call the base.
         base: File of the diffusion model.
-        folder: Dataset folder that stands there until the user chooses one.
-        adapter: Values of Adapter Config.
-        previews: Values of Preview Prompts.
-        run: Values of Train Adapter.
-        dataset: Further values of Dataset From Folder.
-        settings: Further values of Training Settings.
+        kind: Of the adapter.
+        guidance: Of the previews.
+        run: The run's name.
+        files: How many model files there are, as a word.
+        size: Of the base in bf16, in GiB.
+        edits: Whether it learns an edit, from pairs of pictures.
+        several: Said of control pictures in the first note, where a picture may have several.
     """
 
+    name: str
     base: str
-    folder: str
-    adapter: Mapping[str, Any]
-    previews: Mapping[str, Any]
-    run: Mapping[str, Any]
-    dataset: Mapping[str, Any] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    kind: str
+    guidance: float
+    run: str
+    files: str
+    size: int
+    edits: bool = False
+    several: str = ""
+
+    def about(self, flow: Workflow) -> Note:
+        """Add the first note."""
+        words = {"name": self.name, "files": self.files, "size": self.size}
+        text = (_EDIT if self.edits else _GENERATE).format(**words, several=self.several)
+        return flow.note(text, 310 if self.several else 300)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,39 +122,42 @@ class Trained:
     picture: Output | None
 
 
-def training_half(flow: Workflow, choice: Choice, about: Note, clip: Node, vae: str) -> Trained:
+def training_half(flow: Workflow, choice: Choice, clip: Node, vae: str) -> Trained:
     """Add model files, dataset, adapter, training and saving.
 
     Args:
         flow: The workflow.
         choice: What is trained.
-        about: The first note.
         clip: The text encoder's loader.
         vae: File of the VAE.
     """
     decoder = flow.node("VAELoader", {"vae_name": vae}, models=[model(vae)])
     unet = flow.node("UNETLoader", {"unet_name": choice.base}, models=[model(choice.base)])
     base = flow.node("AdapterTrainerBase", {"source": f"diffusion_models/{choice.base}"})
-    dataset = {"folder": choice.folder, "resolution": 1024, **choice.dataset}
-    data = flow.node("AdapterTrainerDatasetFolder", dataset)
-    pairs = "control" in choice.previews
-    picture = _control(flow) if pairs else None
-    prompts = {name: value for name, value in choice.previews.items() if name != "control"}
-    controls = {"controls": picture["IMAGE"]} if picture else {}
+    folder, dataset = "datasets/my_pictures", {"resolution": 1024}
+    prompts = {"prompts": f"{PROMPT}\na small house by a lake", "guidance": choice.guidance}
+    picture, controls = None, {}
+    if choice.edits:
+        folder, dataset = "datasets/my_pairs", {"resolution": 1024, "layout": "paired"}
+        prompts["prompts"] = INSTRUCTION
+    data = flow.node("AdapterTrainerDatasetFolder", {"folder": folder, **dataset})
+    if choice.edits:
+        picture = _control(flow)
+        controls = {"controls": picture["IMAGE"]}
     previews = flow.node("AdapterTrainerPreviewPrompts", {**prompts, **controls})
     train, cache, adapter, settings = _train(flow, choice, data, base, clip, decoder, previews)
     shown = flow.node(
         "PreviewImage", {"images": train["previews"]}, title="Previews of the last checkpoint"
     )
-    save = flow.node("AdapterTrainerSave", {"run": train["run"], "name": choice.run["name"]})
+    save = flow.node("AdapterTrainerSave", {"run": train["run"], "name": choice.run})
     loss = flow.node(
         "LossGraphNode",
-        {"loss": train["loss"], "filename_prefix": f"{choice.run['name']}_loss"},
+        {"loss": train["loss"], "filename_prefix": f"{choice.run}_loss"},
         tall=330,
     )
     columns = [[base, data], [*_picture_nodes(flow, picture), previews]]
     flow.row(
-        Section("1. Model files", [[about, clip, decoder, unet]]),
+        Section("1. Model files", [[choice.about(flow), clip, decoder, unet]]),
         Section("2. Base, pictures and preview prompts", columns),
         Section("3. Encode and choose the adapter", [[cache, adapter], [settings]]),
         Section("4. Train", [[train], [shown, loss, save]]),
@@ -150,7 +189,7 @@ def _train(
             "previews": previews["previews"],
         },
     )
-    adapter = flow.node("AdapterTrainerAdapter", {"rank": 16, **choice.adapter})
+    adapter = flow.node("AdapterTrainerAdapter", {"rank": 16, "kind": choice.kind})
     settings = flow.node(
         "AdapterTrainerSettings",
         {
@@ -158,7 +197,6 @@ def _train(
             "checkpoint_every": 250,
             "warmup_steps": 100,
             "sigma_density": "shifted",
-            **choice.settings,
         },
     )
     train = flow.node(
@@ -171,7 +209,7 @@ def _train(
             "vae": vae["VAE"],
             "steps": 2000,
             "learning_rate": 1e-4,
-            **choice.run,
+            "name": choice.run,
         },
     )
     return train, cache, adapter, settings
@@ -186,6 +224,36 @@ def with_adapter(flow: Workflow, unet: Output) -> Node:
     """
     train = next(node for node in flow.nodes if node.type == "AdapterTrainerTrain")
     return flow.node("LoraModelLoader", {"model": unet, "lora": train["lora"]})
+
+
+def drawn(
+    flow: Workflow,
+    trained: Trained,
+    denoiser: Output,
+    positive: Output,
+    negative: Output,
+    latent: Output,
+    cfg: float,
+    prefix: str,
+) -> list[list[Node]]:
+    """Add sampler, decoder and saving, as the last columns of the row that draws."""
+    sampler = flow.node(
+        "KSampler",
+        {
+            "model": denoiser,
+            "positive": positive,
+            "negative": negative,
+            "latent_image": latent,
+            "steps": 20,
+            "cfg": cfg,
+            "sampler_name": "euler",
+            "scheduler": "simple",
+        },
+    )
+    decoded = flow.node("VAEDecode", {"samples": sampler["LATENT"], "vae": trained.vae})
+    prefix = f"adapter_trainer/{prefix}"
+    saved = flow.node("SaveImage", {"images": decoded["IMAGE"], "filename_prefix": prefix})
+    return [[sampler, decoded], [saved]]
 
 
 def drawing_row(flow: Workflow, columns: Sequence[Sequence[Node]], latent: Node | None) -> None:

@@ -170,7 +170,7 @@ MAY_READ_TEXT = {
 }
 MAY_READ_BYTES = {
     "trainer_core/data/image.py": "a picture, after its header was seen",
-    "nodes/services/workflow.py": "a workflow, after its size was seen",
+    "nodes/services/run_files.py": "a workflow, after its size was seen",
 }
 
 

@@ -216,7 +216,7 @@ async def get_disturbance(request):
 async def get_settings(request):
     """Of each of the pack's nodes: its inputs that stand for a setting of the run file."""
     found = {
-        name: {each.id: each.path for each in node.SETTINGS}
+        name: {each.id: each.path for each in getattr(node, "SETTINGS", ())}
         for name, node in nodes.NODE_CLASS_MAPPINGS.items()
         if name.startswith("AdapterTrainer")
     }

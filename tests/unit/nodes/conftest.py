@@ -36,8 +36,8 @@ def picture_folder() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
-def output_watch() -> ModuleType:
-    return pack_module("services.output_watch")
+def run_files() -> ModuleType:
+    return pack_module("services.run_files")
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,8 @@
 import shutil
 
 
-def test_only_a_loss_counts(output_watch, tmp_path):
-    watch = output_watch.OutputWatch()
+def test_only_a_loss_counts(run_files, tmp_path):
+    watch = run_files.OutputWatch()
     assert watch.missing_count(tmp_path / "none") == 0
     (tmp_path / "latents").mkdir()
     file = tmp_path / "latents" / "a.safetensors"
@@ -20,8 +20,8 @@ def test_only_a_loss_counts(output_watch, tmp_path):
     assert watch.missing_count(tmp_path) == 2
 
 
-def test_folders_are_watched_by_themselves(output_watch, tmp_path):
-    watch = output_watch.OutputWatch()
+def test_folders_are_watched_by_themselves(run_files, tmp_path):
+    watch = run_files.OutputWatch()
     one, two = tmp_path / "one", tmp_path / "two"
     for folder in (one, two):
         (folder / "text").mkdir(parents=True)
@@ -32,8 +32,8 @@ def test_folders_are_watched_by_themselves(output_watch, tmp_path):
     assert watch.missing_count(two) == 1
 
 
-def test_a_lost_adapter_counts_for_its_node_alone(output_watch, tmp_path):
-    watch = output_watch.AdapterWatch()
+def test_a_lost_adapter_counts_for_its_node_alone(run_files, tmp_path):
+    watch = run_files.AdapterWatch()
     files = [tmp_path / name for name in ("a", "b", "c")]
     for node, name, file in zip("112", ("one", "two", "one"), files, strict=True):
         file.write_text("x")
@@ -51,8 +51,8 @@ def test_a_lost_adapter_counts_for_its_node_alone(output_watch, tmp_path):
     assert [watch.missing_count(*each) for each in asked] == [2, 0, 0]
 
 
-def test_a_name_that_comes_by_a_link_is_not_known_before(output_watch, tmp_path):
-    watch = output_watch.AdapterWatch()
+def test_a_name_that_comes_by_a_link_is_not_known_before(run_files, tmp_path):
+    watch = run_files.AdapterWatch()
     (tmp_path / "a").write_text("x")
     watch.hand_on("1", "one", tmp_path / "a")
     assert watch.missing_count("1", None) == 0

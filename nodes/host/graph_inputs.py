@@ -1,27 +1,106 @@
-"""Names the weights of a CLIP or VAE that does not know which file it came from.
-
-Every tensor counts with its name, shape, dtype and a sample of its values. A finetune, another
-precision or a patch shows in the sample; a change of single values of a large tensor may not. That
-is the price of reading next to nothing of 20 GB.
-"""
+"""What arrives at a node's CLIP and VAE inputs: what it has to be, and a name for its weights."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from ...trainer_core.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ...trainer_core.families.family import Row
+
+Tokens = dict[str, list[list[tuple[Any, ...]]]]
+"""ComfyUI's tokens: encoder name to rows of (token id or image or embedding, weight)."""
+
+Socket = TypeVar("Socket")
 # Beginning, middle and end: a file that is mapped into memory is read by the page, and the end of
 # one tensor shares its page with the beginning of the next.
 _PLACES = 3
 _NEIGHBOURS = 128
 
 
+class Clip(Protocol):
+    """What is used of ComfyUI's ``comfy.sd.CLIP``."""
+
+    cond_stage_model: Any
+    tokenizer: Any
+    patcher: Any
+
+    def tokenize(self, text: str, **options: Any) -> Tokens:
+        """Split a text into tokens with weights."""
+        ...
+
+    def encode_from_tokens_scheduled(self, tokens: Mapping[str, Sequence[Row]]) -> list[Any]:
+        """Encode to ComfyUI's CONDITIONING: pairs of a tensor `[1, L, D]` and a mapping."""
+        ...
+
+
+class Vae(Protocol):
+    """What is used of ComfyUI's ``comfy.sd.VAE``."""
+
+    first_stage_model: Any
+    patcher: Any
+
+    def encode(self, pixel_samples: Tensor) -> Tensor:
+        """Encode `[1, H, W, 3]` in [0, 1] to latents before the model's own scaling."""
+        ...
+
+    def decode(self, samples_in: Tensor) -> Tensor:
+        """Undo `encode`."""
+        ...
+
+
+def require(value: Socket | None, socket: str, purpose: str, remedy: str) -> Socket:
+    """The value of an input that may be unconnected.
+
+    Raises:
+        InputError: When nothing is connected; it says for what purpose something has to be.
+    """
+    if value is None:
+        raise InputError(f"nothing at the {socket} input", f"a {socket} {purpose}", remedy)
+    return value
+
+
+def require_plain(patcher: Any, socket: str) -> None:
+    """Refuse changes of a model whose effect is not in its weights and patches.
+
+    Raises:
+        InputError: When a patcher carries hooks or injections: they can change by the sampling step
+            or cannot be told apart, so that a cache would not notice that they were exchanged.
+    """
+    hooked = getattr(patcher, "forced_hooks", None) is not None
+    if hooked or getattr(patcher, "injections", None):
+        what = "hooks (Set CLIP Hooks)" if hooked else "a LoRA in bypass mode or another injection"
+        raise InputError(
+            f"a {socket} with {what} at the {socket} input",
+            f"a {socket} as a loader gives it, or with LoRA patched in by Load LoRA",
+            f"Connect the {socket} from before that node, or use Load LoRA instead.",
+        )
+
+
+def ordinary(tensor: Tensor) -> Tensor:
+    """A copy that owes nothing to ComfyUI: float32, contiguous, on the CPU, without a gradient.
+
+    ComfyUI computes under ``torch.inference_mode``; such tensors can be neither trained on nor
+    changed elsewhere.
+    """
+    import torch
+
+    with torch.inference_mode(False), torch.no_grad():
+        return tensor.to("cpu", torch.float32, copy=True).contiguous()
+
+
 def weights_fingerprint(model: Any, patcher: Any, unused: Collection[str] = ()) -> str:
     """Fingerprint a model as its patcher will run it, wherever its weights are now.
+
+    A CLIP or VAE does not know which file it came from. Every tensor counts with its name, shape,
+    dtype and a sample of its values. A finetune, another precision or a patch shows in the sample;
+    a change of single values of a large tensor may not. That is the price of reading next to
+    nothing of 20 GB.
 
     Nothing is loaded to a device. Weights that ComfyUI has replaced by patched ones for now count
     as the originals, so that the name is the same before and after the first use.
@@ -70,7 +149,8 @@ def _add(update: Callable[[bytes], None], value: Any) -> None:
         _add(update, sorted(value.items()))
     elif isinstance(value, list | tuple):
         update(f"[{len(value)}]".encode())
-        _add_all(update, value)
+        for each in value:
+            _add(update, each)
     elif hasattr(value, "weights"):  # LoRA, LoHa, LoKr ... as comfy.weight_adapter keeps them
         update(type(value).__name__.encode())
         _add(update, value.weights)
@@ -78,11 +158,6 @@ def _add(update: Callable[[bytes], None], value: Any) -> None:
         update(getattr(value, "__qualname__", type(value).__name__).encode())
     else:
         update(f"{value!r};".encode())
-
-
-def _add_all(update: Callable[[bytes], None], values: Iterable[Any]) -> None:
-    for value in values:
-        _add(update, value)
 
 
 def _add_tensor(update: Callable[[bytes], None], name: str, tensor: Tensor) -> None:

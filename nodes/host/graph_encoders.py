@@ -1,0 +1,371 @@
+"""Captions and images encoded by the CLIP and VAE that the user has on the graph.
+
+What ComfyUI's CLIPTextEncode, or its node for editing with a family, gives is what is trained on,
+in the names and layout of the headless encoders (`trainer_core.families`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...trainer_core.errors import BaseModelError, ConfigError, DatasetError, InputError
+from .graph_inputs import (
+    Clip,
+    Tokens,
+    Vae,
+    ordinary,
+    require,
+    require_plain,
+    weights_fingerprint,
+)
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from torch import Tensor
+
+    from ...trainer_core.data.cache import Encoders
+    from ...trainer_core.data.captions import TextLimit
+    from ...trainer_core.families.family import ClipSpec, Family, GraphSpec, Row, VaeSpec
+    from ...trainer_core.types import Conditioning
+
+_PROBE = "A photo of a cat, (red:1.2)"
+_GRID = 8
+
+
+def require_fitting_clip(clip: Clip, spec: ClipSpec) -> None:
+    """Check that a CLIP belongs to the family.
+
+    Raises:
+        InputError: When it is another model's: other parts, or another prompt template, as the
+            loader's other types put the same parts together.
+    """
+    require_plain(clip.patcher, "CLIP")
+    model = clip.cond_stage_model
+    parts = sorted(name for name, _ in model.named_children())
+    same = parts == sorted(spec.parts) and not any(hasattr(model, each) for each in spec.foreign)
+    tokenizer = clip.tokenizer
+    fits = all(getattr(tokenizer, name, None) == text for name, text in spec.templates.items())
+    if not (same and fits):
+        other = " with another prompt template" if same else ""
+        raise InputError(
+            f"a CLIP made of {', '.join(parts)}{other} ({type(model).__name__}) at the CLIP input",
+            spec.title,
+            spec.remedy,
+        )
+
+
+class GraphText(NamedTuple):
+    """Captions as ComfyUI's CLIPTextEncode, or its node for editing with the family, encodes them.
+
+    Attributes:
+        clip: The graph's CLIP; ComfyUI loads it to its device.
+        spec: What the family says of it.
+        variant: The base's variant.
+        controls: The least and the largest number of control images of a caption.
+        text_length: Most text tokens; None where nothing is cut.
+    """
+
+    clip: Clip
+    spec: ClipSpec
+    variant: str
+    controls: tuple[int, int]
+    text_length: int | None
+
+    def encode(self, caption: str, controls: Sequence[Image]) -> Conditioning:
+        """Encode a caption, and what the text encoder sees of its control images.
+
+        Weights such as ``(red:1.2)`` and ``embedding:name`` mean what they mean in ComfyUI.
+
+        Args:
+            caption: The caption or instruction; may be empty.
+            controls: The control images, RGB and upright.
+
+        Returns:
+            What the family's headless encoders yield too, float32 on the CPU.
+
+        Raises:
+            DatasetError: When the number of images does not fit the variant, or the caption has
+                the token that stands for an image.
+        """
+        import torch
+
+        self._require_controls(caption, len(controls))
+        token, see = self.spec.image_token, self.spec.see
+        if controls and token and token in caption:
+            raise DatasetError(
+                f"the caption {caption[:60]!r} has {token}",
+                "a caption without the token that stands for a picture",
+                "Take it out; the control pictures are put in by the trainer.",
+            )
+        seen = [see(self.variant, image) for image in controls] if see else []
+        tokens = self.tokens(caption, seen)
+        with torch.inference_mode():
+            ((text, extra),) = self.clip.encode_from_tokens_scheduled(tokens)
+        found = self.spec.conditioning(text[0], extra)
+        return {name: ordinary(tensor) for name, tensor in found.items()}
+
+    def _require_controls(self, caption: str, count: int) -> None:
+        fewest, most = self.controls
+        if not fewest <= count <= most:
+            wanted = str(fewest) if fewest == most else f"at least {fewest}"
+            raise DatasetError(
+                f"{count} control pictures for the caption {caption[:60]!r}",
+                f"{wanted}, as the base's variant is {self.variant}",
+                "Correct the control pictures, or choose another variant of the base.",
+            )
+
+    def tokens(self, caption: str, images: Sequence[Tensor]) -> Mapping[str, Sequence[Row]]:
+        """ComfyUI's tokens of a caption, cut to length; an image is one token here."""
+        tokens = self._tokenize(caption, images, self.text_length)
+        return self.spec.read(tokens, self.text_length, len(images))
+
+    def limit(self) -> TextLimit | None:
+        """How long captions may be, images apart; None where nothing is cut."""
+        from ...trainer_core.data.captions import TextLimit
+
+        if self.text_length is None:
+            return None
+        return TextLimit(
+            lambda caption, images: self.spec.count(self._tokenize(caption, (), None)),
+            self.text_length,
+        )
+
+    def signature(self) -> str:
+        """What the result depends on besides the weights: length, settings, tokens of a probe."""
+        settings = (getattr(self.clip, "layer_idx", None), self.clip.cond_stage_model.dtypes)
+        return f"{self.text_length} {settings} {self.tokens(_PROBE, ())}"
+
+    def _tokenize(self, caption: str, images: Sequence[Tensor], least: int | None) -> Tokens:
+        text = self.spec.prompt(self.variant, caption, len(images))
+        given: dict[str, Any] = {"images": list(images)} if self.spec.see else {}
+        options = self.spec.options(least)
+        if options:
+            given["tokenizer_options"] = options
+        return self.clip.tokenize(text, **given)
+
+
+def require_fitting_vae(vae: Vae, spec: VaeSpec) -> None:
+    """Check that a VAE belongs to the family.
+
+    Raises:
+        InputError: When it is another kind, or a fast approximation for previews.
+    """
+    require_plain(getattr(vae, "patcher", None), "VAE")
+    weights = {} if vae.first_stage_model is None else vae.first_stage_model.state_dict()
+    marker = weights.get(spec.marker)
+    if marker is None or (marker.ndim, *marker.shape[1:2]) != (spec.dimensions, spec.channels):
+        raise InputError(
+            f"{_describe(vae)} at the VAE input",
+            f"{spec.title}, of {spec.channels} latent channels",
+            spec.remedy,
+        )
+
+
+def _describe(vae: Vae) -> str:
+    if vae.first_stage_model is None:
+        return "a VAE without weights"
+    kind = type(vae.first_stage_model).__name__
+    channels = getattr(vae, "latent_channels", "unknown")
+    return f"a VAE of another kind ({kind}, {channels} latent channels)"
+
+
+class GraphVae(NamedTuple):
+    """The graph's VAE in the normalised space of the denoiser.
+
+    Attributes:
+        vae: ComfyUI's VAE, whose latents are before the model's own scaling.
+        spec: The family's VAE.
+    """
+
+    vae: Vae
+    spec: VaeSpec
+
+    def encode(self, pixels: Tensor) -> Tensor:
+        """Encode images without sampling.
+
+        Args:
+            pixels: `[B, 3, H, W]`, in [-1, 1]; sides are multiples of 8.
+
+        Returns:
+            `[B, C, H / 8, W / 8]`, float32 on the CPU: ``(latents - mean) / deviation``.
+
+        Raises:
+            InputError: When a side is no multiple of 8: ComfyUI would cut the image.
+        """
+        import torch
+
+        height, width = pixels.shape[-2:]
+        if height % _GRID or width % _GRID:
+            raise InputError(
+                f"a picture of {width} x {height} pixels for the VAE",
+                f"sides that are multiples of {_GRID}",
+                "Choose sizes that are multiples of the family's own step (16 or 32 pixels).",
+            )
+        with torch.inference_mode():
+            frames = ((pixels.float() + 1) / 2).movedim(1, -1)
+            # One by one: a batch would be the frames of a video to a VAE that knows videos.
+            raw = torch.cat([_still(self.vae.encode(frame[None])) for frame in frames])
+            mean, deviation = self._statistics()
+            latents = (raw.float().cpu() - mean) / deviation
+        wanted = (len(pixels), self.spec.channels, height // _GRID, width // _GRID)
+        if tuple(latents.shape) != wanted:
+            raise InputError(
+                f"latents of shape {list(latents.shape)} from the VAE input",
+                f"{list(wanted)} for a picture of {width} x {height} pixels",
+                self.spec.remedy,
+            )
+        return ordinary(latents)
+
+    def decode(self, latents: Tensor) -> Tensor:
+        """Undo `encode`: `[B, C, h, w]` to `[B, 3, H, W]`, float32 on the CPU, in [-1, 1]."""
+        import torch
+
+        with torch.inference_mode():
+            mean, deviation = self._statistics()
+            raw = latents.float().cpu() * deviation + mean
+            video = self.spec.dimensions == 5
+            pixels = self.vae.decode(raw.unsqueeze(2) if video else raw)
+            still = pixels[:, 0] if pixels.ndim == 5 else pixels
+            result = still[..., :3].movedim(-1, 1).float() * 2 - 1
+        return ordinary(result)
+
+    def _statistics(self) -> tuple[Tensor, Tensor]:
+        import torch
+
+        mean = torch.tensor(self.spec.mean).view(1, -1, 1, 1)
+        return mean, torch.tensor(self.spec.deviation).view(1, -1, 1, 1)
+
+
+def _still(latents: Tensor) -> Tensor:
+    """The first frame of a video, as a VAE that knows videos gives it."""
+    return latents[:, :, 0] if latents.ndim == 5 else latents
+
+
+@dataclass(eq=False)
+class GraphEncoders:
+    """The encoders of one family and variant, in the trainer's convention (`EncoderSource`).
+
+    CLIP and VAE stay ComfyUI's: it loads them when they are used and keeps or unloads them. What
+    needs an input that is not connected raises InputError.
+
+    Attributes:
+        name: The family's name.
+        spec: What the family says of CLIP and VAE.
+        variant: One of the family's variants.
+        clip: The CLIP input's value.
+        vae: The VAE input's value.
+        text_length: As `graph_encoders` takes it.
+        on_close: Called by `close`.
+    """
+
+    name: str
+    spec: GraphSpec
+    variant: str
+    clip: Clip | None
+    vae: Vae | None
+    text_length: int | None
+    on_close: Callable[[], None] | None = None
+
+    @cached_property
+    def identity(self) -> str:
+        """Names everything that the encoded tensors depend on, for the cache's keys.
+
+        That is family, variant, text length, template and tokenizer, and the weights of CLIP and
+        VAE with their precision and patches.
+        """
+        parts = ["comfyui", self.name, self.variant]
+        if self.clip is not None:
+            signature = self._text().signature().encode()
+            parts.append("clip " + hashlib.sha256(signature).hexdigest()[:32])
+            model, patcher = self.clip.cond_stage_model, self.clip.patcher
+            parts.append(weights_fingerprint(model, patcher, self.spec.clip.unused_weights))
+        if self.vae is not None:
+            parts.append(f"vae {getattr(self.vae, 'vae_dtype', 'unknown')}")
+            parts.append(weights_fingerprint(self.vae.first_stage_model, self.vae.patcher))
+        return " ".join(parts)
+
+    def open(self) -> Encoders:
+        """Encoders; nothing is loaded before they are used."""
+        return self
+
+    def encode_image(self, pixels: Tensor) -> Tensor:
+        """`GraphVae.encode`."""
+        return self._image("to encode pictures").encode(pixels)
+
+    def encode_text(self, caption: str, controls: Sequence[Image] = ()) -> Conditioning:
+        """`GraphText.encode`."""
+        return self._text().encode(caption, controls)
+
+    def decoder(self) -> Callable[[Tensor], Tensor]:
+        """What turns normalised latents `[B, C, h, w]` into pixels `[B, 3, H, W]` in [-1, 1]."""
+        return self._image("to decode previews").decode
+
+    def text_limit(self) -> TextLimit | None:
+        """How long captions may be; None without a CLIP, and where they are read whole."""
+        return self._text().limit() if self.clip is not None else None
+
+    def close(self) -> None:
+        """The weights are ComfyUI's to unload; `decoder` goes on working, for more previews."""
+        if self.on_close is not None:
+            self.on_close()
+
+    def _text(self) -> GraphText:
+        spec = self.spec.clip
+        clip = require(self.clip, "CLIP", "to encode captions", spec.remedy)
+        length = self.text_length or spec.text_length
+        return GraphText(clip, spec, self.variant, self.spec.controls[self.variant], length)
+
+    def _image(self, purpose: str) -> GraphVae:
+        spec = self.spec.vae
+        return GraphVae(require(self.vae, "VAE", purpose, spec.remedy), spec)
+
+
+def graph_encoders(
+    family: Family,
+    variant: str,
+    clip: Clip | None,
+    vae: Vae | None,
+    text_length: int | None,
+    on_close: Callable[[], None] | None = None,
+) -> GraphEncoders:
+    """Wrap what is connected to a node's CLIP and VAE inputs.
+
+    Args:
+        family: The base's family.
+        variant: The base's variant, such as ``generate``; not ``auto``.
+        clip: The CLIP input's value; None where nothing is connected.
+        vae: The VAE input's value; None where nothing is connected.
+        text_length: Text tokens, as the run file's ``base.text_length``. Unset: what ComfyUI does
+            with the family, which may be as many as the caption has.
+        on_close: Called when the encoders are not needed for now.
+
+    Returns:
+        Encoders, decoder and their identity. What is missing is an error only once it is used.
+
+    Raises:
+        InputError: When a CLIP or VAE belongs to another model.
+        BaseModelError: When the family has no encoders in ComfyUI's graph.
+        ConfigError: When the family does not have the variant.
+    """
+    spec = family.graph
+    if spec is None:
+        raise BaseModelError(
+            f"the family {family.name!r} with CLIP and VAE of the graph",
+            "a family whose CLIP and VAE the nodes know",
+            "Leave CLIP and VAE unconnected, or choose another base.",
+        )
+    if variant not in spec.controls:
+        raise ConfigError(
+            f"base.variant: {variant!r} with the family {family.name}",
+            f"one of {', '.join(spec.controls)}",
+            "Choose one of these.",
+        )
+    if clip is not None:
+        require_fitting_clip(clip, spec.clip)
+    if vae is not None:
+        require_fitting_vae(vae, spec.vae)
+    return GraphEncoders(family.name, spec, variant, clip, vae, text_length, on_close)

@@ -6,17 +6,23 @@ import json
 import os
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from comfyui.environment import comfyui_folder
 
+# Their files take longest, so that with several processes they begin first: at the end, where one
+# process has nothing left, are files of a few seconds. `--no-loadscope-reorder` keeps this order.
+LONGEST = ("browser", "comfyui", "integration")
+SHARING = "tests/browser/"
 MARKERS = ("comfy", "browser", "gpu", "slow", "exhaustive", "matrix")
 _counts: dict[str, Counter[str]] = {marker: Counter() for marker in MARKERS}
 _reasons: dict[str, Counter[str]] = {marker: Counter() for marker in MARKERS}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip, with the reason, what this machine cannot run."""
+    """Order files by their length; skip, with the reason, what this machine cannot run."""
+    items.sort(key=_turn)
     skips = {}
     if comfyui_folder() is None:
         skips["comfy"] = "no ComfyUI at $COMFYUI_PATH or ~/ComfyUI"
@@ -31,6 +37,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker in own:
             if marker in skips:
                 item.add_marker(pytest.mark.skip(reason=skips[marker]))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each file to one process, and all of the browser's files to the same."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return SHARING if file.startswith(SHARING) else file
+
+    return Scheduling(config, log)
+
+
+def _turn(item: pytest.Item) -> int:
+    folder = item.path.parent.name
+    return LONGEST.index(folder) if folder in LONGEST else len(LONGEST)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -150,7 +150,7 @@ def test_training_draws_curve_and_pictures_and_survives_a_reload(page):
     page.wait_for_count(THUMBNAIL, 2)
     time.sleep(0.5)
     assert_well_laid_out(page)
-    page.shoot_themes("during")
+    page.shoot("during")
 
     page.browser.reload()
     page.show_train_node()
@@ -186,7 +186,7 @@ def test_the_buttons_reach_the_training(page):
     page.run()
     page.wait_for("Training")
     # The first are left out: a page that is busy building the graph gets several at once.
-    page.browser.wait("return window.progressTimes.length > 45", seconds=120)
+    page.browser.wait("return window.progressTimes.length > 30", seconds=120)
     times = page.browser.evaluate("return window.progressTimes.slice(15)")
     rate = (len(times) - 1) / ((times[-1] - times[0]) / 1000)
     assert rate <= 6.5, "the server sends at most 5 a second; the page may fall behind and catch up"

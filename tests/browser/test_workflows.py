@@ -7,7 +7,9 @@ import time
 
 import pytest
 from comfyui.server import ROOT
+from fixtures.combinations import some
 
+QUICK = ("embedded_edit.json", "flux_kontext_lora.json", "qwen_image_lokr.json")
 QUEUED = ROOT / "tests" / "workflows"
 WORKFLOWS = sorted(path.name for path in (ROOT / "workflows").glob("*.json"))
 
@@ -16,7 +18,7 @@ def test_there_are_workflows():
     assert WORKFLOWS
 
 
-@pytest.mark.parametrize("name", WORKFLOWS)
+@pytest.mark.parametrize("name", some(WORKFLOWS, *QUICK))
 def test_a_workflow_opens_without_missing_nodes_or_errors(page, name):
     workflow = json.loads((ROOT / "workflows" / name).read_text(encoding="utf-8"))
     page.load(workflow)

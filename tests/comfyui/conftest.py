@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from comfyui.environment import (
     environment_over,
     packages_of,
 )
+from comfyui.host import ComfyHost
 from comfyui.server import comfy_server
 from comfyui.snapshot import Snapshot, changes, snapshot
 from PIL import Image
@@ -39,6 +41,17 @@ def comfy_programs() -> tuple[Path, Path]:
 def comfyui() -> tuple[Path, Path]:
     """ComfyUI's folder and the interpreter, for tests that run its code without a server."""
     return comfy_programs()
+
+
+@pytest.fixture(scope="session")
+def comfy_host(tmp_path_factory) -> Iterator[ComfyHost]:
+    """One process with ComfyUI's loaders for all scripts that need no fresh one."""
+    root, python = comfy_programs()
+    if not hasattr(os, "fork"):
+        pytest.skip("a process cannot be forked here")
+    host = ComfyHost(root, python, tmp_path_factory.mktemp("host") / "log")
+    yield host
+    host.close()
 
 
 @pytest.fixture(scope="session", autouse=True)

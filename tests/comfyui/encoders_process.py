@@ -42,46 +42,14 @@ class Loaders:
     def __init__(self, folder, jobs):
         import comfy.sd
         import torch
-        from comfy.text_encoders import llama, qwen_image, qwen_vl
-
-        class SmallQwen(llama.Qwen25_7BVLI):
-            """ComfyUI fixes the size of the vision tower, the only part rebuilt here."""
-
-            def __init__(self, config, dtype, device, operations):
-                torch.nn.Module.__init__(self)
-                settings = llama.Qwen25_7BVLI_Config(**config)
-                self.num_layers, self.dtype = settings.num_hidden_layers, dtype
-                self.model = llama.Llama2_(settings, device=device, dtype=dtype, ops=operations)
-                self.visual = qwen_vl.Qwen2VLVisionTransformer(
-                    output_hidden_size=settings.hidden_size,
-                    **jobs["vision"],
-                    device=device,
-                    dtype=dtype,
-                    ops=operations,
-                )
-                self.visual.fullatt_block_indexes = [1]
-
-        class SmallQwenModel(qwen_image.Qwen25_7BVLIModel):
-            def __init__(self, device="cpu", dtype=None, model_options=None, **_):
-                qwen_image.sd1_clip.SDClipModel.__init__(
-                    self,
-                    device=device,
-                    textmodel_json_config={},
-                    dtype=dtype,
-                    special_tokens={"pad": 151643},
-                    layer_norm_hidden_state=False,
-                    model_class=SmallQwen,
-                    enable_attention_masks=True,
-                    return_attention_masks=True,
-                    model_options=model_options,
-                )
+        from small_qwen import small_qwen
 
         self.folder, self.sd = folder, comfy.sd
         self.options = {
             "dtype": torch.float32,
             "t5xxl_model_config": jobs["t5"],
             "qwen25_7b_model_config": jobs["qwen"],
-            "qwen25_7b_class": SmallQwenModel,
+            "qwen25_7b_class": small_qwen(jobs["vision"]),
             "clip_g_model_config": {"hidden_size": 64, "intermediate_size": 64},
         }
 

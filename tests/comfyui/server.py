@@ -125,13 +125,15 @@ class ComfyServer:
         return {}
 
     def wait(self, condition: Callable[[], bool], timeout: float) -> None:
-        end = time.monotonic() + timeout
+        end, pause = time.monotonic() + timeout, 0.01
         while not condition():
             if self._process.poll() is not None:
                 raise AssertionError(f"the server died:\n{self.tail()}")
             if time.monotonic() > end:
                 raise AssertionError(f"nothing came in {timeout} s:\n{self.tail()}")
-            time.sleep(0.1)
+            # Most of what is waited for is refused at once; a training is not to be disturbed.
+            time.sleep(pause)
+            pause = min(0.1, 1.5 * pause)
 
     def tail(self, lines: int = 60) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])

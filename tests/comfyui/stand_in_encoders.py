@@ -1,8 +1,9 @@
 """A node pack for tests alone: ComfyUI's Load CLIP and DualCLIPLoader, for small text encoders.
 
 ComfyUI's nodes know only a T5 of 4.7 billion weights and a Qwen2.5-VL of 8 billion, but the loader
-behind them takes other sizes as options. The tests copy this file into ``custom_nodes``; ComfyUI's
-interpreter runs it. ``models/text_encoders/sizes.json`` has the sizes.
+behind them takes other sizes as options. The tests copy this file and ``small_qwen.py`` into
+``custom_nodes``; ComfyUI's interpreter runs them. ``models/text_encoders/sizes.json`` has the
+sizes.
 """
 
 import json
@@ -10,48 +11,14 @@ from pathlib import Path
 
 import comfy.sd
 import folder_paths
-import torch
-from comfy.text_encoders import llama, qwen_image, qwen_vl
 from comfy_api.latest import ComfyExtension, io
+
+from .small_qwen import small_qwen
 
 
 def sizes():
     (folder, *_) = folder_paths.get_folder_paths("text_encoders")
     return json.loads((Path(folder) / "sizes.json").read_text(encoding="utf-8"))
-
-
-class SmallQwen(llama.Qwen25_7BVLI):
-    """ComfyUI fixes the size of the vision tower, the only part rebuilt here."""
-
-    def __init__(self, config, dtype, device, operations):
-        torch.nn.Module.__init__(self)
-        settings = llama.Qwen25_7BVLI_Config(**config)
-        self.num_layers, self.dtype = settings.num_hidden_layers, dtype
-        self.model = llama.Llama2_(settings, device=device, dtype=dtype, ops=operations)
-        self.visual = qwen_vl.Qwen2VLVisionTransformer(
-            output_hidden_size=settings.hidden_size,
-            **sizes()["vision"],
-            device=device,
-            dtype=dtype,
-            ops=operations,
-        )
-        self.visual.fullatt_block_indexes = [1]
-
-
-class SmallQwenModel(qwen_image.Qwen25_7BVLIModel):
-    def __init__(self, device="cpu", dtype=None, model_options=None, **_):
-        qwen_image.sd1_clip.SDClipModel.__init__(
-            self,
-            device=device,
-            textmodel_json_config={},
-            dtype=dtype,
-            special_tokens={"pad": 151643},
-            layer_norm_hidden_state=False,
-            model_class=SmallQwen,
-            enable_attention_masks=True,
-            return_attention_masks=True,
-            model_options=model_options,
-        )
 
 
 def load(kind, *names):
@@ -61,7 +28,7 @@ def load(kind, *names):
         "model_config": given["clip_l"],
         "t5xxl_model_config": given["t5"],
         "qwen25_7b_model_config": given["qwen"],
-        "qwen25_7b_class": SmallQwenModel,
+        "qwen25_7b_class": small_qwen(given["vision"]),
     }
     clip = comfy.sd.load_clip(
         [folder_paths.get_full_path_or_raise("text_encoders", name) for name in names],

@@ -1,13 +1,8 @@
 """ComfyUI's own reader turns an exported file into our delta."""
 
-import json
-import os
-import subprocess
-from pathlib import Path
-
 import pytest
 import torch
-from safetensors import safe_open
+from comfyui.readings import read_by_comfyui
 from safetensors.torch import load_file, save_file
 
 from trainer_core.adapter_files.names.key_map import KeyMap, NativeKey
@@ -105,9 +100,8 @@ def spoil(change, tensors):
 
 
 @pytest.fixture(scope="module")
-def readings(comfyui, tmp_path_factory):
-    """Every case and control read by one start of ComfyUI: weights, messages, patched layers."""
-    root, python = comfyui
+def readings(comfy_host, tmp_path_factory):
+    """Every case and control read by ComfyUI: weights, messages, patched layers."""
     folder = tmp_path_factory.mktemp("comfyui")
     save_file(make_base(), folder / "base.safetensors")
     for case, options in CASES.items():
@@ -117,34 +111,11 @@ def readings(comfyui, tmp_path_factory):
         tensors = load_file(folder / f"{case}.safetensors")
         spoil(change, tensors)
         save_file(tensors, folder / f"{change}.safetensors")
-    jobs = {
-        "base": str(folder / "base.safetensors"),
-        "names": TO_LOAD,
-        "adapters": {
-            str(folder / f"{name}.safetensors"): str(folder / f"{name}.result")
-            for name in (*CASES, *CONTROLS)
-        },
-        "bypass": [str(folder / f"{case}.safetensors") for case in BYPASSED],
+    found = read_by_comfyui(comfy_host, folder, (*CASES, *CONTROLS), TO_LOAD, BYPASSED)
+    return {
+        name: (weights, [text for text in said if not text.startswith(SLOW)], patched)
+        for name, (weights, said, patched) in found.items()
     }
-    (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
-    script = Path(__file__).with_name("reader_process.py")
-    done = subprocess.run(
-        [python, script, folder / "jobs.json"],
-        env={**os.environ, "PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = {}
-    for name in (*CASES, *CONTROLS):
-        with safe_open(folder / f"{name}.result", "pt") as file:
-            header = file.metadata()
-        weights = load_file(folder / f"{name}.result")
-        messages = [text for text in json.loads(header["messages"]) if not text.startswith(SLOW)]
-        found[name] = (weights, messages, int(header["patched"]))
-    return found
 
 
 def expected_delta(state, name):

@@ -1,14 +1,9 @@
 """ComfyUI's own reader turns exported adapters of convolutions into our delta."""
 
-import json
-import os
-import subprocess
-from pathlib import Path
-
 import pytest
 import torch
+from comfyui.readings import read_by_comfyui
 from fixtures.convolutions import textbook_delta
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from trainer_core.adapter_files.names.key_map import KeyMap, NativeKey
@@ -128,36 +123,10 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def readings(comfyui, folder):
-    """Everything read by one start of ComfyUI: weights, messages, patched layers."""
-    root, python = comfyui
-    names = (*CASES, *CONTROLS)
-    jobs = {
-        "base": str(folder / "base.safetensors"),
-        "names": {f"diffusion_model.{name}": f"{name}.weight" for name in {**SHAPES, **GROUPED}},
-        "adapters": {
-            str(folder / f"{name}.safetensors"): str(folder / f"{name}.result") for name in names
-        },
-        "bypass": [],
-    }
-    (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
-    script = Path(__file__).with_name("reader_process.py")
-    done = subprocess.run(
-        [python, script, folder / "jobs.json"],
-        env={**os.environ, "PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = {}
-    for name in names:
-        with safe_open(folder / f"{name}.result", "pt") as file:
-            header = file.metadata()
-        weights = load_file(folder / f"{name}.result")
-        found[name] = (weights, json.loads(header["messages"]), int(header["patched"]))
-    return found
+def readings(comfy_host, folder):
+    """Everything read by ComfyUI: weights, messages, patched layers."""
+    names = {f"diffusion_model.{name}": f"{name}.weight" for name in {**SHAPES, **GROUPED}}
+    return read_by_comfyui(comfy_host, folder, (*CASES, *CONTROLS), names)
 
 
 def expected_delta(state, name, options):

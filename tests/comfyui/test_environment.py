@@ -52,6 +52,7 @@ def test_what_was_made_is_found_again():
     assert python.stat().st_mtime_ns == made
 
 
+@pytest.mark.exhaustive
 def test_an_interpreter_without_what_comfyui_has_is_named_with_what_it_lacks(tmp_path):
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True, timeout=120)
@@ -61,6 +62,7 @@ def test_an_interpreter_without_what_comfyui_has_is_named_with_what_it_lacks(tmp
         environment_over(host, tmp_path / "environments")
 
 
+@pytest.mark.exhaustive
 def test_without_a_network_the_reason_is_said(tmp_path, monkeypatch):
     """A Python with all of ComfyUI's own, and no place to get the rest from."""
     host = _python_without_ours(tmp_path / "host")

@@ -1,7 +1,5 @@
 """What ComfyUI remembers and what the disk remembers: nothing is done twice, and nothing missed."""
 
-import shutil
-
 import pytest
 from comfyui.conftest import CAPTIONS, comfy_programs, make_data, write_pictures
 from comfyui.graphs import (
@@ -20,6 +18,7 @@ from comfyui.graphs import (
     cached_nodes,
     changed,
     disturb,
+    forget,
     graph,
     record,
     run_folder,
@@ -27,6 +26,7 @@ from comfyui.graphs import (
     weights,
 )
 from comfyui.server import comfy_server
+from fixtures.combinations import some
 
 pytestmark = pytest.mark.comfy
 
@@ -88,7 +88,7 @@ def trained(shared_server):
     return nodes
 
 
-@pytest.mark.parametrize("case", CHANGES)
+@pytest.mark.parametrize("case", some(CHANGES, "seed", "rank", "kind", "caption dropout"))
 def test_a_change_of_a_setting_trains_again_and_encodes_nothing_again(server, trained, case):
     nodes = trained
     for node, inputs in CHANGES[case].items():
@@ -164,22 +164,36 @@ def test_a_changed_prompt_is_encoded_alone(server):
     assert ENCODER not in counts
 
 
-def test_without_comfyuis_memory_the_disk_remembers(tmp_path):
+def assert_the_disk_remembers(server):
+    _, name = own_pictures(server, "kept", 200)
+    nodes = graph("kept", previews=True, settings={"preview_every": 4}, dataset={"folder": name})
+    others = cache_files(server, "latents")
+    _, counts = counted(server, nodes)
+    assert counts[ENCODER] == PICTURES
+    place = run_folder(server, "kept")
+    before = (place / "metrics.jsonl").read_bytes(), weights(place / "kept.safetensors")
+    forget(server)
+    again, counts = counted(server, nodes)
+    # Every node ran again, and none of them had anything to do.
+    assert cached_nodes(again) == set()
+    assert not {ENCODER, READER, DENOISER} & counts.keys()
+    assert record(run_folder(server, "kept"))["status"] == "done"
+    after = (place / "metrics.jsonl").read_bytes(), weights(place / "kept.safetensors")
+    assert after == before
+    # What is gone is made again; the negative control of the above.
+    for entry in cache_files(server, "latents") - others:
+        (server.data / "output" / "adapter_trainer" / "cache" / "latents" / entry).unlink()
+    forget(server)
+    _, counts = counted(server, nodes)
+    assert counts[ENCODER] == PICTURES
+
+
+def test_without_comfyuis_memory_the_disk_remembers(server):
+    assert_the_disk_remembers(server)
+
+
+@pytest.mark.exhaustive
+def test_where_comfyui_remembers_nothing_the_disk_does(tmp_path):
     folder, python = comfy_programs()
     with comfy_server(folder, python, make_data(tmp_path / "data"), "--cache-none") as server:
-        nodes = graph("kept", previews=True, settings={"preview_every": 4})
-        _, counts = counted(server, nodes)
-        assert counts[ENCODER] == PICTURES
-        place = run_folder(server, "kept")
-        before = (place / "metrics.jsonl").read_bytes(), weights(place / "kept.safetensors")
-        again, counts = counted(server, nodes)
-        # Every node ran again, and none of them had anything to do.
-        assert cached_nodes(again) == set()
-        assert not {ENCODER, READER, DENOISER} & counts.keys()
-        assert record(run_folder(server, "kept"))["status"] == "done"
-        after = (place / "metrics.jsonl").read_bytes(), weights(place / "kept.safetensors")
-        assert after == before
-        # What is gone is made again; the negative control of the above.
-        shutil.rmtree(server.data / "output" / "adapter_trainer" / "cache")
-        _, counts = counted(server, nodes)
-        assert counts[ENCODER] == PICTURES
+        assert_the_disk_remembers(server)

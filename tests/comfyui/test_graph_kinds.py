@@ -25,6 +25,7 @@ from comfyui.graphs import (
     weights,
 )
 from comfyui.server import ROOT
+from fixtures.combinations import some
 from PIL import Image
 
 pytestmark = pytest.mark.comfy
@@ -83,7 +84,7 @@ def picture(server, result, node):
     )
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=some(KINDS, "lora", "lokr"))
 def done(request, shared_server):
     """Kind, result and server of a whole graph."""
     return request.param, shared_server.run(everything(request.param)), shared_server

@@ -147,7 +147,11 @@ def test_a_run_that_wrote_another_layout_alone_is_loaded_or_refused(server, land
 
 
 @pytest.mark.parametrize(
-    ("dtype", "found"), [("bf16", "torch.bfloat16"), ("fp16", "torch.float16")]
+    ("dtype", "found"),
+    [
+        ("bf16", "torch.bfloat16"),
+        pytest.param("fp16", "torch.float16", marks=pytest.mark.exhaustive),
+    ],
 )
 def test_an_adapter_keeps_its_number_format(server, dtype, found):
     name = f"kept-{dtype}"

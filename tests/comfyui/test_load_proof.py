@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-from pathlib import Path
 
 import pytest
 import torch
-from comfyui.conftest import comfy_programs
 from fixtures.host_cases import FORMS, make_tensors
 from fixtures.peer_files import PEERS
 from safetensors.torch import load_file, save_file
@@ -38,9 +34,8 @@ def shapes():
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory, shapes):
-    """Both tables at full size and what every form becomes, from one start of ComfyUI."""
-    root, python = comfy_programs()
+def host(comfy_host, tmp_path_factory, shapes):
+    """Both tables at full size and what every form becomes, from ComfyUI."""
     folder = tmp_path_factory.mktemp("proof")
     cases = []
     for number, form in enumerate(FORMS):
@@ -58,15 +53,7 @@ def host(tmp_path_factory, shapes):
     jobs, result = folder / "jobs.json", folder / "result.json"
     text = json.dumps({"bases": shapes, "cases": cases, "files": files})
     jobs.write_text(text, encoding="utf-8")
-    done = subprocess.run(
-        [python, Path(__file__).with_name("proof_process.py"), jobs, result],
-        env={**os.environ, "PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    comfy_host.run("proof_process.py", jobs, result)
     found = json.loads(result.read_text(encoding="utf-8"))
     found["files"] = dict(zip(PEERS, found["files"], strict=True))
     weights = load_file(f"{result}.safetensors")

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
-from pathlib import Path
 
 import pytest
 import torch
-from comfyui.conftest import comfy_programs
 from fixtures.flux_files import FLUX, random_adapter
 from fixtures.native_files import flux_to_native, make_native_flux, to_scaled
 from safetensors.torch import load_file, save_file
@@ -81,9 +77,8 @@ def differences(native):
 
 
 @pytest.fixture(scope="module")
-def weights(folder):
-    """(base, adapter or None, whether merged) to ComfyUI's weights; one start for all."""
-    root, python = comfy_programs()
+def weights(comfy_host, folder):
+    """(base, adapter or None, whether merged) to ComfyUI's weights."""
     wanted = {}
     for base in dict.fromkeys(base for base, _ in CASES):
         wanted[base, None] = (f"{base}.safetensors", None)
@@ -100,16 +95,7 @@ def weights(folder):
         for number, (file, adapter) in enumerate(wanted.values())
     ]
     (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
-    script = Path(__file__).with_name("merging_process.py")
-    done = subprocess.run(
-        [python, script, folder / "jobs.json"],
-        env={**os.environ, "PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    comfy_host.run("merging_process.py", folder / "jobs.json")
     return {key: load_file(result) for key, (*_, result) in zip(wanted, jobs, strict=True)}
 
 

@@ -3,11 +3,12 @@
 import os
 import shutil
 import subprocess
+import sysconfig
 from pathlib import Path
 
 import pytest
 from comfyui.conftest import comfy_programs, make_data
-from comfyui.environment import interpreter, packages_of, show_packages
+from comfyui.environment import comfyui_folder, interpreter, packages_of, show_packages
 from comfyui.graphs import CACHE, TRAIN, graph
 from comfyui.server import ROOT, comfy_server
 
@@ -23,6 +24,9 @@ def poorer_python(python: Path, folder: Path) -> Path:
     poorer = interpreter(folder)
     show_packages(poorer, [])
     (site,) = packages_of(poorer)
+    compiled, own = bytecode_of(python), bytecode_of(poorer)
+    for folder in (comfyui_folder(), Path(sysconfig.get_path("stdlib"))):
+        share_bytecode(compiled, own, folder, folder)
     for package in (package for place in packages_of(python) for package in place.iterdir()):
         name = package.name.split("-")[0]
         if name in ABSENT or name == "pip":
@@ -37,7 +41,26 @@ def poorer_python(python: Path, folder: Path) -> Path:
             metadata.write_text(older, encoding="utf-8")
         elif not os.path.lexists(site / package.name):
             (site / package.name).symlink_to(package)
+            share_bytecode(compiled, own, package, site / package.name)
     return poorer
+
+
+def bytecode_of(python: Path) -> Path:
+    """Where `show_packages` lets an environment keep its bytecode."""
+    return packages_of(python)[0].parent / "bytecode"
+
+
+def share_bytecode(compiled: Path, own: Path, folder: Path, seen: Path) -> None:
+    """Let what is imported from ``seen`` be found compiled, as the same files in ``folder`` are.
+
+    To compile torch anew takes longer than all that is tested here.
+    """
+    there, here = (
+        place / at.relative_to(at.anchor) for place, at in ((compiled, folder), (own, seen))
+    )
+    if there.is_dir():
+        here.parent.mkdir(parents=True, exist_ok=True)
+        here.symlink_to(there)
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,8 @@ pytestmark = pytest.mark.comfy
 
 PER_SECOND = 5
 MOST = 0.01
-STEPS = 100
+# What is published is measured over more steps than a test needs.
+STEPS = 100 if os.environ.get("BENCHMARK_RESULTS") else 50
 SHORT = 12
 STATUSES = 3  # loading, training, done: each is sent at once
 

@@ -1,13 +1,10 @@
 """A run file that is saved with its cache takes along the adapter that the run starts from."""
 
-import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 import torch
-from comfyui.conftest import comfy_programs
 from comfyui.server import ROOT
 from integration.runs import run_config
 
@@ -21,26 +18,16 @@ pytestmark = pytest.mark.comfy
 SHORT = {"steps": 3}
 
 
-def saved(config, folder):
-    comfyui, python = comfy_programs()
+def saved(comfy_host, config, folder):
     run_file = folder / "given.yaml"
     run_file.write_text(dump_config(config))
-    script = Path(__file__).with_name("run_file_process.py")
-    done = subprocess.run(
-        [python, script, ROOT, run_file],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        cwd=comfyui,
-        env={**os.environ, "PYTHONPATH": str(comfyui)},
-    )
-    lines = [line for line in done.stdout.splitlines() if line.split()[0] in ("SAVED", "REFUSED")]
-    assert len(lines) == 1, done.stdout[-1000:] + done.stderr[-3000:]
+    said = comfy_host.run("run_file_process.py", ROOT, run_file, folder=comfy_host.root)
+    lines = [line for line in said.splitlines() if line.startswith(("SAVED ", "REFUSED "))]
+    assert len(lines) == 1, said[-3000:]
     return lines[0].split(" ", 1)
 
 
-def test_the_folder_can_be_moved_and_trained_and_a_missing_file_is_refused(tmp_path):
+def test_the_folder_can_be_moved_and_trained_and_a_missing_file_is_refused(comfy_host, tmp_path):
     cache = tmp_path / "cache"
     config = run_config(tmp_path / "first", cache, training=SHORT)
     first = train(config)
@@ -57,13 +44,14 @@ def test_the_folder_can_be_moved_and_trained_and_a_missing_file_is_refused(tmp_p
         cache={"manifest": str(manifest)},
         adapter={"start_from": str(start)},
     )
-    verdict, path = saved(given, tmp_path)
+    verdict, path = saved(comfy_host, given, tmp_path)
     assert verdict == "SAVED"
     moved = tmp_path / "elsewhere"
     Path(path).parent.rename(moved)
     content = start.read_bytes()
     start.unlink()
-    assert saved(given, tmp_path) == ["REFUSED", f"adapter.start_from: there is no file {start}"]
+    refused = f"adapter.start_from: there is no file {start}"
+    assert saved(comfy_host, given, tmp_path) == ["REFUSED", refused]
     shutil.rmtree(cache)
     assert "mine" not in (moved / "run.yaml").read_text()
     config = load_config(moved / "run.yaml")

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import subprocess
-from pathlib import Path
 
 import pytest
 import torch
-from comfyui.conftest import comfy_programs
+from comfyui.selection import selected
 from fixtures.full_size import full_size_transformer
 from fixtures.native_files import (
     F8,
@@ -38,7 +35,9 @@ CASES = [
     ("flux", "checkpoint"),
     ("flux", "diffusers"),
     # These are large. In every format they are compared with their source in the unit tests.
-    *(("qwen_image", name) for name in ("bf16", "new", "marked")),
+    ("qwen_image", "bf16"),
+    pytest.param("qwen_image", "new", marks=pytest.mark.exhaustive),
+    pytest.param("qwen_image", "marked", marks=pytest.mark.exhaustive),
 ]
 
 
@@ -75,7 +74,14 @@ def swap_query_and_key(native):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def wanted(request):
+    """The files that a test of this run looks at."""
+    cases = selected(request, "family", "name")
+    return sorted({*cases, ("flux", "fp32"), ("qwen_image", "bf16")})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, wanted):
     folder = tmp_path_factory.mktemp("files")
     for family in ("flux", "qwen_image"):
         if family == "flux":
@@ -84,7 +90,7 @@ def folder(tmp_path_factory):
             save_file(swap_query_and_key(native), folder / "flux-swapped.safetensors")
         else:
             state = native = wide_qwen()
-        for name in [name for own, name in CASES if own == family]:
+        for name in [name for own, name in wanted if own == family]:
             tensors, metadata = stored(state if name == "diffusers" else native, name)
             path = folder / f"{family}-{name}.safetensors"
             save_file({k: v.contiguous() for k, v in tensors.items()}, path, metadata)
@@ -99,10 +105,9 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def results(folder):
-    """Every file loaded by one start of ComfyUI: velocities, digests of weights, class."""
-    root, python = comfy_programs()
-    cases = [*CASES, ("flux", "swapped")]
+def results(comfy_host, folder, wanted):
+    """Every file loaded by ComfyUI: velocities, digests of weights, class."""
+    cases = [*wanted, ("flux", "swapped")]
     jobs = {
         "files": {
             str(folder / f"{family}-{name}.safetensors"): [
@@ -117,16 +122,7 @@ def results(folder):
         },
     }
     (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
-    script = Path(__file__).with_name("single_file_process.py")
-    done = subprocess.run(
-        [python, script, folder / "jobs.json"],
-        env={**os.environ, "PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=900,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    comfy_host.run("single_file_process.py", folder / "jobs.json")
     found = {}
     for family, name in cases:
         path = folder / f"{family}-{name}.result"
@@ -183,7 +179,8 @@ def test_comfyui_predicts_what_we_predict(family, name, folder, results):
 
 
 @pytest.mark.parametrize(
-    ("family", "name"), [case for case in CASES if case[1] in {"fp8", "old", "new", "header"}]
+    ("family", "name"),
+    [*(("flux", name) for name in ("fp8", "old", "new", "header")), CASES[-2]],
 )
 def test_weights_are_dequantised_in_bfloat16_as_by_comfyui(family, name, folder, results):
     transformer = load(folder, family, name, torch.bfloat16)
@@ -201,8 +198,10 @@ def test_a_swapped_query_and_key_is_noticed(folder, results):
     ]
 
 
-def test_the_marker_of_2511_changes_what_a_reference_means(folder, results):
-    marked, plain = results["qwen_image", "marked"][0], results["qwen_image", "bf16"][0]
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("family", "name"), [("qwen_image", "marked")])
+def test_the_marker_of_2511_changes_what_a_reference_means(family, name, folder, results):
+    marked, plain = results[family, name][0], results["qwen_image", "bf16"][0]
     assert relative(marked["with reference"], plain["with reference"]) > 0.001
     assert torch.equal(marked["plain"], plain["plain"])
     unmarked = load(folder, "qwen_image", "bf16", torch.float32)

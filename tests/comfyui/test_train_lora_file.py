@@ -1,12 +1,7 @@
 """The file of ComfyUI's own Train LoRA node means here what it means there, to the last tensor."""
 
-import os
-import subprocess
-from pathlib import Path
-
 import pytest
 import torch
-from comfyui.conftest import comfy_programs
 from safetensors.torch import load_file
 
 from trainer_core.adapter_files.convert.convert import convert
@@ -23,19 +18,10 @@ CASES = {"lora": "lora", "loha": "loha", "lokr": "lokr", "lokr odd": "lokr"}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """The files and what ComfyUI makes of them, from one start of ComfyUI."""
-    root, python = comfy_programs()
+def folder(comfy_host, tmp_path_factory):
+    """The files and what ComfyUI makes of them."""
     folder = tmp_path_factory.mktemp("train_lora")
-    done = subprocess.run(
-        [python, Path(__file__).with_name("train_lora_process.py"), folder],
-        env={**os.environ, "PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    comfy_host.run("train_lora_process.py", folder)
     return folder
 
 

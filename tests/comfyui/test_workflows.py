@@ -19,7 +19,7 @@ from comfyui.conftest import comfy_programs, make_data, write_example, write_pic
 from comfyui.schema_check import faults
 from comfyui.server import PACK, ROOT, comfy_server
 from fixtures.combinations import some
-from fixtures.stand_ins import write_stand_ins
+from fixtures.stand_ins import write_large_stand_ins, write_stand_ins
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -101,6 +101,7 @@ def server(tmp_path_factory):
     pack = data / "custom_nodes" / "stand_in_encoders"
     pack.mkdir()
     shutil.copyfile(Path(__file__).with_name("stand_in_encoders.py"), pack / "__init__.py")
+    shutil.copyfile(Path(__file__).with_name("small_qwen.py"), pack / "small_qwen.py")
     with comfy_server(folder, python, data) as server:
         yield server
     shutil.rmtree(data / "models")  # they are large
@@ -112,11 +113,15 @@ class Ran:
     def __init__(self, server):
         self.server = server
         self._outputs = {}
+        self._has_large = False
 
     def pictures(self, name):
         """The pictures that each node showed, by the node's id."""
         if name == "convert_and_compare":
             self.pictures("embedded_generate")  # which saves the file that it converts
+        if WITHOUT_THEIR_TEXT_ENCODER.get(name) == QWEN and not self._has_large:
+            write_large_stand_ins(self.server.data / "models")
+            self._has_large = True
         if name not in self._outputs:
             begin = len(self.server.log.read_bytes())
             result = self.server.run(small(api(name)))

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from fixtures.combinations import pairwise
 from fixtures.quantized_bases import INPUTS, make_dense, make_quantized
 from torch import nn
 
@@ -101,10 +102,10 @@ def assert_close(found, expected, tolerance=1e-4):
         assert relative(value, reference) < tolerance
 
 
-@pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("move", [away_and_back, all_away_and_back])
-@each_axis
-@each_kind
+@pytest.mark.parametrize(
+    ("options", "dora", "move", "point"),
+    pairwise(KINDS, DORA, [away_and_back, all_away_and_back], POINTS),
+)
 def test_a_training_is_the_same_wherever_the_weights_move(options, dora, move, point):
     options = {**options, **dora}
     assert_close(train(options, DEVICE, move, point), train(options, HOST))
@@ -149,9 +150,12 @@ def test_merged_weights_may_move(dora):
         assert torch.equal(parameter, value.cpu())
 
 
-@pytest.mark.parametrize("dora", DORA)
-@pytest.mark.parametrize("options", KINDS[:1] + KINDS[2:])
-@pytest.mark.parametrize("name", ["bnb_nf4", "bnb_nf4_nested", "ao_int8", "diffusers_fp8"])
+@pytest.mark.parametrize(
+    ("name", "options", "dora"),
+    pairwise(
+        ["bnb_nf4", "bnb_nf4_nested", "ao_int8", "diffusers_fp8"], KINDS[:1] + KINDS[2:], DORA
+    ),
+)
 def test_a_quantized_layer_computes_with_its_numbers(name, options, dora):
     results = []
     for make in (make_dense, make_quantized):

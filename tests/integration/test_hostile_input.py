@@ -18,7 +18,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.fixtures.combinations import some
+from tests.fixtures.combinations import each_once, some
 from trainer_core.cli import main
 from trainer_core.demo.run import dataset_folder
 from trainer_core.families.registry import embedded_family
@@ -313,8 +313,10 @@ def test_tokenizer_without_its_parts(part, tmp_path, capsys):
     assert "tokenizer" in refused(capsys, *training(tmp_path))
 
 
-@pytest.mark.parametrize("dtype", [torch.int8, torch.int64])
-@pytest.mark.parametrize("part", ["transformer", "text_encoder", "vae"])
+@pytest.mark.parametrize(
+    ("part", "dtype"),
+    each_once(["transformer", "text_encoder", "vae"], [torch.int8, torch.int64]),
+)
 def test_weights_of_integers(part, dtype, tmp_path, capsys):
     path = sorted((base_copy(tmp_path) / part).glob("*.safetensors"))[0]
     tensors = load_file(path)

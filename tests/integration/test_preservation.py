@@ -6,6 +6,7 @@ import pytest
 import torch
 from integration.runs import CancelAfter, metrics, run_config, tensors
 
+from tests.fixtures.combinations import some
 from trainer_core.config.defaults import resolved_length
 from trainer_core.demo.run import dataset_folder
 from trainer_core.diffusion.flow import sample_euler
@@ -47,7 +48,7 @@ def compute(plan, base, batch_size=4):
     return passes, calls
 
 
-@pytest.mark.parametrize("task", ["generate", "edit"])
+@pytest.mark.parametrize("task", some(["generate", "edit"], "edit"))
 def test_points_lie_on_the_way_of_an_image_that_the_base_alone_makes(tmp_path, cache, task):
     plan, base, data = planned(tmp_path, cache, task)
     passes, _ = compute(plan, base)

@@ -35,19 +35,17 @@ ADAPTERS = {
 @pytest.mark.parametrize("name", some(ADAPTERS, "lora, eva", "lokr"))
 def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path, cache, name):
     adapter = ADAPTERS[name]
-    checkpointing = {"gradient_checkpointing": adapter["kind"] == "lora"}
-    whole = train(run_config(tmp_path / "a", cache, adapter=adapter, memory=checkpointing))
-    observer = CancelAfter(10)
-    stopped = train(
-        run_config(tmp_path / "b", cache, adapter=adapter, memory=checkpointing), observer
-    )
-    assert (stopped.status, stopped.step) == ("cancelled", 10)
-    config = run_config(
-        tmp_path / "b", cache, adapter=adapter, memory=checkpointing, resume="latest"
-    )
-    resumed = train(config)
-    assert (resumed.status, resumed.step, resumed.folder) == ("done", 20, stopped.folder)
-    assert_equal_runs(whole.folder, resumed.folder, 20)
+    settings = {
+        "adapter": adapter,
+        "memory": {"gradient_checkpointing": adapter["kind"] == "lora"},
+        "training": {"steps": 9},
+    }
+    whole = train(run_config(tmp_path / "a", cache, **settings))
+    stopped = train(run_config(tmp_path / "b", cache, **settings), CancelAfter(5))
+    assert (stopped.status, stopped.step) == ("cancelled", 5)
+    resumed = train(run_config(tmp_path / "b", cache, **settings, resume="latest"))
+    assert (resumed.status, resumed.step, resumed.folder) == ("done", 9, stopped.folder)
+    assert_equal_runs(whole.folder, resumed.folder, 9)
     exported = tensors(whole.adapters[0])
     assert any(tensor.abs().max() > 0 for tensor in exported.values())
     again = tensors(resumed.adapters[0])

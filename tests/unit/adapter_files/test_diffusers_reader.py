@@ -5,10 +5,11 @@ import functools
 import diffusers
 import pytest
 import torch
-from diffusers import FluxTransformer2DModel, QwenImageTransformer2DModel
+from diffusers import FluxTransformer2DModel
 from packaging.version import Version
 from torch import nn
 
+from tests.fixtures.small_transformers import make_small_qwen
 from trainer_core.adapter_files.names.key_map import KeyMap, NativeKey
 from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.adapters import attach
@@ -20,17 +21,7 @@ TARGETS = [r".*\.to_[qkv]", r".*\.to_out\.0", r".*(net|net_2)?\.proj(_mlp)?", r"
 
 
 def make_qwen():
-    torch.manual_seed(0)
-    return QwenImageTransformer2DModel(
-        patch_size=2,
-        in_channels=16,
-        out_channels=4,
-        num_layers=2,
-        attention_head_dim=16,
-        num_attention_heads=2,
-        joint_attention_dim=24,
-        axes_dims_rope=(4, 6, 6),
-    ).eval()
+    return make_small_qwen(2).eval()
 
 
 def make_flux():

@@ -42,9 +42,15 @@ def double_delta(state, module):
 
 
 @pytest.mark.parametrize("title", PEERS)
-def test_a_peers_file_means_its_delta(title, tmp_path):
+def test_a_peers_file_is_understood(title, tmp_path):
     peer = PEERS[title]
     path = write(peer, tmp_path)
+    assert_it_means_its_delta(peer, path)
+    assert_what_its_names_say_is_found(peer, path)
+    assert_outlines_tell_what_is_read(peer, path)
+
+
+def assert_it_means_its_delta(peer, path):
     state = read_adapter(path, KEY_MAPS[peer.family])
     assert set(state.layers) == set(peer.deltas)
     assert state.kind == peer.kind
@@ -57,10 +63,7 @@ def test_a_peers_file_means_its_delta(title, tmp_path):
     assert all(torch.equal(found[module], lengths) for module, lengths in peer.lengths.items())
 
 
-@pytest.mark.parametrize("title", PEERS)
-def test_what_the_names_say_is_found(title, tmp_path):
-    peer = PEERS[title]
-    path = write(peer, tmp_path)
+def assert_what_its_names_say_is_found(peer, path):
     file = read_file(path)
     assert (file.kind, file.layout) == (peer.kind, peer.layout)
     assert peer.family in matching_families(file.layers, KEY_MAPS)
@@ -73,10 +76,8 @@ def test_what_the_names_say_is_found(title, tmp_path):
     assert len(report.extras) == sum(map(len, peer.extras.values()))
 
 
-@pytest.mark.parametrize("title", PEERS)
-def test_outlines_tell_what_will_be_read(title, tmp_path):
-    peer = PEERS[title]
-    with open_adapter(write(peer, tmp_path), KEY_MAPS[peer.family]) as adapter:
+def assert_outlines_tell_what_is_read(peer, path):
+    with open_adapter(path, KEY_MAPS[peer.family]) as adapter:
         for module, layer in adapter.state.layers.items():
             outline = adapter.outline(module)
             assert (outline.alpha, outline.rank) == (layer.alpha, layer.rank)

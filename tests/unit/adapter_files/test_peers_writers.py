@@ -5,12 +5,12 @@ import math
 import lycoris
 import pytest
 import torch
-from diffusers import QwenImageTransformer2DModel
 from diffusers.loaders import QwenImageLoraLoaderMixin
 from peft import LoHaConfig, LoKrConfig, LoraConfig, get_peft_model
 from peft.utils import get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 
+from tests.fixtures.small_transformers import make_small_qwen
 from tests.fixtures.textbook import relative
 from trainer_core.adapter_files.read.adapter_file import adapter_files, read_adapter, read_file
 from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
@@ -25,18 +25,7 @@ TARGETS = r".*\.attn\.(to_q|to_k|to_out\.0)"
 
 
 def make_model():
-    torch.manual_seed(0)
-    model = QwenImageTransformer2DModel(
-        patch_size=2,
-        in_channels=16,
-        out_channels=4,
-        num_layers=1,
-        attention_head_dim=16,
-        num_attention_heads=2,
-        joint_attention_dim=24,
-        axes_dims_rope=(4, 6, 6),
-    )
-    return model.requires_grad_(False)
+    return make_small_qwen(1).requires_grad_(False)
 
 
 def fill(model):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from fixtures.combinations import pairwise
 from fixtures.quantized_bases import INPUTS, make_quantized
 from fixtures.textbook import relative
 from torch import nn
@@ -63,9 +64,9 @@ def check(module, options, x):
     return found, expected
 
 
-@pytest.mark.parametrize("make", [make_linear, make_conv])
-@pytest.mark.parametrize("dora", DORA)
-@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize(
+    ("options", "dora", "make"), pairwise(OPTIONS, DORA, [make_linear, make_conv])
+)
 def test_it_computes_the_same_but_for_rounding(options, dora, make):
     torch.manual_seed(0)
     x = torch.randn(7, INPUTS) if make is make_linear else torch.randn(2, INPUTS, 5, 5)

@@ -1,0 +1,54 @@
+"""ComfyUI's interpreter without a server: scripts beside this file, run in it one at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+from pathlib import Path
+
+
+class ComfyHost:
+    """A process that has imported ComfyUI's loaders and forks for each script.
+
+    Args:
+        root: ComfyUI's folder.
+        python: The interpreter.
+        log: A file for what the scripts print.
+    """
+
+    def __init__(self, root: Path, python: Path, log: Path) -> None:
+        self.root, self.log = root, log
+        self._process = subprocess.Popen(
+            [python, Path(__file__).with_name("host_process.py")],
+            env={**os.environ, "PYTHONPATH": str(root)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, script: str, *words: Path, folder: Path | None = None) -> str:
+        """Run a script to its end, which has to be a good one, and give what it printed.
+
+        Args:
+            script: Its name.
+            words: Its arguments.
+            folder: Where it works.
+        """
+        path = Path(__file__).with_name(script)
+        request = [str(word) for word in (self.log, folder or Path.cwd(), path, *words)]
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        ready, _, _ = select.select([self._process.stdout], [], [], 900)
+        code = self._process.stdout.readline().strip() if ready else "none within 900 s"
+        printed = self.log.read_text(encoding="utf-8", errors="replace")
+        assert code == "0", f"exit code {code or 'of a process that ended'}\n{printed[-3000:]}"
+        return printed
+
+    def close(self) -> None:
+        """End the process, also one that is still at work."""
+        self._process.terminate()
+        self._process.wait()

@@ -1,0 +1,42 @@
+"""Runs inside ComfyUI's interpreter: imports its loaders once, and forks for each script.
+
+Usage: host_process.py, with ComfyUI's folder in PYTHONPATH. A line of the input is a JSON list: a
+file for what is printed, a folder to work in, a script and its words. Each script runs as if it
+were started by itself with ``--cpu``; a line of the output is its exit code.
+"""
+
+import json
+import os
+import runpy
+import sys
+
+
+def main():
+    # Whatever a library prints is no answer.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    sys.argv = sys.argv[:1]
+    import comfy.cli_args
+
+    comfy.cli_args.args.cpu = True
+    import comfy.sd
+
+    assert comfy.sd.load_diffusion_model
+    for line in sys.stdin:
+        log, folder, *words = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(written, 1)
+            os.dup2(written, 2)
+            os.chdir(folder)
+            sys.argv = words
+            runpy.run_path(words[0], run_name="__main__")
+            return
+        _, status = os.waitpid(child, 0)
+        answers.write(f"{os.waitstatus_to_exitcode(status)}\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

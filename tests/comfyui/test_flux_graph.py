@@ -26,7 +26,7 @@ from trainer_core.adapter_files.read.adapter_file import read_adapter
 from trainer_core.adapters.attach_state import attach_state
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
-from trainer_core.diffusion import sample_euler
+from trainer_core.diffusion.flow import sample_euler
 from trainer_core.families.registry import get_family
 from trainer_core.training.prepare import read_manifest
 

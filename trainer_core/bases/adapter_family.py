@@ -17,14 +17,20 @@ from ..adapter_files.factors.outlines import outline_of
 from ..adapter_files.header import SETTINGS_KEY
 from ..adapter_files.names.key_map import NATIVE_PREFIX, KeyMap
 from ..adapter_files.names.key_parsing import is_native, match_layer, misfits, native_of_patch
-from ..adapter_files.read.adapter_file import adapter_weights, open_file
+from ..adapter_files.read.adapter_file import (
+    AdapterFile,
+    adapter_weights,
+    open_adapter,
+    open_file,
+)
 from ..adapter_files.read.file_content import AdapterFile
+from ..adapter_files.verify.proof import adapter_shapes
 from ..errors import AdapterFileError
 from ..families.registry import FAMILIES, get_family
 from ..filesystem.text_files import parse_json
 from ..tensors.safetensors_reader import Source, open_tensors
 from .foreign_models import ARCHITECTURES, Architecture
-from .open import embedded_sizes, published_sizes, require_fit
+from .open import base_shapes, embedded_sizes, published_sizes
 
 if TYPE_CHECKING:
     from ..families.family import Family, PublishedSizes, Size
@@ -52,7 +58,7 @@ def adapter_family(path: Source, wanted: str | None = None, *, any_size: bool = 
     try:
         with open_file(path) as file:
             names = [*file.layers, *file.extras]
-            strange = {n: misfits(file.layers, file.extras, f.key_map) for n, f in families.items()}
+            strange = {n: misfits(file.layers, file.extras, f.key_map) for n, f in FAMILIES.items()}
             named = {name: each for name, each in families.items() if not strange[name]}
             odd = {name: _oddity(file, family) for name, family in named.items()}
     except AdapterFileError as error:
@@ -73,7 +79,7 @@ def adapter_family(path: Source, wanted: str | None = None, *, any_size: bool = 
     if models:
         raise _foreign(path, models, layers, named=[*named])
     if not named:
-        raise _no_family(path, names, strange, _fitted(path))
+        raise _no_family(path, names, strange, [*families])
     ordered = sorted(named, key=lambda name: not _is_native(names, named[name].key_map))
     if any_size:
         if len(ordered) > 1 and not _is_native(names, named[ordered[0]].key_map):
@@ -92,11 +98,28 @@ def require_base(path: Source, base: BaseWeights) -> None:
     Raises:
         AdapterFileError: When it is no adapter file, or does not fit.
     """
+    shapes, key_map = base_shapes(base), base.family.key_map
     try:
-        require_fit(path, base)
+        with open_adapter(path, key_map) as adapter:
+            wanted = adapter_shapes(adapter.state, key_map)
+        for name, shape in wanted.items():
+            found = shapes.get(name)
+            # Not every layer has a bias, and no factors are for one.
+            if found == shape or (found is None and not name.endswith(".weight")):
+                continue
+            here = "is not in the base" if found is None else f"is {_times(found)} in the base"
+            raise AdapterFileError(
+                f"{path} has a change of {_times(shape)} for {name}, which {here} {base.path}",
+                "an adapter for this base",
+                "Name the base that the adapter was trained on.",
+            )
     except AdapterFileError:
         adapter_family(path, base.family.name, any_size=True)
         raise
+
+
+def _times(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape))
 
 
 def other_models(path: Source, family: Family | None = None) -> str:
@@ -168,7 +191,7 @@ def _oddities(file: AdapterFile, family: Family, sizes: PublishedSizes) -> Itera
             rows, columns = matrix_sizes(file.kind, outline_of(file.layers, name))
             known = _whole_sizes(modules, sizes)
             if known and (rows, columns) not in known:
-                there = " or ".join(f"{each[0]} x {each[1]}" for each in known)
+                there = " or ".join(map(_times, known))
                 yield f"changes {rows} x {columns} of {name!r}, which is {there}"
 
 
@@ -228,21 +251,13 @@ def _other_size(path: Source, family: Family, oddity: str) -> AdapterFileError:
     )
 
 
-def _fitted(path: Source) -> list[str]:
-    """The families that have every layer of a file, whatever their sizes."""
-    with open_file(path) as file:
-        return [
-            name
-            for name, each in FAMILIES.items()
-            if not misfits(file.layers, file.extras, each.key_map)
-        ]
-
-
 def _no_family(
-    path: Source, names: list[str], odd: Mapping[str, list[str]], fitted: Sequence[str]
+    path: Source, names: list[str], odd: Mapping[str, list[str]], asked: Sequence[str]
 ) -> AdapterFileError:
-    nearest_one = min(odd, key=lambda name: len(odd[name]))
+    """None of the families that were asked about has every layer; another one may, of any size."""
+    nearest_one = min(asked, key=lambda name: len(odd[name]))
     title = FAMILIES[nearest_one].title
+    fitted = [name for name, strange in odd.items() if not strange]
     if fitted:
         return AdapterFileError(
             f"{path}: {odd[nearest_one][0]!r} is no layer of {title}, but of "

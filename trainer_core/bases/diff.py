@@ -126,6 +126,3 @@ def stored_formats(base: BaseWeights) -> tuple[str, ...]:
 
 def _times(shape: tuple[int, ...]) -> str:
     return " x ".join(map(str, shape))
-
-
-__all__ = ["BaseDifferences", "stored_formats"]

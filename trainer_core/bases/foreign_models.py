@@ -18,12 +18,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-_ATTENTION = "attn_(to_[qkv]|to_out_0|add_[qkv]_proj|to_add_out)"
-_CROSS = "attn[12]_(to_[qkv]|to_out_0)"
+_OWN = "(to_[qkv]|to_out_0)"
+_BOTH = "(to_[qkv]|to_out_0|add_[qkv]_proj|to_add_out)"
+_ATTENTION = f"attn_{_BOTH}"
+_CROSS = f"attn[12]_{_OWN}"
 _FEED = "ff_net_(0_proj|2)"
 _FEEDS = "ff(_context)?_net_(0_proj|2)"
 _NORMS = "norm1(_context)?_linear"
+_DOUBLE = f"{_ATTENTION}|{_FEEDS}|{_NORMS}"
 _SINGLE = "attn_to_[qkv]|proj_mlp|proj_out"
+_LINEAR_FEED = f"attn_{_OWN}|ff_linear_(in|out)"
 _TRANSFORMER = "(time|caption|adaln|patch|proj|norm|pos|text|guidance|context|x_embedder).*"
 
 _STREAMS = "(img|txt)_(attn_(qkv|proj)|mlp_[02])"
@@ -137,6 +141,14 @@ def _unet(title: str, places: str, depth: str, context: int, hint: str) -> Archi
     )
 
 
+def _transformer(
+    title: str, count: int, layers: str, widths: tuple[int, ...], hint: str
+) -> Architecture:
+    """A model with one list of blocks, in Diffusers' usual names around it."""
+    blocks = {"transformer_blocks": (count, layers)}
+    return Architecture(title, blocks, widths, _TRANSFORMER, hint=hint)
+
+
 _SMALL_UNET = (
     r"down_blocks_[0-2]_attentions_[01]|mid_block_attentions_0|up_blocks_[1-3]_attentions_[0-2]"
     r"|input_blocks_(1|2|4|5|7|8)_1|middle_block_1|output_blocks_([3-9]|10|11)_1"
@@ -146,6 +158,15 @@ _LARGE_UNET = (
     r"|input_blocks_[4578]_1|middle_block_1|output_blocks_[0-5]_1"
 )
 
+_TENCENTS_BLOCKS = {
+    "transformer_blocks": (20, _DOUBLE),
+    "single_transformer_blocks": (40, f"{_SINGLE}|norm_linear"),
+    "double_blocks": (20, _TENCENTS),
+    "single_blocks": (40, "linear[12]|modulation_(lin|linear)"),
+}
+_REFINED = "(layers|noise_refiner|context_refiner)"
+_COGS = f"attn1_{_OWN}|{_FEED}"
+
 ARCHITECTURES: tuple[Architecture, ...] = (
     _unet("Stable Diffusion 1.x", _SMALL_UNET, "0", 768, r"sdv1|sd15|stablediffusionv1"),
     _unet("Stable Diffusion 2.x", _SMALL_UNET, "0", 1024, r"sdv2|sd2|stablediffusionv2"),
@@ -153,7 +174,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture(
         "Stable Diffusion 3 or 3.5",
         {
-            "transformer_blocks": (38, f"{_ATTENTION}|attn2_(to_[qkv]|to_out_0)|{_FEEDS}|{_NORMS}"),
+            "transformer_blocks": (38, f"{_DOUBLE}|attn2_{_OWN}"),
             "joint_blocks": (
                 38,
                 "(x|context)_block_(attn2?_(qkv|proj)|mlp_fc[12]|adaLN_modulation_1)",
@@ -191,12 +212,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     ),
     Architecture(
         "HunyuanVideo",
-        {
-            "transformer_blocks": (20, f"{_ATTENTION}|{_FEEDS}|{_NORMS}"),
-            "single_transformer_blocks": (40, f"{_SINGLE}|norm_linear"),
-            "double_blocks": (20, _TENCENTS),
-            "single_blocks": (40, "linear[12]|modulation_(lin|linear)"),
-        },
+        _TENCENTS_BLOCKS,
         (3072,),
         "context_embedder_.*|time_text_embed_.*|x_embedder_proj|norm_out_linear|proj_out"
         "|(txt|img|time|vector|guidance)_in_.*|final_layer_.*",
@@ -205,7 +221,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture(
         "LongCat-Image, Bria or Ovis-Image",
         {
-            "transformer_blocks": (19, f"{_ATTENTION}|{_FEEDS}|{_NORMS}"),
+            "transformer_blocks": (19, _DOUBLE),
             "single_transformer_blocks": (38, f"{_SINGLE}|norm_linear"),
         },
         (3072,),
@@ -215,22 +231,14 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     ),
     Architecture(
         "HunyuanVideo 1.5",
-        {
-            "transformer_blocks": (54, f"{_ATTENTION}|{_FEEDS}|{_NORMS}"),
-            "double_blocks": (54, _TENCENTS),
-        },
+        {"transformer_blocks": (54, _DOUBLE), "double_blocks": (54, _TENCENTS)},
         (2048,),
         f"{_TRANSFORMER}|image_embedder_.*|(txt|img|time|byt5|vision)_in_.*|final_layer_.*",
         hint=r"hunyuanvideo15|hv15",
     ),
     Architecture(
         "HunyuanImage 2.1",
-        {
-            "transformer_blocks": (20, f"{_ATTENTION}|{_FEEDS}|{_NORMS}"),
-            "single_transformer_blocks": (40, f"{_SINGLE}|norm_linear"),
-            "double_blocks": (20, _TENCENTS),
-            "single_blocks": (40, "linear[12]|modulation_(lin|linear)"),
-        },
+        _TENCENTS_BLOCKS,
         (3584,),
         f"{_TRANSFORMER}|(txt|img|time|byt5|guidance)_in_.*|final_layer_.*|img_in",
         hint="hunyuanimage",
@@ -252,7 +260,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture(
         "Z-Image",
         {
-            "(layers|noise_refiner|context_refiner)": (
+            _REFINED: (
                 30,
                 "attention_(qkv|out|to_[qkv]|to_out_0)|feed_forward_w[123]|adaLN_modulation_[01]",
             )
@@ -264,9 +272,9 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture(
         "Lumina 2",
         {
-            "(layers|noise_refiner|context_refiner)": (
+            _REFINED: (
                 26,
-                "(attn_(to_[qkv]|to_out_0)|attention_(qkv|out))|feed_forward_(w[123]|linear_[123])"
+                f"(attn_{_OWN}|attention_(qkv|out))|feed_forward_(w[123]|linear_[123])"
                 "|norm1_linear|adaLN_modulation_1",
             )
         },
@@ -279,7 +287,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         {
             "(layers|noise_refiner|context_refiner|ref_image_refiner)": (
                 32,
-                "attn_(to_[qkv]|to_out_0)|feed_forward_linear_[123]|norm1_linear",
+                f"attn_{_OWN}|feed_forward_linear_[123]|norm1_linear",
             )
         },
         (2520,),
@@ -294,8 +302,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
                 "(block_)?(attn1?_to_(q|k|v|out)(_t)?|ff_[it]_.*|adaLN_modulation_1)",
             )
         },
-        (),
-        "(t_embedder|p_embedder|x_embedder|final_layer|caption_projection).*",
+        others="(t_embedder|p_embedder|x_embedder|final_layer|caption_projection).*",
         hint="hidream",
     ),
     Architecture(
@@ -312,15 +319,15 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "(text_fusion|txtfusion)_projector|img_in|first|last_linear|tproj_\\d|tmlp_\\d|txtmlp_\\d"
         "|time_embed_linear_[12]|time_mod_proj|txt_in_linear_[12]|final_layer_linear",
         {r"transformer_blocks_\d+_attn_to_q|blocks_\d+_attn_wq": (6144,)},
-        hint="krea2",
+        "krea2",
     ),
     Architecture(
         "LTX-Video or LTX-2",
         {
             "transformer_blocks": (
                 48,
-                f"(audio_)?({_CROSS}|{_FEED})|(audio_to_video|video_to_audio)_attn_"
-                "(to_[qkv]|to_out_0)|.*to_gate_logits",
+                f"(audio_)?({_CROSS}|{_FEED})|(audio_to_video|video_to_audio)_attn_{_OWN}"
+                "|.*to_gate_logits",
             )
         },
         (2048, 4096),
@@ -334,7 +341,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         (4096,),
         _TRANSFORMER,
         {r"transformer_blocks_\d+_attn2_to_[kv]": (1024,)},
-        hint="cosmos",
+        "cosmos",
     ),
     Architecture(
         "Anima or Cosmos-Predict2",
@@ -345,46 +352,17 @@ ARCHITECTURES: tuple[Architecture, ...] = (
                 "|adaln_modulation_.*",
             )
         },
-        (),
-        "llm_adapter_.*|t_embedder_.*|x_embedder_.*|final_layer_.*",
+        others="llm_adapter_.*|t_embedder_.*|x_embedder_.*|final_layer_.*",
         hint=r"anima(?!te)|cosmospredict",
     ),
-    Architecture(
-        "PixArt",
-        {"transformer_blocks": (28, f"{_CROSS}|{_FEED}")},
-        (1152,),
-        _TRANSFORMER,
-        hint="pixart",
-    ),
-    Architecture(
-        "Sana",
-        {"transformer_blocks": (60, f"{_CROSS}")},
-        (1152, 2240),
-        _TRANSFORMER,
-        hint="sana",
-    ),
-    Architecture(
-        "CogVideoX",
-        {"transformer_blocks": (42, f"attn1_(to_[qkv]|to_out_0)|{_FEED}|norm[12]_linear")},
-        (1920, 3072),
-        _TRANSFORMER,
-        hint="cogvideo",
-    ),
-    Architecture(
-        "CogView",
-        {"transformer_blocks": (30, f"attn1_(to_[qkv]|to_out_0)|{_FEED}|norm1_linear")},
-        (2560, 4096),
-        _TRANSFORMER,
-        hint="cogview",
-    ),
+    _transformer("PixArt", 28, f"{_CROSS}|{_FEED}", (1152,), "pixart"),
+    _transformer("Sana", 60, _CROSS, (1152, 2240), "sana"),
+    _transformer("CogVideoX", 42, f"{_COGS}|norm[12]_linear", (1920, 3072), "cogvideo"),
+    _transformer("CogView", 30, f"{_COGS}|norm1_linear", (2560, 4096), "cogview"),
     Architecture(
         "Mochi",
         {
-            "transformer_blocks": (
-                48,
-                f"attn1_(to_[qkv]|to_out_0|add_[qkv]_proj|to_add_out)|{_FEEDS}"
-                "|norm1(_context)?_linear(_1)?",
-            ),
+            "transformer_blocks": (48, f"attn1_{_BOTH}|{_FEEDS}|norm1(_context)?_linear(_1)?"),
             "blocks": (48, "attn_(qkv_[xy]|proj_[xy])|mlp_[xy]_w[12]|mod_[xy]"),
         },
         (3072,),
@@ -400,7 +378,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
             ),
             "single_transformer_blocks": (
                 32,
-                "attn_(to_[qkv]|to_out_0)|ff_(linear_[12]|out_projection)|norm1_linear",
+                f"attn_{_OWN}|ff_(linear_[12]|out_projection)|norm1_linear",
             ),
             "double_layers": (4, ".*"),
             "single_layers": (32, ".*"),
@@ -418,18 +396,12 @@ ARCHITECTURES: tuple[Architecture, ...] = (
                 "|feed_forward_(in|out)_layer|(visual|text)_modulation_out_layer",
             )
         },
-        (),
-        "(time|text|pooled_text|visual)_embeddings_.*|out_layer_.*",
+        others="(time|text|pooled_text|visual)_embeddings_.*|out_layer_.*",
         hint="kandinsky5",
     ),
     Architecture(
         "Qwen-Image 2.1",
-        {
-            "transformer_blocks": (
-                32,
-                "attn_(to_[qkv]|to_out_0)|img_mlp_(proj|out|gate_layer|gate_up)",
-            )
-        },
+        {"transformer_blocks": (32, f"attn_{_OWN}|img_mlp_(proj|out|gate_layer|gate_up)")},
         (4096,),
         "time_text_embed_.*|txt_in_.*|img_in|modulation_1|norm_out_linear|proj_out",
         hint="qwenimage21",
@@ -437,9 +409,8 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture(
         "FLUX.3",
         {
-            "mode_blocks_image(_cond)?": (5, "attn_(to_[qkv]|to_out_0)|ff_linear_(in|out)"),
-            "txt_mode_blocks": (5, "attn_(to_[qkv]|to_out_0)|ff_linear_(in|out)"),
-            "single_transformer_blocks": (28, "attn_(to_[qkv]|to_out_0)|ff_linear_(in|out)"),
+            "(txt_mode_blocks|mode_blocks_image(_cond)?)": (5, _LINEAR_FEED),
+            "single_transformer_blocks": (28, _LINEAR_FEED),
         },
         (3072,),
         "(early|single)_stream_modulations_.*|x_embedders_.*|context_embedder|norm_out_linear"

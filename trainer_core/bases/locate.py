@@ -49,15 +49,14 @@ def locate_base(
         folder = _base_folder(settings, family, needs_encoders)
         _check_transformer(folder, family)
         variant = _settle_variant(
-            settings.variant,
-            family,
-            has_controls,
-            lambda: _folder_variant(family, folder),
+            settings.variant, family, has_controls, lambda: _folder_variant(family, folder)
         )
     encoders = _local_folder(settings.encoders, "base.encoders") if settings.encoders else folder
     if not is_whole(folder, "scheduler"):
         check_part(encoders, "scheduler", "base.path")
-    parts = _encoder_parts(family, variant) if needs_encoders else ()
+    parts = family.folder.encoder_parts if needs_encoders else ()
+    if parts and variant != "generate":
+        parts = (*parts, *family.folder.edit_parts)
     if parts and file is not None and not settings.encoders:
         raise BaseModelError(
             f"base.path: {file} holds the denoiser alone, and base.encoders is not set",
@@ -82,11 +81,6 @@ def names_hub(text: str) -> bool:
     """Whether a ``base.path`` is a hub id: of that form, no file of weights, and not here."""
     here = Path(text).expanduser().exists()
     return not here and not looks_like_file(text) and _HUB_ID.fullmatch(text) is not None
-
-
-def _encoder_parts(family: Family, variant: str) -> tuple[str, ...]:
-    parts = family.folder.encoder_parts
-    return parts if variant == "generate" else (*parts, *family.folder.edit_parts)
 
 
 def _base_file(text: str) -> Path | None:
@@ -164,16 +158,10 @@ def _download(settings: BaseSection, family: Family, needs_encoders: bool) -> Pa
 
 
 def _check_transformer(folder: Path, family: Family) -> None:
-    index = folder / "model_index.json"
-    if not index.is_file():
-        raise BaseModelError(
-            f"{folder} has no model_index.json",
-            "a Diffusers folder",
-            "Name the folder that holds model_index.json as base.path.",
-        )
-    pipeline = class_name(index)
-    if pipeline not in family.folder.pipelines:
-        raise _wrong_family(f"{index} says {pipeline}", ", ".join(family.folder.pipelines), family)
+    pipeline, pipelines = _pipeline(folder), family.folder.pipelines
+    if pipeline not in pipelines:
+        index = folder / "model_index.json"
+        raise _wrong_family(f"{index} says {pipeline}", ", ".join(pipelines), family)
     check_part(folder, "transformer", "base.path")
     config = folder / "transformer" / "config.json"
     name = class_name(config)
@@ -212,22 +200,18 @@ def _settle_variant(
 
 def _folder_variant(family: Family, folder: Path) -> str:
     """What ``auto`` means for a Diffusers folder when there are control images."""
-    pipeline = class_name(folder / "model_index.json")
+    pipeline, needed = _pipeline(folder), family.folder.edit_parts
     variant = family.folder.pipelines[pipeline]
-    can_edit = family.folder.edit_parts and all(
-        is_whole(folder, part) for part in family.folder.edit_parts
+    if variant is not None:
+        return variant
+    if needed and all(is_whole(folder, part) for part in needed):
+        return "edit"  # a base for both tasks names only one of its pipelines
+    raise BaseModelError(
+        f"the dataset has control pictures, and {folder} is a {pipeline}",
+        "a base that was made for editing",
+        "Name an edit base as base.path. To train editing into this base all the same, set "
+        "base.variant: edit.",
     )
-    if variant is None and can_edit:
-        # A base for both tasks names only one of its pipelines.
-        variant = "edit"
-    if variant is None:
-        raise BaseModelError(
-            f"the dataset has control pictures, and {folder} is a {pipeline}",
-            "a base that was made for editing",
-            "Name an edit base as base.path. To train editing into this base all the same, set "
-            "base.variant: edit.",
-        )
-    return variant
 
 
 _NAMED = 3  # names that a message gives as examples
@@ -269,13 +253,7 @@ def detect_base(path: str | Path) -> str:
 
 
 def trainable_family(file: WeightFile) -> str:
-    """Find the family of an opened single file, and refuse what could not be trained on.
-
-    Args:
-        file: Its header.
-
-    Returns:
-        The family's name.
+    """As `file_family`, and refuse what could not be trained on.
 
     Raises:
         BaseModelError: As `detect_base`.
@@ -296,16 +274,10 @@ def trainable_family(file: WeightFile) -> str:
 
 
 def file_family(file: WeightFile) -> str:
-    """Find the family of an opened single file.
-
-    Args:
-        file: Its header.
-
-    Returns:
-        The family's name.
+    """The name of the family of an opened single file.
 
     Raises:
-        BaseModelError: When the names are no family's, or fit several.
+        BaseModelError: When the names in it are no family's, or fit several.
     """
     found = [family for family in FAMILIES.values() if family.detect(file.tensors)]
     if len(found) == 1:
@@ -320,18 +292,24 @@ def file_family(file: WeightFile) -> str:
 
 
 def _folder_family(folder: Path) -> str:
-    index = folder / "model_index.json"
-    if not index.is_file():
-        raise BaseModelError(
-            f"base.path: {folder} has no model_index.json",
-            "a Diffusers folder",
-            "Name the folder that holds model_index.json.",
-        )
-    pipeline = class_name(index)
-    for family in FAMILIES.values():
-        if pipeline in family.folder.pipelines:
-            return family.name
-    known = ", ".join(name for family in FAMILIES.values() for name in family.folder.pipelines)
+    pipeline = _pipeline(folder)
+    known = {kind: each.name for each in FAMILIES.values() for kind in each.folder.pipelines}
+    if pipeline in known:
+        return known[pipeline]
     raise BaseModelError(
-        f"{index} says {pipeline}", f"one of {known}", "Name a base of one of these families."
+        f"{folder / 'model_index.json'} says {pipeline}",
+        f"one of {', '.join(known)}",
+        "Name a base of one of these families.",
+    )
+
+
+def _pipeline(folder: Path) -> str:
+    """The class of Diffusers' pipeline that a folder is for."""
+    index = folder / "model_index.json"
+    if index.is_file():
+        return class_name(index)
+    raise BaseModelError(
+        f"base.path: {folder} has no model_index.json",
+        "a Diffusers folder",
+        "Name the folder that holds model_index.json as base.path.",
     )

@@ -105,7 +105,7 @@ def plan_jobs(
             for module, place, change in _layer_changes(base, state, name, strength):
                 own.append((module, place))
                 jobs.setdefault(module, Job(module, place)).changes.append(change)
-        for title, place, change in extra_changes(base, state, strength):
+        for title, place, change in _extra_changes(base, state, strength):
             _refuse_both(title, place, own)
             jobs.setdefault(title, Job(title, place)).changes.append(change)
     planned: dict[tuple[Path, str], list[Job]] = {}
@@ -203,25 +203,35 @@ class Merged:
     losses: Mapping[str, Loss]
 
 
-def merge_tensor(
-    file: BaseFile, name: str, jobs: Sequence[Job], dtype: torch.dtype | None, rounding: Rounding
-) -> Merged:
-    """Compute the new value of one tensor of a file.
+def made_tensors(
+    jobs: Mapping[tuple[Path, str], Sequence[Job]],
+    file: BaseFile,
+    dtype: torch.dtype | None,
+    rounding: Rounding,
+) -> Iterator[tuple[str, Merged]]:
+    """Make the new values of a file's tensors one after another.
 
     Args:
+        jobs: As `plan_jobs` gives them.
         file: The base's file.
-        name: The tensor's name there.
-        jobs: The layers in its rows that change.
         dtype: The number format of the result; None keeps the given one, with its scale.
         rounding: How an 8-bit result is rounded.
 
-    Returns:
-        The values; rows that nothing changes are the given ones bit by bit, unless the format or
-        the scale is another.
+    Yields:
+        Name in the file and the new value; rows that nothing changes are the given ones bit by bit,
+        unless the format or the scale is another.
 
     Raises:
         NonFiniteError: When a value is not finite, in itself or in the format.
     """
+    for (path, name), own in jobs.items():
+        if path == file.path:
+            yield name, _merge_tensor(file, name, own, dtype, rounding)
+
+
+def _merge_tensor(
+    file: BaseFile, name: str, jobs: Sequence[Job], dtype: torch.dtype | None, rounding: Rounding
+) -> Merged:
     reader = TensorReader(file.weights, file.formats, torch.device("cpu"))
     stored = reader.stored(name)
     precise = torch.float64 if stored.dtype == torch.float64 else torch.float32
@@ -235,7 +245,10 @@ def merge_tensor(
         new_scale = fitting_scale(_largest(before, change, scale), scale, stored.dtype)
     rescaled = new_scale is not None and not torch.equal(new_scale, scale)  # type: ignore[arg-type]
     wanted = stored.dtype if dtype is None else dtype
-    generator = _generator(name) if rounding == "stochastic" and wanted in EIGHT_BIT else None
+    generator = None
+    if rounding == "stochastic" and wanted in EIGHT_BIT:
+        # Of chances that are the same whenever the same layer is merged.
+        generator = torch.Generator().manual_seed(counter_seed(0, "merge", name))
     values = stored if wanted == stored.dtype else torch.empty(stored.shape, dtype=wanted)
     whole = rescaled or values is not stored
     rows = [(0, len(values))] if whole else [job.place.rows for job in jobs]
@@ -247,22 +260,18 @@ def merge_tensor(
         values[part] = _rounded_sum(before[part], change[part], own, wanted, generator)
     after = _numbers(values, new_scale, before.dtype)
     _refuse_infinite(file.path, name, before, change, after, wanted)
-    losses = {job.title: _loss(job.place.rows, before, change, after) for job in jobs}
+    places = {job.title: slice(*job.place.rows) for job in jobs}
+    losses = {k: rounding_loss(before[p], change[p], after[p]) for k, p in places.items()}
     return Merged(values, new_scale, rescaled, losses)
 
 
 def _add_changes(job: Job, before: Tensor, change: Tensor) -> None:
     rows = slice(*job.place.rows)
-    weight = before[rows]
-    if job.place.swapped:
-        weight = _swapped(weight)
+    shift = (rows.stop - rows.start) // 2 if job.place.swapped else 0
+    weight = before[rows].roll(shift, 0) if shift else before[rows]
     for make in job.changes:
         made = make(weight).to(change.dtype)
-        change[rows] += _swapped(made) if job.place.swapped else made
-
-
-def _swapped(tensor: Tensor) -> Tensor:
-    return torch.cat(tensor.chunk(2)[::-1])
+        change[rows] += made.roll(shift, 0) if shift else made
 
 
 def _largest(before: Tensor, change: Tensor, scale: Tensor) -> Tensor:
@@ -307,11 +316,6 @@ def _numbers(values: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor
     return numbers
 
 
-def _loss(rows: tuple[int, int], before: Tensor, change: Tensor, after: Tensor) -> Loss:
-    part = slice(*rows)
-    return rounding_loss(before[part], change[part], after[part])
-
-
 def _refuse_infinite(
     path: Path, name: str, before: Tensor, change: Tensor, after: Tensor, dtype: torch.dtype
 ) -> None:
@@ -327,49 +331,14 @@ def _refuse_infinite(
     )
 
 
-def _generator(name: str) -> torch.Generator:
-    """Of chances that are the same whenever the same layer is merged."""
-    return torch.Generator().manual_seed(counter_seed(0, "merge", name))
-
-
-def made_tensors(
-    jobs: Mapping[tuple[Path, str], Sequence[Job]],
-    file: BaseFile,
-    dtype: torch.dtype | None,
-    rounding: Rounding,
-) -> Iterator[tuple[str, Merged]]:
-    """Make the new values of a file's tensors one after another.
-
-    Args:
-        jobs: As `plan_jobs` gives them.
-        file: The file.
-        dtype: As in `merge_tensor`.
-        rounding: As in `merge_tensor`.
-
-    Yields:
-        Name in the file and the new value.
-    """
-    for (path, name), own in jobs.items():
-        if path == file.path:
-            yield name, merge_tensor(file, name, own, dtype, rounding)
-
-
 _ORDERS = {"weight": ("set_weight", "diff", "w_norm"), "bias": ("diff_b", "b_norm")}
 """Which tensor of a layer an ending means; the first that is there counts."""
 
 
-def extra_changes(
+def _extra_changes(
     base: BaseWeights, state: AdapterState, strength: float
-) -> Iterator[tuple[str, Place, Callable[[Tensor], Tensor]]]:
-    """Find the places of an adapter's differences in a base.
-
-    Args:
-        base: The base.
-        state: The adapter; nothing is read of it yet.
-        strength: Multiplies the differences.
-
-    Yields:
-        A name for reports, the place, and the function from the weight there to its change.
+) -> Iterator[tuple[str, Place, Change]]:
+    """A name for reports, the place, and the change of each of an adapter's differences.
 
     Raises:
         AdapterError: When a tensor is not in the base or has another shape.
@@ -382,7 +351,8 @@ def extra_changes(
             if ending is None:
                 continue
             title = f"{native}.{ending}"
-            found = pieces.get(f"{native}.{kind}") or _direct(base, f"{native}.{kind}")
+            direct = base.place(f"{native}.{kind}")
+            found = pieces.get(f"{native}.{kind}") or ([(direct, False)] if direct else [])
             _check(base, title, tuple(tensors[ending].shape), [place for place, _ in found])
             start = 0
             for place, swapped in found:
@@ -410,21 +380,12 @@ def _change(
     return value - weight if strength else weight * 0.0
 
 
-def _direct(base: BaseWeights, name: str) -> list[tuple[Place, bool]]:
-    place = base.place(name)
-    return [] if place is None else [(place, False)]
-
-
 def _pieces(base: BaseWeights) -> dict[str, list[tuple[Place, bool]]]:
     """ComfyUI's name of a tensor to where its parts lie in a base of Diffusers' naming."""
     found: dict[str, list[tuple[int, Place, bool]]] = {}
     for name in base.names:
-        place = base.place(name)
-        try:
-            origin = base.family.file.origin(name, True)
-        except ValueError:
-            continue
-        if place is not None:
+        place, origin = base.place(name), base.family.file.origin(name, True)
+        if place is not None and origin is not None:
             found.setdefault(origin.name, []).append((origin.part, place, origin.swapped))
     return {
         native: [(place, swapped) for _, place, swapped in sorted(parts, key=lambda p: p[0])]
@@ -446,6 +407,3 @@ def _check(base: BaseWeights, title: str, shape: tuple[int, ...], places: list[P
             f"{wanted}, as in {base.path}",
             "Choose the base that the adapter was trained on.",
         )
-
-
-__all__ = ["extra_changes"]

@@ -30,6 +30,7 @@ _TRANSFORMER = "transformer"
 _NOTE = "_quantization_metadata"
 _FLOATS = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"})
 _SMALL = 1 << 20
+_INDEX = "diffusion_pytorch_model.safetensors.index.json"
 
 
 def merge_into_base(
@@ -156,8 +157,7 @@ def _write_recast(file: BaseFile, markers: frozenset[str], target: Path, work: _
     makers: dict[str, Callable[[], Tensor]] = {}
 
     def recast(name: str, rows: int) -> Tensor:
-        precise = torch.float64 if dtype == torch.float64 else torch.float32
-        return rounded(reader.read(name, [(0, rows)], precise)[0], dtype)
+        return rounded(reader.read(name, [(0, rows)], torch.float32)[0], dtype)
 
     for key in sorted(infos, key=lambda key: infos[key].start):
         name, info = own.get(key), infos[key]
@@ -170,14 +170,10 @@ def _write_recast(file: BaseFile, markers: frozenset[str], target: Path, work: _
             makers[key] = lambda name=name, rows=info.shape[0]: recast(str(name), rows)
         else:
             makers[key] = lambda key=key: raw.stored(key)
-        outlines[key] = Outline(dtype, info.shape) if weight else _outline(raw, key, info)
+        outlines[key] = Outline(dtype if weight else raw.format_of(key), info.shape)
     metadata.pop(_NOTE, None)
     tensors = ((key, make()) for key, make in makers.items())
     stream_tensors(target, outlines, tensors, metadata, replace=work.replace)
-
-
-def _outline(raw: TensorReader, key: str, info: TensorInfo) -> Outline:
-    return Outline(raw.format_of(key), info.shape)
 
 
 def _write_folder(base: BaseWeights, target: Path, work: _Work) -> None:
@@ -212,20 +208,13 @@ def _copy_parts(source: Path, target: Path) -> None:
 def _weights_of(folder: str, names: list[str]) -> list[str]:
     """Weights in any format, and indices of other precisions than the one that is merged."""
     del folder
-    return [
-        name
-        for name in names
-        if name.endswith((".safetensors", ".bin", ".pt", ".ckpt", ".msgpack", ".h5"))
-        or (
-            name.endswith(".index.json")
-            and name != "diffusion_pytorch_model.safetensors.index.json"
-        )
-    ]
+    endings = (".safetensors", ".bin", ".pt", ".ckpt", ".msgpack", ".h5", ".index.json")
+    return [name for name in names if name.endswith(endings) and name != _INDEX]
 
 
 def _mend_index(folder: Path) -> None:
     """Put the new size into the shards' index where another number format changed it."""
-    path = folder / "diffusion_pytorch_model.safetensors.index.json"
+    path = folder / _INDEX
     if not path.is_file():
         return
     index = read_json(path)
@@ -250,6 +239,3 @@ def _name_folder(temporary: Path, target: Path, *, replace: bool) -> None:
         if target.exists():
             raise taken(target) from error
         raise
-
-
-__all__ = ["DTYPES", "merge_into_base"]

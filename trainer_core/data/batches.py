@@ -71,11 +71,7 @@ class BatchPlan:
         self._epoch_chunks = lru_cache(maxsize=2)(self._make_epoch)
 
     def indices(self, step: int, micro: int) -> tuple[int, ...]:
-        """Tell which samples are trained.
-
-        Args:
-            step: Optimizer step, from 1.
-            micro: Micro-batch within the step, from 0.
+        """Tell which samples are trained in a micro-batch, from 0, of an optimizer step, from 1.
 
         Returns:
             Indices of samples that agree in size and controls: `batch_size` of them, less those
@@ -89,11 +85,7 @@ class BatchPlan:
         return self._epoch_chunks(epoch)[place]
 
     def preserved(self, step: int, micro: int) -> range:
-        """Tell which draws of the points that preserve the base fill the micro-batch up.
-
-        Args:
-            step: Optimizer step, from 1.
-            micro: Micro-batch within the step, from 0.
+        """Tell which samples of those that preserve the base fill a micro-batch up.
 
         Returns:
             Numbers that count on from 0 over the whole run.
@@ -121,11 +113,8 @@ class BatchPlan:
         return number - self._drawn_before(number) if self.batch_size == 1 else number
 
     def _make_epoch(self, epoch: int) -> tuple[_Chunk, ...]:
-        chunks = [
-            chunk
-            for number, group in enumerate(self._groups)
-            for chunk in self._make_chunks(epoch, number, group)
-        ]
+        groups = enumerate(self._groups)
+        chunks = [chunk for n, group in groups for chunk in self._make_chunks(epoch, n, group)]
         return tuple(chunks[place] for place in self._order(len(chunks), "chunks", epoch))
 
     def _make_chunks(self, epoch: int, number: int, group: Sequence[int]) -> list[_Chunk]:
@@ -204,7 +193,7 @@ def load_batch(
         ),
         conditionings=tuple(
             sample.empty_conditioning
-            if _is_dropped(caption_dropout, seed, step, position)
+            if counter_seed(seed, "caption_dropout", step, position) < caption_dropout * 2.0**63
             else sample.conditioning
             for sample, position in zip(samples, positions, strict=True)
         ),
@@ -227,7 +216,3 @@ def part_of(batch_size: int, share: tuple[int, int]) -> range:
     if not mine:
         raise ValueError(f"part {index} of {count} of {batch_size} samples is empty")
     return mine
-
-
-def _is_dropped(rate: float, seed: int, step: int, position: int) -> bool:
-    return counter_seed(seed, "caption_dropout", step, position) < rate * 2.0**63

@@ -61,12 +61,15 @@ def plan_buckets(
         DatasetError: When an image is smaller than the multiple and may not be enlarged.
     """
     buckets = standard_buckets(settings.resolution, settings.max_aspect_ratio, size_multiple)
+    area = settings.control_area
     planned = []
     for sample in samples:
         bucket = choose_bucket(sample, buckets, settings, size_multiple)
-        planned.append(
-            PlannedSample(sample, bucket, _control_buckets(sample, bucket, settings, control_size))
-        )
+        controls = (bucket,) * len(sample.controls)
+        if area is not None:
+            sizes = (control_size(*picture_size(path), area) for path in sample.controls)
+            controls = tuple(Bucket(*size) for size in sizes)
+        planned.append(PlannedSample(sample, bucket, controls))
     return Plan(tuple(planned), _notes(planned, settings))
 
 
@@ -156,18 +159,6 @@ def _own_size(sample: Sample, settings: DatasetSection, size_multiple: int) -> B
         else:
             height -= 1
     return Bucket(width * size_multiple, height * size_multiple)
-
-
-def _control_buckets(
-    sample: Sample,
-    bucket: Bucket,
-    settings: DatasetSection,
-    control_size: Callable[[int, int, int], tuple[int, int]],
-) -> tuple[Bucket, ...]:
-    area = settings.control_area
-    if area is None:
-        return (bucket,) * len(sample.controls)
-    return tuple(Bucket(*control_size(*picture_size(control), area)) for control in sample.controls)
 
 
 def _notes(planned: Sequence[PlannedSample], settings: DatasetSection) -> tuple[str, ...]:

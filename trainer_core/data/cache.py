@@ -7,8 +7,9 @@ encoding, and several datasets and processes may share a folder.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -84,10 +85,11 @@ def build_cache(
     builder = _Builder(folder, identity, open_encoders, settings, notify, verify)
     recipes = [recipe for planned in plan.samples if (recipe := builder.describe(planned))]
     prompts = _preserved(builder, recipes, preserved_prompts)
-    builder.find_missing([*recipes, *prompts])
+    texts = [item.text for item, _ in prompts]
+    builder.find_missing([*(e for recipe in recipes for e in recipe.item.entries), *texts])
     builder.hashes.save()
     items = [recipe.item for recipe in recipes if builder.complete(recipe)]
-    kept = [prompt.item for prompt in prompts if builder.complete_prompt(prompt)]
+    kept = [item for item, host in prompts if builder.complete_prompt(item, host)]
     if not items:
         raise DatasetError(
             f"no sample is left ({'; '.join(builder.problems[:5]) or 'the plan is empty'})",
@@ -99,17 +101,15 @@ def build_cache(
 
 def _preserved(
     builder: _Builder, recipes: Sequence[_Recipe], prompts: Sequence[str]
-) -> list[_PromptRecipe]:
-    """Give each prompt the control images of a sample, in turns."""
+) -> list[tuple[PreservedItem, _Recipe]]:
+    """Give each prompt the control images of a sample, its host, in turns."""
     if not prompts or not recipes:
         return []
     kinds = Counter((each.item.bucket, each.item.control_buckets) for each in recipes)
     (wanted, _), *_ = kinds.most_common(1)
     hosts = [each for each in recipes if (each.item.bucket, each.item.control_buckets) == wanted]
-    return [
-        builder.describe_prompt(prompt, hosts[number % len(hosts)])
-        for number, prompt in enumerate(prompts)
-    ]
+    pairs = zip(prompts, itertools.cycle(hosts), strict=False)
+    return [(builder.describe_prompt(prompt, host), host) for prompt, host in pairs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,21 +140,6 @@ class _Recipe:
     picture: _Picture
     controls: tuple[_Picture, ...]
     seen: tuple[str | int, ...]
-
-    def entries(self) -> tuple[Entry, ...]:
-        item = self.item
-        return (item.latents, *item.controls, item.text, item.empty_text)
-
-
-@dataclass(frozen=True, slots=True)
-class _PromptRecipe:
-    """How the text of a prompt that the base is held to is made."""
-
-    item: PreservedItem
-    host: _Recipe
-
-    def entries(self) -> tuple[Entry, ...]:
-        return (self.item.text,)
 
 
 @dataclass(slots=True)
@@ -203,14 +188,13 @@ class _Builder:
         )
         return _Recipe(item, sample.caption, picture, controls, seen)
 
-    def describe_prompt(self, prompt: str, host: _Recipe) -> _PromptRecipe:
+    def describe_prompt(self, prompt: str, host: _Recipe) -> PreservedItem:
         """Name what a prompt that the base is held to needs, beside a sample's controls."""
         text = self._entry("text", prompt, *host.seen)
-        item = PreservedItem(prompt, host.item.bucket, host.item.controls, text)
-        return _PromptRecipe(item, host)
+        return PreservedItem(prompt, host.item.bucket, host.item.controls, text)
 
-    def find_missing(self, recipes: Sequence[_Recipe | _PromptRecipe]) -> None:
-        entries = {entry.key: entry for recipe in recipes for entry in recipe.entries()}
+    def find_missing(self, needed: Iterable[Entry]) -> None:
+        entries = {entry.key: entry for entry in needed}
         self._missing = {
             key for key, entry in entries.items() if not is_sound(entry, thorough=self.verify)
         }
@@ -223,11 +207,11 @@ class _Builder:
         """Encode what a sample lacks; False when it has to be left out."""
         item = recipe.item
         text_missing = any(entry.key in self._missing for entry in (item.text, item.empty_text))
+        pictures = (recipe.picture, *recipe.controls)
+        pairs = tuple(zip(pictures, (item.latents, *item.controls), strict=True))
         wanted = [
             picture
-            for picture, entry in zip(
-                (recipe.picture, *recipe.controls), (item.latents, *item.controls), strict=True
-            )
+            for picture, entry in pairs
             if entry.key in self._missing or (text_missing and picture in recipe.controls)
         ]
         try:
@@ -235,7 +219,12 @@ class _Builder:
         except DatasetError as error:
             self._leave_out(item.name, error)
             return False
-        self._encode_pictures(recipe, images)
+        for picture, entry in pairs:
+            self._supply(
+                entry,
+                lambda picture=picture: {"latents": self._latents(images[picture])},
+                str(picture.path),
+            )
         seen = [images[control] for control in recipe.controls] if text_missing else []
         for entry, caption in ((item.text, recipe.caption), (item.empty_text, "")):
             self._supply(
@@ -245,28 +234,18 @@ class _Builder:
             )
         return True
 
-    def complete_prompt(self, recipe: _PromptRecipe) -> bool:
+    def complete_prompt(self, item: PreservedItem, host: _Recipe) -> bool:
         """Encode a prompt that the base is held to; False when its controls were left out."""
-        item = recipe.item
         if any(entry.key in self._missing for entry in item.controls):
             return False
         if item.text.key in self._missing:
-            seen = [self._decode(control) for control in recipe.host.controls]
+            seen = [self._decode(control) for control in host.controls]
             self._supply(
                 item.text,
                 lambda: self._open().encode_text(item.prompt, seen),
                 f"the prompt {item.prompt!r}",
             )
         return True
-
-    def _encode_pictures(self, recipe: _Recipe, images: Mapping[_Picture, Image.Image]) -> None:
-        entries = (recipe.item.latents, *recipe.item.controls)
-        for entry, picture in zip(entries, (recipe.picture, *recipe.controls), strict=True):
-            self._supply(
-                entry,
-                lambda picture=picture: {"latents": self._latents(images[picture])},
-                str(picture.path),
-            )
 
     def _supply(self, entry: Entry, encode: Callable[[], Conditioning], what: str) -> None:
         if entry.key not in self._missing:

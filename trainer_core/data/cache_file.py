@@ -78,12 +78,7 @@ def source_hash(*parts: str | int) -> str:
 
 
 def entry_of_key(folder: Path, kind: str, key: str) -> Entry:
-    """The entry of a key that a list of cached files names.
-
-    Args:
-        folder: The cache folder.
-        kind: ``latents``, ``text`` or ``prompts``.
-        key: From an earlier `make_entry`.
+    """The entry of a key from an earlier `make_entry`, which a list of cached files names.
 
     Raises:
         ValueError: When it is not such a key; it could lead out of the folder otherwise.
@@ -199,13 +194,7 @@ class ContentHashes:
         self._changed = False
 
     def of(self, path: Path) -> str:
-        """Hash a file's bytes.
-
-        Args:
-            path: An image.
-
-        Returns:
-            SHA-256 as 64 hexadecimal digits.
+        """SHA-256 of an image file's bytes, as 64 hexadecimal digits.
 
         Raises:
             DatasetError: When the file cannot be read.

@@ -43,6 +43,11 @@ class CachedItem:
     regularization: bool = False
     source: str = ""
 
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """All that is kept of it."""
+        return (self.latents, *self.controls, self.text, self.empty_text)
+
 
 @dataclass(frozen=True, slots=True)
 class PreservedItem:
@@ -102,14 +107,10 @@ class CachedDataset:
     @property
     def identity(self) -> str:
         """Hash of all that is trained: images, captions, sizes, encoders, and their order."""
-        keys = [
-            part
-            for item in self._items
-            for part in (
-                *(["regularization"] if item.regularization else []),
-                *(e.key for e in (item.latents, *item.controls, item.text, item.empty_text)),
-            )
-        ]
+        keys: list[str] = []
+        for item in self._items:
+            keys += ["regularization"] if item.regularization else []
+            keys += [entry.key for entry in item.entries]
         keys += [e.key for item in self.preserved for e in (*item.controls, item.text)]
         return hashlib.sha256("\n".join(keys).encode()).hexdigest()
 

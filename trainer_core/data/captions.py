@@ -69,13 +69,7 @@ def long_caption_notes(tokens: dict[str, int], limit: int, setting: int | None) 
 
 
 def read_caption(path: Path) -> str:
-    """Read a caption file.
-
-    Args:
-        path: A UTF-8 text file, with or without a byte-order mark.
-
-    Returns:
-        The text without blanks at its ends; line breaks inside stay.
+    """Read a caption file in UTF-8, without blanks at its ends; line breaks inside stay.
 
     Raises:
         DatasetError: When the file is not UTF-8, too large for a caption, or cannot be read.

@@ -19,7 +19,7 @@ from ..filesystem.allowed_folders import AllowedFolders
 from ..types import Sample
 from .captions import read_caption, with_trigger
 from .image import PictureFacts, picture_facts
-from .listing import Listing, list_folder, shown_name, stem_key
+from .listing import Listing, list_folder, shown_name
 
 TRAINING_FOLDER = "training_images"
 CONTROL_FOLDER = "control_images"
@@ -39,11 +39,6 @@ class ControlName:
 
     target: str
     number: int | None
-
-
-def marked_control(stem: str) -> ControlName | None:
-    """Read ``name_control`` and ``name_control_N``; None for any other stem."""
-    return _read(_MARKED, stem)
 
 
 def control_in_folder(stem: str, targets: Collection[str]) -> ControlName | None:
@@ -265,12 +260,11 @@ def _controls_beside(listing: Listing, findings: Problems) -> tuple[list[Path], 
 
     An image with a caption of its own is a training image, whatever its name.
     """
-    captioned = set(listing.captions)
     marked = {
         path: control
         for path in listing.pictures
-        if (key := listing.key(path)) not in captioned
-        and (control := marked_control(key)) is not None
+        if (key := listing.key(path)) not in listing.captions
+        and (control := _read(_MARKED, key)) is not None
     }
     targets = [path for path in listing.pictures if path not in marked]
     stems = {listing.key(path) for path in targets}
@@ -300,7 +294,7 @@ def _note_listing(listing: Listing, findings: Problems) -> None:
 
 
 def _find_lonely_captions(listing: Listing, findings: Problems) -> None:
-    stems = {stem_key(path, listing.folder) for path in (*listing.pictures, *listing.foreign)}
+    stems = {listing.key(path) for path in (*listing.pictures, *listing.foreign)}
     for key, path in sorted(listing.captions.items()):
         if key not in stems:
             name = shown_name(path, listing.folder)

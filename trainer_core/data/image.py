@@ -77,12 +77,6 @@ class PictureFacts:
 def picture_facts(path: Path) -> PictureFacts:
     """Read an image's header; no pixel is decoded.
 
-    Args:
-        path: The file.
-
-    Returns:
-        Upright size and whether it is animated.
-
     Raises:
         DatasetError: When the file is not a readable image or is implausibly large.
     """
@@ -138,15 +132,7 @@ def open_picture(path: Path, animated: str = "error") -> Image.Image:
 
 
 def fit_to_bucket(image: Image.Image, bucket: Bucket) -> Image.Image:
-    """Resize an image until it covers the bucket, and cut off evenly what stands out.
-
-    Args:
-        image: Any RGB image.
-        bucket: The size wanted, in pixels.
-
-    Returns:
-        An image of exactly the bucket's size (LANCZOS).
-    """
+    """Resize an RGB image until it covers the bucket (LANCZOS); cut off evenly what stands out."""
     width, height = image.size
     scale = max(bucket.width / width, bucket.height / height)
     if scale == 1.0:
@@ -330,14 +316,11 @@ def to_srgb(image: Image.Image, profile: bytes | None) -> Image.Image:
         An image of mode RGB. Its numbers are the plain conversion's where there is no profile,
         where the profile is sRGB itself, and where it is damaged or does not fit the image.
     """
-    if profile:
-        try:
-            meant = _converted(image, profile)
-        except _UNUSABLE:
-            meant = None
-        if meant is not None:
-            return meant
-    return image.convert("RGB")
+    try:
+        meant = _converted(image, profile) if profile else None
+    except _UNUSABLE:
+        meant = None
+    return image.convert("RGB") if meant is None else meant
 
 
 def _converted(image: Image.Image, profile: bytes) -> Image.Image | None:
@@ -352,20 +335,12 @@ def _converted(image: Image.Image, profile: bytes) -> Image.Image | None:
 
 
 def _is_srgb(transform: ImageCms.ImageCmsTransform, mode: str) -> bool:
-    before = Image.fromarray(_SAMPLES).convert(mode)
+    greys, levels = np.arange(256).repeat(3).reshape(-1, 3), np.arange(0, 256, 51)
+    colours = np.stack(np.meshgrid(levels, levels, levels), axis=-1).reshape(-1, 3)
+    samples = np.concatenate([greys, colours]).astype(np.uint8)[None]
+    before = Image.fromarray(samples).convert(mode)
     after = ImageCms.applyTransform(before, transform)
     if after is None:
         return False
     moved = np.asarray(after, np.int16) - np.asarray(before.convert("RGB"), np.int16)
     return int(np.abs(moved).max()) <= _SAME
-
-
-def _samples() -> np.ndarray:
-    """All greys, and colours all over the cube, uint8 `[1, N, 3]`."""
-    greys = np.arange(256).repeat(3).reshape(-1, 3)
-    levels = np.arange(0, 256, 51)
-    colours = np.stack(np.meshgrid(levels, levels, levels), axis=-1).reshape(-1, 3)
-    return np.concatenate([greys, colours]).astype(np.uint8)[None]
-
-
-_SAMPLES = _samples()

@@ -29,7 +29,7 @@ class Listing:
     Attributes:
         folder: The folder that was read.
         pictures: Files with an image's extension.
-        captions: Stem (see `stem_key`) to caption file.
+        captions: Stem (`key`) to caption file.
         foreign: Images of types that are not read.
         linked_twice: Folders that were reached a second time through a link and not read again.
     """
@@ -41,17 +41,13 @@ class Listing:
     linked_twice: list[Path] = field(default_factory=list)
 
     def key(self, path: Path) -> str:
-        """Stem of one of its files; see `stem_key`."""
-        return stem_key(path, self.folder)
+        """Path of one of its files without the last extension, with forward slashes.
 
-
-def stem_key(path: Path, folder: Path) -> str:
-    """Path within a folder without the last extension, with forward slashes.
-
-    Composed and decomposed accents count as the same name: macOS writes one, archives the other.
-    """
-    relative = path.relative_to(folder)
-    return unicodedata.normalize("NFC", relative.with_name(relative.stem).as_posix())
+        Composed and decomposed accents count as the same name: macOS writes one, archives the
+        other.
+        """
+        relative = path.relative_to(self.folder)
+        return unicodedata.normalize("NFC", relative.with_name(relative.stem).as_posix())
 
 
 def shown_name(path: Path, folder: Path) -> str:

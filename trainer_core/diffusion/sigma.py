@@ -114,7 +114,8 @@ def _cut_off(
         )
 
     def draw(generator: torch.Generator) -> float:
-        sigma = density.quantile(low + (high - low) * _uniform(generator))
+        uniform = float(torch.rand((), generator=generator, dtype=torch.float64))
+        sigma = density.quantile(low + (high - low) * uniform)
         # Rounding in the tails may step over a bound by one unit in the last place.
         return min(max(sigma, minimum), maximum)
 
@@ -134,7 +135,13 @@ def _logit_normal(mean: float, std: float) -> Density:
         logit = mean + std * torch.special.ndtri(torch.tensor(place, dtype=torch.float64))
         return float(torch.sigmoid(logit))
 
-    return Density(quantile, lambda sigma: _normal_cdf((_logit(sigma) - mean) / std))
+    def cdf(sigma: float) -> float:
+        if not 0.0 < sigma < 1.0:
+            return float(sigma > 0.0)
+        logit = math.log(sigma / (1 - sigma))
+        return 0.5 * math.erfc((mean - logit) / std / math.sqrt(2))
+
+    return Density(quantile, cdf)
 
 
 def _mode(scale: float) -> Density:
@@ -151,17 +158,3 @@ def _mode(scale: float) -> Density:
         return low if sigma <= 0.0 else high
 
     return Density(quantile, cdf)
-
-
-def _uniform(generator: torch.Generator) -> float:
-    return float(torch.rand((), generator=generator, dtype=torch.float64))
-
-
-def _logit(sigma: float) -> float:
-    if sigma <= 0.0:
-        return -math.inf
-    return math.inf if sigma >= 1.0 else math.log(sigma / (1 - sigma))
-
-
-def _normal_cdf(value: float) -> float:
-    return 0.5 * math.erfc(-value / math.sqrt(2))

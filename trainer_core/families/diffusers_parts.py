@@ -209,14 +209,7 @@ def load_vae(
     dtype: torch.dtype,
     device: torch.device | str,
 ) -> Vae:
-    """Load a base's VAE.
-
-    Args:
-        kind: Library and class, such as ``diffusers.AutoencoderKL``.
-        wrap: Gives the model its statistics, which may be of the model's own settings.
-        location: The base.
-        dtype: Of the weights.
-        device: Where it computes.
+    """`Family.load_vae`, by library and class; ``wrap`` gives the model its statistics.
 
     Raises:
         BaseModelError: When the files are damaged, or say nothing that fits the class.
@@ -301,7 +294,7 @@ def layer_names(
     )
 
 
-def origin_by_names(key_map: KeyMap) -> Callable[[str, bool], Origin]:
+def origin_by_names(key_map: KeyMap) -> Callable[[str, bool], Origin | None]:
     """`FileSpec.origin` of files that have Diffusers' names or those of a key map.
 
     Args:
@@ -309,17 +302,17 @@ def origin_by_names(key_map: KeyMap) -> Callable[[str, bool], Origin]:
     """
     others = {each.path: each for each in key_map.comfyui_names if not each.shares}
 
-    def origin(name: str, native: bool) -> Origin:
+    def origin(name: str, native: bool) -> Origin | None:
         if not native:
             return Origin(name)
         path, _, kind = name.rpartition(".")
         key = key_map.to_native(path)
-        template, number = _template(path)
         if key is not None:
             parts = [part.module for part in key_map.parts(key.name)]
-            return Origin(f"{key.name}.{kind}", parts.index(path) if parts else 0)
+            return Origin(f"{key.name}.{kind}", parts.index(path) if key.part else 0)
+        template, number = _template(path)
         if template not in others:
-            raise ValueError(f"{name} is no tensor of this family")
+            return None
         other = others[template]
         return Origin(f"{other.native.replace('{}', number)}.{kind}", swapped=other.swapped)
 

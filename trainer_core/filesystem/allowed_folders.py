@@ -58,30 +58,23 @@ class AllowedFolders:
             )
 
     def require_all(self, folder: Path, what: str) -> None:
-        """Refuse a folder from which any link leads elsewhere, however deep.
-
-        Args:
-            folder: A folder of ours, such as a run's; it may be absent.
-            what: As for `require`.
+        """Refuse a folder of ours from which any link leads elsewhere, however deep.
 
         Raises:
-            InputError: When one does.
+            InputError: As `require`. A folder that is absent holds no link.
         """
         self.require(folder, what)
         waiting = [folder]
         while waiting:
             place = waiting.pop()
-            for entry in _entries(place):
+            if not place.is_dir():
+                continue
+            with os.scandir(place) as entries:
+                found = list(entries)
+            for entry in found:
                 # A junction of Windows calls itself a folder, not a link, in older Pythons.
                 folder_itself = entry.is_dir(follow_symlinks=False)
                 if folder_itself or entry.is_symlink():
                     self.require(place / entry.name, what)
                 if folder_itself:
                     waiting.append(place / entry.name)
-
-
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    if not folder.is_dir():
-        return []
-    with os.scandir(folder) as entries:
-        return list(entries)

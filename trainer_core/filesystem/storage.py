@@ -84,7 +84,7 @@ def atomic_write(path: Path, write: Callable[[Path], object], *, replace: bool =
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write(temporary)
-            _flush(temporary)
+            _sync(temporary, os.O_RDWR)
             if replace:
                 move(temporary, path, replace=True)
             else:
@@ -151,7 +151,7 @@ def move(path: Path, target: Path, *, replace: bool = False) -> None:
     Args:
         path: What to rename.
         target: The new name, on the same disk.
-        replace: Whether an existing file of that name is replaced.
+        replace: Whether a file that has it is replaced.
 
     Raises:
         OSError: When it cannot be renamed.
@@ -182,8 +182,7 @@ def _patiently(action: Callable[[], object]) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write one JSON value atomically, indented, with a final newline."""
-    text = json.dumps(value, indent=2, sort_keys=False, allow_nan=False) + "\n"
-    atomic_write(path, lambda target: write_and_flush(target, text))
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -201,9 +200,12 @@ def write_and_flush(path: Path, text: str) -> None:
 
 def flush_folder(folder: Path) -> None:
     """Make a rename durable. Does nothing where folders cannot be opened (Windows)."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
+    if os.name != "nt":
+        _sync(folder, os.O_RDONLY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
     finally:
@@ -226,14 +228,6 @@ def storage_error(path: Path, error: OSError) -> StorageError:
         "a folder that takes files",
         "Check the disk and the path, or choose another folder (for a run: output.dir).",
     )
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDWR)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 _TAKEOVER = ".takeover"
@@ -279,13 +273,7 @@ class Lock:
 
 
 def acquire(path: Path) -> Lock | None:
-    """Take a lock.
-
-    Args:
-        path: The lock's file, in a folder that exists.
-
-    Returns:
-        The lock, or None where somebody else who lives holds it.
+    """Take the lock of a file's name, in a folder that exists; None where another holds it.
 
     Raises:
         OSError: When it cannot be written.
@@ -301,11 +289,7 @@ def acquire(path: Path) -> Lock | None:
 
 
 def holder(path: Path) -> Owner | None:
-    """Who holds a lock; None where nobody does who lives.
-
-    Args:
-        path: The lock's file.
-    """
+    """Who holds a lock; None where nobody does who lives."""
     content = _content(path)
     if content is None or not _binds(path, content):
         return None

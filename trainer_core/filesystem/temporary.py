@@ -93,16 +93,14 @@ def set_aside(target: Path) -> Iterator[Path]:
 def _owned(kind: str, target: Path, ending: str) -> Iterator[Path]:
     owner = new_owner()
     started = int(owner.started or 0)
-    name = target.name if kind == _ASIDE else _short(target.name)
+    name = target.name
+    if kind != _ASIDE:
+        name = os.fsencode(name)[:_NAME_BYTES].decode("utf-8", "ignore")
     name = f"{kind}{mark(owner.host)}-{owner.pid}-{started}-{owner.token}-{name}{ending}"
     try:
         yield target.parent / name
     finally:
         owner.drop()
-
-
-def _short(name: str) -> str:
-    return os.fsencode(name)[:_NAME_BYTES].decode("utf-8", "ignore")
 
 
 def remove(path: Path) -> None:
@@ -133,13 +131,7 @@ def remove_leftovers(*folders: Path) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Leftover:
-    """What the name of a temporary file or folder tells.
-
-    Attributes:
-        path: Where it is.
-        owner: Who wrote it; None for an earlier version.
-        target: The name that it gets back, if it was replaced.
-    """
+    """Where a temporary thing is, who wrote it (None: an earlier version), its name if replaced."""
 
     path: Path
     owner: Owner | None
@@ -171,23 +163,20 @@ def _sweep(folder: Path) -> list[str]:
     return sentences + ([_told(folder, removed)] if removed else [])
 
 
-def _leftovers(folder: Path) -> list[_Leftover]:
+def _leftovers(folder: Path) -> Iterator[_Leftover]:
     try:
-        names = [name for name in os.listdir(folder) if name.startswith(".")]  # noqa: PTH208
+        names = sorted(name for name in os.listdir(folder) if name.startswith("."))  # noqa: PTH208
     except OSError:
-        return []
-    found = (_leftover(folder / name) for name in sorted(names))
-    return [each for each in found if each is not None]
-
-
-def _leftover(path: Path) -> _Leftover | None:
-    match = _OWNED.fullmatch(path.name)
-    if match is None:
-        return _Leftover(path, None) if _FORMER.fullmatch(path.name) else None
-    started = float(match["started"]) or None
-    owner = Owner(match["host"], int(match["pid"]), started, match["token"])
-    target = path.with_name(match["name"]) if match["kind"] == _ASIDE else None
-    return _Leftover(path, owner, target)
+        return
+    for name in names:
+        match = _OWNED.fullmatch(name)
+        if match is not None:
+            started = float(match["started"]) or None
+            owner = Owner(match["host"], int(match["pid"]), started, match["token"])
+            target = folder / match["name"] if match["kind"] == _ASIDE else None
+            yield _Leftover(folder / name, owner, target)
+        elif _FORMER.fullmatch(name):
+            yield _Leftover(folder / name, None)
 
 
 def _is_abandoned(owner: Owner | None, age: float) -> bool:
@@ -266,7 +255,11 @@ class Owner:
             return True
         if self.pid == os.getpid():
             return self.token in _held
-        return _runs(self.pid, self.started)
+        if not _exists(self.pid):
+            return False
+        now = process_started(self.pid)
+        # In doubt it is the one that was started then.
+        return now is None or self.started is None or abs(now - self.started) < _CLOCK_SECONDS
 
     def drop(self) -> None:
         """Hold it no more."""
@@ -307,14 +300,6 @@ def _start(pid: int) -> float | None:
         return psutil.Process(pid).create_time()
     except psutil.Error:
         return None
-
-
-def _runs(pid: int, started: float | None) -> bool:
-    """Whether a process is the one that was started then; in doubt it is."""
-    if not _exists(pid):
-        return False
-    now = process_started(pid)
-    return now is None or started is None or abs(now - started) < _CLOCK_SECONDS
 
 
 def _exists(pid: int) -> bool:

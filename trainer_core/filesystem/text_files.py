@@ -63,15 +63,7 @@ def read_text(path: Path, refuse: Refuse, largest: int = LARGEST_TEXT) -> str:
 
 
 def read_json(path: Path, refuse: Refuse, largest: int = LARGEST_JSON) -> Any:
-    """Read a JSON file.
-
-    Args:
-        path: The file.
-        refuse: Makes the error.
-        largest: Bytes that it may have.
-
-    Returns:
-        What `parse_json` gives.
+    """Read a JSON file as `read_text` does, and give what `parse_json` makes of it.
 
     Raises:
         TrainerError: What ``refuse`` made: as `read_text`, and when it is no JSON, or nested too
@@ -138,11 +130,12 @@ def refuse_deep(value: Any) -> None:
     Raises:
         ValueError: When there are more.
     """
-    level = [value]
-    for _ in range(DEEPEST + 1):
-        level = [inner for each in level for inner in _inside(each) if isinstance(inner, _NESTED)]
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(DEEPEST + 2):
         if not level:
             return
+        inside = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [inner for each in inside for inner in each if isinstance(inner, dict | list)]
     raise ValueError("it is nested too deeply")
 
 
@@ -158,15 +151,6 @@ def require_regular(path: Path) -> None:
         raise ValueError("it is a folder")
     if not stat.S_ISREG(mode):
         raise ValueError("it is no ordinary file")
-
-
-_NESTED = (dict, list)
-
-
-def _inside(value: Any) -> Any:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
 
 
 def _content(path: Path, largest: int) -> bytes:

@@ -66,14 +66,7 @@ def folder_identity(folder: Path, parts: Sequence[str], settings: Sequence[str])
 
 
 def file_identity(path: Path) -> str:
-    """Hash a file of weights by size and edges, as `folder_identity` does; its name does not count.
-
-    Args:
-        path: A file.
-
-    Returns:
-        32 hexadecimal digits.
-    """
+    """Hash a file of weights by size and edges as `folder_identity` does; no name counts."""
     digest = hashlib.sha256(f"{path.stat().st_size}\x1f".encode())
     digest.update(_content(path))
     return digest.hexdigest()[:32]

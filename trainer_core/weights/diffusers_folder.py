@@ -20,8 +20,6 @@ _MARKS: dict[str, tuple[str, ...]] = {
     "scheduler": ("scheduler_config.json",),
     "processor": ("preprocessor_config.json", "processor_config.json"),
 }
-_WEIGHTLESS = frozenset(_MARKS)
-_TOKENIZERS = frozenset({"tokenizer", "tokenizer_2"})
 _VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab.txt", "spiece.model", "tokenizer.model")
 _DENOISER = "transformer"
 _MOST_LAYERS = 1000
@@ -31,13 +29,7 @@ _AGAIN = "Copy or download the base again, with all of its files."
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a configuration file of a base.
-
-    Args:
-        path: A JSON file that holds one object.
-
-    Returns:
-        The object.
+    """Read a configuration file of a base: a JSON object.
 
     Raises:
         BaseModelError: When the file is missing, unreadable, too large, or not a JSON object.
@@ -63,10 +55,7 @@ def class_name(path: Path) -> str:
 
 
 def weight_files(index: Path) -> list[str]:
-    """The files that an index of shards names; none leads out of its folder.
-
-    Args:
-        index: A ``*.safetensors.index.json``.
+    """The files that a ``*.safetensors.index.json`` names; none leads out of its folder.
 
     Raises:
         BaseModelError: As `read_json`, and when it holds no such names.
@@ -109,14 +98,14 @@ def check_part(folder: Path, part: str, setting: str) -> None:
             f"a whole {part} folder",
             _AGAIN,
         )
-    if part in _TOKENIZERS and not any((place / name).is_file() for name in _VOCABULARIES):
+    if part.startswith("tokenizer") and not any((place / name).is_file() for name in _VOCABULARIES):
         # transformers makes a tokenizer without words of such a folder, and says nothing.
         raise BaseModelError(
             f"{place} has no vocabulary", f"one of {', '.join(_VOCABULARIES)}", _AGAIN
         )
     settings = read_json(found[0])
     _check_layers(found[0], settings)
-    if part not in _WEIGHTLESS:
+    if part not in _MARKS:
         _check_weights(place, settings)
 
 
@@ -180,10 +169,7 @@ def _check_weights(place: Path, settings: Mapping[str, Any]) -> None:
 def _refuse_integers(file: Path, *, every: bool) -> None:
     """Refuse integers where weights belong: the libraries would cast them, and train on that.
 
-    Args:
-        file: A file of weights.
-        every: Whether none of its tensors may be of integers. Text encoders keep masks and
-            positions beside their weights.
+    Text encoders keep masks and positions beside their weights; of a denoiser every tensor counts.
     """
     from .header import read_header
 

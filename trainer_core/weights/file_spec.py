@@ -68,7 +68,8 @@ class FileSpec:
             names are ComfyUI's own.
         markers: Names of tensors that are no weights but say what the file is.
         tidy: Gives the tensors their present names, where older files spell them differently.
-        origin: (name in the transformer, whether the file has ComfyUI's naming) to its place.
+        origin: (name in the transformer, whether the file has ComfyUI's naming) to its place; None
+            for what ComfyUI has no name for.
         edit_variant: What ``base.variant: auto`` means when there are control images.
         restore: Computes the tensors of a transformer that no file holds, such as rotary tables,
             after it was built without memory.
@@ -81,7 +82,7 @@ class FileSpec:
     native_marks: tuple[str, ...] = ()
     markers: frozenset[str] = frozenset()
     tidy: Callable[[WeightFile], WeightFile] = _as_it_is
-    origin: Callable[[str, bool], Origin] = _same_name
+    origin: Callable[[str, bool], Origin | None] = _same_name
     edit_variant: Callable[[WeightFile], str] = lambda file: "edit"
     restore: Callable[[nn.Module], None] = _nothing
     check: Callable[[WeightFile, Mapping[str, Any]], None] = _nothing

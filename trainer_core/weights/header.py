@@ -122,9 +122,6 @@ def looks_like_file(text: str) -> bool:
 def open_weights(path: Path) -> WeightFile:
     """Read the header of a single file, and refuse what can never be a base.
 
-    Args:
-        path: A file that exists.
-
     Returns:
         What the denoiser's part holds. A whole checkpoint's other parts are left out.
 
@@ -171,13 +168,7 @@ def _refuse_other_endings(path: Path) -> None:
 
 
 def read_header(path: Path) -> tuple[dict[str, TensorInfo], dict[str, str]]:
-    """Read every tensor's place in a file, and its strings.
-
-    Args:
-        path: A file that exists.
-
-    Returns:
-        Key to the tensor, and the metadata.
+    """Every tensor's place in a file that exists, by its key, and the metadata.
 
     Raises:
         BaseModelError: When it is no whole safetensors file.
@@ -191,8 +182,8 @@ _STORED = {"float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2"}
 _MARKER = "scaled_fp8"
 _QUANT = ".comfy_quant"
 _METADATA = "_quantization_metadata"
-_INPUT_SCALES = (".input_scale", ".scale_input")
 _WEIGHT_SCALES = (".weight_scale", ".scale_weight")
+_BESIDE = (*_WEIGHT_SCALES, ".input_scale", ".scale_input", _QUANT)
 _LARGEST_NOTE = 1 << 16
 
 
@@ -222,15 +213,18 @@ def check_formats(file: WeightFile) -> Formats:
         BaseModelError: When a weight is in a format that is not read here, or a scale is missing
             or stands beside a weight that nothing says is scaled.
     """
-    old = _MARKER in file.tensors and _METADATA not in file.metadata
-    layers = _old_layers(file) if old else _noted_layers(file)
-    suffix = ".scale_weight" if old else ".weight_scale"
+    if _MARKER in file.tensors and _METADATA not in file.metadata:
+        suffix = ".scale_weight"
+        scaled = (name for name in file.tensors if name.endswith(suffix))
+        layers = {name.removesuffix(suffix): "float8_e4m3fn" for name in scaled}
+    else:
+        layers, suffix = _noted_layers(file), ".weight_scale"
     scales: dict[str, str] = {}
     for layer, kind in layers.items():
         weight, scale = f"{layer}.weight", f"{layer}{suffix}"
         _check_layer(file, layer, kind, scale)
         scales[weight] = scale
-    beside = {name for name in file.tensors if _is_beside(name)}
+    beside = {name for name in file.tensors if name == _MARKER or name.endswith(_BESIDE)}
     stray = sorted(name for name in beside - set(scales.values()) if name.endswith(_WEIGHT_SCALES))
     if stray:
         raise file.broken(
@@ -242,15 +236,6 @@ def check_formats(file: WeightFile) -> Formats:
         if name not in beside and info.code not in _PLAIN:
             raise file.broken(f"{name} is stored as {info.code}", READABLE, OTHER_FILE)
     return Formats(scales, frozenset(beside))
-
-
-def _is_beside(name: str) -> bool:
-    return name == _MARKER or name.endswith((*_WEIGHT_SCALES, *_INPUT_SCALES, _QUANT))
-
-
-def _old_layers(file: WeightFile) -> dict[str, str]:
-    end = ".scale_weight"
-    return {name[: -len(end)]: "float8_e4m3fn" for name in file.tensors if name.endswith(end)}
 
 
 def _noted_layers(file: WeightFile) -> dict[str, str]:

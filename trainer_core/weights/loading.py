@@ -23,11 +23,12 @@ from ..errors import BaseModelError, TrainerError
 from ..printable import shortened
 from .base_location import BaseLocation
 from .diffusers_folder import read_json
+from .file_spec import Origin
 from .header import Formats, WeightFile, check_formats, open_weights
 from .reading import TensorReader
 
 if TYPE_CHECKING:
-    from .file_spec import FileSpec, Origin
+    from .file_spec import FileSpec
 
 
 # How each library calls the argument that gives the weights' precision.
@@ -78,16 +79,7 @@ def load_frozen(
 
 
 def load_words(kind: str, folder: Path, part: str) -> Any:
-    """Load a tokenizer or a processor of images; never from the network.
-
-    Args:
-        kind: A class of transformers, such as ``AutoTokenizer``.
-        folder: The Diffusers folder.
-        part: Its sub-folder.
-
-    Raises:
-        BaseModelError: When its files are damaged or missing.
-    """
+    """Load a tokenizer or a processor of images by its class in transformers, as `load_frozen`."""
     loader = getattr(importlib.import_module("transformers"), kind)
     with reading_part(folder / part):
         return loader.from_pretrained(folder / part, local_files_only=True)
@@ -99,9 +91,6 @@ def reading_part(place: Path) -> Iterator[None]:
 
     The libraries take what stands in a configuration as it is, and check some of it with errors of
     their own: a text where a number belongs can end in any class of error.
-
-    Args:
-        place: The folder or file that is read.
 
     Raises:
         BaseModelError: In place of the library's error.
@@ -122,9 +111,6 @@ def without_bars(library: str) -> Iterator[None]:
     """Switch a library's progress bars off, and back to what they were.
 
     Whoever has decided on bars with ``HF_HUB_DISABLE_PROGRESS_BARS`` keeps them as they are.
-
-    Args:
-        library: ``transformers`` or ``diffusers``.
     """
     from huggingface_hub import constants
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars
@@ -192,9 +178,7 @@ def load_file(
         BaseModelError: When the file does not hold exactly the weights of the family, or holds
             them in a format that is not read here.
     """
-    file, formats, model = _open(location, spec)
-    cuts = _plan_cuts(file, formats, spec, model)
-    reader = TensorReader(file, formats, torch.device(device))
+    reader, model, cuts = _planned(location, spec, torch.device(device))
     kept = tuple(getattr(model, "_keep_in_fp32_modules", None) or ())
     for name, cut in cuts.items():
         precise = any(part in kept for target in cut.targets for part in target.split("."))
@@ -208,38 +192,22 @@ def load_file(
 
 
 def empty_model(location: BaseLocation, spec: FileSpec) -> nn.Module:
-    """Build the denoiser of a single file without its weights, and check that they would fit.
-
-    Args:
-        location: A base whose ``file`` is set.
-        spec: What the family says of single files.
-
-    Returns:
-        Diffusers' model on the meta device.
-
-    Raises:
-        BaseModelError: As `load_file`, as far as the header tells.
-    """
-    file, formats, model = _open(location, spec)
-    _plan_cuts(file, formats, spec, model)
-    return model
+    """As `load_file`, on the meta device: it checks what the header tells and reads no weight."""
+    return _planned(location, spec, torch.device("meta"))[1]
 
 
-def _open(location: BaseLocation, spec: FileSpec) -> tuple[WeightFile, Formats, Any]:
+def _planned(
+    location: BaseLocation, spec: FileSpec, device: torch.device
+) -> tuple[TensorReader, Any, dict[str, _Cut]]:
+    """A reader of the file, the model without memory, and what goes where."""
     file = _tidy_file(location, spec)
     formats = check_formats(file)
-    return file, formats, _build(location, spec, file)
+    model = _build(location, spec, file)
+    return TensorReader(file, formats, device), model, _plan_cuts(file, formats, spec, model)
 
 
 def file_settings(location: BaseLocation, spec: FileSpec) -> dict[str, Any]:
     """The settings that Diffusers' class is built with: the pack's, and what the file says.
-
-    Args:
-        location: A base whose ``file`` is set.
-        spec: What the family says of single files.
-
-    Returns:
-        JSON values by argument.
 
     Raises:
         BaseModelError: When the file is damaged or lacks what its sizes are read from.
@@ -283,7 +251,7 @@ def _plan_cuts(file: WeightFile, formats: Formats, spec: FileSpec, model: Any) -
     native = spec.is_native(file.tensors)
     found: dict[str, list[tuple[Origin, str]]] = {}
     for name in wanted:
-        origin = spec.origin(name, native)
+        origin = spec.origin(name, native) or Origin(name)
         found.setdefault(origin.name, []).append((origin, name))
     beside = formats.beside | spec.markers
     _refuse_differences(file, set(found), set(file.tensors) - beside)

@@ -57,13 +57,7 @@ class TensorReader:
         return parts
 
     def stored(self, name: str) -> Tensor:
-        """Read a tensor as it lies in the file.
-
-        Args:
-            name: The tensor's name without prefix.
-
-        Returns:
-            A copy in its own number format, without its scale.
+        """A copy of a tensor as it lies in the file, in its own number format, without its scale.
 
         Raises:
             BaseModelError: When the file cannot be read, or the format is none of torch's.

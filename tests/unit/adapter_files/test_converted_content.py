@@ -14,7 +14,8 @@ from trainer_core.adapter_files.header import LARGEST_IN_HEADER
 from trainer_core.adapter_files.read.adapter_file import read_adapter, read_file
 from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.adapters.kinds.registry import layer_delta
-from trainer_core.bases.open import open_base, require_fit
+from trainer_core.bases.adapter_family import require_base
+from trainer_core.bases.open import open_base
 from trainer_core.errors import InputError, PrecisionError
 from trainer_core.families.registry import FAMILIES
 from trainer_core.types import AdapterState
@@ -162,12 +163,12 @@ def test_an_adapter_of_other_sizes_than_the_base_is_refused(size, tmp_path):
     outputs, inputs = base.shape(f"{Q}.weight") or (0, 0)
     path = tmp_path / "a.safetensors"
     write_adapter(path, make_state("lora", sizes={Q: (inputs, outputs)}), "comfyui", QWEN, {})
-    require_fit(path, base)
+    require_base(path, base)
     name = Q if size else Q.replace(".0.", ".77.")
     state = make_state("lora", sizes={name: size or (inputs, outputs)})
     write_adapter(path, state, "comfyui", FAMILIES["qwen_image"].key_map, {})
     with pytest.raises(InputError, match="is not in the base" if size is None else "77 x 1"):
-        require_fit(path, base)
+        require_base(path, base)
 
 
 def test_alphas_of_zero_and_kept_lengths_are_told(tmp_path):

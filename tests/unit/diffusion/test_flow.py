@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
 
-from trainer_core.diffusion import flow_loss, interpolate, velocity_target
+from trainer_core.diffusion.flow import flow_loss, interpolate, velocity_target
 
 
 def test_the_ends_of_the_path_are_the_picture_and_the_noise():

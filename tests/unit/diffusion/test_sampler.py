@@ -8,7 +8,7 @@ import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
 from diffusers.pipelines.flux.pipeline_flux import calculate_shift
 
-from trainer_core.diffusion import (
+from trainer_core.diffusion.flow import (
     SamplingStopped,
     ShiftSettings,
     flow_sigmas,

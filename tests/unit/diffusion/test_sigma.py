@@ -9,7 +9,7 @@ import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
 from diffusers.training_utils import compute_density_for_timestep_sampling
 
-from trainer_core.diffusion import make_density, shift_sigma
+from trainer_core.diffusion.sigma import make_density, shift_sigma
 from trainer_core.errors import ConfigError
 
 DRAWS = 4000

@@ -15,7 +15,7 @@ from tests.fixtures.qwen_base import make_qwen_base, make_qwen_transformer, open
 from tests.fixtures.recorded_calls import RecordedCalls, relative_error
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
-from trainer_core.diffusion import sample_euler
+from trainer_core.diffusion.flow import sample_euler
 from trainer_core.errors import DatasetError
 from trainer_core.families.diffusers_parts import pack, unpack
 from trainer_core.families.family import guided_velocity

@@ -224,7 +224,8 @@ def settings(file: WeightFile) -> dict[str, Any]:
     native = any(name.startswith(_NATIVE_MARKS) for name in file.tensors)
 
     def at(name: str) -> str:
-        return _ORIGIN(name, native).name
+        origin = _ORIGIN(name, native)
+        return name if origin is None else origin.name
 
     width, channels = file.matrix(at("x_embedder.weight"))
     made = file.matrix(at("proj_out.weight"))[0]

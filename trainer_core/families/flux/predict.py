@@ -24,17 +24,8 @@ def predict(
     The tokens of the control image follow those of the target; the first position index tells
     them apart (0 for the target, 1 for the control, 2 and up for further ones).
 
-    Args:
-        transformer: Diffusers' ``FluxTransformer2DModel``, perhaps wrapped.
-        noisy: `[B, C, h, w]`.
-        sigma: `[B]`, in [0, 1].
-        conditionings: ``text_embeddings`` `[L, D]` and ``pooled_text`` `[P]` of each sample; all
-            of one length L, as the text encoder pads them.
-        controls: One `[B, C, hc, wc]` per control image.
-        guidance: What a guidance-distilled base is conditioned on.
-
-    Returns:
-        `[B, C, h, w]`, the velocity in the dtype of ``noisy``.
+    Each conditioning has ``text_embeddings`` `[L, D]` and ``pooled_text`` `[P]`; L is the same for
+    all, as the text encoder pads them.
     """
     dtype = computing_dtype(transformer)
     images = [noisy, *controls]

@@ -172,13 +172,12 @@ class QwenEncoders:
         return {"pixel_values": prepared["pixel_values"], "image_grid_thw": grid}, counts
 
     def _check(self, caption: str, controls: Sequence[Image]) -> None:
-        wanted = {"generate": "no", "edit": "one", "edit_plus": "at least one"}[self.variant]
-        fits = {
-            "generate": not controls,
-            "edit": len(controls) == 1,
-            "edit_plus": len(controls) > 0,
-        }
-        if not fits[self.variant]:
+        wanted, fits = {
+            "generate": ("no", not controls),
+            "edit": ("one", len(controls) == 1),
+            "edit_plus": ("at least one", len(controls) > 0),
+        }[self.variant]
+        if not fits:
             raise DatasetError(
                 f"{len(controls)} control pictures for the caption {caption[:60]!r}",
                 f"{wanted} control picture, as the base's variant is {self.variant}",

@@ -15,26 +15,15 @@ from ...weights.header import WeightFile
 from ..diffusers_parts import check_heads, layer_names
 from ..family import PublishedSizes
 
+_ATTENTION = ("to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "add_v_proj")
 _LAYERS = (
+    *(f"transformer_blocks.{{}}.attn.{layer}" for layer in (*_ATTENTION, "to_add_out")),
     *(
-        f"transformer_blocks.{{}}.{layer}"
-        for layer in (
-            "attn.to_q",
-            "attn.to_k",
-            "attn.to_v",
-            "attn.to_out.0",
-            "attn.add_q_proj",
-            "attn.add_k_proj",
-            "attn.add_v_proj",
-            "attn.to_add_out",
-            "img_mlp.net.0.proj",
-            "img_mlp.net.2",
-            "txt_mlp.net.0.proj",
-            "txt_mlp.net.2",
-            "img_mod.1",
-            "txt_mod.1",
-        )
+        f"transformer_blocks.{{}}.{stream}_mlp.{layer}"
+        for stream in ("img", "txt")
+        for layer in ("net.0.proj", "net.2")
     ),
+    *(f"transformer_blocks.{{}}.{stream}_mod.1" for stream in ("img", "txt")),
     "img_in",
     "txt_in",
     "time_text_embed.timestep_embedder.linear_1",
@@ -47,17 +36,12 @@ _LAYERS = (
 _SPELLINGS = ("{path}", "transformer.{path}", "lycoris_{flat}")
 """How ComfyUI 0.33 spells a layer besides its native name, in its order (comfy/lora.py)."""
 
-_NORMS = (
-    *(
-        f"transformer_blocks.{{}}.attn.{norm}"
-        for norm in ("norm_q", "norm_k", "norm_added_q", "norm_added_k")
-    ),
-    "txt_norm",
-)
+_NORMS = ("attn.norm_q", "attn.norm_k", "attn.norm_added_q", "attn.norm_added_k")
+_NORM_PATHS = (*(f"transformer_blocks.{{}}.{norm}" for norm in _NORMS), "txt_norm")
 KEY_MAP = layer_names(
     {layer: layer for layer in _LAYERS},
     comfyui_spellings=_SPELLINGS,
-    comfyui_names=tuple(ComfyuiName(norm, norm) for norm in _NORMS),
+    comfyui_names=tuple(ComfyuiName(norm, norm) for norm in _NORM_PATHS),
 )
 """What ComfyUI calls weights: norms have names besides the layers.
 

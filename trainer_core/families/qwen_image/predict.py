@@ -38,18 +38,8 @@ def predict(
 
     The tokens of the control images follow those of the target; each image has its own frame
     index in the rotary positions. No published base is conditioned on guidance: the flag in the
-    configuration has no weights behind it.
-
-    Args:
-        transformer: Diffusers' ``QwenImageTransformer2DModel``, perhaps wrapped.
-        noisy: `[B, C, h, w]`.
-        sigma: `[B]`, in [0, 1].
-        conditionings: ``text_embeddings`` `[L, D]` of each sample.
-        controls: One `[B, C, hc, wc]` per control image.
-        guidance: Not read.
-
-    Returns:
-        `[B, C, h, w]`, the velocity in the dtype of ``noisy``.
+    configuration has no weights behind it. Each
+    conditioning has ``text_embeddings`` `[L, D]`.
     """
     dtype = computing_dtype(transformer)
     images = [noisy, *controls]

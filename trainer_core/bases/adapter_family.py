@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..adapter_files.factors.fused_layers import matrix_sizes
 from ..adapter_files.factors.outlines import outline_of
-from ..adapter_files.header import SETTINGS_KEY
+from ..adapter_files.header import own_facts
 from ..adapter_files.names.key_map import NATIVE_PREFIX, KeyMap
 from ..adapter_files.names.key_parsing import is_native, match_layer, misfits, native_of_patch
 from ..adapter_files.read.adapter_file import adapter_weights, open_file
@@ -22,7 +22,6 @@ from ..errors import AdapterFileError
 from ..families.family import Family
 from ..families.layer_sizes import PublishedSizes, Size
 from ..families.registry import FAMILIES, get_family
-from ..filesystem.text_files import parse_json
 from ..tensors.safetensors_reader import Source, open_tensors
 from .foreign_models import Architecture
 from .native_shapes import embedded_sizes, published_sizes, require_fit
@@ -273,9 +272,5 @@ def _is_native(names: Iterable[str], key_map: KeyMap) -> bool:
 
 
 def _told(metadata: Mapping[str, str]) -> str | None:
-    try:
-        told = parse_json(metadata.get(SETTINGS_KEY, "{}"))
-    except ValueError:
-        return None
-    family = told.get("family") if isinstance(told, dict) else None
+    family = own_facts(metadata).get("family")
     return family if isinstance(family, str) else None

@@ -10,9 +10,8 @@ from typing import Any
 
 from ...adapters.dora import DORA_SCALE, axis_of
 from ...adapters.kinds.registry import layer_scale
-from ...filesystem.text_files import parse_json
 from ..factors.effective_delta import delta_norm
-from ..header import SETTINGS_KEY
+from ..header import own_facts
 from ..names.key_map import KeyMap
 from ..names.key_parsing import DROP, count_kinds, match_layer, patch_kinds, told
 from ..read.adapter_file import open_file
@@ -97,7 +96,7 @@ def _report(file: AdapterFile, key_map: KeyMap | None) -> AdapterReport:
         parameters += sum(tensor.numel() for tensor in layer.tensors.values())
         magnitude = layer.tensors.get(DORA_SCALE)
         dora = dora or (None if magnitude is None else axis_of(magnitude))
-    own = _own_facts(file.metadata)
+    own = own_facts(file.metadata)
     return AdapterReport(
         path=file.path,
         size=file.path.stat().st_size,
@@ -145,14 +144,6 @@ def _notes(file: AdapterFile, norms: Mapping[str, float]) -> Iterator[str]:
     still = [name for name, norm in norms.items() if norm == 0.0]
     if still:
         yield f"{len(still)} of {len(norms)} layers change nothing, {still[0]} first"
-
-
-def _own_facts(metadata: Mapping[str, str]) -> Mapping[str, Any]:
-    try:
-        facts = parse_json(metadata.get(SETTINGS_KEY, "{}"))
-    except ValueError:
-        return {}
-    return facts if isinstance(facts, dict) else {}
 
 
 def _text(value: object) -> str | None:

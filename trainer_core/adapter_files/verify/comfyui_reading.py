@@ -114,11 +114,7 @@ def _renamed(keys: Iterable[str]) -> dict[str, str]:
 
 
 def plan_reading(keys: Iterable[str], table: Mapping[str, ComfyuiPlace]) -> ComfyuiPlan:
-    """Find what ComfyUI builds from a file's keys.
-
-    Args:
-        keys: The file's keys.
-        table: From `comfyui_table`.
+    """Find what ComfyUI builds from a file's keys, by its table of names (`comfyui_table`).
 
     Returns:
         Patches and ignored keys; every key is in one of them, and in one only.
@@ -215,9 +211,6 @@ def find_fault(patch: ComfyuiPatch, shapes: Mapping[str, Shape], target: Shape) 
         patch: Any patch.
         shapes: The file's key to the tensor's shape.
         target: Shape of what the patch changes.
-
-    Returns:
-        What is wrong; None when nothing is.
     """
     given = {slot: shapes[key] for slot, key in patch.keys.items()}
     if "alpha" in given and math.prod(given["alpha"]) != 1:

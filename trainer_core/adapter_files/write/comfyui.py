@@ -29,6 +29,7 @@ from .write_plan import (
     Options,
     Piece,
     WritePlan,
+    layer_pieces,
     patch_pieces,
     piece_of,
     refuse_magnitude,
@@ -75,13 +76,7 @@ class _Group:
 def plan_native(
     state: AdapterState, key_map: KeyMap, options: Options, spell: Callable[[str], str]
 ) -> WritePlan:
-    """The tensors of an adapter by ComfyUI's names of its layers.
-
-    Args:
-        state: The adapter.
-        key_map: The family's names.
-        options: Where the layout leaves a choice.
-        spell: ComfyUI's name of a layer to the one in the file.
+    """The tensors of an adapter by ComfyUI's names of its layers, as ``spell`` writes them.
 
     Raises:
         AdapterError: As `plan_comfyui`.
@@ -252,7 +247,7 @@ def plan_lycoris(state: AdapterState, key_map: KeyMap, options: Options) -> Writ
         }
 
     refuse_same_names(_spell(name) for name in state.layers)
-    return WritePlan(tuple(piece_of(state, name, [name], encode) for name in state.layers))
+    return WritePlan(layer_pieces(state, encode))
 
 
 def _spell(name: str) -> str:

@@ -229,12 +229,8 @@ def _check_options(layout: str, approximate: str | None, rank: int | None, *, fu
 
 def _dropped(file: AdapterFile, key_map: KeyMap) -> tuple[str, ...]:
     """What is left out: differences by ComfyUI's names where they have one, and other keys."""
-    differences = (
-        f"{native_of_patch(name, key_map) or name}.{ending}"
-        for name, tensors in file.extras.items()
-        for ending in tensors
-    )
-    return (*differences, *file.unread)
+    patches = (f"{native_of_patch(n, key_map) or n}.{ending}" for n, ending in file.patches())
+    return (*patches, *file.unread)
 
 
 def _written_kind(kind: str, layout: str) -> str:
@@ -301,8 +297,7 @@ def _notes_of_file(source: Source, file: AdapterFile, *, drop: bool) -> tuple[st
     if file.assumed:
         notes += (f"The scale is a guess (alpha = rank): {file.assumed}",)
     if drop:
-        extras = ((name, ending) for name, tensors in file.extras.items() for ending in tensors)
-        kinds = {**patch_kinds(extras), **count_kinds(file.unread)}
+        kinds = {**patch_kinds(file.patches()), **count_kinds(file.unread)}
         notes += tuple(
             f"Left out: {count} tensor(s), {what}, {first!r} first"
             for what, (count, first) in kinds.items()

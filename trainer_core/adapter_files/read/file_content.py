@@ -6,7 +6,7 @@ Whether the factors of a layer make a whole is seen from their shapes alone, bef
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -95,6 +95,10 @@ class AdapterFile:
     unread: Mapping[str, str]
     rows: Callable[[str, str, int, int], Tensor]
     assumed: str
+
+    def patches(self) -> Iterator[tuple[str, str]]:
+        """The layer's name and the ending of each weight patch."""
+        return ((name, ending) for name, endings in self.extras.items() for ending in endings)
 
 
 @dataclass(slots=True)

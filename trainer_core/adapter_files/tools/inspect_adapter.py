@@ -119,10 +119,9 @@ def _report(file: AdapterFile, key_map: KeyMap | None) -> AdapterReport:
 
 
 def _extras(file: AdapterFile) -> Iterator[str]:
-    for name, tensors in file.extras.items():
-        for ending in tensors:
-            tensors[ending]  # read, because that refuses a value that is not finite
-            yield f"{name}.{ending}"
+    for name, ending in file.patches():
+        file.extras[name][ending]  # read, because that refuses a value that is not finite
+        yield f"{name}.{ending}"
 
 
 def _notes(file: AdapterFile, norms: Mapping[str, float]) -> Iterator[str]:
@@ -135,8 +134,7 @@ def _notes(file: AdapterFile, norms: Mapping[str, float]) -> Iterator[str]:
         yield f"the scale is a guess (alpha = rank): {file.assumed}"
     if file.unread:
         yield f"not read: {told(count_kinds(file.unread))}. To leave it out: {DROP}"
-    extras = ((name, ending) for name, tensors in file.extras.items() for ending in tensors)
-    for what, (count, first) in patch_kinds(extras).items():
+    for what, (count, first) in patch_kinds(file.patches()).items():
         yield (
             f"{count} tensor(s) beside the factors, {first} first: {what}; layouts comfyui and "
             "kohya hold them"

@@ -249,9 +249,8 @@ def _magnitude_fault(magnitude: Shape, target: Shape) -> Fault | None:
     rows, columns, *window = target
     if magnitude and magnitude[0] == rows and not (len(magnitude) == 1 and rows == columns == 1):
         if len(magnitude) == 1:
-            return Fault(
-                "read wrongly", f"a magnitude with one axis, taken for rows: {_one_axis(target)}"
-            )
+            what = "ComfyUI stretches columns by them" if len(set(target)) == 1 else SKIPS
+            return Fault("read wrongly", f"a magnitude with one axis, taken for rows: {what}")
         reason = (
             "ComfyUI up to 0.33 divides a magnitude of rows by the norm of the base's weight alone"
         )
@@ -262,9 +261,3 @@ def _magnitude_fault(magnitude: Shape, target: Shape) -> Fault | None:
     return Fault(
         "wrong shape", f"a magnitude of {list(magnitude)} for a layer of {list(target)}: {SKIPS}"
     )
-
-
-def _one_axis(target: Shape) -> str:
-    if len(set(target)) == 1:
-        return "ComfyUI stretches columns by them"
-    return SKIPS

@@ -71,16 +71,13 @@ def peft_outlines(state: AdapterState, key_map: KeyMap, layout: str) -> dict[str
     return outlines
 
 
-def _encode(kind: str, layers: Layers) -> dict[str, Tensor]:
-    tensors: dict[str, Tensor] = {}
-    for name, layer in layers.items():
-        factors = dict(layer.tensors)
-        magnitude = factors.pop(DORA_SCALE, None)
-        found = FILE_RULES[kind].diffusers(factors, layer_scale(kind, layer))
-        if magnitude is not None:
-            found[MAGNITUDE] = magnitude.flatten()
-        tensors |= {f"{DIFFUSERS_PREFIX}{name}.{ending}": each for ending, each in found.items()}
-    return tensors
+def _encode(kind: str, name: str, layer: LayerState) -> dict[str, Tensor]:
+    factors = dict(layer.tensors)
+    magnitude = factors.pop(DORA_SCALE, None)
+    found = FILE_RULES[kind].diffusers(factors, layer_scale(kind, layer))
+    if magnitude is not None:
+        found[MAGNITUDE] = magnitude.flatten()
+    return {f"{DIFFUSERS_PREFIX}{name}.{ending}": each for ending, each in found.items()}
 
 
 def _mixed_rank_header(outlines: Layers) -> dict[str, str]:

@@ -27,7 +27,7 @@ from ...filesystem.storage import (
     write_json,
 )
 from ...filesystem.temporary import temporary_beside
-from ...types import AdapterState
+from ...types import AdapterState, LayerState
 from ..factors.outlines import Layers
 from ..names.key_map import KeyMap
 from ..names.key_parsing import MAGNITUDE, PEFT_PREFIX
@@ -113,14 +113,13 @@ def _place(temporary: Path, path: Path, *, replace: bool) -> None:
     flush_folder(path)
 
 
-def _encode(kind: str, layers: Layers) -> dict[str, Tensor]:
-    rules, tensors = FILE_RULES[kind], dict[str, Tensor]()
-    for name, layer in layers.items():
-        for factor, tensor in layer.tensors.items():
-            if factor == DORA_SCALE:
-                tensors[f"{PEFT_PREFIX}{name}.{MAGNITUDE}"] = tensor.flatten()
-            else:
-                tensors[f"{PEFT_PREFIX}{name}{rules.peft_ending(factor)}"] = tensor
+def _encode(kind: str, name: str, layer: LayerState) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
+    for factor, tensor in layer.tensors.items():
+        if factor == DORA_SCALE:
+            tensors[f"{PEFT_PREFIX}{name}.{MAGNITUDE}"] = tensor.flatten()
+        else:
+            tensors[f"{PEFT_PREFIX}{name}{FILE_RULES[kind].peft_ending(factor)}"] = tensor
     return tensors
 
 

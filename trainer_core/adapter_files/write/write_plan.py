@@ -88,9 +88,15 @@ def piece_of(state: AdapterState, title: str, modules: Iterable[str], encode: En
     )
 
 
-def layer_pieces(state: AdapterState, encode: Encode) -> tuple[Piece, ...]:
-    """Make a piece of each of an adapter's layers, as `piece_of`."""
-    return tuple(piece_of(state, name, [name], encode) for name in state.layers)
+def layer_pieces(
+    state: AdapterState, encode: Callable[[str, LayerState], Mapping[str, Tensor]]
+) -> tuple[Piece, ...]:
+    """Make a piece of each of an adapter's layers, as `piece_of`, by its name and itself."""
+
+    def piece(name: str) -> Piece:
+        return piece_of(state, name, [name], lambda layers: encode(name, layers[name]))
+
+    return tuple(piece(name) for name in state.layers)
 
 
 def patch_pieces(state: AdapterState, name: Callable[[str], str]) -> list[Piece]:

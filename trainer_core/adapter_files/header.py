@@ -11,7 +11,6 @@ writes them down and tells how large they are; nothing of what they say is acted
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -108,14 +107,9 @@ def adapter_metadata(state: AdapterState, facts: RunFacts, level: str) -> dict[s
     hidden = frozenset() if full else _PRIVATE["adapter"]
     own_settings = {k: None if k in hidden else v for k, v in state.settings.items()}
     settings.setdefault("adapter", own_settings)
-    hashes = {
-        k: v for k, v in facts.hashes.items() if full or (_fits(_SAFE_NAME, k) and _fits(_HASH, v))
-    }
-    versions = {
-        k: v
-        for k, v in facts.versions.items()
-        if full or (_fits(_SAFE_NAME, k) and _fits(_VERSION, v))
-    }
+    hashes, versions = dict(facts.hashes), dict(facts.versions)
+    if not full:
+        hashes, versions = _safe(hashes, _HASH), _safe(versions, _VERSION)
     own = {
         "version": __version__,
         "family": facts.family,
@@ -150,14 +144,28 @@ def shareable_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _fits(pattern: re.Pattern[str], value: object) -> bool:
-    return isinstance(value, str) and pattern.fullmatch(value) is not None
+def own_facts(metadata: Mapping[str, str]) -> dict[str, Any]:
+    """What this trainer wrote into a file's header, which may come from anybody; else empty."""
+    try:
+        facts = parse_json(metadata.get(SETTINGS_KEY, "{}"))
+    except ValueError:
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def _safe(texts: Mapping[str, str], pattern: re.Pattern[str]) -> dict[str, str]:
+    """Those that are a plain name and a text as expected."""
+    return {
+        name: text
+        for name, text in texts.items()
+        if _SAFE_NAME.fullmatch(name) and isinstance(text, str) and pattern.fullmatch(text)
+    }
 
 
 def _modelspec(
     state: AdapterState, facts: RunFacts, settings: Mapping[str, Any], full: bool
 ) -> dict[str, Any]:
-    """Source: Stability-AI/ModelSpec 1.0.1; it demands the first four.
+    """ModelSpec 1.0.1 of Stability-AI, which demands the first four.
 
     Every kind is a ``/lora``, as kohya's trainers write it: programs know no other adapter of a
     transformer by this key, and the algorithm is in `ss_network_args`.
@@ -275,14 +283,7 @@ def workflow_texts(given: Mapping[str, object], warn: Callable[[str], None]) -> 
 
 
 def header_workflow(texts: Mapping[str, str]) -> dict[str, str]:
-    """Choose what fits into an adapter file's header.
-
-    Args:
-        texts: As `workflow_texts` gives them.
-
-    Returns:
-        The same by key, as far as both together take at most `LARGEST_IN_HEADER` bytes.
-    """
+    """Choose of `workflow_texts` what fits into a header: at most `LARGEST_IN_HEADER` bytes."""
     room = LARGEST_IN_HEADER
     kept: dict[str, str] = {}
     for key in WORKFLOW_KEYS:
@@ -351,10 +352,10 @@ _OF_FORM = frozenset({"ss_network_module", "ss_network_dim", "ss_network_alpha",
 def kept_header(
     metadata: Mapping[str, str], given: str, written: str, *, reformed: bool
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Take over a header without what would be wrong of the new file.
+    """Take over a header, which may come from anybody, without what would be wrong of a new file.
 
     Args:
-        metadata: Of the file that was read, which may come from anybody.
+        metadata: Of the file that was read.
         given: The kind of adapter in it.
         written: The kind of adapter in the new file.
         reformed: Whether layers have other ranks or another form in the new file.
@@ -367,14 +368,12 @@ def kept_header(
     if given == written and not reformed:
         return header, notes
     header = {key: text for key, text in header.items() if key not in _OF_FORM}
-    with contextlib.suppress(ValueError):
-        own = parse_json(header.get(SETTINGS_KEY, ""))
-        if isinstance(own, dict):
-            own["kind"] = written
-            settings = own.get("settings")
-            if isinstance(settings, dict):
-                settings.pop("adapter", None)
-            header[SETTINGS_KEY] = json.dumps(own, sort_keys=True)
+    own = own_facts(header)
+    if own:
+        own["kind"] = written
+        if isinstance(own.get("settings"), dict):
+            own["settings"].pop("adapter", None)
+        header[SETTINGS_KEY] = json.dumps(own, sort_keys=True)
     return header, notes
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..adapter_files.factors.fused_layers import matrix_sizes
 from ..adapter_files.factors.outlines import outline_of
-from ..adapter_files.header import SETTINGS_KEY
+from ..adapter_files.header import own_facts
 from ..adapter_files.names.key_map import NATIVE_PREFIX, KeyMap
 from ..adapter_files.names.key_parsing import is_native, match_layer, misfits, native_of_patch
 from ..adapter_files.read.adapter_file import (
@@ -27,7 +27,6 @@ from ..adapter_files.read.file_content import AdapterFile
 from ..adapter_files.verify.proof import adapter_shapes
 from ..errors import AdapterFileError
 from ..families.registry import FAMILIES, get_family
-from ..filesystem.text_files import parse_json
 from ..tensors.safetensors_reader import Source, open_tensors
 from .foreign_models import ARCHITECTURES, Architecture
 from .open import base_shapes, embedded_sizes, published_sizes
@@ -288,11 +287,7 @@ def _is_native(names: Iterable[str], key_map: KeyMap) -> bool:
 
 
 def _told(metadata: Mapping[str, str]) -> str | None:
-    try:
-        told = parse_json(metadata.get(SETTINGS_KEY, "{}"))
-    except ValueError:
-        return None
-    family = told.get("family") if isinstance(told, dict) else None
+    family = own_facts(metadata).get("family")
     return family if isinstance(family, str) else None
 
 

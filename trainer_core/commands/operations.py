@@ -13,7 +13,6 @@ from ..errors import ConfigError, InputError
 from ..families.run_files import load_config
 from ..filesystem.storage import given_path
 from ..filesystem.temporary import remove_leftovers
-from ..filesystem.text_files import parse_json
 from .arguments import Arguments
 from .console import show, show_json
 
@@ -239,17 +238,6 @@ def clear_leftovers(*folders: Path, as_json: bool) -> None:
             show(f"Note: {note}")
 
 
-def own_facts(metadata: Mapping[str, str]) -> Mapping[str, Any]:
-    """What this trainer wrote into a file's header; empty for other files."""
-    from ..adapter_files.header import SETTINGS_KEY
-
-    try:
-        facts = parse_json(metadata.get(SETTINGS_KEY, "{}"))
-    except ValueError:
-        return {}
-    return facts if isinstance(facts, dict) else {}
-
-
 def derived_header(
     state: AdapterState, family: Family, source: Mapping[str, str] | None = None
 ) -> dict[str, str]:
@@ -261,7 +249,7 @@ def derived_header(
         source: The header of the file that it was made from, whose run it tells of; None where
             there is none or several.
     """
-    from ..adapter_files.header import RunFacts, adapter_metadata
+    from ..adapter_files.header import RunFacts, adapter_metadata, own_facts
     from ..requirements import installed_versions
 
     facts = own_facts(source or {})

@@ -270,7 +270,9 @@ def _header(file: IO[bytes], *, any_format: bool) -> tuple[dict[str, TensorInfo]
     if size < _LENGTH or length > min(size - _LENGTH, LARGEST_HEADER):
         raise ValueError(f"{size} bytes, with a header of {length}")
     content = file.read(length)
-    _refuse_crowd(content)
+    count = content.count(b"data_offsets")
+    if count > MOST_TENSORS:  # seen before it is parsed
+        raise ValueError(f"it lists {count} tensors, and {MOST_TENSORS} are read at most")
     entries = _parse_text(content.decode("utf-8"))
     if not isinstance(entries, dict):
         raise ValueError("its header is no object")
@@ -279,13 +281,6 @@ def _header(file: IO[bytes], *, any_format: bool) -> tuple[dict[str, TensorInfo]
     tensors = {key: _info(key, entry, begin, any_format) for key, entry in entries.items()}
     _check_places(tensors, begin, size)
     return tensors, metadata
-
-
-def _refuse_crowd(header: bytes) -> None:
-    """Refuse a header with more tensors than any model has, before it is parsed."""
-    count = header.count(b"data_offsets")
-    if count > MOST_TENSORS:
-        raise ValueError(f"it lists {count} tensors, and {MOST_TENSORS} are read at most")
 
 
 def _parse_text(text: str) -> Any:

@@ -98,11 +98,6 @@ def adapt_to_layout(state: AdapterState, key_map: KeyMap, wanted: ConversionOpti
     What need not be adapted, or may not, stays as it is; writing then refuses what the layout
     cannot hold.
 
-    Args:
-        state: The adapter.
-        key_map: The family's names.
-        wanted: What may be done.
-
     Raises:
         AdapterError: When what is wished for is not possible, or needs the base or a rank.
     """
@@ -234,13 +229,7 @@ def _merged(
 def _made(
     layers: Layers, names: Mapping[str, str], make: Callable[[str, LayerState], LayerState]
 ) -> LazyMapping[LayerState]:
-    """Layers that are each made of a given one when they are asked for.
-
-    Args:
-        layers: The given ones.
-        names: Name of a layer to that of the given one.
-        make: Makes a layer, or its outline, by its name and the given one.
-    """
+    """Layers that are each made of a given one, or of its outline, when they are asked for."""
     return LazyMapping(
         names,
         lambda name: make(name, layers[names[name]]),
@@ -254,14 +243,7 @@ def _with_differences(
     key_map: KeyMap,
     weight_of: WeightOf,
 ) -> LazyMapping[Mapping[str, Tensor]]:
-    """An adapter's own weight patches, and beside them those that stand for layers.
-
-    Args:
-        state: The adapter.
-        groups: ComfyUI's name of a layer to the modules whose rows it has.
-        key_map: The family's names.
-        weight_of: Gives the base's weights.
-    """
+    """An adapter's own weight patches, and beside them those that stand for groups of modules."""
 
     def change(name: str, layer: LayerState) -> Tensor:
         return effective_delta(state.kind, layer, weight_of(name))

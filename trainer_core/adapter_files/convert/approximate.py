@@ -51,12 +51,12 @@ class Approximated:
 
 
 def as_low_rank(name: str, kind: str, layer: LayerState, rank: int | None) -> Approximated:
-    """Find the nearest LoRA of a rank to a layer.
+    """Find the nearest LoRA of a rank to a layer; a DoRA magnitude stays as it is.
 
     Args:
         name: The layer's, for messages.
         kind: The layer's.
-        layer: The layer; DoRA's magnitude stays as it is.
+        layer: The layer.
         rank: The most that it may have. None asks for one without error, which a LoHa of rank r
             has at r^2.
 
@@ -85,23 +85,17 @@ def as_low_rank(name: str, kind: str, layer: LayerState, rank: int | None) -> Ap
         return Approximated(_layer(*rules.product(double, scale), magnitude), 0.0)
     spectrum = rules.spectrum(double, kept)
     up, down = _pair(spectrum, kept)
-    return Approximated(_layer(up * scale, down, magnitude), _lost(spectrum[1], kept))
+    return Approximated(
+        _layer(up * scale, down, magnitude), _ratio(spectrum[1][kept:], spectrum[1])
+    )
 
 
 def rows_as_low_rank(
     name: str, kind: str, layer: LayerState, cut: RowSlice, rank: int | None
 ) -> Approximated:
-    """Find the nearest LoRA of a rank to some rows of a layer that no factors of its kind are.
+    """As `as_low_rank`, to some rows of a layer that no factors of its kind are.
 
-    Args:
-        name: Of the rows, for messages.
-        kind: The layer's.
-        layer: The layer; a DoRA magnitude of its rows is cut with them.
-        cut: The rows.
-        rank: The most that it may have.
-
-    Returns:
-        The LoRA; exact where its rank is large enough.
+    A DoRA magnitude of the rows is cut with them.
 
     Raises:
         AdapterError: For a convolution, DoRA of columns, or without a rank.
@@ -120,7 +114,9 @@ def rows_as_low_rank(
             made = matrix_as_low_rank(rows.delta(), kept)
         else:
             spectrum = spectrum_of_product(*rows.product())
-            made = Approximated(_layer(*_pair(spectrum, kept), {}), _lost(spectrum[1], kept))
+            made = Approximated(
+                _layer(*_pair(spectrum, kept), {}), _ratio(spectrum[1][kept:], spectrum[1])
+            )
     return replace(made, layer=replace(made.layer, tensors={**made.layer.tensors, **magnitude}))
 
 
@@ -133,12 +129,7 @@ def _no_rank(name: str, full: int) -> AdapterError:
 
 
 def matrix_as_low_rank(matrix: Tensor, rank: int) -> Approximated:
-    """Find the nearest LoRA of a rank to a matrix.
-
-    Args:
-        matrix: `[out, in]`, or a convolution's weight; an outline gives an outline.
-        rank: The most that it may have.
-    """
+    """Find the nearest LoRA of a rank to `[out, in]` or a convolution's weight, or its outline."""
     flat = matrix.flatten(1)
     kept = min(rank, *flat.shape)
     if flat.is_meta:
@@ -212,11 +203,6 @@ def _pair(spectrum: Spectrum, rank: int) -> tuple[Tensor, Tensor]:
     values = s[:rank]
     root = torch.where(values > _NEGLIGIBLE * s.max(), values, torch.zeros_like(values)).sqrt()
     return u[:, :rank] * root, root[:, None] * vh[:rank]
-
-
-def _lost(s: Tensor, rank: int) -> float:
-    norm = float(torch.linalg.vector_norm(s))
-    return float(torch.linalg.vector_norm(s[rank:])) / norm if norm else 0.0
 
 
 def _ratio(lost: Tensor, whole: Tensor) -> float:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -144,10 +145,10 @@ def convert(
         kind = _written_kind(adapted.state.kind, layout)
         reformed = _is_reformed(adapted, key_map, wanted)
         header, left_out = kept_header(opened.file.metadata, state.kind, kind, reformed=reformed)
-        task = _Task(target, layout, key_map, header, dtype, overwrite)
-        written, notes = _write(task, adapted, watch)
-        notes += _of_rounding(written.rounding) + left_out
-        notes += _warnings(state, adapted, wanted, key_map)
+        options = {"options": adapted.options, "watch": watch, "replace": overwrite}
+        write = partial(write_adapter, target, adapted.state, layout, key_map, header, **options)
+        written, notes = _write(write, dtype)
+        notes += left_out + _warnings(state, adapted, wanted, key_map)
         notes += _notes_of_file(source, opened.file, drop=drop)
     outcome = dict(adapted.errors), adapted.merged, dropped, written.rounding, notes
     return Conversion(source, target, kind, layout, len(state.layers), *outcome)
@@ -155,12 +156,6 @@ def convert(
 
 def check_target(source: Source, target: Path, layout: str, *, overwrite: bool) -> None:
     """Refuse a target that would replace what it must not.
-
-    Args:
-        source: The file or PEFT folder that is read.
-        target: What is to be written.
-        layout: Its layout.
-        overwrite: Whether a file that is there may be replaced.
 
     Raises:
         InputError: When the target is the source, exists, or cannot be an adapter of the layout, or
@@ -234,12 +229,8 @@ def _check_options(layout: str, approximate: str | None, rank: int | None, *, fu
 
 def _dropped(file: AdapterFile, key_map: KeyMap) -> tuple[str, ...]:
     """What is left out: differences by ComfyUI's names where they have one, and other keys."""
-    differences = (
-        f"{native_of_patch(name, key_map) or name}.{ending}"
-        for name, tensors in file.extras.items()
-        for ending in tensors
-    )
-    return (*differences, *file.unread)
+    patches = (f"{native_of_patch(n, key_map) or n}.{ending}" for n, ending in file.patches())
+    return (*patches, *file.unread)
 
 
 def _written_kind(kind: str, layout: str) -> str:
@@ -274,40 +265,23 @@ def _warnings(
     return tuple(notes)
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """What is written where, besides the adapter."""
-
-    target: Path
-    layout: str
-    key_map: KeyMap
-    header: Mapping[str, str]
-    dtype: str | None
-    overwrite: bool
-
-
-def _write(task: _Task, adapted: Adapted, watch: Watch | None) -> tuple[Written, tuple[str, ...]]:
-    def write(dtype: str | None) -> Written:
-        return write_adapter(
-            task.target,
-            adapted.state,
-            task.layout,
-            task.key_map,
-            task.header,
-            dtype,
-            adapted.options,
-            watch,
-            replace=task.overwrite,
-        )
-
+def _write(
+    write: Callable[[str | None], Written], dtype: str | None
+) -> tuple[Written, tuple[str, ...]]:
+    notes = ()
     try:
-        return write(task.dtype), ()
+        written = write(dtype)
     except (NonFiniteError, PrecisionError) as error:
-        if task.dtype is not None:
+        if dtype is not None:
             raise
-        reason = error.found
-    # A layout that takes alpha into a factor can make it too large or small for the file's fp16.
-    return write("fp32"), (f"Written in fp32, because {reason}",)
+        # A layout that takes alpha into a factor can make it too large or small for fp16.
+        written, notes = write("fp32"), (f"Written in fp32, because {error.found}",)
+    if written.rounding > COARSE:
+        notes += (
+            f"The number format loses {written.rounding:.1%} of a tensor, whose values are too "
+            "small for it: dtype bf16 or fp32 holds them",
+        )
+    return written, notes
 
 
 def _is_reformed(adapted: Adapted, key_map: KeyMap, wanted: ConversionOptions) -> bool:
@@ -318,22 +292,12 @@ def _is_reformed(adapted: Adapted, key_map: KeyMap, wanted: ConversionOptions) -
     return fuses and any(native_key(name, key_map).part for name in adapted.state.layers)
 
 
-def _of_rounding(rounding: float) -> tuple[str, ...]:
-    if rounding <= COARSE:
-        return ()
-    return (
-        f"The number format loses {rounding:.1%} of a tensor, whose values are too small for it: "
-        "dtype bf16 or fp32 holds them",
-    )
-
-
 def _notes_of_file(source: Source, file: AdapterFile, *, drop: bool) -> tuple[str, ...]:
     notes = _zero_alphas(source)
     if file.assumed:
         notes += (f"The scale is a guess (alpha = rank): {file.assumed}",)
     if drop:
-        extras = ((name, ending) for name, tensors in file.extras.items() for ending in tensors)
-        kinds = {**patch_kinds(extras), **count_kinds(file.unread)}
+        kinds = {**patch_kinds(file.patches()), **count_kinds(file.unread)}
         notes += tuple(
             f"Left out: {count} tensor(s), {what}, {first!r} first"
             for what, (count, first) in kinds.items()

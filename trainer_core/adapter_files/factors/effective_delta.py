@@ -68,11 +68,7 @@ def effective_delta(kind: str, layer: LayerState, weight: Tensor) -> Tensor:
 
 
 def stretch_of(layer: LayerState, weight: Tensor) -> float | None:
-    """How many times as long a DoRA's magnitude is as the norms of a weight.
-
-    Args:
-        layer: The factors.
-        weight: The base's weight `[out, in]`.
+    """How many times as long a DoRA's magnitude is as the norms of a weight `[out, in]`.
 
     Returns:
         The median over rows or columns; None without magnitude, and where they cannot be compared.
@@ -88,12 +84,7 @@ def stretch_of(layer: LayerState, weight: Tensor) -> float | None:
 
 
 def check_size(kind: str, layer: LayerState, shape: tuple[int, ...]) -> None:
-    """Refuse factors that make a delta of another size than a weight.
-
-    Args:
-        kind: ``lora``, ``loha`` or ``lokr``.
-        layer: The factors, or their outlines.
-        shape: The weight's.
+    """Refuse factors, or their outlines, that make a delta of another size than a weight's shape.
 
     Raises:
         AdapterError: When they do not fit.
@@ -146,12 +137,7 @@ def as_product(kind: str, layer: LayerState) -> Pair:
 
 
 class SlicedRows:
-    """Some rows of a Linear's delta, cut anywhere.
-
-    Args:
-        kind: The layer's.
-        layer: The layer, or its outline; its DoRA magnitude is passed over.
-        cut: The rows.
+    """Some rows of a Linear's delta, cut anywhere; of an outline too, and without DoRA.
 
     Attributes:
         sizes: Number of rows and columns.

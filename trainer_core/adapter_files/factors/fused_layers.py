@@ -77,13 +77,7 @@ Fuse = Callable[[FusedLayer, Mapping[str, LayerState]], LayerState]
 def fused_layer(
     native: str, kind: str, parts: Sequence[Part], outlines: Mapping[str, LayerState]
 ) -> FusedLayer:
-    """Find the sizes of a fused layer.
-
-    Args:
-        native: Its name.
-        kind: The adapter's kind.
-        parts: What lies in its rows, in order.
-        outlines: Those parts that the adapter has.
+    """Find the sizes of a fused layer from the outlines of those parts that the adapter has.
 
     Raises:
         AdapterError: When the size of a part cannot be known, or the parts do not fit each other.
@@ -119,12 +113,7 @@ def may_share_factors(kind: str, outlines: Mapping[str, LayerState]) -> bool:
 
 
 def shares_factors(kind: str, layers: Mapping[str, LayerState]) -> bool:
-    """Whether layers have the same factors, but for those with the rows, value by value.
-
-    Args:
-        kind: The adapter's kind.
-        layers: Layers with their tensors, for which `may_share_factors` holds.
-    """
+    """Whether layers for which `may_share_factors` holds have these factors value by value."""
     first, *others = (_lower(kind, layer) for layer in layers.values())
     return all(
         torch.equal(tensor, other[name]) for other in others for name, tensor in first.items()
@@ -140,14 +129,7 @@ def is_exact(fused: FusedLayer, layers: Mapping[str, LayerState]) -> bool:
 
 
 def fuse_exactly(fused: FusedLayer, layers: Mapping[str, LayerState]) -> LayerState:
-    """Make the fused layer of its parts, without any error.
-
-    Args:
-        fused: What it is made of.
-        layers: Those parts that the adapter has, or their outlines.
-
-    Returns:
-        One layer of the same kind.
+    """Make the fused layer of those parts that the adapter has, or its outline, without any error.
 
     Raises:
         AdapterError: For a LoKr whose parts have second factors of their own.
@@ -226,12 +208,7 @@ def _stacked(rows: Mapping[str, int], blocks: Mapping[str, Tensor], *, shared: b
 
 
 def refuse_unfusable(native: str, name: str, layer: LayerState) -> None:
-    """Refuse a part whose form no fused layer takes.
-
-    Args:
-        native: Name of the fused layer.
-        name: The part's module.
-        layer: The part, or its outline.
+    """Refuse a part, or its outline, whose form no fused layer takes.
 
     Raises:
         AdapterError: For DoRA's magnitude and convolutions.
@@ -288,7 +265,7 @@ def refuse_undivided(state: AdapterState, key_map: KeyMap, place: str, remedy: s
         state: The adapter.
         key_map: The family's names.
         place: What needs them, such as ``layout 'peft'``.
-        remedy: What can be done besides a LoRA; none by default.
+        remedy: What can be done besides a LoRA.
 
     Raises:
         AdapterError: When there is one; the message names the first.
@@ -311,15 +288,7 @@ def refuse_undivided(state: AdapterState, key_map: KeyMap, place: str, remedy: s
 
 
 def joined_weights(weight_of: Callable[[str], Tensor], key_map: KeyMap) -> Callable[[str], Tensor]:
-    """Give the weights of undivided layers too.
-
-    Args:
-        weight_of: A module's path to its weight.
-        key_map: The family's names.
-
-    Returns:
-        The path of a module, or the name of an undivided layer, to its weight.
-    """
+    """Give the weights of undivided layers too, where ``weight_of`` knows those of modules."""
 
     def joined(name: str) -> Tensor:
         parts = undivided_parts(name, key_map)

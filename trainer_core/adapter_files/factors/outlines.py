@@ -47,12 +47,7 @@ class LazyMapping(Mapping[str, Value]):
 
 
 def outline_of(layers: Layers, name: str) -> LayerState:
-    """A layer with tensors of the meta device, in the number formats that they are kept in.
-
-    Args:
-        layers: Layers that are in memory, or a `LazyMapping`.
-        name: One of their names.
-    """
+    """A layer with tensors of the meta device, in the number formats that they are kept in."""
     if hasattr(layers, "outline"):
         return cast("LazyMapping[LayerState]", layers).outline(name)
     layer = layers[name]
@@ -66,12 +61,7 @@ def outlines_of(state: AdapterState) -> dict[str, LayerState]:
 
 
 def patch_outline(state: AdapterState, native: str) -> Mapping[str, Tensor]:
-    """A layer's weight patches, as tensors of the meta device.
-
-    Args:
-        state: The adapter, whose differences may be read when they are asked for.
-        native: ComfyUI's name of the layer.
-    """
+    """The weight patches of a layer, by ComfyUI's name, as tensors of the meta device."""
     extras = state.extras
     if hasattr(extras, "outline"):
         return cast("LazyMapping[Mapping[str, Tensor]]", extras).outline(native)

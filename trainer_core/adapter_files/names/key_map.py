@@ -108,11 +108,7 @@ class KeyMap:
         return _unflattened(flat, self._flat_natives)
 
     def is_divided(self, native: str) -> bool:
-        """Whether one of ComfyUI's layers is several modules here, or has its halves swapped there.
-
-        Args:
-            native: ComfyUI's name of a layer.
-        """
+        """Whether a layer of ComfyUI's is several modules here, or has its halves swapped there."""
         swapped = any(name.swapped and name.native == native for name in self.comfyui_names)
         return swapped or bool(self.parts(native))
 
@@ -192,21 +188,12 @@ def bias_of(tensor: str) -> str:
 
 
 def patched_tensor(native: str, ending: str) -> str:
-    """The tensor that a weight patch changes (`AdapterState.extras`).
-
-    Args:
-        native: ComfyUI's name of the layer.
-        ending: ``diff``, ``diff_b``, ``set_weight``, ``w_norm`` or ``b_norm``.
-    """
+    """The tensor that a weight patch of a layer changes, by its ending (`AdapterState.extras`)."""
     return f"{native}.bias" if ending in _OF_BIAS else native + WEIGHT
 
 
 def comfyui_table(key_map: KeyMap, shapes: Shapes) -> dict[str, ComfyuiPlace]:
-    """Make ComfyUI's table of names.
-
-    Args:
-        key_map: The family's names.
-        shapes: The base's tensors. Blocks that have none of them get no names.
+    """Make ComfyUI's table of names. Blocks of which a base has no tensors get none.
 
     Returns:
         Name in a file, without the ending of a factor, to its place, in ComfyUI's order: of two
@@ -227,12 +214,7 @@ def comfyui_table(key_map: KeyMap, shapes: Shapes) -> dict[str, ComfyuiPlace]:
 
 
 def part_rows(key_map: KeyMap, native: str, rows: int) -> dict[str, tuple[int, int]]:
-    """Where the parts of a fused layer lie.
-
-    Args:
-        key_map: The family's names.
-        native: ComfyUI's name of the layer.
-        rows: Its number of rows.
+    """Where the parts of a fused layer with so many rows lie.
 
     Returns:
         Path of a module to its first row and its number of rows; empty when it is not fused, or
@@ -255,9 +237,6 @@ def native_layer(key_map: KeyMap, module: str) -> NativeKey | None:
     Args:
         key_map: The family's names.
         module: The module's path, or the name of an undivided layer.
-
-    Returns:
-        Its native place; None when the family has no such layer.
     """
     key = key_map.to_native(module)
     if key is not None:
@@ -294,16 +273,7 @@ def is_swapped(name: str, key_map: KeyMap) -> bool:
 def module_place(
     key_map: KeyMap, table: Mapping[str, ComfyuiPlace], module: str
 ) -> ComfyuiPlace | None:
-    """What a module is in ComfyUI's model.
-
-    Args:
-        key_map: The family's names.
-        table: From `comfyui_table`.
-        module: The module's path, or the name of an undivided layer.
-
-    Returns:
-        Its place; None when the table has no name of it.
-    """
+    """What a module, or an undivided layer, is in ComfyUI's model by a table of `comfyui_table`."""
     if key_map.is_divided(module):
         return table.get(NATIVE_PREFIX + module)
     for spelling in key_map.comfyui_spellings:

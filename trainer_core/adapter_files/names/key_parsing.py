@@ -160,18 +160,11 @@ class LayerMatch:
 
 
 def parse_key(path: Path, text: str) -> ParsedKey | str:
-    """Take a key apart.
-
-    Args:
-        path: The file, for messages.
-        text: The key.
-
-    Returns:
-        The key; what it is of, where it lies beside the factors of the denoiser and is not read.
+    """Take a key apart, or say what it is of where it lies beside the factors and is not read.
 
     Raises:
         AdapterFileError: When it is of no adapter that is read here; the message says what it is
-            of, where that is known.
+            of, where that is known, and names the file, ``path``.
     """
     if len(text) > _LONGEST:
         raise _unknown(path, f"{text[:_LONGEST]}...")
@@ -188,38 +181,29 @@ def parse_key(path: Path, text: str) -> ParsedKey | str:
             raise _unknown(path, text)
         return beside
     name, ending = found["name"], found["ending"]
-    prefix = next((each for each in _PREFIXES if name.startswith(each)), "")
-    rest = name[len(prefix) :]
+    layout, rest = _parted(name)
     if not rest or rest.startswith((".", "_")):
         raise _unknown(path, text)
-    layout = _PREFIXES.get(prefix, "bare")
     if ending in _OTHERS:
         return ParsedKey(name, layout, _OTHERS[ending])
     kind, role, spelling = _FACTORS[ending]
     return ParsedKey(name, layout, role, kind, spelling)
 
 
-def layout_of(name: str) -> str:
-    """The layout that a name's prefix says, as `ParsedKey.layout`."""
-    return next((layout for each, layout in _PREFIXES.items() if name.startswith(each)), "bare")
-
-
 def unprefixed(name: str) -> str:
     """A name without its prefix."""
-    return name[len(next((each for each in _PREFIXES if name.startswith(each)), "")) :]
+    return _parted(name)[1]
+
+
+def _parted(name: str) -> tuple[str, str]:
+    """The layout that a name's prefix says, as `ParsedKey.layout`, and the name without it."""
+    prefix = next((each for each in _PREFIXES if name.startswith(each)), "")
+    return _PREFIXES.get(prefix, "bare"), name[len(prefix) :]
 
 
 def match_layer(name: str, key_map: KeyMap) -> LayerMatch | None:
-    """Find what a name of a file means.
-
-    Args:
-        name: A layer's name with its prefix, in any spelling.
-        key_map: The family's names.
-
-    Returns:
-        The place; None when the family has no such layer.
-    """
-    layout, rest = layout_of(name), unprefixed(name)
+    """Find what a name of a file, with its prefix and in any spelling, means in a family."""
+    layout, rest = _parted(name)
     alias = _unaliased(rest, key_map)
     if alias is not None:
         return _by_native(alias, key_map)
@@ -238,27 +222,15 @@ def match_layer(name: str, key_map: KeyMap) -> LayerMatch | None:
 
 
 def native_modules(native: str, key_map: KeyMap) -> tuple[tuple[str, RowSlice], ...]:
-    """The modules that one of ComfyUI's layers consists of, each with its rows of it.
-
-    Args:
-        native: ComfyUI's name of a layer.
-        key_map: The family's names.
-
-    Returns:
-        Path and rows in order; empty for a name that the family does not have.
-    """
+    """The modules of one of ComfyUI's layers in order, each with its rows of it; or none."""
     place = _by_native(native, key_map)
     return () if place is None else place.modules
 
 
 def native_of_patch(name: str, key_map: KeyMap) -> str | None:
-    """Find ComfyUI's name of a layer with a weight patch.
+    """Find ComfyUI's name of a layer with a weight patch, from its name in a file.
 
-    Such differences are also of layers that no factors are for, norms above all.
-
-    Args:
-        name: The layer's name in a file, with its prefix.
-        key_map: The family's names.
+    Weight patches are also of layers that no factors are for, norms above all.
 
     Returns:
         The native name; None when the family has no such layer, or it is a part of one.
@@ -266,7 +238,7 @@ def native_of_patch(name: str, key_map: KeyMap) -> str | None:
     place = match_layer(name, key_map)
     if place is not None:
         return place.native
-    layout, rest = layout_of(name), unprefixed(name)
+    layout, rest = _parted(name)
     for host in key_map.comfyui_names:
         for template in (host.path, host.native):
             flat = layout in FLAT_PREFIXES.values()
@@ -286,13 +258,7 @@ def is_native(native: str, key_map: KeyMap) -> bool:
 
 
 def misfits(names: Iterable[str], extras: Iterable[str], key_map: KeyMap) -> list[str]:
-    """The names of a file that mean nothing in a family.
-
-    Args:
-        names: Names of layers as they are in a file (`AdapterFile.layers`).
-        extras: Names of those with weight patches (`AdapterFile.extras`).
-        key_map: The family's names.
-    """
+    """The names of a file's layers, and of those with weight patches, that a family lacks."""
     odd = [name for name in extras if native_of_patch(name, key_map) is None]
     return [name for name in (*names, *odd) if match_layer(name, key_map) is None]
 
@@ -425,10 +391,7 @@ def other_part(key: str) -> str | None:
 
 
 def beside_factors(name: str) -> str | None:
-    """What a key is that no factor's ending fits, and without which factors mean the same.
-
-    Args:
-        name: The key without the prefix of its layout.
+    """What a key without its prefix is that fits no factor's ending, if factors mean the same.
 
     Returns:
         None where nothing is known of it, or it is of another method.
@@ -447,11 +410,7 @@ def other_method(key: str) -> str | None:
 
 
 def count_kinds(unread: Mapping[str, str]) -> dict[str, tuple[int, str]]:
-    """How many keys there are of each kind, and the first of them.
-
-    Args:
-        unread: Key to what it is.
-    """
+    """How many keys there are of each kind, and the first of them, from key to what it is."""
     found: dict[str, tuple[int, str]] = {}
     for key, what in unread.items():
         count, first = found.get(what, (0, key))
@@ -468,9 +427,5 @@ def told(kinds: Mapping[str, tuple[int, str]]) -> str:
 
 
 def patch_kinds(endings: Iterable[tuple[str, str]]) -> dict[str, tuple[int, str]]:
-    """As `count_kinds`, of weight patches.
-
-    Args:
-        endings: Name of the layer and the ending of each.
-    """
+    """As `count_kinds`, of weight patches: a layer's name and the ending of each."""
     return count_kinds({f"{name}.{ending}": PATCHES_TOLD[ending] for name, ending in endings})

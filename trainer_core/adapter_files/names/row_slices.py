@@ -77,11 +77,7 @@ class InexactSliceError(ValueError):
 
 
 def row_ranges(cut: RowSlice, count: int) -> list[Range]:
-    """The rows that a cut takes of a layer.
-
-    Args:
-        cut: The cut.
-        count: How many rows the layer has.
+    """The rows that a cut takes of a layer with so many.
 
     Raises:
         InexactSliceError: When the shares are no whole numbers of rows.
@@ -106,12 +102,7 @@ def put_rows(whole: Tensor, cut: RowSlice, rows: Tensor) -> None:
 
 
 def slice_layer(kind: str, layer: LayerState, cut: RowSlice) -> LayerState:
-    """Take rows of a layer.
-
-    Args:
-        kind: ``lora``, ``loha`` or ``lokr``.
-        layer: The fused layer, or its outline on the meta device.
-        cut: The rows.
+    """Take rows of a fused layer, or of its outline on the meta device.
 
     Returns:
         A layer with the same scale; its tensors are copies, but for factors that stay whole.
@@ -145,7 +136,7 @@ def owned_columns(
     """Find the columns that each part of a fused layer has for itself.
 
     Args:
-        kind: ``lora``, ``loha`` or ``lokr``.
+        kind: The layer's.
         cuts: The parts' rows.
         outlines: The fused layer's factors, of which only the shapes count.
         read: (factor, first row, behind the last row) to these rows as a matrix.
@@ -196,11 +187,7 @@ def _is_shared(used: Tensor) -> bool:
 
 
 def _diagonal(used: Tensor) -> list[tuple[Range, ...]] | None:
-    """Columns of each part, if none is used by two.
-
-    Args:
-        used: Whether part p uses column c, ``[p, c]``.
-    """
+    """Columns of each part, if none is used by two; `[p, c]` says whether part p uses column c."""
     parts, count = used.shape
     if _is_shared(used) or not bool(used.any()):
         return None

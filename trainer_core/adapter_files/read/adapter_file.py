@@ -19,11 +19,10 @@ from torch import Tensor
 
 from ...adapters.kinds.registry import matrix_sizes
 from ...errors import AdapterFileError
-from ...filesystem.text_files import parse_json
 from ...tensors.safetensors_reader import HeldTensors, Source, TensorFile, open_tensors
 from ...types import AdapterState, LayerState
 from ..factors.outlines import LazyMapping, outline_of
-from ..header import SETTINGS_KEY
+from ..header import own_facts
 from ..names.key_map import KeyMap, native_layer
 from ..names.key_parsing import (
     DROP,
@@ -81,9 +80,6 @@ def open_file(path: Source) -> Iterator[AdapterFile]:
         path: A safetensors file of any layout, PEFT's or Diffusers' folder with one, or tensors in
             memory.
 
-    Yields:
-        The file; its layers can be read until the block ends.
-
     Raises:
         AdapterFileError: When it is no readable adapter file; the message names file and key.
     """
@@ -127,9 +123,6 @@ def open_adapter(
             (`AdapterFile.unread`), or does not tell its scale (`AdapterFile.assumed`).
         extras: Whether weight patches are read.
 
-    Yields:
-        The adapter. The file is closed when the block ends.
-
     Raises:
         AdapterFileError: When it is no adapter file, a key is unknown, or the layers are not the
             family's; the message names the key.
@@ -140,7 +133,7 @@ def open_adapter(
             _refuse_assumed(file)
         layers = map_layers(file, key_map, others or {})
         differences = map_patches(file, key_map) if extras else {}
-        settings = saved_settings(file.metadata)
+        settings = _saved_settings(file.metadata)
         yield OpenAdapter(file, AdapterState(file.kind, layers, settings, differences))
 
 
@@ -171,12 +164,7 @@ def _refuse_assumed(file: AdapterFile) -> None:
 def read_adapter(
     path: Source, key_map: KeyMap, others: Mapping[str, KeyMap] | None = None
 ) -> AdapterState:
-    """Read an adapter file of any layout as a whole.
-
-    Args:
-        path: As for `open_file`.
-        key_map: The names of the family that the file is for.
-        others: Other families, to name the right one in a message.
+    """Read an adapter file of any layout as a whole; arguments and errors as `open_adapter`.
 
     Returns:
         The adapter in the trainer's naming, in float32. An alpha that is absent or 0 means rank,
@@ -197,10 +185,7 @@ def adapter_weights(path: Source) -> Source:
 
 
 def adapter_files(path: Path) -> tuple[Path, ...]:
-    """The files whose content makes an adapter: the weights and, with PEFT's names, its scale.
-
-    Args:
-        path: What `read_adapter` is given.
+    """The files that make an adapter: the weights and, with PEFT's names, the one with its scale.
 
     Returns:
         One or two files; those that are not there are not looked for.
@@ -219,13 +204,11 @@ def adapter_files(path: Path) -> tuple[Path, ...]:
         return (weights, config) if has_peft_names(file) else (weights,)
 
 
-def saved_settings(metadata: Mapping[str, str]) -> Mapping[str, Any]:
+def _saved_settings(metadata: Mapping[str, str]) -> Mapping[str, Any]:
     """The adapter's settings as this trainer wrote them into a header; empty for other files."""
-    try:
-        settings = parse_json(metadata.get(SETTINGS_KEY, "{}"))["settings"]["adapter"]
-    except (ValueError, TypeError, KeyError):
-        return {}
-    return settings if isinstance(settings, dict) else {}
+    settings = own_facts(metadata).get("settings")
+    adapter = settings.get("adapter") if isinstance(settings, dict) else None
+    return adapter if isinstance(adapter, dict) else {}
 
 
 def _find(path: Source) -> tuple[Source, Path | None]:
@@ -266,18 +249,13 @@ def map_layers(
 ) -> LazyMapping[LayerState]:
     """Find the layers of a family that a file's layers are.
 
-    Args:
-        file: The open file.
-        key_map: The family's names.
-        others: Other families, to name the right one in a message.
-
     Returns:
         The layers under the trainer's names; each look-up reads one. A fused layer is kept for as
         long as its parts are asked for in a row, and no longer.
 
     Raises:
         AdapterFileError: When a layer is not the family's, two names mean the same layer, or a
-            fused layer has no parts of its kind.
+            fused layer has no parts of its kind; it names one of the other families that has them.
     """
     sources: dict[str, LayerRows] = {}
     taken: dict[str, str] = {}
@@ -388,17 +366,7 @@ def _no_difference(
 def _joined(
     path: Path, native: str, key_map: KeyMap, parts: Mapping[str, LazyMapping[Tensor]]
 ) -> LazyMapping[Tensor]:
-    """Weight patches of parts as those of the fused layer; parts without one do not change.
-
-    Args:
-        path: The file, for messages.
-        native: ComfyUI's name of the fused layer.
-        key_map: The family's names.
-        parts: Module to its patches.
-
-    Raises:
-        AdapterFileError: When they do not fit each other.
-    """
+    """Weight patches of parts as those of the fused layer; parts without one do not change."""
     cuts = dict(native_modules(native, key_map))
 
     def whole(module: str, shape: tuple[int, ...]) -> tuple[int, ...] | None:

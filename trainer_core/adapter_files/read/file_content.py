@@ -6,7 +6,7 @@ Whether the factors of a layer make a whole is seen from their shapes alone, bef
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -96,6 +96,10 @@ class AdapterFile:
     rows: Callable[[str, str, int, int], Tensor]
     assumed: str
 
+    def patches(self) -> Iterator[tuple[str, str]]:
+        """The layer's name and the ending of each weight patch."""
+        return ((name, ending) for name, endings in self.extras.items() for ending in endings)
+
 
 @dataclass(slots=True)
 class _Sorted:
@@ -113,10 +117,10 @@ class _Sorted:
 def read_content(
     file: TensorFile, find_config: Callable[[], PeftConfig | None], *, always: bool = False
 ) -> AdapterFile:
-    """Sort a file's keys, and check all that names and shapes tell.
+    """Sort a file's keys, and check all that names and shapes tell; only alphas are read.
 
     Args:
-        file: The open file; only alphas are read.
+        file: The open file.
         find_config: Gives PEFT's configuration, where there is one; asked where the names are
             those of a program that reads it.
         always: Whether it is asked whatever the names are, as for PEFT's folder.
@@ -330,15 +334,7 @@ _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 def outline_factor(path: Path, key: str, role: str, info: TensorInfo) -> Tensor:
     """The outline of a factor or of magnitude, in the number format and shape that it is kept in.
 
-    Args:
-        path: The file, for messages.
-        key: The factor's key.
-        role: As `key_parsing.ParsedKey.role`.
-        info: What the header says.
-
-    Returns:
-        A tensor of the meta device. Formats of 8 bits, in which nothing is computed, become
-        bfloat16, which holds all of their values.
+    Formats of 8 bits, in which nothing is computed, become bfloat16, which holds all their values.
 
     Raises:
         AdapterFileError: When it is no factor of a layer that can be adapted.
@@ -359,18 +355,11 @@ def outline_factor(path: Path, key: str, role: str, info: TensorInfo) -> Tensor:
 def outline_layer(
     path: Path, name: str, kind: str, factors: Mapping[str, Tensor], alpha: float | None
 ) -> LayerState:
-    """Put a layer together from the outlines of its factors.
-
-    Args:
-        path: The file, for messages.
-        name: The layer's name in the file.
-        kind: ``lora``, ``loha`` or ``lokr``.
-        factors: Factor to outline; DoRA's magnitude among them.
-        alpha: The layer's alpha; None and 0 mean the rank.
+    """Put a layer together from the outlines of its factors, DoRA's magnitude among them.
 
     Returns:
         The layer, with all factors in one number format that holds each of theirs; a magnitude
-        stays in its own.
+        stays in its own. An alpha of None or 0 means the rank.
 
     Raises:
         AdapterFileError: When a factor is missing or too many, or the shapes do not fit.

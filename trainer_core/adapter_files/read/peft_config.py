@@ -97,14 +97,10 @@ class PeftConfig:
         return alpha / math.sqrt(rank) if self.rslora else alpha / rank
 
     def check(self, kind: str, bare: str | None) -> None:
-        """Refuse a configuration that was not saved with a file's factors.
-
-        Args:
-            kind: The factors' kind.
-            bare: A layer without DoRA's magnitude; None when there is none.
+        """Refuse a configuration that was not saved with factors of a kind.
 
         Raises:
-            AdapterFileError: When it says something else of them.
+            AdapterFileError: When it says something else of them, or DoRA where ``bare`` has none.
         """
         if self.kind not in (None, kind):
             raise AdapterFileError(
@@ -122,10 +118,10 @@ class PeftConfig:
     def scaled(
         self, module: str, kind: str, outline: LayerState, *, own: bool
     ) -> tuple[LayerState, float | None]:
-        """Give a layer the scale that the configuration says.
+        """Give a layer, by its path without prefix, the scale that the configuration says.
 
         Args:
-            module: Its path without prefix.
+            module: The layer's path.
             kind: Its kind.
             outline: The layer without values, with the alpha that the file says.
             own: Whether the file says one.
@@ -191,9 +187,6 @@ class _Patterns:
 def read_config(path: Path) -> PeftConfig:
     """Read an ``adapter_config.json``.
 
-    Args:
-        path: The file.
-
     Raises:
         AdapterFileError: When it is not there, too large, no configuration, or of an adapter whose
             factors mean something else.
@@ -206,16 +199,9 @@ def read_config(path: Path) -> PeftConfig:
 
 
 def header_config(path: Path, metadata: Mapping[str, str]) -> PeftConfig | None:
-    """Find the denoiser's configuration in a file's header.
+    """Find the denoiser's configuration in a file's header; None when there is none.
 
     Diffusers' pipelines put the part's name before each field, its models do not.
-
-    Args:
-        path: The file, for messages.
-        metadata: The header's strings.
-
-    Returns:
-        None when there is none for the denoiser.
 
     Raises:
         AdapterFileError: As `read_config`.

@@ -97,12 +97,9 @@ def known_settings(state: AdapterState, changed: Mapping[str, object]) -> dict[s
 
 
 def rank_for_error(kind: str, layer: LayerState, error: float) -> int:
-    """The smallest rank at which a layer loses no more than a share of its delta.
+    """The smallest rank at which a layer loses no more than a share of its delta's norm.
 
-    Args:
-        kind: One whose closest delta of a smaller rank is known.
-        layer: The factors.
-        error: Norm of what is lost over the norm of the delta.
+    The kind has to be one whose closest delta of a smaller rank is known.
     """
     factors = {n: t.double() for n, t in layer.tensors.items() if n != DORA_SCALE}
     values = FILE_RULES[kind].rank_values(as_matrices(factors))
@@ -207,7 +204,8 @@ def extract_adapter(
         config: Kind, rank, factor, ``full_matrix`` and ``decompose_both``.
 
     Returns:
-        The adapter and each layer's error.
+        The adapter and each layer's error: the norm of what the factors miss of the difference,
+        over the norm of the difference.
 
     Raises:
         AdapterError: When there is no difference, or for another kind.

@@ -190,7 +190,7 @@ def _refuse_special(state: AdapterState) -> None:
 
 def _summed_extras(
     inputs: Sequence[tuple[AdapterState, float]],
-) -> dict[str, Mapping[str, Tensor]]:
+) -> Mapping[str, Mapping[str, Tensor]]:
     summed: dict[str, dict[str, Tensor]] = {}
     for state, weight in inputs:
         for native, tensors in state.extras.items():
@@ -204,4 +204,4 @@ def _summed_extras(
                         "Combine adapters that were trained on one base.",
                     )
                 own[ending] = own[ending] + value if ending in own else value
-    return {native: dict(tensors) for native, tensors in summed.items()}
+    return summed

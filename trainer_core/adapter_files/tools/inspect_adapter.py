@@ -10,9 +10,8 @@ from typing import Any
 
 from ...adapters.dora import DORA_SCALE, axis_of
 from ...adapters.kinds.registry import layer_scale
-from ...filesystem.text_files import parse_json
 from ..factors.effective_delta import delta_norm
-from ..header import SETTINGS_KEY
+from ..header import own_facts
 from ..names.key_map import KeyMap
 from ..names.key_parsing import DROP, count_kinds, match_layer, patch_kinds, told
 from ..read.adapter_file import open_file
@@ -97,7 +96,7 @@ def _report(file: AdapterFile, key_map: KeyMap | None) -> AdapterReport:
         parameters += sum(tensor.numel() for tensor in layer.tensors.values())
         magnitude = layer.tensors.get(DORA_SCALE)
         dora = dora or (None if magnitude is None else axis_of(magnitude))
-    own = _own_facts(file.metadata)
+    own = own_facts(file.metadata)
     return AdapterReport(
         path=file.path,
         size=file.path.stat().st_size,
@@ -120,10 +119,9 @@ def _report(file: AdapterFile, key_map: KeyMap | None) -> AdapterReport:
 
 
 def _extras(file: AdapterFile) -> Iterator[str]:
-    for name, tensors in file.extras.items():
-        for ending in tensors:
-            tensors[ending]  # read, because that refuses a value that is not finite
-            yield f"{name}.{ending}"
+    for name, ending in file.patches():
+        file.extras[name][ending]  # read, because that refuses a value that is not finite
+        yield f"{name}.{ending}"
 
 
 def _notes(file: AdapterFile, norms: Mapping[str, float]) -> Iterator[str]:
@@ -136,8 +134,7 @@ def _notes(file: AdapterFile, norms: Mapping[str, float]) -> Iterator[str]:
         yield f"the scale is a guess (alpha = rank): {file.assumed}"
     if file.unread:
         yield f"not read: {told(count_kinds(file.unread))}. To leave it out: {DROP}"
-    extras = ((name, ending) for name, tensors in file.extras.items() for ending in tensors)
-    for what, (count, first) in patch_kinds(extras).items():
+    for what, (count, first) in patch_kinds(file.patches()).items():
         yield (
             f"{count} tensor(s) beside the factors, {first} first: {what}; layouts comfyui and "
             "kohya hold them"
@@ -145,14 +142,6 @@ def _notes(file: AdapterFile, norms: Mapping[str, float]) -> Iterator[str]:
     still = [name for name, norm in norms.items() if norm == 0.0]
     if still:
         yield f"{len(still)} of {len(norms)} layers change nothing, {still[0]} first"
-
-
-def _own_facts(metadata: Mapping[str, str]) -> Mapping[str, Any]:
-    try:
-        facts = parse_json(metadata.get(SETTINGS_KEY, "{}"))
-    except ValueError:
-        return {}
-    return facts if isinstance(facts, dict) else {}
 
 
 def _text(value: object) -> str | None:

@@ -114,11 +114,7 @@ def _renamed(keys: Iterable[str]) -> dict[str, str]:
 
 
 def plan_reading(keys: Iterable[str], table: Mapping[str, ComfyuiPlace]) -> ComfyuiPlan:
-    """Find what ComfyUI builds from a file's keys.
-
-    Args:
-        keys: The file's keys.
-        table: From `comfyui_table`.
+    """Find what ComfyUI builds from a file's keys, by its table of names (`comfyui_table`).
 
     Returns:
         Patches and ignored keys; every key is in one of them, and in one only.
@@ -215,9 +211,6 @@ def find_fault(patch: ComfyuiPatch, shapes: Mapping[str, Shape], target: Shape) 
         patch: Any patch.
         shapes: The file's key to the tensor's shape.
         target: Shape of what the patch changes.
-
-    Returns:
-        What is wrong; None when nothing is.
     """
     given = {slot: shapes[key] for slot, key in patch.keys.items()}
     if "alpha" in given and math.prod(given["alpha"]) != 1:
@@ -256,9 +249,8 @@ def _magnitude_fault(magnitude: Shape, target: Shape) -> Fault | None:
     rows, columns, *window = target
     if magnitude and magnitude[0] == rows and not (len(magnitude) == 1 and rows == columns == 1):
         if len(magnitude) == 1:
-            return Fault(
-                "read wrongly", f"a magnitude with one axis, taken for rows: {_one_axis(target)}"
-            )
+            what = "ComfyUI stretches columns by them" if len(set(target)) == 1 else SKIPS
+            return Fault("read wrongly", f"a magnitude with one axis, taken for rows: {what}")
         reason = (
             "ComfyUI up to 0.33 divides a magnitude of rows by the norm of the base's weight alone"
         )
@@ -269,9 +261,3 @@ def _magnitude_fault(magnitude: Shape, target: Shape) -> Fault | None:
     return Fault(
         "wrong shape", f"a magnitude of {list(magnitude)} for a layer of {list(target)}: {SKIPS}"
     )
-
-
-def _one_axis(target: Shape) -> str:
-    if len(set(target)) == 1:
-        return "ComfyUI stretches columns by them"
-    return SKIPS

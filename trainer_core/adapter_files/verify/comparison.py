@@ -393,12 +393,12 @@ def probes(columns: int, dtype: torch.dtype = torch.float64) -> Tensor:
 
 
 def delta_product(x: Tensor, kind: str, tensors: Mapping[str, Tensor], scale: float) -> Tensor:
-    """Multiply vectors by the delta that factors make.
+    """Multiply vectors by the delta that factors make; DoRA's magnitude is passed over.
 
     Args:
         x: `[n, in]`, of a convolution `[n, in * window]`.
         kind: The factors' kind.
-        tensors: The factors; DoRA's magnitude is passed over.
+        tensors: The factors.
         scale: What multiplies their product.
 
     Returns:
@@ -427,14 +427,7 @@ def relative(value: Tensor, reference: Tensor) -> float:
 def rounding_of(
     x: Tensor, kind: str, tensors: Mapping[str, Tensor], dtype: torch.dtype, scale: float
 ) -> float:
-    """How far a delta may be off because of how its factors are rounded to a number format.
-
-    Args:
-        x: As for `delta_product`.
-        kind: The factors' kind.
-        tensors: The factors before they are stored.
-        dtype: The number format that they are stored in.
-        scale: What multiplies their product.
+    """How far a delta may be off because factors are rounded to a number format.
 
     Returns:
         A few times what rounding changes, relative: of a small layer the few factors may all be

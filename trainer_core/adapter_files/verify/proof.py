@@ -105,7 +105,8 @@ class Proof:
                     f"allows {layer.allowed:.2g}" + (f": {layer.cause}" if layer.cause else "")
                 )
         if self.loads and not self.compared:
-            yield f"proved nothing: no layer was compared{self._reason()}"
+            told = "; ".join(self._reasons()) or self.unread
+            yield "proved nothing: no layer was compared" + (f": {told}" if told else "")
         if self.inert:
             yield (
                 f"changes nothing: the change of every layer ({len(self.layers)}) is zero, as "
@@ -123,41 +124,31 @@ class Proof:
             "layers compared": compared,
             "largest difference": self.largest,
         }
-        others = {each.reason for each in self.layers.values() if each.difference is None}
         if compared < len(self.layers):
             summary["layers not compared"] = len(self.layers) - compared
-            summary["because"] = sorted(others)
+            summary["because"] = self._reasons()
         if self.still:
             summary["layers that change nothing"] = len(self.still)
-        if self.unread:
-            summary["not compared"] = self.unread
-        if self.bypassed:
-            summary["bypass loaders"] = list(self.bypassed)
-        if self.warnings:
-            summary["warnings"] = list(self.warnings)
-        summary["cannot see"] = BLIND
-        return summary
+        others = {
+            "not compared": self.unread,
+            "bypass loaders": list(self.bypassed),
+            "warnings": list(self.warnings),
+            "cannot see": BLIND,
+        }
+        return summary | {name: value for name, value in others.items() if value}
 
-    def _reason(self) -> str:
-        reasons = {each.reason for each in self.layers.values() if each.difference is None}
-        told = "; ".join(sorted(reasons)) or self.unread
-        return f": {told}" if told else ""
-
-    def _verdict(self) -> str:
-        if self.ok:
-            return "Fine"
-        return "PROVED NOTHING" if self.loads and not self.compared else "NOT FINE"
+    def _reasons(self) -> list[str]:
+        """Why layers were not compared."""
+        return sorted({each.reason for each in self.layers.values() if each.difference is None})
 
     def text(self, most: int = 40) -> str:
-        """The result for a person: one paragraph, then the problems.
-
-        Args:
-            most: How many problems are named before they are only counted.
-        """
+        """The result for a person: one paragraph, then the problems, of which so many are named."""
         loaded = sum(each.outcome == LOADED for each in self.tensors.values())
-        summary = self.summary()
+        summary, verdict = self.summary(), "Fine" if self.ok else "NOT FINE"
+        if self.loads and not self.compared:
+            verdict = "PROVED NOTHING"
         lines = [
-            f"{self._verdict()}: {loaded} of {len(self.tensors)} tensors are "
+            f"{verdict}: {loaded} of {len(self.tensors)} tensors are "
             f"loaded; {summary['layers compared']} layers compared"
             + ("" if self.largest is None else f", largest difference {self.largest:.1e}")
             + f". Base: {self.base}."
@@ -196,9 +187,6 @@ def prove(
             from the adapter's own sizes, so that an adapter for a base of another size passes.
         state: What the file should hold; None takes what the trainer reads from it.
         base: Whose shapes they are, for the report.
-
-    Returns:
-        What was found.
 
     Raises:
         AdapterFileError: When it is no safetensors file; without shapes also when the trainer
@@ -272,11 +260,7 @@ def _remedy(proof: Proof, *, based: bool) -> str:
 def is_for_comfyui(state: AdapterState, layout: str, key_map: KeyMap) -> bool:
     """Whether a file is written for ComfyUI to read.
 
-    Args:
-        state: The adapter.
-        layout: The file's layout. In layout ``lycoris`` a DoRA of rows and undivided layers are for
-            LyCORIS alone.
-        key_map: The family's names.
+    In layout ``lycoris`` a DoRA of rows and undivided layers are for LyCORIS alone.
     """
     if layout != "lycoris":
         return layout in ("comfyui", "kohya")
@@ -287,14 +271,9 @@ def is_for_comfyui(state: AdapterState, layout: str, key_map: KeyMap) -> bool:
 
 
 def adapter_shapes(state: AdapterState, key_map: KeyMap) -> dict[str, tuple[int, ...]]:
-    """The shapes of the weights that an adapter fits.
+    """The shapes of the weights that an adapter fits, by ComfyUI's name of the tensor.
 
-    Args:
-        state: The adapter.
-        key_map: The family's names.
-
-    Returns:
-        ComfyUI's name of a tensor to its shape; of a fused layer from the parts that are adapted.
+    Those of a fused layer follow from the parts that are adapted.
     """
     shapes: dict[str, tuple[int, ...]] = {}
     for name, layer in outlines_of(state).items():
@@ -344,14 +323,10 @@ _SHORT = (torch.float16, torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 def expected_loss(tensor: Tensor, dtype: torch.dtype) -> float:
-    """How far a tensor is from what it was before it was rounded to a format, on the average.
+    """How far a tensor is from what it was before it was rounded to its format, on the average.
 
     A number is rounded by up to half a step, evenly spread: by a step over the root of 12. Steps
     shrink with the number down to the format's smallest normal one, and no further.
-
-    Args:
-        tensor: Values of the format.
-        dtype: The format.
 
     Returns:
         Norm of the expected error over the norm of the tensor; 0 for a tensor of zeros.
@@ -368,9 +343,7 @@ def expected_loss(tensor: Tensor, dtype: torch.dtype) -> float:
 def format_warning(file: TensorFile) -> str:
     """What is to be said of factors that their number format holds badly; empty where all is well.
 
-    Args:
-        file: An opened adapter file. Factors of bf16, whose steps shrink as far as float32's, and
-            of more bits are not read.
+    Factors of bf16, whose steps shrink as far as float32's, and of more bits are not read.
     """
     losses: dict[str, float] = {}
     for key, info in file.tensors.items():

@@ -111,10 +111,7 @@ def write_adapter(
 def check_layouts(state: AdapterState, layouts: Iterable[str], key_map: KeyMap) -> None:
     """Refuse layouts that could not hold an adapter, before it is trained.
 
-    Args:
-        state: The adapter with any values; only names, shapes and settings count.
-        layouts: Some of `LAYOUTS`.
-        key_map: The family's names.
+    Only names, shapes and settings of the adapter count, not its values.
 
     Raises:
         AdapterError: When one of them cannot hold it.
@@ -199,8 +196,7 @@ class _Content:
         dtype = self._outlines[key].dtype
         ready = tensor.to(dtype)
         if not all_finite(ready):
-            overflowed = all_finite(tensor)
-            name = next((name for name, known in DTYPES.items() if known == dtype), str(dtype))
+            overflowed, name = all_finite(tensor), _name_of(dtype)
             raise NonFiniteError(
                 f"{key} holds a value that is not finite" + (f" in {name}" if overflowed else ""),
                 "finite values; nothing was written",
@@ -216,8 +212,12 @@ class _Content:
         return ready
 
 
+def _name_of(dtype: torch.dtype) -> str:
+    return next((name for name, known in DTYPES.items() if known == dtype), str(dtype))
+
+
 def _too_coarse(key: str, tensor: Tensor, dtype: torch.dtype, error: float) -> PrecisionError:
-    name = next((name for name, known in DTYPES.items() if known == dtype), str(dtype))
+    name = _name_of(dtype)
     return PrecisionError(
         f"{key} loses {min(error, 1.0):.0%} of itself in {name}: its largest value is "
         f"{float(tensor.abs().max()):.1e}",
@@ -241,11 +241,6 @@ LAYOUTS: Mapping[str, Layout] = {
 
 
 def layout_name(stem: str, layout: str) -> str:
-    """What a run's adapter is called in a layout: a file, or a folder for ``peft``.
-
-    Args:
-        stem: The run's name.
-        layout: The layout.
-    """
+    """What a run's adapter is called in a layout: a file, or a folder for ``peft``."""
     own = stem if layout == "comfyui" else f"{stem}_{layout}"
     return own if layout == "peft" else f"{own}.safetensors"

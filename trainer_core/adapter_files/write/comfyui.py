@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from torch import Tensor
 
@@ -29,6 +30,7 @@ from .write_plan import (
     Options,
     Piece,
     WritePlan,
+    layer_pieces,
     patch_pieces,
     piece_of,
     refuse_magnitude,
@@ -55,15 +57,7 @@ def plan_comfyui(state: AdapterState, key_map: KeyMap, options: Options) -> Writ
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Layers that are written under one name.
-
-    Attributes:
-        name: The name in the file.
-        modules: The layers.
-        native: ComfyUI's name of what is written; None for a slice.
-        fused: What the fused layer is made of; None where nothing is fused.
-        swapped: Whether the two halves of its rows are exchanged.
-    """
+    """Layers that are written under one name; ComfyUI's ``native`` one is None for a slice."""
 
     name: str
     modules: tuple[str, ...]
@@ -75,13 +69,7 @@ class _Group:
 def plan_native(
     state: AdapterState, key_map: KeyMap, options: Options, spell: Callable[[str], str]
 ) -> WritePlan:
-    """The tensors of an adapter by ComfyUI's names of its layers.
-
-    Args:
-        state: The adapter.
-        key_map: The family's names.
-        options: Where the layout leaves a choice.
-        spell: ComfyUI's name of a layer to the one in the file.
+    """The tensors of an adapter by ComfyUI's names of its layers, as ``spell`` writes them.
 
     Raises:
         AdapterError: As `plan_comfyui`.
@@ -207,9 +195,6 @@ def _refuse_both(state: AdapterState, group: _Group) -> None:
         )
 
 
-KOHYA_PREFIX = "lora_unet_"
-
-
 def plan_kohya(state: AdapterState, key_map: KeyMap, options: Options) -> WritePlan:
     """Names of kohya's scripts, and musubi's by default: ComfyUI's, with ``_`` for each dot.
 
@@ -218,15 +203,7 @@ def plan_kohya(state: AdapterState, key_map: KeyMap, options: Options) -> WriteP
     Raises:
         AdapterError: As `plan_comfyui`, and for what cannot be fused.
     """
-    return plan_native(
-        state,
-        key_map,
-        replace(options, fused=True),
-        lambda native: KOHYA_PREFIX + native.replace(".", "_"),
-    )
-
-
-LYCORIS_PREFIX = "lycoris_"
+    return plan_native(state, key_map, replace(options, fused=True), partial(_flat, "lora_unet_"))
 
 
 def plan_lycoris(state: AdapterState, key_map: KeyMap, options: Options) -> WritePlan:
@@ -239,21 +216,16 @@ def plan_lycoris(state: AdapterState, key_map: KeyMap, options: Options) -> Writ
         AdapterError: When two layers get the same name, parts of a fused layer do not fit each
             other, or the adapter has more than factors.
     """
+    spell = partial(_flat, "lycoris_")
     refuse_patches(state, "lycoris")
     if undivided_layers(state.layers, key_map):
-        return plan_native(state, key_map, replace(options, fused=True), _spell)
+        return plan_native(state, key_map, replace(options, fused=True), spell)
     check_parts(state.kind, outlines_of(state), key_map)
-
-    def encode(layers: Layers) -> dict[str, Tensor]:
-        return {
-            key: tensor
-            for module, layer in layers.items()
-            for key, tensor in with_alpha(_spell(module), state.kind, layer).items()
-        }
-
-    refuse_same_names(_spell(name) for name in state.layers)
-    return WritePlan(tuple(piece_of(state, name, [name], encode) for name in state.layers))
+    refuse_same_names(map(spell, state.layers))
+    return WritePlan(
+        layer_pieces(state, lambda name, layer: with_alpha(spell(name), state.kind, layer))
+    )
 
 
-def _spell(name: str) -> str:
-    return LYCORIS_PREFIX + name.replace(".", "_")
+def _flat(prefix: str, name: str) -> str:
+    return prefix + name.replace(".", "_")

@@ -5,21 +5,20 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from functools import partial
 
 from torch import Tensor
 
 from ...adapters.dora import DORA_SCALE
 from ...adapters.kinds.registry import APPROXIMATE, FILE_RULES, LOW_RANK, layer_scale
 from ...errors import AdapterError
-from ...types import AdapterState
+from ...types import AdapterState, LayerState
 from ..factors.fused_layers import refuse_undivided
 from ..factors.outlines import Layers, is_convolution, outlines_of
 from ..names.key_map import DIFFUSERS_PREFIX, KeyMap
 from ..names.key_parsing import MAGNITUDE
 from ..read.peft_config import HEADER_KEY
-from .write_plan import Options, WritePlan, piece_of, refuse_magnitude, refuse_patches
-
-KEEP_WHOLE = "Choose layout 'comfyui' or 'kohya', which hold the layer as it is."
+from .write_plan import Options, WritePlan, layer_pieces, refuse_magnitude, refuse_patches
 
 
 def plan_diffusers(state: AdapterState, key_map: KeyMap, options: Options) -> WritePlan:
@@ -32,31 +31,26 @@ def plan_diffusers(state: AdapterState, key_map: KeyMap, options: Options) -> Wr
             convolution.
     """
     del options
-    refuse_patches(state, "diffusers")
-    refuse_undivided(state, key_map, "layout 'diffusers'", KEEP_WHOLE)
-    outlines = outlines_of(state)
-    refuse_convolutions(outlines)
-    refuse_unread_magnitude(outlines, state.kind)
+    outlines = peft_outlines(state, key_map, "diffusers")
     rules = FILE_RULES[state.kind]
     problem = rules.diffusers_problem(outlines)
     if problem is not None:
         raise AdapterError(*problem)
     header = _mixed_rank_header(outlines) if state.kind == LOW_RANK else {}
-    return WritePlan(
-        tuple(
-            piece_of(state, name, [name], lambda layers: _encode(state.kind, layers))
-            for name in state.layers
-        ),
-        header,
-    )
+    return WritePlan(layer_pieces(state, partial(_encode, state.kind)), header)
 
 
-def refuse_convolutions(outlines: Layers) -> None:
-    """Refuse what PEFT, Diffusers' reader, computes without the base's dilation and groups.
+def peft_outlines(state: AdapterState, key_map: KeyMap, layout: str) -> dict[str, LayerState]:
+    """The outlines of an adapter that PEFT, with which Diffusers reads too, can compute.
 
     Raises:
-        AdapterError: When a layer is a convolution.
+        AdapterError: When it has weight patches, undivided layers, convolutions, which PEFT
+            computes without the base's dilation and groups, or DoRA that PEFT does not have.
     """
+    refuse_patches(state, layout)
+    keep = "Choose layout 'comfyui' or 'kohya', which hold the layer as it is."
+    refuse_undivided(state, key_map, f"layout {layout!r}", keep)
+    outlines = outlines_of(state)
     for name, layer in outlines.items():
         if is_convolution(layer):
             raise AdapterError(
@@ -65,36 +59,25 @@ def refuse_convolutions(outlines: Layers) -> None:
                 "trained",
                 "Export with layout 'comfyui', or leave the layer out with adapter.exclude.",
             )
-
-
-def refuse_unread_magnitude(outlines: Layers, kind: str) -> None:
-    """Refuse DoRA that PEFT, which Diffusers reads with too, does not have.
-
-    Raises:
-        AdapterError: When a layer has such magnitude.
-    """
-    for axis in ("input",) if FILE_RULES[kind].peft_dora else ("input", "output"):
+    for axis in ("input",) if FILE_RULES[state.kind].peft_dora else ("input", "output"):
         refuse_magnitude(
             outlines,
             axis,
             f"DoRA only with kind {LOW_RANK} and the output axis, the one that Diffusers and PEFT "
             "know",
             "Export with layout 'comfyui', or train with adapter.dora_axis: output and kind "
-            f"{LOW_RANK}. "
-            f"{APPROXIMATE} --base PATH.",
+            f"{LOW_RANK}. {APPROXIMATE} --base PATH.",
         )
+    return outlines
 
 
-def _encode(kind: str, layers: Layers) -> dict[str, Tensor]:
-    tensors: dict[str, Tensor] = {}
-    for name, layer in layers.items():
-        factors = dict(layer.tensors)
-        magnitude = factors.pop(DORA_SCALE, None)
-        found = FILE_RULES[kind].diffusers(factors, layer_scale(kind, layer))
-        if magnitude is not None:
-            found[MAGNITUDE] = magnitude.flatten()
-        tensors |= {f"{DIFFUSERS_PREFIX}{name}.{ending}": each for ending, each in found.items()}
-    return tensors
+def _encode(kind: str, name: str, layer: LayerState) -> dict[str, Tensor]:
+    factors = dict(layer.tensors)
+    magnitude = factors.pop(DORA_SCALE, None)
+    found = FILE_RULES[kind].diffusers(factors, layer_scale(kind, layer))
+    if magnitude is not None:
+        found[MAGNITUDE] = magnitude.flatten()
+    return {f"{DIFFUSERS_PREFIX}{name}.{ending}": each for ending, each in found.items()}
 
 
 def _mixed_rank_header(outlines: Layers) -> dict[str, str]:

@@ -27,18 +27,13 @@ from ...filesystem.storage import (
     write_json,
 )
 from ...filesystem.temporary import temporary_beside
-from ...types import AdapterState
-from ..factors.fused_layers import refuse_undivided
-from ..factors.outlines import Layers, outlines_of
+from ...types import AdapterState, LayerState
+from ..factors.outlines import Layers
 from ..names.key_map import KeyMap
 from ..names.key_parsing import MAGNITUDE, PEFT_PREFIX
 from ..read.peft_config import CONFIG_NAME, WEIGHTS_NAME
-from .diffusers import (
-    KEEP_WHOLE,
-    refuse_convolutions,
-    refuse_unread_magnitude,
-)
-from .write_plan import Options, WritePlan, piece_of, refuse_patches
+from .diffusers import peft_outlines
+from .write_plan import Options, WritePlan, layer_pieces
 
 
 def plan_peft(state: AdapterState, key_map: KeyMap, options: Options) -> WritePlan:
@@ -48,11 +43,7 @@ def plan_peft(state: AdapterState, key_map: KeyMap, options: Options) -> WritePl
         AdapterError: When no configuration makes PEFT compute what the adapter computes.
     """
     del options
-    refuse_patches(state, "peft")
-    refuse_undivided(state, key_map, "layout 'peft'", KEEP_WHOLE)
-    outlines = outlines_of(state)
-    refuse_convolutions(outlines)
-    refuse_unread_magnitude(outlines, state.kind)
+    outlines = peft_outlines(state, key_map, "peft")
     config = {
         "base_model_name_or_path": None,
         "inference_mode": True,
@@ -63,10 +54,7 @@ def plan_peft(state: AdapterState, key_map: KeyMap, options: Options) -> WritePl
         **_ranks_and_alphas(state.kind, outlines),
         **FILE_RULES[state.kind].peft_options(outlines),
     }
-    return WritePlan(
-        tuple(piece_of(state, name, [name], partial(_encode, state.kind)) for name in state.layers),
-        config=config,
-    )
+    return WritePlan(layer_pieces(state, partial(_encode, state.kind)), config=config)
 
 
 def save_folder(
@@ -125,14 +113,13 @@ def _place(temporary: Path, path: Path, *, replace: bool) -> None:
     flush_folder(path)
 
 
-def _encode(kind: str, layers: Layers) -> dict[str, Tensor]:
-    rules, tensors = FILE_RULES[kind], dict[str, Tensor]()
-    for name, layer in layers.items():
-        for factor, tensor in layer.tensors.items():
-            if factor == DORA_SCALE:
-                tensors[f"{PEFT_PREFIX}{name}.{MAGNITUDE}"] = tensor.flatten()
-            else:
-                tensors[f"{PEFT_PREFIX}{name}{rules.peft_ending(factor)}"] = tensor
+def _encode(kind: str, name: str, layer: LayerState) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
+    for factor, tensor in layer.tensors.items():
+        if factor == DORA_SCALE:
+            tensors[f"{PEFT_PREFIX}{name}.{MAGNITUDE}"] = tensor.flatten()
+        else:
+            tensors[f"{PEFT_PREFIX}{name}{FILE_RULES[kind].peft_ending(factor)}"] = tensor
     return tensors
 
 

@@ -78,14 +78,7 @@ Layout = Callable[[AdapterState, "KeyMap", Options], WritePlan]
 
 
 def piece_of(state: AdapterState, title: str, modules: Iterable[str], encode: Encode) -> Piece:
-    """Make a piece of some of an adapter's layers.
-
-    Args:
-        state: The adapter.
-        title: As in `Piece`.
-        modules: The layers that it is made of.
-        encode: Gives its tensors by key, of layers and of outlines alike.
-    """
+    """Make a piece of some of an adapter's layers; ``encode`` takes layers and outlines alike."""
     names = tuple(modules)
     layers = state.layers
     return Piece(
@@ -95,13 +88,19 @@ def piece_of(state: AdapterState, title: str, modules: Iterable[str], encode: En
     )
 
 
-def patch_pieces(state: AdapterState, name: Callable[[str], str]) -> list[Piece]:
-    """Make a piece of each layer's weight patches.
+def layer_pieces(
+    state: AdapterState, encode: Callable[[str, LayerState], Mapping[str, Tensor]]
+) -> tuple[Piece, ...]:
+    """Make a piece of each of an adapter's layers, as `piece_of`, by its name and itself."""
 
-    Args:
-        state: The adapter.
-        name: ComfyUI's name of a layer to the one in the file.
-    """
+    def piece(name: str) -> Piece:
+        return piece_of(state, name, [name], lambda layers: encode(name, layers[name]))
+
+    return tuple(piece(name) for name in state.layers)
+
+
+def patch_pieces(state: AdapterState, name: Callable[[str], str]) -> list[Piece]:
+    """Make a piece of each layer's weight patches; ``name`` spells ComfyUI's name for the file."""
 
     def keyed(native: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {f"{name(native)}.{ending}": tensor for ending, tensor in tensors.items()}
@@ -161,16 +160,7 @@ def refuse_same_names(names: Iterable[str]) -> None:
 
 
 def with_alpha(prefix: str, kind: str, layer: LayerState) -> dict[str, Tensor]:
-    """A layer in the spelling that ComfyUI and LyCORIS read: factors, and an alpha of its own.
-
-    Args:
-        prefix: The layer's name in the file.
-        kind: ``lora``, ``loha`` or ``lokr``.
-        layer: The layer or its outline.
-
-    Returns:
-        Key to tensor; the alpha is float32.
-    """
+    """A layer as ComfyUI and LyCORIS read it: factors, and an alpha of its own in float32."""
     tensors: dict[str, Tensor] = {}
     rules = FILE_RULES[kind]
     for factor, tensor in rules.comfyui_factors(layer.tensors).items():

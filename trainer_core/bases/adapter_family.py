@@ -23,7 +23,6 @@ from ..adapter_files.read.adapter_file import (
     open_adapter,
     open_file,
 )
-from ..adapter_files.read.file_content import AdapterFile
 from ..adapter_files.verify.proof import adapter_shapes
 from ..errors import AdapterFileError
 from ..families.registry import FAMILIES, get_family

@@ -139,11 +139,7 @@ def preservation_prompts(config: RunConfig, *, edits: bool) -> tuple[str, ...]:
 
 def preservation_summary(config: RunConfig) -> str:
     """What keeps the base from forgetting, in words, for the summary of a run."""
-    share, folder = config.dataset.preservation.share, config.dataset.regularization.path
+    share, ordinary = config.dataset.preservation.share, config.dataset.regularization
     parts = [f"{share:.0%} of each batch is the base's own prediction"] if share else []
-    parts += (
-        [f"regularization images, weight {config.dataset.regularization.weight:g}"]
-        if (folder)
-        else []
-    )
+    parts += [f"regularization images, weight {ordinary.weight:g}"] if ordinary.path else []
     return " and ".join(parts) or "nothing (dataset.preservation.share is 0)"

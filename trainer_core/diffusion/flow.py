@@ -29,7 +29,8 @@ def interpolate(latents: Tensor, noise: Tensor, sigma: Tensor) -> Tensor:
         `[B, ...]`, the noisy latents in the dtype of ``latents``.
     """
     share = sigma.to(latents).reshape(-1, *[1] * (latents.ndim - 1))
-    return (1 - share) * latents + share * noise
+    mixed = (1 - share) * latents
+    return mixed.add_(share * noise)
 
 
 def velocity_target(latents: Tensor, noise: Tensor) -> Tensor:

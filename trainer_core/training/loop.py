@@ -15,7 +15,7 @@ from ..types import StepResult
 from .observer import RunRequests
 from .processes import Processes
 from .state import set_learning_rate
-from .step import MicroStep, non_finite_error, read_numbers
+from .step import MicroStep, clip_gradients, non_finite_error, read_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +106,14 @@ class Loop:
             seen.append(self.micro_step(step, micro))
             self.processes.backward(seen[-1].loss / samples)
         self.processes.sum_gradients(self.parameters)
-        limit = self.settings.max_grad_norm or math.inf
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters, limit)
+        norm = clip_gradients(self.parameters, self.settings.max_grad_norm)
         loss, norm, sigma_sum = read_numbers(self.processes, seen, norm, samples)
         if not (math.isfinite(loss) and math.isfinite(norm)):
             self._stop_at(step, "the loss" if not math.isfinite(loss) else "a gradient", seen)
         # Asked after the wait, which takes nearly all of a step.
         asked = self.processes.sum_numbers([float(each) for each in self.hooks.requests()])
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        self._forget_gradients()
         result = StepResult(
             step=step,
             epoch=self.epoch(step),
@@ -129,8 +128,12 @@ class Loop:
 
     def _stop_at(self, step: int, what: str, seen: Sequence[MicroStep]) -> NoReturn:
         # Nothing of this step has reached the weights: they are the last good state.
-        self.optimizer.zero_grad(set_to_none=True)
+        self._forget_gradients()
         raise non_finite_error(step, what, seen, self.hooks.broken(step))
+
+    def _forget_gradients(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
 
     @staticmethod
     def _due(step: int, every: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -130,7 +131,7 @@ class StepMaker:
         # Points of one shape go through the base in one pass.
         losses = [self._loss(each) for each in _joined(points)]
         return MicroStep(
-            torch.stack(losses).sum(),
+            functools.reduce(torch.add, losses),
             tuple(sigma for each in points for sigma in each.sigmas),
             tuple(name for each in points for name in each.names),
         )
@@ -140,12 +141,9 @@ class StepMaker:
             self.sample_sigma(batch, self._generator("sigma", step, position))
             for position in batch.positions
         )
-        noise = torch.stack(
-            [
-                torch.randn(batch.latents.shape[1:], generator=self._generator("noise", step, p))
-                for p in batch.positions
-            ]
-        )
+        noise = torch.empty(batch.latents.shape)
+        for row, position in zip(noise, batch.positions, strict=True):
+            row.normal_(generator=self._generator("noise", step, position))
         return _Points(
             names=batch.names,
             noisy=interpolate(batch.latents, noise, torch.tensor(sigmas)),
@@ -175,6 +173,31 @@ class StepMaker:
     def _generator(self, what: str, step: int, position: int) -> torch.Generator:
         # Drawn on the CPU, so that every device trains on the same numbers.
         return torch.Generator().manual_seed(counter_seed(self.seed, what, step, position))
+
+
+@torch.no_grad()
+def clip_gradients(parameters: Sequence[torch.nn.Parameter], limit: float) -> Tensor:
+    """Scale gradients down to a norm, without a wait for the device.
+
+    The arithmetic of `torch.nn.utils.clip_grad_norm_`, to the last bit, for parameters of one
+    device and dtype: it sorts them by these twice, and asks of each norm where it is.
+
+    Args:
+        parameters: Those without a gradient are passed over.
+        limit: The largest norm; 0 leaves the gradients as they are.
+
+    Returns:
+        The norm of all gradients together before, a scalar on their device.
+    """
+    gradients = [each.grad for each in parameters if each.grad is not None]
+    if not gradients:
+        return torch.zeros(())
+    norms = torch._foreach_norm(gradients)  # pyright: ignore[reportPrivateImportUsage]
+    norm = torch.linalg.vector_norm(torch.stack(norms))
+    if limit:
+        share = (limit / (norm + 1e-6)).clamp(max=1.0)
+        torch._foreach_mul_(gradients, share)  # pyright: ignore[reportPrivateImportUsage]
+    return norm
 
 
 def read_numbers(

@@ -11,7 +11,7 @@ from trainer_core.errors import NonFiniteError
 from trainer_core.training.loop import Loop, LoopHooks
 from trainer_core.training.observer import RunRequests
 from trainer_core.training.processes import SingleProcess
-from trainer_core.training.step import MicroStep
+from trainer_core.training.step import MicroStep, clip_gradients
 
 TARGETS = torch.tensor([[1.0, 2.0], [3.0, -1.0], [0.0, 4.0], [2.0, 2.0]])
 
@@ -99,6 +99,24 @@ def test_clipping_scales_the_gradient_to_the_norm_and_reports_the_norm_before():
     gradient = -TARGETS.mean(dim=0)
     assert recording.results[0].grad_norm == pytest.approx(gradient.norm().item())
     assert parameter.detach().norm().item() == pytest.approx(0.5 * 0.1, rel=1e-4)
+
+
+@pytest.mark.parametrize("limit", [0.0, 0.01, 1.0, 1e6])
+def test_clipping_is_torchs_to_the_last_bit(limit):
+    ours, theirs = ([torch.nn.Parameter(torch.zeros(n, 3)) for n in range(1, 6)] for _ in range(2))
+    for index, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+        if index != 2:
+            one.grad = torch.randn(one.shape)
+            other.grad = one.grad.clone()
+    expected = torch.nn.utils.clip_grad_norm_(theirs, limit or torch.inf)
+    assert torch.equal(clip_gradients(ours, limit), expected)
+    assert ours[2].grad is None
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.grad is None or torch.equal(one.grad, other.grad)
+
+
+def test_a_step_without_any_gradient_has_the_norm_zero():
+    assert clip_gradients([torch.nn.Parameter(torch.zeros(2))], 1.0) == 0
 
 
 def test_previews_and_checkpoints_fall_on_their_steps_and_the_end_is_saved():

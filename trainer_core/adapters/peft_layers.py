@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, cast
 
+import torch
 from peft.tuners.loha.layer import Linear as PeftLohaLinear
 from peft.tuners.loha.layer import LoHaLayer
 from peft.tuners.lokr.layer import Linear as PeftLokrLinear
@@ -22,12 +23,17 @@ from .dora import DORA_SCALE
 from .init.decomposed import FIRST_DOWN, FIRST_UP
 from .kernels.convolution import CONVOLUTIONS
 from .kernels.fused import fuse
-from .kinds.kind import LayerPlan
+from .kinds.kind import Kind, LayerPlan
 from .kinds.loha import LOHA
 from .kinds.lokr import LOKR
 from .kinds.lora import LORA
 from .layer.conv import ConvFactorLayer
 from .layer.factor_layer import ADAPTER_NAME, FactorLayer
+
+
+def _fused(kind: Kind) -> type[torch.autograd.Function] | None:
+    """Base and adapter in one function; None where there is only the plain form."""
+    return None if kind.kernel is None else fuse(kind.kernel)
 
 
 class _LoraFactors(FactorLayer):
@@ -123,7 +129,7 @@ class _LoraFactors(FactorLayer):
 class LoraLinear(_LoraFactors, PeftLoraLinear):
     """A Linear with a LoRA."""
 
-    function = fuse(LORA.kernel)
+    function = _fused(LORA)
 
     def __init__(self, base_layer: nn.Module, plan: LayerPlan, seed: int) -> None:
         self._begin(base_layer)
@@ -208,7 +214,7 @@ class _LohaFactors(_LycorisFactors):
 class LohaLinear(_LohaFactors, PeftLohaLinear):
     """A Linear with a LoHa."""
 
-    function = fuse(LOHA.kernel)
+    function = _fused(LOHA)
 
 
 class LohaConv(ConvFactorLayer, _LohaFactors, LoHaLayer):
@@ -231,7 +237,7 @@ class _LokrFactors(_LycorisFactors):
 class LokrLinear(_LokrFactors, PeftLokrLinear):
     """A Linear with a LoKr."""
 
-    function = fuse(LOKR.kernel)
+    function = _fused(LOKR)
 
 
 class LokrConv(ConvFactorLayer, _LokrFactors, LoKrLayer):

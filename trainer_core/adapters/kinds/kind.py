@@ -71,7 +71,7 @@ class Kind:
     `as_matrices`, where "in" is ``in * window``.
 
     Attributes:
-        name: ``lora``, ``loha`` or ``lokr``.
+        name: As ``adapter.kind`` names it.
         factor_names: All names that a layer of this kind may have.
         shapes: The factors of a layer and their shapes.
         initializers: Factor name to the function that fills it; a factor that is not named
@@ -80,13 +80,20 @@ class Kind:
             that an optimizer step moves the layer as far as that of a LoRA; the same ones are zero.
         scale: ``(factors, alpha, rank)`` to the number that multiplies the delta.
         delta: ``(factors, scale)`` to the weight difference ``[out, in]``.
+        multiplies: Whether the factors multiply the weight from the left instead of being added:
+            the difference is ``delta @ weight`` with a `delta` ``[out, out]``, and `apply` and
+            `convolve` take what the frozen layer computes, without its bias, in the place of x.
+            Nothing that adds, cuts or fuses deltas has anything to do with such a kind.
         apply: ``(x [..., in], factors, scale)`` to ``x @ delta.T`` ``[..., out]`` in the dtype of
             x, without keeping anything of the layer's size: the plain form.
         convolve: ``(window, x [B, in, ...], factors, scale)`` to the convolution of x with the
             delta ``[B, out, ...]`` in the dtype of x.
-        kernel: The same, added to a Linear's output in place (`fused`).
+        kernel: The same, added to a Linear's output in place (`fused`); None where there is only
+            the plain form.
         dora_norm_terms: ``(weight [out, in], factors, axis)`` to ``<W, D>`` and ``|D|^2`` of each
-            row (axis ``output``) or column (``input``), for the delta D at scale 1.
+            row (axis ``output``) or column (``input``), for the delta D at scale 1; None of a kind
+            that knows no DoRA.
+        crosses_groups: Whether a factor stands for channels across a convolution's groups.
         other_initializers: The same as `initializers`, by the other names of ``adapter.init``.
         decompositions: Those of them that train the difference from a part of the frozen weight:
             ``(weight [out, in], rank, scale, generator)`` to that part's lower and upper factor.
@@ -100,8 +107,10 @@ class Kind:
     delta: Callable[[Factors, float], Tensor]
     apply: Callable[[Tensor, Factors, float], Tensor]
     convolve: Callable[[Window, Tensor, Factors, float], Tensor]
-    kernel: AdapterKernel
-    dora_norm_terms: Callable[[Tensor, Factors, Axis], tuple[Tensor, Tensor]]
+    kernel: AdapterKernel | None = None
+    dora_norm_terms: Callable[[Tensor, Factors, Axis], tuple[Tensor, Tensor]] | None = None
+    multiplies: bool = False
+    crosses_groups: bool = False
     paced: Callable[[LayerPlan], Mapping[str, Initializer]] = lambda plan: {}
     other_initializers: Mapping[str, Mapping[str, Initializer]] = field(default_factory=dict)
     decompositions: Mapping[str, Decomposition] = field(default_factory=dict)
@@ -118,6 +127,20 @@ class Kind:
             sides = (plan.outputs, 1) if output else (1, plan.inputs)
             shapes[DORA_SCALE] = (*sides, *plan.ones)
         return shapes
+
+    def difference(self, factors: Factors, scale: float, weight: Callable[[], Tensor]) -> Tensor:
+        """The weight difference ``[out, in]`` that a layer's factors make of a weight.
+
+        Args:
+            factors: As matrices.
+            scale: Of the layer.
+            weight: Reads the frozen weight; called only by a kind that multiplies it.
+        """
+        if not self.multiplies:
+            return self.delta(factors, scale)
+        own = next(iter(factors.values()))
+        columns = weight().flatten(1).to(own.device, own.dtype).t()
+        return self.apply(columns, factors, scale).t()
 
     def initial_factors(self, plan: LayerPlan, seed: int) -> dict[str, Tensor]:
         """Initialize a layer's factors.

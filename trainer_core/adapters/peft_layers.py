@@ -8,6 +8,7 @@ for some numbers of axes only, and add nothing but constructor and forward.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, ClassVar, cast
 
 import torch
@@ -17,6 +18,7 @@ from peft.tuners.lokr.layer import Linear as PeftLokrLinear
 from peft.tuners.lokr.layer import LoKrLayer
 from peft.tuners.lora.layer import Linear as PeftLoraLinear
 from peft.tuners.lora.layer import LoraLayer
+from peft.tuners.lycoris_utils import LycorisLayer
 from torch import Tensor, nn
 
 from .dora import DORA_SCALE
@@ -27,6 +29,7 @@ from .kinds.kind import Kind, LayerPlan
 from .kinds.loha import LOHA
 from .kinds.lokr import LOKR
 from .kinds.lora import LORA
+from .kinds.registry import KINDS
 from .layer.conv import ConvFactorLayer
 from .layer.factor_layer import ADAPTER_NAME, FactorLayer
 
@@ -196,6 +199,59 @@ class _LycorisFactors(FactorLayer):
         """The contribution alone; PEFT's base class asks for it."""
         del args, kwargs
         return self._contribution(input, self.factors(adapter_name), self.scaling[adapter_name])
+
+
+class _OwnFactors(_LycorisFactors, LycorisLayer):
+    """A kind for whose layers PEFT has no class, or one that computes something else."""
+
+    magnitude_name = "adapter_magnitude"
+
+    def __init__(self, base_layer: nn.Module, plan: LayerPlan, seed: int) -> None:
+        nn.Module.__init__(self)
+        LycorisLayer.__init__(self, base_layer)
+        for _, place in self._containers:
+            setattr(self, place, nn.ParameterDict())
+        self._active_adapter = ADAPTER_NAME
+        self.install(plan, seed)
+
+    @property
+    def _available_adapters(self) -> set[str]:
+        return {ADAPTER_NAME}
+
+    def create_adapter_parameters(self, adapter_name: str, r: int, **kwargs: Any) -> None:
+        """PEFT's way to add another adapter, which such a layer does not take."""
+        raise NotImplementedError
+
+    def reset_adapter_parameters(self, adapter_name: str) -> None:
+        """PEFT's way to start anew, which such a layer does not take."""
+        raise NotImplementedError
+
+    def update_layer(self, adapter_name: str, r: int, alpha: float, **kwargs: Any) -> None:
+        """PEFT's way to add another adapter, which such a layer does not take."""
+        raise NotImplementedError
+
+
+@functools.cache
+def layer_classes(name: str) -> tuple[type[FactorLayer], type[FactorLayer]]:
+    """The layers of a kind for which there are none below: of a Linear, and of a convolution.
+
+    Args:
+        name: The kind's.
+    """
+    kind = KINDS[name]
+    own = {
+        "kind": kind,
+        "function": _fused(kind),
+        "adapter_layer_names": (*kind.factor_names, _OwnFactors.magnitude_name),
+        "_containers": (
+            *((each, each) for each in kind.factor_names),
+            (DORA_SCALE, _OwnFactors.magnitude_name),
+        ),
+    }
+    title = name.title()
+    linear = type(f"{title}Linear", (_OwnFactors,), {**own, "__doc__": f"A Linear of kind {name}."})
+    of_conv = {**own, "__doc__": f"A convolution of kind {name}.", "function": None}
+    return linear, type(f"{title}Conv", (ConvFactorLayer, _OwnFactors), of_conv)
 
 
 class _LohaFactors(_LycorisFactors):

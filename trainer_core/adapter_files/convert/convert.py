@@ -336,7 +336,7 @@ def _of_rounding(rounding: float) -> tuple[str, ...]:
 
 
 def _notes_of_file(source: Source, file: AdapterFile, *, drop: bool) -> tuple[str, ...]:
-    notes = _zero_alphas(source)
+    notes = () if FILE_RULES[file.kind].unused_alpha == 0.0 else _zero_alphas(source)
     if file.assumed:
         notes += (f"The scale is a guess (alpha = rank): {file.assumed}",)
     if drop:

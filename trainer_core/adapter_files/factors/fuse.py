@@ -94,6 +94,9 @@ def fused_layer(
 
 def may_share_factors(kind: str, outlines: Mapping[str, LayerState]) -> bool:
     """Whether several layers' factors, but for those with the rows, have the same shapes."""
+    rules = FILE_RULES[kind]
+    if len({rules.block_rows(layer.tensors) for layer in outlines.values()}) > 1:
+        return False
     first, *others = (_lower(kind, layer) for layer in outlines.values())
     shapes = {name: tensor.shape for name, tensor in first.items()}
     return bool(others) and all(

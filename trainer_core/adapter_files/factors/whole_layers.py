@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...adapters.dora import DORA_SCALE, axis_of
-from ...adapters.kinds.registry import LOW_RANK, matrix_sizes
+from ...adapters.kinds.registry import KINDS, LOW_RANK, matrix_sizes
 from ...errors import AdapterError
 from ...types import AdapterState, LayerState
 from ..names.key_map import KeyMap
@@ -107,15 +107,19 @@ def undivided_delta(
     Args:
         state: The adapter.
         name: The layer.
-        weight_of: A module's path to its weight; asked only for DoRA, whose magnitude is of all
-            rows together.
+        weight_of: A module's path to its weight; asked only where the difference depends on it.
         key_map: The family's names.
     """
     layer = state.layers[name]
-    if DORA_SCALE in layer.tensors:
+    if needs_weight(state.kind, layer):
         return effective_delta(state.kind, layer, joined_weights(weight_of, key_map)(name))
     shape = matrix_sizes(state.kind, layer)
     return effective_delta(state.kind, layer, torch.empty(1).expand(shape))  # only its shape counts
+
+
+def needs_weight(kind: str, layer: LayerState) -> bool:
+    """Whether what a layer adds depends on the base's weight."""
+    return DORA_SCALE in layer.tensors or KINDS[kind].multiplies
 
 
 def has_column_magnitude(layer: LayerState) -> bool:

@@ -75,7 +75,10 @@ def outline_layer(
         raise broken(path, f"{name} has only {', '.join(sorted(factors))}; a factor is missing")
     for pair in rules.pairs:
         _check_pair(path, name, pair, factors)
-    factors = _without_windows(rules, factors)
+    factors = rules.own_form(_without_windows(rules, factors))
+    mistake = rules.mistake(factors)
+    if mistake:
+        raise broken(path, f"{name} {mistake}")
     dtype = None
     for role, factor in factors.items():
         # A magnitude is kept finer than factors, which need not follow them.
@@ -171,7 +174,7 @@ def _whole_layer(
     rules: FileRules, factors: Mapping[str, Tensor], alpha: float | None
 ) -> LayerState:
     """All factors whole: the scale is 1, and alpha only remembers the rank (or is junk)."""
-    if alpha is not None and 1.0 <= alpha < _LARGEST_RANK:
+    if alpha is not None and rules.unused_alpha is None and 1.0 <= alpha < _LARGEST_RANK:
         rank = round(alpha)
     else:
         rank = rules.guessed_rank(factors)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -47,25 +48,36 @@ class Draft:
         outline: The layer with tensors of the meta device, in the file's number format.
         scaled: The factor that is multiplied when it is read; empty for none.
         scale: What the layer is multiplied by when it is read.
+        check: Says of the factors why they are not what readers make of the file; empty where they
+            are.
     """
 
     keys: Mapping[str, str]
     outline: LayerState
     scaled: str = ""
     scale: float = 1.0
+    check: Callable[[Mapping[str, Tensor]], str] = lambda tensors: ""
 
 
 class LazyLayers(LazyMapping[LayerState]):
     """Layers of an open file; each look-up reads one, in float32."""
 
-    def __init__(self, file: TensorFile, drafts: Mapping[str, Draft]) -> None:
+    def __init__(self, file: TensorFile, kind: str, drafts: Mapping[str, Draft]) -> None:
         super().__init__(drafts)
         self._file = file
+        self._rules = FILE_RULES[kind]
         self._drafts = drafts
 
     def __getitem__(self, name: str) -> LayerState:
         draft = self._drafts[name]
         tensors = {factor: self.factor(name, factor) for factor in draft.keys}
+        problem = draft.check(tensors)
+        if problem:
+            raise AdapterFileError(
+                f"{self._file.path}: {name} has {problem}",
+                "an alpha that every reader takes alike, such as 0, which limits nothing",
+                "Use the file with the program that made it.",
+            )
         return replace(draft.outline, tensors=tensors)
 
     def outline(self, name: str) -> LayerState:
@@ -85,7 +97,8 @@ class LazyLayers(LazyMapping[LayerState]):
         """
         draft = self._drafts[name]
         shape = draft.outline.tensors[factor].shape
-        tensor = finite(self._file, draft.keys[factor]).reshape(shape)
+        given = finite(self._file, draft.keys[factor])
+        tensor = self._rules.own_form({factor: given})[factor].reshape(shape)
         return tensor * draft.scale if factor == draft.scaled else tensor
 
 
@@ -209,7 +222,7 @@ def read_content(
         kind,
         layout,
         _dtypes(file, found),
-        LazyLayers(file, drafts),
+        LazyLayers(file, kind, drafts),
         LazyPatches(extras),
         tuple(name for name in zero_alpha if rules.alpha_rank(found.outlines[name]) is not None),
         found.unread,
@@ -322,7 +335,8 @@ def _check_config(config: PeftConfig, kind: str, found: _Sorted) -> None:
 def _draft(path: Path, name: str, kind: str, found: _Sorted, config: PeftConfig | None) -> Draft:
     alpha = found.alphas.get(name)
     outline = outline_layer(path, name, kind, found.outlines[name], alpha)
-    draft = Draft(found.factors[name], outline)
+    check = partial(FILE_RULES[kind].check_alpha, alpha=alpha or 0.0)
+    draft = Draft(found.factors[name], outline, check=check)
     return draft if config is None else _configured(draft, name, kind, alpha, config)
 
 
@@ -333,6 +347,8 @@ def _configured(
     module, outline = unprefixed(name), draft.outline
     scale, rank = config.scale(module), config.rank_of(module)
     rules = FILE_RULES[kind]
+    if rules.multiplies:
+        return draft
     whole = rules.is_whole(draft.keys)
     if not whole and rank != outline.rank:
         raise AdapterFileError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -94,6 +94,10 @@ class Kind:
             row (axis ``output``) or column (``input``), for the delta D at scale 1; None of a kind
             that knows no DoRA.
         crosses_groups: Whether a factor stands for channels across a convolution's groups.
+        layer_rank: ``(outputs, rank)`` to the rank that a layer can have of a wanted one.
+        largest_rank: The most that a layer's rank may be; None for any.
+        problem: Why a layer cannot have this kind: found, expected, remedy.
+        notes: What the settings come to in these layers and one may not expect, in sentences.
         other_initializers: The same as `initializers`, by the other names of ``adapter.init``.
         decompositions: Those of them that train the difference from a part of the frozen weight:
             ``(weight [out, in], rank, scale, generator)`` to that part's lower and upper factor.
@@ -111,6 +115,10 @@ class Kind:
     dora_norm_terms: Callable[[Tensor, Factors, Axis], tuple[Tensor, Tensor]] | None = None
     multiplies: bool = False
     crosses_groups: bool = False
+    layer_rank: Callable[[int, int], int] = lambda outputs, rank: rank
+    largest_rank: Callable[[LayerPlan], int | None] = lambda plan: min(plan.width, plan.outputs)
+    problem: Callable[[LayerPlan], tuple[str, str, str] | None] = lambda plan: None
+    notes: Callable[[Sequence[LayerPlan]], tuple[str, ...]] = lambda plans: ()
     paced: Callable[[LayerPlan], Mapping[str, Initializer]] = lambda plan: {}
     other_initializers: Mapping[str, Mapping[str, Initializer]] = field(default_factory=dict)
     decompositions: Mapping[str, Decomposition] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -319,6 +319,25 @@ def _signs(count: int, generator: torch.Generator) -> Tensor:
     return torch.randint(0, 2, (count,), generator=generator, dtype=torch.float32) * 2.0 - 1.0
 
 
+def _notes(plans: Sequence[LayerPlan]) -> tuple[str, ...]:
+    """Say where the factors are other than the settings may let one expect."""
+    config, notes = plans[0].config, []
+    whole = sum(keeps_second_whole(plan) for plan in plans)
+    if whole and not config.full_matrix:
+        notes.append(
+            f"lokr: {whole} of {len(plans)} layers keep their second factor whole, because the "
+            "rank is at least half of its larger side."
+        )
+    for size in sorted({size for plan in plans for size in (plan.inputs, plan.outputs)}):
+        if config.factor > 0 and size % config.factor:
+            small, large = factorize(size, config.factor)
+            notes.append(
+                f"lokr: factor {config.factor} does not divide {size}; it is split into {small} x "
+                f"{large}."
+            )
+    return tuple(notes)
+
+
 LOKR = Kind(
     name="lokr",
     factor_names=(
@@ -345,6 +364,9 @@ LOKR = Kind(
     convolve=_convolve,
     kernel=_KERNEL,
     dora_norm_terms=_dora_norm_terms,
+    crosses_groups=True,
+    largest_rank=lambda plan: None,
+    notes=_notes,
 )
 """delta = kron(w1, w2) * alpha / rank; scale 1 where both factors are whole.
 

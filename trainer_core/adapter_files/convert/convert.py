@@ -29,6 +29,7 @@ from ..read.adapter_file import (
 )
 from ..read.peft_config import CONFIG_NAME, WEIGHTS_NAME
 from ..verify.format_loss import COARSE
+from ..verify.proof import exchanged_layers
 from ..write.adapter_file import Watch, Written, write_adapter
 from ..write.layouts import LAYOUTS
 from .adapt_to_layout import Adapted, ConversionOptions, WeightOf, adapt_to_layout
@@ -268,6 +269,11 @@ def _warnings(
         notes.append(
             "Layers that ComfyUI fuses are whole here, so that all have ComfyUI's names, for "
             "LyCORIS beside a model of these names; ComfyUI reads none of them in this layout"
+        )
+    if wanted.layout == "lycoris" and exchanged_layers(adapted.state, key_map):
+        notes.append(
+            "A layer whose halves ComfyUI has the other way round is for LyCORIS; ComfyUI "
+            "multiplies the wrong rows of it in this layout"
         )
     if wanted.layout == "diffusers" and magnitude:
         notes.append(

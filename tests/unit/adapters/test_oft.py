@@ -137,9 +137,7 @@ def test_a_state_is_taken_over_and_attached_again():
     start_from(started, attach(started, AdapterConfig(kind="oft", rank=4)), state)
     assert torch.equal(started(make_input()), expected)
     other = make_module()
-    with pytest.raises(
-        AdapterError, match=r"blocks of 4 where[\s\S]*rank to 4"
-    ):
+    with pytest.raises(AdapterError, match=r"blocks of 4 where[\s\S]*rank to 4"):
         start_from(other, attach(other, AdapterConfig(kind="oft", rank=2)), state)
 
 

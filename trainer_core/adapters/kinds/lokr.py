@@ -21,7 +21,16 @@ from ..kernels.adapter_kernel import (
 )
 from ..kernels.convolution import Window
 from .factorization import factorize
-from .kind import Initializer, Kind, LayerPlan, scaled, uniform, uniform_by_inputs
+from .kind import (
+    MOVED,
+    Initializer,
+    Kind,
+    LayerPlan,
+    low_rank_distance,
+    scaled,
+    uniform,
+    uniform_by_inputs,
+)
 
 _WIDEST = 256
 """Columns up to which the low-rank form is computed in one product with the base."""
@@ -319,6 +328,18 @@ def _signs(count: int, generator: torch.Generator) -> Tensor:
     return torch.randint(0, 2, (count,), generator=generator, dtype=torch.float32) * 2.0 - 1.0
 
 
+def _distance(plan: LayerPlan) -> float:
+    (out_first, out_second), (in_first, in_second) = split(plan)
+    in_second *= math.prod(plan.kernel)
+    lycoris = math.sqrt(out_first / 3)
+    if keeps_second_whole(plan):
+        return lycoris * MOVED * math.sqrt(out_second * in_second)
+    if plan.config.init == "lycoris":
+        return plan.alpha / plan.rank * lycoris * MOVED * math.sqrt(out_second * in_second / 3)
+    repeated = math.sqrt(out_first * in_first * spread(plan))
+    return repeated * low_rank_distance(plan, out_second, in_second)
+
+
 def _notes(plans: Sequence[LayerPlan]) -> tuple[str, ...]:
     """Say where the factors are other than the settings may let one expect."""
     config, notes = plans[0].config, []
@@ -366,6 +387,8 @@ LOKR = Kind(
     dora_norm_terms=_dora_norm_terms,
     crosses_groups=True,
     largest_rank=lambda plan: None,
+    distance=_distance,
+    spread=spread,
     notes=_notes,
 )
 """delta = kron(w1, w2) * alpha / rank; scale 1 where both factors are whole.

@@ -17,7 +17,7 @@ from .attachment import attach
 from .dora import DORA_SCALE, axis_of
 from .kernels.convolution import CONVOLUTIONS, CORES, layer_sizes
 from .kinds.kind import LayerPlan
-from .kinds.registry import KINDS, matrix_sizes
+from .kinds.registry import FILE_RULES, KINDS, matrix_sizes
 from .planning import follows_rule
 from .targets import nearest
 from .validate_factors import validate_factors
@@ -92,7 +92,7 @@ def fitting_config(module: nn.Module, state: AdapterState) -> AdapterConfig:
         if best is None or len(wrong) < len(misfits):
             misfits, best = wrong, config
     wrong = misfits[0]
-    if best and state.kind == "lokr":
+    if best and FILE_RULES[state.kind].splits:
         foreign = [
             name
             for name in misfits
@@ -123,7 +123,7 @@ def _candidates(state: AdapterState) -> Iterator[AdapterConfig]:
         tucker=any(name in CORES for layer in state.layers.values() for name in layer.tensors),
         **_dora_options(state),
     )
-    if state.kind != "lokr":
+    if not FILE_RULES[state.kind].splits:
         yield base
         return
     flags = (False, True)

@@ -13,10 +13,11 @@ from ..errors import AdapterError
 from ..types import LayerState
 from .attached import AttachedAdapter, Restoration
 from .base.checks import check_bases
+from .kinds.registry import KINDS
 from .layer.factor_layer import FactorLayer
 from .layer.shared_input import share_inputs
 from .peft_tuner import Job, inject
-from .planning import factor_notes, plan_layers
+from .planning import plan_layers
 from .targets import (
     FALLBACK_PRESETS,
     LayerIndex,
@@ -81,7 +82,7 @@ def attach(
     layers = _inject(module, config, jobs, restoration)
     places = {name: layer.places for name, layer in selection.layers.items()}
     adapter = AttachedAdapter(module, config, layers, places, restoration, selection)
-    adapter.notes = () if given else factor_notes(plans)
+    adapter.notes = () if given else KINDS[config.kind].notes(plans)
     adapter.plans = plans
     adapter.shared_inputs = share_inputs(layers, expressions)
     return adapter

@@ -8,26 +8,35 @@ for some numbers of axes only, and add nothing but constructor and forward.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, ClassVar, cast
 
+import torch
 from peft.tuners.loha.layer import Linear as PeftLohaLinear
 from peft.tuners.loha.layer import LoHaLayer
 from peft.tuners.lokr.layer import Linear as PeftLokrLinear
 from peft.tuners.lokr.layer import LoKrLayer
 from peft.tuners.lora.layer import Linear as PeftLoraLinear
 from peft.tuners.lora.layer import LoraLayer
+from peft.tuners.lycoris_utils import LycorisLayer
 from torch import Tensor, nn
 
 from .dora import DORA_SCALE
 from .init.decomposed import FIRST_DOWN, FIRST_UP
 from .kernels.convolution import CONVOLUTIONS
 from .kernels.fused import fuse
-from .kinds.kind import LayerPlan
+from .kinds.kind import Kind, LayerPlan
 from .kinds.loha import LOHA
 from .kinds.lokr import LOKR
 from .kinds.lora import LORA
+from .kinds.registry import KINDS
 from .layer.conv import ConvFactorLayer
 from .layer.factor_layer import ADAPTER_NAME, FactorLayer
+
+
+def _fused(kind: Kind) -> type[torch.autograd.Function] | None:
+    """Base and adapter in one function; None where there is only the plain form."""
+    return None if kind.kernel is None else fuse(kind.kernel)
 
 
 class _LoraFactors(FactorLayer):
@@ -123,7 +132,7 @@ class _LoraFactors(FactorLayer):
 class LoraLinear(_LoraFactors, PeftLoraLinear):
     """A Linear with a LoRA."""
 
-    function = fuse(LORA.kernel)
+    function = _fused(LORA)
 
     def __init__(self, base_layer: nn.Module, plan: LayerPlan, seed: int) -> None:
         self._begin(base_layer)
@@ -192,6 +201,59 @@ class _LycorisFactors(FactorLayer):
         return self._contribution(input, self.factors(adapter_name), self.scaling[adapter_name])
 
 
+class _OwnFactors(_LycorisFactors, LycorisLayer):
+    """A kind for whose layers PEFT has no class, or one that computes something else."""
+
+    magnitude_name = "adapter_magnitude"
+
+    def __init__(self, base_layer: nn.Module, plan: LayerPlan, seed: int) -> None:
+        nn.Module.__init__(self)
+        LycorisLayer.__init__(self, base_layer)
+        for _, place in self._containers:
+            setattr(self, place, nn.ParameterDict())
+        self._active_adapter = ADAPTER_NAME
+        self.install(plan, seed)
+
+    @property
+    def _available_adapters(self) -> set[str]:
+        return {ADAPTER_NAME}
+
+    def create_adapter_parameters(self, adapter_name: str, r: int, **kwargs: Any) -> None:
+        """PEFT's way to add another adapter, which such a layer does not take."""
+        raise NotImplementedError
+
+    def reset_adapter_parameters(self, adapter_name: str) -> None:
+        """PEFT's way to start anew, which such a layer does not take."""
+        raise NotImplementedError
+
+    def update_layer(self, adapter_name: str, r: int, alpha: float, **kwargs: Any) -> None:
+        """PEFT's way to add another adapter, which such a layer does not take."""
+        raise NotImplementedError
+
+
+@functools.cache
+def layer_classes(name: str) -> tuple[type[FactorLayer], type[FactorLayer]]:
+    """The layers of a kind for which there are none below: of a Linear, and of a convolution.
+
+    Args:
+        name: The kind's.
+    """
+    kind = KINDS[name]
+    own = {
+        "kind": kind,
+        "function": _fused(kind),
+        "adapter_layer_names": (*kind.factor_names, _OwnFactors.magnitude_name),
+        "_containers": (
+            *((each, each) for each in kind.factor_names),
+            (DORA_SCALE, _OwnFactors.magnitude_name),
+        ),
+    }
+    title = name.title()
+    linear = type(f"{title}Linear", (_OwnFactors,), {**own, "__doc__": f"A Linear of kind {name}."})
+    of_conv = {**own, "__doc__": f"A convolution of kind {name}.", "function": None}
+    return linear, type(f"{title}Conv", (ConvFactorLayer, _OwnFactors), of_conv)
+
+
 class _LohaFactors(_LycorisFactors):
     kind = LOHA
     magnitude_name = "hada_magnitude"
@@ -208,7 +270,7 @@ class _LohaFactors(_LycorisFactors):
 class LohaLinear(_LohaFactors, PeftLohaLinear):
     """A Linear with a LoHa."""
 
-    function = fuse(LOHA.kernel)
+    function = _fused(LOHA)
 
 
 class LohaConv(ConvFactorLayer, _LohaFactors, LoHaLayer):
@@ -231,7 +293,7 @@ class _LokrFactors(_LycorisFactors):
 class LokrLinear(_LokrFactors, PeftLokrLinear):
     """A Linear with a LoKr."""
 
-    function = fuse(LOKR.kernel)
+    function = _fused(LOKR)
 
 
 class LokrConv(ConvFactorLayer, _LokrFactors, LoKrLayer):

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from peft import LoHaConfig, LoHaModel, LoKrConfig, LoKrModel, LoraConfig, LoraModel, PeftConfig
+from peft.tuners.lycoris_utils import LycorisConfig, LycorisTuner
 from torch import nn
 
 from ..config import AdapterConfig
 from .kinds.kind import LayerPlan
+from .kinds.registry import KINDS
 from .layer.factor_layer import ADAPTER_NAME, FactorLayer
-from .peft_layers import LohaConv, LohaLinear, LokrConv, LokrLinear, LoraConv, LoraLinear
+from .peft_layers import (
+    LohaConv,
+    LohaLinear,
+    LokrConv,
+    LokrLinear,
+    LoraConv,
+    LoraLinear,
+    layer_classes,
+)
 from .targets import Layer
 
 
@@ -49,7 +60,7 @@ class PlannedTuner:
         self,
         config: Any,
         adapter_name: str,
-        target: nn.Module,
+        target: Any,
         target_name: str,
         parent: nn.Module,
         current_key: str,
@@ -83,6 +94,33 @@ class LokrTuner(PlannedTuner, LoKrModel):
 
     linear_class = LokrLinear
     conv_class = LokrConv
+
+
+@dataclass
+class OwnConfig(LycorisConfig):
+    """PEFT's description of a kind that it has none for; `OwnTuner` plans by the jobs instead."""
+
+    target_modules: str = ""
+    exclude_modules: str | None = None
+
+
+class OwnTuner(PlannedTuner, LycorisTuner):  # type: ignore[misc]  # as above
+    """A kind for which PEFT has no tuner, or one that computes something else."""
+
+    def _mark_only_adapters_as_trainable(self, model: nn.Module) -> None:
+        """Leave it to `attach`, which freezes the base: PEFT tells parameters by one prefix."""
+
+
+@functools.cache
+def _own_tuner(name: str) -> type[OwnTuner]:
+    linear, conv = layer_classes(name)
+    members = {
+        "prefix": KINDS[name].factor_names[0],
+        "linear_class": linear,
+        "conv_class": conv,
+        "__doc__": f"Kind {name}.",
+    }
+    return type(f"{name.title()}Tuner", (OwnTuner,), members)
 
 
 def _target_expression(paths: list[str]) -> str:
@@ -140,6 +178,10 @@ def inject(module: nn.Module, config: AdapterConfig, jobs: list[Job]) -> dict[st
         Layer name to the new layer.
     """
     by_path = {job.plan.path: job for job in jobs}
-    tuner_class, make_config = _TUNERS[config.kind]
-    peft_config = make_config(config, _target_expression(list(by_path)))
+    targets = _target_expression(list(by_path))
+    if config.kind in _TUNERS:
+        tuner_class, make_config = _TUNERS[config.kind]
+        peft_config = make_config(config, targets)
+    else:
+        tuner_class, peft_config = _own_tuner(config.kind), OwnConfig(target_modules=targets)
     return tuner_class(module, peft_config, by_path).__dict__["layers"]

@@ -50,6 +50,9 @@ def _mistakes(kind: str, layer: LayerState) -> Iterator[str]:
 
 def _misfits(kind: str, tensors: Mapping[str, Tensor]) -> Iterator[str]:
     """Factors that are missing, or cannot be multiplied."""
+    mistake = FILE_RULES[kind].mistake(tensors)
+    if mistake:
+        yield mistake
     pairs = FILE_RULES[kind].pairs
     for pair in pairs:
         missing = [name for name in (pair.up, pair.down) if name not in tensors]

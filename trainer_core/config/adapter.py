@@ -6,7 +6,7 @@ from typing import Literal
 
 from .section import Section, setting
 
-AdapterKind = Literal["lora", "loha", "lokr"]
+AdapterKind = Literal["lora", "loha", "lokr", "oft"]
 AdapterInit = Literal["default", "lycoris", "gaussian", "orthogonal", "pissa", "olora", "eva"]
 
 
@@ -16,10 +16,15 @@ class AdapterConfig(Section):
     kind: AdapterKind = setting(
         "lokr",
         "'lora': low-rank product. 'loha': Hadamard product of two low-rank products. "
-        "'lokr': Kronecker product.",
+        "'lokr': Kronecker product. 'oft': a rotation of the weight's rows instead of something "
+        "added to them; for ComfyUI and LyCORIS alone.",
     )
     rank: int = setting(
-        16, "Rank of the factors. Larger learns more and weighs more.", ge=1, le=4096
+        16,
+        "Rank of the factors. Larger learns more and weighs more. oft: size of the blocks that are "
+        "rotated, or of the largest below it that fill a layer's outputs.",
+        ge=1,
+        le=4096,
     )
     alpha: float | None = setting(
         None, "Scale = alpha / rank. Unset: alpha = rank, so that the scale is 1.", gt=0.0

@@ -21,6 +21,20 @@ INIT_OF_EVERY_KIND = ("default", "lycoris")
 """Values of ``adapter.init`` that every kind has."""
 
 
+UNUSED_BY: Mapping[str, Mapping[str, str]] = {
+    "oft": {
+        "alpha": "a rotation is multiplied by nothing, and readers take alpha for its limit",
+        "alpha_pattern": "a rotation is multiplied by nothing",
+        "rslora": "a rotation is multiplied by nothing",
+        "dora": "a rotation keeps the columns' lengths, and no reader knows both",
+        "exact_delta": "base and rotation are no one product",
+        "dropout": "a rotation takes the layer's output, and none of its inputs",
+        "tucker": "a rotation has no window",
+    }
+}
+"""Kind to the settings of the adapter that mean nothing with it, to why."""
+
+
 def drop_of_other_kind(
     values: dict[str, Any], change: Mapping[str, Any], kept: Collection[str]
 ) -> list[str]:

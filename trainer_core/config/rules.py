@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from ..errors import ConfigError
 from .adapter import AdapterConfig
 from .dataset import PreservationSection, RegularizationSection
-from .kinds import INIT_OF_EVERY_KIND, OF_KIND
+from .kinds import INIT_OF_EVERY_KIND, OF_KIND, UNUSED_BY
 from .patterns import PATTERN_EXPECTED, PATTERN_REMEDY, pattern_mistake
 from .problems import Problem, raise_problems, value_in_words
 from .run import CONFIG_VERSION, RunConfig
@@ -117,6 +117,13 @@ def _adapter_problems(adapter: AdapterConfig) -> Iterator[Problem]:
                 f"adapter.{name} only with {setting} {value}",
                 f"Leave adapter.{name} out, or set adapter.{setting} to {value}.",
             )
+    for name, reason in UNUSED_BY.get(adapter.kind, {}).items():
+        if getattr(adapter, name) != getattr(defaults, name):
+            yield Problem(
+                f"adapter.{name} is set and adapter.kind is {adapter.kind}",
+                f"adapter.{name} with another kind: {reason}",
+                f"Leave adapter.{name} out, or set adapter.kind to lora.",
+            )
     yield from _lokr_problems(adapter)
     yield from _init_problems(adapter)
     for name in ("targets", "include", "exclude", "rank_pattern", "alpha_pattern"):
@@ -168,7 +175,7 @@ def _init_problems(adapter: AdapterConfig) -> Iterator[Problem]:
         yield Problem(
             f"adapter.init is {adapter.init} and adapter.kind is {adapter.kind}",
             f"{adapter.init} only with kind lora: it speaks of the two factors of one product, and "
-            "loha and lokr have other factors",
+            "the other kinds have other factors",
             "Leave adapter.init out, or set adapter.kind to lora.",
         )
     if adapter.init in {"pissa", "olora", "eva"} and adapter.start_from is not None:

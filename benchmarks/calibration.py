@@ -47,8 +47,10 @@ OTHERS: dict[str, dict[str, Any]] = {
     "lokr factor 4": {"kind": "lokr", "factor": 4},
     "lokr factor 8": {"kind": "lokr", "factor": 8},
     "loha lycoris": {"kind": "loha", "init": "lycoris"},
+    "oft": {"kind": "oft"},
 }
-"""What the defaults could have been; measured on the square layer alone."""
+"""What the defaults could have been, and oft, which no size brings to the bar; measured on the
+square layer alone."""
 
 Measure = Callable[[dict[str, Any], float, int], Progress]
 

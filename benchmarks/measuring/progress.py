@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainer_core.adapter_files.read.adapter_file import read_adapter
@@ -63,7 +64,7 @@ def synthetic_progress(
     one before (in energy); it does not change. Every step may add a fresh one of 16 such products.
 
     Args:
-        config: The adapter, without DoRA, which needs a weight.
+        config: The adapter, without DoRA.
         rate: AdamW's learning rate.
         shape: Inputs and outputs of the Linear.
         noise: Norm of what each step adds, over the norm of the steady gradient.
@@ -73,9 +74,10 @@ def synthetic_progress(
         The progress after 100 steps.
     """
     generator = torch.Generator().manual_seed(counter_seed(seed, "calibration", *shape))
-    alpha = float(config.rank) if config.alpha is None else config.alpha
-    plan = LayerPlan("layer", "layer", *shape, config.rank, alpha, config)
     kind = KINDS[config.kind]
+    rank = kind.layer_rank(shape[1], config.rank)
+    alpha = float(rank) if config.alpha is None else config.alpha
+    plan = LayerPlan("layer", "layer", *shape, rank, alpha, config)
     factors = {
         name: factor.requires_grad_() for name, factor in kind.initial_factors(plan, seed).items()
     }
@@ -90,6 +92,9 @@ def synthetic_progress(
     )
     strengths = 0.5 ** torch.arange(_SIGNAL_TOKENS)
     signal = _outer_products(shape, strengths, generator)
+    weight = _weight(shape, seed)
+    # What multiplies the weight works on what the weight computes.
+    seen = functools.partial(F.linear, weight=weight) if kind.multiplies else lambda x: x
     for _ in range(STEPS):
         x, g = signal
         if noise:
@@ -98,13 +103,19 @@ def synthetic_progress(
                 torch.cat([each, other * math.sqrt(noise)])
                 for each, other in zip(signal, fresh, strict=True)
             )
-        (_LOSS_SCALE * (kind.apply(x, factors, scale) * g).sum()).backward()
+        (_LOSS_SCALE * (kind.apply(seen(x), factors, scale) * g).sum()).backward()
         optimizer.step()
         optimizer.zero_grad()
     with torch.no_grad():
-        along = -(kind.apply(signal[0], factors, scale) * signal[1]).sum().item()
-        norm = torch.linalg.vector_norm(kind.delta(factors, scale)).item()
+        along = -(kind.apply(seen(signal[0]), factors, scale) * signal[1]).sum().item()
+        norm = torch.linalg.vector_norm(kind.difference(factors, scale, lambda: weight)).item()
     return Progress(along, norm, sum(each.numel() for each in factors.values()))
+
+
+def _weight(shape: tuple[int, int], seed: int) -> Tensor:
+    """A frozen weight whose outputs are as large as its inputs; additive kinds do not look."""
+    generator = torch.Generator().manual_seed(counter_seed(seed, "calibration", "weight"))
+    return torch.randn(shape[1], shape[0], generator=generator) / math.sqrt(shape[0])
 
 
 def _outer_products(

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from architecture.source import Source, sources
 
 _KINDS = "trainer_core/adapters/kinds/"
-_WORD = re.compile(r"(?<![A-Za-z])(lora|loha|lokr|hada)(?![A-Za-z])")
+_WORD = re.compile(r"(?<![A-Za-z])(lora|loha|lokr|hada|oft|boft)(?![A-Za-z])")
 
 NO_KIND = {
     "lora_unet_": "kohya's prefix of every adapter's names",
@@ -55,9 +55,7 @@ EXCEPTIONS = {
     "trainer_core/adapters/kernels/convolution.py": "the Tucker cores; kernels lie below kinds",
     "trainer_core/adapters/init/decomposed.py": "initializations of LoRA's factors alone",
     "trainer_core/adapters/init/eva.py": "an initialization of LoRA's factors alone",
-    "trainer_core/adapters/learning_rates.py": "LoRA+, and steps beside LoRA's; still to move",
-    "trainer_core/adapters/planning.py": "what a layer's split comes to; still to move",
-    "trainer_core/adapters/attach_state.py": "finding a split from factors; still to move",
+    "trainer_core/adapters/learning_rates.py": "LoRA+ speaks of LoRA's factors",
     "trainer_core/adapters/peft_layers.py": "PEFT's own classes, one a kind",
     "nodes/definitions/adapter_settings.py": "a node's choice of kinds, with the settings of each",
     "nodes/definitions/convert_adapter.py": "a choice of approximations, kept in people's graphs",

@@ -40,13 +40,14 @@ CASES = {
     "lokr full by rank": {"kind": "lokr", "factor": -1, "rank": 500},
     "lokr unbalanced": {"kind": "lokr", "factor": -1, "unbalanced": True},
     "lokr full unbalanced": {"kind": "lokr", "factor": -1, "unbalanced": True, "full_matrix": True},
+    "oft": {"kind": "oft"},
     "lora dora": {"kind": "lora", "dora": True},
     "loha dora": {"kind": "loha", "dora": True},
     "lokr dora": {"kind": "lokr", "factor": -1, "dora": True},
     "lokr full dora": {"kind": "lokr", "factor": -1, "full_matrix": True, "dora": True},
 }
-BYPASSED = [case for case, options in CASES.items() if "dora" not in options]
-"""ComfyUI's bypass passes over DoRA's lengths."""
+BYPASSED = [case for case, options in CASES.items() if "dora" not in options and case != "oft"]
+"""ComfyUI's bypass passes over DoRA's lengths, and turns an OFT's biases too."""
 
 SLOW = "LoHa bypass mode is inefficient"
 
@@ -121,12 +122,12 @@ def readings(comfy_host, tmp_path_factory):
 def expected_delta(state, name):
     """Textbook: the delta of the factors and, with DoRA, the columns' new lengths."""
     layer = state.layers[name]
-    delta = layer_delta(state.kind, layer)
-    if DORA_SCALE not in layer.tensors:
-        return delta
     base = make_base()[f"{NATIVE[name][0].name}.weight"]
     if name in SLICES:
         base = base.narrow(*SLICES[name])
+    delta = layer_delta(state.kind, layer, base)
+    if DORA_SCALE not in layer.tensors:
+        return delta
     total = base + delta
     return layer.tensors[DORA_SCALE] * total / total.norm(dim=0, keepdim=True) - base
 
@@ -185,4 +186,4 @@ def test_the_scale_of_these_cases_is_not_one():
     for case, options in CASES.items():
         state = make_state(**options)
         scale = layer_scale(state.kind, state.layers["head"])
-        assert (scale == 1.0) == case.startswith("lokr full")
+        assert (scale == 1.0) == (case.startswith("lokr full") or case == "oft")

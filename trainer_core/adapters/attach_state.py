@@ -16,7 +16,7 @@ from .attachment import AttachedAdapter, attach
 from .dora import DORA_SCALE, axis_of
 from .kernels.convolution import CONVOLUTIONS, CORES, layer_sizes
 from .kinds.kind import LayerPlan
-from .kinds.registry import KINDS, matrix_sizes
+from .kinds.registry import FILE_RULES, KINDS, matrix_sizes
 from .planning import follows_rule
 from .targets import nearest
 from .warm_start import validate_factors
@@ -91,7 +91,7 @@ def fitting_config(module: nn.Module, state: AdapterState) -> AdapterConfig:
         if best is None or len(wrong) < len(misfits):
             misfits, best = wrong, config
     wrong = misfits[0]
-    if best and state.kind == "lokr":
+    if best and FILE_RULES[state.kind].splits:
         foreign = [
             name
             for name in misfits
@@ -122,7 +122,7 @@ def _candidates(state: AdapterState) -> Iterator[AdapterConfig]:
         tucker=any(name in CORES for layer in state.layers.values() for name in layer.tensors),
         **_dora_options(state),
     )
-    if state.kind != "lokr":
+    if not FILE_RULES[state.kind].splits:
         yield base
         return
     flags = (False, True)

@@ -17,10 +17,11 @@ from ..types import AdapterState, LayerState
 from .base.quantized import repacking_layers, set_repacking
 from .kernels.convolution import reshaped
 from .kinds.kind import LayerPlan
+from .kinds.registry import KINDS
 from .layer.factor_layer import ADAPTER_NAME, FactorLayer
 from .layer.shared_input import share_inputs
 from .peft_layers import Job, inject
-from .planning import check_bases, factor_notes, plan_layers
+from .planning import check_bases, plan_layers
 from .targets import FALLBACK_PRESETS, LayerIndex, Selection, nearest, select, select_modules
 
 Places = tuple[tuple[nn.Module, str], ...]
@@ -362,7 +363,7 @@ def attach(
     layers = _inject(module, config, jobs, restoration)
     places = {name: layer.places for name, layer in selection.layers.items()}
     adapter = AttachedAdapter(module, config, layers, places, restoration, selection)
-    adapter.notes = () if given else factor_notes(plans)
+    adapter.notes = () if given else KINDS[config.kind].notes(plans)
     adapter.plans = plans
     adapter.shared_inputs = share_inputs(layers, expressions)
     return adapter

@@ -106,7 +106,9 @@ class KeptNorm:
             )
         factors = layer.factors_on(weight.device)
         own = self._own_squares(weight).to(weight.device)
-        inner, squared = layer.kind.dora_norm_terms(weight.flatten(1), as_matrices(factors), axis)
+        terms = layer.kind.dora_norm_terms
+        assert terms is not None
+        inner, squared = terms(weight.flatten(1), as_matrices(factors), axis)
         added = self._per_magnitude(2.0 * scale * inner + scale * scale * squared)
         return (own + added).clamp_(min=0.0).sqrt_().to(factors[DORA_SCALE].dtype)
 

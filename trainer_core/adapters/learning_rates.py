@@ -19,8 +19,7 @@ from ..config import AdapterConfig, OptimizerSection
 from ..errors import AdapterError
 from .dora import DORA_SCALE
 from .kinds.kind import LayerPlan
-from .kinds.lokr import keeps_second_whole, split, spread
-from .kinds.registry import KINDS
+from .kinds.registry import FILE_RULES, KINDS, LOW_RANK
 from .planning import by_pattern
 
 if TYPE_CHECKING:
@@ -79,8 +78,6 @@ def parameter_groups(adapter: AttachedAdapter, settings: OptimizerSection) -> li
 _RATE, _WIDTH = 1e-4, 3072
 """The rate of a LoRA of rank 16 in a layer of this width; narrower layers take a higher one."""
 
-_MOVED = 100 * _RATE
-"""How far 100 steps move a number."""
 
 _FAR_OFF = 10.0
 
@@ -96,20 +93,20 @@ def pace_notes(plans: Sequence[LayerPlan], rate: float) -> tuple[str, ...]:
         A sentence for each, with what to change; nothing when all is within a factor of ten.
     """
     kind = plans[0].config.kind
-    lokr = kind == "lokr"
-    likes = [_lora_like(plan) for plan in plans]
+    rules = FILE_RULES[kind]
+    likes = [_reference(plan) for plan in plans]
     suited = _RATE * _WIDTH / statistics.median(plan.width for plan in plans)
     # Where a narrow base is trained hard, the estimate would say nothing; so the forms are compared
     # at small steps, and the rates by their ratio.
     ahead = rate / suited / sum(_distance(like) for like in likes)
     far = sum(_distance(plan) for plan in plans) * ahead
-    along = sum(_distance(plan) / (spread(plan) if lokr else 1.0) for plan in plans) * ahead
+    along = sum(_distance(plan) / KINDS[kind].spread(plan) for plan in plans) * ahead
     notes = []
     share = sum(map(_size, plans)) / sum(map(_size, likes))
     if not 1 / _FAR_OFF <= share <= _FAR_OFF:
         few = share < 1
         change = "Raise adapter.rank" if few else "Lower adapter.rank"
-        if lokr:
+        if rules.splits:
             change += " or lower adapter.factor" if few else " or raise adapter.factor"
         notes.append(
             f"This {kind} has about {sum(map(_size, plans)) // len(plans)} parameters per layer, "
@@ -118,7 +115,7 @@ def pace_notes(plans: Sequence[LayerPlan], rate: float) -> tuple[str, ...]:
         )
     at = f"At training.optimizer.learning_rate {rate:g} this {kind}"
     if along < 1 / _FAR_OFF:
-        factor = ", or lower adapter.factor" if lokr else ""
+        factor = ", or lower adapter.factor" if rules.splits else ""
         notes.append(
             f"{at} will learn about {1 / along:.0f} times more slowly than a LoRA of rank 16 at "
             f"{suited:.1g}. Raise the learning rate{factor}."
@@ -131,10 +128,14 @@ def pace_notes(plans: Sequence[LayerPlan], rate: float) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _lora_like(plan: LayerPlan) -> LayerPlan:
+def _reference(plan: LayerPlan) -> LayerPlan:
     rank = min(16, plan.outputs, plan.width)
     return replace(
-        plan, rank=rank, alpha=float(rank), config=AdapterConfig(kind="lora"), given=None
+        plan,
+        rank=rank,
+        alpha=float(rank),
+        config=AdapterConfig.model_validate({"kind": LOW_RANK}),
+        given=None,
     )
 
 
@@ -143,30 +144,4 @@ def _size(plan: LayerPlan) -> int:
 
 
 def _distance(plan: LayerPlan) -> float:
-    """Norm of the delta after 100 steps at 1e-4 whose gradient stays."""
-    scale, config = plan.alpha / plan.rank, plan.config
-    if config.kind == "lokr":
-        return _lokr_distance(plan)
-    if config.kind == "loha" and config.init == "lycoris":
-        # The first product's numbers are of size sqrt(rank) / 10, those of hada_w2_b of size 1.
-        return scale * 0.1 * plan.rank * math.sqrt(plan.outputs * plan.width) * _MOVED
-    return scale * _low_rank(plan.outputs, plan.width, plan.rank)
-
-
-def _low_rank(outputs: int, inputs: int, rank: int) -> float:
-    """Of a LoRA's factors: one from zero, the other from ``U(-b, b)`` with b = 1 / sqrt(inputs)."""
-    turned = _MOVED * _MOVED * rank * math.sqrt(outputs * inputs)
-    return _MOVED * math.sqrt(outputs * rank / 3) + turned
-
-
-def _lokr_distance(plan: LayerPlan) -> float:
-    (out_first, out_second), (in_first, in_second) = split(plan)
-    in_second *= math.prod(plan.kernel)
-    lycoris = math.sqrt(out_first / 3)
-    if keeps_second_whole(plan):
-        return lycoris * _MOVED * math.sqrt(out_second * in_second)
-    scale = plan.alpha / plan.rank
-    if plan.config.init == "lycoris":
-        return scale * lycoris * _MOVED * math.sqrt(out_second * in_second / 3)
-    repeated = math.sqrt(out_first * in_first * spread(plan))
-    return scale * repeated * _low_rank(out_second, in_second, plan.rank)
+    return KINDS[plan.config.kind].distance(plan)

@@ -8,11 +8,13 @@ for some numbers of axes only, and add nothing but constructor and forward.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
+import torch
 from peft import LoHaConfig, LoHaModel, LoKrConfig, LoKrModel, LoraConfig, LoraModel, PeftConfig
 from peft.tuners.loha.layer import Linear as PeftLohaLinear
 from peft.tuners.loha.layer import LoHaLayer
@@ -20,6 +22,7 @@ from peft.tuners.lokr.layer import Linear as PeftLokrLinear
 from peft.tuners.lokr.layer import LoKrLayer
 from peft.tuners.lora.layer import Linear as PeftLoraLinear
 from peft.tuners.lora.layer import LoraLayer
+from peft.tuners.lycoris_utils import LycorisConfig, LycorisLayer, LycorisTuner
 from torch import Tensor, nn
 
 from ..config import AdapterConfig
@@ -27,13 +30,19 @@ from .dora import DORA_SCALE
 from .init.decomposed import FIRST_DOWN, FIRST_UP
 from .kernels.convolution import CONVOLUTIONS
 from .kernels.fused import fuse
-from .kinds.kind import LayerPlan
+from .kinds.kind import Kind, LayerPlan
 from .kinds.loha import LOHA
 from .kinds.lokr import LOKR
 from .kinds.lora import LORA
+from .kinds.registry import KINDS
 from .layer.conv import ConvFactorLayer
 from .layer.factor_layer import ADAPTER_NAME, FactorLayer
 from .targets import Layer
+
+
+def _fused(kind: Kind) -> type[torch.autograd.Function] | None:
+    """Base and adapter in one function; None where there is only the plain form."""
+    return None if kind.kernel is None else fuse(kind.kernel)
 
 
 class _LoraFactors(FactorLayer):
@@ -129,7 +138,7 @@ class _LoraFactors(FactorLayer):
 class LoraLinear(_LoraFactors, PeftLoraLinear):
     """A Linear with a LoRA."""
 
-    function = fuse(LORA.kernel)
+    function = _fused(LORA)
 
     def __init__(self, base_layer: nn.Module, plan: LayerPlan, seed: int) -> None:
         self._begin(base_layer)
@@ -198,6 +207,59 @@ class _LycorisFactors(FactorLayer):
         return self._contribution(input, self.factors(adapter_name), self.scaling[adapter_name])
 
 
+class _OwnFactors(_LycorisFactors, LycorisLayer):
+    """A kind for whose layers PEFT has no class, or one that computes something else."""
+
+    magnitude_name = "adapter_magnitude"
+
+    def __init__(self, base_layer: nn.Module, plan: LayerPlan, seed: int) -> None:
+        nn.Module.__init__(self)
+        LycorisLayer.__init__(self, base_layer)
+        for _, place in self._containers:
+            setattr(self, place, nn.ParameterDict())
+        self._active_adapter = ADAPTER_NAME
+        self.install(plan, seed)
+
+    @property
+    def _available_adapters(self) -> set[str]:
+        return {ADAPTER_NAME}
+
+    def create_adapter_parameters(self, adapter_name: str, r: int, **kwargs: Any) -> None:
+        """PEFT's way to add another adapter, which such a layer does not take."""
+        raise NotImplementedError
+
+    def reset_adapter_parameters(self, adapter_name: str) -> None:
+        """PEFT's way to start anew, which such a layer does not take."""
+        raise NotImplementedError
+
+    def update_layer(self, adapter_name: str, r: int, alpha: float, **kwargs: Any) -> None:
+        """PEFT's way to add another adapter, which such a layer does not take."""
+        raise NotImplementedError
+
+
+@functools.cache
+def layer_classes(name: str) -> tuple[type[FactorLayer], type[FactorLayer]]:
+    """The layers of a kind for which there are none below: of a Linear, and of a convolution.
+
+    Args:
+        name: The kind's.
+    """
+    kind = KINDS[name]
+    own = {
+        "kind": kind,
+        "function": _fused(kind),
+        "adapter_layer_names": (*kind.factor_names, _OwnFactors.magnitude_name),
+        "_containers": (
+            *((each, each) for each in kind.factor_names),
+            (DORA_SCALE, _OwnFactors.magnitude_name),
+        ),
+    }
+    title = name.title()
+    linear = type(f"{title}Linear", (_OwnFactors,), {**own, "__doc__": f"A Linear of kind {name}."})
+    of_conv = {**own, "__doc__": f"A convolution of kind {name}.", "function": None}
+    return linear, type(f"{title}Conv", (ConvFactorLayer, _OwnFactors), of_conv)
+
+
 class _LohaFactors(_LycorisFactors):
     kind = LOHA
     magnitude_name = "hada_magnitude"
@@ -214,7 +276,7 @@ class _LohaFactors(_LycorisFactors):
 class LohaLinear(_LohaFactors, PeftLohaLinear):
     """A Linear with a LoHa."""
 
-    function = fuse(LOHA.kernel)
+    function = _fused(LOHA)
 
 
 class LohaConv(ConvFactorLayer, _LohaFactors, LoHaLayer):
@@ -237,7 +299,7 @@ class _LokrFactors(_LycorisFactors):
 class LokrLinear(_LokrFactors, PeftLokrLinear):
     """A Linear with a LoKr."""
 
-    function = fuse(LOKR.kernel)
+    function = _fused(LOKR)
 
 
 class LokrConv(ConvFactorLayer, _LokrFactors, LoKrLayer):
@@ -276,7 +338,7 @@ class PlannedTuner:
         self,
         config: Any,
         adapter_name: str,
-        target: nn.Module,
+        target: Any,
         target_name: str,
         parent: nn.Module,
         current_key: str,
@@ -310,6 +372,33 @@ class LokrTuner(PlannedTuner, LoKrModel):
 
     linear_class = LokrLinear
     conv_class = LokrConv
+
+
+@dataclass
+class OwnConfig(LycorisConfig):
+    """PEFT's description of a kind that it has none for; `OwnTuner` plans by the jobs instead."""
+
+    target_modules: str = ""
+    exclude_modules: str | None = None
+
+
+class OwnTuner(PlannedTuner, LycorisTuner):  # type: ignore[misc]  # as above
+    """A kind for which PEFT has no tuner, or one that computes something else."""
+
+    def _mark_only_adapters_as_trainable(self, model: nn.Module) -> None:
+        """Leave it to `attach`, which freezes the base: PEFT tells parameters by one prefix."""
+
+
+@functools.cache
+def _own_tuner(name: str) -> type[OwnTuner]:
+    linear, conv = layer_classes(name)
+    members = {
+        "prefix": KINDS[name].factor_names[0],
+        "linear_class": linear,
+        "conv_class": conv,
+        "__doc__": f"Kind {name}.",
+    }
+    return type(f"{name.title()}Tuner", (OwnTuner,), members)
 
 
 def _target_expression(paths: list[str]) -> str:
@@ -367,6 +456,10 @@ def inject(module: nn.Module, config: AdapterConfig, jobs: list[Job]) -> dict[st
         Layer name to the new layer.
     """
     by_path = {job.plan.path: job for job in jobs}
-    tuner_class, make_config = _TUNERS[config.kind]
-    peft_config = make_config(config, _target_expression(list(by_path)))
+    targets = _target_expression(list(by_path))
+    if config.kind in _TUNERS:
+        tuner_class, make_config = _TUNERS[config.kind]
+        peft_config = make_config(config, targets)
+    else:
+        tuner_class, peft_config = _own_tuner(config.kind), OwnConfig(target_modules=targets)
     return tuner_class(module, peft_config, by_path).__dict__["layers"]

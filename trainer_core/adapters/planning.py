@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import cast
 
@@ -16,9 +16,7 @@ from ..errors import AdapterError
 from ..types import LayerState
 from .dora import DORA_SCALE
 from .kernels.convolution import CONVOLUTIONS, layer_sizes, reshaped
-from .kinds.factorization import factorize
 from .kinds.kind import LayerPlan
-from .kinds.lokr import keeps_second_whole
 from .kinds.registry import KINDS
 from .targets import Layer, nearest
 
@@ -79,7 +77,7 @@ def _new_plans(layers: Mapping[str, Layer], config: AdapterConfig) -> Iterator[L
     alphas = by_pattern(layers, config.alpha_pattern, "adapter.alpha_pattern")
     for name, layer in layers.items():
         inputs, outputs, kernel = layer_sizes(layer.module)
-        rank = int(ranks.get(name, config.rank))
+        rank = KINDS[config.kind].layer_rank(outputs, int(ranks.get(name, config.rank)))
         alpha = alphas.get(name, config.alpha)
         alpha = float(rank) if alpha is None else alpha
         if config.rslora:
@@ -154,11 +152,13 @@ def _as_stored(alpha: float, name: str) -> float:
 
 def _check_groups(plan: LayerPlan, layer: nn.Module) -> None:
     groups = layer.groups if isinstance(layer, CONVOLUTIONS) else 1
-    if groups != 1 and plan.config.kind == "lokr":
+    if groups != 1 and KINDS[plan.config.kind].crosses_groups:
+        others = " or ".join(name for name, kind in KINDS.items() if not kind.crosses_groups)
         raise AdapterError(
             f"{plan.name} is a {type(layer).__name__} with {groups} groups",
-            "for lokr, a layer without groups: its blocks of channels would cut across them",
-            "Leave it out with adapter.exclude, or set adapter.kind to lora or loha.",
+            f"for {plan.config.kind}, a layer without groups: its blocks of channels would cut "
+            "across them",
+            f"Leave it out with adapter.exclude, or set adapter.kind to {others}.",
         )
 
 
@@ -178,6 +178,9 @@ def _check_tucker(plans: Iterable[LayerPlan], config: AdapterConfig) -> None:
 
 
 def _check(plan: LayerPlan) -> None:
+    problem = KINDS[plan.config.kind].problem(plan)
+    if problem is not None:
+        raise AdapterError(*problem)
     if plan.config.dora and plan.outputs == 1:
         raise AdapterError(
             f"adapter.dora is set, and {plan.name} has one output",
@@ -194,36 +197,15 @@ def _check(plan: LayerPlan) -> None:
 
 def _check_rank(plan: LayerPlan, setting: str) -> None:
     doubled = plan.config.init in KINDS[plan.config.kind].decompositions
-    limit = min(plan.width, plan.outputs) // (2 if doubled else 1)
-    if plan.config.kind != "lokr" and plan.rank > limit:
+    largest = KINDS[plan.config.kind].largest_rank(plan)
+    limit = plan.rank if largest is None else largest // (2 if doubled else 1)
+    if plan.rank > limit:
         raise AdapterError(
             f"{setting}: rank {plan.rank} for {plan.name}, which is {plan.outputs} x {plan.width}",
             f"a rank of at most {limit} for {plan.config.kind} on this layer"
             + (f": files of an adapter with init {plan.config.init} have twice it" * doubled),
             "Lower the rank, give this layer its own in adapter.rank_pattern, or exclude it.",
         )
-
-
-def factor_notes(plans: Sequence[LayerPlan]) -> tuple[str, ...]:
-    """Say where lokr's factors are other than the settings may let one expect."""
-    config = plans[0].config
-    if config.kind != "lokr":
-        return ()
-    notes = []
-    whole = sum(keeps_second_whole(plan) for plan in plans)
-    if whole and not config.full_matrix:
-        notes.append(
-            f"lokr: {whole} of {len(plans)} layers keep their second factor whole, because the "
-            "rank is at least half of its larger side."
-        )
-    for size in sorted({size for plan in plans for size in (plan.inputs, plan.outputs)}):
-        if config.factor > 0 and size % config.factor:
-            small, large = factorize(size, config.factor)
-            notes.append(
-                f"lokr: factor {config.factor} does not divide {size}; it is split into {small} x "
-                f"{large}."
-            )
-    return tuple(notes)
 
 
 def check_bases(module: nn.Module, layers: Mapping[str, Layer]) -> None:

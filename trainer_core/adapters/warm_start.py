@@ -65,6 +65,9 @@ def _mistakes(kind: str, layer: LayerState) -> Iterator[str]:
 
 def _misfits(kind: str, tensors: Mapping[str, Tensor]) -> Iterator[str]:
     """Factors that are missing, or cannot be multiplied."""
+    mistake = FILE_RULES[kind].mistake(tensors)
+    if mistake:
+        yield mistake
     pairs = FILE_RULES[kind].pairs
     for pair in pairs:
         missing = [name for name in (pair.up, pair.down) if name not in tensors]
@@ -134,7 +137,7 @@ def resize(kind: str, layer: LayerState, fresh: Mapping[str, Tensor], scale: flo
     wanted, given = _without_magnitude(fresh), _without_magnitude(layer.tensors)
     ratio = layer_scale(kind, layer) / scale
     if same_sizes(layer, fresh):
-        fitted, error = _rescaled(rules, given, ratio) if ratio != 1.0 else given, 0.0
+        fitted, error = _rescaled(rules, given, ratio), 0.0
     elif not all(bool(tensor.any()) for tensor in given.values()):
         fitted, error = wanted, 0.0
     else:
@@ -149,6 +152,8 @@ def resize(kind: str, layer: LayerState, fresh: Mapping[str, Tensor], scale: flo
 
 
 def _rescaled(rules: FileRules, factors: Mapping[str, Tensor], ratio: float) -> Matrices:
+    if ratio == 1.0:
+        return dict(factors)
     name = next(name for name in rules.scaled_factors if name in factors)
     return {**factors, name: factors[name] * ratio}
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from .section import Section, setting
 
-AdapterKind = Literal["lora", "loha", "lokr"]
+AdapterKind = Literal["lora", "loha", "lokr", "oft"]
 AdapterInit = Literal["default", "lycoris", "gaussian", "orthogonal", "pissa", "olora", "eva"]
 
 
@@ -17,10 +17,15 @@ class AdapterConfig(Section):
     kind: AdapterKind = setting(
         "lokr",
         "'lora': low-rank product. 'loha': Hadamard product of two low-rank products. "
-        "'lokr': Kronecker product.",
+        "'lokr': Kronecker product. 'oft': a rotation of the weight's rows instead of something "
+        "added to them; for ComfyUI and LyCORIS alone.",
     )
     rank: int = setting(
-        16, "Rank of the factors. Larger learns more and weighs more.", ge=1, le=4096
+        16,
+        "Rank of the factors. Larger learns more and weighs more. oft: size of the blocks that are "
+        "rotated, or of the largest below it that fill a layer's outputs.",
+        ge=1,
+        le=4096,
     )
     alpha: float | None = setting(
         None, "Scale = alpha / rank. Unset: alpha = rank, so that the scale is 1.", gt=0.0
@@ -137,3 +142,17 @@ OF_KIND: Mapping[str, str] = {
 
 INIT_OF_EVERY_KIND = ("default", "lycoris")
 """Values of ``adapter.init`` that every kind has."""
+
+
+UNUSED_BY: Mapping[str, Mapping[str, str]] = {
+    "oft": {
+        "alpha": "a rotation is multiplied by nothing, and readers take alpha for its limit",
+        "alpha_pattern": "a rotation is multiplied by nothing",
+        "rslora": "a rotation is multiplied by nothing",
+        "dora": "a rotation keeps the columns' lengths, and no reader knows both",
+        "exact_delta": "base and rotation are no one product",
+        "dropout": "a rotation takes the layer's output, and none of its inputs",
+        "tucker": "a rotation has no window",
+    }
+}
+"""Kind to the settings of the adapter that mean nothing with it, to why."""

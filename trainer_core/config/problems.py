@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from ..errors import ConfigError
 from ..printable import MOST, grouped, shortened
-from .adapter import INIT_OF_EVERY_KIND, OF_KIND, AdapterConfig
+from .adapter import INIT_OF_EVERY_KIND, OF_KIND, UNUSED_BY, AdapterConfig
 from .dataset import PreservationSection, RegularizationSection
 from .dialect import format_value
 from .patterns import PATTERN_EXPECTED, PATTERN_REMEDY, pattern_mistake
@@ -283,6 +283,13 @@ def _adapter_problems(adapter: AdapterConfig) -> Iterator[Problem]:
                 f"adapter.{name} only with {setting} {value}",
                 f"Leave adapter.{name} out, or set adapter.{setting} to {value}.",
             )
+    for name, reason in UNUSED_BY.get(adapter.kind, {}).items():
+        if getattr(adapter, name) != getattr(defaults, name):
+            yield Problem(
+                f"adapter.{name} is set and adapter.kind is {adapter.kind}",
+                f"adapter.{name} with another kind: {reason}",
+                f"Leave adapter.{name} out, or set adapter.kind to lora.",
+            )
     yield from _lokr_problems(adapter)
     yield from _init_problems(adapter)
     for name in ("targets", "include", "exclude", "rank_pattern", "alpha_pattern"):
@@ -334,7 +341,7 @@ def _init_problems(adapter: AdapterConfig) -> Iterator[Problem]:
         yield Problem(
             f"adapter.init is {adapter.init} and adapter.kind is {adapter.kind}",
             f"{adapter.init} only with kind lora: it speaks of the two factors of one product, and "
-            "loha and lokr have other factors",
+            "the other kinds have other factors",
             "Leave adapter.init out, or set adapter.kind to lora.",
         )
     if adapter.init in {"pissa", "olora", "eva"} and adapter.start_from is not None:

@@ -28,7 +28,7 @@ _WEIGHT_SUFFIXES = (*FILE_SUFFIXES, ".gguf", ".ckpt", ".pt", ".pth", ".bin")
 # ComfyUI's names of the denoiser inside a file; the first that occurs is taken.
 _PREFIXES = ("model.diffusion_model.", "diffusion_model.")
 _ADAPTER = re.compile(
-    r"[._](lora_(up|down|mid|A|B)\b|hada_(w[12]|t[12])|lokr_(w[12]|t2)|dora_scale|diff(_b)?$)"
+    r"[._](lora_(up|down|mid|A|B)\b|hada_(w[12]|t[12])|lokr_(w[12]|t2)|oft_blocks|dora_scale|diff(_b)?$)"
     r"|\.alpha$|lora_unet_"
 )
 _PACKED = {

@@ -93,7 +93,7 @@ def test_what_lies_beside_is_named_and_dropped_on_purpose(case, tmp_path):
     assert relative(layer_delta("lora", state.layers[QWEN]), DELTA) < 1e-6
 
 
-@pytest.mark.parametrize("ending", ["oft_blocks", "a1.weight", "reshape_weight", "lokr_t1"])
+@pytest.mark.parametrize("ending", ["oft_R.weight", "a1.weight", "reshape_weight", "lokr_t1"])
 def test_what_changes_the_factors_meaning_is_never_dropped(ending, tmp_path):
     others = {f"transformer.{QWEN}.{ending}": torch.ones(2, 2)}
     path = write(tmp_path / "a.safetensors", {**LORA.tensors, **others})

@@ -48,7 +48,9 @@ WeightOf = Callable[[str], Tensor]
 """A module's path to the base's weight of it, at least in float32."""
 
 APPROXIMATIONS = tuple(
-    name for name, rules in FILE_RULES.items() if name == LOW_RANK or not rules.stacks
+    name
+    for name, rules in FILE_RULES.items()
+    if name == LOW_RANK or not (rules.stacks or rules.multiplies)
 )
 """Kinds that layers may be approximated as: a plain product, or a fused layer of their own kind."""
 
@@ -110,6 +112,8 @@ def adapt_to_layout(state: AdapterState, key_map: KeyMap, wanted: ConversionOpti
         for name, layer in outlines.items()
         if DORA_SCALE in layer.tensors and not _holds_magnitude(kind, name, layer, key_map, wanted)
     }
+    if wanted.form == LOW_RANK and FILE_RULES[state.kind].multiplies:
+        unheld = set(outlines)
     if wanted.form == LOW_RANK:
         return _as_low_rank(state, unheld, key_map, wanted)
     adapted = Adapted(state, Options(fused=wanted.fused), {})
@@ -185,13 +189,20 @@ def _nearest_low_rank(
             return as_low_rank(name, kind, layer, wanted.rank)
         return rows_as_low_rank(name, kind, layer, source.cut, wanted.rank)
     if wanted.weight_of is None or wanted.rank is None:
+        magnitude = DORA_SCALE in layer.tensors
+        what = f"has a DoRA magnitude, which layout {wanted.layout!r} does not hold"
+        changes = "the magnitude stretches"
+        if not magnitude:
+            what, changes = f"({kind}) multiplies the base's weight", "the layer multiplies"
         raise AdapterError(
-            f"{name} has a DoRA magnitude, which layout {wanted.layout!r} does not hold",
-            "the base's weights, which the magnitude stretches, and a rank",
+            f"{name} {what}",
+            f"the base's weights, which {changes}, and a rank",
             "Name the base and the rank: --base PATH --rank N.",
         )
     if is_outline(layer):
-        delta = _outline_of_delta(kind, name, layer)
+        known = FILE_RULES[kind].multiplies
+        weight = wanted.weight_of(source.name) if known else None
+        delta = _outline_of_delta(kind, name, layer, weight)
     else:
         delta = effective_delta(kind, layer, wanted.weight_of(source.name))
     rows = delta if source.cut == WHOLE else take_rows(delta, source.cut)
@@ -299,12 +310,16 @@ def _dtype_of(layer: LayerState) -> torch.dtype:
     return next(iter(layer.tensors.values())).dtype
 
 
-def _outline_of_delta(kind: str, name: str, layer: LayerState) -> Tensor:
-    if is_convolution(layer):
+def _outline_of_delta(
+    kind: str, name: str, layer: LayerState, weight: Tensor | None = None
+) -> Tensor:
+    """The outline of a Linear's difference; where the factors do not tell it, of its weight."""
+    if is_convolution(layer) or (weight is not None and weight.dim() > 2):
         raise AdapterError(
             f"{name} is a convolution",
             "Linear layers to approximate",
             "Choose layout 'comfyui', which holds the layer or its difference as it is.",
         )
     factors = {n: tensor for n, tensor in layer.tensors.items() if n != DORA_SCALE}
-    return torch.empty(FILE_RULES[kind].sizes(factors), dtype=_dtype_of(layer), device="meta")
+    sizes = FILE_RULES[kind].sizes(factors) if weight is None else weight.shape
+    return torch.empty(sizes, dtype=_dtype_of(layer), device="meta")

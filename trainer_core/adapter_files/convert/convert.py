@@ -22,7 +22,7 @@ from ..names.key_parsing import count_kinds, native_of_patch, patch_kinds
 from ..read.adapter_file import adapter_files, adapter_weights, open_adapter, refuse_unread
 from ..read.file_content import AdapterFile
 from ..read.peft_config import CONFIG_NAME, WEIGHTS_NAME
-from ..verify.proof import COARSE
+from ..verify.proof import COARSE, exchanged_layers
 from ..write.adapter_file import LAYOUTS, Watch, Written, write_adapter
 from .adapt_to_layout import Adapted, ConversionOptions, WeightOf, adapt_to_layout
 
@@ -252,6 +252,11 @@ def _warnings(
             "Layers that ComfyUI fuses are whole here, so that all have ComfyUI's names, for "
             "LyCORIS beside a model of these names; ComfyUI reads none of them in this layout"
         )
+    if wanted.layout == "lycoris" and exchanged_layers(adapted.state, key_map):
+        notes.append(
+            "A layer whose halves ComfyUI has the other way round is for LyCORIS; ComfyUI "
+            "multiplies the wrong rows of it in this layout"
+        )
     if wanted.layout == "diffusers" and magnitude:
         notes.append(
             f"{len(magnitude)} layers have a DoRA magnitude: Diffusers reads it, and ComfyUI "
@@ -293,7 +298,7 @@ def _is_reformed(adapted: Adapted, key_map: KeyMap, wanted: ConversionOptions) -
 
 
 def _notes_of_file(source: Source, file: AdapterFile, *, drop: bool) -> tuple[str, ...]:
-    notes = _zero_alphas(source)
+    notes = () if FILE_RULES[file.kind].unused_alpha == 0.0 else _zero_alphas(source)
     if file.assumed:
         notes += (f"The scale is a guess (alpha = rank): {file.assumed}",)
     if drop:

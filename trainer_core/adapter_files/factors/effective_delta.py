@@ -23,7 +23,13 @@ from torch import Tensor
 
 from ...adapters.dora import DORA_SCALE, axis_of, ratio, squared_norms
 from ...adapters.kernels.convolution import as_matrices
-from ...adapters.kinds.registry import FILE_RULES, layer_delta, layer_scale, matrix_sizes
+from ...adapters.kinds.registry import (
+    FILE_RULES,
+    KINDS,
+    layer_delta,
+    layer_scale,
+    matrix_sizes,
+)
 from ...errors import AdapterError
 from ...types import LayerState
 from ..names.row_slices import RowSlice, row_ranges
@@ -38,8 +44,8 @@ def effective_delta(kind: str, layer: LayerState, weight: Tensor) -> Tensor:
     Args:
         kind: ``lora``, ``loha`` or ``lokr``.
         layer: The factors.
-        weight: The base's weight `[out, in]`, or `[out, in, *kernel]` of a convolution. Only DoRA
-            looks at its values.
+        weight: The base's weight `[out, in]`, or `[out, in, *kernel]` of a convolution. Only DoRA,
+            and a kind that multiplies it, look at its values.
 
     Returns:
         A new tensor of the weight's shape, at least in float32.
@@ -48,7 +54,7 @@ def effective_delta(kind: str, layer: LayerState, weight: Tensor) -> Tensor:
         AdapterError: When the factors are of another size than the weight.
     """
     check_size(kind, layer, tuple(weight.shape))
-    delta = layer_delta(kind, layer).reshape(weight.shape)
+    delta = layer_delta(kind, layer, weight).reshape(weight.shape)
     magnitude = layer.tensors.get(DORA_SCALE)
     if magnitude is None:
         return delta.to(torch.promote_types(delta.dtype, torch.float32))
@@ -93,6 +99,8 @@ def check_size(kind: str, layer: LayerState, shape: tuple[int, ...]) -> None:
     for side in shape[1:]:
         columns *= side
     found = matrix_sizes(kind, layer)
+    if KINDS[kind].multiplies:
+        found = found[0], columns
     magnitude = layer.tensors.get(DORA_SCALE)
     sides = () if magnitude is None else tuple(magnitude.shape[:2])
     if found != (rows, columns) or (sides and sides not in ((shape[0], 1), (1, shape[1]))):
@@ -116,7 +124,8 @@ def delta_norm(kind: str, layer: LayerState) -> float:
         layer: The layer, in float32 or float64.
 
     Returns:
-        The norm, to six digits or better.
+        The norm, to six digits or better; of a kind that multiplies the weight, that of what the
+        weight is multiplied by for its difference.
     """
     rules = FILE_RULES[kind]
     given = {name: tensor for name, tensor in layer.tensors.items() if name != DORA_SCALE}

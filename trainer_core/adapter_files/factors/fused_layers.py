@@ -30,7 +30,7 @@ from torch import Tensor
 
 from ...adapters.dora import DORA_SCALE
 from ...adapters.kinds.file_rules import times
-from ...adapters.kinds.registry import FILE_RULES, LOW_RANK, layer_scale, matrix_sizes
+from ...adapters.kinds.registry import FILE_RULES, KINDS, LOW_RANK, layer_scale, matrix_sizes
 from ...errors import AdapterError
 from ...types import LayerState
 from .outlines import is_convolution
@@ -105,6 +105,9 @@ def fused_layer(
 
 def may_share_factors(kind: str, outlines: Mapping[str, LayerState]) -> bool:
     """Whether several layers' factors, but for those with the rows, have the same shapes."""
+    rules = FILE_RULES[kind]
+    if len({rules.block_rows(layer.tensors) for layer in outlines.values()}) > 1:
+        return False
     first, *others = (_lower(kind, layer) for layer in outlines.values())
     shapes = {name: tensor.shape for name, tensor in first.items()}
     return bool(others) and all(
@@ -312,15 +315,19 @@ def undivided_delta(
     Args:
         state: The adapter.
         name: The layer.
-        weight_of: A module's path to its weight; asked only for DoRA, whose magnitude is of all
-            rows together.
+        weight_of: A module's path to its weight; asked only where the difference depends on it.
         key_map: The family's names.
     """
     layer = state.layers[name]
-    if DORA_SCALE in layer.tensors:
+    if needs_weight(state.kind, layer):
         return effective_delta(state.kind, layer, joined_weights(weight_of, key_map)(name))
     shape = matrix_sizes(state.kind, layer)
     return effective_delta(state.kind, layer, torch.empty(1).expand(shape))  # only its shape counts
+
+
+def needs_weight(kind: str, layer: LayerState) -> bool:
+    """Whether what a layer adds depends on the base's weight."""
+    return DORA_SCALE in layer.tensors or KINDS[kind].multiplies
 
 
 def has_column_magnitude(layer: LayerState) -> bool:

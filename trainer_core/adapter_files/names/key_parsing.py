@@ -42,7 +42,6 @@ _PARTS = {
 """How the key of another part of a pipeline begins."""
 
 _METHODS = {
-    r"\.(oft_|boft_|rescale$|OFT_)": "OFT or BOFT, which multiply the weight",
     r"\.[ab][12]\.weight$": "GLoRA",
     r"\.reshape_weight$": "a change of the layer's size",
     **{each: what for rules in FILE_RULES.values() for each, what in rules.other_methods},
@@ -58,7 +57,7 @@ _WHOLE = {
 """What is no difference and no factor, but the new value itself."""
 
 _FACTOR_LIKE = re.compile(
-    "|".join([*(rules.mark for rules in FILE_RULES.values()), "oft", "dora", "adapter"]),
+    "|".join([*(rules.mark for rules in FILE_RULES.values()), "dora", "adapter"]),
     re.IGNORECASE,
 )
 

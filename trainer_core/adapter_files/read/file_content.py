@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -50,12 +51,15 @@ class Draft:
         outline: The layer with tensors of the meta device, in the file's number format.
         scaled: The factor that is multiplied when it is read; empty for none.
         scale: What it is multiplied by.
+        check: Says of the factors why they are not what readers make of the file; empty where they
+            are.
     """
 
     keys: Mapping[str, str]
     outline: LayerState
     scaled: str = ""
     scale: float = 1.0
+    check: Callable[[Mapping[str, Tensor]], str] = lambda tensors: ""
 
 
 Patches = LazyMapping[Mapping[str, Tensor]]
@@ -155,7 +159,9 @@ def read_content(
         layout,
         _dtypes(file, found),
         LazyMapping(
-            drafts, lambda name: _read_layer(file, drafts[name]), lambda name: drafts[name].outline
+            drafts,
+            lambda name: _read_layer(file, name, rules, drafts[name]),
+            lambda name: drafts[name].outline,
         ),
         file.metadata,
         {name: _tensors(file, keys) for name, keys in found.extras.items()},
@@ -187,11 +193,19 @@ def patches_of(layers: Mapping[str, LazyMapping[Tensor]]) -> Patches:
     return LazyMapping(layers, layers.__getitem__, outline)
 
 
-def _read_layer(file: TensorFile, draft: Draft) -> LayerState:
+def _read_layer(file: TensorFile, name: str, rules: FileRules, draft: Draft) -> LayerState:
     tensors: dict[str, Tensor] = {}
     for factor, key in draft.keys.items():
-        tensor = _finite(file, key).reshape(draft.outline.tensors[factor].shape)
+        given = rules.own_form({factor: _finite(file, key)})[factor]
+        tensor = given.reshape(draft.outline.tensors[factor].shape)
         tensors[factor] = tensor * draft.scale if factor == draft.scaled else tensor
+    problem = draft.check(tensors)
+    if problem:
+        raise AdapterFileError(
+            f"{file.path}: {name} has {problem}",
+            "an alpha that every reader takes alike, such as 0, which limits nothing",
+            "Use the file with the program that made it.",
+        )
     return replace(draft.outline, tensors=tensors)
 
 
@@ -300,11 +314,13 @@ def _only_layout(path: Path, found: _Sorted) -> str:
 def _draft(path: Path, name: str, kind: str, found: _Sorted, config: PeftConfig | None) -> Draft:
     alpha = found.alphas.get(name)
     outline = outline_layer(path, name, kind, found.outlines[name], alpha)
-    if config is None:
-        return Draft(found.factors[name], outline)
+    rules = FILE_RULES[kind]
+    check = partial(rules.check_alpha, alpha=alpha or 0.0)
+    if config is None or rules.multiplies:
+        return Draft(found.factors[name], outline, check=check)
     outline, scale = config.scaled(unprefixed(name), kind, outline, own=alpha is not None)
-    scaled = "" if scale is None else FILE_RULES[kind].row_factors(outline.tensors)[0][0]
-    return Draft(found.factors[name], outline, scaled, scale or 1.0)
+    scaled = "" if scale is None else rules.row_factors(outline.tensors)[0][0]
+    return Draft(found.factors[name], outline, scaled, scale or 1.0, check)
 
 
 def _dtypes(file: TensorFile, found: _Sorted) -> tuple[str, ...]:
@@ -369,7 +385,10 @@ def outline_layer(
         raise broken(path, f"{name} has only {', '.join(sorted(factors))}; a factor is missing")
     for pair in rules.pairs:
         _check_pair(path, name, pair, factors)
-    factors = _without_windows(rules, factors)
+    factors = rules.own_form(_without_windows(rules, factors))
+    mistake = rules.mistake(factors)
+    if mistake:
+        raise broken(path, f"{name} {mistake}")
     dtype = None
     for role, factor in factors.items():
         # A magnitude is kept finer than factors, which need not follow them.
@@ -465,7 +484,7 @@ def _whole_layer(
     rules: FileRules, factors: Mapping[str, Tensor], alpha: float | None
 ) -> LayerState:
     """All factors whole: the scale is 1, and alpha only remembers the rank (or is junk)."""
-    if alpha is not None and 1.0 <= alpha < _LARGEST_RANK:
+    if alpha is not None and rules.unused_alpha is None and 1.0 <= alpha < _LARGEST_RANK:
         rank = round(alpha)
     else:
         rank = rules.guessed_rank(factors)

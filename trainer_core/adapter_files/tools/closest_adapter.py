@@ -18,7 +18,13 @@ from torch import Tensor
 from ...adapters.dora import DORA_SCALE
 from ...adapters.kernels.convolution import as_matrices
 from ...adapters.kinds.kind import LayerPlan
-from ...adapters.kinds.registry import FILE_RULES, KINDS, LOW_RANK, layer_delta
+from ...adapters.kinds.registry import (
+    FILE_RULES,
+    KINDS,
+    LOW_RANK,
+    layer_delta,
+    refuse_multiplying,
+)
 from ...adapters.warm_start import resize
 from ...config import AdapterConfig
 from ...counters import counter_seed
@@ -118,6 +124,7 @@ def _check(state: AdapterState, sizes: Sizes) -> None:
             f"a {KIND_TITLES}",
             "Use the file as it is; differences have no rank.",
         )
+    refuse_multiplying(state.kind, "another size")
     if sizes.error is not None and (sizes.rank is not None or sizes.factor is not None):
         raise AdapterError(
             "an error beside a rank or factor", "one of them", "Leave the others out."

@@ -21,6 +21,7 @@ from ...adapters.kinds.registry import (
     layer_delta,
     low_rank_layer,
     matrix_sizes,
+    refuse_multiplying,
 )
 from ...config import AdapterConfig
 from ...errors import AdapterError
@@ -170,6 +171,7 @@ def _weighted(kind: str, layer: LayerState, weight: float) -> LayerState:
 
 
 def _refuse_special(state: AdapterState) -> None:
+    refuse_multiplying(state.kind, "a sum")
     for name in state.layers:
         if DORA_SCALE in outline_of(state.layers, name).tensors:
             raise AdapterError(

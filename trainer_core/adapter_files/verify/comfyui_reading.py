@@ -21,13 +21,12 @@ from ...adapters.kinds.registry import FILE_RULES
 from ..names.key_map import ComfyuiPlace, bias_of
 
 _GLORA = (".a1.weight", ".a2.weight", ".b1.weight", ".b2.weight")
-_OFT = (".oft_blocks", ".rescale")
 _SHARED = (".alpha", ".dora_scale")
 _DIFFERENCES = ((".w_norm", "diff"), (".diff", "diff"), (".set_weight", "set"))
 _BIASES = (".b_norm", ".diff_b")
 _ENDINGS = (
     *(ending for rules in FILE_RULES.values() for ending in rules.comfyui_endings),
-    *(*_GLORA, *_OFT, *_SHARED, *_BIASES),
+    *(*_GLORA, *_SHARED, *_BIASES),
     *(ending for ending, _ in _DIFFERENCES),
 )
 _TEXT_ENCODER = re.compile(r"(lora_te\d?_|lora_prior_te_|lycoris_te|text_encoders?(_\d)?\.|clip_)")
@@ -43,7 +42,7 @@ class ComfyuiPatch:
         name: What the keys have in common.
         place: What is changed.
         kind: One of the trainer's kinds, ``diff``, ``set``, or a kind that only ComfyUI knows:
-            ``glora``, ``oft``.
+            ``glora``.
         keys: Factor (``lora_up``, ..., ``alpha``, ``dora_scale``, ``diff``) to the file's key.
     """
 
@@ -180,8 +179,6 @@ def _adapters(found: Mapping[str, str]) -> list[tuple[str, dict[str, str]]]:
     adapters = [(kind, slots) for kind, slots in adapters if slots]
     if _GLORA[0] in found:
         adapters.append(("glora", {ending[1:]: ending for ending in _GLORA}))
-    if _OFT[0] in found:
-        adapters.append(("oft", {ending[1:]: ending for ending in _OFT}))
     return adapters
 
 
@@ -222,7 +219,10 @@ def find_fault(patch: ComfyuiPatch, shapes: Mapping[str, Shape], target: Shape) 
         return None  # what no file of ours has; nothing is known of it here
     fault = rules.comfyui_fault(given)
     if fault is None:
-        fault = _size_fault(rules.comfyui_sizes(given), target)
+        made = rules.comfyui_sizes(given)
+        if rules.multiplies:
+            made = made[0], math.prod(target[1:])
+        fault = _size_fault(made, target)
     if fault is None and "dora_scale" in given:
         fault = _magnitude_fault(given["dora_scale"], target)
     return fault

@@ -186,6 +186,11 @@ class Comparison:
                 modules.setdefault(place.tensor, []).append(_Own(name, *rows, place.swapped))
         return modules
 
+    @property
+    def _multiplies(self) -> bool:
+        """Whether our layers multiply a weight: x then stands for what the weight computes."""
+        return self._own is not None and KINDS[self._own.kind].multiplies
+
     @functools.cached_property
     def _extras(self) -> dict[str, tuple[str, str]]:
         """ComfyUI's tensor to our difference of it that is no factor: its layer and its ending."""
@@ -229,7 +234,8 @@ class Comparison:
     def _compare(
         self, tensor: str, patches: list[ComfyuiPatch], modules: list[_Own]
     ) -> Iterator[tuple[str, LayerProof]]:
-        columns = math.prod(self._shapes[tensor][1:])
+        rows, *others = self._shapes[tensor]
+        columns = rows if self._multiplies else math.prod(others)
         # Float32 shows of most layers that they are right, in a fraction of the time; float64 has
         # the word on all others.
         quick = dict(self._compare_with(probes(columns, _QUICK), tensor, patches, modules))
@@ -258,16 +264,20 @@ class Comparison:
         for patch in patches:
             if self._faults[patch.place] is not None:
                 continue
+            start, count = patch.place.rows or (0, rows)
+            if self._multiplies != (patch.kind in KINDS and KINDS[patch.kind].multiplies):
+                unknown = f"ComfyUI's {patch.kind} cannot be compared with the adapter"
+                continue
             if patch.kind == "diff":
                 whole = self._file.read(patch.keys["diff"]).flatten(1)
                 parts = [x @ rows.to(x.dtype).T for rows in whole.split(_ROWS)]
                 product = torch.cat(parts, dim=1)
             elif patch.kind in FILE_RULES and "reshape_weight" not in patch.keys:
-                product = self._their_product(x, patch)
+                own = x[:, start : start + count] if self._multiplies else x
+                product = self._their_product(own, patch)
             else:
                 unknown = f"ComfyUI's {patch.kind} of a layer is not known here"
                 continue
-            start, count = patch.place.rows or (0, rows)
             products[:, start : start + count] += (
                 swap_halves(product) if patch.place.swapped else product
             )
@@ -279,6 +289,7 @@ class Comparison:
             for slot, key in patch.keys.items()
             if slot not in ("alpha", DORA_SCALE)
         }
+        tensors = FILE_RULES[patch.kind].own_form(tensors)
         alpha = patch.keys.get("alpha")
         value = None if alpha is None else float(self._file.read(alpha).item())
         return delta_product(x, patch.kind, tensors, comfyui_scale(patch, self._sizes, value))
@@ -292,8 +303,12 @@ class Comparison:
         reason = self._incomparable(layer, here) or unknown
         if reason:
             return LayerProof(None, reason=reason)
-        if matrix_sizes(kind, layer) != (module.rows, x.shape[1]):
+        rows, columns = matrix_sizes(kind, layer)
+        if rows != module.rows or (columns != x.shape[1] and not self._multiplies):
             return LayerProof(math.inf)
+        if self._multiplies:
+            x = x[:, module.start : module.start + module.rows]
+            x = swap_halves(x) if module.swapped else x
         scale = layer_scale(kind, layer)
         ours = delta_product(x, kind, layer.tensors, scale)
         if module.swapped:

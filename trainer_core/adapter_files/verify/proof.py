@@ -27,7 +27,7 @@ from ...tensors.safetensors_reader import Source, TensorFile, open_tensors
 from ...types import AdapterState, LayerState
 from ..factors.fused_layers import undivided_layers
 from ..factors.outlines import outlines_of, patch_outline
-from ..names.key_map import WEIGHT, KeyMap, Shapes, native_layer, patched_tensor
+from ..names.key_map import WEIGHT, KeyMap, Shapes, is_swapped, native_layer, patched_tensor
 from ..names.key_parsing import FACTOR_ENDINGS
 from ..read.adapter_file import adapter_weights, open_adapter
 from .comparison import LOADED, MOST_ROUNDING, Comparison, LayerProof, TensorProof
@@ -260,14 +260,26 @@ def _remedy(proof: Proof, *, based: bool) -> str:
 def is_for_comfyui(state: AdapterState, layout: str, key_map: KeyMap) -> bool:
     """Whether a file is written for ComfyUI to read.
 
-    In layout ``lycoris`` a DoRA of rows and undivided layers are for LyCORIS alone.
+    In layout ``lycoris`` a DoRA of rows, undivided layers, and what multiplies a layer whose
+    halves ComfyUI exchanges are for LyCORIS alone.
     """
     if layout != "lycoris":
         return layout in ("comfyui", "kohya")
-    if undivided_layers(state.layers, key_map):
+    if undivided_layers(state.layers, key_map) or exchanged_layers(state, key_map):
         return False
     magnitude = (layer.tensors.get(DORA_SCALE) for layer in outlines_of(state).values())
     return all(each is None or axis_of(each) == "input" for each in magnitude)
+
+
+def exchanged_layers(state: AdapterState, key_map: KeyMap) -> list[str]:
+    """Layers that a kind multiplies, and whose halves lie the other way round in ComfyUI.
+
+    By a name of such a layer's module, ComfyUI exchanges the rows of what is added, and not those
+    that are multiplied.
+    """
+    if not FILE_RULES[state.kind].multiplies:
+        return []
+    return [name for name in state.layers if is_swapped(name, key_map)]
 
 
 def adapter_shapes(state: AdapterState, key_map: KeyMap) -> dict[str, tuple[int, ...]]:

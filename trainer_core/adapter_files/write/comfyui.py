@@ -11,7 +11,7 @@ from functools import partial
 
 from torch import Tensor
 
-from ...adapters.kinds.registry import LOW_RANK
+from ...adapters.kinds.registry import FILE_RULES, LOW_RANK
 from ...errors import AdapterError
 from ...types import AdapterState, LayerState
 from ..factors.fused_layers import (
@@ -113,7 +113,8 @@ def _groups(
         swapped = is_swapped(name, key_map)
         if not native.part and not swapped:
             yield _Group(spell(native.name), (name,), native.name)
-        elif not options.fused:
+        elif not options.fused and not (swapped and FILE_RULES[state.kind].multiplies):
+            # What multiplies has to find the rows as ComfyUI has them.
             yield _Group(DIFFUSERS_PREFIX + name, (name,), None)
         elif swapped:
             yield _Group(spell(native.name), (name,), native.name, swapped=True)

@@ -167,6 +167,7 @@ def with_alpha(prefix: str, kind: str, layer: LayerState) -> dict[str, Tensor]:
         ending = f".{factor}" if factor == DORA_SCALE else rules.ending(factor)
         tensors[prefix + ending] = tensor
     rank = rules.alpha_rank(layer.tensors)
-    alpha = layer.rank if rank is None else layer_scale(kind, layer) * rank
+    unused = layer.rank if rules.unused_alpha is None else rules.unused_alpha
+    alpha = unused if rank is None else layer_scale(kind, layer) * rank
     tensors[f"{prefix}.alpha"] = torch.tensor(float(alpha), dtype=torch.float32)
     return tensors

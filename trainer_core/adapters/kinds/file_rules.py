@@ -87,6 +87,10 @@ class FileRules(ABC):
         filed_planes: Whose window ComfyUI reads with two axes alone.
         scaled_factors: Which takes up a difference of scales, the first that is there: the one that
             starts at zero.
+        multiplies: As the kind's. Its factors are no sum, cut or fit of others, and every number
+            of columns fits them, for which `sizes` gives 0.
+        unused_alpha: What is filed as alpha where the factors have no rank for it; None for the
+            layer's rank. A number says that alpha means something else to readers (`check_alpha`).
         stacks: Whether factors of one layer can hold several layers one below the other.
         product_is_exact: Whether the delta is a low-rank product of small rank.
         closest_is_known: Whether there is a method that finds the closest delta of a smaller rank.
@@ -112,6 +116,8 @@ class FileRules(ABC):
     flat_factors: frozenset[str] = frozenset()
     filed_planes: tuple[str, ...]
     scaled_factors: tuple[str, ...]
+    multiplies = False
+    unused_alpha: float | None = None
     stacks = True
     product_is_exact = True
     closest_is_known = True
@@ -194,10 +200,24 @@ class FileRules(ABC):
         del tensors
         return 1
 
+    def mistake(self, tensors: Tensors) -> str:
+        """Why factors are no layer's, besides what the `pairs` tell; empty where they are."""
+        del tensors
+        return ""
+
+    def own_form(self, tensors: Tensors) -> dict[str, Tensor]:
+        """A file's factors, or some of them, in the form that they have here; outlines too."""
+        return dict(tensors)
+
+    def check_alpha(self, tensors: Tensors, alpha: float) -> str:
+        """Why readers disagree on a file's alpha that has no rank; empty where they do not."""
+        del tensors, alpha
+        return ""
+
     # Algebra
 
     def norm(self, matrices: Tensors) -> float:
-        """The Frobenius norm of the delta at scale 1."""
+        """The Frobenius norm of the delta at scale 1; of what multiplies, that of ``R - I``."""
         return math.prod(
             float(torch.linalg.vector_norm(matrices[pair.whole], dtype=torch.float64))
             if pair.whole in matrices

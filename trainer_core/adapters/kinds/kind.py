@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -18,6 +18,9 @@ from ..kernels.convolution import Window
 
 Initializer = Callable[[Tensor, torch.Generator], object]
 Decomposition = Callable[[Tensor, int, float, torch.Generator], tuple[Tensor, Tensor]]
+
+MOVED = 0.01
+"""How far Adam moves a number in 100 steps at a rate of 1e-4, whatever the gradient."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ class Kind:
     `as_matrices`, where "in" is ``in * window``.
 
     Attributes:
-        name: ``lora``, ``loha`` or ``lokr``.
+        name: As ``adapter.kind`` names it.
         factor_names: All names that a layer of this kind may have.
         shapes: The factors of a layer and their shapes.
         initializers: Factor name to the function that fills it; a factor that is not named
@@ -80,13 +83,26 @@ class Kind:
             that an optimizer step moves the layer as far as that of a LoRA; the same ones are zero.
         scale: ``(factors, alpha, rank)`` to the number that multiplies the delta.
         delta: ``(factors, scale)`` to the weight difference ``[out, in]``.
+        multiplies: Whether the factors multiply the weight from the left instead of being added:
+            the difference is ``delta @ weight`` with a `delta` ``[out, out]``, and `apply` and
+            `convolve` take what the frozen layer computes, without its bias, in the place of x.
+            Nothing that adds, cuts or fuses deltas has anything to do with such a kind.
         apply: ``(x [..., in], factors, scale)`` to ``x @ delta.T`` ``[..., out]`` in the dtype of
             x, without keeping anything of the layer's size: the plain form.
         convolve: ``(window, x [B, in, ...], factors, scale)`` to the convolution of x with the
             delta ``[B, out, ...]`` in the dtype of x.
-        kernel: The same, added to a Linear's output in place (`fused`).
+        kernel: The same, added to a Linear's output in place (`fused`); None where there is only
+            the plain form.
         dora_norm_terms: ``(weight [out, in], factors, axis)`` to ``<W, D>`` and ``|D|^2`` of each
-            row (axis ``output``) or column (``input``), for the delta D at scale 1.
+            row (axis ``output``) or column (``input``), for the delta D at scale 1; None of a kind
+            that knows no DoRA.
+        crosses_groups: Whether a factor stands for channels across a convolution's groups.
+        layer_rank: ``(outputs, rank)`` to the rank that a layer can have of a wanted one.
+        largest_rank: The most that a layer's rank may be; None for any.
+        problem: Why a layer cannot have this kind: found, expected, remedy.
+        distance: Norm of the delta after 100 steps at a rate of 1e-4 whose gradient stays.
+        spread: By how much the delta follows a gradient less closely than the gradient itself.
+        notes: What the settings come to in these layers and one may not expect, in sentences.
         other_initializers: The same as `initializers`, by the other names of ``adapter.init``.
         decompositions: Those of them that train the difference from a part of the frozen weight:
             ``(weight [out, in], rank, scale, generator)`` to that part's lower and upper factor.
@@ -100,8 +116,18 @@ class Kind:
     delta: Callable[[Factors, float], Tensor]
     apply: Callable[[Tensor, Factors, float], Tensor]
     convolve: Callable[[Window, Tensor, Factors, float], Tensor]
-    kernel: AdapterKernel
-    dora_norm_terms: Callable[[Tensor, Factors, Axis], tuple[Tensor, Tensor]]
+    kernel: AdapterKernel | None = None
+    dora_norm_terms: Callable[[Tensor, Factors, Axis], tuple[Tensor, Tensor]] | None = None
+    multiplies: bool = False
+    crosses_groups: bool = False
+    layer_rank: Callable[[int, int], int] = lambda outputs, rank: rank
+    largest_rank: Callable[[LayerPlan], int | None] = lambda plan: min(plan.width, plan.outputs)
+    problem: Callable[[LayerPlan], tuple[str, str, str] | None] = lambda plan: None
+    distance: Callable[[LayerPlan], float] = lambda plan: low_rank_distance(
+        plan, plan.outputs, plan.width
+    )
+    spread: Callable[[LayerPlan], float] = lambda plan: 1.0
+    notes: Callable[[Sequence[LayerPlan]], tuple[str, ...]] = lambda plans: ()
     paced: Callable[[LayerPlan], Mapping[str, Initializer]] = lambda plan: {}
     other_initializers: Mapping[str, Mapping[str, Initializer]] = field(default_factory=dict)
     decompositions: Mapping[str, Decomposition] = field(default_factory=dict)
@@ -118,6 +144,20 @@ class Kind:
             sides = (plan.outputs, 1) if output else (1, plan.inputs)
             shapes[DORA_SCALE] = (*sides, *plan.ones)
         return shapes
+
+    def difference(self, factors: Factors, scale: float, weight: Callable[[], Tensor]) -> Tensor:
+        """The weight difference ``[out, in]`` that a layer's factors make of a weight.
+
+        Args:
+            factors: As matrices.
+            scale: Of the layer.
+            weight: Reads the frozen weight; called only by a kind that multiplies it.
+        """
+        if not self.multiplies:
+            return self.delta(factors, scale)
+        own = next(iter(factors.values()))
+        columns = weight().flatten(1).to(own.device, own.dtype).t()
+        return self.apply(columns, factors, scale).t()
 
     def initial_factors(self, plan: LayerPlan, seed: int) -> dict[str, Tensor]:
         """Initialize a layer's factors.
@@ -167,6 +207,20 @@ def ratio_scale(factors: Factors, alpha: float, rank: int) -> float:
     """Scale of the kinds whose every factor is low-rank: alpha / rank."""
     del factors
     return alpha / rank
+
+
+def low_rank_distance(plan: LayerPlan, outputs: int, inputs: int) -> float:
+    """`Kind.distance` of a product of a plan's rank and scale.
+
+    One of its factors starts at zero, the other from ``U(-b, b)`` with b = 1 / sqrt(inputs).
+
+    Args:
+        plan: Has the rank and alpha.
+        outputs: Rows of the product.
+        inputs: Columns of the product.
+    """
+    turned = MOVED * MOVED * plan.rank * math.sqrt(outputs * inputs)
+    return plan.alpha / plan.rank * (MOVED * math.sqrt(outputs * plan.rank / 3) + turned)
 
 
 def normal(std: float) -> Initializer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -20,9 +21,11 @@ from ..kernels.adapter_kernel import (
 )
 from ..kernels.convolution import Window
 from .kind import (
+    MOVED,
     Initializer,
     Kind,
     LayerPlan,
+    low_rank_distance,
     normal,
     ratio_scale,
     scaled,
@@ -263,6 +266,13 @@ def _ones_in_first_row(down: Tensor, generator: torch.Generator) -> None:
     down[0] = 1.0
 
 
+def _distance(plan: LayerPlan) -> float:
+    if plan.config.init == "lycoris":
+        # The first product's numbers are of size sqrt(rank) / 10, those of hada_w2_b of size 1.
+        return plan.alpha * 0.1 * math.sqrt(plan.outputs * plan.width) * MOVED
+    return low_rank_distance(plan, plan.outputs, plan.width)
+
+
 LOHA = Kind(
     name="loha",
     factor_names=(*_NAMES, "hada_t1", "hada_t2"),
@@ -281,6 +291,7 @@ LOHA = Kind(
     convolve=_convolve,
     kernel=_KERNEL,
     dora_norm_terms=_dora_norm_terms,
+    distance=_distance,
 )
 """delta = (w1_a @ w1_b) * (w2_a @ w2_b) * alpha / rank.
 

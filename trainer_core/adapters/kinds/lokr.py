@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +21,16 @@ from ..kernels.adapter_kernel import (
 )
 from ..kernels.convolution import Window
 from .factorization import factorize
-from .kind import Initializer, Kind, LayerPlan, scaled, uniform, uniform_by_inputs
+from .kind import (
+    MOVED,
+    Initializer,
+    Kind,
+    LayerPlan,
+    low_rank_distance,
+    scaled,
+    uniform,
+    uniform_by_inputs,
+)
 
 _WIDEST = 256
 """Columns up to which the low-rank form is computed in one product with the base."""
@@ -319,6 +328,37 @@ def _signs(count: int, generator: torch.Generator) -> Tensor:
     return torch.randint(0, 2, (count,), generator=generator, dtype=torch.float32) * 2.0 - 1.0
 
 
+def _distance(plan: LayerPlan) -> float:
+    (out_first, out_second), (in_first, in_second) = split(plan)
+    in_second *= math.prod(plan.kernel)
+    lycoris = math.sqrt(out_first / 3)
+    if keeps_second_whole(plan):
+        return lycoris * MOVED * math.sqrt(out_second * in_second)
+    if plan.config.init == "lycoris":
+        return plan.alpha / plan.rank * lycoris * MOVED * math.sqrt(out_second * in_second / 3)
+    repeated = math.sqrt(out_first * in_first * spread(plan))
+    return repeated * low_rank_distance(plan, out_second, in_second)
+
+
+def _notes(plans: Sequence[LayerPlan]) -> tuple[str, ...]:
+    """Say where the factors are other than the settings may let one expect."""
+    config, notes = plans[0].config, []
+    whole = sum(keeps_second_whole(plan) for plan in plans)
+    if whole and not config.full_matrix:
+        notes.append(
+            f"lokr: {whole} of {len(plans)} layers keep their second factor whole, because the "
+            "rank is at least half of its larger side."
+        )
+    for size in sorted({size for plan in plans for size in (plan.inputs, plan.outputs)}):
+        if config.factor > 0 and size % config.factor:
+            small, large = factorize(size, config.factor)
+            notes.append(
+                f"lokr: factor {config.factor} does not divide {size}; it is split into {small} x "
+                f"{large}."
+            )
+    return tuple(notes)
+
+
 LOKR = Kind(
     name="lokr",
     factor_names=(
@@ -345,6 +385,11 @@ LOKR = Kind(
     convolve=_convolve,
     kernel=_KERNEL,
     dora_norm_terms=_dora_norm_terms,
+    crosses_groups=True,
+    largest_rank=lambda plan: None,
+    distance=_distance,
+    spread=spread,
+    notes=_notes,
 )
 """delta = kron(w1, w2) * alpha / rank; scale 1 where both factors are whole.
 

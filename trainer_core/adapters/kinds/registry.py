@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from ...errors import AdapterError
 from ...types import LayerState
 from ..kernels.convolution import as_matrices
 from .file_rules import FileRules
@@ -14,6 +15,8 @@ from .lokr import LOKR
 from .lokr_files import LokrFiles
 from .lora import LORA
 from .lora_files import APPROXIMATE, LoraFiles, balanced, empty_low_rank, low_rank_layer
+from .oft import OFT
+from .oft_files import OftFiles
 
 __all__ = [
     "APPROXIMATE",
@@ -26,12 +29,14 @@ __all__ = [
     "layer_scale",
     "low_rank_layer",
     "matrix_sizes",
+    "refuse_multiplying",
 ]
 
 _KINDS: tuple[tuple[Kind, FileRules], ...] = (
     (LORA, LoraFiles()),
     (LOHA, LohaFiles()),
     (LOKR, LokrFiles()),
+    (OFT, OftFiles()),
 )
 
 KINDS: dict[str, Kind] = {kind.name: kind for kind, _ in _KINDS}
@@ -46,13 +51,49 @@ def layer_scale(kind: str, layer: LayerState) -> float:
     return KINDS[kind].scale(layer.tensors, layer.alpha, layer.rank)
 
 
-def layer_delta(kind: str, layer: LayerState) -> Tensor:
+def layer_delta(kind: str, layer: LayerState, weight: Tensor | None = None) -> Tensor:
     """The weight difference that a layer's factors stand for, in their own dtype.
+
+    Args:
+        kind: A kind's name.
+        layer: The factors.
+        weight: The frozen weight, which only a kind that multiplies it looks at.
 
     Returns:
         `[out, in]`; of a convolution its weight as a matrix, `[out, in * window]`.
+
+    Raises:
+        AdapterError: Without the weight that the difference depends on.
     """
-    return KINDS[kind].delta(as_matrices(layer.tensors), layer_scale(kind, layer))
+
+    def frozen() -> Tensor:
+        if weight is None:
+            refuse_multiplying(kind, "a difference of weights")
+        assert weight is not None
+        return weight
+
+    return KINDS[kind].difference(as_matrices(layer.tensors), layer_scale(kind, layer), frozen)
+
+
+def refuse_multiplying(kind: str, what: str) -> None:
+    """Refuse a kind that multiplies the weight where deltas are added, cut or fitted.
+
+    Args:
+        kind: A kind's name.
+        what: What is to be made, for the message.
+
+    Raises:
+        AdapterError: For such a kind.
+    """
+    if KINDS[kind].multiplies:
+        adding = [name for name, each in KINDS.items() if not each.multiplies]
+        raise AdapterError(
+            f"{what} of an adapter of kind {kind}, which multiplies the weight",
+            f"a {', '.join(adding[:-1])} or {adding[-1]}, whose difference is the same on every "
+            "weight",
+            f"Make a {LOW_RANK} of it with its base: adapter-trainer convert IN OUT --to comfyui "
+            f"--approximate {LOW_RANK} --rank N --base PATH.",
+        )
 
 
 def matrix_sizes(kind: str, layer: LayerState) -> tuple[int, int]:

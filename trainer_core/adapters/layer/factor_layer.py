@@ -17,7 +17,7 @@ from ..base.weight import DENSE_DTYPES, absent, dense_weight, is_dense, refuse_p
 from ..dora import DORA_SCALE, axis_of, ratio, stretch_input, stretch_output
 from ..dora_norm import KeptNorm
 from ..init.decomposed import first_pair, joined
-from ..kernels.adapter_kernel import Factors, Operands
+from ..kernels.adapter_kernel import AdapterKernel, Factors, Operands
 from ..kernels.convolution import as_matrices
 from ..kernels.fused import AugmentedWeight, augment
 from ..kinds.kind import Kind, LayerPlan
@@ -200,13 +200,19 @@ class FactorLayer(nn.Module, BaseTunerLayer):
         rank, alpha = self.r[ADAPTER_NAME] * parts, self.adapter_alpha * parts
         return LayerState(joined(tensors), alpha, rank, self.weight_shape[2:])
 
+    @property
+    def _kernel(self) -> AdapterKernel:
+        """What the fused forms compute with; they are taken only where there is one."""
+        assert self.kind.kernel is not None
+        return self.kind.kernel
+
     def operands_for(self, x: Tensor, factors: Mapping[str, Tensor]) -> Operands:
         """What the kernel takes of this layer's factors, where x is."""
         device = x.device
         moves = self.config.init in self.kind.decompositions
         for factor in factors.values():
             moves = moves or factor.device != device
-        return self.kind.kernel.operands(self.factors_on(device) if moves else factors)
+        return self._kernel.operands(self.factors_on(device) if moves else factors)
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """The base's output plus the contribution of every active adapter."""
@@ -242,14 +248,19 @@ class FactorLayer(nn.Module, BaseTunerLayer):
             stretched = stretch_input(x, self._per_input(magnitude), self._per_input(norm))
             return self._sum(stretched, 1.0, *args, **kwargs)
         y = self._sum(x, 1.0, *args, **kwargs)
-        bias = cast("Tensor | None", getattr(self.get_base_layer(), "bias", None))
-        if bias is not None:
-            # One that is stored in 8 bits was computed with as y is. Backward has a copy: the
-            # layer's own may be away by then, or its memory be another layer's.
-            dtype = bias.dtype if bias.dtype in DENSE_DTYPES else y.dtype
-            bias = self._per_output(bias.detach().to(y.device, dtype, copy=True))
+        bias = self._bias(y)
         sizes = self._per_output(magnitude), self._per_output(norm)
         return stretch_output(y, bias, *sizes, zeros=self._has_zero_magnitude)
+
+    def _bias(self, y: Tensor) -> Tensor | None:
+        """The base's bias as it is in its output y."""
+        bias = cast("Tensor | None", getattr(self.get_base_layer(), "bias", None))
+        if bias is None:
+            return None
+        # One that is stored in 8 bits was computed with as y is. Backward has a copy: the layer's
+        # own may be away by then, or its memory be another layer's.
+        dtype = bias.dtype if bias.dtype in DENSE_DTYPES else y.dtype
+        return self._per_output(bias.detach().to(y.device, dtype, copy=True))
 
     def norm(self) -> Tensor:
         """``|W + D|`` of each row or column that has a length, at strength 1, without gradient.
@@ -270,6 +281,9 @@ class FactorLayer(nn.Module, BaseTunerLayer):
             # torch would multiply with it all the same, into memory that nothing was written to.
             raise absent(self.layer_name)
         y = self.base_layer(x, *args, **kwargs)
+        if self.kind.multiplies and strength:
+            bias = self._bias(y)
+            x = y if bias is None else (y - bias).to(y.dtype)
         for adapter in self.active_adapters:
             factors = self.factors_on(x.device, adapter)
             if factors:
@@ -303,7 +317,7 @@ class FactorLayer(nn.Module, BaseTunerLayer):
 
     def _augment(self, weight: Tensor, operands: Operands) -> Tensor | None:
         """The base's weight with free columns beside it, which keep the delta exactly."""
-        columns = self.kind.kernel.columns(operands)
+        columns = self._kernel.columns(operands)
         if not columns:
             return None
         if torch.compiler.is_compiling():
@@ -355,7 +369,9 @@ class FactorLayer(nn.Module, BaseTunerLayer):
         del args, kwargs
         with torch.no_grad(), without_autocast(self.base_weight.device):
             factors = self.equation_factors(adapter)
-            matrix = self.kind.delta(as_matrices(factors), self.scaling[adapter])
+            matrix = self.kind.difference(
+                as_matrices(factors), self.scaling[adapter], self.frozen_weight
+            )
             delta = matrix.reshape(self.weight_shape)
             if DORA_SCALE not in factors:
                 return delta

@@ -196,6 +196,7 @@ class _Pass:
         self._as_begun = (x._version, x.requires_grad, torch.is_grad_enabled())
         self.waiting: dict[int, tuple[_Stamp, Share]] = {}
         kernel = layers[0][0].kind.kernel
+        assert kernel is not None
         path = kernel.path
         accumulator = self.accumulator = GradientAccumulator(path, x.requires_grad)
         # The group may be waiting with what is in this graph: the graph does not keep the group.
@@ -265,7 +266,8 @@ def _may_share(layer: SharingLayer) -> bool:
     """Whether a layer computes on its input as it is, beside the base's own output."""
     config = layer.config
     stretches = config.dora and config.dora_axis == "input"
-    return len(layer.weight_shape) == 2 and not stretches and not config.exact_delta
+    fuses = layer.kind.kernel is not None and not config.exact_delta
+    return fuses and len(layer.weight_shape) == 2 and not stretches
 
 
 def share_inputs(

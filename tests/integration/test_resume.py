@@ -27,7 +27,7 @@ def assert_equal_runs(one, other, step):
 ADAPTERS = {
     "lora, eva": {"kind": "lora", "init": "eva"},
     "loha": {"kind": "loha"},
-    "oft": {"kind": "oft"},
+    "oft": {"kind": "oft", "dropout": 0.0},
     "lokr": {"kind": "lokr", "factor": -1},
     "dora, pissa": {"kind": "lora", "dora": True, "dropout": 0.0, "init": "pissa"},
 }

@@ -28,13 +28,14 @@ class Operations(TorchDispatchMode):
 
     Attributes:
         calls: Operations that wrote something.
+        dispatched: All operations, also those that only make a view.
         written: Bytes of their results; a result that only views its argument is not written.
         flops: Two for each multiplication of a matrix product.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls, self.written, self.flops = 0, 0, 0
+        self.calls, self.dispatched, self.written, self.flops = 0, 0, 0, 0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -42,6 +43,7 @@ class Operations(TorchDispatchMode):
         """Run an operation and count it."""
         del types
         result = func(*args, **(kwargs or {}))
+        self.dispatched += 1
         name = func.overloadpacket.__name__
         if name in _PRODUCTS:
             left, right = (args[index] for index in _PRODUCTS[name])

@@ -43,10 +43,12 @@ class HostWork:
     Attributes:
         python_calls: Calls of Python functions, forward and backward.
         operations: Operations of torch that wrote something (`counters`).
+        dispatched: All operations of torch, views too; no bar is set for them.
     """
 
     python_calls: float
     operations: float
+    dispatched: float
 
 
 class _Block(nn.Module):
@@ -84,11 +86,10 @@ def measure_host_work(dtype: torch.dtype) -> dict[str, dict[str, HostWork]]:
         for source, make in makers.items():
             module = _model(dtype)
             kept = make(kind, module)
-            calls, operations = _counted(module, dtype)
             layers = BLOCKS * len(LAYERS)
-            found.setdefault(kind, {})[source] = HostWork(
-                round((calls - frozen[0]) / layers, 2), round((operations - frozen[1]) / layers, 2)
-            )
+            pairs = zip(_counted(module, dtype), frozen, strict=True)
+            work = HostWork(*(round((own - base) / layers, 2) for own, base in pairs))
+            found.setdefault(kind, {})[source] = work
             del kept
     return found
 
@@ -118,8 +119,8 @@ def _inject_peft(kind: str, module: nn.Module) -> None:
             parameter.data = parameter.data.float()
 
 
-def _counted(module: nn.Module, dtype: torch.dtype) -> tuple[int, int]:
-    """Python calls and operations of a step; several go before it, so that all is warm."""
+def _counted(module: nn.Module, dtype: torch.dtype) -> tuple[int, int, int]:
+    """What `HostWork` counts, of a step; several go before it, so that all is warm."""
     x = torch.ones(1, TOKENS, WIDTH, dtype=dtype, requires_grad=True)
     gradient = torch.ones_like(x)
     trained = [each for each in module.parameters() if each.requires_grad]
@@ -133,7 +134,8 @@ def _counted(module: nn.Module, dtype: torch.dtype) -> tuple[int, int]:
     for _ in range(3):
         step()
     calls = _python_calls(step)
-    return calls, count(step).calls
+    operations = count(step)
+    return calls, operations.calls, operations.dispatched
 
 
 def _python_calls(step: Callable[[], object]) -> int:

@@ -167,6 +167,3 @@ def _is_own_split(kind: str, module: nn.Module, layer: LayerState) -> bool:
     if magnitude is not None and tuple(magnitude.shape) not in ((sides[0], 1), (1, sides[1])):
         return False
     return matrix_sizes(kind, layer) == sides
-
-
-__all__ = ["attach_state", "fitting_config"]

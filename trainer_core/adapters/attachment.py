@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
@@ -24,53 +22,39 @@ from .peft_layers import Job, inject
 from .planning import check_bases, plan_layers
 from .targets import FALLBACK_PRESETS, LayerIndex, Selection, nearest, select, select_modules
 
-Places = tuple[tuple[nn.Module, str], ...]
+_PEFT_MARKS = ("peft_config", "_hf_peft_config_loaded")
+"""Attributes of a module that PEFT and Diffusers use."""
 
 
-@dataclass
 class Restoration:
-    """What `detach` has to give back besides the layers.
+    """What `detach` has to give back besides the layers; it freezes the module's own parameters.
 
-    Attributes:
-        trainable: Whether each of the module's own parameters took a gradient, by its name: a
-            move between devices may put others in their places.
-        attributes: The module's attributes that PEFT and Diffusers use; None when it had none.
-        repacking: Its layers that would pack their weight anew (`repacking_layers`).
+    Args:
+        module: Before an adapter is put on it. What PEFT would add to is cleared.
+
+    Raises:
+        AdapterError: When a layer's weight was packed so that no gradient passes through it.
     """
 
-    trainable: dict[str, bool]
-    attributes: dict[str, Any]
-    repacking: list[nn.Module]
-
-    @classmethod
-    def of(cls, module: nn.Module) -> Restoration:
-        """Record a module before an adapter is put on it, and clear what PEFT would add to.
-
-        Raises:
-            AdapterError: When a layer's weight was packed so that no gradient passes through it.
-        """
-        repacking = repacking_layers(module)
-        names = ("peft_config", "_hf_peft_config_loaded")
-        kept = {name: module.__dict__[name] for name in names if name in module.__dict__}
-        module.__dict__.pop("peft_config", None)
-        trainable = {name: p.requires_grad for name, p in module.named_parameters()}
-        return cls(trainable, kept, repacking)
-
-    def freeze(self, module: nn.Module) -> None:
-        """Stop a module's parameters from taking gradients, and from being packed anew."""
-        for parameter in module.parameters():
-            parameter.requires_grad_(False)
-        set_repacking(self.repacking, False)
+    def __init__(self, module: nn.Module) -> None:
+        self._repacking = repacking_layers(module)
+        held = module.__dict__
+        self._marks = {name: held[name] for name in _PEFT_MARKS if name in held}
+        held.pop("peft_config", None)
+        # By name: a move between devices may put others in their places.
+        self._trainable = {name: each.requires_grad for name, each in module.named_parameters()}
+        module.requires_grad_(False)
+        set_repacking(self._repacking, False)
 
     def restore(self, module: nn.Module) -> None:
         """Give everything back as it was."""
         for name, parameter in module.named_parameters():
-            if name in self.trainable:
-                parameter.requires_grad_(self.trainable[name])
-        set_repacking(self.repacking, True)
-        for name in ("peft_config", "_hf_peft_config_loaded"):
+            if name in self._trainable:
+                parameter.requires_grad_(self._trainable[name])
+        set_repacking(self._repacking, True)
+        for name in _PEFT_MARKS:
             module.__dict__.pop(name, None)
-        module.__dict__.update(self.attributes)
+        module.__dict__.update(self._marks)
 
 
 class AttachedAdapter:
@@ -96,7 +80,6 @@ class AttachedAdapter:
         module: nn.Module,
         config: AdapterConfig,
         layers: Mapping[str, FactorLayer],
-        places: Mapping[str, Places],
         restoration: Restoration,
         selection: Selection,
     ) -> None:
@@ -107,7 +90,7 @@ class AttachedAdapter:
         self.excluded_unused = selection.excluded_unused
         self._module = module
         self._layers = {name: layers[name] for name in self.names}
-        self._places = dict(places)
+        self._places = {name: layer.places for name, layer in selection.layers.items()}
         self._restoration = restoration
         self._attached = True
         if hasattr(module, "_hf_peft_config_loaded"):
@@ -358,11 +341,10 @@ def attach(
     check_bases(module, selection.layers)
     plans = plan_layers(selection.layers, config, given)
     expressions = [compile_pattern(each, "the family's shared inputs") for each in shared]
-    restoration = Restoration.of(module)
+    restoration = Restoration(module)
     jobs = [Job(selection.layers[plan.name], plan, seed) for plan in plans]
     layers = _inject(module, config, jobs, restoration)
-    places = {name: layer.places for name, layer in selection.layers.items()}
-    adapter = AttachedAdapter(module, config, layers, places, restoration, selection)
+    adapter = AttachedAdapter(module, config, layers, restoration, selection)
     adapter.notes = () if given else KINDS[config.kind].notes(plans)
     adapter.plans = plans
     adapter.shared_inputs = share_inputs(layers, expressions)
@@ -372,7 +354,6 @@ def attach(
 def _inject(
     module: nn.Module, config: AdapterConfig, jobs: list[Job], restoration: Restoration
 ) -> dict[str, FactorLayer]:
-    restoration.freeze(module)
     try:
         return inject(module, config, jobs)
     except BaseException:

@@ -4,38 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..errors import AdapterError
 from .base.weight import StorageMark, weight_stamp
 from .dora import DORA_SCALE, Axis, squared_norms
 from .kernels.convolution import as_matrices
-from .kinds.kind import Kind
-from .layer.dispatch import without_autocast
+from .layer.dispatch import ADAPTER_NAME, AdaptedLayer, without_autocast
 
 Kept = tuple[Any, Tensor]
 """A value and what it was computed from."""
-
-
-class NormedLayer(Protocol):
-    """What the norm is computed from."""
-
-    kind: ClassVar[Kind]
-    layer_name: str
-
-    @property
-    def base_weight(self) -> Tensor: ...  # noqa: D102
-    @property
-    def weight_shape(self) -> tuple[int, ...]: ...  # noqa: D102
-    @property
-    def own_scale(self) -> float: ...  # noqa: D102
-    def get_base_layer(self) -> nn.Module: ...  # noqa: D102
-    def frozen_weight(self) -> Tensor: ...  # noqa: D102
-    def equation_factors(self) -> dict[str, Tensor]: ...  # noqa: D102
-    def factors_on(self, device: torch.device) -> dict[str, Tensor]: ...  # noqa: D102
 
 
 class KeptNorm:
@@ -46,7 +27,7 @@ class KeptNorm:
         axis: What it runs over.
     """
 
-    def __init__(self, layer: NormedLayer, axis: Axis) -> None:
+    def __init__(self, layer: AdaptedLayer, axis: Axis) -> None:
         self._layer = layer
         self._axis: Axis = axis
         self._norm: Kept | None = None
@@ -92,11 +73,12 @@ class KeptNorm:
         layer = self._layer
         factors = layer.equation_factors().values()
         values = tuple((id(each), each._version, StorageMark.of(each)) for each in factors)
-        return layer.own_scale, values, weight_stamp(layer.get_base_layer())
+        return layer.scaling[ADAPTER_NAME], values, weight_stamp(layer.get_base_layer())
 
     def _compute(self) -> Tensor:
         """Where the weight is: the factors are smaller."""
-        layer, axis, scale = self._layer, self._axis, self._layer.own_scale
+        layer, axis = self._layer, self._axis
+        scale = layer.scaling[ADAPTER_NAME]
         weight = self._weight()
         if weight.is_meta and not layer.equation_factors()[DORA_SCALE].is_meta:
             raise AdapterError(

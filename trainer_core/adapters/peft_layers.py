@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -50,14 +50,12 @@ class _LoraFactors(FactorLayer):
 
     kind = LORA
     adapter_layer_names = (*LoraLayer.adapter_layer_names, "lora_mid", "lora_magnitude")
+    alpha_name = "lora_alpha"
+    off: ClassVar = dict.fromkeys(("use_rslora", "use_dora", "lora_bias"), False)
     _containers = (("lora_mid", "lora_mid"), (DORA_SCALE, "lora_magnitude"))
     lora_A: nn.ModuleDict  # noqa: N815  # PEFT's name
     lora_B: nn.ModuleDict  # noqa: N815
     lora_dropout: nn.ModuleDict
-    lora_alpha: dict[str, float]
-    use_rslora: dict[str, bool]
-    use_dora: dict[str, bool]
-    lora_bias: dict[str, bool]
     first_down: Tensor | None
     first_up: Tensor | None
 
@@ -68,31 +66,16 @@ class _LoraFactors(FactorLayer):
         LoraLayer.__init__(cast("LoraLayer", self), base_layer)
         self.lora_mid = nn.ParameterDict()
         self.lora_magnitude = nn.ParameterDict()
+        self.lora_dropout[ADAPTER_NAME] = nn.Identity()
         # Not named lora_: PEFT takes whatever is for trained.
         self.register_buffer(FIRST_DOWN, None)
         self.register_buffer(FIRST_UP, None)
         self._active_adapter = ADAPTER_NAME
 
-    def set_size(self, rank: int, alpha: float, scale: float) -> None:
-        """Record rank, alpha and scale where PEFT looks for them."""
-        self.r[ADAPTER_NAME] = rank
-        self.lora_alpha[ADAPTER_NAME] = alpha
-        self.scaling[ADAPTER_NAME] = scale
-        self.use_rslora[ADAPTER_NAME] = False
-        self.use_dora[ADAPTER_NAME] = False
-        self.lora_bias[ADAPTER_NAME] = False
-        self.lora_dropout[ADAPTER_NAME] = nn.Identity()
-
-    @property
-    def adapter_alpha(self) -> float:
-        """The recorded alpha."""
-        return self.lora_alpha[ADAPTER_NAME]
-
     def set_factor(self, name: str, parameter: nn.Parameter) -> None:
         """Put one factor into PEFT's pair of Linears."""
-        own = {DORA_SCALE: self.lora_magnitude, "lora_mid": self.lora_mid}
-        if name in own:
-            own[name][ADAPTER_NAME] = parameter
+        if name in dict(self._containers):
+            super().set_factor(name, parameter)
             return
         outputs, inputs, *kernel = parameter.shape
         if kernel:
@@ -158,46 +141,15 @@ class LoraConv(ConvFactorLayer, _LoraFactors, LoraLayer):
 class _LycorisFactors(FactorLayer):
     """What LoHa and LoKr share: factors are parameters in one dictionary per factor name."""
 
-    magnitude_name: ClassVar[str]
-    _containers: ClassVar[tuple[tuple[str, str], ...]]
-    alpha: dict[str, float]
-    rank_dropout: dict[str, float]
-    rank_dropout_scale: dict[str, bool]
-    module_dropout: dict[str, float]
+    off: ClassVar = {"rank_dropout": 0.0, "rank_dropout_scale": False, "module_dropout": 0.0}
+    peft_layer: ClassVar[type[Any]]
 
-    @property
-    def _magnitude(self) -> nn.ParameterDict:
-        return cast("nn.ParameterDict", getattr(self, self.magnitude_name))
-
-    def set_size(self, rank: int, alpha: float, scale: float) -> None:
-        """Record rank, alpha and scale where PEFT looks for them."""
-        self.r[ADAPTER_NAME] = rank
-        self.alpha[ADAPTER_NAME] = alpha
-        self.scaling[ADAPTER_NAME] = scale
-        self.rank_dropout[ADAPTER_NAME] = 0.0
-        self.rank_dropout_scale[ADAPTER_NAME] = False
-        self.module_dropout[ADAPTER_NAME] = 0.0
-
-    @property
-    def adapter_alpha(self) -> float:
-        """The recorded alpha."""
-        return self.alpha[ADAPTER_NAME]
-
-    def set_factor(self, name: str, parameter: nn.Parameter) -> None:
-        """Put one factor into PEFT's dictionary of that name."""
-        held = self._magnitude if name == DORA_SCALE else getattr(self, name)
-        held[ADAPTER_NAME] = parameter
-
-    def factors(self, adapter: str = ADAPTER_NAME) -> dict[str, nn.Parameter]:
-        """The factors of one adapter by name; empty when this layer does not have that adapter."""
-        modules: dict[str, Any] = self._modules
-        found: dict[str, Any] = {}
-        for name, place in self._containers:
-            held = modules[place]
-            factor = held._parameters.get(adapter, held.__dict__.get(adapter))
-            if factor is not None:
-                found[name] = factor
-        return found
+    def __init__(self, base_layer: nn.Module, plan: LayerPlan, seed: int) -> None:
+        begin: Any = self.peft_layer.__init__
+        begin(self, base_layer)
+        setattr(self, dict(self._containers)[DORA_SCALE], nn.ParameterDict())
+        self._active_adapter = ADAPTER_NAME
+        self.install(plan, seed)
 
     def _get_delta_activations(
         self, adapter_name: str, input: Tensor, *args: Any, **kwargs: Any
@@ -261,16 +213,9 @@ def layer_classes(name: str) -> tuple[type[FactorLayer], type[FactorLayer]]:
 
 
 class _LohaFactors(_LycorisFactors):
-    kind = LOHA
-    magnitude_name = "hada_magnitude"
-    _containers = (*((name, name) for name in LOHA.factor_names), (DORA_SCALE, magnitude_name))
+    kind, peft_layer = LOHA, LoHaLayer
+    _containers = (*((name, name) for name in LOHA.factor_names), (DORA_SCALE, "hada_magnitude"))
     adapter_layer_names = (*LoHaLayer.adapter_layer_names, "hada_magnitude")
-
-    def __init__(self, base_layer: nn.Module, plan: LayerPlan, seed: int) -> None:
-        LoHaLayer.__init__(cast("LoHaLayer", self), base_layer)
-        self.hada_magnitude = nn.ParameterDict()
-        self._active_adapter = ADAPTER_NAME
-        self.install(plan, seed)
 
 
 class LohaLinear(_LohaFactors, PeftLohaLinear):
@@ -284,16 +229,9 @@ class LohaConv(ConvFactorLayer, _LohaFactors, LoHaLayer):
 
 
 class _LokrFactors(_LycorisFactors):
-    kind = LOKR
-    magnitude_name = "lokr_magnitude"
-    _containers = (*((name, name) for name in LOKR.factor_names), (DORA_SCALE, magnitude_name))
+    kind, peft_layer = LOKR, LoKrLayer
+    _containers = (*((name, name) for name in LOKR.factor_names), (DORA_SCALE, "lokr_magnitude"))
     adapter_layer_names = (*LoKrLayer.adapter_layer_names, "lokr_magnitude")
-
-    def __init__(self, base_layer: nn.Module, plan: LayerPlan, seed: int) -> None:
-        LoKrLayer.__init__(cast("LoKrLayer", self), base_layer)
-        self.lokr_magnitude = nn.ParameterDict()
-        self._active_adapter = ADAPTER_NAME
-        self.install(plan, seed)
 
 
 class LokrLinear(_LokrFactors, PeftLokrLinear):
@@ -322,10 +260,18 @@ class PlannedTuner:
         model: The module that is adapted in place.
         config: PEFT's description of the adapter, whose targets are the plan's paths.
         jobs: Path to job.
+
+    Attributes:
+        linear_class: What is put around a Linear.
+        conv_class: What is put around a convolution.
+        config_class: PEFT's description of such an adapter.
+        settings: PEFT's name of a setting to ours, where it has the setting.
     """
 
     linear_class: ClassVar[type[Any]]
     conv_class: ClassVar[type[Any]]
+    config_class: ClassVar[type[Any]]
+    settings: ClassVar[Mapping[str, str]]
     layers: dict[str, FactorLayer]
 
     def __init__(self, model: nn.Module, config: PeftConfig, jobs: Mapping[str, Job]) -> None:
@@ -356,22 +302,26 @@ class PlannedTuner:
 class LoraTuner(PlannedTuner, LoraModel):  # type: ignore[misc]  # PEFT names a parameter otherwise
     """LoRA."""
 
-    linear_class = LoraLinear
-    conv_class = LoraConv
+    linear_class, conv_class, config_class = LoraLinear, LoraConv, LoraConfig
+    settings: ClassVar = {"lora_dropout": "dropout"}
 
 
 class LohaTuner(PlannedTuner, LoHaModel):
     """LoHa."""
 
-    linear_class = LohaLinear
-    conv_class = LohaConv
+    linear_class, conv_class, config_class = LohaLinear, LohaConv, LoHaConfig
+    settings: ClassVar = {name: name for name in ("rank_dropout", "module_dropout")}
 
 
 class LokrTuner(PlannedTuner, LoKrModel):
     """LoKr."""
 
-    linear_class = LokrLinear
-    conv_class = LokrConv
+    linear_class, conv_class, config_class = LokrLinear, LokrConv, LoKrConfig
+    settings: ClassVar = {
+        **LohaTuner.settings,
+        "decompose_both": "decompose_both",
+        "decompose_factor": "factor",
+    }
 
 
 @dataclass
@@ -401,46 +351,8 @@ def _own_tuner(name: str) -> type[OwnTuner]:
     return type(f"{name.title()}Tuner", (OwnTuner,), members)
 
 
-def _target_expression(paths: list[str]) -> str:
-    # PEFT takes a list's entries as endings of names, but a string as one whole expression.
-    return "|".join(re.escape(path) for path in paths)
-
-
-def _lora_config(config: AdapterConfig, targets: str) -> PeftConfig:
-    return LoraConfig(
-        r=config.rank,
-        lora_alpha=config.rank if config.alpha is None else config.alpha,  # type: ignore[arg-type]
-        target_modules=targets,
-        lora_dropout=config.dropout,
-    )
-
-
-def _loha_config(config: AdapterConfig, targets: str) -> PeftConfig:
-    return LoHaConfig(
-        r=config.rank,
-        alpha=config.rank if config.alpha is None else config.alpha,  # type: ignore[arg-type]
-        target_modules=targets,
-        rank_dropout=config.rank_dropout,
-        module_dropout=config.module_dropout,
-    )
-
-
-def _lokr_config(config: AdapterConfig, targets: str) -> PeftConfig:
-    return LoKrConfig(
-        r=config.rank,
-        alpha=config.rank if config.alpha is None else config.alpha,  # type: ignore[arg-type]
-        target_modules=targets,
-        rank_dropout=config.rank_dropout,
-        module_dropout=config.module_dropout,
-        decompose_both=config.decompose_both,
-        decompose_factor=config.factor,
-    )
-
-
-_TUNERS: dict[str, tuple[type[Any], Callable[[AdapterConfig, str], PeftConfig]]] = {
-    "lora": (LoraTuner, _lora_config),
-    "loha": (LohaTuner, _loha_config),
-    "lokr": (LokrTuner, _lokr_config),
+_TUNERS: dict[str, type[Any]] = {
+    each.linear_class.kind.name: each for each in (LoraTuner, LohaTuner, LokrTuner)
 }
 
 
@@ -456,10 +368,16 @@ def inject(module: nn.Module, config: AdapterConfig, jobs: list[Job]) -> dict[st
         Layer name to the new layer.
     """
     by_path = {job.plan.path: job for job in jobs}
-    targets = _target_expression(list(by_path))
-    if config.kind in _TUNERS:
-        tuner_class, make_config = _TUNERS[config.kind]
-        peft_config = make_config(config, targets)
-    else:
-        tuner_class, peft_config = _own_tuner(config.kind), OwnConfig(target_modules=targets)
-    return tuner_class(module, peft_config, by_path).__dict__["layers"]
+    # PEFT takes a list's entries as endings of names, but a string as one whole expression.
+    targets = "|".join(re.escape(path) for path in by_path)
+    if config.kind not in _TUNERS:
+        own = OwnConfig(target_modules=targets)
+        return _own_tuner(config.kind)(module, own, by_path).__dict__["layers"]
+    tuner = _TUNERS[config.kind]
+    peft_config = tuner.config_class(
+        r=config.rank,
+        target_modules=targets,
+        **{tuner.linear_class.alpha_name: config.rank if config.alpha is None else config.alpha},
+        **{theirs: getattr(config, ours) for theirs, ours in tuner.settings.items()},
+    )
+    return tuner(module, peft_config, by_path).__dict__["layers"]

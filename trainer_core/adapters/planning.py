@@ -14,6 +14,7 @@ from ..config import AdapterConfig
 from ..config.patterns import compile_pattern
 from ..errors import AdapterError
 from ..types import LayerState
+from .base.weight import PLAIN_TYPES
 from .dora import DORA_SCALE
 from .kernels.convolution import CONVOLUTIONS, layer_sizes, reshaped
 from .kinds.kind import LayerPlan
@@ -45,16 +46,15 @@ def plan_layers(
     if given is None:
         plans = list(_new_plans(layers, config))
     else:
-        plans = [given_plan(name, layers[name].module, given[name], config) for name in layers]
+        plans = [_given_plan(name, layers[name].module, given[name], config) for name in layers]
     for plan in plans:
-        _check_groups(plan, layers[plan.name].module)
-        _check(plan)
+        _check(plan, layers[plan.name].module)
     if config.tucker:
         _check_tucker(plans, config)
     return tuple(plans)
 
 
-def given_plan(name: str, layer: nn.Module, state: LayerState, config: AdapterConfig) -> LayerPlan:
+def _given_plan(name: str, layer: nn.Module, state: LayerState, config: AdapterConfig) -> LayerPlan:
     """The plan of a layer whose factors are given."""
     inputs, outputs, kernel = layer_sizes(layer)
     plan = LayerPlan(name, name, inputs, outputs, state.rank, state.alpha, config, kernel)
@@ -83,16 +83,8 @@ def _new_plans(layers: Mapping[str, Layer], config: AdapterConfig) -> Iterator[L
         if config.rslora:
             # Scale alpha / sqrt(rank), said by the rule that every reader has: alpha / rank.
             alpha *= math.sqrt(rank)
-        plan = LayerPlan(
-            name=name,
-            path=layer.paths[0],
-            inputs=inputs,
-            outputs=outputs,
-            rank=rank,
-            alpha=_as_stored(alpha, name),
-            config=config,
-            kernel=kernel,
-        )
+        stored = _as_stored(alpha, name)
+        plan = LayerPlan(name, layer.paths[0], inputs, outputs, rank, stored, config, kernel)
         _check_rank(plan, "adapter.rank_pattern" if name in ranks else "adapter.rank")
         yield plan
 
@@ -123,11 +115,8 @@ def by_pattern(
                 "a regular expression that matches the whole dotted name of an adapted layer",
                 f"Remove it or correct it. Nearest names: {nearest(pattern, layers)}.",
             )
-        if (
-            not math.isfinite(value)
-            or value <= 0
-            or (setting.endswith("rank_pattern") and value < 1)
-        ):
+        least = 1.0 if setting.endswith("rank_pattern") else 0.0
+        if not (math.isfinite(value) and value > 0 and value >= least):
             raise AdapterError(
                 f"{setting}: {pattern!r} is set to {value}",
                 "a positive number",
@@ -150,7 +139,7 @@ def _as_stored(alpha: float, name: str) -> float:
     return stored
 
 
-def _check_groups(plan: LayerPlan, layer: nn.Module) -> None:
+def _check(plan: LayerPlan, layer: nn.Module) -> None:
     groups = layer.groups if isinstance(layer, CONVOLUTIONS) else 1
     if groups != 1 and KINDS[plan.config.kind].crosses_groups:
         others = " or ".join(name for name, kind in KINDS.items() if not kind.crosses_groups)
@@ -159,6 +148,21 @@ def _check_groups(plan: LayerPlan, layer: nn.Module) -> None:
             f"for {plan.config.kind}, a layer without groups: its blocks of channels would cut "
             "across them",
             f"Leave it out with adapter.exclude, or set adapter.kind to {others}.",
+        )
+    problem = KINDS[plan.config.kind].problem(plan)
+    if problem is not None:
+        raise AdapterError(*problem)
+    if plan.config.dora and plan.outputs == 1:
+        raise AdapterError(
+            f"adapter.dora is set, and {plan.name} has one output",
+            "layers with more outputs: readers tell the axis of the magnitude by their shape",
+            "Leave the layer out with adapter.exclude, or adapter.dora out.",
+        )
+    if plan.kernel and plan.config.init in _LINEAR_INITS:
+        raise AdapterError(
+            f"adapter.init is {plan.config.init}, and {plan.name} is a convolution",
+            f"{plan.config.init} on Linear layers only, as in PEFT",
+            "Name the layer in adapter.exclude, or set adapter.init to default.",
         )
 
 
@@ -174,24 +178,6 @@ def _check_tucker(plans: Iterable[LayerPlan], config: AdapterConfig) -> None:
             f"adapter.tucker is set and adapter.init is {config.init}",
             "adapter.init default: the others know no core between the two factors",
             "Leave adapter.tucker or adapter.init out.",
-        )
-
-
-def _check(plan: LayerPlan) -> None:
-    problem = KINDS[plan.config.kind].problem(plan)
-    if problem is not None:
-        raise AdapterError(*problem)
-    if plan.config.dora and plan.outputs == 1:
-        raise AdapterError(
-            f"adapter.dora is set, and {plan.name} has one output",
-            "layers with more outputs: readers tell the axis of the magnitude by their shape",
-            "Leave the layer out with adapter.exclude, or adapter.dora out.",
-        )
-    if plan.kernel and plan.config.init in _LINEAR_INITS:
-        raise AdapterError(
-            f"adapter.init is {plan.config.init}, and {plan.name} is a convolution",
-            f"{plan.config.init} on Linear layers only, as in PEFT",
-            "Name the layer in adapter.exclude, or set adapter.init to default.",
         )
 
 
@@ -239,8 +225,7 @@ def check_bases(module: nn.Module, layers: Mapping[str, Layer]) -> None:
 
 def _check_numbers(name: str, layer: nn.Module) -> None:
     weight = cast("Tensor", layer.weight)
-    plain = type(weight) in (Tensor, nn.Parameter)
-    if plain and not weight.dtype.is_floating_point and _is_torchs(layer):
+    if type(weight) in PLAIN_TYPES and not weight.dtype.is_floating_point and _is_torchs(layer):
         raise AdapterError(
             f"{name} has a weight of {weight.dtype} {tuple(weight.shape)}, with which torch's "
             f"{type(layer).__name__} cannot compute",

@@ -89,10 +89,6 @@ class LayerIndex:
             f"Remove it or correct it. Nearest names: {nearest(pattern, self.by_path)}.",
         )
 
-    def locate(self, module: nn.Module) -> Layer | None:
-        """Find a layer by identity."""
-        return next((layer for layer in self.layers if layer.module is module), None)
-
 
 def select(
     index: LayerIndex,
@@ -148,10 +144,11 @@ def select_modules(index: LayerIndex, targets: Mapping[str, nn.Module]) -> Selec
     Raises:
         AdapterError: When a module is not a layer inside the module, or there is none.
     """
+    by_module = {id(layer.module): layer for layer in index.layers}
     layers: dict[str, Layer] = {}
     seen: set[int] = set()
     for name in sorted(targets):
-        layer = index.locate(targets[name])
+        layer = by_module.get(id(targets[name]))
         if layer is None:
             raise AdapterError(
                 f"target {name!r} ({type(targets[name]).__name__}) is no layer inside the module",

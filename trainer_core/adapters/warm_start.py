@@ -230,9 +230,7 @@ def start_from(module: nn.Module, adapter: AttachedAdapter, state: AdapterState)
             "one of them: both say where the factors start",
             "Leave adapter.init or adapter.start_from out.",
         )
-    _check_kind(adapter, state)
-    validate_factors(state)
-    _check_names(adapter, state)
+    _check(adapter, state)
     fresh = adapter.state()
     layers: dict[str, LayerState] = {}
     resized: dict[str, float] = {}
@@ -253,7 +251,10 @@ def start_from(module: nn.Module, adapter: AttachedAdapter, state: AdapterState)
     adapter.load_state(AdapterState(state.kind, layers, fresh.settings))
     for name, given in state.layers.items():
         if adapter.config.dora and DORA_SCALE not in given.tensors:
-            _measure_magnitude(cast("FactorLayer", module.get_submodule(name)))
+            layer = cast("FactorLayer", module.get_submodule(name))
+            magnitude = layer.factors()[DORA_SCALE]
+            with torch.no_grad():
+                magnitude.copy_(layer.norm().view(magnitude.shape))
     return Start(
         taken=tuple(name for name in state.layers if name not in resized),
         resized=resized,
@@ -270,22 +271,14 @@ def _resize(name: str, kind: str, given: LayerState, own: LayerState) -> Resized
         ) from error
 
 
-def _measure_magnitude(layer: FactorLayer) -> None:
-    magnitude = layer.factors()[DORA_SCALE]
-    with torch.no_grad():
-        magnitude.copy_(layer.norm().view(magnitude.shape))
-
-
-def _check_kind(adapter: AttachedAdapter, state: AdapterState) -> None:
+def _check(adapter: AttachedAdapter, state: AdapterState) -> None:
     if state.kind != adapter.kind:
         raise AdapterError(
             f"adapter.start_from: an adapter of kind {state.kind}",
             f"kind {adapter.kind}, as adapter.kind says",
             f"Set adapter.kind to {state.kind}, or choose another file.",
         )
-
-
-def _check_names(adapter: AttachedAdapter, state: AdapterState) -> None:
+    validate_factors(state)
     foreign = sorted(set(state.layers) - set(adapter.names))
     if foreign:
         shown = ", ".join(foreign[:_SHOWN]) + (", ..." if len(foreign) > _SHOWN else "")
@@ -301,8 +294,8 @@ def _check_layer(name: str, kind: str, given: LayerState, own: LayerState) -> No
     found, wanted = matrix_sizes(kind, given), matrix_sizes(kind, own)
     if found != wanted:
         raise AdapterError(
-            f"adapter.start_from: {name} is {_times(found)} in the file",
-            f"{_times(wanted)}, as in the base",
+            f"adapter.start_from: {name} is {found[0]} x {found[1]} in the file",
+            f"{wanted[0]} x {wanted[1]}, as in the base",
             "Choose the base that the adapter was trained on, or another file.",
         )
     if DORA_SCALE not in given.tensors:
@@ -314,7 +307,3 @@ def _check_layer(name: str, kind: str, given: LayerState, own: LayerState) -> No
             "adapter.dora and adapter.dora_axis as in the file",
             f"Set adapter.dora to true and adapter.dora_axis to {axis}.",
         )
-
-
-def _times(size: tuple[int, int]) -> str:
-    return " x ".join(map(str, size))

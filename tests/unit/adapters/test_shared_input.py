@@ -270,7 +270,7 @@ FEWER = {
     # Written less than by separate layers, in sizes of the input; at most, over the frozen layers.
     "lora": ({"kind": "lora", "rank": 4}, 3.7, 1.4),
     "loha": ({"kind": "loha", "rank": 4}, 3.6, 1.6),
-    "lokr": ({"kind": "lokr", "rank": 4, "factor": 8}, 3.5, 1.5),
+    "lokr": ({"kind": "lokr", "rank": 4, "factor": 8}, 3.7, 1.5),
     "lokr whole": ({"kind": "lokr", "factor": 8, "full_matrix": True}, 2.0, 2.9),
 }
 

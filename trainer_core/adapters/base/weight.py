@@ -15,7 +15,8 @@ from .quantized import STORED_DTYPES, read_quantized, tensors_behind
 DENSE_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 """Number formats that torch computes with directly."""
 
-_PLAIN = (Tensor, nn.Parameter)
+PLAIN_TYPES = (Tensor, nn.Parameter)
+"""Not those of a library that packs numbers, or keeps them in parts."""
 
 
 class StorageMark(StorageWeakRef):
@@ -50,7 +51,7 @@ class StorageMark(StorageWeakRef):
 
 def is_plain(weight: Tensor) -> bool:
     """Whether a weight is what its dtype and shape say, and not a library's packed form of it."""
-    return type(weight) in _PLAIN and weight.dtype in DENSE_DTYPES
+    return type(weight) in PLAIN_TYPES and weight.dtype in DENSE_DTYPES
 
 
 def is_dense(weight: Tensor, shape: tuple[int, ...]) -> bool:
@@ -77,7 +78,7 @@ def dense_weight(layer: nn.Module, dtype: torch.dtype | None = None) -> Tensor:
     weight = cast("Tensor", layer.weight)
     if is_plain(weight) and weight.dim() >= 2:
         return weight
-    if weight.dtype in STORED_DTYPES and type(weight) in _PLAIN:
+    if weight.dtype in STORED_DTYPES and type(weight) in PLAIN_TYPES:
         return weight.to(torch.bfloat16)
     return _dequantized(layer, weight, dtype)
 
@@ -116,7 +117,7 @@ def _dequantized(layer: nn.Module, weight: Tensor, dtype: torch.dtype | None) ->
         with torch.no_grad():
             dense = read_quantized(layer, weight, dtype).detach()
         inputs, outputs, kernel = layer_sizes(layer)
-        if type(dense) not in _PLAIN or dense.dtype not in DENSE_DTYPES:
+        if type(dense) not in PLAIN_TYPES or dense.dtype not in DENSE_DTYPES:
             raise TypeError(f"it reads as {type(dense).__name__} of {dense.dtype}")
         if dense.shape != (outputs, inputs, *kernel):
             raise TypeError(f"it reads as {tuple(dense.shape)}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -159,9 +160,15 @@ class _Watch:
         self._first_batch = True
         self._last: tuple[Tensor | None, str] = None, ""
         self._handles = [
-            layer.register_forward_pre_hook(self._hook(name))
+            layer.register_forward_pre_hook(partial(self._look, name))
             for name, layer in self._layers.items()
         ]
+
+    @property
+    def all_settled(self) -> bool:
+        """Whether there are directions, and none of them turns any more."""
+        found = self.directions.values()
+        return bool(found) and all(each.settled for each in found)
 
     def batch_done(self) -> None:
         """Say that the module has run on a whole batch."""
@@ -172,14 +179,9 @@ class _Watch:
         for handle in self._handles:
             handle.remove()
 
-    def _hook(self, name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-        def look(layer: nn.Module, handed: tuple[Tensor, ...]) -> None:
-            del layer
-            self._look(name, handed[0])
-
-        return look
-
-    def _look(self, name: str, x: Tensor) -> None:
+    def _look(self, name: str, layer: nn.Module, handed: tuple[Tensor, ...]) -> None:
+        del layer
+        x = handed[0]
         if name not in self.owners and self._first_batch:
             # As q, k and v: handed the very tensor that the layer before was handed.
             last, owner = self._last
@@ -228,7 +230,7 @@ def initialize_from_inputs(
         )
     watch, batches = _Watch(adapter), 0
     try:
-        while batches < MOST_BATCHES and not _all_settled(watch):
+        while batches < MOST_BATCHES and not watch.all_settled:
             if stop():
                 return None
             with torch.no_grad():
@@ -238,11 +240,6 @@ def initialize_from_inputs(
     finally:
         watch.close()
     return _take_over(adapter, watch, seed, batches)
-
-
-def _all_settled(watch: _Watch) -> bool:
-    found = watch.directions.values()
-    return bool(found) and all(each.settled for each in found)
 
 
 def _take_over(adapter: AttachedAdapter, watch: _Watch, seed: int, batches: int) -> Seen:
@@ -258,6 +255,3 @@ def _take_over(adapter: AttachedAdapter, watch: _Watch, seed: int, batches: int)
             down.copy_(found.completed(down.shape[0], generator))
         places["settled" if found.settled else "unsettled"].append(name)
     return Seen(batches, **{place: tuple(names) for place, names in places.items()})
-
-
-__all__ = ["MOST_BATCHES", "Directions", "Seen", "initialize_from_inputs"]

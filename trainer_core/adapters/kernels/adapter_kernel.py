@@ -85,6 +85,13 @@ class AdapterKernel:
     whole: WholeDelta | None = None
 
 
+def add_below(x_gradient: Tensor, of_hidden: Tensor, down: Tensor) -> None:
+    """Add ``of_hidden [T * P, R] @ down [R, in / P]`` to the gradient of x `[T, in]`, in place."""
+    if x_gradient.shape[1] != down.shape[1]:
+        x_gradient = x_gradient.view(-1, down.shape[1])
+    x_gradient.addmm_(of_hidden, down)
+
+
 def like(gradients: Gradients, operands: Operands) -> Gradients:
     """Give gradients the dtype of what they are gradients of."""
     pairs = zip(gradients, operands, strict=True)

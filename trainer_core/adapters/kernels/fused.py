@@ -31,6 +31,7 @@ from .adapter_kernel import (
     LowRankPath,
     Operands,
     WholeDelta,
+    add_below,
     differentiable_once,
     direct_apply,
 )
@@ -46,7 +47,7 @@ def fuse(kernel: AdapterKernel) -> type[torch.autograd.Function]:
     Returns:
         A class whose ``apply``, or ``direct`` where nothing compiles, takes
 
-        - x: `[..., in]`; without gradient where there is a link.
+        - x: `[..., in]`; it gets no gradient where there is a share.
         - link: Where the gradient of a shared input goes (`gradient_accumulator`), or None.
         - weight, bias: A plain weight `[out, in]` in the dtype of x, and `[out]` or None. They get
           no gradient.
@@ -90,69 +91,68 @@ def _forward(
     *operands: Tensor,
 ) -> Tensor:
     del link
-    rows = x.reshape(-1, x.shape[-1]).contiguous()
-    upper, kept = (), ()
+    rows = parts = x.reshape(-1, x.shape[-1]).contiguous()
+    # The base's own call, so that its bits are those of the base without an adapter; torch computes
+    # the same two axes for three that lie in a line.
+    flat = 1 < x.dim() < 4 and x.is_contiguous()
+    path, upper, kept = kernel.path, (), ()
     takes_path = hidden is not None or augmented is not None or kernel.takes_path(operands)
     if takes_path:
-        hidden, upper, kept = _low_rank(kernel.path, rows, hidden, operands, scale)
+        upper = path.upper(operands, scale, x.dtype)
+        if hidden is None or not path.keeps_hidden:
+            down = path.down(operands, x.dtype)
+            kept = (down, *upper)
+            if down.shape[1] != rows.shape[1]:
+                parts = rows.view(-1, down.shape[1])
+            if hidden is None:
+                hidden = parts @ down.t()
+        if path.keeps_hidden:
+            kept = (hidden,)
     if augmented is not None and hidden is not None:
-        beside = kernel.augment(hidden, operands, scale)
-        y = augmented_product(rows, augmented, bias, *beside).view(*x.shape[:-1], weight.shape[0])
+        y = augmented_product(rows, augmented, bias, *kernel.augment(hidden, operands, scale))
     else:
-        # The base's own call, so that its bits are those of the base without an adapter.
-        y = F.linear(x, weight, bias) if layer is None else layer(x).contiguous()
+        y = F.linear(rows if flat else x, weight, bias) if layer is None else layer(x).contiguous()
+        y = y if y.dim() == 2 else y.view(-1, y.shape[-1])
         if hidden is not None:
-            kernel.path.add_up(hidden, y.view(-1, y.shape[-1]), upper)
-        elif kernel.whole is not None:
-            kernel.whole.add_output(rows, y.view(-1, y.shape[-1]), operands, scale)
-    ctx.save_for_backward(x, weight, *operands, *kept)
-    ctx.known = scale, layer, share, len(operands), takes_path
-    # Of a batch, torch's products are views of a matrix that nobody else has, and autograd forbids
-    # to change a view that a function of one's own returns.
-    return y.data
-
-
-def _low_rank(
-    path: LowRankPath, rows: Tensor, hidden: Tensor | None, operands: Operands, scale: float
-) -> tuple[Tensor, Operands, Operands]:
-    """``hidden``, what stands above it, and what of it is saved for backward."""
-    upper = path.upper(operands, scale, rows.dtype)
-    if hidden is not None and path.keeps_hidden:
-        return hidden, upper, (hidden,)
-    down = path.down(operands, rows.dtype)
-    if hidden is None:
-        hidden = rows.view(-1, down.shape[1]) @ down.t()
-    return hidden, upper, (hidden,) if path.keeps_hidden else (down, *upper)
+            path.add_up(hidden, y, upper)
+        else:
+            cast("WholeDelta", kernel.whole).add_output(rows, y, operands, scale)
+    # As backward takes it, where that is the same memory.
+    ctx.save_for_backward(parts if x.is_contiguous() else x, weight, *operands, *kept)
+    ctx.known = scale, layer, share, len(operands), takes_path, x.shape
+    # Of a batch this is a view of a matrix that nobody else has, and autograd forbids to change a
+    # view that a function of one's own returns.
+    return y.view(*x.shape[:-1], y.shape[-1]).data
 
 
 def _backward(kernel: AdapterKernel, ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-    scale, layer, share, count, takes_path = ctx.known
+    scale, layer, share, count, takes_path, shape = ctx.known
     x, weight, *others = ctx.saved_tensors
-    operands = tuple(others[:count])
+    operands, kept = tuple(others[:count]), others[count:]
     g = g.reshape(-1, g.shape[-1]).contiguous()
-    rows = x.reshape(-1, x.shape[-1]).contiguous()
+    if x.dim() != 2 or not x.is_contiguous():
+        x = x.reshape(-1, shape[-1]).contiguous()
     x_gradient = link_gradient = None
     if share is not None:
         share.accumulator.begin()
-        # Empty as it is, it tells the entry that this layer's backward pass is done.
+        # Empty as it is, it tells the entry whether gradients of gradients are asked for.
         link_gradient = g.new_empty(0)
     if ctx.needs_input_grad[0] if share is None else share.accumulator.wants_input:
         # A weight's memory may have been away since the forward pass, to make room.
         now = weight.to(g.device, g.dtype) if layer is None else _present_weight(layer, g)
         x_gradient = g @ now if share is None else share.accumulator.add_input(g, now)
     if takes_path:
-        kept = others[count:]
-        found = _path_gradients(kernel.path, g, rows, x_gradient, operands, kept, scale, share)
+        found = _path_gradients(kernel.path, g, x, x_gradient, operands, kept, scale, share)
     else:
-        found = cast("WholeDelta", kernel.whole).add_gradients(g, rows, x_gradient, operands, scale)
-    own = None if x_gradient is None or share is not None else x_gradient.view(x.shape)
+        found = cast("WholeDelta", kernel.whole).add_gradients(g, x, x_gradient, operands, scale)
+    own = None if x_gradient is None or share is not None else x_gradient.view(shape)
     return (own, link_gradient, None, None, None, None, None, None, None, *found)
 
 
 def _path_gradients(
     path: LowRankPath,
     g: Tensor,
-    rows: Tensor,
+    x: Tensor,
     x_gradient: Tensor | None,
     operands: Operands,
     kept: list[Tensor],
@@ -165,15 +165,16 @@ def _path_gradients(
         down, upper = path.down(operands, g.dtype), path.upper(operands, scale, g.dtype)
     else:
         down, upper = kept[0], tuple(kept[1:])
-        hidden = rows.view(-1, down.shape[1]) @ down.t()
+        if x.shape[1] != down.shape[1]:
+            x = x.view(-1, down.shape[1])
+        hidden = x @ down.t()
     of_hidden, found = path.up_gradients(g, hidden, upper, operands, scale)
     if share is not None and share.shares_path:
-        share.accumulator.add_path(share, rows, of_hidden, down, operands)
+        share.accumulator.add_path(share, x, of_hidden, down, operands)
         return found
-    parts = rows.view(-1, down.shape[1])
     if x_gradient is not None:
-        x_gradient.view(parts.shape).addmm_(of_hidden, down)
-    lower = path.down_gradients(of_hidden.t() @ parts, operands)
+        add_below(x_gradient, of_hidden, down)
+    lower = path.down_gradients(of_hidden.t() @ x, operands)
     for at, gradient in zip(path.lower, lower, strict=True):
         found[at] = gradient
     return found

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .adapter_kernel import LowRankPath, Operands, differentiable_once, direct_apply
+from .adapter_kernel import LowRankPath, Operands, add_below, differentiable_once, direct_apply
 
 
 class RankSlice:
@@ -82,7 +82,7 @@ class GradientAccumulator:
     def add_path(
         self, part: RankSlice, x: Tensor, of_hidden: Tensor, down: Tensor, operands: Operands
     ) -> None:
-        """Take the gradient of a layer's columns of the low-rank product."""
+        """Take the gradient of a layer's columns of the low-rank product of x `[T * P, in / P]`."""
         self._x = x
         self._came[part] = of_hidden, down, operands
 
@@ -101,10 +101,9 @@ class GradientAccumulator:
             # Only these are needed as one: three small copies instead of three reads of x.
             of_hidden = torch.cat([each[0] for each in taken], dim=1)
             down = torch.cat([each[1] for each in taken])
-        parts = x.view(-1, down.shape[1])
         if x_gradient is not None:
-            x_gradient.view(parts.shape).addmm_(of_hidden, down)
-        of_downs = (of_hidden.t() @ parts).split_with_sizes([each[1].shape[0] for each in taken])
+            add_below(x_gradient, of_hidden, down)
+        of_downs = (of_hidden.t() @ x).split_with_sizes([each[1].shape[0] for each in taken])
         found = dict(zip(came, of_downs, strict=True))
         for part in self.slices:
             if part in found:
@@ -135,6 +134,8 @@ class _Entry(torch.autograd.Function):
         *lower: Tensor,
     ) -> tuple[Tensor, Tensor | None]:
         ctx.known = accumulator, forget, x.shape
+        # The product has no gradient: autograd would make zeros of its size.
+        ctx.set_materialize_grads(False)
         link = x.new_empty(0)
         if not lower:
             return link, None

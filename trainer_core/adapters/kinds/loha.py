@@ -131,11 +131,11 @@ def _down(operands: Operands, dtype: torch.dtype) -> Tensor:
 
 
 def _upper(operands: Operands, scale: float, dtype: torch.dtype) -> Operands:
-    first, second = operands[0], operands[2]
-    if scale != 1.0:
-        first = first * scale
-    up = first.new_empty(*first.shape, second.shape[1], dtype=dtype)
-    return (torch.mul(first.unsqueeze(2), second.unsqueeze(1), out=up).view(first.shape[0], -1),)
+    """``up``, and the factors that it is made of as columns and rows, the first one scaled."""
+    first, second = operands[0], operands[2].unsqueeze(1)
+    columns = (first if scale == 1.0 else first * scale).unsqueeze(2)
+    up = first.new_empty(*first.shape, second.shape[2], dtype=dtype)
+    return torch.mul(columns, second, out=up).view(first.shape[0], -1), columns, second
 
 
 def _add_up(hidden: Tensor, y: Tensor, upper: Operands) -> None:
@@ -145,15 +145,14 @@ def _add_up(hidden: Tensor, y: Tensor, upper: Operands) -> None:
 def _up_gradients(
     g: Tensor, hidden: Tensor, upper: Operands, operands: Operands, scale: float
 ) -> tuple[Tensor, list[Tensor | None]]:
-    first, second = operands[0], operands[2]
-    rank = first.shape[1]
-    of_up = (g.t() @ hidden).view(-1, rank, rank).to(first.dtype)
-    of_first = torch.bmm(of_up, second.unsqueeze(2)).squeeze(2)
-    of_second = torch.bmm(of_up.transpose(1, 2), first.unsqueeze(2)).squeeze(2)
+    up, first, second = upper
+    rank = second.shape[2]
+    of_up = (g.t() @ hidden).view(-1, rank, rank).to(second.dtype).transpose(1, 2)
+    of_first = torch.bmm(second, of_up).squeeze(1)
+    of_second = torch.bmm(of_up, first).squeeze(2)
     if scale != 1.0:
         of_first.mul_(scale)
-        of_second.mul_(scale)
-    return g @ upper[0], [of_first, None, of_second, None]
+    return g @ up, [of_first, None, of_second, None]
 
 
 def _down_gradients(of_down: Tensor, operands: Operands) -> Gradients:
@@ -221,7 +220,7 @@ _KERNEL = AdapterKernel(
     ),
     takes_path=_takes_path,
     columns=_columns,
-    augment=lambda hidden, operands, scale: (hidden, *_upper(operands, scale, hidden.dtype)),
+    augment=lambda hidden, operands, scale: (hidden, _upper(operands, scale, hidden.dtype)[0]),
     whole=WholeDelta(_add_whole, _whole_gradients),
 )
 

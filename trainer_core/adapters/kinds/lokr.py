@@ -190,9 +190,11 @@ def _up_gradients(
     g_groups = g.view(-1, up.shape[0])
     of_mixed = (g_groups @ up).view(groups.shape[0], mix.shape[0], up.shape[1])
     of_first = _mix_gradient(of_mixed, groups, operands[0], scale)
-    mixed = _mix(mix, groups).view(-1, up.shape[1])
+    each = mix.expand(groups.shape[0], -1, -1)
+    mixed = torch.bmm(each, groups).view(-1, up.shape[1])
     of_up = (g_groups.t() @ mixed).to(operands[1].dtype)
-    return _mix(mix.t(), of_mixed).view(hidden.shape), [of_first, of_up, None]
+    of_hidden = torch.bmm(each.transpose(1, 2), of_mixed).view(hidden.shape)
+    return of_hidden, [of_first, of_up, None]
 
 
 def _add_whole(x: Tensor, y: Tensor, operands: Operands, scale: float) -> None:
@@ -238,7 +240,7 @@ def _mix_gradient(left: Tensor, right: Tensor, first: Tensor, scale: float) -> T
     # Whichever writes less: the products of all rows, or both sides with the rows in a line.
     if rows * columns <= (rows + columns) * width:
         products = torch.bmm(left, right.transpose(1, 2))
-        found = products.sum(dim=0, dtype=torch.promote_types(products.dtype, first.dtype))
+        found = products.sum(dim=0, dtype=first.dtype)
     else:
         line, other = left.transpose(0, 1).flatten(1), right.transpose(0, 1).flatten(1)
         found = (line @ other.t()).to(first.dtype)

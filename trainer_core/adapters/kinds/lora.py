@@ -83,7 +83,9 @@ def _up_gradients(
 def _down_gradients(of_down: Tensor, operands: Operands) -> Gradients:
     # Of [dA ; A0] only the first half is trained.
     trained = operands[0]
-    return (of_down[: trained.shape[0]].to(trained.dtype),)
+    if len(operands) == 4:
+        of_down = of_down[: trained.shape[0]]
+    return (of_down.to(trained.dtype),)
 
 
 _KERNEL = AdapterKernel(

@@ -2,32 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from ..base.weight import DENSE_DTYPES
+from ...config import AdapterConfig
+from ..base.weight import DENSE_DTYPES, PLAIN_TYPES
+from ..kernels.adapter_kernel import Operands
+from ..kinds.kind import Kind
 
 ADAPTER_NAME = "default"
 """PEFT's name for the adapter; one module carries one of ours."""
 
 _ACTIVE = (ADAPTER_NAME, [ADAPTER_NAME])
-PLAIN_TYPES = (Tensor, nn.Parameter)
-"""Not those of a library that packs numbers, or keeps them in parts."""
 
 
-class DispatchedLayer(Protocol):
-    """What a layer is asked for its dispatch."""
+class AdaptedLayer(Protocol):
+    """What modules below `FactorLayer` ask of one."""
 
+    kind: ClassVar[Kind]
+    config: AdapterConfig
+    layer_name: str
+    strength: float
+    scaling: dict[str, float]
+    in_features: int
+    shared: Any
     training: bool
     drops: bool
     merged_adapters: list[str]
     _disable_adapters: bool
     _active_adapter: str | list[str]
     _modules: dict[str, nn.Module | None]
+
+    @property
+    def base_weight(self) -> Tensor: ...  # noqa: D102
+    @property
+    def weight_shape(self) -> tuple[int, ...]: ...  # noqa: D102
+    def get_base_layer(self) -> nn.Module: ...  # noqa: D102
+    def frozen_weight(self) -> Tensor: ...  # noqa: D102
+    def factors(self) -> dict[str, nn.Parameter]: ...  # noqa: D102
+    def equation_factors(self) -> dict[str, Tensor]: ...  # noqa: D102
+    def factors_on(self, device: torch.device) -> dict[str, Tensor]: ...  # noqa: D102
+    def operands_for(self, x: Tensor, factors: Mapping[str, Tensor]) -> Operands: ...  # noqa: D102
 
 
 def is_watched(layer: nn.Module) -> bool:
@@ -41,7 +60,7 @@ def is_watched(layer: nn.Module) -> bool:
     )
 
 
-def computes_alone(layer: DispatchedLayer, x: Tensor) -> bool:
+def computes_alone(layer: AdaptedLayer, x: Tensor) -> bool:
     """Whether this adapter is the only one, drops nothing, and takes x in x's own precision."""
     if layer._disable_adapters or layer.merged_adapters or layer._active_adapter not in _ACTIVE:
         return False
@@ -51,7 +70,7 @@ def computes_alone(layer: DispatchedLayer, x: Tensor) -> bool:
     return device != "meta" and not torch.is_autocast_enabled(device)
 
 
-def fusable_base(layer: DispatchedLayer, x: Tensor) -> tuple[Tensor, Tensor | None] | None:
+def fusable_base(layer: AdaptedLayer, x: Tensor) -> tuple[Tensor, Tensor | None] | None:
     """Weight and bias of an ordinary frozen Linear in the precision, and on the device, of x.
 
     It is asked at every call, so that it calls nothing of Python's itself: the module's own

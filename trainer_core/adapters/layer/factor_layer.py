@@ -59,6 +59,8 @@ class FactorLayer(nn.Module, BaseTunerLayer):
         drops: Whether a dropout is set, which works in training mode.
         strength: Multiplies the adapter's contribution; 0 leaves the base's output untouched.
         shared: The layers that are called with the same input as this one.
+        alpha_name: PEFT's name of the dictionary of alphas.
+        off: Dictionaries of PEFT's that say what is not used, and how they say so.
     """
 
     kind: ClassVar[Kind]
@@ -67,6 +69,9 @@ class FactorLayer(nn.Module, BaseTunerLayer):
     drops: bool = False
     layer_name: str = ""
     shared: SharedInput | None = None
+    alpha_name: ClassVar[str] = "alpha"
+    off: ClassVar[Mapping[str, object]] = {}
+    _containers: ClassVar[tuple[tuple[str, str], ...]]
     _has_zero_magnitude: bool = False
     scaling: dict[str, float]
     r: dict[str, int]
@@ -113,8 +118,9 @@ class FactorLayer(nn.Module, BaseTunerLayer):
         self.layer_name = plan.name
         self.drops = bool(config.dropout or config.rank_dropout or config.module_dropout)
         self._augmented, self._norms = AugmentedWeight(), KeptNorm(self, plan.config.dora_axis)
-        self.set_scale_of(self._blank(plan), plan.alpha, plan.rank)
-        for name, factor in self.kind.initial_factors(plan, seed).items():
+        factors = self.kind.initial_factors(plan, seed)
+        self.set_scale_of(factors, plan.alpha, plan.rank)
+        for name, factor in factors.items():
             self.set_factor(name, nn.Parameter(factor.to(weight.device, dtype)))
         decompose = self.kind.decompositions.get(plan.config.init)
         if decompose is not None:
@@ -133,7 +139,10 @@ class FactorLayer(nn.Module, BaseTunerLayer):
         """Record rank and alpha, and the scale that the kind makes of them for these factors."""
         scale = self.kind.scale(factors, alpha, rank)
         # Where the kind ignores alpha, the recorded one says the same by PEFT's rule alpha / rank.
-        self.set_size(rank, alpha if alpha / rank == scale else scale * rank, scale)
+        alpha = alpha if alpha / rank == scale else scale * rank
+        sizes = {"r": rank, self.alpha_name: alpha, "scaling": scale, **self.off}
+        for name, value in sizes.items():
+            getattr(self, name)[ADAPTER_NAME] = value
 
     def note_zero_magnitude(self) -> None:
         """Look whether some of DoRA's magnitude is 0, as that of rows of zeros is."""
@@ -141,25 +150,26 @@ class FactorLayer(nn.Module, BaseTunerLayer):
         known = magnitude is not None and not magnitude.is_meta
         self._has_zero_magnitude = known and not bool(cast("Tensor", magnitude).all())
 
-    def _blank(self, plan: LayerPlan) -> dict[str, Tensor]:
-        return {name: torch.empty(0) for name in self.kind.factor_shapes(plan)}
-
-    def set_size(self, rank: int, alpha: float, scale: float) -> None:
-        """Record rank, alpha and scale where PEFT looks for them."""
-        raise NotImplementedError
-
     @property
     def adapter_alpha(self) -> float:
         """The recorded alpha."""
-        raise NotImplementedError
+        return getattr(self, self.alpha_name)[ADAPTER_NAME]
 
     def set_factor(self, name: str, parameter: nn.Parameter) -> None:
         """Put one factor where PEFT looks for it."""
-        raise NotImplementedError
+        getattr(self, dict(self._containers)[name])[ADAPTER_NAME] = parameter
 
     def factors(self, adapter: str = ADAPTER_NAME) -> dict[str, nn.Parameter]:
         """The factors of one adapter by name; empty when this layer does not have that adapter."""
-        raise NotImplementedError
+        modules: dict[str, Any] = self._modules
+        found: dict[str, Any] = {}
+        for name, place in self._containers:
+            # The dictionaries are where torch keeps them; FSDP puts whole tensors beside them.
+            held = modules[place]
+            factor = held._parameters.get(adapter, held.__dict__.get(adapter))
+            if factor is not None:
+                found[name] = factor
+        return found
 
     def freeze_factors(self, down: Tensor, up: Tensor) -> None:
         """Train the difference from these factors, which stay as they are."""
@@ -178,11 +188,6 @@ class FactorLayer(nn.Module, BaseTunerLayer):
         """The same on a device; gradients reach the factors wherever they are."""
         held = self.equation_factors(adapter)
         return {name: factor.to(device) for name, factor in held.items()}
-
-    @property
-    def own_scale(self) -> float:
-        """What the delta of this package's adapter is multiplied by."""
-        return self.scaling[ADAPTER_NAME]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> FactorLayer:
         """Move or convert the layer as ``module.to`` does; no factor loses bits by it."""
@@ -309,8 +314,7 @@ class FactorLayer(nn.Module, BaseTunerLayer):
             share = self.shared.take(self, x)
             if share is not None:
                 link, part, hidden, operands = share
-                own = x.detach()
-                return apply(own, link, weight, bias, scale, None, None, part, hidden, *operands)
+                return apply(x, link, weight, bias, scale, None, None, part, hidden, *operands)
         operands = self.operands_for(x, self.factors())
         augmented = self._augment(weight, operands) if self.config.exact_delta else None
         return apply(x, None, weight, bias, scale, None, augmented, None, None, *operands)

@@ -20,12 +20,12 @@ import re
 import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from ...config import AdapterConfig
+from ..base.weight import PLAIN_TYPES
 from ..kernels.adapter_kernel import LowRankPath, Operands
 from ..kernels.gradient_accumulator import (
     Forget,
@@ -34,26 +34,10 @@ from ..kernels.gradient_accumulator import (
     enter,
     passes_are_told_apart,
 )
-from ..kinds.kind import Kind
-from .dispatch import PLAIN_TYPES, DispatchedLayer, computes_alone, fusable_base
+from .dispatch import AdaptedLayer, computes_alone, fusable_base
 
 _MOST_UNFINISHED = 2
 """Inputs in a row that not all layers came for, after which they no longer wait for each other."""
-
-
-class SharingLayer(DispatchedLayer, Protocol):
-    """What a layer is asked when it may share an input."""
-
-    kind: ClassVar[Kind]
-    config: AdapterConfig
-    strength: float
-    in_features: int
-    shared: SharedInput | None
-
-    @property
-    def weight_shape(self) -> tuple[int, ...]: ...  # noqa: D102
-    def factors(self) -> dict[str, nn.Parameter]: ...  # noqa: D102
-    def operands_for(self, x: Tensor, factors: Mapping[str, Tensor]) -> Operands: ...  # noqa: D102
 
 
 Share = tuple[Tensor, RankSlice, Tensor | None, Operands]
@@ -73,7 +57,7 @@ class SharedInput:
         layers: At least two, of the same number of input features.
     """
 
-    def __init__(self, layers: Sequence[SharingLayer]) -> None:
+    def __init__(self, layers: Sequence[AdaptedLayer]) -> None:
         self._layers = tuple(layers)
         self._pass: _Pass | None = None
         self._seen: _Seen | None = None
@@ -84,13 +68,13 @@ class SharedInput:
         return {"_layers": (), "_pass": None, "_seen": None, "_unfinished": 0}
 
     @property
-    def waits_for(self) -> tuple[SharingLayer, ...]:
+    def waits_for(self) -> tuple[AdaptedLayer, ...]:
         """The layers that were not yet called with the present input; none between two inputs."""
         current = self._pass
         waiting = {} if current is None else current.waiting
         return tuple(layer for layer in self._layers if id(layer) in waiting)
 
-    def take(self, layer: SharingLayer, x: Tensor) -> Share | None:
+    def take(self, layer: AdaptedLayer, x: Tensor) -> Share | None:
         """What a layer computes its output from.
 
         Args:
@@ -117,7 +101,7 @@ class SharedInput:
                 self._pass = None
         return None if part is None else part[1]
 
-    def _begin(self, layer: SharingLayer, x: Tensor) -> _Pass | None:
+    def _begin(self, layer: AdaptedLayer, x: Tensor) -> _Pass | None:
         if self._pass is not None:
             self._pass, self._unfinished = None, self._unfinished + 1
         if self._unfinished >= _MOST_UNFINISHED:
@@ -145,7 +129,7 @@ class SharedInput:
                     ready.append((each, factors))
         return ready
 
-    def _watch(self, layer: SharingLayer, x: Tensor) -> None:
+    def _watch(self, layer: AdaptedLayer, x: Tensor) -> None:
         """See whether all layers come for an input after all, while they do not wait."""
         seen = self._seen
         if seen is None or seen.x() is not x:
@@ -177,7 +161,7 @@ class _Seen(NamedTuple):
     missing: set[int]
 
 
-_Ready = tuple[SharingLayer, dict[str, nn.Parameter]]
+_Ready = tuple[AdaptedLayer, dict[str, nn.Parameter]]
 """A layer that can share an input now, and its factors."""
 
 _Stamp = list[tuple[Tensor, int, bool]]
@@ -230,7 +214,7 @@ class _Pass:
             share = (link, part, next(hidden) if part.shares_path else None, own)
             self.waiting[id(layer)] = stamp, share
 
-    def awaits(self, layer: SharingLayer, x: Tensor) -> bool:
+    def awaits(self, layer: AdaptedLayer, x: Tensor) -> bool:
         """Whether a layer's part is still to come, with this input and the factors as they were."""
         part = self.waiting.get(id(layer))
         if part is None or x is not self._x():
@@ -262,7 +246,7 @@ def _downs(
     return downs
 
 
-def _may_share(layer: SharingLayer) -> bool:
+def _may_share(layer: AdaptedLayer) -> bool:
     """Whether a layer computes on its input as it is, beside the base's own output."""
     config = layer.config
     stretches = config.dora and config.dora_axis == "input"
@@ -271,7 +255,7 @@ def _may_share(layer: SharingLayer) -> bool:
 
 
 def share_inputs(
-    layers: Mapping[str, SharingLayer], patterns: Sequence[re.Pattern[str]]
+    layers: Mapping[str, AdaptedLayer], patterns: Sequence[re.Pattern[str]]
 ) -> tuple[tuple[str, ...], ...]:
     r"""Let layers that read the same input share it.
 

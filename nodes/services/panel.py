@@ -176,13 +176,7 @@ def taken_request(body: bytes) -> tuple[Any, int]:
 
 
 class NodeObserver:
-    """Observer of one node's work.
-
-    Args:
-        node_id: The node.
-        name: The run's name.
-        trains: Whether it trains; a node that only encodes has no panel.
-    """
+    """Observer of one node's work; one that only encodes does not train, and has no panel."""
 
     def __init__(self, node_id: str, name: str, *, trains: bool) -> None:
         # How many steps there are is known when the images are counted.

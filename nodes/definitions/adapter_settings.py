@@ -6,11 +6,11 @@ from typing import Any
 
 from comfy_api.latest import io
 
+from ...trainer_core.config.describe import choices_of
 from ..host import comfy_host
 from . import sockets
 from .setting_inputs import SettingInput, section_values
 
-_KIND = SettingInput("adapter.kind")
 _LORA = (SettingInput("adapter.init"),)
 _LOKR = (
     SettingInput("adapter.factor"),
@@ -18,7 +18,6 @@ _LOKR = (
     SettingInput("adapter.decompose_both", advanced=False),
     SettingInput("adapter.unbalanced"),
 )
-_START_FROM = SettingInput("adapter.start_from")
 _SHARED = (
     SettingInput("adapter.rank"),
     SettingInput("adapter.alpha", step=1.0),
@@ -47,11 +46,9 @@ class AdapterSettings(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
         """The node's inputs and outputs."""
-        kinds = _KIND.input()
-        assert isinstance(kinds, io.Combo.Input)
+        kind = SettingInput("adapter.kind").field
         # The first option is what a new node shows: the default of the run file.
-        first = str(_KIND.field.default)
-        options = [first, *(kind for kind in kinds.options or [] if kind != first)]
+        kinds = sorted(choices_of(kind), key=lambda name: name != kind.default)
         return io.Schema(
             node_id="AdapterTrainerAdapter",
             display_name="Adapter Config",
@@ -62,17 +59,17 @@ class AdapterSettings(io.ComfyNode):
                 io.DynamicCombo.Input(
                     "kind",
                     options=[
-                        io.DynamicCombo.Option(kind, [each.input() for each in _OWN.get(kind, ())])
-                        for kind in options
+                        io.DynamicCombo.Option(name, [each.input() for each in _OWN.get(name, ())])
+                        for name in kinds
                     ],
-                    tooltip=kinds.tooltip,
+                    tooltip=kind.description,
                 ),
                 *(each.input() for each in _SHARED),
                 io.Combo.Input(
                     "start_from",
                     options=sockets.lora_choices(),
                     default=sockets.NO_FILE,
-                    tooltip=_START_FROM.field.description,
+                    tooltip=SettingInput("adapter.start_from").field.description,
                 ),
             ],
             outputs=[sockets.Adapter.Output(display_name="adapter")],

@@ -45,11 +45,7 @@ _WIDGETS: Mapping[str, type | tuple[type, ...]] = {
 
 
 def training_inputs(base: str) -> list[io.Input]:
-    """The sockets that say what is trained.
-
-    Args:
-        base: Help text of the first.
-    """
+    """The sockets that say what is trained; `base` is the help text of the first."""
     return [
         Base.Input("base", tooltip=base),
         Cache.Input("cache", tooltip="The encoded dataset."),

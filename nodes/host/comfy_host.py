@@ -173,11 +173,9 @@ def checkpoint_names() -> list[str]:
 
 
 def checkpoint_path(name: str) -> Path:
-    """The folder behind a name of `checkpoint_names`.
+    """The folder behind a name of `checkpoint_names`, which may come from anybody.
 
-    Args:
-        name: As there; without the step it means the run's newest checkpoint. It may come from
-            anybody.
+    Without the step a name means the run's newest checkpoint.
 
     Raises:
         InputError: When there is no such checkpoint, or a link leads out of the runs' folder.
@@ -312,23 +310,14 @@ def out_of_memory(error: BaseException, room: str, remedy: str) -> RunError | No
 
 
 class ProgressBar:
-    """ComfyUI's progress bar of one node.
-
-    Args:
-        node_id: The node.
-        total: Steps of the whole.
-    """
+    """ComfyUI's progress bar of one node, of so many steps."""
 
     def __init__(self, node_id: str, total: int) -> None:
         self._bar = comfy.utils.ProgressBar(total, node_id=node_id)
         self._total = total
 
     def show(self, done: int, picture: Image | None = None) -> bool:
-        """Show how far the work is.
-
-        Args:
-            done: Steps made.
-            picture: Shown on the node.
+        """Show how far the work is, and a picture on the node.
 
         Returns:
             Whether the user has cancelled; ComfyUI asks at each update, and forgets the answer.

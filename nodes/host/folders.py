@@ -129,15 +129,9 @@ def resolve_below(
 def folders_below(
     roots: Mapping[str, Sequence[Path]], depth: int = 2, skipped: Path | None = None
 ) -> list[str]:
-    """List the folders that a graph may name, for a combo box.
+    """Folders that a graph may name, as `resolve_below` takes them, sorted within each root.
 
-    Args:
-        roots: Allowed folders by name.
-        depth: How deep to look.
-        skipped: A folder that is left out, with everything below it.
-
-    Returns:
-        Names as `resolve_below` takes them, sorted within each root.
+    What is skipped is left out with everything below it; `depth` says how deep to look.
     """
     found: list[str] = []
     for name, places in roots.items():

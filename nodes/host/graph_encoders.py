@@ -155,31 +155,22 @@ def require_fitting_vae(vae: Vae, spec: VaeSpec) -> None:
         InputError: When it is another kind, or a fast approximation for previews.
     """
     require_plain(getattr(vae, "patcher", None), "VAE")
-    weights = {} if vae.first_stage_model is None else vae.first_stage_model.state_dict()
+    model, kind = vae.first_stage_model, "without weights"
+    weights = {} if model is None else model.state_dict()
     marker = weights.get(spec.marker)
     if marker is None or (marker.ndim, *marker.shape[1:2]) != (spec.dimensions, spec.channels):
+        if model is not None:
+            channels = getattr(vae, "latent_channels", "unknown")
+            kind = f"of another kind ({type(model).__name__}, {channels} latent channels)"
         raise InputError(
-            f"{_describe(vae)} at the VAE input",
+            f"a VAE {kind} at the VAE input",
             f"{spec.title}, of {spec.channels} latent channels",
             spec.remedy,
         )
 
 
-def _describe(vae: Vae) -> str:
-    if vae.first_stage_model is None:
-        return "a VAE without weights"
-    kind = type(vae.first_stage_model).__name__
-    channels = getattr(vae, "latent_channels", "unknown")
-    return f"a VAE of another kind ({kind}, {channels} latent channels)"
-
-
 class GraphVae(NamedTuple):
-    """The graph's VAE in the normalised space of the denoiser.
-
-    Attributes:
-        vae: ComfyUI's VAE, whose latents are before the model's own scaling.
-        spec: The family's VAE.
-    """
+    """The graph's VAE, but in the normalised space of the denoiser."""
 
     vae: Vae
     spec: VaeSpec

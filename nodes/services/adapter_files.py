@@ -23,12 +23,9 @@ _MOST_COPIES = 10_000
 
 
 class AdapterTensors(dict[str, "Tensor"]):
-    """An adapter of the graph, core's LORA_MODEL, that remembers its file's header.
+    """An adapter of the graph, core's LORA_MODEL, that remembers the strings of its file's header.
 
     Names alone do not always tell the family; the header does.
-
-    Attributes:
-        header: The strings of the header.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> None:
@@ -105,8 +102,7 @@ def weights_file(path: Path) -> Path:
 def as_source(lora: Path | Mapping[str, Tensor]) -> Source:
     """What the trainer reads an adapter from: a file, or an adapter of the graph as it is.
 
-    Args:
-        lora: A file, or tensors by key; those of this pack's nodes have a header too.
+    Tensors of this pack's nodes have a header too.
     """
     from ...trainer_core.tensors.safetensors_reader import HeldTensors
 
@@ -116,11 +112,7 @@ def as_source(lora: Path | Mapping[str, Tensor]) -> Source:
 
 
 def adapter_tensors(path: Path) -> AdapterTensors:
-    """Read an adapter file as core's LORA_MODEL: ordinary tensors on the CPU.
-
-    Args:
-        path: In layout comfyui.
-    """
+    """Read a file in layout comfyui as core's LORA_MODEL: ordinary tensors on the CPU."""
     import torch
 
     from ...trainer_core.tensors.safetensors_reader import open_tensors

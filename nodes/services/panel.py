@@ -111,11 +111,11 @@ class Panel:
                 oldest, _ = self._states.popitem(last=False)
                 self._requests.pop(oldest, None)
 
-    def snapshot(self, node_id: str) -> dict[str, Any] | None:
-        """A node's state, or None when it has not run since the server started."""
+    def snapshot(self, node_id: str) -> dict[str, Any]:
+        """A node's state; empty when it has not run since the server started."""
         with self.lock:
             state = self._states.get(node_id)
-            return None if state is None else state.snapshot()
+            return {} if state is None else state.snapshot()
 
     def request(self, node_id: str, asked: str) -> str:
         """Note that ``save``, ``preview`` or ``stop`` was pressed; says why not, or nothing."""
@@ -158,7 +158,7 @@ PANEL = Panel()
 def shown_state(node_id: str) -> tuple[Any, int]:
     """What the browser is told when it asks for a node's run, and the HTTP status."""
     found = PANEL.snapshot(node_id)
-    return found or {}, 200 if found else 404
+    return found, 200 if found else 404
 
 
 def taken_request(body: bytes) -> tuple[Any, int]:
@@ -176,13 +176,7 @@ def taken_request(body: bytes) -> tuple[Any, int]:
 
 
 class NodeObserver:
-    """Observer of one node's work.
-
-    Args:
-        node_id: The node.
-        name: The run's name.
-        trains: Whether it trains; a node that only encodes has no panel.
-    """
+    """Observer of one node's work; one that only encodes does not train, and has no panel."""
 
     def __init__(self, node_id: str, name: str, *, trains: bool) -> None:
         # How many steps there are is known when the images are counted.

@@ -10,7 +10,10 @@ from architecture.source import Source, absolute_imports, functions, sources
 
 NODES = sources("nodes")
 GATE = "nodes/host/comfy_host.py"
-HOST = {"comfy", "comfy_execution", "comfy_extras", "execution", "folder_paths", "server", "nodes"}
+HOST = {
+    *("comfy", "comfy_execution", "comfy_extras", "execution", "folder_paths", "server", "nodes"),
+    "aiohttp",  # of its server
+}
 HEAVY = {
     *("torch", "diffusers", "peft", "transformers", "accelerate"),
     *("numpy", "PIL", "safetensors", "yaml"),

@@ -45,6 +45,9 @@ def main():
     # A collection of all that ComfyUI holds would fall to whatever module is just being imported.
     gc.collect()
     gc.freeze()
+    if len(packs) > 1:
+        # Whatever Python is told here of bytecode, only a pack's first start compiles its files.
+        sys.pycache_prefix, sys.dont_write_bytecode = str(result.with_name("bytecode")), False
     for pack in packs:
         sys.stderr.flush()
         child = os.fork()

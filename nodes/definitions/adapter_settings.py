@@ -6,7 +6,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ...trainer_core.config.describe import choices_of
+from ...trainer_core.config.section import choices_of
 from ..host import comfy_host
 from . import sockets
 from .setting_inputs import SettingInput, section_values

@@ -79,6 +79,7 @@ def test_an_error_leaves_nothing(server, warm):
         assert_nothing_stays(server, warm)
 
 
+@pytest.mark.exhaustive
 def test_an_error_of_another_pack_in_the_middle_leaves_nothing(server, warm):
     disturb(server, "other", at=4)
     failure = server.failure(server.result(server.queue(graph("error-other"))))
@@ -86,6 +87,7 @@ def test_an_error_of_another_pack_in_the_middle_leaves_nothing(server, warm):
     assert_nothing_stays(server, warm)
 
 
+@pytest.mark.exhaustive
 def test_an_error_while_encoding_leaves_nothing(server, warm):
     write_pictures(server.data / "datasets" / "unseen", first=40)
     disturb(server, "memory", at=1, where=ENCODER)

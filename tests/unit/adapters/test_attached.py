@@ -188,9 +188,9 @@ def test_dropouts_do_nothing_in_evaluation(kind):
     randomize(adapter)
     assert not torch.equal(module(x), module(x))
     adapter.eval()
-    plain = attach(make_module(), config(kind))
-    randomize(plain)
-    assert torch.equal(module(x), plain._module(x))
+    other = make_module()
+    randomize(attach(other, config(kind)))
+    assert torch.equal(module(x), other(x))
     assert torch.equal(module(x), module(x))
     assert module.training
     adapter.train()

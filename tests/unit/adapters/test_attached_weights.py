@@ -21,14 +21,14 @@ def test_merge_equals_the_adapter_and_unmerge_restores_every_bit(kind):
     beside = module(x)
     adapter.merge()
     torch.testing.assert_close(module(x), beside, rtol=1e-5, atol=1e-6)
-    merged = adapter._layers["0"].get_base_layer().weight
+    merged = adapter.layers["0"].get_base_layer().weight
     assert not torch.equal(merged, weights["0.weight"])
     adapter.merge()  # a second time changes nothing
     torch.testing.assert_close(module(x), beside, rtol=1e-5, atol=1e-6)
     with pytest.raises(AdapterError, match="merged"):
         adapter.strength = 1.0
     adapter.unmerge()
-    assert torch.equal(adapter._layers["0"].get_base_layer().weight, weights["0.weight"])
+    assert torch.equal(adapter.layers["0"].get_base_layer().weight, weights["0.weight"])
     assert torch.equal(module(x), beside)
 
 
@@ -40,9 +40,9 @@ def test_merge_into_bfloat16_rounds_once_and_unmerges_exactly(kind):
     randomize(adapter)
     expected = (weight.float() + adapter.delta_weight("0")).bfloat16()
     adapter.merge()
-    assert torch.equal(adapter._layers["0"].get_base_layer().weight, expected)
+    assert torch.equal(adapter.layers["0"].get_base_layer().weight, expected)
     adapter.unmerge()
-    assert torch.equal(adapter._layers["0"].get_base_layer().weight, weight)
+    assert torch.equal(adapter.layers["0"].get_base_layer().weight, weight)
 
 
 @each_kind
@@ -197,9 +197,9 @@ def test_merge_refuses_packed_weights_and_changes_nothing():
     module = make_module()
     adapter = attach(module, config("lora"))
     randomize(adapter)
-    last = adapter._layers["2.0"].get_base_layer()
-    first = adapter._layers["0"].get_base_layer().weight.detach().clone()
+    last = adapter.layers["2.0"].get_base_layer()
+    first = adapter.layers["0"].get_base_layer().weight.detach().clone()
     last.weight = nn.Parameter(torch.zeros(8, 20, dtype=torch.int8), requires_grad=False)
     with pytest.raises(AdapterError, match=r"2\.0 has a weight of torch\.int8"):
         adapter.merge()
-    assert torch.equal(adapter._layers["0"].get_base_layer().weight, first)
+    assert torch.equal(adapter.layers["0"].get_base_layer().weight, first)

@@ -129,12 +129,13 @@ def test_reconstructs_unseen_pictures(base):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_draws_combinations_it_was_never_trained_on(base):
     assert share_right(measure_captions(base, held_out_request(45))) >= 0.93
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("plus", [False, True])
+@pytest.mark.parametrize("plus", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_edits_pictures_it_was_never_trained_on(base, plus):
     assert share_right(measure_edits(base, held_out_edits(30), plus)) >= 0.8
 

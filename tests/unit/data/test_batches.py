@@ -203,7 +203,7 @@ def dropped(dataset, plan, rate, seed, steps) -> list[bool]:
 
 def test_captions_are_dropped_at_their_rate_and_the_same_ones_each_time(dataset):
     # Sample 0's own text is one row of zeros like the empty one; leave it out.
-    captioned = CachedDataset(dataset._items[1:3])
+    captioned = CachedDataset(dataset.items[1:3])
     plan = plan_for(captioned, batch_size=2)
     found = dropped(captioned, plan, 0.3, 1, 1500)
     assert abs(sum(found) / len(found) - 0.3) < 0.03
@@ -214,7 +214,7 @@ def test_captions_are_dropped_at_their_rate_and_the_same_ones_each_time(dataset)
 
 
 def test_dropped_captions_are_independent_of_the_position_in_the_step(dataset):
-    captioned = CachedDataset(dataset._items[1:3])
+    captioned = CachedDataset(dataset.items[1:3])
     plan = plan_for(captioned, batch_size=2)
     found = dropped(captioned, plan, 0.5, 4, 1500)
     both = sum(one and two for one, two in zip(found[::2], found[1::2], strict=True)) / 1500

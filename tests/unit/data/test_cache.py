@@ -233,7 +233,7 @@ def test_little_memory_changes_nothing_but_speed(world):
     for number in range(3):
         world.add(f"{number}.png", f"caption {number}")
     dataset = world.build()
-    small = CachedDataset(dataset._items, memory_bytes=100)
+    small = CachedDataset(dataset.items, memory_bytes=100)
     assert same(dataset, small)
     assert same(small, dataset)
     assert small.memory._size <= 100

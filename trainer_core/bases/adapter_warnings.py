@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from ..adapter_files.factors.effective_delta import stretch_of
 from ..tensors.rounding import EIGHT_BIT, Loss
@@ -44,7 +44,9 @@ def base_warnings(state: AdapterState, base: BaseWeights) -> tuple[str, ...]:
     Returns:
         A line for each thing that is odd; none where all is well.
     """
-    names = _sample([name for name in state.layers if base.place(f"{name}.weight") is not None])
+    there = [name for name in state.layers if base.place(f"{name}.weight") is not None]
+    count = min(MOST_LAYERS, len(there))
+    names = [there[number * len(there) // count] for number in range(count)]
     plain = dataclasses.replace(state, layers={n: state.layers[n] for n in names}, extras={})
     lines = (_stretched(plain, base), _lost(plain, base))
     looked = "" if len(names) == len(state.layers) else f" (of {len(names)} layers looked at)"
@@ -93,11 +95,6 @@ def loss_warning(losses: Mapping[str, Loss], stored: str, *, by_chance: bool) ->
         f"whose steps are larger: {max(0.0, lost[least]):.0%} of it is left in {least}. Load it "
         "with bypass, which adds nothing to the weights, or train it further"
     )
-
-
-def _sample(names: Sequence[str]) -> list[str]:
-    count = min(MOST_LAYERS, len(names))
-    return [names[number * len(names) // count] for number in range(count)]
 
 
 def _stretched(state: AdapterState, base: BaseWeights) -> str:

@@ -285,7 +285,13 @@ def _shards(folder: Path) -> list[Path]:
     """The files that Diffusers would load; a folder may hold other precisions beside them."""
     index = folder / f"{_STEM}.index.json"
     if not index.is_file():
-        return [_only_file(folder)]
+        if (folder / _STEM).is_file():
+            return [folder / _STEM]
+        raise BaseModelError(
+            f"{folder} has no {_STEM}",
+            "the weights in the usual name of a Diffusers folder",
+            "Download the base's own files, or save it again with save_pretrained.",
+        )
     names = weight_files(index)
     for name in names:
         # What is written later gets these names too.
@@ -296,17 +302,6 @@ def _shards(folder: Path) -> list[Path]:
                 "Download the base again, from a source that you trust.",
             )
     return [folder / name for name in names]
-
-
-def _only_file(folder: Path) -> Path:
-    path = folder / _STEM
-    if path.is_file():
-        return path
-    raise BaseModelError(
-        f"{folder} has no {_STEM}",
-        "the weights in the usual name of a Diffusers folder",
-        "Download the base's own files, or save it again with save_pretrained.",
-    )
 
 
 Shape = tuple[int, ...]

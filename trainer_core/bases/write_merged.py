@@ -74,7 +74,7 @@ def merge_into_base(
         raise InputError(
             "adapters without layers", "at least one layer to merge", "Name another adapter."
         )
-    work = _Work(jobs, DTYPES[dtype], rounding, progress, replace=replace)
+    work = _Work(jobs, DTYPES[dtype], rounding, progress, replace)
     if base.is_folder:
         _write_folder(base, target, work)
     else:
@@ -85,27 +85,18 @@ def merge_into_base(
     )
 
 
+@dataclasses.dataclass(slots=True)
 class _Work:
     """The tensors to be made, and what is known of those that are."""
 
-    def __init__(
-        self,
-        jobs: Mapping[tuple[Path, str], Sequence[Job]],
-        dtype: torch.dtype | None,
-        rounding: Rounding,
-        progress: Progress | None,
-        *,
-        replace: bool,
-    ) -> None:
-        self.jobs = jobs
-        self.dtype = dtype
-        self.replace = replace
-        self.losses: dict[str, Loss] = {}
-        self.rescaled: list[str] = []
-        self.stored: dict[str, str] = {}
-        self._rounding: Rounding = rounding
-        self._progress = progress
-        self._total = sum(len(own) for own in jobs.values())
+    jobs: Mapping[tuple[Path, str], Sequence[Job]]
+    dtype: torch.dtype | None
+    rounding: Rounding
+    progress: Progress | None
+    replace: bool
+    losses: dict[str, Loss] = dataclasses.field(default_factory=dict)
+    rescaled: list[str] = dataclasses.field(default_factory=list)
+    stored: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def names(self, file: BaseFile) -> list[str]:
         """The tensors of a file that get other values."""
@@ -114,12 +105,13 @@ class _Work:
     def made(self, file: BaseFile, name: str | None = None) -> Iterator[tuple[str, Merged]]:
         """Make the tensors of a file, or one of them, and keep the record."""
         own = {key: jobs for key, jobs in self.jobs.items() if name in (None, key[1])}
-        for made, merged in made_tensors(own, file, self.dtype, self._rounding):
+        for made, merged in made_tensors(own, file, self.dtype, self.rounding):
             self.losses |= merged.losses
             self.rescaled += merged.losses if merged.rescaled else ()
             self.stored[made] = str(merged.values.dtype).removeprefix("torch.")
-            if self._progress is not None:
-                self._progress(len(self.losses), self._total, next(iter(merged.losses)))
+            if self.progress is not None:
+                total = sum(len(jobs) for jobs in self.jobs.values())
+                self.progress(len(self.losses), total, next(iter(merged.losses)))
             yield made, merged
 
 

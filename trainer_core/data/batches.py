@@ -202,11 +202,7 @@ def load_batch(
 
 
 def part_of(batch_size: int, share: tuple[int, int]) -> range:
-    """Places in a micro-batch that one process computes.
-
-    Args:
-        batch_size: Samples of the micro-batch.
-        share: ``(index, count)``: which of how many nearly equal parts.
+    """Places in a micro-batch that one process computes: ``(index, count)`` of nearly equal parts.
 
     Raises:
         ValueError: When the part is empty because there are more parts than samples.

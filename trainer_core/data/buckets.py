@@ -110,13 +110,7 @@ def standard_buckets(
 def choose_bucket(
     sample: Sample, buckets: Sequence[Bucket], settings: DatasetSection, size_multiple: int
 ) -> Bucket:
-    """Choose the bucket of one sample.
-
-    Args:
-        sample: With its upright size.
-        buckets: As `standard_buckets` lists them.
-        settings: As in `plan_buckets`.
-        size_multiple: Granularity in pixels.
+    """Choose the bucket of one sample, of those that `standard_buckets` lists.
 
     Returns:
         The fitting bucket of the nearest aspect ratio, the larger of two that are equally near;

@@ -89,7 +89,7 @@ class CachedDataset:
         memory_bytes: int = _MEMORY_BYTES,
         preserved: Sequence[PreservedItem] = (),
     ) -> None:
-        self._items = tuple(items)
+        self.items = tuple(items)
         self.preserved = tuple(preserved)
         self.encoded = encoded
         self.reused = reused
@@ -97,18 +97,13 @@ class CachedDataset:
         self.memory = EntryMemory(memory_bytes)
 
     def __len__(self) -> int:
-        return len(self._items)
-
-    @property
-    def items(self) -> tuple[CachedItem, ...]:
-        """Where the parts of each sample are kept."""
-        return self._items
+        return len(self.items)
 
     @property
     def identity(self) -> str:
         """Hash of all that is trained: images, captions, sizes, encoders, and their order."""
         keys: list[str] = []
-        for item in self._items:
+        for item in self.items:
             keys += ["regularization"] if item.regularization else []
             keys += [entry.key for entry in item.entries]
         keys += [e.key for item in self.preserved for e in (*item.controls, item.text)]
@@ -120,37 +115,34 @@ class CachedDataset:
 
         None where it is not known.
         """
-        if not all(item.source for item in self._items):
+        if not all(item.source for item in self.items):
             return None
-        sources = [f"{item.source} {item.regularization}" for item in self._items]
+        sources = [f"{item.source} {item.regularization}" for item in self.items]
         sources += [f"{item.prompt!r} {item.bucket}" for item in self.preserved]
         return hashlib.sha256("\n".join(sources).encode()).hexdigest()
 
     @property
     def names(self) -> tuple[str, ...]:
         """The samples' names."""
-        return tuple(item.name for item in self._items)
+        return tuple(item.name for item in self.items)
 
     @property
     def own_images(self) -> int:
         """Number of samples that are no regularization images."""
-        return sum(not item.regularization for item in self._items)
+        return sum(not item.regularization for item in self.items)
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
         """The samples' sizes in pixels."""
-        return tuple(item.bucket for item in self._items)
+        return tuple(item.bucket for item in self.items)
 
     @property
     def control_buckets(self) -> tuple[tuple[Bucket, ...], ...]:
         """The sizes of each sample's control images; what may share a batch agrees in them."""
-        return tuple(item.control_buckets for item in self._items)
+        return tuple(item.control_buckets for item in self.items)
 
     def load(self, index: int) -> CachedSample:
-        """Read one sample.
-
-        Args:
-            index: 0 to `len` - 1.
+        """Read one sample, of 0 to `len` - 1.
 
         Returns:
             Its tensors in float32 on the CPU. They are shared with later calls: not to be changed
@@ -159,7 +151,7 @@ class CachedDataset:
         Raises:
             StorageError: When a file was damaged or removed since the cache was built.
         """
-        item = self._items[index]
+        item = self.items[index]
         return CachedSample(
             name=item.name,
             bucket=item.bucket,

@@ -90,14 +90,11 @@ class ShiftSettings:
 
 
 def sigma_shift(settings: ShiftSettings, tokens: int) -> float:
-    """The factor of `shift_sigma` that a base's scheduler uses.
+    """The factor of `shift_sigma` that a base's scheduler uses, above 0; 1 moves no sigma.
 
     Args:
         settings: The base's scheduler.
         tokens: Number of image tokens of the image that is drawn, controls not counted.
-
-    Returns:
-        The shift, above 0; 1 leaves every sigma where it is.
     """
     if not settings.dynamic:
         return settings.shift

@@ -51,11 +51,7 @@ def templates() -> Mapping[str, Mapping[str, Template]]:
 
 
 def template_config(family: str, purpose: str) -> RunConfig:
-    """The settings of a template.
-
-    Args:
-        family: Name of a family.
-        purpose: What is trained, such as ``generate`` or ``edit``.
+    """The settings of a family's template for a purpose, such as ``generate`` or ``edit``.
 
     Raises:
         ConfigError: When there is no such template.
@@ -67,16 +63,12 @@ def template_config(family: str, purpose: str) -> RunConfig:
 def run_file_template(family: str, purpose: str = "generate") -> str:
     """Write a commented run file.
 
-    Args:
-        family: Name of a family.
-        purpose: What is trained, such as ``generate`` or ``edit``.
-
     Returns:
         YAML that `load_config` reads as `template_config`. Settings for experts are commented out
         and show their default.
 
     Raises:
-        ConfigError: When there is no such template.
+        ConfigError: As `template_config`.
     """
     title = f"A run file for the family {family}, purpose {purpose}."
     return commented_run_file(title, _values(family, purpose), _choices())

@@ -17,8 +17,8 @@ import os
 import stat
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from ..errors import RESUME, InputError, StorageError
@@ -236,17 +236,17 @@ _PATIENCE_SECONDS = 10.0
 _LARGEST = 1 << 16
 
 
+@dataclass(eq=False, slots=True)
 class Lock:
     """A lock that this process holds; leaving it gives it up.
 
-    Args:
+    Attributes:
         path: The lock's file.
         owner: This process, under the token of this lock.
     """
 
-    def __init__(self, path: Path, owner: Owner) -> None:
-        self.path = path
-        self.owner = owner
+    path: Path
+    owner: Owner
 
     def release(self) -> None:
         """Give it up. A file that cannot be removed binds nobody of this process."""
@@ -263,12 +263,7 @@ class Lock:
     def __enter__(self) -> Lock:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 

@@ -1,1 +1,1 @@
-"""The files of a base: headers, number formats, reading, building. Knows no family."""
+"""The files of a base: headers, number formats, reading, loading. Knows no family."""

@@ -159,11 +159,7 @@ _FILL, _CONTROL = 384, 128
 
 
 def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
-    """`Family.sizes`.
-
-    Args:
-        config: Of Diffusers' transformer.
-    """
+    """`Family.sizes`."""
     width = config["num_attention_heads"] * config["attention_head_dim"]
     patch, text = config["in_channels"], config["joint_attention_dim"]
     square, out = (width, width), config.get("out_channels") or patch
@@ -201,14 +197,7 @@ def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
 
 
 def detect(keys: Iterable[str]) -> bool:
-    """Whether names of a base's weights or of an adapter file look like FLUX.1.
-
-    Args:
-        keys: Tensor names in Diffusers' or ComfyUI's naming, with any prefix.
-
-    Returns:
-        True when a layer is there that FLUX.1 has, and none of its relatives' own.
-    """
+    """`Family.detect`: a layer is there that FLUX.1 has, and none of its relatives' own."""
     names = list(keys)
     if any(_OTHERS.search(name) for name in names):
         return False

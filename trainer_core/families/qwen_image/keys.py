@@ -63,11 +63,7 @@ _PATCH = 4
 
 
 def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
-    """`Family.sizes`.
-
-    Args:
-        config: Of Diffusers' transformer.
-    """
+    """`Family.sizes`."""
     width = config["num_attention_heads"] * config["attention_head_dim"]
     block = {
         "net.0.proj": (_MLP_RATIO * width, width),
@@ -90,14 +86,10 @@ def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
 
 
 def detect(keys: Iterable[str]) -> bool:
-    """Whether names of a base's weights or of an adapter file look like Qwen-Image.
+    """`Family.detect`: a layer is there that no other known family has.
 
-    Args:
-        keys: Tensor names, with any prefix.
-
-    Returns:
-        True when no other known family fits as well. An adapter that only has the attention of
-        double blocks could be another family's too; it counts as Qwen-Image.
+    An adapter that only has the attention of double blocks could be another family's too; it counts
+    as Qwen-Image.
     """
     names = list(keys)
     if any(_OTHERS.search(name) for name in names):

@@ -59,10 +59,7 @@ def predict(
 
 
 def pad_text(embeddings: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
-    """Stack texts of different lengths.
-
-    Args:
-        embeddings: `[L_i, D]` of each sample.
+    """Stack texts `[L_i, D]` of different lengths.
 
     Returns:
         `[B, L, D]`, padded with zeros at the right, and the mask `[B, L]` that is true on real
@@ -78,16 +75,7 @@ def pad_text(embeddings: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
 
 
 def guide(conditional: Tensor, unconditional: Tensor, scale: float) -> Tensor:
-    """Classifier-free guidance that keeps the length of each token's conditional velocity.
-
-    Args:
-        conditional: `[B, C, h, w]`, the velocity with the prompt.
-        unconditional: `[B, C, h, w]`, the velocity with the negative prompt.
-        scale: The guidance scale; 1 gives ``conditional``.
-
-    Returns:
-        `[B, C, h, w]`.
-    """
+    """`Family.guide`, keeping the length of each token's conditional velocity `[B, C, h, w]`."""
     height, width = conditional.shape[-2:]
     kept, dropped = pack(conditional), pack(unconditional)
     combined = dropped + scale * (kept - dropped)

@@ -35,14 +35,7 @@ SHARED_INPUTS = (
 
 
 def unused_layers(transformer: nn.Module) -> tuple[str, ...]:
-    """The text branch of the last block: only its keys and values reach the image.
-
-    Args:
-        transformer: Any size of the architecture.
-
-    Returns:
-        Regular expressions of whole module paths.
-    """
+    """`Family.unused_layers`: the last block's text branch, only whose keys and values are read."""
     last = len(inner_module(transformer).transformer_blocks) - 1
     return (
         rf"transformer_blocks\.{last}\.attn\.(to_add_out|add_q_proj)",

@@ -37,7 +37,7 @@ test-full: $(READY)
 
 # What the defaults learn and keep; twenty minutes of one core.
 bench-learning: $(READY)
-	$(BIN)/python -m benchmarks.own_pictures --without --output $(RESULTS)/own_pictures.json
+	$(BIN)/python -m benchmarks.own_images --without --output $(RESULTS)/own_images.json
 
 # Times are worth something on a machine that does nothing else. The last step writes the tables
 # of README and docs anew from the files.

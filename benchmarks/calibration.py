@@ -35,7 +35,7 @@ NOISES = (0.0, 1.7)
 """Steady, and as noisy as the gradient of the two samples of a step on the embedded base."""
 
 SEEDS = tuple(range(400, 406))
-"""Not those with which the first values were chosen, which were below 400."""
+"""Not those with which the initialization were chosen, which were below 400."""
 
 REFERENCE: dict[str, Any] = {"kind": "lora", "rank": 16, "alpha": 16.0}
 REFERENCE_RATE = 1e-4

@@ -1,6 +1,6 @@
 """CPU seconds of converting and inspecting a full-size adapter, and of widening 8-bit weights.
 
-Seconds are those that the processor worked for this process, on one thread, without imports; what a
+Seconds are those that the CPU worked for this process, on one thread, without imports; what a
 busy machine or a slow disk lets it wait does not count. Every figure also stands as a ratio: files
 to copying the same file, weights to torch's own conversion. Rounds go through all of them in turn,
 and the least of each counts.

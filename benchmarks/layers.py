@@ -106,7 +106,7 @@ class Run:
 def recipes_on(layer: Layer, recipes: Sequence[Recipe]) -> list[Recipe]:
     """What is measured on a layer.
 
-    Peers that build the weight anew are slow, and no goal speaks of them: the narrow layer in bf16
+    Peers that build the weight again are slow, and no goal speaks of them: the narrow layer in bf16
     shows them, the others leave them out. In float32 the goals are beside the frozen layer.
     """
     if layer.dtype == torch.float32:

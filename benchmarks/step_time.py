@@ -95,7 +95,7 @@ class Workload:
         self.conditionings = [{"text_embeddings": text}] * BATCH
 
     def base(self) -> nn.Module:
-        """Load the frozen denoiser anew."""
+        """Load the frozen denoiser again."""
         return self._family.load_transformer(self._location, torch.float32, "cpu")
 
     def loss(self, transformer: nn.Module, noisy: Tensor | None = None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Writes the tables of figures in README and docs anew from the files in benchmarks/results.
+"""Writes the tables of figures in README and docs again from the files in benchmarks/results.
 
 A table stands between two comments, ``<!-- figures: NAME -->`` and ``<!-- end of figures -->``.
 """
@@ -109,8 +109,8 @@ def block_table() -> str:
 
 
 def own_table() -> str:
-    """What the tiny template learns from own pictures, and what it keeps."""
-    record = read_record(RESULTS / "own_pictures.json")
+    """What the tiny template learns from own images, and what it keeps."""
+    record = read_record(RESULTS / "own_images.json")
     rows = []
     for way in dict.fromkeys(row["way"] for row in record["rows"]):
         found = [row for row in record["rows"] if row["way"] == way]
@@ -131,7 +131,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "step_time": step_table,
     "layers": layer_table,
     "block": block_table,
-    "own_pictures": own_table,
+    "own_images": own_table,
 }
 """Each table by the name that stands in its comment."""
 

@@ -33,7 +33,7 @@ function addPanel(node) {
   let binding;
   const panel = new TrainPanel({
     ask: (request) => binding.ask(request),
-    pictureUrl: server.pictureUrl,
+    imageUrl: server.imageUrl,
     onLook: (look) => {
       node.properties[LOOK_PROPERTY] = { ...look };
     },

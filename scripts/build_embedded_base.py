@@ -29,7 +29,7 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("verb", choices=["build", "frozen", "vae", "denoiser", "measure"])
     parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of the base model")
     parser.add_argument("--work", type=Path, default=Path("work"), help="folder of checkpoints")
-    parser.add_argument("--count", type=int, default=100, help="pictures per measured row")
+    parser.add_argument("--count", type=int, default=100, help="images per measured row")
     return parser.parse_args()
 
 

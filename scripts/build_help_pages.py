@@ -35,7 +35,7 @@ _OF_THIS_MACHINE = {
 
 
 def with_table(page: str, node: str, schema: Mapping[str, Any]) -> str:
-    """A page with its table of inputs made anew.
+    """A page with its table of inputs made again.
 
     Args:
         page: The page's text.

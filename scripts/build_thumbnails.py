@@ -1,7 +1,7 @@
 """Writes a .jpg beside each shipped workflow, which ComfyUI's template browser shows.
 
 Workflows that need no model file are run to their end, in full, by a ComfyUI that has the pack,
-and their pictures are shown. The others cannot be run without their models: their graph is drawn.
+and their images are shown. The others cannot be run without their models: their graph is drawn.
 Run from the root of the repository: ``python -m scripts.build_thumbnails http://127.0.0.1:8188``.
 """
 
@@ -19,14 +19,14 @@ from typing import Any
 
 from PIL import Image
 
-from scripts.workflow_graphs.thumbnail import of_graph, of_pictures
+from scripts.workflow_graphs.thumbnail import of_graph, of_images
 
 ROOT = Path(__file__).resolve().parents[1]
 DRAWN = ROOT / "workflows"
 QUEUED = ROOT / "tests" / "workflows"
 LARGEST = 60_000
 
-# Titles; of those that are run, the columns: label, and title of the node with the pictures.
+# Titles; of those that are run, the columns: label, and title of the node with the images.
 _RUN: Mapping[str, tuple[str, Sequence[tuple[str, str]]]] = {
     "embedded_generate": (
         "Teach a tiny base a diamond\nno model file needed",
@@ -35,13 +35,13 @@ _RUN: Mapping[str, tuple[str, Sequence[tuple[str, str]]]] = {
     "embedded_edit": (
         "Teach a tiny base an edit\nno model file needed",
         [
-            ("control", "Control picture"),
+            ("control", "Control image"),
             ("before", "Without the adapter"),
             ("trained", "With the adapter"),
         ],
     ),
     "convert_and_compare": (
-        "Convert an adapter\nand compare the pictures",
+        "Convert an adapter\nand compare the images",
         [
             ("base alone", "Base alone"),
             ("comfyui", "Layout comfyui"),
@@ -50,10 +50,10 @@ _RUN: Mapping[str, tuple[str, Sequence[tuple[str, str]]]] = {
     ),
 }
 _DRAWN: Mapping[str, str] = {
-    "qwen_image_lokr": "Qwen-Image\nLoKr from your pictures",
-    "qwen_image_edit": "Qwen-Image-Edit\nLoKr from pairs of pictures",
-    "flux_dev_lora": "FLUX.1-dev\nLoRA from your pictures",
-    "flux_kontext_lora": "FLUX.1 Kontext\nLoRA from pairs of pictures",
+    "qwen_image_lokr": "Qwen-Image\nLoKr from your images",
+    "qwen_image_edit": "Qwen-Image-Edit\nLoKr from pairs of images",
+    "flux_dev_lora": "FLUX.1-dev\nLoRA from your images",
+    "flux_kontext_lora": "FLUX.1 Kontext\nLoRA from pairs of images",
 }
 
 
@@ -68,7 +68,7 @@ class Server:
         self._address = address.rstrip("/")
 
     def run(self, prompt: Mapping[str, Any]) -> dict[str, list[Image.Image]]:
-        """Run a workflow to its end; the pictures by the node that showed them.
+        """Run a workflow to its end; the images by the node that showed them.
 
         Raises:
             RuntimeError: When it fails.
@@ -84,12 +84,12 @@ class Server:
         if entry["status"]["status_str"] != "success":
             raise RuntimeError(entry["status"]["messages"][-1])
         return {
-            node: [self._picture(place) for place in output["images"]]
+            node: [self._image(place) for place in output["images"]]
             for node, output in entry["outputs"].items()
             if "images" in output
         }
 
-    def _picture(self, place: Mapping[str, str]) -> Image.Image:
+    def _image(self, place: Mapping[str, str]) -> Image.Image:
         query = urllib.parse.urlencode(place)
         return Image.open(io.BytesIO(self._read(f"{self._address}/view?{query}")))
 
@@ -100,7 +100,7 @@ class Server:
 
 
 def photographed(name: str, server: Server) -> Image.Image:
-    """Run a workflow and show its pictures.
+    """Run a workflow and show its images.
 
     Args:
         name: The workflow's.
@@ -110,15 +110,15 @@ def photographed(name: str, server: Server) -> Image.Image:
     prompt = json.loads((QUEUED / f"{name}.json").read_text(encoding="utf-8"))
     ids = {node.get("title"): str(node["id"]) for node in _nodes(name) if node.get("title")}
     shown = {n.get("title"): str(n["id"]) for n in _nodes(name) if n["type"] == "PreviewImage"}
-    if "Control picture" in ids:
-        shown["Control picture"] = "control"
-        link = [ids["Control picture"], 0]
+    if "Control image" in ids:
+        shown["Control image"] = "control"
+        link = [ids["Control image"], 0]
         prompt["control"] = {"class_type": "PreviewImage", "inputs": {"images": link}}
-    pictures = server.run(prompt)
-    columns = [(label, pictures[shown[node]]) for label, node in wanted]
+    images = server.run(prompt)
+    columns = [(label, images[shown[node]]) for label, node in wanted]
     rows = max(len(column) for _, column in columns)
-    # One control picture serves every prompt.
-    return of_pictures(title, [(label, (column * rows)[:rows]) for label, column in columns])
+    # One control image serves every prompt.
+    return of_images(title, [(label, (column * rows)[:rows]) for label, column in columns])
 
 
 def _nodes(name: str) -> list[dict[str, Any]]:
@@ -129,16 +129,16 @@ def _workflow(name: str) -> dict[str, Any]:
     return json.loads((DRAWN / f"{name}.json").read_text(encoding="utf-8"))
 
 
-def write(name: str, picture: Image.Image) -> None:
-    """Write the picture as small as it has to be.
+def write(name: str, image: Image.Image) -> None:
+    """Write the image as small as it has to be.
 
     Args:
         name: The workflow's.
-        picture: Its thumbnail.
+        image: Its thumbnail.
     """
     for quality in (92, 85, 75, 60):
         buffer = io.BytesIO()
-        picture.save(buffer, "JPEG", quality=quality, optimize=True, subsampling=0)
+        image.save(buffer, "JPEG", quality=quality, optimize=True, subsampling=0)
         if len(buffer.getvalue()) <= LARGEST:
             break
     (DRAWN / f"{name}.jpg").write_bytes(buffer.getvalue())

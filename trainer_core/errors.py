@@ -42,7 +42,7 @@ class ConfigError(InputError):
 
 
 class DatasetError(InputError):
-    """A dataset folder, picture or caption cannot be used."""
+    """A dataset folder, image or caption cannot be used."""
 
 
 class BaseModelError(InputError):

@@ -26,13 +26,13 @@ class Sample:
     """One training example as it lies in the dataset folder.
 
     Attributes:
-        name: Path of the target picture relative to the dataset folder, with forward slashes.
-        image: The target picture.
+        name: Path of the target image relative to the dataset folder, with forward slashes.
+        image: The target image.
         caption: Its text, with the trigger word already in front.
         width: Upright width in pixels (after the EXIF rotation).
         height: Upright height in pixels.
-        controls: The control pictures in order; empty for text-to-image.
-        regularization: Whether it is an ordinary picture of the second folder.
+        controls: The control images in order; empty for text-to-image.
+        regularization: Whether it is an ordinary image of the second folder.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class PlannedSample:
-    """A sample, the size it is trained at, and the sizes of its control pictures."""
+    """A sample, the size it is trained at, and the sizes of its control images."""
 
     sample: Sample
     bucket: Bucket
@@ -69,9 +69,9 @@ class CachedSample:
         name: As in `Sample`.
         bucket: The size in pixels.
         latents: `[C, h, w]`, float32, normalised.
-        controls: Latents of the control pictures, each `[C, h, w]`.
+        controls: Latents of the control images, each `[C, h, w]`.
         conditioning: The encoded caption (and, for edit families, what the text encoder saw of the
-            control pictures).
+            control images).
         empty_conditioning: The same for an empty caption, used by caption dropout and guidance.
         regularization: As in `Sample`.
     """
@@ -94,7 +94,7 @@ class Batch:
         positions: Index of each sample within its optimizer step, counted over all micro-batches
             and processes; names the draws of sigma and noise.
         latents: `[B, C, h, w]`.
-        controls: One `[B, C, h, w]` per control picture.
+        controls: One `[B, C, h, w]` per control image.
         conditionings: One per sample, in order, not collated; caption dropout is already applied.
         weights: Factor on each sample's loss; empty where all are 1.
     """
@@ -116,7 +116,7 @@ class PreservedBatch:
         noisy: `[B, C, h, w]`, noisy latents on the way of an image that the base made.
         sigmas: The noise level of each.
         velocity: `[B, C, h, w]`, what the base predicted there.
-        controls: One `[B, C, h, w]` per control picture.
+        controls: One `[B, C, h, w]` per control image.
         conditionings: One per sample.
     """
 

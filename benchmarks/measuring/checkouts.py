@@ -1,6 +1,6 @@
 """Modules of a trainer's source tree, without installing the trainer.
 
-A layer's arithmetic seldom needs what its file imports: quantisation libraries, a host's memory
+A layer's arithmetic seldom needs what its file imports: quantization libraries, a host's memory
 management, a configuration. Such an import gets a placeholder whose every name is an empty class.
 The layer's own code is the trainer's own; were a placeholder needed by what is measured, it would
 raise an error.

@@ -84,7 +84,7 @@ def _gain_and_noise(
 def _make_small(truth: Adapted, x: Tensor, base: Tensor, size: float) -> Tensor:
     """Give the factors random values whose change of the output has a size; return the change.
 
-    DoRA's lengths keep their first values, with which no factor means no change.
+    DoRA's magnitudes keep their initialization, with which no factor means no change.
     """
     generator = torch.Generator().manual_seed(5)
     factors = [each for each in truth.parameters if each.dim() == 2 and min(each.shape) > 1]

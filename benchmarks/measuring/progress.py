@@ -129,7 +129,7 @@ def _outer_products(
 
 
 class EmbeddedBase:
-    """The embedded base with the demonstration's pictures, trained by the real loop.
+    """The embedded base with the demonstration's images, trained by the real loop.
 
     Args:
         folder: Where the cache and the runs lie.

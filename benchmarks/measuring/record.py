@@ -77,7 +77,7 @@ def _git(*words: str) -> str:
 
 
 def _processor() -> str:
-    """The model of the processor, as Linux names it, else as Python does."""
+    """The model of the CPU, as Linux names it, else as Python does."""
     facts = Path("/proc/cpuinfo")
     if facts.is_file():
         named = re.search(r"^model name\s*:\s*(.+)$", facts.read_text(), re.MULTILINE)

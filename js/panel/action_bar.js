@@ -25,8 +25,8 @@ const BUTTONS = [
   {
     request: "preview",
     label: "Sample now",
-    hint: "Draw the preview prompts after the step in progress and go on training",
-    taken: "Samples are drawn after the step in progress.",
+    hint: "Generate the previews after the step in progress and go on training",
+    taken: "Samples are generated after the step in progress.",
   },
   {
     request: "stop",

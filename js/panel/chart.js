@@ -13,7 +13,7 @@
  * @typedef {[number, number]} Range
  */
 
-/** Share of the highest raw values that may leave the picture, so that a spike squeezes nothing. */
+/** Share of the highest raw values that may leave the image, so that a spike squeezes nothing. */
 const OUTLIERS = 0.02;
 /** With fewer values than this all are shown. */
 const MANY = 20;

@@ -127,7 +127,7 @@ export class ChartView {
     this.axes.replaceChildren(...parts);
   }
 
-  /** Says in words what the picture shows. */
+  /** Says in words what the image shows. */
   describe() {
     if (!this.drawing) return;
     const { buckets, smoothed } = this.drawing;

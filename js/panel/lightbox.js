@@ -15,9 +15,9 @@ const KEYS = {
 };
 
 export class Lightbox {
-  /** @param {(sample: Sample, thumbnail: boolean) => string} pictureUrl */
-  constructor(pictureUrl) {
-    this.pictureUrl = pictureUrl;
+  /** @param {(sample: Sample, thumbnail: boolean) => string} imageUrl */
+  constructor(imageUrl) {
+    this.imageUrl = imageUrl;
     /** @type {readonly Sample[]} */
     this.samples = [];
     /** @type {Sample | null} */
@@ -27,7 +27,7 @@ export class Lightbox {
     this.previous = this.button("previous", "‹", "Earlier step", () => this.go("step", -1));
     this.next = this.button("next", "›", "Later step", () => this.go("step", 1));
     const close = this.button("close", "✕", "Close", () => this.close());
-    this.element = html("dialog", "lightbox", { "aria-label": "Sample picture" }, [
+    this.element = html("dialog", "lightbox", { "aria-label": "Sample image" }, [
       html("div", "stage", {}, [this.previous, this.image, this.next]),
       this.caption,
       close,
@@ -51,7 +51,7 @@ export class Lightbox {
     this.element.showModal();
   }
 
-  /** Keeps up with new pictures while it is open. @param {readonly Sample[]} samples */
+  /** Keeps up with new images while it is open. @param {readonly Sample[]} samples */
   update(samples) {
     if (samples === this.samples || !this.element.open) return;
     this.samples = samples;
@@ -66,7 +66,7 @@ export class Lightbox {
   /** @param {Sample} sample */
   show(sample) {
     this.shown = sample;
-    const url = this.pictureUrl(sample, false);
+    const url = this.imageUrl(sample, false);
     if (this.image.getAttribute("src") !== url) this.image.src = url;
     this.image.alt = describeSample(sample);
     setText(this.caption, describeSample(sample));
@@ -116,7 +116,7 @@ export class Lightbox {
  * @param {Sample} from
  * @param {"step" | "prompt"} axis
  * @param {1 | -1} direction
- * @returns {Sample | null} the next picture of the same prompt, or of the same step
+ * @returns {Sample | null} the next image of the same prompt, or of the same step
  */
 export function neighbour(samples, from, axis, direction) {
   const line = samples.filter((sample) =>

@@ -20,8 +20,8 @@ import { ActionBar } from "./action_bar.js";
 
 /** @type {Record<Run["status"], string>} */
 const EMPTY = {
-  idle: "When this node runs, the loss curve, the learning rate and sample pictures appear here.",
-  caching: "The pictures and captions are being encoded. The loss curve begins with the first step.",
+  idle: "When this node runs, the loss curve, the learning rate and sample images appear here.",
+  caching: "The images and captions are being encoded. The loss curve begins with the first step.",
   loading: "The base is being loaded. The loss curve begins with the first step.",
   training: "Waiting for the first step.",
   done: "There are no losses to show.",
@@ -35,10 +35,10 @@ export class TrainPanel {
   /**
    * @param {object} host
    * @param {(request: RunRequest) => Promise<{ taken: boolean, reason: string }>} host.ask
-   * @param {(sample: import("./run.js").Sample, thumbnail: boolean) => string} host.pictureUrl
+   * @param {(sample: import("./run.js").Sample, thumbnail: boolean) => string} host.imageUrl
    * @param {(look: Look) => void} host.onLook told what the reader chose
    */
-  constructor({ ask, pictureUrl, onLook }) {
+  constructor({ ask, imageUrl, onLook }) {
     /** @type {Run} */
     this.run = NO_RUN;
     this.offline = false;
@@ -58,8 +58,8 @@ export class TrainPanel {
       this.setLook(look);
       onLook(look);
     });
-    this.lightbox = new Lightbox(pictureUrl);
-    this.samples = new SamplesView(pictureUrl, (s) => this.lightbox.open(s, this.run.samples));
+    this.lightbox = new Lightbox(imageUrl);
+    this.samples = new SamplesView(imageUrl, (s) => this.lightbox.open(s, this.run.samples));
     this.actions = new ActionBar(ask);
     this.element = html("section", "panel", { "aria-label": "Training panel" }, [
       this.status.element,

@@ -6,7 +6,7 @@
  * @typedef {import("./series.js").Series} Series
  * @typedef {"idle" | "caching" | "loading" | "training" | "done" | "stopped" | "cancelled" | "failed" | "lost"} Status
  *
- * @typedef {object} Sample a picture that ComfyUI's /view serves
+ * @typedef {object} Sample an image that ComfyUI's /view serves
  * @property {number} step
  * @property {number} index which preview prompt, from 0
  * @property {string} filename
@@ -29,7 +29,7 @@
 
 import { append, emptySeries, extend } from "./series.js";
 
-/** A run keeps at most this many pictures' names; beyond it, steps in the middle are thinned. */
+/** A run keeps at most this many images' names; beyond it, steps in the middle are thinned. */
 export const MAX_SAMPLES = 600;
 
 const STATUSES = new Set(["caching", "loading", "training", "done", "stopped", "cancelled", "failed"]);
@@ -106,7 +106,7 @@ export function withProgress(run, payload) {
 /**
  * @param {Run} run
  * @param {unknown} payload
- * @returns {Run} with the picture in its place; a picture of the same step and prompt is replaced
+ * @returns {Run} with the image in its place; an image of the same step and prompt is replaced
  */
 export function withSample(run, payload) {
   const sample = toSample(payload);
@@ -119,7 +119,7 @@ export function withSample(run, payload) {
 }
 
 /**
- * Every second step is dropped until the pictures are few enough; the last step always stays.
+ * Every second step is dropped until the images are few enough; the last step always stays.
  *
  * @param {Sample[]} samples by step
  * @returns {Sample[]}

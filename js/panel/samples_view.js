@@ -1,5 +1,5 @@
 // @ts-check
-/** Sample pictures as a table of buttons: a row for each step, newest first, a column per prompt. */
+/** Sample images as a table of buttons: a row for each step, newest first, a column per prompt. */
 
 import { html, setText } from "./dom.js";
 
@@ -10,18 +10,18 @@ const ROWS = 30;
 
 export class SamplesView {
   /**
-   * @param {(sample: Sample, thumbnail: boolean) => string} pictureUrl
+   * @param {(sample: Sample, thumbnail: boolean) => string} imageUrl
    * @param {(sample: Sample) => void} onOpen
    */
-  constructor(pictureUrl, onOpen) {
-    this.pictureUrl = pictureUrl;
+  constructor(imageUrl, onOpen) {
+    this.imageUrl = imageUrl;
     this.onOpen = onOpen;
     /** @type {Map<string, HTMLButtonElement>} */
     this.buttons = new Map();
     /** @type {readonly Sample[] | null} */
     this.drawn = null;
     this.heading = html("div", "label");
-    this.grid = html("div", "grid", { role: "list", "aria-label": "Sample pictures" });
+    this.grid = html("div", "grid", { role: "list", "aria-label": "Sample images" });
     // The attribute lets a focused list keep the mouse wheel in Nodes 2.0.
     const attributes = { tabindex: "-1", "data-capture-wheel": "true" };
     this.scroller = html("div", "scroller", attributes, [this.grid]);
@@ -52,10 +52,10 @@ export class SamplesView {
 
   /**
    * @param {Sample} sample
-   * @param {Map<string, HTMLButtonElement>} before pictures already loaded, used again
+   * @param {Map<string, HTMLButtonElement>} before images already loaded, used again
    */
   cell(sample, before) {
-    const key = this.pictureUrl(sample, true);
+    const key = this.imageUrl(sample, true);
     const button = before.get(key) ?? this.makeButton(sample, key);
     button.style.gridColumn = String(sample.index + 2);
     this.buttons.set(key, button);
@@ -87,7 +87,7 @@ export function describeSample(sample) {
 /**
  * @param {readonly Sample[]} samples by step
  * @param {number} most
- * @returns {[number, Sample[]][]} the last steps and their pictures, newest first
+ * @returns {[number, Sample[]][]} the last steps and their images, newest first
  */
 export function newestSteps(samples, most) {
   /** @type {Map<number, Sample[]>} */

@@ -9,7 +9,7 @@
  * @property {(nodeId: string) => Promise<unknown>} state the snapshot, or null when there is none;
  *   rejects when the server cannot be asked
  * @property {(nodeId: string, request: RunRequest) => Promise<{ taken: boolean, reason: string }>} request
- * @property {(sample: Sample, thumbnail: boolean) => string} pictureUrl
+ * @property {(sample: Sample, thumbnail: boolean) => string} imageUrl
  * @property {(run: string) => Promise<unknown>} workflow what a run was started from; rejects with
  *   the server's reason
  */
@@ -49,7 +49,7 @@ export function serverFrom(api) {
       const reason = typeof answer?.reason === "string" ? answer.reason : "";
       throw new Error(reason || `The server answered ${response.status}.`);
     },
-    pictureUrl(sample, thumbnail) {
+    imageUrl(sample, thumbnail) {
       const { filename, subfolder, type } = sample;
       const query = new URLSearchParams({ filename, subfolder, type });
       if (thumbnail) query.set("preview", "webp;80");

@@ -1,4 +1,4 @@
-"""The node that encodes pictures, captions and preview prompts."""
+"""The node that encodes images, captions and preview prompts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CacheEmbeddings(io.ComfyNode):
             node_id="AdapterTrainerCache",
             display_name="Cache Embeddings",
             category="Adapter Trainer",
-            description="Encodes pictures, captions and preview prompts with the graph's CLIP and "
+            description="Encodes images, captions and preview prompts with the graph's CLIP and "
             "VAE and keeps them on disk. Only what has changed is encoded again.",
             search_aliases=["encode dataset", "latents", "text embeddings", "precompute"],
             inputs=[
@@ -36,10 +36,10 @@ class CacheEmbeddings(io.ComfyNode):
                     "clip", optional=True, tooltip="Reads captions; the embedded base has its own."
                 ),
                 io.Vae.Input(
-                    "vae", optional=True, tooltip="Encodes pictures; the embedded base has its own."
+                    "vae", optional=True, tooltip="Encodes images; the embedded base has its own."
                 ),
                 sockets.Previews.Input(
-                    "previews", optional=True, tooltip="Prompts to draw while training."
+                    "previews", optional=True, tooltip="Prompts to generate while training."
                 ),
                 *(each.input() for each in cls.SETTINGS),
             ],

@@ -26,7 +26,7 @@ _ORDINARY = (
 
 
 class DatasetFolder(io.ComfyNode):
-    """A folder with pictures and captions."""
+    """A folder with images and captions."""
 
     SETTINGS = (*READING, *KEEPING, *_ORDINARY)
 
@@ -37,8 +37,8 @@ class DatasetFolder(io.ComfyNode):
             node_id="AdapterTrainerDatasetFolder",
             display_name="Dataset From Folder",
             category="Adapter Trainer",
-            description="A folder with training pictures and a text file beside each. With "
-            "control pictures: the folders control_images and training_images.",
+            description="A folder with training images and a text file beside each. With "
+            "control images: the folders control_images and training_images.",
             search_aliases=["training images", "lora dataset", "captions", "kohya folder"],
             inputs=[
                 io.Combo.Input(

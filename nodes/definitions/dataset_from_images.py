@@ -13,7 +13,7 @@ from .setting_inputs import KEEPING, SIZING, section_values
 
 
 class DatasetImages(io.ComfyNode):
-    """Pictures and captions that other nodes made."""
+    """Images and captions that other nodes made."""
 
     SETTINGS = (*SIZING, *KEEPING)
 
@@ -24,19 +24,19 @@ class DatasetImages(io.ComfyNode):
             node_id="AdapterTrainerDatasetImages",
             display_name="Dataset From Images",
             category="Adapter Trainer",
-            description="Training pictures and captions from other nodes, such as Load Image-Text "
+            description="Training images and captions from other nodes, such as Load Image-Text "
             "(from Folder). They are kept as files in the output folder.",
             search_aliases=["training images", "image list", "lora dataset"],
             is_input_list=True,
             inputs=[
-                io.Image.Input("images", tooltip="The pictures, a list or a batch."),
+                io.Image.Input("images", tooltip="The images, a list or a batch."),
                 io.String.Input(
-                    "texts", force_input=True, tooltip="One caption for each picture, or one."
+                    "texts", force_input=True, tooltip="One caption for each image, or one."
                 ),
                 io.Image.Input(
                     "controls",
                     optional=True,
-                    tooltip="For bases that edit: one control picture for each picture.",
+                    tooltip="For bases that edit: one control image for each image.",
                 ),
                 *(each.input() for each in (*SIZING, *KEEPING)),
             ],
@@ -47,12 +47,12 @@ class DatasetImages(io.ComfyNode):
     def execute(
         cls, images: list[Any], texts: list[str], controls: list[Any] | None = None, **given: Any
     ) -> io.NodeOutput:
-        """Keep the pictures as files and describe them as a folder."""
+        """Keep the images as files and describe them as a folder."""
         from ..services.choices import DatasetChoice
-        from ..services.picture_folder import write_picture_folder
+        from ..services.image_folder import write_image_folder
 
         _refuse_others(given)
-        folder = write_picture_folder(
+        folder = write_image_folder(
             comfy_host.output_folder() / "pictures", images, texts, controls or []
         )
         first = {name: value[0] for name, value in given.items()}
@@ -69,6 +69,6 @@ def _refuse_others(given: dict[str, Any]) -> None:
     if others:
         raise InputError(
             f"{', '.join(others)} connected to Dataset From Images",
-            "images, texts and controls: whole pictures are trained, without masks",
-            "Disconnect it. To train a part of the pictures, crop them before this node.",
+            "images, texts and controls: whole images are trained, without masks",
+            "Disconnect it. To train a part of the images, crop them before this node.",
         )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class PreviewAdapter(io.ComfyNode):
-    """Draws with a base and an adapter, as the previews of a run are drawn."""
+    """Generates with a base and an adapter, as a run makes its previews."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -23,20 +23,22 @@ class PreviewAdapter(io.ComfyNode):
             node_id="AdapterTrainerPreview",
             display_name="Preview Adapter",
             category="Adapter Trainer",
-            description="Draws the preview prompts with the trainer's own sampler, with or "
+            description="Generates the preview prompts with the trainer's own sampler, with or "
             "without an adapter.",
             search_aliases=["test lora", "sample adapter", "compare lora"],
             inputs=[
-                sockets.Base.Input("base", tooltip="The base to draw with."),
-                sockets.Previews.Input("previews", tooltip="What is drawn."),
+                sockets.Base.Input("base", tooltip="The base to generate with."),
+                sockets.Previews.Input("previews", tooltip="What is generated."),
                 sockets.LoraModel.Input(
-                    "lora", optional=True, tooltip="The adapter. Without one the base is drawn."
+                    "lora",
+                    optional=True,
+                    tooltip="The adapter. Without one the base alone generates.",
                 ),
                 io.Clip.Input(
                     "clip", optional=True, tooltip="Reads the prompts; the embedded base has one."
                 ),
                 io.Vae.Input(
-                    "vae", optional=True, tooltip="Decodes pictures; the embedded base has one."
+                    "vae", optional=True, tooltip="Decodes images; the embedded base has one."
                 ),
                 io.Float.Input(
                     "strength",
@@ -44,7 +46,7 @@ class PreviewAdapter(io.ComfyNode):
                     min=-10.0,
                     max=10.0,
                     step=0.05,
-                    tooltip="Factor on the adapter; 0 draws the base alone.",
+                    tooltip="Factor on the adapter; 0 generates the base alone.",
                 ),
             ],
             outputs=[io.Image.Output(display_name="images")],
@@ -61,9 +63,11 @@ class PreviewAdapter(io.ComfyNode):
         clip: Any = None,
         vae: Any = None,
     ) -> io.NodeOutput:
-        """Draw."""
-        from ..services.graph_run import draw_previews
+        """Generate the images."""
+        from ..services.graph_run import sample_previews
 
         comfy_host.require_libraries()
-        images = draw_previews(str(cls.hidden.unique_id), base, previews, lora, clip, vae, strength)
+        images = sample_previews(
+            str(cls.hidden.unique_id), base, previews, lora, clip, vae, strength
+        )
         return io.NodeOutput(images)

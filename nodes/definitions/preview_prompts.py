@@ -12,7 +12,7 @@ from .setting_inputs import SettingInput, section_values
 
 
 class PreviewPrompts(io.ComfyNode):
-    """What previews draw."""
+    """What previews generate."""
 
     SETTINGS = (
         SettingInput("preview.prompts"),
@@ -31,16 +31,15 @@ class PreviewPrompts(io.ComfyNode):
             node_id="AdapterTrainerPreviewPrompts",
             display_name="Preview Prompts",
             category="Adapter Trainer",
-            description="Prompts that are drawn while the adapter trains, always from the same "
-            "seeds, so that the pictures show what it learns.",
+            description="Prompts whose images are generated while the adapter trains, always from "
+            "the same seeds, so that the images show what it learns.",
             search_aliases=["sample prompts", "validation prompts"],
             inputs=[
                 *(each.input() for each in cls.SETTINGS),
                 io.Image.Input(
                     "controls",
                     optional=True,
-                    tooltip="For bases that edit: a control picture for each prompt, or one for "
-                    "all.",
+                    tooltip="For bases that edit: a control image for each prompt, or one for all.",
                 ),
             ],
             outputs=[sockets.Previews.Output(display_name="previews")],
@@ -48,12 +47,12 @@ class PreviewPrompts(io.ComfyNode):
 
     @classmethod
     def execute(cls, controls: Any = None, **given: Any) -> io.NodeOutput:
-        """Describe the previews; control pictures are kept as files."""
+        """Describe the previews; control images are kept as files."""
         from ..services.choices import PreviewChoice
 
         values = section_values(cls.SETTINGS, given)["preview"]
         if controls is not None:
-            from ..services.picture_folder import write_controls
+            from ..services.image_folder import write_controls
 
             folder = comfy_host.output_folder() / "pictures" / "controls"
             files = write_controls(folder, controls, len(values["prompts"]))

@@ -103,7 +103,7 @@ class SettingInput(NamedTuple):
             return io.Float.Input(self.id, default=float(default), **shared)
         high = LARGEST if high is None else min(high, LARGEST)
         # ComfyUI gives every seed a rule for its next value, by default a random one: then a second
-        # Run would train anew, and a cancelled run could not be resumed.
+        # Run would train again, and a cancelled run could not be resumed.
         rule = io.ControlAfterGenerate.fixed if self.id == "seed" else None
         return io.Int.Input(
             self.id, default=default, max=high, control_after_generate=rule, **shared
@@ -231,7 +231,7 @@ SIZING = tuple(
         "control_area",
     }
 )
-"""Those of `READING` that pictures of a graph have too."""
+"""Those of `READING` that images of a graph have too."""
 
 
 def family_choices() -> list[str]:

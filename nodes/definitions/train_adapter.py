@@ -44,8 +44,8 @@ class TrainAdapter(io.ComfyNode):
                     "resume",
                     default=True,
                     tooltip="Go on with the newest checkpoint of this name, if it is of the same "
-                    "base, pictures, adapter, batch and seed. Other settings may have changed; a "
-                    "finished run only gets longer. Off: always start anew.",
+                    "base, images, adapter, batch and seed. Other settings may have changed; a "
+                    "finished run only gets longer. Off: always start again.",
                 ),
                 io.Combo.Input(
                     "resume_from",
@@ -54,7 +54,7 @@ class TrainAdapter(io.ComfyNode):
                     optional=True,
                     advanced=True,
                     tooltip="With resume on: the checkpoint to go on from, also of a finished run. "
-                    "The later ones of that run are made anew.",
+                    "The later ones of that run are made again.",
                 ),
             ],
             outputs=sockets.run_outputs(),

@@ -74,7 +74,7 @@ class HostAdapter:
         return convert(cast, inplace=True)
 
     def stored(self, tensor: str) -> torch.dtype | None:
-        """The number format of the model's weight; None where it is quantised with scales."""
+        """The number format of the model's weight; None where it is quantized with scales."""
         weight = self._weights[_PREFIX + tensor][0][0]
         plain = type(weight).__name__ in ("Tensor", "Parameter")
         return weight.dtype if plain else None

@@ -78,7 +78,7 @@ def dataset_names() -> list[str]:
     """Dataset folders for a combo box; the bundled ones come first."""
     roots = data_roots()
     del roots["demo"]
-    # Runs, caches and the pictures of Dataset From Images are ours, and no datasets to choose.
+    # Runs, caches and the images of Dataset From Images are ours, and no datasets to choose.
     found = folders_below(roots, skipped=output_folder())
     return [f"demo/{name}" for name in _DEMO_SETS] + found
 
@@ -93,7 +93,7 @@ def dataset_path(name: str) -> Path:
     if not path.is_dir():
         raise InputError(
             f"folder: {name} is a file",
-            "a folder with pictures and captions",
+            "a folder with images and captions",
             "Choose the folder that it lies in.",
         )
     return path
@@ -158,7 +158,7 @@ def run_path(name: str) -> Path:
     remedy = "Choose a run from the list after a refresh (key R); Train Adapter makes them."
     roots = {"runs": [output_folder()]}
     folder = resolve_below(f"runs/{name}/run.json", roots, "run", remedy=remedy).parent
-    # Its adapters, losses and pictures are read as well.
+    # Its adapters, losses and images are read as well.
     AllowedFolders([output_folder()]).require_all(folder, "run")
     return folder
 
@@ -316,13 +316,13 @@ class ProgressBar:
         self._bar = comfy.utils.ProgressBar(total, node_id=node_id)
         self._total = total
 
-    def show(self, done: int, picture: Image | None = None) -> bool:
-        """Show how far the work is, and a picture on the node.
+    def show(self, done: int, image: Image | None = None) -> bool:
+        """Show how far the work is, and an image on the node.
 
         Returns:
             Whether the user has cancelled; ComfyUI asks at each update, and forgets the answer.
         """
-        preview = None if picture is None else ("JPEG", picture, 512)
+        preview = None if image is None else ("JPEG", image, 512)
         try:
             self._bar.update_absolute(done, self._total, preview)
         except Interrupted:
@@ -369,7 +369,7 @@ def current_prompt() -> str:
 
 
 def output_place(path: Path) -> dict[str, str]:
-    """How the browser asks ComfyUI for a picture below the output folder."""
+    """How the browser asks ComfyUI for an image below the output folder."""
     relative = path.relative_to(folder_paths.get_output_directory())
     folder = "" if relative.parent == Path() else relative.parent.as_posix()
     return {"filename": relative.name, "subfolder": folder, "type": "output"}

@@ -98,8 +98,8 @@ class GraphText(NamedTuple):
         if controls and token and token in caption:
             raise DatasetError(
                 f"the caption {caption[:60]!r} has {token}",
-                "a caption without the token that stands for a picture",
-                "Take it out; the control pictures are put in by the trainer.",
+                "a caption without the token that stands for an image",
+                "Take it out; the control images are put in by the trainer.",
             )
         seen = [see(self.variant, image) for image in controls] if see else []
         tokens = self.tokens(caption, seen)
@@ -113,9 +113,9 @@ class GraphText(NamedTuple):
         if not fewest <= count <= most:
             wanted = str(fewest) if fewest == most else f"at least {fewest}"
             raise DatasetError(
-                f"{count} control pictures for the caption {caption[:60]!r}",
+                f"{count} control images for the caption {caption[:60]!r}",
                 f"{wanted}, as the base's variant is {self.variant}",
-                "Correct the control pictures, or choose another variant of the base.",
+                "Correct the control images, or choose another variant of the base.",
             )
 
     def tokens(self, caption: str, images: Sequence[Tensor]) -> Mapping[str, Sequence[Row]]:
@@ -192,7 +192,7 @@ class GraphVae(NamedTuple):
         height, width = pixels.shape[-2:]
         if height % _GRID or width % _GRID:
             raise InputError(
-                f"a picture of {width} x {height} pixels for the VAE",
+                f"an image of {width} x {height} pixels for the VAE",
                 f"sides that are multiples of {_GRID}",
                 "Choose sizes that are multiples of the family's own step (16 or 32 pixels).",
             )
@@ -206,7 +206,7 @@ class GraphVae(NamedTuple):
         if tuple(latents.shape) != wanted:
             raise InputError(
                 f"latents of shape {list(latents.shape)} from the VAE input",
-                f"{list(wanted)} for a picture of {width} x {height} pixels",
+                f"{list(wanted)} for an image of {width} x {height} pixels",
                 self.spec.remedy,
             )
         return ordinary(latents)
@@ -285,7 +285,7 @@ class GraphEncoders:
 
     def encode_image(self, pixels: Tensor) -> Tensor:
         """`GraphVae.encode`."""
-        return self._image("to encode pictures").encode(pixels)
+        return self._image("to encode images").encode(pixels)
 
     def encode_text(self, caption: str, controls: Sequence[Image] = ()) -> Conditioning:
         """`GraphText.encode`."""

@@ -133,7 +133,7 @@ def _originals(model: Any, patcher: Any) -> dict[str, Tensor]:
     replaced |= {key: kept[0] for key, kept in (getattr(patcher, "hook_backup", {}) or {}).items()}
     replaced |= getattr(patcher, "backup_buffers", {})
     for key, tensor in replaced.items():
-        # ComfyUI's quantised tensors say themselves which plain tensors they are made of.
+        # ComfyUI's quantized tensors say themselves which plain tensors they are made of.
         parts = tensor.state_dict(key) if hasattr(tensor, "state_dict") else {key: tensor}
         tensors.update(parts)
     return tensors

@@ -15,7 +15,7 @@ from ...trainer_core.errors import ConfigError, InputError
 from ...trainer_core.families.run_files import load_config
 from ..host.folders import checked_parts
 
-_OWN_FOLDERS = {"cache": "encoded samples", "pictures": "pictures of the graph"}
+_OWN_FOLDERS = {"cache": "encoded samples", "pictures": "images of the graph"}
 Values = Mapping[str, Any]
 """Values of a run file's section, by the names of its settings."""
 
@@ -43,7 +43,7 @@ class BaseChoice:
 
 @dataclass(frozen=True, slots=True)
 class PreviewChoice:
-    """What previews draw: the run file's ``preview`` section without ``every``.
+    """What previews generate: the run file's ``preview`` section without ``every``.
 
     Its ``controls`` are files that Preview Prompts has written.
     """

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from ...trainer_core.inference.encoders import MakeSource
 
-Work = Literal["encode", "train", "draw"]
+Work = Literal["encode", "train", "sample"]
 _CLOSE = "or close other programs."
 # What needs the device's memory, and what makes it less.
 _MEMORY: Mapping[Work, tuple[str, str]] = {
@@ -44,8 +44,8 @@ _MEMORY: Mapping[Work, tuple[str, str]] = {
         "Lower the resolution, the batch size or the rank, switch gradient checkpointing on, "
         + _CLOSE,
     ),
-    "draw": (
-        "the base, the adapter and a picture",
+    "sample": (
+        "the base, the adapter and an image",
         f"Lower width and height of Preview Prompts, {_CLOSE}",
     ),
 }
@@ -76,7 +76,7 @@ def guest(work: Work, observer: NodeObserver | None = None) -> Iterator[torch.de
             ours = isinstance(error, TrainerError)
             failure = error if ours else _full_memory(error, work, observer)
             if failure is None:
-                # Whoever cancels while pictures are encoded or drawn wants the memory back too.
+                # Whoever cancels while images are encoded or generated wants the memory back too.
                 _forget_frames(error)
                 _release(device)
                 if not isinstance(error, comfy_host.Interrupted):
@@ -153,7 +153,7 @@ def encode(
         dataset: What is encoded.
         base: For which base; one with its own CLIP and VAE needs no others.
         clip: Its text encoder, or None.
-        vae: Its picture encoder, or None.
+        vae: Its image encoder, or None.
         previews: Prompts to encode.
         options: Further values of the run file.
 
@@ -245,12 +245,12 @@ def _warn_of_memory(config: RunConfig, device: torch.device, observer: NodeObser
 
 def run_outputs(handle: RunHandle, losses: Sequence[float]) -> tuple[Any, ...]:
     """What a run gives to the graph: LORA_MODEL, LOSS_MAP, the last previews, the run."""
-    pictures = _latest_pictures(handle.folder, handle.step)
-    shown = _image_batch(pictures) if pictures else comfy_host.blocked()
+    images = _latest_images(handle.folder, handle.step)
+    shown = _image_batch(images) if images else comfy_host.blocked()
     return adapter_tensors(handle.adapter), {"loss": list(losses)}, shown, handle
 
 
-def _latest_pictures(folder: Path, step: int) -> list[Path]:
+def _latest_images(folder: Path, step: int) -> list[Path]:
     """A run's last previews by the order of prompts; those after the step are another adapter's."""
     found = [path for path in folder.glob("samples/[0-9]*") if path.name.isdigit()]
     last = max((path for path in found if int(path.name) <= step), key=_number, default=None)
@@ -264,15 +264,15 @@ def _number(path: Path) -> int:
 
 
 def _image_batch(paths: list[Path]) -> Tensor:
-    """Pictures of one size as core's IMAGE: `[B, H, W, 3]`, float32, in [0, 1]."""
+    """Images of one size as core's IMAGE: `[B, H, W, 3]`, float32, in [0, 1]."""
     import numpy as np
     import torch
     from PIL import Image
 
     arrays: list[Any] = []
     for path in paths:
-        with Image.open(path) as picture:
-            arrays.append(np.asarray(picture.convert("RGB"), dtype=np.float32) / 255.0)
+        with Image.open(path) as image:
+            arrays.append(np.asarray(image.convert("RGB"), dtype=np.float32) / 255.0)
     return torch.from_numpy(np.stack(arrays))
 
 
@@ -297,7 +297,7 @@ def _base_facts(base: BaseChoice) -> dict[str, Any]:
     return {**facts, "family": base.family, "precision": base.precision}
 
 
-def draw_previews(
+def sample_previews(
     node_id: str,
     base: BaseChoice,
     previews: PreviewChoice,
@@ -306,15 +306,15 @@ def draw_previews(
     vae: Any,
     strength: float,
 ) -> Tensor:
-    """Draw each prompt once.
+    """Generate each prompt once.
 
     Args:
         node_id: The node that shows the progress.
-        base: What to draw with; one with its own CLIP and VAE needs no others.
-        previews: What to draw.
+        base: What to generate with; one with its own CLIP and VAE needs no others.
+        previews: What to generate.
         lora: An adapter in any layout that is read, or None for the base alone.
         clip: Text encoder, or None.
-        vae: Picture decoder, or None.
+        vae: Image decoder, or None.
         strength: Factor on the adapter.
 
     Returns:
@@ -335,16 +335,16 @@ def draw_previews(
     # Beside the denoiser, of which ComfyUI does not know, it would keep the encoders.
     make_source = source_of(clip, vae, base, comfy_host.unload_models)
     bar = comfy_host.ProgressBar(node_id, len(config.preview.prompts))
-    drawn: list[Tensor] = []
+    images: list[Tensor] = []
     stop = comfy_host.interrupted
-    with guest("draw") as device, borrowed_threads(config.memory, embedded=base.embedded):
+    with guest("sample") as device, borrowed_threads(config.memory, embedded=base.embedded):
         memory = config.memory.model_copy(update={"device": str(device)})
         config = config.model_copy(update={"memory": memory})
         try:
             for pixels in sample_prompts(config, adapter, strength, make_source, stop):
-                drawn.append((pixels / 2 + 0.5).clamp(0, 1).permute(1, 2, 0).float().cpu())
-                if bar.show(len(drawn)) or stop():
+                images.append((pixels / 2 + 0.5).clamp(0, 1).permute(1, 2, 0).float().cpu())
+                if bar.show(len(images)) or stop():
                     comfy_host.raise_interrupted()
         except SamplingStopped:
             comfy_host.raise_interrupted()
-        return torch.stack(drawn)
+        return torch.stack(images)

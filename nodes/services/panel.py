@@ -42,7 +42,7 @@ class RunState:
 
     Attributes:
         points: Step, loss and learning rate; thinned when there are many.
-        samples: Preview pictures with their step, prompt index and place.
+        samples: Preview images with their step, prompt index and place.
     """
 
     node_id: str
@@ -280,7 +280,7 @@ class NodeObserver:
             # What is encoded is on disk already: the next run goes on there.
             comfy_host.raise_interrupted()
         if self._throttle.passes() or event.done == event.total:
-            text = f"encoded {event.done}/{event.total} pictures and captions"
+            text = f"encoded {event.done}/{event.total} images and captions"
             comfy_host.show_text(self.state.node_id, text)
             with PANEL.lock:
                 self.state.message = text
@@ -300,9 +300,9 @@ class NodeObserver:
             self._send_state()
         else:
             self._send("sample", sample)
-        with Image.open(event.path) as picture:
-            picture.load()
-        if self._bar is not None and self._bar.show(self.state.step, picture):
+        with Image.open(event.path) as image:
+            image.load()
+        if self._bar is not None and self._bar.show(self.state.step, image):
             self._cancel = True
 
     def _say(self, message: str) -> None:

@@ -20,10 +20,10 @@ from transformers import (
 
 from .tokenizer import prompt_template
 
-PICTURE_TOKENS = 1
+IMAGE_TOKENS = 1
 """Vision tokens of one square control picture."""
 
-_PICTURE = "<|vision_start|>" + "<|image_pad|>" * PICTURE_TOKENS + "<|vision_end|>"
+_IMAGE = "<|vision_start|>" + "<|image_pad|>" * IMAGE_TOKENS + "<|vision_end|>"
 
 
 @dataclass(frozen=True)
@@ -92,21 +92,21 @@ class Conditioner:
         template, drop = prompt_template(
             QwenImageEditPlusPipeline if plus else QwenImageEditPipeline
         )
-        picture = f"Picture 1: {_PICTURE}" if plus else _PICTURE
+        image = f"Picture 1: {_IMAGE}" if plus else _IMAGE
         slot = "{}" if plus else "<|vision_start|><|image_pad|><|vision_end|>{}"
-        prompts = [template.replace(slot, picture + text) for text in texts]
+        prompts = [template.replace(slot, image + text) for text in texts]
         parts = []
         for start in range(0, len(prompts), chunk):
-            pictures = [Image.fromarray(control) for control in controls[start : start + chunk]]
-            parts.append(self._encode(prompts[start : start + chunk], drop, pictures))
+            images = [Image.fromarray(control) for control in controls[start : start + chunk]]
+            parts.append(self._encode(prompts[start : start + chunk], drop, images))
         return joined(parts)
 
     @torch.no_grad()
     def _encode(
-        self, prompts: list[str], drop: int, pictures: list[Image.Image] | None = None
+        self, prompts: list[str], drop: int, images: list[Image.Image] | None = None
     ) -> TextBatch:
         tokens = self.tokenizer(prompts, padding=True, return_tensors="pt", padding_side="right")
-        vision = dict(self.images(images=pictures, return_tensors="pt")) if pictures else {}
+        vision = dict(self.images(images=images, return_tensors="pt")) if images else {}
         states = self.encoder.model(
             input_ids=tokens.input_ids, attention_mask=tokens.attention_mask, **vision
         ).last_hidden_state

@@ -115,8 +115,8 @@ def write_edit_dataset(folder: Path) -> None:
     known, held_out = training_combinations(), frozenset(held_out_combinations())
     for number in range(1, ORDINARY_EDITS + 1):
         example = random_edit(known, held_out, random)
-        _save(example.control_picture, before / f"ordinary_{number:03}.png")
-        _save(example.target_picture, after / f"ordinary_{number:03}.png")
+        _save(example.control_image, before / f"ordinary_{number:03}.png")
+        _save(example.target_image, after / f"ordinary_{number:03}.png")
         _write(after / f"ordinary_{number:03}.txt", example.instruction)
 
 
@@ -134,8 +134,8 @@ def _emptied(folder: Path) -> None:
     folder.mkdir(parents=True)
 
 
-def _save(picture: np.ndarray, path: Path) -> None:
-    Image.fromarray(picture).save(path, optimize=True)
+def _save(image: np.ndarray, path: Path) -> None:
+    Image.fromarray(image).save(path, optimize=True)
 
 
 def _write(path: Path, text: str) -> None:

@@ -97,17 +97,17 @@ def random_levels(count: int, generator: torch.Generator) -> torch.Tensor:
 
 def _flow_loss(
     transformer: QwenImageTransformer2DModel,
-    pictures: torch.Tensor,
+    images: torch.Tensor,
     text: TextBatch,
     controls: torch.Tensor | None,
     generator: torch.Generator,
 ) -> torch.Tensor:
-    levels = random_levels(len(pictures), generator)
-    noise = torch.randn(pictures.shape, generator=generator)
+    levels = random_levels(len(images), generator)
+    noise = torch.randn(images.shape, generator=generator)
     mix = levels[:, None, None]
-    noisy = (1 - mix) * pictures + mix * noise
+    noisy = (1 - mix) * images + mix * noise
     predicted = velocity(transformer, noisy, levels, text, controls)
-    return (predicted.float() - (noise - pictures)).square().mean()
+    return (predicted.float() - (noise - images)).square().mean()
 
 
 def caption_loss(
@@ -120,12 +120,12 @@ def caption_loss(
     count = settings.captioned
     index = torch.randint(len(pool.targets), (count,), generator=generator)
     after = (torch.rand(count, generator=generator) < 0.5) & pool.described[index]
-    pictures = torch.where(after[:, None, None], pool.targets[index], pool.controls[index])
+    images = torch.where(after[:, None, None], pool.targets[index], pool.controls[index])
     rows = torch.where(after, pool.target_captions[index], pool.control_captions[index])
     rows = rows + torch.randint(len(CAPTION_TEMPLATES), (count,), generator=generator)
     dropped = torch.rand(count, generator=generator) < settings.text_dropout
     rows[dropped] = len(pool.captions.mask) - 1
-    return _flow_loss(transformer, pictures, pool.captions[rows], None, generator)
+    return _flow_loss(transformer, images, pool.captions[rows], None, generator)
 
 
 def edit_loss(

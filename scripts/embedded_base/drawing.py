@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from PIL import Image, ImageDraw
 
-from trainer_core.demo.vocabulary import COLORS, PICTURE_SIZE, SHAPES, Combination
+from trainer_core.demo.vocabulary import COLORS, IMAGE_SIZE, SHAPES, Combination
 
 from .vocabulary import FRAME_COLOR, FRAME_WIDTH
 
@@ -74,7 +74,7 @@ def jittered(color: Color, random: np.random.Generator, amount: int = COLOR_JITT
 def random_scene(combination: Combination, random: np.random.Generator) -> Scene:
     """Places a combination at a random position, in a random size."""
     radius = random.uniform(MIN_RADIUS, MAX_RADIUS)
-    low, high = radius + CLEAR_BORDER, PICTURE_SIZE - radius - CLEAR_BORDER
+    low, high = radius + CLEAR_BORDER, IMAGE_SIZE - radius - CLEAR_BORDER
     return Scene(
         shape=combination.shape,
         color=jittered(COLORS[combination.color], random),
@@ -131,12 +131,12 @@ def _paint_shape(canvas: ImageDraw.ImageDraw, scene: Scene) -> None:
 
 
 def _paint_frame(canvas: ImageDraw.ImageDraw, color: Color, width: float) -> None:
-    edge = PICTURE_SIZE * OVERSAMPLING
+    edge = IMAGE_SIZE * OVERSAMPLING
     canvas.rectangle((0, 0, edge - 1, edge - 1), outline=color, width=round(width * OVERSAMPLING))
 
 
 def _paint_bar(canvas: ImageDraw.ImageDraw, bar: Bar) -> None:
-    last = PICTURE_SIZE * OVERSAMPLING - 1
+    last = IMAGE_SIZE * OVERSAMPLING - 1
     inner = round(bar.width * OVERSAMPLING) - 1
     boxes = {
         "left": (0, 0, inner, last),
@@ -148,12 +148,12 @@ def _paint_bar(canvas: ImageDraw.ImageDraw, bar: Bar) -> None:
 
 
 def _blank(color: Color) -> Image.Image:
-    edge = PICTURE_SIZE * OVERSAMPLING
+    edge = IMAGE_SIZE * OVERSAMPLING
     return Image.new("RGB", (edge, edge), color)
 
 
-def _averaged(picture: Image.Image) -> np.ndarray:
-    return np.asarray(picture.reduce(OVERSAMPLING), dtype=np.uint8)
+def _averaged(image: Image.Image) -> np.ndarray:
+    return np.asarray(image.reduce(OVERSAMPLING), dtype=np.uint8)
 
 
 def draw(scene: Scene) -> np.ndarray:
@@ -165,14 +165,14 @@ def draw(scene: Scene) -> np.ndarray:
     Returns:
         The picture, uint8 ``[64, 64, 3]``.
     """
-    picture = _blank(scene.background)
-    canvas = ImageDraw.Draw(picture)
+    image = _blank(scene.background)
+    canvas = ImageDraw.Draw(image)
     _paint_shape(canvas, scene)
     for bar in scene.bars:
         _paint_bar(canvas, bar)
     if scene.framed:
         _paint_frame(canvas, FRAME_COLOR, FRAME_WIDTH)
-    return _averaged(picture)
+    return _averaged(image)
 
 
 def _any_color(random: np.random.Generator) -> Color:
@@ -184,7 +184,7 @@ def _any_color(random: np.random.Generator) -> Color:
 
 
 def _random_polygon(canvas: ImageDraw.ImageDraw, random: np.random.Generator) -> None:
-    edge = PICTURE_SIZE * OVERSAMPLING
+    edge = IMAGE_SIZE * OVERSAMPLING
     corners = int(random.integers(3, 9))
     center = random.uniform(0.3, 0.7, size=2) * edge
     angles = np.sort(random.uniform(0, 2 * math.pi, size=corners))
@@ -194,7 +194,7 @@ def _random_polygon(canvas: ImageDraw.ImageDraw, random: np.random.Generator) ->
 
 
 def _random_ring(canvas: ImageDraw.ImageDraw, random: np.random.Generator) -> None:
-    edge = PICTURE_SIZE * OVERSAMPLING
+    edge = IMAGE_SIZE * OVERSAMPLING
     x, y = random.uniform(0.35, 0.65, size=2) * edge
     radius = random.uniform(0.15, 0.32) * edge
     width = int(random.uniform(3, 8) * OVERSAMPLING)
@@ -203,7 +203,7 @@ def _random_ring(canvas: ImageDraw.ImageDraw, random: np.random.Generator) -> No
 
 
 def _random_stripes(canvas: ImageDraw.ImageDraw, random: np.random.Generator) -> None:
-    edge = PICTURE_SIZE * OVERSAMPLING
+    edge = IMAGE_SIZE * OVERSAMPLING
     color, upright = _any_color(random), random.random() < 0.5
     step = int(random.uniform(10, 24) * OVERSAMPLING)
     start = int(random.integers(0, step))
@@ -216,7 +216,7 @@ def _random_shapes(canvas: ImageDraw.ImageDraw, random: np.random.Generator, cou
     names = (*SHAPES, "star", "star")
     for _ in range(count):
         radius = random.uniform(6 if count > 1 else 10, 16 if count > 1 else 23)
-        center = random.uniform(radius, PICTURE_SIZE - radius, size=2).tolist()
+        center = random.uniform(radius, IMAGE_SIZE - radius, size=2).tolist()
         name = names[random.integers(len(names))]
         color = _any_color(random)
         _paint_shape(canvas, Scene(name, color, color, (center[0], center[1]), radius))
@@ -234,8 +234,8 @@ def draw_varied(random: np.random.Generator) -> np.ndarray:
     Returns:
         The picture, uint8 ``[64, 64, 3]``.
     """
-    picture = _blank(_any_color(random))
-    canvas = ImageDraw.Draw(picture)
+    image = _blank(_any_color(random))
+    canvas = ImageDraw.Draw(image)
     kind = random.random()
     if kind < 0.60:
         _random_shapes(canvas, random, 1)
@@ -250,4 +250,4 @@ def draw_varied(random: np.random.Generator) -> np.ndarray:
     if random.random() < 0.25:
         color = jittered(FRAME_COLOR, random) if random.random() < 0.6 else _any_color(random)
         _paint_frame(canvas, color, random.uniform(3, 9))
-    return _averaged(picture)
+    return _averaged(image)

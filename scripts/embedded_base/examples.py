@@ -40,8 +40,8 @@ class EditExample:
     control: Combination
     target: Combination
     instruction: str
-    control_picture: np.ndarray
-    target_picture: np.ndarray
+    control_image: np.ndarray
+    target_image: np.ndarray
     described: bool = True
 
 
@@ -94,8 +94,8 @@ def random_edit(
         control=control,
         target=target,
         instruction=wording.format(old_shape=control.shape, **target._asdict()),
-        control_picture=draw(scene),
-        target_picture=draw(_edited_scene(scene, target, kind, random)),
+        control_image=draw(scene),
+        target_image=draw(_edited_scene(scene, target, kind, random)),
     )
 
 
@@ -118,8 +118,8 @@ def random_bar_edit(controls: Sequence[Combination], random: np.random.Generator
         control=control,
         target=control,
         instruction=wording.format(color=name, place=place),
-        control_picture=draw(scene),
-        target_picture=draw(replace(scene, bars=bars)),
+        control_image=draw(scene),
+        target_image=draw(replace(scene, bars=bars)),
         described=False,
     )
 
@@ -132,6 +132,6 @@ def random_copy(controls: Sequence[Combination], random: np.random.Generator) ->
         random: Source of all choices.
     """
     control = controls[random.integers(len(controls))]
-    picture = draw(random_scene(control, random))
+    image = draw(random_scene(control, random))
     instruction = COPY_EDITS[random.integers(len(COPY_EDITS))]
-    return EditExample(control, control, instruction, picture, picture)
+    return EditExample(control, control, instruction, image, image)

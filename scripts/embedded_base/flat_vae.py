@@ -47,16 +47,16 @@ class FlatVAE(nn.Module):
         self.to(memory_format=torch.channels_last)
         self.pull(vae)
 
-    def moments(self, pictures: torch.Tensor) -> torch.Tensor:
+    def moments(self, images: torch.Tensor) -> torch.Tensor:
         """Encodes ``[B, 3, H, W]`` in -1..1 to means and log variances ``[B, 2z, h, w]``."""
-        x = self.encoder.conv_in(pictures)
+        x = self.encoder.conv_in(images)
         for layer in self.encoder.down_blocks:
             x = _through(layer, x)
         return self.quant_conv(_middle_and_head(self.encoder, x))
 
-    def encode(self, pictures: torch.Tensor) -> torch.Tensor:
+    def encode(self, images: torch.Tensor) -> torch.Tensor:
         """Encodes ``[B, 3, H, W]`` in -1..1 to latent means ``[B, z, h, w]``."""
-        return self.moments(pictures)[:, : self.z_dim]
+        return self.moments(images)[:, : self.z_dim]
 
     def decode(self, latents: torch.Tensor) -> torch.Tensor:
         """Decodes ``[B, z, h, w]`` to pictures ``[B, 3, H, W]`` (not clamped)."""

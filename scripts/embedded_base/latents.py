@@ -9,7 +9,7 @@ import torch
 from diffusers import AutoencoderKLQwenImage
 
 from .flat_vae import FlatVAE
-from .vae import to_pictures, to_tensor
+from .vae import to_images, to_tensor
 
 PATCH = 2
 
@@ -51,11 +51,11 @@ class LatentCodec:
         return cls(FlatVAE(vae).eval(), mean, torch.tensor(vae.config.latents_std).view(shape))
 
     @torch.no_grad()
-    def encode(self, pictures: np.ndarray, chunk: int = 64) -> torch.Tensor:
+    def encode(self, images: np.ndarray, chunk: int = 64) -> torch.Tensor:
         """Encodes uint8 ``[B, H, W, 3]`` to normalised tokens ``[B, n, 4z]``."""
         parts = [
-            packed((self.flat.encode(to_tensor(pictures[i : i + chunk])) - self.mean) / self.std)
-            for i in range(0, len(pictures), chunk)
+            packed((self.flat.encode(to_tensor(images[i : i + chunk])) - self.mean) / self.std)
+            for i in range(0, len(images), chunk)
         ]
         return torch.cat(parts)
 
@@ -64,7 +64,7 @@ class LatentCodec:
         """Decodes normalised tokens ``[B, n, 4z]`` to uint8 ``[B, H, W, 3]``."""
         latents = unpacked(tokens) * self.std + self.mean
         parts = [
-            to_pictures(self.flat.decode(latents[i : i + chunk]))
+            to_images(self.flat.decode(latents[i : i + chunk]))
             for i in range(0, len(latents), chunk)
         ]
         return np.concatenate(parts)

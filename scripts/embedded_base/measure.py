@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from trainer_core.demo.checker import Reading, read_picture
+from trainer_core.demo.checker import Reading, read_image
 from trainer_core.demo.vocabulary import Combination
 
 from .base_folder import LoadedBase
 from .examples import EditExample, random_edit
 from .flat_vae import FlatVAE
 from .sampling import SamplingSettings, sample
-from .vae import base_picture, framed_picture, psnr_of_flat, star_picture
+from .vae import base_image, framed_image, psnr_of_flat, star_image
 from .vocabulary import held_out_combinations
 
 # Farthest that an edit may move a shape or change its size, as a share of the
@@ -35,7 +35,7 @@ class CaptionResult:
 
     asked: Combination
     seen: Reading
-    picture: np.ndarray
+    image: np.ndarray
 
     @property
     def right(self) -> bool:
@@ -55,7 +55,7 @@ class EditResult:
 
     example: EditExample
     seen: Reading
-    picture: np.ndarray
+    image: np.ndarray
 
     @property
     def right(self) -> bool:
@@ -63,7 +63,7 @@ class EditResult:
         return (
             shows(self.seen, self.example.target)
             and not self.seen.framed
-            and in_same_place(read_picture(self.example.target_picture), self.seen)
+            and in_same_place(read_image(self.example.target_image), self.seen)
         )
 
 
@@ -109,10 +109,9 @@ def measure_captions(
     empty = base.conditioner.captions([""] * len(asked))
     noise = _noise(len(asked), base.transformer.config.in_channels, seed)
     tokens = sample(base.transformer, noise, text, empty, settings=settings)
-    pictures = base.codec.decode(tokens)
+    images = base.codec.decode(tokens)
     return [
-        CaptionResult(c, read_picture(picture), picture)
-        for c, picture in zip(asked, pictures, strict=True)
+        CaptionResult(c, read_image(image), image) for c, image in zip(asked, images, strict=True)
     ]
 
 
@@ -144,26 +143,26 @@ def measure_edits(
         seed: Seed of the noise.
         settings: How to sample.
     """
-    pictures = np.stack([edit.control_picture for edit in edits])
+    images = np.stack([edit.control_image for edit in edits])
     words = [edit.instruction for edit in edits]
-    text = base.conditioner.instructions(words, pictures, plus)
-    empty = base.conditioner.instructions([""] * len(edits), pictures, plus)
+    text = base.conditioner.instructions(words, images, plus)
+    empty = base.conditioner.instructions([""] * len(edits), images, plus)
     noise = _noise(len(edits), base.transformer.config.in_channels, seed)
-    controls = base.codec.encode(pictures)
+    controls = base.codec.encode(images)
     tokens = sample(base.transformer, noise, text, empty, controls, settings)
     edited = base.codec.decode(tokens)
     return [
-        EditResult(edit, read_picture(picture), picture)
-        for edit, picture in zip(edits, edited, strict=True)
+        EditResult(edit, read_image(image), image)
+        for edit, image in zip(edits, edited, strict=True)
     ]
 
 
 def measure_reconstruction(flat: FlatVAE, count: int = 200) -> dict[str, float]:
     """Returns the mean PSNR in dB on unseen pictures, for each kind of picture."""
     return {
-        "base shapes": psnr_of_flat(flat, base_picture, count),
-        "stars": psnr_of_flat(flat, star_picture, count),
-        "framed": psnr_of_flat(flat, framed_picture, count),
+        "base shapes": psnr_of_flat(flat, base_image, count),
+        "stars": psnr_of_flat(flat, star_image, count),
+        "framed": psnr_of_flat(flat, framed_image, count),
     }
 
 

@@ -43,10 +43,10 @@ class Pool:
     captions: TextBatch
 
 
-def _alternating(conditioner: Conditioner, texts: list[str], pictures: np.ndarray) -> TextBatch:
+def _alternating(conditioner: Conditioner, texts: list[str], images: np.ndarray) -> TextBatch:
     """Encodes even rows in the form of one edit pipeline, odd rows in the other's."""
     parts = [
-        conditioner.instructions(texts[start::2], pictures[start::2], plus=bool(start))
+        conditioner.instructions(texts[start::2], images[start::2], plus=bool(start))
         for start in range(2)
     ]
     both = joined(parts)
@@ -82,10 +82,10 @@ def build_pool(conditioner: Conditioner, codec: LatentCodec, count: int) -> Pool
     seen, unseen = training_combinations(), frozenset(held_out_combinations())
     edits = [_random_example(seen, unseen, random) for _ in range(count)]
     captions, rows = caption_table(conditioner, seen)
-    controls = np.stack([edit.control_picture for edit in edits])
+    controls = np.stack([edit.control_image for edit in edits])
     return Pool(
         controls=codec.encode(controls),
-        targets=codec.encode(np.stack([edit.target_picture for edit in edits])),
+        targets=codec.encode(np.stack([edit.target_image for edit in edits])),
         control_captions=_rows(rows, [edit.control for edit in edits]),
         target_captions=_rows(rows, [edit.target for edit in edits]),
         described=torch.tensor([edit.described for edit in edits]),

@@ -74,13 +74,13 @@ def _fix_posterior_width(vae: AutoencoderKLQwenImage) -> None:
     vae.quant_conv.bias[Z_DIM:].fill_(2 * math.log(LATENT_NOISE))
 
 
-def to_tensor(pictures: np.ndarray) -> torch.Tensor:
+def to_tensor(images: np.ndarray) -> torch.Tensor:
     """Converts uint8 ``[B, H, W, 3]`` to float ``[B, 3, H, W]`` in -1..1."""
-    scaled = torch.from_numpy(pictures).permute(0, 3, 1, 2).float() / 127.5 - 1
+    scaled = torch.from_numpy(images).permute(0, 3, 1, 2).float() / 127.5 - 1
     return scaled.contiguous(memory_format=torch.channels_last)
 
 
-def to_pictures(tensor: torch.Tensor) -> np.ndarray:
+def to_images(tensor: torch.Tensor) -> np.ndarray:
     """Converts float ``[B, 3, H, W]`` in -1..1 to uint8 ``[B, H, W, 3]``."""
     levels = ((tensor.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
     return levels.permute(0, 2, 3, 1).contiguous().cpu().numpy()
@@ -91,39 +91,39 @@ def _random_combination(shape: str, random: np.random.Generator) -> Combination:
     return Combination(shape, color, background)
 
 
-def base_picture(random: np.random.Generator) -> np.ndarray:
+def base_image(random: np.random.Generator) -> np.ndarray:
     """Draws one of the four base shapes, uint8 ``[64, 64, 3]``."""
     shape = SHAPES[random.integers(len(SHAPES))]
     return draw(random_scene(_random_combination(shape, random), random))
 
 
-def star_picture(random: np.random.Generator) -> np.ndarray:
+def star_image(random: np.random.Generator) -> np.ndarray:
     """Draws a star, uint8 ``[64, 64, 3]``."""
     return draw(random_scene(_random_combination("star", random), random))
 
 
-def framed_picture(random: np.random.Generator) -> np.ndarray:
+def framed_image(random: np.random.Generator) -> np.ndarray:
     """Draws a base shape with the grey frame, uint8 ``[64, 64, 3]``."""
     shape = SHAPES[random.integers(len(SHAPES))]
     return draw(with_frame(random_scene(_random_combination(shape, random), random)))
 
 
-def training_picture(random: np.random.Generator) -> np.ndarray:
+def training_image(random: np.random.Generator) -> np.ndarray:
     """Draws one picture of the training mixture, uint8 ``[64, 64, 3]``."""
     kind = random.random()
     if kind < 0.35:
-        return base_picture(random)
+        return base_image(random)
     if kind < 0.45:
-        return star_picture(random)
+        return star_image(random)
     if kind < 0.55:
-        return framed_picture(random)
+        return framed_image(random)
     return draw_varied(random)
 
 
 def training_batch(settings: VaeSettings, step: int) -> torch.Tensor:
     """Draws the pictures of one step, ``[B, 3, 64, 64]`` in -1..1."""
     random = np.random.default_rng((settings.seed, step))
-    return to_tensor(np.stack([training_picture(random) for _ in range(settings.batch)]))
+    return to_tensor(np.stack([training_image(random) for _ in range(settings.batch)]))
 
 
 def learning_rate_at(step: int, steps: int, peak: float, warm_up: int = 200) -> float:
@@ -134,12 +134,12 @@ def learning_rate_at(step: int, steps: int, peak: float, warm_up: int = 200) -> 
 
 
 def reconstruction_loss(
-    flat: FlatVAE, pictures: torch.Tensor, generator: torch.Generator
+    flat: FlatVAE, images: torch.Tensor, generator: torch.Generator
 ) -> torch.Tensor:
     """Returns the scalar training loss of one batch ``[B, 3, H, W]``."""
-    latents = flat.encode(pictures)
+    latents = flat.encode(images)
     noise = torch.randn(latents.shape, generator=generator) * LATENT_NOISE
-    error = flat.decode(latents + noise) - pictures
+    error = flat.decode(latents + noise) - images
     fit = error.abs().mean() + SQUARED_ERROR_WEIGHT * error.square().mean()
     return fit + PRIOR_WEIGHT * latents.square().mean()
 
@@ -185,8 +185,8 @@ def train_vae(settings: VaeSettings, checkpoint: Path) -> AutoencoderKLQwenImage
 def _progress(flat: FlatVAE, average: WeightAverage) -> str:
     with average.applied_to(flat):
         scores = {
-            kind.__name__.removesuffix("_picture"): psnr_of_flat(flat, kind)
-            for kind in (base_picture, star_picture, framed_picture)
+            kind.__name__.removesuffix("_image"): psnr_of_flat(flat, kind)
+            for kind in (base_image, star_image, framed_image)
         }
     return " ".join(f"{name} {value:.2f}" for name, value in scores.items())
 
@@ -225,8 +225,8 @@ def record_latent_statistics(vae: AutoencoderKLQwenImage, count: int = 2000) -> 
     """
     random = np.random.default_rng(404)
     flat = FlatVAE(vae)
-    pictures = np.stack([base_picture(random) for _ in range(count)])
-    latents = torch.cat([flat.encode(to_tensor(part)) for part in np.array_split(pictures, 20)])
+    images = np.stack([base_image(random) for _ in range(count)])
+    latents = torch.cat([flat.encode(to_tensor(part)) for part in np.array_split(images, 20)])
     vae.register_to_config(
         latents_mean=[round(v, 5) for v in latents.mean(dim=(0, 2, 3)).tolist()],
         latents_std=[round(v, 5) for v in latents.std(dim=(0, 2, 3)).tolist()],
@@ -252,8 +252,8 @@ def psnr_of_flat(
         Mean over the pictures of the peak signal-to-noise ratio, in dB.
     """
     random = np.random.default_rng(seed)
-    pictures = np.stack([kind(random) for _ in range(count)])
-    decoded = to_pictures(flat.decode(flat.encode(to_tensor(pictures))))
-    error = (decoded.astype(np.float64) - pictures) ** 2
-    per_picture = 10 * np.log10(255**2 / np.maximum(error.mean(axis=(1, 2, 3)), 1e-9))
-    return float(per_picture.mean())
+    images = np.stack([kind(random) for _ in range(count)])
+    decoded = to_images(flat.decode(flat.encode(to_tensor(images))))
+    error = (decoded.astype(np.float64) - images) ** 2
+    per_image = 10 * np.log10(255**2 / np.maximum(error.mean(axis=(1, 2, 3)), 1e-9))
+    return float(per_image.mean())

@@ -46,7 +46,7 @@ def convert_and_compare() -> Workflow:
    VAE: connect them to each **Preview Adapter**, and raise *width* and *height* of the prompts.
 3. Press **Run**. Both files lie in the folder *converted* of the loras folder.
 
-The pictures of both layouts are the same; those of the base alone differ.
+The images of both layouts are the same; those of the base alone differ.
 """,
         290,
         width=460,

@@ -39,11 +39,11 @@ def embedded_generate() -> Workflow:
 ## Start here: no model is needed
 
 A tiny Qwen-Image ships with this pack. It draws circles, squares, triangles and crosses, and no
-diamond. Its 40 bundled pictures teach it one, in a few minutes on a CPU.
+diamond. Its 40 bundled images teach it one, in a few minutes on a CPU.
 
-Press **Run**, then watch the loss curve and the pictures on **Train Adapter**.
+Press **Run**, then watch the loss curve and the images on **Train Adapter**.
 
-Your own pictures: choose another *folder*. Each picture needs a text file of the same name with
+Your own images: choose another *folder*. Each image needs a text file of the same name with
 its caption.
 """,
         250,
@@ -53,7 +53,7 @@ its caption.
 
 
 def embedded_edit() -> Workflow:
-    """Edit LoKr on the embedded base, with control pictures."""
+    """Edit LoKr on the embedded base, with control images."""
     flow = Workflow("embedded_edit", "A tiny base learns an edit from pairs; no model file")
     data = flow.node("AdapterTrainerDatasetFolder", {"folder": "demo/demo-edit", **_TINY_DATA})
     base = flow.node(
@@ -66,7 +66,7 @@ def embedded_edit() -> Workflow:
     control = flow.node(
         "ImageCompositeMasked",
         {"destination": ground["IMAGE"], "source": shape["IMAGE"], "x": 18, "y": 18},
-        title="Control picture",
+        title="Control image",
     )
     previews = flow.node(
         "AdapterTrainerPreviewPrompts",
@@ -81,11 +81,11 @@ def embedded_edit() -> Workflow:
         """
 ## Teach an edit: no model is needed
 
-The dataset has **pairs**: *control_images/001.png* is the picture before, and
+The dataset has **pairs**: *control_images/001.png* is the image before, and
 *training_images/001.png* the one after, with the instruction in *001.txt*. The tiny base that
 ships with this pack learns the edit *add a frame*.
 
-Press **Run**. The previews edit the control picture that is put together here; the second prompt
+Press **Run**. The previews edit the control image that is put together here; the second prompt
 is an edit that the base knew before and should keep.
 """,
         250,
@@ -159,11 +159,11 @@ def _generate_places(
     data, base, *others = first
     if controls:
         others = [*controls, flow.nodes[controls[-1].id]]
-        pictures = [[about, data, base], others]
+        images = [[about, data, base], others]
     else:
-        pictures = [[about, base], [data, *others]]
+        images = [[about, base], [data, *others]]
     flow.row(
-        Section("1. Pictures and base", pictures),
+        Section("1. Images and base", images),
         Section("2. Encode and choose the adapter", [[cache, adapter], [chosen]]),
         Section("3. Train", [[train]]),
         Section("4. Compare and save", [[after, before, save], [shown, bare]]),

@@ -45,14 +45,14 @@ def flux_dev_lora() -> Workflow:
 
 
 def flux_kontext() -> Workflow:
-    """LoRA for FLUX.1 Kontext, with control pictures."""
-    flow = Workflow("flux_kontext_lora", "A LoRA for FLUX.1 Kontext from pairs of pictures")
+    """LoRA for FLUX.1 Kontext, with control images."""
+    flow = Workflow("flux_kontext_lora", "A LoRA for FLUX.1 Kontext from pairs of images")
     trained = training_half(flow, _KONTEXT, _clips(flow), _VAE)
-    assert trained.picture is not None
+    assert trained.image is not None
     lora = with_adapter(flow, trained.model)
     instruction = {"clip": trained.clip, "text": INSTRUCTION}
     prompt = flow.node("CLIPTextEncode", instruction, title="Instruction")
-    latent = flow.node("VAEEncode", {"pixels": trained.picture, "vae": trained.vae})
+    latent = flow.node("VAEEncode", {"pixels": trained.image, "vae": trained.vae})
     reference = flow.node(
         "ReferenceLatent",
         {"conditioning": prompt["CONDITIONING"], "latent": latent["LATENT"]},

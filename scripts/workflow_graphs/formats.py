@@ -1,4 +1,4 @@
-"""ComfyUI's two formats of a workflow: the picture (UI) and what is queued (API)."""
+"""ComfyUI's two formats of a workflow: the image (UI) and what is queued (API)."""
 
 from __future__ import annotations
 

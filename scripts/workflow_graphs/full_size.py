@@ -53,29 +53,29 @@ def model(name: str) -> dict[str, str]:
 
 
 PROMPT = "a portrait of a woman in a garden"
-INSTRUCTION = "turn the picture into a watercolour"
+INSTRUCTION = "turn the image into a watercolour"
 _GENERATE = """
-## Train {name} on your pictures
+## Train {name} on your images
 
-1. Put 10 to 50 pictures into *datasets/my_pictures* below ComfyUI's folder, each with a text file
+1. Put 10 to 50 images into *datasets/my_images* below ComfyUI's folder, each with a text file
    of the same name that holds its caption. Choose that folder in **Dataset From Folder**.
 2. Choose the {files} files below and the same diffusion model in **Load Training Base**. Plain
    bf16, fp16 and fp8_e4m3fn files and fp8_scaled ones can be read.
 3. Set *name* and *steps* in **Train Adapter** and press **Run**.
 
-A step holds the whole base in bf16, about {size} GiB: choose a graphics card with more than that.
+A step holds the whole base in bf16, about {size} GiB: choose a GPU with more than that.
 """
 _EDIT = """
 ## Teach {name} an edit
 
 1. In *datasets/my_pairs* below ComfyUI's folder make *control_images* (before) and
    *training_images* (after), with the same file names, and in *training_images* a text file for
-   each picture with the instruction.{several}
+   each image with the instruction.{several}
 2. Choose the {files} files below and the same diffusion model in **Load Training Base**.
-3. Choose a picture to edit: it is used for the previews and at the end.
+3. Choose an image to edit: it is used for the previews and at the end.
 4. Set *name* and *steps* in **Train Adapter** and press **Run**.
 
-A step holds the whole base in bf16, about {size} GiB: choose a graphics card with more than that.
+A step holds the whole base in bf16, about {size} GiB: choose a GPU with more than that.
 """
 
 
@@ -91,8 +91,8 @@ class Choice:
         run: The run's name.
         files: How many model files there are, as a word.
         size: Of the base in bf16, in GiB.
-        edits: Whether it learns an edit, from pairs of pictures.
-        several: Said of control pictures in the first note, where a picture may have several.
+        edits: Whether it learns an edit, from pairs of images.
+        several: Said of control images in the first note, where an image may have several.
     """
 
     name: str
@@ -119,7 +119,7 @@ class Trained:
     model: Output
     clip: Output
     vae: Output
-    picture: Output | None
+    image: Output | None
 
 
 def training_half(flow: Workflow, choice: Choice, clip: Node, vae: str) -> Trained:
@@ -134,16 +134,16 @@ def training_half(flow: Workflow, choice: Choice, clip: Node, vae: str) -> Train
     decoder = flow.node("VAELoader", {"vae_name": vae}, models=[model(vae)])
     unet = flow.node("UNETLoader", {"unet_name": choice.base}, models=[model(choice.base)])
     base = flow.node("AdapterTrainerBase", {"source": f"diffusion_models/{choice.base}"})
-    folder, dataset = "datasets/my_pictures", {"resolution": 1024}
+    folder, dataset = "datasets/my_images", {"resolution": 1024}
     prompts = {"prompts": f"{PROMPT}\na small house by a lake", "guidance": choice.guidance}
-    picture, controls = None, {}
+    image, controls = None, {}
     if choice.edits:
         folder, dataset = "datasets/my_pairs", {"resolution": 1024, "layout": "paired"}
         prompts["prompts"] = INSTRUCTION
     data = flow.node("AdapterTrainerDatasetFolder", {"folder": folder, **dataset})
     if choice.edits:
-        picture = _control(flow)
-        controls = {"controls": picture["IMAGE"]}
+        image = _control(flow)
+        controls = {"controls": image["IMAGE"]}
     previews = flow.node("AdapterTrainerPreviewPrompts", {**prompts, **controls})
     train, cache, adapter, settings = _train(flow, choice, data, base, clip, decoder, previews)
     shown = flow.node(
@@ -155,24 +155,22 @@ def training_half(flow: Workflow, choice: Choice, clip: Node, vae: str) -> Train
         {"loss": train["loss"], "filename_prefix": f"{choice.run}_loss"},
         tall=330,
     )
-    columns = [[base, data], [*_picture_nodes(flow, picture), previews]]
+    columns = [[base, data], [*_image_nodes(flow, image), previews]]
     flow.row(
         Section("1. Model files", [[choice.about(flow), clip, decoder, unet]]),
-        Section("2. Base, pictures and preview prompts", columns),
+        Section("2. Base, images and preview prompts", columns),
         Section("3. Encode and choose the adapter", [[cache, adapter], [settings]]),
         Section("4. Train", [[train], [shown, loss, save]]),
     )
-    return Trained(
-        unet["MODEL"], clip["CLIP"], decoder["VAE"], picture["IMAGE"] if picture else None
-    )
+    return Trained(unet["MODEL"], clip["CLIP"], decoder["VAE"], image["IMAGE"] if image else None)
 
 
 def _control(flow: Workflow) -> Node:
-    loaded = flow.node("LoadImage", {"image": "example.png"}, title="Picture to edit")
+    loaded = flow.node("LoadImage", {"image": "example.png"}, title="Image to edit")
     return flow.node("FluxKontextImageScale", {"image": loaded["IMAGE"]})
 
 
-def _picture_nodes(flow: Workflow, scaled: Node | None) -> list[Node]:
+def _image_nodes(flow: Workflow, scaled: Node | None) -> list[Node]:
     return [] if scaled is None else [flow.nodes[scaled.id - 2], scaled]
 
 
@@ -262,9 +260,9 @@ def drawing_row(flow: Workflow, columns: Sequence[Sequence[Node]], latent: Node 
     Args:
         flow: The workflow.
         columns: Nodes before the sampler, the last two of them sampler and decoder.
-        latent: Where the picture's size is chosen, or None.
+        latent: Where the image's size is chosen, or None.
     """
-    size = "the size in **EmptySD3LatentImage**" if latent else "the picture to edit"
+    size = "the size in **EmptySD3LatentImage**" if latent else "the image to edit"
     note = flow.note(
         f"""
 ## Draw with the trained adapter

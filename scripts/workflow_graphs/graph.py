@@ -30,7 +30,7 @@ class Node:
         values: What differs from the defaults, and the links, by input name.
         title: Shown instead of the node's own name.
         models: Model files that it names.
-        tall: Height instead of the measured one; for pictures.
+        tall: Height instead of the measured one; for images.
     """
 
     id: int
@@ -63,7 +63,7 @@ Item = Node | Note
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A framed part of the picture: columns of nodes, from left to right."""
+    """A framed part of the image: columns of nodes, from left to right."""
 
     title: str
     columns: Sequence[Sequence[Item]]

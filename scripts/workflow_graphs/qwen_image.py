@@ -34,7 +34,7 @@ _EDIT = Choice(
     "three",
     38,
     edits=True,
-    several=" Several control pictures of one: *cat_0.png*, *cat_1.png*.",
+    several=" Several control images of one: *cat_0.png*, *cat_1.png*.",
 )
 
 
@@ -56,22 +56,22 @@ def qwen_image_lokr() -> Workflow:
 
 
 def qwen_image_edit() -> Workflow:
-    """LoKr for Qwen-Image-Edit 2509, with control pictures."""
-    flow = Workflow("qwen_image_edit", "A LoKr for Qwen-Image-Edit from pairs of pictures")
+    """LoKr for Qwen-Image-Edit 2509, with control images."""
+    flow = Workflow("qwen_image_edit", "A LoKr for Qwen-Image-Edit from pairs of images")
     trained = training_half(flow, _EDIT, _clip(flow), _VAE)
-    picture = trained.picture
-    assert picture is not None
+    image = trained.image
+    assert image is not None
     lora = with_adapter(flow, trained.model)
     shifted = flow.node("ModelSamplingAuraFlow", {"model": lora["model"], "shift": 3.0})
     norm = flow.node("CFGNorm", {"model": shifted["MODEL"], "strength": 1.0})
-    shared = {"clip": trained.clip, "vae": trained.vae, "image1": picture}
+    shared = {"clip": trained.clip, "vae": trained.vae, "image1": image}
     positive = flow.node(
         "TextEncodeQwenImageEditPlus", {**shared, "prompt": INSTRUCTION}, title="Instruction"
     )
     negative = flow.node(
         "TextEncodeQwenImageEditPlus", {**shared, "prompt": ""}, title="Negative instruction"
     )
-    latent = flow.node("VAEEncode", {"pixels": picture, "vae": trained.vae})
+    latent = flow.node("VAEEncode", {"pixels": image, "vae": trained.vae})
     sides = positive["CONDITIONING"], negative["CONDITIONING"]
     model_out, place = norm["patched_model"], latent["LATENT"]
     (sampling, saving) = drawn(flow, trained, model_out, *sides, place, 4.0, "qwen_image_edit")

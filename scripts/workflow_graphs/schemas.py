@@ -47,7 +47,7 @@ class Input:
     def control(self) -> str | None:
         """What the browser keeps behind the value in a workflow file, or None.
 
-        A seed has the rule for its next value, a picture its upload button.
+        A seed has the rule for its next value, an image its upload button.
         """
         if self.options.get("image_upload"):
             return "image"

@@ -1,4 +1,4 @@
-"""Small pictures of workflows: what a run drew, or the graph itself where none can be run here."""
+"""Small images of workflows: what a run drew, or the graph itself where none can be run here."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ _MARGIN = 16
 _BAR = 30
 
 
-def of_pictures(title: str, columns: Sequence[tuple[str, Sequence[Image.Image]]]) -> Image.Image:
-    """A table of pictures that a run drew.
+def of_images(title: str, columns: Sequence[tuple[str, Sequence[Image.Image]]]) -> Image.Image:
+    """A table of images that a run drew.
 
     Args:
         title: Above all.
-        columns: What each column shows, and its pictures from above to below.
+        columns: What each column shows, and its images from above to below.
     """
     canvas = _canvas(title)
     draw = ImageDraw.Draw(canvas)
-    rows = max(len(pictures) for _, pictures in columns)
+    rows = max(len(images) for _, images in columns)
     top, gap = 92, 10
     width = (SIDE - 2 * _MARGIN - gap * (len(columns) - 1)) // len(columns)
     side = min(width, (SIDE - top - _MARGIN - gap * (rows - 1)) // rows)
     left = (SIDE - side * len(columns) - gap * (len(columns) - 1)) // 2
-    for index, (label, pictures) in enumerate(columns):
+    for index, (label, images) in enumerate(columns):
         x = left + index * (side + gap)
         draw.text((x + side / 2, top - 8), label, _QUIET, _font(17), anchor="ms")
-        for row, picture in enumerate(pictures):
+        for row, image in enumerate(images):
             # The embedded base draws 64 pixels; its own pixels are shown and none are made up.
-            shown = picture.convert("RGB").resize((side, side), Image.Resampling.NEAREST)
+            shown = image.convert("RGB").resize((side, side), Image.Resampling.NEAREST)
             canvas.paste(shown, (x, top + row * (side + gap)))
     return canvas
 

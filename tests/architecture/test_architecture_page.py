@@ -38,7 +38,7 @@ def test_the_tests_that_it_names_are_there():
     assert [path for path in named if not (ROOT / path).is_file()] == []
 
 
-def test_every_package_is_on_the_picture():
+def test_every_package_is_on_the_image():
     drawn = (ROOT / "docs" / "images" / "architecture.svg").read_text(encoding="utf-8")
     packages = {path.parent.name for path in (ROOT / "trainer_core").glob("*/__init__.py")}
     packages |= {path.parent.name for path in (ROOT / "nodes").glob("*/__init__.py")}

@@ -169,7 +169,7 @@ MAY_READ_TEXT = {
     "trainer_core/requirements.py": "the pack's own pyproject.toml",
 }
 MAY_READ_BYTES = {
-    "trainer_core/data/image.py": "a picture, after its header was seen",
+    "trainer_core/data/image.py": "an image, after its header was seen",
     "nodes/services/run_files.py": "a workflow, after its size was seen",
 }
 

@@ -15,12 +15,12 @@ REPAIRS = {
         "unit/adapters/test_pace.py::test_committed_calibration_meets_the_bar_with_the_defaults",
         "unit/adapters/test_pace.py::test_what_is_far_off_is_told_with_the_remedy",
     ),
-    "own pictures keep what the base can do": (
+    "own images keep what the base can do": (
         "integration/test_preservation.py::test_points_lie_on_the_way_of_an_image_that_the_base_alone_makes",
         "integration/test_preservation.py::test_resumed_run_with_preservation_equals_the_uninterrupted_one",
         "integration/test_preservation.py::test_regularization_images_weigh_what_their_setting_says",
         "integration/test_preservation.py::test_the_length_follows_from_the_images_seen",
-        "unit/benchmarks/test_records.py::test_own_pictures_meet_their_bars",
+        "unit/benchmarks/test_records.py::test_own_images_meet_their_bars",
     ),
     "the message of a loss that is not finite leads on": (
         "integration/test_changed_settings.py::test_a_run_that_breaks_goes_on_from_the_checkpoint_that_its_remedy_names",

@@ -135,7 +135,7 @@ class Browser:
         self._do("forget")
 
     def screenshot(self, path: Path, selector: str | None = None) -> None:
-        """Save a picture of the page or of one element."""
+        """Save an image of the page or of one element."""
         self._do("screenshot", path=str(path), selector=selector)
 
     def _do(self, operation: str, **fields: Any) -> Any:

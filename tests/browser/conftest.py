@@ -35,7 +35,7 @@ def browser(server) -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def screenshots(tmp_path_factory) -> Path:
-    """Where pictures of the page go: $ADAPTER_TRAINER_SCREENSHOTS keeps them."""
+    """Where images of the page go: $ADAPTER_TRAINER_SCREENSHOTS keeps them."""
     folder = os.environ.get("ADAPTER_TRAINER_SCREENSHOTS")
     if not folder:
         return tmp_path_factory.mktemp("screenshots")

@@ -30,7 +30,7 @@ class GraphPage:
     Args:
         server: The server.
         browser: The browser.
-        screenshots: Where pictures go.
+        screenshots: Where images go.
         renderer: ``canvas`` or ``nodes2``.
     """
 
@@ -43,7 +43,7 @@ class GraphPage:
         self.renderer = renderer
 
     def open(self) -> None:
-        """Open the page anew with its renderer, in the dark theme."""
+        """Open the page again with its renderer, in the dark theme."""
         status, _ = self.server.post(
             "/settings",
             {
@@ -142,7 +142,7 @@ class GraphPage:
         return [problem for problem in self.browser.problems() if not _is_comfyuis(problem)]
 
     def shoot_themes(self, name: str) -> None:
-        """Take a picture in each theme; the theme is changed while the page is open."""
+        """Take an image in each theme; the theme is changed while the page is open."""
         for palette in ("light", "dark"):
             self.browser.evaluate(
                 "await window.app.extensionManager.setting.set('Comfy.ColorPalette', argument)",
@@ -152,7 +152,7 @@ class GraphPage:
             self.shoot(f"{name}_{palette}")
 
     def shoot(self, name: str) -> Path:
-        """Take a picture of the page."""
+        """Take an image of the page."""
         path = self.screenshots / f"{name}_{self.renderer}.png"
         self.browser.screenshot(path)
         assert path.stat().st_size > 10_000

@@ -103,7 +103,7 @@ def renumbered(nodes, new: str):
 
 @pytest.fixture(scope="module")
 def finished(opened):
-    """A graph whose run is done, for tests that only look at it; each loads it anew."""
+    """A graph whose run is done, for tests that only look at it; each loads it again."""
     opened.load_api(renumbered(training_graph(unique("finished")), "70"))
     opened.run()
     opened.wait_for("Done")
@@ -138,7 +138,7 @@ def test_empty_panel_says_what_will_appear(page):
     assert page.problems() == []
 
 
-def test_training_draws_curve_and_pictures_and_survives_a_reload(page):
+def test_training_draws_curve_and_images_and_survives_a_reload(page):
     # Encoding is counted as well, and would be held instead of the training.
     page.server.run(training_graph(unique("encoded"), steps=1, preview_every=0))
     page.load_api(training_graph(unique("curve")))
@@ -163,7 +163,7 @@ def test_training_draws_curve_and_pictures_and_survives_a_reload(page):
     assert page.stats()[0] == "30 / 30"
     places, readout = curve_places(page), page.text("readout")
     assert len(places) == 30
-    # Pictures further down load when they are scrolled to.
+    # Images further down load when they are scrolled to.
     page.browser.wait(
         "return [...document.querySelectorAll(argument)].slice(0, 2).every((i) => i.naturalWidth)",
         f"{THUMBNAIL} img",
@@ -208,7 +208,7 @@ def test_the_buttons_reach_the_training(page):
     assert page.problems() == []
 
 
-def test_pictures_open_large_and_keys_stay_in_the_dialog(page, finished):
+def test_images_open_large_and_keys_stay_in_the_dialog(page, finished):
     show(page, finished)
     nodes = page.browser.evaluate("return window.app.graph.nodes.length")
     page.browser.click(THUMBNAIL)
@@ -221,7 +221,7 @@ def test_pictures_open_large_and_keys_stay_in_the_dialog(page, finished):
     page.browser.press("Delete")
     page.browser.press("Escape")
     assert page.count("dialog.adapter-trainer-lightbox") == 0
-    # Back on the picture's button, Delete is still not the graph's.
+    # Back on the image's button, Delete is still not the graph's.
     page.browser.press("Delete")
     assert page.browser.evaluate("return window.app.graph.nodes.length") == nodes
     assert page.problems() == []

@@ -67,28 +67,28 @@ def files_of_the_user() -> Iterator[Snapshot]:
     assert changes(before, snapshot(folders)) == []
 
 
-def write_pictures(folder: Path, captions=CAPTIONS, size: int = 64, first: int = 0) -> Path:
-    """Write smooth coloured pictures, and a caption beside each."""
+def write_images(folder: Path, captions=CAPTIONS, size: int = 64, first: int = 0) -> Path:
+    """Write smooth coloured images, and a caption beside each."""
     folder.mkdir(parents=True)
     for number, caption in enumerate(captions):
         generator = numpy.random.default_rng(first + number)
         coarse = generator.integers(0, 256, (4, 4, 3), dtype=numpy.uint8)
-        picture = Image.fromarray(coarse).resize((size, size), Image.Resampling.BICUBIC)
-        picture.save(folder / f"{number}.png")
+        image = Image.fromarray(coarse).resize((size, size), Image.Resampling.BICUBIC)
+        image.save(folder / f"{number}.png")
         if caption is not None:
             (folder / f"{number}.txt").write_text(caption, encoding="utf-8")
     return folder
 
 
 def write_example(data: Path) -> None:
-    """Write the picture that every ComfyUI has in its input folder; this base directory is new."""
+    """Write the image that every ComfyUI has in its input folder; this base directory is new."""
     shutil.copyfile(data / "input" / "loose" / "0.png", data / "input" / "example.png")
 
 
 def make_data(data: Path) -> Path:
     """A base directory for a server, with a dataset and the instruments."""
-    write_pictures(data / "datasets" / "four")
-    write_pictures(data / "input" / "loose")
+    write_images(data / "datasets" / "four")
+    write_images(data / "input" / "loose")
     for pack in ("instruments", "panel_meter"):
         folder = data / "custom_nodes" / pack
         folder.mkdir(parents=True)

@@ -1,7 +1,7 @@
 """Runs inside ComfyUI's interpreter: encode with CLIP and VAE objects of ComfyUI's own loaders.
 
 Usage: encoders_process.py FOLDER, with ComfyUI's folder in PYTHONPATH. FOLDER has the model files,
-``pictures.safetensors`` (pixels in [-1, 1] and control pictures as bytes) and ``jobs.json``; it
+``images.safetensors`` (pixels in [-1, 1] and control images as bytes) and ``jobs.json``; it
 gets ``results.safetensors`` and ``results.json``.
 """
 
@@ -92,15 +92,15 @@ class Complaints(logging.Handler):
 class Session:
     """What is found, by name."""
 
-    def __init__(self, make, pictures, jobs):
-        self.make, self.pictures, self.jobs = make, pictures, jobs
+    def __init__(self, make, images, jobs):
+        self.make, self.images, self.jobs = make, images, jobs
         self.expected = importlib.import_module(f"{PACK}.trainer_core.errors").TrainerError
         self.tensors, self.facts = {}, {}
 
     def controls(self, names):
         from PIL import Image
 
-        return [Image.fromarray(self.pictures[name].numpy()) for name in names]
+        return [Image.fromarray(self.images[name].numpy()) for name in names]
 
     def keep(self, name, tensors):
         for key, tensor in tensors.items():
@@ -139,9 +139,7 @@ def encode_texts(session, clips):
             if name == "flux":
                 session.tensors[f"node {name} {caption}/pooled"] = extra["pooled_output"]
     images = {
-        name: picture[None].float() / 255
-        for name, picture in session.pictures.items()
-        if picture.ndim == 3
+        name: image[None].float() / 255 for name, image in session.images.items() if image.ndim == 3
     }
     one, two = images["wide"], images["tall"]
     caption = session.jobs["instruction"]
@@ -158,12 +156,12 @@ def encode_texts(session, clips):
     ]
 
 
-def encode_pictures(session, vaes):
+def encode_images(session, vaes):
     import comfy.latent_formats
     import torch
 
     formats = {"flux": comfy.latent_formats.Flux(), "qwen_image": comfy.latent_formats.Wan21()}
-    pixels = session.pictures["pixels"]
+    pixels = session.images["pixels"]
     for family, vae in vaes.items():
         encoders = session.make(family, "generate", None, vae, None)
         latents = encoders.open().encode_image(pixels)
@@ -257,7 +255,7 @@ def errors(session, loaders, clips, vaes):
     unconnected = session.make("flux", "generate", None, None, None)
     session.facts["unconnected"] = unconnected.identity
     session.error("no clip", lambda: unconnected.open().encode_text("a", []))
-    session.error("no vae", lambda: unconnected.open().encode_image(session.pictures["pixels"]))
+    session.error("no vae", lambda: unconnected.open().encode_image(session.images["pixels"]))
     session.error("no decoder", unconnected.decoder)
     session.error("family", lambda: session.make("wan", "generate", None, None, None))
     session.error("variant", lambda: session.make("flux", "edit_plus", None, None, None))
@@ -289,7 +287,7 @@ def main():
 
     folder = Path(argument)
     jobs = json.loads((folder / "jobs.json").read_text(encoding="utf-8"))
-    session = Session(make, load_file(folder / "pictures.safetensors"), jobs)
+    session = Session(make, load_file(folder / "images.safetensors"), jobs)
     session.facts["light import"] = light
     # As ComfyUI runs every node.
     with torch.inference_mode():
@@ -304,7 +302,7 @@ def main():
         logging.getLogger().removeHandler(complaints)
         session.facts["missing"] = complaints.messages
         encode_texts(session, clips)
-        encode_pictures(session, vaes)
+        encode_images(session, vaes)
         identities(session, loaders, clips, vaes)
         errors(session, loaders, clips, vaes)
     tensors = {name: tensor.float().contiguous() for name, tensor in session.tensors.items()}

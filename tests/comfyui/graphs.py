@@ -47,7 +47,7 @@ def graph(
         changes: Inputs by node, which is named in lower case, such as ``train``.
     """
     nodes = json.loads(_WORKFLOW.read_text(encoding="utf-8"))
-    # The pictures of the base alone and the plotted losses would cost every test its time.
+    # The images of the base alone and the plotted losses would cost every test its time.
     nodes = {node: value for node, value in nodes.items() if node in _SMALL_GRAPH}
     for node, inputs in _SMALL.items():
         nodes[node]["inputs"] |= inputs

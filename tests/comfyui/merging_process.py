@@ -2,8 +2,8 @@
 
 Usage: merging_process.py JOBS, with ComfyUI's folder in PYTHONPATH. JOBS is a JSON list of
 (base, adapter or null, strength, result), files all but the strength: the result has every weight
-of the denoiser in float32, patched with the adapter as the node Load LoRA does it, dequantised
-where it is quantised.
+of the denoiser in float32, patched with the adapter as the node Load LoRA does it, dequantized
+where it is quantized.
 """
 
 import json

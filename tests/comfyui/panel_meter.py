@@ -18,7 +18,7 @@ SHOWN = {"progress", "progress_state", "progress_text"}
 
 
 class Meter:
-    """Sums of one run; ``start`` begins anew."""
+    """Sums of one run; ``start`` begins again."""
 
     def __init__(self):
         self.installed = False

@@ -4,7 +4,7 @@ Usage: single_file_process.py JOBS, with ComfyUI's folder in PYTHONPATH. JOBS is
 ``files`` maps a file of weights to the file for its result, ``inputs`` maps a family to a file with
 ``noisy``, ``sigma``, ``text``, ``pooled``, ``guidance`` and ``reference``. A result has the
 velocities without and with the reference, and in its header the model's class and SHA-256 of every
-weight, dequantised in float32 and in bfloat16. ``headers`` maps a file with the names and shapes of
+weight, dequantized in float32 and in bfloat16. ``headers`` maps a file with the names and shapes of
 tensors to the file for what ComfyUI builds for them, see `own_model`.
 """
 

@@ -47,7 +47,7 @@ CASES = {
     "lokr full dora": {"kind": "lokr", "factor": -1, "full_matrix": True, "dora": True},
 }
 BYPASSED = [case for case, options in CASES.items() if "dora" not in options and case != "oft"]
-"""ComfyUI's bypass passes over DoRA's lengths, and turns an OFT's biases too."""
+"""ComfyUI's bypass passes over DoRA's magnitudes, and turns an OFT's biases too."""
 
 SLOW = "LoHa bypass mode is inefficient"
 

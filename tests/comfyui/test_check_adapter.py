@@ -182,7 +182,7 @@ def test_what_is_wrong_is_named(name, reports):
 
 
 def test_lengths_and_changes_that_do_not_fit_the_model_are_warned_of(reports):
-    assert "Warning: the DoRA lengths of" in reports["long"]
+    assert "Warning: the DoRA magnitudes of" in reports["long"]
     assert "Warning: the change is small beside" in reports["short"]
     assert not any("Warning: " in reports[name] for name in FILES)
 

@@ -51,7 +51,7 @@ SOURCES = {
 }
 ENCODERS, VAE, MODEL, BASE, DATASET = "1", "2", "3", "4", "5"
 CACHE, ADAPTER, SETTINGS, TRAIN, SAVE = "7", "8", "9", "10", "12"
-LOSS, PROMPT, EMPTY, SAMPLER, DECODE, PICTURE = "13", "15", "16", "19", "20", "21"
+LOSS, PROMPT, EMPTY, SAMPLER, DECODE, IMAGE = "13", "15", "16", "19", "20", "21"
 PLAIN, LATENTS, PLAIN_LATENTS, LOADER = "30", "31", "32", "33"
 COMPLAINTS = ("lora key not loaded", "ERROR lora", "not in model state_dict")
 
@@ -139,7 +139,7 @@ def graph(kind):
         del nodes[VAE]
     del nodes["6"], nodes["11"], nodes[CACHE]["inputs"]["previews"], nodes[TRAIN]["inputs"]["vae"]
     if kind != "lora":
-        for node in (LOSS, DECODE, PICTURE):  # once is enough
+        for node in (LOSS, DECODE, IMAGE):  # once is enough
             del nodes[node]
     nodes[PLAIN] = copy.deepcopy(nodes[SAMPLER])
     nodes[PLAIN]["inputs"]["model"] = [MODEL, 0]
@@ -150,7 +150,7 @@ def graph(kind):
 
 
 def from_file(nodes, name, latents):
-    """The same picture with an adapter that Load LoRA reads; nothing is trained."""
+    """The same image with an adapter that Load LoRA reads; nothing is trained."""
     nodes = copy.deepcopy(nodes)
     nodes[LOADER] = {
         "class_type": "LoraLoaderModelOnly",

@@ -1,7 +1,7 @@
 """What ComfyUI remembers and what the disk remembers: nothing is done twice, and nothing missed."""
 
 import pytest
-from comfyui.conftest import CAPTIONS, comfy_programs, make_data, write_pictures
+from comfyui.conftest import CAPTIONS, comfy_programs, make_data, write_images
 from comfyui.graphs import (
     ADAPTER,
     BASE,
@@ -30,7 +30,7 @@ from fixtures.combinations import some
 
 pytestmark = pytest.mark.comfy
 
-PICTURES = len(CAPTIONS)
+IMAGES = len(CAPTIONS)
 READER = "Qwen2_5_VLTextModel"
 
 
@@ -43,9 +43,9 @@ def counted(server, nodes):
     return result, counts
 
 
-def own_pictures(server, name, first):
+def own_images(server, name, first):
     """A dataset that no other test has in the cache."""
-    folder = write_pictures(
+    folder = write_images(
         server.data / "datasets" / name,
         captions=[f"{caption}, {name}" for caption in CAPTIONS],
         first=first,
@@ -54,12 +54,12 @@ def own_pictures(server, name, first):
 
 
 def test_an_unchanged_graph_does_nothing_at_all(server):
-    _, name = own_pictures(server, "unchanged", 100)
+    _, name = own_images(server, "unchanged", 100)
     # Without preservation, for which the base is sampled before the first step.
     nodes = graph("unchanged", dataset={"folder": name, "preservation": 0.0})
     first, counts = counted(server, nodes)
-    assert counts[ENCODER] == PICTURES
-    assert counts[READER] >= PICTURES
+    assert counts[ENCODER] == IMAGES
+    assert counts[READER] >= IMAGES
     assert counts[DENOISER] == STEPS
     assert TRAIN not in cached_nodes(first)
     again, counts = counted(server, nodes)
@@ -106,12 +106,12 @@ def test_a_change_of_a_setting_trains_again_and_encodes_nothing_again(server, tr
     assert ours != theirs
 
 
-def test_only_the_changed_picture_is_encoded_again(server):
-    folder, name = own_pictures(server, "picture", 120)
+def test_only_the_changed_image_is_encoded_again(server):
+    folder, name = own_images(server, "picture", 120)
     nodes = graph("picture", dataset={"folder": name}, train={"resume": False})
     server.run(nodes)
     before = cache_files(server, "latents")
-    other = write_pictures(folder.parent / "picture-new", first=140)
+    other = write_images(folder.parent / "image-new", first=140)
     (other / "0.png").replace(folder / "2.png")
     result, counts = counted(server, nodes)
     assert not {DATASET, CACHE, TRAIN} & cached_nodes(result)
@@ -122,24 +122,24 @@ def test_only_the_changed_picture_is_encoded_again(server):
 
 
 def test_only_the_changed_caption_is_encoded_again(server):
-    folder, name = own_pictures(server, "caption", 160)
+    folder, name = own_images(server, "caption", 160)
     nodes = graph("caption", dataset={"folder": name}, train={"resume": False})
     _, all_of_them = counted(server, nodes)
     before = cache_files(server, "text")
     (folder / "1.txt").write_text("something else altogether", encoding="utf-8")
     result, counts = counted(server, nodes)
     assert not {DATASET, CACHE, TRAIN} & cached_nodes(result)
-    assert counts[READER] * PICTURES <= all_of_them[READER]
+    assert counts[READER] * IMAGES <= all_of_them[READER]
     assert ENCODER not in counts
     assert len(cache_files(server, "text") - before) == 1
     assert len(runs(server, "caption")) == 2
 
 
-def test_an_added_and_a_removed_picture_are_noticed(server):
-    folder, name = own_pictures(server, "adding", 180)
+def test_an_added_and_a_removed_image_are_noticed(server):
+    folder, name = own_images(server, "adding", 180)
     nodes = graph("adding", dataset={"folder": name}, train={"resume": False})
     server.run(nodes)
-    extra = write_pictures(folder.parent / "adding-new", captions=["a fifth"], first=190)
+    extra = write_images(folder.parent / "adding-new", captions=["a fifth"], first=190)
     for suffix in ("png", "txt"):
         (extra / f"0.{suffix}").replace(folder / f"9.{suffix}")
     _, counts = counted(server, nodes)
@@ -156,7 +156,7 @@ def test_a_changed_prompt_is_encoded_alone(server):
     nodes = graph("prompts", previews=True, settings={"preview_every": 4})
     server.run(nodes)
     before = cache_files(server, "prompts")
-    text = "a red diamond\na picture that nobody has asked for"
+    text = "a red diamond\na image that nobody has asked for"
     result, counts = counted(server, changed(nodes, PROMPTS, prompts=text))
     assert {DATASET, BASE} <= cached_nodes(result)
     assert not {PROMPTS, CACHE, TRAIN} & cached_nodes(result)
@@ -165,11 +165,11 @@ def test_a_changed_prompt_is_encoded_alone(server):
 
 
 def assert_the_disk_remembers(server):
-    _, name = own_pictures(server, "kept", 200)
+    _, name = own_images(server, "kept", 200)
     nodes = graph("kept", previews=True, settings={"preview_every": 4}, dataset={"folder": name})
     others = cache_files(server, "latents")
     _, counts = counted(server, nodes)
-    assert counts[ENCODER] == PICTURES
+    assert counts[ENCODER] == IMAGES
     place = run_folder(server, "kept")
     before = (place / "metrics.jsonl").read_bytes(), weights(place / "kept.safetensors")
     forget(server)
@@ -185,7 +185,7 @@ def assert_the_disk_remembers(server):
         (server.data / "output" / "adapter_trainer" / "cache" / "latents" / entry).unlink()
     forget(server)
     _, counts = counted(server, nodes)
-    assert counts[ENCODER] == PICTURES
+    assert counts[ENCODER] == IMAGES
 
 
 def test_without_comfyuis_memory_the_disk_remembers(server):

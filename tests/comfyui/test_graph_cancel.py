@@ -162,7 +162,7 @@ def test_stop_and_keep_ends_early_with_an_adapter(server):
 
 def test_save_and_preview_are_granted_after_the_step(server):
     nodes = graph("wished", previews=True, settings={"preview_every": 1000})
-    # The first picture, before any step, has as many calls as it has sampling steps.
+    # The first image, before any step, has as many calls as it has sampling steps.
     hold(server, 3 + 5)
     prompt = server.queue(nodes)
     wait_until_held(server)

@@ -31,14 +31,14 @@ STILL = (112, 1316)
 FITTING = {"family": "qwen_image", "variant": "edit_plus", "length": None, "caption": INSTRUCTION}
 
 
-def picture(width, height, seed):
+def image(width, height, seed):
     """Smooth and coloured, so that a resize keeps its content."""
     generator = numpy.random.default_rng(seed)
     coarse = generator.integers(0, 256, (6, 5, 3), dtype=numpy.uint8)
     return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
 
 
-PICTURES = {"wide": picture(96, 64, 1), "tall": picture(40, 120, 2), "still": picture(*STILL, 3)}
+IMAGES = {"wide": image(96, 64, 1), "tall": image(40, 120, 2), "still": image(*STILL, 3)}
 
 
 def text_jobs():
@@ -78,7 +78,7 @@ def models():
 
 @pytest.fixture(scope="module")
 def pixels():
-    shown = [picture(96, 64, seed) for seed in (8, 9)]
+    shown = [image(96, 64, seed) for seed in (8, 9)]
     values = numpy.stack([numpy.array(each) for each in shown]).astype(numpy.float32)
     return torch.from_numpy(values / 127.5 - 1).movedim(-1, 1).contiguous()
 
@@ -92,8 +92,8 @@ def found(comfyui, models, pixels, tmp_path_factory):
     # All that ComfyUI's detection looks at; the weights of SDXL's second encoder do not matter.
     mark = {"text_model.encoder.layers.30.mlp.fc1.weight": torch.zeros(64, 64)}
     save_file(mark, folder / "clip_g.safetensors")
-    controls = {name: torch.from_numpy(numpy.array(each)) for name, each in PICTURES.items()}
-    save_file({"pixels": pixels, **controls}, folder / "pictures.safetensors")
+    controls = {name: torch.from_numpy(numpy.array(each)) for name, each in IMAGES.items()}
+    save_file({"pixels": pixels, **controls}, folder / "images.safetensors")
     vision = {**graph_models.QWEN_VISION, "num_layers": graph_models.QWEN_VISION_DEPTH}
     jobs = {
         "texts": JOBS,
@@ -211,17 +211,17 @@ def test_the_template_has_the_same_tokens_in_comfyui(caption, found, qwen_tokeni
 
 
 @pytest.mark.parametrize("length", [None, 3])
-def test_an_edit_text_sees_the_picture_as_in_transformers(length, found, models, qwen_tokenizer):
+def test_an_edit_text_sees_the_image_as_in_transformers(length, found, models, qwen_tokenizer):
     """The resizes differ between ComfyUI and Diffusers; here is a size that both leave alone."""
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-    prepared = Qwen2VLImageProcessorPil()(images=[PICTURES["still"]], return_tensors="pt")
+    prepared = Qwen2VLImageProcessorPil()(images=[IMAGES["still"]], return_tensors="pt")
     grid = prepared["image_grid_thw"]
     count = int(grid.prod()) // 4
     assert grid.tolist() == [[1, STILL[1] // 14, STILL[0] // 14]]
     text = prompt_text("edit_plus", INSTRUCTION, (count,))
     ids = qwen_tokenizer(text, return_tensors="pt").input_ids
-    # The picture and the token that closes it stay, whatever the length.
+    # The image and the token that closes it stay, whatever the length.
     last = int((ids[0] == graph_models.QWEN_IMAGE_TOKEN).nonzero()[-1])
     ids = ids if length is None else ids[:, : max(64 + length + count, last + 2)]
     with torch.no_grad():
@@ -247,7 +247,7 @@ def test_edit_texts_are_those_of_comfyuis_edit_nodes(variant, found):
 
 
 @pytest.mark.parametrize("family", ["flux", "qwen_image"])
-def test_latents_and_pictures_are_those_of_diffusers(family, found, models, pixels):
+def test_latents_and_images_are_those_of_diffusers(family, found, models, pixels):
     reference = {"flux": flux_vae, "qwen_image": qwen_vae}[family](
         models["flux_vae" if family == "flux" else "qwen_vae"]
     )

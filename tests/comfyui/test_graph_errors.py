@@ -4,7 +4,7 @@ import shutil
 
 import numpy
 import pytest
-from comfyui.conftest import write_pictures
+from comfyui.conftest import write_images
 from comfyui.graphs import (
     ADAPTER,
     BASE,
@@ -86,7 +86,7 @@ def test_a_folder_outside_is_refused(server, case):
 
 
 def test_a_link_that_leads_out_is_refused(server, tmp_path):
-    secret = write_pictures(tmp_path / "secret")
+    secret = write_images(tmp_path / "secret")
     link = server.data / "datasets" / "link"
     link.symlink_to(secret, target_is_directory=True)
     try:
@@ -193,7 +193,7 @@ def test_an_empty_dataset_is_refused(server):
 
 
 def test_a_missing_caption_is_refused_and_a_policy_helps(server):
-    write_pictures(server.data / "datasets" / "bare", ("a cat", None))
+    write_images(server.data / "datasets" / "bare", ("a cat", None))
     nodes = graph("bare", dataset={"folder": "datasets/bare"})
     assert "1.png" in refused(server, nodes, CACHE)
     nodes[DATASET]["inputs"]["missing_caption"] = "skip"
@@ -201,8 +201,8 @@ def test_a_missing_caption_is_refused_and_a_policy_helps(server):
     server.run(nodes)
 
 
-def test_a_picture_that_cannot_be_read_is_refused(server):
-    folder = write_pictures(server.data / "datasets" / "torn")
+def test_an_image_that_cannot_be_read_is_refused(server):
+    folder = write_images(server.data / "datasets" / "torn")
     (folder / "2.png").write_bytes((folder / "2.png").read_bytes()[:60])
     assert "2.png" in refused(server, graph("torn", dataset={"folder": "datasets/torn"}), CACHE)
     assert_alive(server)
@@ -275,7 +275,7 @@ def test_full_memory_is_explained_and_given_back(server):
 
 
 def test_full_memory_while_encoding_is_explained(server):
-    write_pictures(server.data / "datasets" / "full", first=20)
+    write_images(server.data / "datasets" / "full", first=20)
     nodes = graph("full-cache", dataset={"folder": "datasets/full"})
     disturb(server, "memory", at=2, where=ENCODER)
     message = refused(server, nodes, CACHE)

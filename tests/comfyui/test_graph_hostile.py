@@ -6,7 +6,7 @@ import shutil
 import socket
 
 import pytest
-from comfyui.conftest import write_pictures
+from comfyui.conftest import write_images
 from comfyui.graphs import (
     ADAPTER,
     BASE,
@@ -69,7 +69,7 @@ def test_a_literal_for_a_run_and_a_lora(server, literal):
 
 
 @pytest.mark.parametrize("literal", LITERALS, ids=str)
-def test_a_literal_for_pictures(server, literal):
+def test_a_literal_for_images(server, literal):
     nodes = graph("literal", previews=True)
     refused(server, changed(nodes, PROMPTS, controls=literal), PROMPTS)
     inputs = {"images": literal, "texts": "a", "resolution": 64}
@@ -128,12 +128,12 @@ def linked(path, target):
 
 @pytest.fixture
 def secret(tmp_path):
-    return write_pictures(tmp_path / "secret", size=64, first=50)
+    return write_images(tmp_path / "secret", size=64, first=50)
 
 
 @pytest.mark.parametrize("name", ["0.png", "0.txt", "below"])
 def test_a_link_inside_of_a_dataset(server, secret, name):
-    folder = write_pictures(server.data / "datasets" / "tampered")
+    folder = write_images(server.data / "datasets" / "tampered")
     named = {"folder": "datasets/tampered"}
     try:
         target = secret / name if name != "below" else secret
@@ -152,7 +152,7 @@ def test_a_link_inside_of_a_dataset(server, secret, name):
 def test_a_link_to_a_part_of_a_paired_dataset(server, secret, part):
     folder = server.data / "datasets" / "pairs"
     for name in ("control_images", "training_images"):
-        write_pictures(folder / name)
+        write_images(folder / name)
     try:
         with linked(folder / part, secret):
             refused(server, graph("pairs", dataset={"folder": "datasets/pairs"}), CACHE)

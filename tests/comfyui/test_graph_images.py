@@ -1,8 +1,8 @@
-"""Dataset From Images: pictures and captions of other nodes, with and without control pictures."""
+"""Dataset From Images: images and captions of other nodes, with and without control images."""
 
 import numpy
 import pytest
-from comfyui.conftest import CAPTIONS, write_pictures
+from comfyui.conftest import CAPTIONS, write_images
 from comfyui.graphs import CACHE, DATASET, TRAIN, cached_nodes, graph, record, run_folder
 from comfyui.test_graph_errors import assert_alive, refused
 from PIL import Image
@@ -36,32 +36,32 @@ def from_images(name, images, texts, controls=None, extra=None, **changes):
 
 
 def kept(server):
-    """The folders of pictures that the node has written, oldest first."""
+    """The folders of images that the node has written, oldest first."""
     root = server.data / "output" / "adapter_trainer" / "pictures"
     folders = (path for path in root.iterdir() if path.name != "controls")
     return sorted(folders, key=lambda path: path.stat().st_mtime_ns)
 
 
 def pixels(path):
-    with Image.open(path) as picture:
-        return numpy.asarray(picture.convert("RGB"))
+    with Image.open(path) as image:
+        return numpy.asarray(image.convert("RGB"))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def folders(shared_server):
     data = shared_server.data / "input"
-    write_pictures(data / "listed", first=300)
-    write_pictures(data / "listed-controls", captions=[None] * 4, first=310)
-    write_pictures(data / "three", captions=[None] * 3, first=320)
+    write_images(data / "listed", first=300)
+    write_images(data / "listed-controls", captions=[None] * 4, first=310)
+    write_images(data / "three", captions=[None] * 3, first=320)
 
 
-def test_a_list_of_pictures_and_texts_is_trained(server):
+def test_a_list_of_images_and_texts_is_trained(server):
     nodes = from_images("listed", [LOADER, 0], [LOADER, 1])
     nodes[LOADER] = load("listed")
     server.run(nodes)
     assert record(run_folder(server, "listed"))["status"] == "done"
     folder = kept(server)[-1]
-    # Every picture with its own text, to the last pixel; the order is the loader's.
+    # Every image with its own text, to the last pixel; the order is the loader's.
     texts = {path.with_suffix(".txt").read_text(): pixels(path) for path in folder.glob("*.png")}
     source = server.data / "input" / "listed"
     for number, caption in enumerate(CAPTIONS):
@@ -70,7 +70,7 @@ def test_a_list_of_pictures_and_texts_is_trained(server):
     assert {DATASET, CACHE, TRAIN} <= cached_nodes(again)
 
 
-def test_control_pictures_are_trained_with_their_pictures(server):
+def test_control_images_are_trained_with_their_images(server):
     nodes = from_images("edited", [LOADER, 0], [LOADER, 1], [CONTROLS, 0])
     nodes[LOADER] = load("listed")
     nodes[CONTROLS] = load("listed-controls", texts=False)
@@ -118,10 +118,10 @@ def test_an_empty_text_is_trained_as_it_is(server):
 def test_other_numbers_of_texts_or_controls_are_refused(server):
     nodes = from_images("numbers", [LOADER, 0], [EXTRA, 1])
     nodes[LOADER], nodes[EXTRA] = load("three", texts=False), load("listed")
-    assert "3 pictures and 4 texts" in refused(server, nodes, DATASET)
+    assert "3 images and 4 texts" in refused(server, nodes, DATASET)
     nodes = from_images("numbers", [EXTRA, 0], [EXTRA, 1], [CONTROLS, 0])
     nodes[EXTRA], nodes[CONTROLS] = load("listed"), load("three", texts=False)
-    assert "4 pictures and 3 controls" in refused(server, nodes, DATASET)
+    assert "4 images and 3 controls" in refused(server, nodes, DATASET)
     assert_alive(server)
 
 

@@ -75,7 +75,7 @@ def convert(**inputs):
     return {"class_type": "AdapterTrainerConvert", "inputs": {"file": "none", **inputs}}
 
 
-def picture(server, result, node):
+def image(server, result, node):
     """The pixels that a node showed."""
 
     (place,) = result["outputs"][node]["images"]
@@ -94,9 +94,9 @@ def loras(server):
     return server.data / "models" / "loras"
 
 
-def test_the_adapter_changes_the_picture(done):
+def test_the_adapter_changes_the_image(done):
     _, result, server = done
-    shown = [picture(server, result, node).astype(float) for node in (SHOW, SHOW_PLAIN, TRAINED)]
+    shown = [image(server, result, node).astype(float) for node in (SHOW, SHOW_PLAIN, TRAINED)]
     assert {each.shape for each in shown} == {(32, 32, 3)}
     adapted, plain, trained = shown
     # The last preview of the run and Preview Adapter draw the same.
@@ -145,7 +145,7 @@ def test_converting_there_and_back_keeps_what_the_adapter_adds(done):
 
 def test_core_plots_the_losses(done):
     _, result, server = done
-    plot = picture(server, result, LOSSES)
+    plot = image(server, result, LOSSES)
     assert plot.shape == (520, 840, 3)
     blue = (plot == (0, 0, 255)).all(axis=2)
     assert blue.sum() > 500
@@ -172,7 +172,7 @@ def test_the_command_line_trains_the_copied_file_without_encoders(shared_server,
     shutil.copytree(source, folder)
     text = (folder / "run.yaml").read_text(encoding="utf-8")
     assert str(server.data) not in text
-    # A base that has no encoders: neither texts nor pictures can be encoded with it.
+    # A base that has no encoders: neither texts nor images can be encoded with it.
     assets = ROOT / "trainer_core" / "assets" / "tiny-qwen-image"
     for name in ("transformer", "scheduler"):
         shutil.copytree(assets / name, tmp_path / "bare" / name)
@@ -222,8 +222,8 @@ def test_a_finished_run_is_loaded(done):
     name = f"kind-{kind}"
     result, loaded = load_run(server, f"{name}/v0")
     assert loaded == weights(run_folder(server, name) / f"{name}.safetensors")
-    assert picture(server, result, "4").shape == (32, 32, 3)
-    assert picture(server, result, "3").shape == (520, 840, 3)
+    assert image(server, result, "4").shape == (32, 32, 3)
+    assert image(server, result, "3").shape == (520, 840, 3)
     listed = server.get("/object_info/AdapterTrainerLoadRun")["AdapterTrainerLoadRun"]
     assert f"{name}/v0" in listed["input"]["required"]["run"][1]["options"]
 

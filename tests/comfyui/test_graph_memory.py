@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from comfyui.conftest import write_pictures
+from comfyui.conftest import write_images
 from comfyui.graphs import (
     CACHE,
     DENOISER,
@@ -89,7 +89,7 @@ def test_an_error_of_another_pack_in_the_middle_leaves_nothing(server, warm):
 
 @pytest.mark.exhaustive
 def test_an_error_while_encoding_leaves_nothing(server, warm):
-    write_pictures(server.data / "datasets" / "unseen", first=40)
+    write_images(server.data / "datasets" / "unseen", first=40)
     disturb(server, "memory", at=1, where=ENCODER)
     nodes = graph("error-cache", dataset={"folder": "datasets/unseen"})
     failure = server.failure(server.result(server.queue(nodes)))
@@ -100,7 +100,7 @@ def test_an_error_while_encoding_leaves_nothing(server, warm):
 @pytest.mark.parametrize(("at", "where", "first"), [(4, DENOISER, 0), (2, ENCODER, 60)])
 def test_a_cancel_leaves_nothing(server, warm, at, where, first):
     folder = f"cancel-{first}"
-    write_pictures(server.data / "datasets" / folder, first=first)
+    write_images(server.data / "datasets" / folder, first=first)
     hold(server, at, where)
     prompt = server.queue(graph(f"cancel-{at}", dataset={"folder": f"datasets/{folder}"}))
     wait_until_held(server)

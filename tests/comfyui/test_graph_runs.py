@@ -8,7 +8,7 @@ import urllib.parse
 
 import numpy
 import pytest
-from comfyui.conftest import write_pictures
+from comfyui.conftest import write_images
 from comfyui.graphs import (
     BASE,
     CACHE,
@@ -38,7 +38,7 @@ LOAD, SHOWN, SAVED, IMAGE = "1", "2", "3", "30"
 
 
 def load_run(run, checkpoint=0, name="loaded"):
-    """A graph that shows the pictures of a run and saves its adapter."""
+    """A graph that shows the images of a run and saves its adapter."""
     return {
         LOAD: {
             "class_type": "AdapterTrainerLoadRun",
@@ -71,7 +71,7 @@ def dtypes(path):
 
 @pytest.fixture(scope="module")
 def landmarks(shared_server):
-    """A run with checkpoints and pictures at steps 4 and 8."""
+    """A run with checkpoints and images at steps 4 and 8."""
     nodes = graph(
         "landmarks",
         previews=True,
@@ -83,7 +83,7 @@ def landmarks(shared_server):
 
 
 @pytest.mark.parametrize(("checkpoint", "step"), [(4, 4), (8, 8), (0, 8)])
-def test_a_checkpoint_comes_with_its_own_pictures(server, landmarks, checkpoint, step):
+def test_a_checkpoint_comes_with_its_own_images(server, landmarks, checkpoint, step):
     result = server.run(load_run(f"landmarks/{landmarks.name}", checkpoint))
     found = shown(server, result)
     drawn = {
@@ -198,7 +198,7 @@ def test_linked_models_are_read_as_comfyui_reads_them(server, landmarks, tmp_pat
 
 
 def test_our_own_folder_is_no_list_of_datasets(server, landmarks):
-    write_pictures(server.data / "output" / "theirs")
+    write_images(server.data / "output" / "theirs")
     node = server.get("/object_info/AdapterTrainerDatasetFolder")["AdapterTrainerDatasetFolder"]
     names = node["input"]["required"]["folder"][1]["options"]
     assert "output/theirs" in names
@@ -223,14 +223,14 @@ def test_a_name_that_is_linked_is_checked_when_it_is_known(server):
     nodes = graph("x")
     nodes[IMAGE] = {"class_type": "PrimitiveString", "inputs": {"value": "pictures"}}
     nodes[TRAIN]["inputs"]["name"] = [IMAGE, 0]
-    assert "pictures of the graph" in refused(server, nodes, TRAIN)
+    assert "images of the graph" in refused(server, nodes, TRAIN)
     nodes[IMAGE]["inputs"]["value"] = "linked-name"
     server.run(nodes)
     assert TRAIN in cached_nodes(server.run(nodes))
 
 
 def test_controls_that_do_not_fit_the_base_are_refused_before_anything_is_encoded(server):
-    write_pictures(server.data / "datasets" / "uncontrolled", first=400)
+    write_images(server.data / "datasets" / "uncontrolled", first=400)
     nodes = graph("uncontrolled", previews=True, dataset={"folder": "datasets/uncontrolled"})
     nodes[IMAGE] = {
         "class_type": "EmptyImage",
@@ -266,7 +266,7 @@ def test_full_memory_names_a_checkpoint_only_where_there_is_one(server):
     assert record(run_folder(server, "no-checkpoint"))["status"] == "failed"
 
 
-def test_full_memory_while_drawing_speaks_of_the_picture(server):
+def test_full_memory_while_drawing_speaks_of_the_image(server):
     nodes = graph("drawn", previews=True, behind=True, train={"steps": 2})
     server.run(nodes)
     nodes = changed(nodes, PREVIEW, strength=0.5)
@@ -290,7 +290,7 @@ def test_the_settings_in_which_two_bases_differ_are_named(server):
 
 def test_loose_accents_in_a_dataset_are_no_reason_to_refuse_it(server):
     """As macOS writes names."""
-    write_pictures(server.data / "datasets" / "Zu\u0308rich", first=410)
+    write_images(server.data / "datasets" / "Zu\u0308rich", first=410)
     nodes = graph("accents", dataset={"folder": "datasets/Zu\u0308rich"}, train={"steps": 2})
     server.run(nodes)
     assert DATASET in cached_nodes(server.run(nodes))

@@ -53,7 +53,7 @@ def bytecode_of(python: Path) -> Path:
 def share_bytecode(compiled: Path, own: Path, folder: Path, seen: Path) -> None:
     """Let what is imported from ``seen`` be found compiled, as the same files in ``folder`` are.
 
-    To compile torch anew takes longer than all that is tested here.
+    To compile torch again takes longer than all that is tested here.
     """
     there, here = (
         place / at.relative_to(at.anchor) for place, at in ((compiled, folder), (own, seen))

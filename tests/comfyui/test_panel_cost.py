@@ -90,7 +90,7 @@ def test_a_run_sends_at_most_five_events_a_second(long_run):
 
 
 @pytest.mark.exhaustive
-def test_checkpoints_and_pictures_at_every_step_are_no_more_events(server):
+def test_checkpoints_and_images_at_every_step_are_no_more_events(server):
     settings = {"preview_every": 1, "checkpoint_every": 1, "keep_checkpoints": 1}
     prompts, train = {"steps": 1}, {"steps": SHORT}
     nodes = graph("flood", previews=True, settings=settings, prompts=prompts, train=train)

@@ -28,7 +28,7 @@ SIGMA, GUIDANCE = 0.7, 3.0
 TEXT_WIDTH = {"flux": 48, "qwen_image": 3584}
 GAIN = 0.2
 NOISE, CHANGE, LEAST_CHANGE = 1e-5, 1e-3, 0.1
-PICTURES = ("plain", "with reference")
+IMAGES = ("plain", "with reference")
 KINDS = {
     "lora": {"kind": "lora"},
     "loha": {"kind": "loha"},
@@ -121,7 +121,7 @@ def faults(ours, theirs, facts, layers):
     """What the promise forbids, each with its measure; nothing when it is kept.
 
     Args:
-        ours: The trainer's velocities, by ``with`` or ``without`` the adapter and picture.
+        ours: The trainer's velocities, by ``with`` or ``without`` the adapter and image.
         theirs: Those of ComfyUI.
         facts: What ComfyUI said of the file.
         layers: How many layers the adapter changes.
@@ -130,22 +130,22 @@ def faults(ours, theirs, facts, layers):
     found = {"messages": messages} if messages else {}
     if facts["layers"] != layers:
         found["layers"] = facts["layers"]
-    for picture in PICTURES:
-        measured = measures(ours, theirs, picture)
+    for image in IMAGES:
+        measured = measures(ours, theirs, image)
         base = measured["velocity without"]
         if not measured["velocity"] <= NOISE + base:
-            found["velocity", picture] = measured["velocity"]
+            found["velocity", image] = measured["velocity"]
         if not measured["change"] <= CHANGE:
-            found["change", picture] = measured["change"]
+            found["change", image] = measured["change"]
         if not measured["size"] >= LEAST_CHANGE:
-            found["size", picture] = measured["size"]
+            found["size", image] = measured["size"]
     return found
 
 
-def measures(ours, theirs, picture):
+def measures(ours, theirs, image):
     """Relative differences of the velocity, of the base's and of the adapter's change."""
-    own, own_base = ours["with", picture], ours["without", picture]
-    host, host_base = theirs["with", picture], theirs["without", picture]
+    own, own_base = ours["with", image], ours["without", image]
+    host, host_base = theirs["with", image], theirs["without", image]
     change = own - own_base
     differences = {
         "velocity": (host - own, own),
@@ -160,7 +160,7 @@ class Ours:
     """A base as the trainer loads it, and what it predicts with adapters on it.
 
     Attributes:
-        velocities: By name of the adapter (``without`` for none) and picture.
+        velocities: By name of the adapter (``without`` for none) and image.
         states: Name of an adapter to it.
         layers: Name of a file to the number of layers, or parts of them, that ComfyUI changes.
     """
@@ -205,9 +205,9 @@ class Ours:
     def _predict(self, name):
         inputs = self.inputs
         text = {"text_embeddings": inputs["text"][0], "pooled_text": inputs["pooled"][0]}
-        for picture, controls in zip(PICTURES, ([], [inputs["reference"]]), strict=True):
+        for image, controls in zip(IMAGES, ([], [inputs["reference"]]), strict=True):
             with torch.no_grad():
-                self.velocities[name, picture] = self.family.predict(
+                self.velocities[name, image] = self.family.predict(
                     self.transformer, inputs["noisy"], inputs["sigma"], [text], controls, GUIDANCE
                 )
 
@@ -289,8 +289,8 @@ class Comparison:
         own, host = self.ours[family].velocities, self._theirs[family]
         both = {"with": name, "without": "without"}, {"with": use, "without": "without"}
         return (
-            {(a, p): own[at, p] for a, at in both[0].items() for p in PICTURES},
-            {(a, p): host[f"{at}/{p}"] for a, at in both[1].items() for p in PICTURES},
+            {(a, p): own[at, p] for a, at in both[0].items() for p in IMAGES},
+            {(a, p): host[f"{at}/{p}"] for a, at in both[1].items() for p in IMAGES},
         )
 
     def faults(self, family, name, use):
@@ -361,9 +361,9 @@ def test_the_load_proof_says_the_same_of_every_file(family, comparison):
 )
 def test_a_spoiled_file_fails_the_same_check(family, kind, fault, comparison):
     found = comparison.faults(family, kind, f"{kind} {fault}")
-    for picture in PICTURES:
-        assert ("velocity", picture) in found
-        assert ("change", picture) in found
+    for image in IMAGES:
+        assert ("velocity", image) in found
+        assert ("change", image) in found
     assert ("messages" in found) == (fault == "a key renamed")
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy
 import pytest
-from comfyui.conftest import comfy_programs, make_data, write_example, write_pictures
+from comfyui.conftest import comfy_programs, make_data, write_example, write_images
 from comfyui.schema_check import faults
 from comfyui.server import PACK, ROOT, comfy_server
 from fixtures.combinations import some
@@ -50,14 +50,14 @@ SMALL = {
     "AdapterTrainerPreviewPrompts": ("", {"width": SIZE, "height": SIZE, "steps": 1}, ()),
     "AdapterTrainerSettings": (
         "",
-        # The pictures before the first step are drawn, and no others.
+        # The images before the first step are drawn, and no others.
         {"batch_size": 1, "preview_every": 100, "checkpoint_every": 0, "warmup_steps": 0},
         (),
     ),
     "AdapterTrainerTrain": ("", {"steps": 2, "learning_rate": 0.01}, ()),
     "KSampler": ("", {"steps": 1, "cfg": 1.0}, ()),
     "EmptySD3LatentImage": ("", {"width": SIZE, "height": SIZE}, ()),
-    # Both make a megapixel of any picture, for which a processor takes minutes.
+    # Both make a megapixel of any image, for which a CPU takes minutes.
     "FluxKontextImageScale": (
         "ImageScale",
         {"upscale_method": "area", "width": SIZE, "height": SIZE, "crop": "disabled"},
@@ -77,7 +77,7 @@ def ui(name):
 
 
 def small(nodes):
-    """The workflow at a size that a processor trains in seconds."""
+    """The workflow at a size that a CPU trains in seconds."""
     nodes = copy.deepcopy(nodes)
     for node in nodes.values():
         kind, changes, gone = SMALL.get(node["class_type"], ("", {}, ()))
@@ -93,10 +93,10 @@ def server(tmp_path_factory):
     folder, python = comfy_programs()
     data = make_data(tmp_path_factory.mktemp("workflows"))
     write_example(data)
-    write_pictures(data / "datasets" / "my_pictures")
+    write_images(data / "datasets" / "my_images")
     pairs = data / "datasets" / "my_pairs"
-    write_pictures(pairs / "training_images", captions=("make it red",) * 2)
-    write_pictures(pairs / "control_images", captions=(None,) * 2, first=50)
+    write_images(pairs / "training_images", captions=("make it red",) * 2)
+    write_images(pairs / "control_images", captions=(None,) * 2, first=50)
     write_stand_ins(data / "models")
     pack = data / "custom_nodes" / "stand_in_encoders"
     pack.mkdir()
@@ -115,10 +115,10 @@ class Ran:
         self._outputs = {}
         self._has_large = False
 
-    def pictures(self, name):
-        """The pictures that each node showed, by the node's id."""
+    def images(self, name):
+        """The images that each node showed, by the node's id."""
         if name == "convert_and_compare":
-            self.pictures("embedded_generate")  # which saves the file that it converts
+            self.images("embedded_generate")  # which saves the file that it converts
         if WITHOUT_THEIR_TEXT_ENCODER.get(name) == QWEN and not self._has_large:
             write_large_stand_ins(self.server.data / "models")
             self._has_large = True
@@ -174,7 +174,7 @@ def test_every_workflow_is_run_or_says_why_not():
 @pytest.mark.parametrize("name", NAMES)
 def test_every_node_and_input_is_known_to_the_server(name, server, ran):
     if name == "convert_and_compare":
-        ran.pictures("embedded_generate")
+        ran.images("embedded_generate")
     assert faults(api(name), server.get("/object_info")) == []
 
 
@@ -227,7 +227,7 @@ def from_drawing(workflow):
         for entry in node["inputs"]:
             if "widget" in entry:
                 inputs[entry["name"]] = next(values)
-                # A seed is followed by its rule, a picture by its upload button.
+                # A seed is followed by its rule, an image by its upload button.
                 if entry["name"] in {"seed", "image"}:
                     assert next(values) in {"fixed", "image"}
             elif entry["link"] is not None:
@@ -260,25 +260,25 @@ def test_the_embedded_workflows_train_as_the_demonstration_does(name, purpose):
 
 @pytest.mark.parametrize("name", some(NAMES, *QUICK))
 def test_it_runs_to_its_end(name, server, ran):
-    pictures = ran.pictures(name)
+    images = ran.images(name)
     nodes = small(api(name))
     shown = {
         node
         for node, content in nodes.items()
         if content["class_type"] in {"PreviewImage", "SaveImage", "LossGraphNode"}
     }
-    assert pictures.keys() == shown
-    for drawn in pictures.values():
-        for picture in drawn:
-            assert picture.shape[:2] >= (SIZE, SIZE)
-            assert picture.std() > 0
+    assert images.keys() == shown
+    for drawn in images.values():
+        for image in drawn:
+            assert image.shape[:2] >= (SIZE, SIZE)
+            assert image.std() > 0
 
 
 @pytest.mark.parametrize(
     "name", some([name for name in NAMES if name != "convert_and_compare"], *QUICK)
 )
 def test_the_adapter_lies_in_the_loras_folder(name, server, ran):
-    ran.pictures(name)
+    ran.images(name)
     nodes = api(name)
     file = nodes[only(nodes, "AdapterTrainerSave")]["inputs"]["name"]
     tensors = load_file(server.data / "models" / "loras" / f"{file}.safetensors")
@@ -287,18 +287,18 @@ def test_the_adapter_lies_in_the_loras_folder(name, server, ran):
 
 
 @pytest.mark.parametrize("name", some(["embedded_generate", "embedded_edit"], *QUICK))
-def test_the_adapter_changes_the_pictures(name, ran):
-    pictures = ran.pictures(name)
-    after, before = (pictures[titled(name, f"{word} the adapter")] for word in ("With", "Without"))
+def test_the_adapter_changes_the_images(name, ran):
+    images = ran.images(name)
+    after, before = (images[titled(name, f"{word} the adapter")] for word in ("With", "Without"))
     assert len(after) == len(before) == 2
     assert any((a != b).any() for a, b in zip(after, before, strict=True))
 
 
 def test_both_layouts_draw_the_same_and_the_base_alone_draws_otherwise(ran):
     name = "convert_and_compare"
-    pictures = ran.pictures(name)
+    images = ran.images(name)
     titles = ("Layout comfyui", "Layout diffusers", "Base alone")
-    native, other, base = (pictures[titled(name, title)] for title in titles)
+    native, other, base = (images[titled(name, title)] for title in titles)
     assert all((a == b).all() for a, b in zip(native, other, strict=True))
     assert any((a != b).any() for a, b in zip(native, base, strict=True))
 

@@ -115,7 +115,7 @@ def test_previews_are_drawn_and_the_first_is_the_cpus(tmp_path, cache):
         f"samples/{step:06d}/{index}.png" for step in (0, 2) for index in (0, 1)
     ]
     pixels = [np.asarray(Image.open(path), dtype=np.float32) for path in drawn.pictures]
-    assert all(picture.shape == (64, 64, 3) and picture.std() > 10 for picture in pixels)
+    assert all(image.shape == (64, 64, 3) and image.std() > 10 for image in pixels)
     on_cpu = train(
         run_config(
             tmp_path / "cpu", cache, training={"steps": 1, "precision": "fp32"}, preview=preview

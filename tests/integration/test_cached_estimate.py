@@ -44,9 +44,9 @@ def test_the_estimate_grows_with_the_text_alone(encoded):
     assert text_tokens(items[20:]) == longest, "one sample's text counts for all"
     after = cached_run_estimate(encoded, CPU)
     assert after["base"] == before["base"]
-    # A picture of 64 x 64 and its text against one with a text of 500 tokens.
-    picture = 16
-    ratio = (picture + 500) / (picture + longest)
+    # An image of 64 x 64 and its text against one with a text of 500 tokens.
+    image = 16
+    ratio = (image + 500) / (image + longest)
     assert after["activations"] == pytest.approx(before["activations"] * ratio, rel=0.01)
 
 

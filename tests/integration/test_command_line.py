@@ -27,7 +27,7 @@ def workplace(tmp_path_factory):
     """A folder with a run file, and its cache filled by the `cache` verb."""
     folder = tmp_path_factory.mktemp("workplace")
     text = run_file_template("qwen_image", "tiny").replace(
-        "path: pictures", f"path: {dataset_folder('generate').as_posix()}"
+        "path: images", f"path: {dataset_folder('generate').as_posix()}"
     )
     (folder / "run.yaml").write_text(text, encoding="utf-8")
     first = events(folder, "cache", "run.yaml")[-1]
@@ -88,7 +88,7 @@ def test_run_is_trained_cancelled_resumed_inspected_and_sampled(workplace):
     assert (report["kind"], report["family"]) == ("lokr", "qwen_image")
     assert report["ranks"]
 
-    pictures = events(
+    images = events(
         workplace,
         "sample",
         "run.yaml",
@@ -97,7 +97,7 @@ def test_run_is_trained_cancelled_resumed_inspected_and_sampled(workplace):
         "steps=2",
         "output=drawn",
     )
-    assert Image.open(pictures[0]["path"]).size == (64, 64)
+    assert Image.open(images[0]["path"]).size == (64, 64)
 
 
 def test_text_output_names_facts_and_paths(workplace, capsys, monkeypatch):

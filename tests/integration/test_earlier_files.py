@@ -40,7 +40,7 @@ ADAPTERS = [path.relative_to(EARLIER).as_posix() for path in EARLIER.glob("adapt
 OFF = {"dataset.regularization.path": "", "dataset.preservation.share": 0.0}
 """Settings that came later and act by themselves: a file without them has to leave them off."""
 FIRST_VALUES = {kind: ["adapter.init=lycoris"] for kind in ("loha", "lokr", "lokr_full")}
-"""What these kinds' first values are called since there are others (CHANGELOG.md)."""
+"""What these kinds' initialization are called since there are others (CHANGELOG.md)."""
 
 
 def flat(values, prefix=""):
@@ -125,7 +125,7 @@ def test_a_run_file_trains_to_the_same_end(home, name, same_arithmetic):
     assert_ended_as_then(result, name, same_arithmetic)
 
 
-def test_a_finished_cache_is_trained_without_its_pictures(home, same_arithmetic):
+def test_a_finished_cache_is_trained_without_its_images(home, same_arithmetic):
     shutil.rmtree(home / "dataset")
     (manifest,) = (home / "cache").glob("*.cache.json")
     overrides = ['dataset.path=""', "cache.dir=null", f"cache.manifest={manifest}"]

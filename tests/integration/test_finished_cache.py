@@ -1,4 +1,4 @@
-"""A finished cache is trained elsewhere, without pictures and without encoders."""
+"""A finished cache is trained elsewhere, without images and without encoders."""
 
 import json
 import shutil
@@ -50,7 +50,7 @@ def encoded(tmp_path_factory):
 
 
 def moved(encoded, folder, **overrides):
-    """The same run with the cache in another folder, and no pictures."""
+    """The same run with the cache in another folder, and no images."""
     config, manifest = encoded
     shutil.copytree(manifest.parent, folder / "cache")
     values = config.model_dump(mode="json")
@@ -72,7 +72,7 @@ def test_run_on_a_moved_cache_gives_the_same_weights_and_needs_no_encoder(encode
     assert len(elsewhere.pictures) == len(PROMPTS) * 2
 
 
-def test_manifest_names_neither_pictures_nor_folders(encoded):
+def test_manifest_names_neither_images_nor_folders(encoded):
     config, manifest = encoded
     text = manifest.read_text()
     assert config.dataset.path not in text

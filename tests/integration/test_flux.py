@@ -17,8 +17,8 @@ from trainer_core.families.registry import get_family
 from trainer_core.training import train
 
 
-def make_pictures(folder, kontext):
-    """Four pictures, with control pictures for Kontext."""
+def make_images(folder, kontext):
+    """Four images, with control images for Kontext."""
     random = np.random.default_rng(0)
     targets = folder / "training_images" if kontext else folder
     targets.mkdir(parents=True)
@@ -26,7 +26,7 @@ def make_pictures(folder, kontext):
         name = f"{index}.png"
         pixels = random.integers(0, 256, (64, 64, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(targets / name)
-        (targets / f"{index}.txt").write_text(f"picture {index}")
+        (targets / f"{index}.txt").write_text(f"image {index}")
         if kontext:
             (folder / "control_images").mkdir(exist_ok=True)
             Image.fromarray(255 - pixels).save(folder / "control_images" / name)
@@ -43,7 +43,7 @@ def test_tiny_flux_trains_resumes_and_exports(tmp_path, kontext, kind):
         {
             "family": "flux",
             "base": {"path": str(base)},
-            "dataset": {"path": str(make_pictures(tmp_path / "data", kontext)), "resolution": 64},
+            "dataset": {"path": str(make_images(tmp_path / "data", kontext)), "resolution": 64},
             "adapter": {"kind": kind, "rank": 2},
             "training": {
                 "steps": 4,
@@ -55,7 +55,7 @@ def test_tiny_flux_trains_resumes_and_exports(tmp_path, kontext, kind):
             "memory": {"device": "cpu", "threads": 1},
             "preview": {
                 "every": 4,
-                "prompts": ["a picture"],
+                "prompts": ["an image"],
                 "controls": [[str(tmp_path / "data/control_images/0.png")]] if kontext else [],
                 "width": 64,
                 "height": 64,
@@ -68,7 +68,7 @@ def test_tiny_flux_trains_resumes_and_exports(tmp_path, kontext, kind):
     assert result.status == "done"
     assert [path.parent.name for path in result.pictures] == ["000000", "000004"]
     first, last = (np.asarray(Image.open(path)) for path in result.pictures)
-    assert not np.array_equal(first, last), "training changed no picture"
+    assert not np.array_equal(first, last), "training changed no image"
     assert [path.name for path in result.adapters] == [
         layout_name("adapter", layout) for layout in layouts
     ]
@@ -90,7 +90,7 @@ def test_a_layout_that_cannot_hold_the_adapter_is_refused_before_training(tmp_pa
     config = {
         "family": "flux",
         "base": {"path": str(base)},
-        "dataset": {"path": str(make_pictures(tmp_path / "data", False)), "resolution": 64},
+        "dataset": {"path": str(make_images(tmp_path / "data", False)), "resolution": 64},
         "adapter": {"kind": "lokr", "factor": -1, "rank": 2},
         "training": {"steps": 1, "precision": "fp32"},
         "memory": {"device": "cpu", "threads": 1},
@@ -101,12 +101,12 @@ def test_a_layout_that_cannot_hold_the_adapter_is_refused_before_training(tmp_pa
     assert not list((tmp_path / "output").rglob("run.json"))
 
 
-def test_unset_shift_is_the_bases_at_the_pictures_size_in_pixels(tmp_path):
+def test_unset_shift_is_the_bases_at_the_images_size_in_pixels(tmp_path):
     base = make_flux_base(tmp_path / "base", kontext=False)
     location = locate_base(BaseSection(path=str(base)), get_family("flux"), has_controls=False)
     shift = get_family("flux").training_shift(location, 64, 64)
     assert shift != get_family("flux").training_shift(location, 8 * 64, 8 * 64), "it never changes"
-    data = str(make_pictures(tmp_path / "data", kontext=False))
+    data = str(make_images(tmp_path / "data", kontext=False))
 
     def sigma_mean(name, value):
         training = {

@@ -185,7 +185,7 @@ def test_caption(kind, dataset, capsys):
     caption = sorted(dataset.rglob("*.txt"))[0]
     replaced(caption, kind)
     if kind in {"a device", "a pipe"}:
-        # No ordinary file is no caption: the picture has none.
+        # No ordinary file is no caption: the image has none.
         code, said = told(capsys, "dataset", dataset)
         assert code == 2
         assert "has no caption file" in said.out
@@ -217,9 +217,9 @@ def test_nested_folders(nested, capsys):
 
 
 def test_names_of_files_reach_no_terminal(dataset, capsys):
-    picture = sorted(dataset.rglob("*.png"))[0]
+    image = sorted(dataset.rglob("*.png"))[0]
     for name in ("\x1b[2Jx", "\u202egpj", "a\x07b", "\x9b31mx", "line\nbreak"):
-        shutil.copyfile(picture, picture.with_name(f"{name}.png"))
+        shutil.copyfile(image, image.with_name(f"{name}.png"))
     code, said = told(capsys, "dataset", dataset)
     assert code == 2
     assert "\\e[2Jx" in said.out or "\\x1b[2Jx" in said.out
@@ -278,7 +278,7 @@ WRONG = {
     "inner layers": ("text_encoder/config.json", {"text_config": {"num_hidden_layers": 10**9}}),
     "encoder's heads": ("text_encoder/config.json", {"text_config": {"num_attention_heads": "x"}}),
     "encoder's settings": ("text_encoder/config.json", {"text_config": [1]}),
-    "picture axes": ("vae/config.json", {"temperal_downsample": 3}),
+    "image axes": ("vae/config.json", {"temperal_downsample": 3}),
     "mean as text": ("vae/config.json", {"latents_mean": "abc"}),
     "channels": ("vae/config.json", {"z_dim": "x"}),
     "channels as list": ("vae/config.json", {"dim_mult": "x"}),

@@ -92,8 +92,8 @@ def test_a_run_that_cannot_open_its_metrics_leaves_no_lock(tmp_path, cache):
     assert (again.folder, again.step) == (version, 3)
 
 
-class BlockPictures(CancelAfter):
-    """Puts a file where the pictures of the run go, once a step is done."""
+class BlockImages(CancelAfter):
+    """Puts a file where the images of the run go, once a step is done."""
 
     def __init__(self, folder, step):
         super().__init__(10**9)
@@ -110,14 +110,14 @@ class BlockPictures(CancelAfter):
 def test_a_preview_that_fails_loses_no_step(tmp_path, cache, steps):
     config = run_config(tmp_path, cache, training={"steps": steps}, preview=PREVIEW)
     with pytest.raises(StorageError, match="samples"):
-        train(config, BlockPictures(tmp_path, 3))
+        train(config, BlockImages(tmp_path, 3))
     version = tmp_path / "run" / "v0"
     assert steps_saved(version) == [3]
     assert status(version) == "failed"
     assert not (version / "lock.json").exists()
 
 
-class CancelAtPicture(CancelAfter):
+class CancelAtImage(CancelAfter):
     """Cancels when a picture of a step is ready."""
 
     def __init__(self, step, index=0):
@@ -134,9 +134,9 @@ class CancelAtPicture(CancelAfter):
 
 
 @pytest.mark.parametrize("step", [0, 3])
-def test_a_cancel_between_pictures_draws_no_other_and_saves_the_step(tmp_path, cache, step):
+def test_a_cancel_between_images_draws_no_other_and_saves_the_step(tmp_path, cache, step):
     config = run_config(tmp_path, cache, training={"steps": 9}, preview=PREVIEW)
-    observer = CancelAtPicture(step)
+    observer = CancelAtImage(step)
     result = train(config, observer)
     assert (result.status, result.step) == ("cancelled", step)
     drawn = [e for e in observer.events if isinstance(e, PreviewDone) and e.step == step]
@@ -152,7 +152,7 @@ def test_a_cancel_between_pictures_draws_no_other_and_saves_the_step(tmp_path, c
 
 
 class CancelWhileSampling(CancelAfter):
-    """Cancels some questions after step 3, so in the middle of its first picture."""
+    """Cancels some questions after step 3, so in the middle of its first image."""
 
     def __init__(self):
         super().__init__(10**9)
@@ -165,7 +165,7 @@ class CancelWhileSampling(CancelAfter):
         return self.questions > 3
 
 
-def test_a_cancel_while_a_picture_is_drawn_gives_it_up(tmp_path, cache):
+def test_a_cancel_while_an_image_is_drawn_gives_it_up(tmp_path, cache):
     config = run_config(tmp_path, cache, training={"steps": 9}, preview={**PREVIEW, "steps": 20})
     observer = CancelWhileSampling()
     result = train(config, observer)

@@ -92,7 +92,7 @@ def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(tmp_path, cache,
     assert metrics(version) == metrics(reference)
     found, expected = (tensors(path / "run.safetensors") for path in (version, reference))
     assert all(torch.equal(found[key], expected[key]) for key in expected)
-    # The damaged one was made anew, whole.
+    # The damaged one was made again, whole.
     train(config_of(tmp_path, cache, resume=str(newest)))
 
 

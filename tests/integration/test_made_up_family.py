@@ -44,11 +44,11 @@ def command(capsys, *words):
 def test_a_run_goes_from_template_to_adapter(base, tmp_path, capsys, monkeypatch):
     (template,) = command(capsys, "template", "lumen")
     (tmp_path / "run.yaml").write_text(template["run_file"])
-    (tmp_path / "pictures").mkdir()
+    (tmp_path / "images").mkdir()
     for index in range(2):
         pixels = np.random.default_rng(index).integers(0, 256, (32, 32, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(tmp_path / "pictures" / f"{index}.png")
-        (tmp_path / "pictures" / f"{index}.txt").write_text(f"picture {index}")
+        Image.fromarray(pixels).save(tmp_path / "images" / f"{index}.png")
+        (tmp_path / "images" / f"{index}.txt").write_text(f"image {index}")
     monkeypatch.chdir(tmp_path)
     settings = [
         f"base.path={base}",
@@ -56,7 +56,7 @@ def test_a_run_goes_from_template_to_adapter(base, tmp_path, capsys, monkeypatch
         "training.steps=2",
         "training.schedule.warmup_steps=0",
         "training.precision=fp32",
-        "preview.prompts=[a picture]",
+        "preview.prompts=[an image]",
         "preview.every=2",
         "preview.width=32",
         "preview.height=32",

@@ -1,4 +1,4 @@
-"""Diffusers' own pipelines load the embedded base and our files, and draw our pictures."""
+"""Diffusers' own pipelines load the embedded base and our files, and draw our images."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tests.fixtures.qwen_base import open_qwen_pipeline
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection, RunConfig
 from trainer_core.data.image import from_pixels
-from trainer_core.demo.checker import read_picture
+from trainer_core.demo.checker import read_image
 from trainer_core.demo.exam import concept_questions
-from trainer_core.demo.run import dataset_folder, demo_config, draw_settings
+from trainer_core.demo.run import dataset_folder, demo_config, sample_settings
 from trainer_core.families.diffusers_parts import pack
 from trainer_core.families.registry import get_family
 from trainer_core.inference.pipeline import open_pipeline
@@ -38,7 +38,7 @@ def noise(seed):
 
 
 def drawn_by_pipeline(pipeline, prompt, seed, steps, guidance, **given):
-    picture = pipeline(
+    image = pipeline(
         prompt=prompt,
         negative_prompt="",
         true_cfg_scale=guidance,
@@ -49,7 +49,7 @@ def drawn_by_pipeline(pipeline, prompt, seed, steps, guidance, **given):
         output_type="pt",
         **given,
     ).images
-    return picture * 2 - 1
+    return image * 2 - 1
 
 
 @pytest.fixture(scope="module")
@@ -75,41 +75,41 @@ def pipeline():
 
 
 @pytest.mark.parametrize("guidance", [1.0, 3.0])
-def test_pipeline_from_the_folder_draws_our_picture(studio, pipeline, guidance):
+def test_pipeline_from_the_folder_draws_our_image(studio, pipeline, guidance):
     prompt = "a red circle on a blue background"
     expected = drawn_by_pipeline(pipeline, prompt, 5, 8, guidance)
     request = studio.request(prompt, 5)
-    found = studio.draw([request], SampleSettings(SIZE, SIZE, 8, guidance))
-    assert expected.std() > 0.05, "a flat picture would prove nothing"
+    found = studio.sample([request], SampleSettings(SIZE, SIZE, 8, guidance))
+    assert expected.std() > 0.05, "a flat image would prove nothing"
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
-def test_many_pictures_at_once_are_the_single_ones(studio):
+def test_many_images_at_once_are_the_single_ones(studio):
     prompts = ["a red circle on a blue background", "white cross on green"]
     requests = [studio.request(text, seed) for seed, text in enumerate(prompts)]
     size = SampleSettings(SIZE, SIZE, 6, 3.0)
-    together = studio.draw(requests, size)
+    together = studio.sample(requests, size)
     for index, request in enumerate(requests):
         torch.testing.assert_close(
-            studio.draw([request], size)[0], together[index], atol=1e-3, rtol=0
+            studio.sample([request], size)[0], together[index], atol=1e-3, rtol=0
         )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", some(["edit", "edit_plus"], "edit_plus"))
-def test_edit_pipelines_from_the_folder_draw_our_pictures(tmp_path, variant):
+def test_edit_pipelines_from_the_folder_draw_our_images(tmp_path, variant):
     """The pipelines resize controls to an area of 1024 x 1024, so ours does it here too."""
     pipeline = open_qwen_pipeline(FOLDER, variant)
     config = run_config(tmp_path, tmp_path / "cache", base={"variant": variant})
     studio = open_pipeline(config, has_controls=True)
-    picture = dataset_folder("edit") / "control_images" / "001.png"
-    control = Image.open(picture).convert("RGB")
+    image = dataset_folder("edit") / "control_images" / "001.png"
+    control = Image.open(image).convert("RGB")
     given = {"image": [control] if variant == "edit_plus" else control}
     prompt = "make the shape green"
     expected = drawn_by_pipeline(pipeline, prompt, 0, 2, 1.0, **given)
     side = FAMILY.control_size(*control.size, PIPELINE_AREA)
     shown = control.resize(side, Image.Resampling.LANCZOS)
-    found = studio.draw([studio.request(prompt, 0, [shown])], SampleSettings(SIZE, SIZE, 2, 1.0))
+    found = studio.sample([studio.request(prompt, 0, [shown])], SampleSettings(SIZE, SIZE, 2, 1.0))
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
 
 
@@ -141,14 +141,14 @@ def trained(tmp_path_factory):
 def test_diffusers_draws_with_the_exported_lora_what_we_draw(trained, studio, pipeline):
     prompt, size = "a red diamond on a blue background", SampleSettings(SIZE, SIZE, 8, 1.0)
     request = studio.request(prompt, 3)
-    before = studio.draw([request], size)
+    before = studio.sample([request], size)
     adapter = studio.put_on(trained[0])
-    after = studio.draw([request], size)
+    after = studio.sample([request], size)
     adapter.strength = 0.0
-    at_zero = studio.draw([request], size)
+    at_zero = studio.sample([request], size)
     adapter.detach()
     assert torch.equal(at_zero, before), "strength 0 is not the base"
-    assert torch.equal(studio.draw([request], size), before), "the adapter was not taken off"
+    assert torch.equal(studio.sample([request], size), before), "the adapter was not taken off"
     pipeline.load_lora_weights(trained[1].parent, weight_name=trained[1].name)
     expected = drawn_by_pipeline(pipeline, prompt, 3, 8, 1.0)
     pipeline.unload_lora_weights()
@@ -169,8 +169,8 @@ def demo_lora(tmp_path_factory):
 
 
 def answers(questions, pixels):
-    """What each picture shows, and whether it is what was asked for."""
-    readings = [read_picture(np.asarray(from_pixels(picture))) for picture in pixels]
+    """What each image shows, and whether it is what was asked for."""
+    readings = [read_image(np.asarray(from_pixels(image))) for image in pixels]
     seen = [(r.shape, r.shape_color, r.background_color, r.framed) for r in readings]
     return seen, np.mean([q.right(r) for q, r in zip(questions, readings, strict=True)])
 
@@ -181,7 +181,7 @@ def test_diffusers_alone_draws_the_concept_that_the_demonstration_teaches(
     demo_lora, studio, pipeline
 ):
     config, files = demo_lora
-    size, questions = draw_settings(config), concept_questions(16, SEED)
+    size, questions = sample_settings(config), concept_questions(16, SEED)
     requests = [studio.request(question.text, SEED + i) for i, question in enumerate(questions)]
 
     def drawn_by_diffusers():
@@ -202,7 +202,7 @@ def test_diffusers_alone_draws_the_concept_that_the_demonstration_teaches(
     learned, learned_share = drawn_by_diffusers()
     pipeline.unload_lora_weights()
     adapter = studio.put_on(files["comfyui"])
-    ours, our_share = answers(questions, studio.draw(requests, size))
+    ours, our_share = answers(questions, studio.sample(requests, size))
     adapter.detach()
 
     assert (learned, learned_share) == (ours, our_share)

@@ -117,7 +117,7 @@ def test_a_step_that_only_preserves_has_no_loss_until_something_is_learned(tmp_p
     result = train(run_config(tmp_path, cache, dataset=HALF, training=settings, adapter=adapter))
     first, second, _, fourth = result.losses
     assert first > 0.05
-    assert 0 < second < first / 3  # a point, after one step on a picture
+    assert 0 < second < first / 3  # a point, after one step on an image
     assert fourth > 0
 
 

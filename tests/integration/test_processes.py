@@ -57,7 +57,7 @@ def how_they_ended(ends):
 @pytest.mark.parametrize("training", [{"batch_size": 2, "gradient_accumulation_steps": 2}])
 def test_two_gloo_processes_train_the_weights_of_one(tmp_path, cache, training):
     training = {**training, "steps": 5, "checkpoint_every": 3}
-    # The first values come from what one process saw.
+    # The initialization come from what one process saw.
     adapter = {"kind": "lora", "init": "eva"}
     config = run_config(tmp_path / "two", cache, training=training, adapter=adapter)
     run_file = tmp_path / "run.yaml"

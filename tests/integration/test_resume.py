@@ -153,7 +153,7 @@ def test_resume_from_an_earlier_checkpoint_makes_the_later_ones_anew(tmp_path, c
     assert [entry["step"] for entry in metrics(again.folder)] == [1, 2, 3, 4, 5]
 
 
-def test_a_resumed_run_writes_its_own_run_file_and_draws_later_pictures_anew(tmp_path, cache):
+def test_a_resumed_run_writes_its_own_run_file_and_draws_later_images_anew(tmp_path, cache):
     preview = {"every": 2, "prompts": ["a red circle"], "width": 64, "height": 64, "steps": 2}
     settings = {"steps": 4, "checkpoint_every": 2, "keep_checkpoints": 9}
     first = train(run_config(tmp_path, cache, training=settings, preview=preview))
@@ -172,7 +172,7 @@ def test_a_resumed_run_writes_its_own_run_file_and_draws_later_pictures_anew(tmp
 
     again = train(config, Look(5))
     assert again.folder == version
-    assert seen == ["000000", "000002"], "pictures of steps that are made anew passed for new ones"
+    assert seen == ["000000", "000002"], "images of steps that are made again passed for new ones"
     written = load_config(version / "run.yaml")
     assert written.training.steps == 12
     assert written.training == config.training

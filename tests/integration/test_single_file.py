@@ -21,7 +21,7 @@ from trainer_core.training import train
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """A native file, its encoders in a folder, and two pictures."""
+    """A native file, its encoders in a folder, and two images."""
     from diffusers import AutoencoderKL
 
     folder = tmp_path_factory.mktemp("single")
@@ -47,7 +47,7 @@ def files(tmp_path_factory):
     for index in range(2):
         pixels = random.integers(0, 256, (64, 64, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(folder / "data" / f"{index}.png")
-        (folder / "data" / f"{index}.txt").write_text(f"picture {index}")
+        (folder / "data" / f"{index}.txt").write_text(f"image {index}")
     # The same base as a Diffusers folder, the reference.
     model.save_pretrained(encoders / "transformer")
     return folder

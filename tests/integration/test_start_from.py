@@ -23,7 +23,7 @@ PREVIEW = {
 }
 
 
-def picture(folder, step):
+def image(folder, step):
     (path,) = (folder / "samples").glob(f"*{step}/0.png")
     return Image.open(path).tobytes()
 
@@ -34,7 +34,7 @@ def start(file, **adapter):
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory, cache):
-    """Three steps, with the base's picture and that of the end."""
+    """Three steps, with the base's image and that of the end."""
     folder = tmp_path_factory.mktemp("first")
     layouts = {"layouts": ["comfyui", "diffusers"]}
     return train(run_config(folder, cache, training=SHORT, preview=PREVIEW, output=layouts))
@@ -46,9 +46,9 @@ def test_second_run_draws_at_step_0_what_the_first_drew_at_its_end(tmp_path, cac
     file = first.adapters[layout]
     config = run_config(tmp_path, cache, training=SHORT, preview=PREVIEW, **start(file))
     second = train(config, observer)
-    base, end = picture(first.folder, 0), picture(first.folder, 3)
-    assert base != end, "three steps change nothing that a picture shows"
-    assert picture(second.folder, 0) == end
+    base, end = image(first.folder, 0), image(first.folder, 3)
+    assert base != end, "three steps change nothing that an image shows"
+    assert image(second.folder, 0) == end
     said = [event.message for event in observer.events if isinstance(event, Warned)]
     assert any("starts from a file" in message and "as they are" in message for message in said)
 

@@ -20,7 +20,7 @@ function setUp(node = makeNode(), states = {}) {
       return typeof answer === "function" ? answer() : answer;
     },
     request: async (id, request) => ({ taken: true, reason: `${id} ${request}` }),
-    pictureUrl: () => "",
+    imageUrl: () => "",
   };
   const screen = { show: (run, offline) => Object.assign(shown, { run, offline }) };
   return { binding: new Binding(node, screen, server, () => node.graph), shown, states, asked };

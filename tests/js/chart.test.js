@@ -24,7 +24,7 @@ describe("the loss range", () => {
     expect(lossRange(bucketsOf([-1, 1]), [-1, 0])[0]).toBeLessThan(-1);
   });
 
-  test("lets a rare spike leave the picture, but not the smoothed curve", () => {
+  test("lets a rare spike leave the image, but not the smoothed curve", () => {
     const values = Array.from({ length: 200 }, (_, i) => 0.2 + 0.001 * (i % 7));
     values[50] = 90;
     const smoothed = values.map(() => 0.2);

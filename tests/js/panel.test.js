@@ -5,7 +5,7 @@ import { fromSnapshot, NO_RUN } from "../../js/panel/run.js";
 import { serverFrom } from "../../js/panel/server.js";
 import { losses, sampleAt, snapshot } from "./messages.js";
 
-const { pictureUrl } = serverFrom({ fetchApi: async () => new Response(), apiURL: (route) => `/api${route}` });
+const { imageUrl } = serverFrom({ fetchApi: async () => new Response(), apiURL: (route) => `/api${route}` });
 
 let panel;
 let answer;
@@ -21,7 +21,7 @@ beforeEach(() => {
     if (answer instanceof Error) throw answer;
     return answer;
   };
-  panel = new TrainPanel({ ask, pictureUrl, onLook: (look) => looks.push(look) });
+  panel = new TrainPanel({ ask, imageUrl, onLook: (look) => looks.push(look) });
   document.body.append(panel.element);
   Object.defineProperty(panel.plot, "clientWidth", { value: 400 });
   Object.defineProperty(panel.plot, "clientHeight", { value: 150 });
@@ -149,7 +149,7 @@ describe("samples", () => {
     expect(caption()).toBe("Step 10, prompt 1");
     key("ArrowDown");
     expect(caption()).toBe("Step 10, prompt 3");
-    expect(dialog.querySelector("img").getAttribute("src")).toBe(pictureUrl(samples[1], false));
+    expect(dialog.querySelector("img").getAttribute("src")).toBe(imageUrl(samples[1], false));
     key("Escape");
     expect(document.querySelector("dialog")).toBeNull();
     document.removeEventListener("keydown", listen);

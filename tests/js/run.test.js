@@ -53,7 +53,7 @@ test("a run that loads its base is active", () => {
 describe("a snapshot that was overtaken by messages", () => {
   const early = snapshot({ step: 1, points: [[1, 1, 1e-4]], samples: [sampleAt(0)] });
 
-  test("keeps the points and pictures that came since", () => {
+  test("keeps the points and images that came since", () => {
     let run = withProgress(fromSnapshot(early), { step: 2, points: [[2, 0.5, 1e-4]] });
     run = withSample(run, sampleAt(2));
     const after = fromSnapshot(early, run);

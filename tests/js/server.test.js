@@ -32,9 +32,9 @@ test("a request is posted, and the answer read", async () => {
   expect(await refused.request("7", "stop")).toEqual({ taken: false, reason: "not training" });
 });
 
-test("a picture's address cannot leave /view", () => {
+test("an image's address cannot leave /view", () => {
   const { server } = setUp(200, "{}");
-  const url = new URL(server.pictureUrl({ ...sampleAt(1), filename: "a&type=input/../b.png", subfolder: "../x" }, true), "http://h");
+  const url = new URL(server.imageUrl({ ...sampleAt(1), filename: "a&type=input/../b.png", subfolder: "../x" }, true), "http://h");
   expect(url.pathname).toBe("/api/view");
   expect(Object.fromEntries(url.searchParams)).toEqual({
     filename: "a&type=input/../b.png", subfolder: "../x", type: "output", preview: "webp;80",

@@ -12,10 +12,10 @@ from trainer_core.filesystem.allowed_folders import AllowedFolders
 @pytest.fixture
 def places(tmp_path):
     """An allowed folder, and one beside it that is not."""
-    picture = sorted(dataset_folder("generate").rglob("*.png"))[0]
+    image = sorted(dataset_folder("generate").rglob("*.png"))[0]
     for folder in (tmp_path / "data", tmp_path / "secret"):
         folder.mkdir()
-        (folder / "a.png").write_bytes(picture.read_bytes())
+        (folder / "a.png").write_bytes(image.read_bytes())
         (folder / "a.txt").write_text("a caption")
     return tmp_path / "data", tmp_path / "secret"
 
@@ -27,7 +27,7 @@ def scanned(folder, within=True):
 
 # What is linked inside of a dataset, to what in the other folder, and what belongs beside it.
 LINKS = {
-    "picture": ("b.png", "a.png", "b.txt"),
+    "image": ("b.png", "a.png", "b.txt"),
     "caption": ("b.txt", "a.txt", "b.png"),
     "folder": ("below", "", None),
     "link to a link": ("b.png", "again.png", "b.txt"),

@@ -16,7 +16,7 @@ from trainer_core.filesystem.text_files import (
 
 
 def refuse(reason):
-    return InputError(reason, "a file", "Mend it.")
+    return InputError(reason, "a file", "Fix it.")
 
 
 def nested(levels):

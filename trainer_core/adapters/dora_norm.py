@@ -19,7 +19,7 @@ Kept = tuple[Any, Tensor]
 """A value and what it was computed from."""
 
 
-class KeptNorm:
+class CachedNorm:
     """``|W + D|`` of each row or column that has a magnitude, and ``|W|^2``, of one layer.
 
     Args:
@@ -54,7 +54,7 @@ class KeptNorm:
             return self._own_squares(self._weight()).sqrt()
 
     def forget(self, gradient: Tensor) -> None:
-        """Make the norm anew next time; a hook on what a gradient passes.
+        """Make the norm again next time; a hook on what a gradient passes.
 
         After a backward pass the factors change, by some optimizers in a way that torch does not
         count.

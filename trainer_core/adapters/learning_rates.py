@@ -123,7 +123,7 @@ def pace_notes(plans: Sequence[LayerPlan], rate: float) -> tuple[str, ...]:
     elif rate > _FAR_OFF * suited and far > _FAR_OFF:
         notes.append(
             f"{at} will move the weights about {far:.0f} times as far as a LoRA of rank 16 at "
-            f"{suited:.1g}. Lower the learning rate unless the pictures stay good."
+            f"{suited:.1g}. Lower the learning rate unless the images stay good."
         )
     return tuple(notes)
 

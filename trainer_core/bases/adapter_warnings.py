@@ -1,6 +1,6 @@
 """What of an adapter will hardly do what was meant on one base, though every tensor is loaded.
 
-Two things are seen only beside the base's weights: lengths of a DoRA that are not those of the
+Two things are seen only beside the base's weights: magnitudes of a DoRA that are not those of the
 base's rows or columns, so that they stretch every layer at once; and changes that are smaller than
 the steps of the base's number format, so that they vanish where they are added to its weights.
 """
@@ -21,7 +21,7 @@ MOST_LAYERS = 24
 """Layers that are looked at, in even steps over all: reading a whole base takes minutes."""
 
 STRETCH = 1.25
-"""Factor between DoRA's lengths and the base's from which on they are not its own.
+"""Factor between DoRA's magnitudes and the base's from which on they are not its own.
 
 Measured on the embedded base, 300 steps: a layer's median is 0.98 to 1.01 at learning rates up to
 1e-3, and 0.92 to 1.03 at 1e-2. The wrong axis is not seen so: on square layers it is 0.96 to 1.03.
@@ -54,7 +54,7 @@ def base_warnings(state: AdapterState, base: BaseWeights) -> tuple[str, ...]:
 
 
 def stretch_warning(stretches: Mapping[str, float]) -> str:
-    """What is to be said of how DoRA's lengths stretch layers; empty where all is well.
+    """What is to be said of how DoRA's magnitudes stretch layers; empty where all is well.
 
     Args:
         stretches: Layer to the median of its lengths over those of the base.
@@ -64,8 +64,8 @@ def stretch_warning(stretches: Mapping[str, float]) -> str:
         return ""
     worst = max(odd, key=lambda name: max(odd[name], 1 / odd[name] if odd[name] > 0 else 1e30))
     return (
-        f"the DoRA lengths of {len(odd)} layers are not those of this base, {worst} first, where "
-        f"they are {odd[worst]:.3g} times as long: it was trained on another base, or on one "
+        f"the DoRA magnitudes of {len(odd)} layers are not those of this base, {worst} first, "
+        f"where they are {odd[worst]:.3g} times as long: it was trained on another base, or on one "
         "that was read without its scales"
     )
 

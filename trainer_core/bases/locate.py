@@ -189,10 +189,10 @@ def _settle_variant(
             "Leave base.variant at auto, or choose one of these.",
         )
     if has_controls == (variant == "generate"):
-        have = "has control pictures" if has_controls else "has no control pictures"
+        have = "has control images" if has_controls else "has no control images"
         raise ConfigError(
             f"base.variant: {variant}, but the dataset {have}",
-            "an edit variant with control pictures, 'generate' without",
+            "an edit variant with control images, 'generate' without",
             "Leave base.variant at auto, or change dataset.path or dataset.layout.",
         )
     return variant
@@ -207,7 +207,7 @@ def _folder_variant(family: Family, folder: Path) -> str:
     if needed and all(is_whole(folder, part) for part in needed):
         return "edit"  # a base for both tasks names only one of its pipelines
     raise BaseModelError(
-        f"the dataset has control pictures, and {folder} is a {pipeline}",
+        f"the dataset has control images, and {folder} is a {pipeline}",
         "a base that was made for editing",
         "Name an edit base as base.path. To train editing into this base all the same, set "
         "base.variant: edit.",

@@ -151,7 +151,7 @@ class BaseWeights:
             module: Path in Diffusers' transformer, such as ``transformer_blocks.0.attn.to_q``.
 
         Returns:
-            `[out, in]`, or `[out, in, *kernel]` of a convolution; dequantised, in float32 (float64
+            `[out, in]`, or `[out, in, *kernel]` of a convolution; dequantized, in float32 (float64
             where it is stored so), a copy.
 
         Raises:

@@ -184,7 +184,7 @@ def _write_folder(base: BaseWeights, target: Path, work: _Work) -> None:
 
 
 def _copy_parts(source: Path, target: Path) -> None:
-    """Copy what ``model_index.json`` names, but for the weights that are made anew."""
+    """Copy what ``model_index.json`` names, but for the weights that are made again."""
     parts = [name for name, value in read_json(source / "model_index.json").items() if value]
     target.mkdir(parents=True)
     for path in sorted(source.iterdir()):

@@ -56,9 +56,9 @@ _RUN_FILE = (
 VERBS: Mapping[str, Verb] = {
     "demo": Verb(
         "runs",
-        "train on the bundled pictures and show what was learned",
+        "train on the bundled images and show what was learned",
         "adapter-trainer demo [kind=lora|loha|lokr] [task=generate|edit] [output=demo_output]",
-        "Needs no download. Writes the adapter, pictures before and after, and summary.json.",
+        "Needs no download. Writes the adapter, images before and after, and summary.json.",
     ),
     "dataset": Verb(
         "doctor",
@@ -68,7 +68,7 @@ VERBS: Mapping[str, Verb] = {
     ),
     "cache": Verb(
         "runs",
-        "encode pictures and captions once",
+        "encode images and captions once",
         "adapter-trainer cache run.yaml [key=value ...]",
         "Encodes what is not in the cache yet; `train` does the same when needed.\n" + _RUN_FILE,
     ),
@@ -83,12 +83,12 @@ VERBS: Mapping[str, Verb] = {
     ),
     "sample": Verb(
         "runs",
-        "draw pictures with base and adapter",
+        "generate images with base and adapter",
         "adapter-trainer sample run.yaml [adapter=FILE] prompt=TEXT [prompt=TEXT ...]\n"
         "    [control=FILE ...] [strength=1.0] [output=samples] [seed=0 width= height= steps= ...]",
-        "Without prompt= the run file's preview.prompts are drawn. seed, width, height, steps,\n"
+        "Without prompt= the run file's preview.prompts are taken. seed, width, height, steps,\n"
         "guidance and negative_prompt are short for preview.seed and so on. control= is a control\n"
-        "picture of every prompt.\n" + _RUN_FILE,
+        "image of every prompt.\n" + _RUN_FILE,
     ),
     "inspect": Verb(
         "inspect",

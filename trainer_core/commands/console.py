@@ -183,7 +183,7 @@ def result_text(result: RunResult) -> str:
         lines = [f"{result.status.capitalize()} after {result.step} steps."]
     lines.append(f"{'Folder:':<9}{result.folder}")
     lines += [f"{'Adapter:':<9}{path}" for path in result.adapters]
-    lines += [f"{'Picture:':<9}{path}" for path in result.pictures]
+    lines += [f"{'Image:':<9}{path}" for path in result.pictures]
     return "\n".join(lines)
 
 

@@ -146,12 +146,12 @@ def _adapter_report(config: RunConfig, adapter: AttachedAdapter) -> dict[str, An
 
 def _size(config: RunConfig, base: EmptyBase, adapter: AttachedAdapter, controls: int) -> Size:
     from ..device import resolve_device
-    from ..training.memory_estimate import picture_tokens, step_size
+    from ..training.memory_estimate import image_tokens, step_size
     from ..types import Bucket
 
     multiple = base.family.size_multiple
     edge = max(config.dataset.resolution // multiple, 1) * multiple
-    tokens = picture_tokens(base, Bucket(edge, edge)) * (1 + controls)
+    tokens = image_tokens(base, Bucket(edge, edge)) * (1 + controls)
     trainable = sum(p.numel() for p in adapter.parameters())
     return step_size(config, base, trainable, tokens, resolve_device(config.memory.device))
 
@@ -190,7 +190,7 @@ def dataset_report(config: RunConfig) -> tuple[Mapping[str, Any], DatasetError |
     if not config.dataset.path:
         raise ConfigError(
             "dataset.path is not set",
-            "a folder with pictures and captions",
+            "a folder with images and captions",
             "Name the folder behind the verb, or set dataset.path.",
         )
     from ..data.buckets import plan_buckets
@@ -374,7 +374,7 @@ def locate_local_base(settings: BaseSection, family: Family, has_controls: bool)
     Args:
         settings: The run file's ``base`` section.
         family: The architecture that it has to be of.
-        has_controls: Whether the samples have control pictures.
+        has_controls: Whether the samples have control images.
 
     Returns:
         The checked base.
@@ -395,7 +395,7 @@ def local_text_limit(config: RunConfig, has_controls: bool) -> TextLimit:
 
     Args:
         config: The run file.
-        has_controls: Whether the samples have control pictures.
+        has_controls: Whether the samples have control images.
 
     Raises:
         InputError: As `locate_local_base`.

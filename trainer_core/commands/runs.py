@@ -77,7 +77,7 @@ def sample(arguments: Arguments) -> int:
     """Sample the prompts and print the images' paths; returns the exit code.
 
     Raises:
-        TrainerError: When the input is wrong or drawing failed.
+        TrainerError: When the input is wrong or the sampler failed.
     """
     own, rest = arguments.split(_OF_SAMPLE)
     short, rest = rest.split(_SHORT)
@@ -98,7 +98,7 @@ def sample(arguments: Arguments) -> int:
     clear_leftovers(output, *cache_folders(cache_folder(config)), as_json=arguments.json)
     for path in sample_images(config, adapter, output, strength):
         if arguments.json:
-            show_json({"event": "picture", "path": path})
+            show_json({"event": "image", "path": path})
         else:
             show(str(path))
     return 0
@@ -109,22 +109,22 @@ def with_prompts(config: RunConfig, prompts: list[str], controls: list[str]) -> 
 
     Args:
         config: The run file.
-        prompts: Texts to draw; none keeps those of the run file.
+        prompts: Texts to generate; none keeps those of the run file.
         controls: Paths of control images for every prompt; none keeps those of the run file.
 
     Raises:
-        ConfigError: When there is nothing to draw, or the controls do not fit the base's variant.
+        ConfigError: When there is no prompt, or the controls do not fit the base's variant.
     """
     texts = prompts or config.preview.prompts
     if not texts:
         raise ConfigError(
             "no prompt",
             "prompt=TEXT on the command line, or preview.prompts in the run file",
-            "Add prompt='a picture of ...' to the command.",
+            "Add prompt='an image of ...' to the command.",
         )
     changes: dict[str, object] = {"prompts": list(texts)}
     if controls:
-        paths = [str(given_path(path, "a control picture").absolute()) for path in controls]
+        paths = [str(given_path(path, "a control image").absolute()) for path in controls]
         changes["controls"] = [paths for _ in texts]
     elif prompts:
         changes["controls"] = []
@@ -205,19 +205,19 @@ def learned_text(summary: DemoSummary, output: Path) -> str:
     """What the demonstration showed, for a person.
 
     Args:
-        summary: Shares of right pictures, and paths relative to `output`.
+        summary: Shares of right images, and paths relative to `output`.
         output: The demonstration's folder.
     """
     from ..demo.run import KEPT, LEARNED
 
     facts = {
-        "Learned": f"{summary.base_accuracy:.0%} of the pictures right before training, "
+        "Learned": f"{summary.base_accuracy:.0%} of the images right before training, "
         f"{summary.adapter_accuracy:.0%} with the adapter ({LEARNED.text(summary)})",
         "Kept": f"{summary.base_captions_accuracy:.0%} right of what the base could do before "
         f"({KEPT.text(summary)})",
         "Trained": f"{summary.train_seconds:.0f} seconds",
         "Adapter": str(output / summary.adapter),
-        "Pictures": ", ".join(str(output / picture) for picture in summary.pictures),
+        "Images": ", ".join(str(output / image) for image in summary.pictures),
         "Summary": str(output / "summary.json"),
     }
     return "\n".join(f"{name + ':':<10}{fact}" for name, fact in facts.items())

@@ -54,7 +54,7 @@ class AdapterConfig(Section):
     factor: int = setting(
         2,
         "lokr: size of the small factor; -1 takes the most balanced split. A larger one gives a "
-        "smaller adapter that follows its pictures more slowly.",
+        "smaller adapter that follows its images more slowly.",
         ge=-1,
         le=4096,
     )
@@ -64,13 +64,13 @@ class AdapterConfig(Section):
     )
     dora: bool = setting(
         False,
-        "DoRA: train the length of each row or column of the weight beside its direction. Often "
+        "DoRA: train the magnitude of each row or column of the weight beside its direction. Often "
         "closer to full training at low rank; each step costs more.",
     )
     dora_axis: Literal["input", "output"] = setting(
         "input",
-        "DoRA: what has a length. 'input': columns, which every ComfyUI reads rightly. 'output': "
-        "rows, as PEFT and LyCORIS by default.",
+        "DoRA: what has a magnitude. 'input': columns, which every ComfyUI reads rightly. "
+        "'output': rows, as PEFT and LyCORIS by default.",
         advanced=True,
     )
     exact_delta: bool = setting(
@@ -112,7 +112,7 @@ class AdapterConfig(Section):
     )
     init: AdapterInit = setting(
         "default",
-        "First values of the factors; each starts at a delta of zero. 'default': of a size at "
+        "Initialization of the factors; each starts at a delta of zero. 'default': of a size at "
         "which one learning rate moves every kind alike. 'lycoris': LyCORIS's; for lora they are "
         "the same. lora only: 'gaussian', lora_down from N(0, 1 / rank^2), as PEFT; "
         "'orthogonal', half of the rank starts in lora_down and the other half in lora_up, PEFT's "

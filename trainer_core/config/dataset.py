@@ -12,14 +12,14 @@ Policy = Literal["error", "skip"]
 
 
 class RegularizationSection(Section):
-    """A second folder of ordinary pictures, which keeps the base from forgetting them."""
+    """A second folder of ordinary images, which keeps the base from forgetting them."""
 
     path: str = setting(
         "",
-        "Regularization images: a second folder with pictures and captions of what the base can do "
+        "Regularization images: a second folder with images and captions of what the base can do "
         "already. They are trained beside your own, without the trigger word.",
     )
-    weight: float = setting(1.0, "Weight of their loss; your own pictures have 1.", ge=0.0, le=10.0)
+    weight: float = setting(1.0, "Weight of their loss; your own images have 1.", ge=0.0, le=10.0)
     num_repeats: int = setting(1, "How often each of them appears in an epoch.", ge=1, le=10000)
 
 
@@ -29,7 +29,7 @@ class PreservationSection(Section):
     share: float = setting(
         0.0,
         "Share of each batch that holds the base to its own behaviour on other prompts, so that "
-        "few pictures do not take over everything. 0: off. Higher keeps more and learns more "
+        "few images do not take over everything. 0: off. Higher keeps more and learns more "
         "slowly. Before the first step the base makes what it is held to, once for each base and "
         "size.",
         ge=0.0,
@@ -53,13 +53,13 @@ class PreservationSection(Section):
 
 
 class DatasetSection(Section):
-    """Which pictures and captions are trained, and at which size."""
+    """Which images and captions are trained, and at which size."""
 
-    path: str = setting("", "The folder with pictures and captions.")
+    path: str = setting("", "The folder with images and captions.")
     layout: Literal["auto", "flat", "paired"] = setting(
         "auto",
-        "'flat': each picture beside a text file of the same name. 'paired': training_images/ with "
-        "captions and control_images/ with pictures of the same names. 'auto' looks which it is.",
+        "'flat': each image beside a text file of the same name. 'paired': training_images/ with "
+        "captions and control_images/ with images of the same names. 'auto' looks which it is.",
     )
     caption_extension: str = setting(
         ".txt",
@@ -69,17 +69,17 @@ class DatasetSection(Section):
         pattern_in_words="a dot with letters or digits behind it",
     )
     missing_caption: Literal["error", "skip", "empty"] = setting(
-        "error", "A picture without a caption: stop, leave it out, or train it with empty text."
+        "error", "An image without a caption: stop, leave it out, or train it with empty text."
     )
-    missing_image: Policy = setting("error", "A caption without a picture: stop, or leave it out.")
+    missing_image: Policy = setting("error", "A caption without an image: stop, or leave it out.")
     missing_control: Policy = setting(
-        "error", "A training picture without its control picture, or the reverse: stop or skip."
+        "error", "A training image without its control image, or the reverse: stop or skip."
     )
     unreadable: Policy = setting(
-        "error", "A picture that cannot be decoded: stop, or leave it out and say so."
+        "error", "An image that cannot be decoded: stop, or leave it out and say so."
     )
     animated: Literal["error", "skip", "first_frame"] = setting(
-        "error", "A picture with several frames: stop, leave it out, or use its first frame."
+        "error", "An image with several frames: stop, leave it out, or use its first frame."
     )
     trigger_word: str = setting("", "Put in front of every caption, followed by a comma.")
     num_repeats: int = setting(1, "How often each sample appears in an epoch.", ge=1, le=10000)
@@ -100,11 +100,11 @@ class DatasetSection(Section):
         le=8,
     )
     upscale: bool = setting(
-        False, "Enlarge pictures that are smaller than the training size.", advanced=True
+        False, "Enlarge images that are smaller than the training size.", advanced=True
     )
     control_area: int | None = setting(
         None,
-        "Pixels of a control picture, at its own aspect ratio. Unset: the size of its target. "
+        "Pixels of a control image, at its own aspect ratio. Unset: the size of its target. "
         "Diffusers' edit pipelines use 1048576.",
         advanced=True,
         ge=1024,
@@ -112,16 +112,16 @@ class DatasetSection(Section):
     )
     regularization: RegularizationSection = Field(
         default_factory=RegularizationSection,
-        description="Ordinary pictures that are trained beside the own ones.",
+        description="Ordinary images that are trained beside the own ones.",
     )
     preservation: PreservationSection = Field(
         default_factory=PreservationSection,
-        description="What keeps the base from forgetting, without any further picture.",
+        description="What keeps the base from forgetting, without any further image.",
     )
 
 
 class CacheSection(Section):
-    """Where encoded pictures and captions are kept between runs."""
+    """Where encoded images and captions are kept between runs."""
 
     dir: str | None = setting(
         None, "Folder of the cache. Unset: 'cache' in the output folder.", advanced=True
@@ -129,7 +129,7 @@ class CacheSection(Section):
     manifest: str | None = setting(
         None,
         "A finished cache: the file '*.cache.json' that Save Run File or the verb cache wrote. It "
-        "is trained as it is, without the pictures and without text encoders.",
+        "is trained as it is, without the images and without text encoders.",
         advanced=True,
     )
     verify: bool = setting(

@@ -120,7 +120,7 @@ def preservation_prompts(config: RunConfig, *, edits: bool) -> tuple[str, ...]:
 
     Args:
         config: The run file.
-        edits: Whether the base is given control pictures.
+        edits: Whether the base is given control images.
 
     Returns:
         ``dataset.preservation.count`` texts; an empty one is a blank prompt. None when off.

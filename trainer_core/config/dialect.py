@@ -115,7 +115,7 @@ def parse_yaml(text: str, source: str) -> Any:
         raise ConfigError(
             f"{source}{_place(error)}: {_problem(error)}",
             "plain YAML: 'name: value' lines, sections indented by spaces, each name once",
-            "Mend that line; text with ':', '#' or quotes in it needs quotes around it.",
+            "Fix that line; text with ':', '#' or quotes in it needs quotes around it.",
         ) from error
     except (RecursionError, ValueError) as error:
         deep = isinstance(error, RecursionError)

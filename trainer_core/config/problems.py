@@ -65,7 +65,7 @@ def raise_problems(source: str, problems: Sequence[Problem]) -> None:
     raise ConfigError(
         f"{source}: {len(problems)} problems\n" + "\n".join(lines),
         "every setting known, of its type, within its range and not against another",
-        "Mend the settings named above.",
+        "Fix the settings named above.",
     )
 
 
@@ -151,7 +151,7 @@ def _wrong_value(path: str, inside: str, value: Any) -> Problem:
     field = find_setting(path)
     if field is None:
         return Problem(
-            f"{value_in_words(value)} at the top", "a run file of sections and settings", "Mend it."
+            f"{value_in_words(value)} at the top", "a run file of sections and settings", "Fix it."
         )
     where = f"{path} (at {shortened(inside, _LONGEST_VALUE)})" if inside else path
     remedy = _nearest(path, value, choices_of(field))
@@ -236,7 +236,7 @@ def _dataset_problems(config: RunConfig) -> Iterator[Problem]:
         if config.dataset.layout == "paired":
             yield Problem(
                 "base.variant is generate and dataset.layout is paired",
-                "control pictures only for a base that edits",
+                "control images only for a base that edits",
                 "Set base.variant to edit or edit_plus, or use a flat dataset.",
             )
         if config.dataset.control_area is not None:
@@ -435,27 +435,27 @@ def _preview_problems(config: RunConfig) -> Iterator[Problem]:
     if preview.every > 0 and not preview.prompts:
         yield Problem(
             f"preview.every is {preview.every} and preview.prompts is empty",
-            "at least one prompt to draw",
+            "at least one prompt to generate",
             "Add texts to preview.prompts, or set preview.every to 0.",
         )
     if preview.controls and len(preview.controls) != len(preview.prompts):
         yield Problem(
             f"preview.controls has {len(preview.controls)} entries and preview.prompts has "
             f"{len(preview.prompts)}",
-            "one list of control pictures for each prompt",
+            "one list of control images for each prompt",
             "Give preview.controls as many lists as preview.prompts has texts.",
         )
-    counts = [len(pictures) for pictures in preview.controls] or [0] * len(preview.prompts)
+    counts = [len(images) for images in preview.controls] or [0] * len(preview.prompts)
     allowed = {
-        "generate": (lambda count: count == 0, "no control pictures"),
-        "edit": (lambda count: count == 1, "one control picture for each prompt"),
-        "edit_plus": (lambda count: count >= 1, "control pictures for each prompt"),
+        "generate": (lambda count: count == 0, "no control images"),
+        "edit": (lambda count: count == 1, "one control image for each prompt"),
+        "edit_plus": (lambda count: count >= 1, "control images for each prompt"),
         "auto": (lambda count: True, ""),
     }
     fits, expected = allowed[variant]
     if preview.prompts and not all(fits(count) for count in counts):
         yield Problem(
-            f"base.variant is {variant} and preview.controls has {counts} pictures for the prompts",
+            f"base.variant is {variant} and preview.controls has {counts} images for the prompts",
             expected,
             "Change preview.controls, or base.variant.",
         )

@@ -35,8 +35,8 @@ class BaseSection(Section):
     )
     variant: Variant = setting(
         "auto",
-        "How conditions are built: 'generate' (text only), 'edit' (one control picture) or "
-        "'edit_plus' (several). 'auto' takes 'generate' without control pictures, else what the "
+        "How conditions are built: 'generate' (text only), 'edit' (one control image) or "
+        "'edit_plus' (several). 'auto' takes 'generate' without control images, else what the "
         "base folder or the file's name says.",
     )
     text_length: int | None = setting(
@@ -49,19 +49,19 @@ class BaseSection(Section):
 
 
 class PreviewSection(Section):
-    """What is drawn, how often, and with which seed."""
+    """What is generated, how often, and with which seed."""
 
-    every: int = setting(0, "Steps between previews, the first before step 1; 0 draws none.", ge=0)
-    prompts: list[str] = setting([], "One picture is drawn for each prompt.")
+    every: int = setting(0, "Steps between previews, the first before step 1; 0: none.", ge=0)
+    prompts: list[str] = setting([], "One image is generated for each prompt.")
     controls: list[list[str]] = setting(
-        [], "Control pictures (paths) for each prompt, in order; empty for text-to-image."
+        [], "Control images (paths) for each prompt, in order; empty for text-to-image."
     )
     width: int = setting(1024, "Width of a preview in pixels.", ge=16, le=8192)
     height: int = setting(1024, "Height of a preview in pixels.", ge=16, le=8192)
     steps: int = setting(20, "Sampling steps of a preview.", ge=1, le=1000)
     guidance: float = setting(
         1.0,
-        "Guidance scale. 1 draws without a second pass; guidance-distilled bases are "
+        "Guidance scale. 1 needs no second pass; guidance-distilled bases are "
         "conditioned on the value instead.",
         ge=0.0,
         le=100.0,
@@ -136,24 +136,24 @@ class RunConfig(Section):
     family: str = setting("qwen_image", "Architecture of the base model.")
     base: BaseSection = Field(default_factory=BaseSection, description="The frozen base model.")
     dataset: DatasetSection = Field(
-        default_factory=DatasetSection, description="The training pictures."
+        default_factory=DatasetSection, description="The training images."
     )
     cache: CacheSection = Field(
-        default_factory=CacheSection, description="Encoded pictures and captions."
+        default_factory=CacheSection, description="Encoded images and captions."
     )
     adapter: AdapterConfig = Field(default_factory=AdapterConfig, description="The adapter.")
     training: TrainingSection = Field(
         default_factory=TrainingSection, description="Length and shape of the run."
     )
     preview: PreviewSection = Field(
-        default_factory=PreviewSection, description="Pictures drawn while the run trains."
+        default_factory=PreviewSection, description="Images generated while the run trains."
     )
     memory: MemorySection = Field(default_factory=MemorySection, description="Device and memory.")
     output: OutputSection = Field(default_factory=OutputSection, description="What is written.")
     resume: str = setting(
         "none",
         "'none' starts a new version; 'latest' goes on with the newest checkpoint; 'auto' does so "
-        "if there is one of the same run, and starts anew where a finished run would learn in "
+        "if there is one of the same run, and starts again where a finished run would learn in "
         "another way; a number names the checkpoint of a step, a path a checkpoint's or a "
         "version's folder.",
     )

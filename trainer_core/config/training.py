@@ -21,7 +21,7 @@ class OptimizerSection(Section):
     eps: float = setting(1e-8, "Added to the denominator.", advanced=True, gt=0.0, le=1.0)
     weight_decay: float = setting(
         0.01,
-        "Decoupled decay of the adapter's weights; DoRA's lengths do not decay.",
+        "Decoupled decay of the adapter's weights; DoRA's magnitudes do not decay.",
         advanced=True,
         ge=0.0,
         le=1.0,
@@ -72,7 +72,7 @@ class SigmaSection(Section):
     shift: float | None = setting(
         None,
         "All but logit_normal: sigma' = shift * sigma / (1 + (shift - 1) * sigma). Unset: for "
-        "shifted the shift that the base's scheduler uses at the picture's size, else none.",
+        "shifted the shift that the base's scheduler uses at the image's size, else none.",
         advanced=True,
         gt=0.0,
         le=100.0,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from ..config import DatasetSection
 from ..errors import ConfigError, DatasetError
 from ..types import Bucket, PlannedSample, Sample
-from .image import picture_size
+from .image import image_size
 
 _MUCH_CROPPED = 0.25
 
@@ -67,7 +67,7 @@ def plan_buckets(
         bucket = choose_bucket(sample, buckets, settings, size_multiple)
         controls = (bucket,) * len(sample.controls)
         if area is not None:
-            sizes = (control_size(*picture_size(path), area) for path in sample.controls)
+            sizes = (control_size(*image_size(path), area) for path in sample.controls)
             controls = tuple(Bucket(*size) for size in sizes)
         planned.append(PlannedSample(sample, bucket, controls))
     return Plan(tuple(planned), _notes(planned, settings))
@@ -140,7 +140,7 @@ def _own_size(sample: Sample, settings: DatasetSection, size_multiple: int) -> B
         raise DatasetError(
             f"{sample.name} is {sample.width} x {sample.height} pixels",
             f"at least {size_multiple} x {size_multiple} pixels",
-            "Take a larger picture or remove this one, or set dataset.upscale: true.",
+            "Take a larger image or remove this one, or set dataset.upscale: true.",
         )
     width = sample.width // size_multiple
     height = sample.height // size_multiple
@@ -171,7 +171,7 @@ def _notes(planned: Sequence[PlannedSample], settings: DatasetSection) -> tuple[
     controls = Counter(len(item.control_buckets) for item in planned)
     if len(controls) > 1:
         each = ", ".join(f"{count} with {number}" for number, count in sorted(controls.items()))
-        notes.append(f"samples have different numbers of control pictures: {each}")
+        notes.append(f"samples have different numbers of control images: {each}")
     return tuple(notes)
 
 
@@ -184,5 +184,5 @@ def _cropped_share(item: PlannedSample) -> float:
 
 def _some(names: Sequence[str]) -> str:
     if len(names) == 1:
-        return f"1 picture ({names[0]}) is"
-    return f"{len(names)} pictures (such as {names[0]}) are"
+        return f"1 image ({names[0]}) is"
+    return f"{len(names)} images (such as {names[0]}) are"

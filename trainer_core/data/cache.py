@@ -25,7 +25,7 @@ from ..types import Bucket, Conditioning, PlannedSample
 from .buckets import Plan
 from .cache_file import ContentHashes, Entry, is_sound, make_entry, source_hash, write_entry
 from .cached_dataset import CachedDataset, CachedItem, PreservedItem
-from .image import fit_to_bucket, open_picture, resize_exact, to_pixels
+from .image import fit_to_bucket, open_image, resize_exact, to_pixels
 
 __all__ = ["CachedDataset", "Encoders", "build_cache"]
 
@@ -93,8 +93,8 @@ def build_cache(
     if not items:
         raise DatasetError(
             f"no sample is left ({'; '.join(builder.problems[:5]) or 'the plan is empty'})",
-            "at least one picture that can be encoded",
-            "Mend the pictures named here.",
+            "at least one image that can be encoded",
+            "Fix the images named here.",
         )
     return CachedDataset(items, builder.encoded, builder.reused, builder.problems, preserved=kept)
 
@@ -113,7 +113,7 @@ def _preserved(
 
 
 @dataclass(frozen=True, slots=True)
-class _Picture:
+class _SizedImage:
     """An image file at a size; `exact` resizes without keeping the aspect ratio."""
 
     path: Path
@@ -121,7 +121,7 @@ class _Picture:
     exact: bool
 
     def sized(self, animated: str) -> Image.Image:
-        image = open_picture(self.path, animated)
+        image = open_image(self.path, animated)
         if self.exact:
             return resize_exact(image, self.bucket.width, self.bucket.height)
         return fit_to_bucket(image, self.bucket)
@@ -137,8 +137,8 @@ class _Recipe:
 
     item: CachedItem
     caption: str
-    picture: _Picture
-    controls: tuple[_Picture, ...]
+    image: _SizedImage
+    controls: tuple[_SizedImage, ...]
     seen: tuple[str | int, ...]
 
 
@@ -164,13 +164,13 @@ class _Builder:
     def describe(self, planned: PlannedSample) -> _Recipe | None:
         sample = planned.sample
         exact = self.settings.control_area is not None
-        picture = _Picture(sample.image, planned.bucket, exact=False)
+        image = _SizedImage(sample.image, planned.bucket, exact=False)
         controls = tuple(
-            _Picture(path, bucket, exact)
+            _SizedImage(path, bucket, exact)
             for path, bucket in zip(sample.controls, planned.control_buckets, strict=True)
         )
         try:
-            described = [each.parts(self.hashes.of(each.path)) for each in (picture, *controls)]
+            described = [each.parts(self.hashes.of(each.path)) for each in (image, *controls)]
         except DatasetError as error:
             self._leave_out(sample.name, error)
             return None
@@ -186,7 +186,7 @@ class _Builder:
             regularization=sample.regularization,
             source=source_hash(*described[0], sample.caption, *seen),
         )
-        return _Recipe(item, sample.caption, picture, controls, seen)
+        return _Recipe(item, sample.caption, image, controls, seen)
 
     def describe_prompt(self, prompt: str, host: _Recipe) -> PreservedItem:
         """Name what a prompt that the base is held to needs, beside a sample's controls."""
@@ -207,23 +207,23 @@ class _Builder:
         """Encode what a sample lacks; False when it has to be left out."""
         item = recipe.item
         text_missing = any(entry.key in self._missing for entry in (item.text, item.empty_text))
-        pictures = (recipe.picture, *recipe.controls)
-        pairs = tuple(zip(pictures, (item.latents, *item.controls), strict=True))
+        sources = (recipe.image, *recipe.controls)
+        pairs = tuple(zip(sources, (item.latents, *item.controls), strict=True))
         wanted = [
-            picture
-            for picture, entry in pairs
-            if entry.key in self._missing or (text_missing and picture in recipe.controls)
+            image
+            for image, entry in pairs
+            if entry.key in self._missing or (text_missing and image in recipe.controls)
         ]
         try:
-            images = {picture: self._decode(picture) for picture in wanted}
+            images = {image: self._decode(image) for image in wanted}
         except DatasetError as error:
             self._leave_out(item.name, error)
             return False
-        for picture, entry in pairs:
+        for image, entry in pairs:
             self._supply(
                 entry,
-                lambda picture=picture: {"latents": self._latents(images[picture])},
-                str(picture.path),
+                lambda image=image: {"latents": self._latents(images[image])},
+                str(image.path),
             )
         seen = [images[control] for control in recipe.controls] if text_missing else []
         for entry, caption in ((item.text, recipe.caption), (item.empty_text, "")):
@@ -267,9 +267,9 @@ class _Builder:
             raise ValueError(f"encode_image gave shape {list(latents.shape)}, not [1, C, h, w]")
         return latents[0]
 
-    def _decode(self, picture: _Picture) -> Image.Image:
-        image = picture.sized(self.settings.animated)
-        self.hashes.check_unchanged(picture.path)
+    def _decode(self, source: _SizedImage) -> Image.Image:
+        image = source.sized(self.settings.animated)
+        self.hashes.check_unchanged(source.path)
         return image
 
     def _open(self) -> Encoders:

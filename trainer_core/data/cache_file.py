@@ -32,7 +32,7 @@ CACHE_VERSION = 2
 """Raised when images are prepared, or tensors are kept, in another way than before."""
 
 _KEY = re.compile(r"[0-9a-f]{64}")
-_AGAIN = "Start again with cache.verify=true: damaged files are encoded anew."
+_AGAIN = "Start again with cache.verify=true: damaged files are encoded again."
 _WORDING = Wording(
     StorageError,
     "the cached file is damaged: ",
@@ -213,7 +213,7 @@ class ContentHashes:
         except OSError as error:
             raise DatasetError(
                 f"{path} cannot be read ({error.strerror})",
-                "a readable picture",
+                "a readable image",
                 "Give read access to the file, or remove it from the dataset.",
             ) from error
         self._seen[path] = (stamp, digest)
@@ -232,7 +232,7 @@ class ContentHashes:
         if not same:
             raise DatasetError(
                 f"{path} changed while the dataset was being encoded",
-                "pictures that stay as they are until encoding is done",
+                "images that stay as they are until encoding is done",
                 "Start again when nothing writes to the dataset folder.",
             )
 
@@ -270,7 +270,7 @@ def _read_memory(path: Path) -> dict[str, list[int | str]]:
     try:
         value = read_object(path, refuse, LARGEST_LIST)
     except DatasetError:
-        return {}  # it is written anew
+        return {}  # it is written again
     return {name: row for name, row in value.items() if _is_row(row)}
 
 

@@ -18,7 +18,7 @@ from ..errors import DatasetError
 from ..filesystem.allowed_folders import AllowedFolders
 from ..types import Sample
 from .captions import read_caption, with_trigger
-from .image import PictureFacts, picture_facts
+from .image import ImageSpec, image_spec
 from .listing import Listing, list_folder, shown_name
 
 TRAINING_FOLDER = "training_images"
@@ -74,14 +74,14 @@ def numbering_problem(numbers: Collection[int | None]) -> str | None:
     """
     written = sorted(number for number in numbers if number is not None)
     if len(set(numbers)) < len(numbers):
-        return "two control pictures claim the same place"
+        return "two control images claim the same place"
     if not written:
         return None
     if written[0] > 1:
-        return f"control pictures begin at number {written[0]}"
+        return f"control images begin at number {written[0]}"
     if written[-1] - written[0] + 1 != len(written):
         missing = sorted(set(range(written[0], written[-1])) - set(written))
-        return f"control picture number {missing[0]} is missing"
+        return f"control image number {missing[0]} is missing"
     return None
 
 
@@ -130,32 +130,32 @@ def scan(
             left to train.
     """
     root = _root(settings)
-    findings = Problems(settings)
+    problems = Problems(settings)
     paired = _is_paired(root, settings)
-    pictures = root / TRAINING_FOLDER if paired else root
-    listing = list_folder(pictures, settings.caption_extension, within)
+    images = root / TRAINING_FOLDER if paired else root
+    listing = list_folder(images, settings.caption_extension, within)
     if paired:
-        targets = listing.pictures
-        controls = _controls_in_folder(root, listing, findings, within)
+        targets = listing.images
+        controls = _controls_in_folder(root, listing, problems, within)
     else:
-        targets, controls = _controls_beside(listing, findings)
-    _note_listing(listing, findings)
-    reader = _Reader(root, settings, findings, listing, controls, paired or bool(controls))
+        targets, controls = _controls_beside(listing, problems)
+    _note_listing(listing, problems)
+    reader = _Reader(root, settings, problems, listing, controls, paired or bool(controls))
     samples = [sample for path in targets if (sample := reader.sample(path)) is not None]
-    _find_lonely_captions(listing, findings)
-    refusal = findings.refusal()
+    _find_lonely_captions(listing, problems)
+    refusal = problems.refusal()
     if refusal is not None and (stop or not samples):
         raise refusal
     if not samples:
-        raise _nothing_left(listing.folder, findings)
-    return Scan(tuple(samples), tuple(findings.problems), refusal)
+        raise _nothing_left(listing.folder, problems)
+    return Scan(tuple(samples), tuple(problems.problems), refusal)
 
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
     root: Path
     settings: DatasetSection
-    findings: Problems
+    problems: Problems
     listing: Listing
     controls: _Controls
     expects_controls: bool
@@ -163,13 +163,13 @@ class _Reader:
     def sample(self, path: Path) -> Sample | None:
         name = shown_name(path, self.root)
         controls = self._controls_of(path, name)
-        facts = self._facts(path)
-        usable = [self._facts(control) is not None for control in controls or ()]
+        facts = self._spec(path)
+        usable = [self._spec(control) is not None for control in controls or ()]
         caption = self._caption(path, name)
         if facts is None or controls is None or caption is None:
             return None
         if not all(usable):
-            self.findings.problems.append(f"left out: {name}, because of its control picture")
+            self.problems.problems.append(f"left out: {name}, because of its control image")
             return None
         return Sample(name, path, caption, facts.width, facts.height, controls)
 
@@ -178,24 +178,24 @@ class _Reader:
         if not found:
             if not self.expects_controls:
                 return ()
-            self.findings.add("missing_control", f"{name} has no control picture")
+            self.problems.add("missing_control", f"{name} has no control image")
             return None
         problem = numbering_problem([control.number for control, _ in found])
         if problem is not None:
             files = ", ".join(shown_name(control, self.root) for _, control in found)
-            self.findings.add("missing_control", f"{name}: {problem} ({files})")
+            self.problems.add("missing_control", f"{name}: {problem} ({files})")
             return None
         order = sorted(found, key=lambda item: -1 if item[0].number is None else item[0].number)
         return tuple(control for _, control in order)
 
-    def _facts(self, path: Path) -> PictureFacts | None:
+    def _spec(self, path: Path) -> ImageSpec | None:
         try:
-            facts = picture_facts(path)
+            facts = image_spec(path)
         except DatasetError as error:
-            self.findings.add("unreadable", error.found)
+            self.problems.add("unreadable", error.found)
             return None
         if facts.animated and self.settings.animated != "first_frame":
-            self.findings.add("animated", f"{shown_name(path, self.root)} has several frames")
+            self.problems.add("animated", f"{shown_name(path, self.root)} has several frames")
             return None
         return facts
 
@@ -204,14 +204,14 @@ class _Reader:
         text = read_caption(file) if file is not None else ""
         if not text and self.settings.missing_caption != "empty":
             what = "has no caption file" if file is None else "has an empty caption file"
-            self.findings.add("missing_caption", f"{name} {what}")
+            self.problems.add("missing_caption", f"{name} {what}")
             return None
         return with_trigger(self.settings.trigger_word, text)
 
 
 def _root(settings: DatasetSection) -> Path:
-    expected = "a folder with pictures and captions"
-    remedy = "Set dataset.path to the folder of your training pictures."
+    expected = "a folder with images and captions"
+    remedy = "Set dataset.path to the folder of your training images."
     if not settings.path.strip():
         raise DatasetError("dataset.path is empty", expected, remedy)
     root = Path(settings.path).expanduser()
@@ -232,41 +232,41 @@ def _is_paired(root: Path, settings: DatasetSection) -> bool:
     raise DatasetError(
         f"dataset.path: {root} has no folder {missing}",
         f"the folders {TRAINING_FOLDER} and {CONTROL_FOLDER} (paired layout)",
-        f"Add {missing}, or set dataset.layout: flat for pictures without control pictures.",
+        f"Add {missing}, or set dataset.layout: flat for images without control images.",
     )
 
 
 def _controls_in_folder(
-    root: Path, targets: Listing, findings: Problems, within: AllowedFolders | None
+    root: Path, targets: Listing, problems: Problems, within: AllowedFolders | None
 ) -> _Controls:
-    listing = list_folder(root / CONTROL_FOLDER, findings.settings.caption_extension, within)
-    stems = {targets.key(path) for path in targets.pictures}
+    listing = list_folder(root / CONTROL_FOLDER, problems.settings.caption_extension, within)
+    stems = {targets.key(path) for path in targets.images}
     known = stems | set(targets.captions) | {targets.key(path) for path in targets.foreign}
     controls: _Controls = {}
-    for path in listing.pictures:
+    for path in listing.images:
         control = control_in_folder(listing.key(path), stems)
         if control is not None:
             controls.setdefault(control.target, []).append((control, path))
         elif control_in_folder(listing.key(path), known) is None:
             name = shown_name(path, root)
-            findings.add("missing_control", f"{name} has no training picture")
+            problems.add("missing_control", f"{name} has no training image")
     for path in listing.foreign:
-        findings.add("unreadable", f"{shown_name(path, root)} is of a type that is not read")
+        problems.add("unreadable", f"{shown_name(path, root)} is of a type that is not read")
     return controls
 
 
-def _controls_beside(listing: Listing, findings: Problems) -> tuple[list[Path], _Controls]:
+def _controls_beside(listing: Listing, problems: Problems) -> tuple[list[Path], _Controls]:
     """Part images from the control images that lie beside them.
 
     An image with a caption of its own is a training image, whatever its name.
     """
     marked = {
         path: control
-        for path in listing.pictures
+        for path in listing.images
         if (key := listing.key(path)) not in listing.captions
         and (control := _read(_MARKED, key)) is not None
     }
-    targets = [path for path in listing.pictures if path not in marked]
+    targets = [path for path in listing.images if path not in marked]
     stems = {listing.key(path) for path in targets}
     controls: _Controls = {}
     for path, control in marked.items():
@@ -274,42 +274,42 @@ def _controls_beside(listing: Listing, findings: Problems) -> tuple[list[Path], 
             controls.setdefault(control.target, []).append((control, path))
         else:
             name = shown_name(path, listing.folder)
-            findings.add("missing_control", f"{name} has no training picture")
+            problems.add("missing_control", f"{name} has no training image")
     return targets, controls
 
 
-def _note_listing(listing: Listing, findings: Problems) -> None:
+def _note_listing(listing: Listing, problems: Problems) -> None:
     for path in listing.foreign:
         name = shown_name(path, listing.folder)
-        findings.add("unreadable", f"{name} is of a type that is not read")
+        problems.add("unreadable", f"{name} is of a type that is not read")
     for path in listing.linked_twice:
         name = shown_name(path, listing.folder)
-        findings.problems.append(f"left out: {name} links to a folder that was read already")
+        problems.problems.append(f"left out: {name} links to a folder that was read already")
     stems: dict[str, Path] = {}
-    for path in listing.pictures:
+    for path in listing.images:
         first = stems.setdefault(listing.key(path), path)
         if first != path:
             names = [shown_name(item, listing.folder) for item in (first, path)]
-            findings.problems.append(f"{names[0]} and {names[1]} share one caption")
+            problems.problems.append(f"{names[0]} and {names[1]} share one caption")
 
 
-def _find_lonely_captions(listing: Listing, findings: Problems) -> None:
-    stems = {listing.key(path) for path in (*listing.pictures, *listing.foreign)}
+def _find_lonely_captions(listing: Listing, problems: Problems) -> None:
+    stems = {listing.key(path) for path in (*listing.images, *listing.foreign)}
     for key, path in sorted(listing.captions.items()):
         if key not in stems:
             name = shown_name(path, listing.folder)
-            findings.add("missing_image", f"{name} has no picture of the same name")
+            problems.add("missing_image", f"{name} has no image of the same name")
 
 
-def _nothing_left(folder: Path, findings: Problems) -> DatasetError:
-    if findings.problems:
-        shown = "; ".join(findings.problems[:5])
+def _nothing_left(folder: Path, problems: Problems) -> DatasetError:
+    if problems.problems:
+        shown = "; ".join(problems.problems[:5])
         found = f"dataset.path: no sample is left in {folder} ({shown})"
-        remedy = "Mend what was left out, or change the policies of the dataset section."
+        remedy = "Fix what was left out, or change the policies of the dataset section."
     else:
-        found = f"dataset.path: there are no pictures in {folder}"
+        found = f"dataset.path: there are no images in {folder}"
         remedy = "Put png, jpg, jpeg, webp or bmp files with captions there, or set dataset.path."
-    return DatasetError(found, "at least one picture with its caption", remedy)
+    return DatasetError(found, "at least one image with its caption", remedy)
 
 
 _SHOWN = 5
@@ -317,26 +317,26 @@ _SHOWN = 5
 # In the order in which they are told: a broken image explains a caption without image.
 _EXPECTED = {
     "unreadable": (
-        "whole pictures as PNG, JPEG, WebP or BMP",
-        "Save the pictures again with an image editor, or set dataset.unreadable: skip.",
+        "whole images as PNG, JPEG, WebP or BMP",
+        "Save the images again with an image editor, or set dataset.unreadable: skip.",
     ),
     "animated": (
-        "pictures with one frame",
-        "Save the frame you want as a picture, or set dataset.animated: first_frame or skip.",
+        "images with one frame",
+        "Save the frame you want as an image, or set dataset.animated: first_frame or skip.",
     ),
     "missing_control": (
-        "a control picture for every training picture and the reverse, of the same name (or "
+        "a control image for every training image and the reverse, of the same name (or "
         "name_0, name_1, ... without gaps)",
         "Rename or add the files, or set dataset.missing_control: skip.",
     ),
     "missing_caption": (
-        "a caption file with text for every picture",
+        "a caption file with text for every image",
         "Write the missing captions, or set dataset.missing_caption: empty (train without text) "
         "or skip.",
     ),
     "missing_image": (
-        "a picture for every caption file",
-        "Add the pictures or remove the captions, or set dataset.missing_image: skip.",
+        "an image for every caption file",
+        "Add the images or remove the captions, or set dataset.missing_image: skip.",
     ),
 }
 
@@ -408,8 +408,8 @@ def scan_all(
     if Path(second).expanduser().resolve() == Path(settings.path).expanduser().resolve():
         raise DatasetError(
             f"dataset.regularization.path: {second} is dataset.path as well",
-            "another folder, with ordinary pictures",
-            "Name a folder of ordinary pictures, or leave dataset.regularization.path out.",
+            "another folder, with ordinary images",
+            "Name a folder of ordinary images, or leave dataset.regularization.path out.",
         )
     try:
         ordinary = settings.model_copy(update={"path": second, "trigger_word": ""})
@@ -419,10 +419,10 @@ def scan_all(
         raise DatasetError(message, error.expected, error.remedy) from error
     if any(s.controls for s in own.samples) != any(s.controls for s in found.samples):
         raise DatasetError(
-            "one of dataset.path and dataset.regularization.path has control pictures, the other "
+            "one of dataset.path and dataset.regularization.path has control images, the other "
             "has none",
-            "both with control pictures, or both without",
-            "Add control pictures to the folder without, or name another folder.",
+            "both with control images, or both without",
+            "Add control images to the folder without, or name another folder.",
         )
     marked = tuple(
         dataclasses.replace(sample, name=f"{REGULARIZATION}/{sample.name}", regularization=True)

@@ -31,8 +31,8 @@ MAX_PIXELS = 178_956_970
 """Larger images are taken for decompression bombs; twice Pillow's own threshold of warning."""
 
 _WHITE = (255, 255, 255, 255)
-_READABLE = "a whole PNG, JPEG, WebP or BMP picture"
-_REPLACE = "Save the picture again with an image editor, or set dataset.unreadable: skip."
+_READABLE = "a whole PNG, JPEG, WebP or BMP image"
+_REPLACE = "Save the image again with an image editor, or set dataset.unreadable: skip."
 
 # Pillow's decoders raise whatever the broken bytes lead them into.
 _BROKEN = (
@@ -60,7 +60,7 @@ _UPRIGHT = {
 
 
 @dataclass(frozen=True, slots=True)
-class PictureFacts:
+class ImageSpec:
     """What an image file's header says.
 
     Attributes:
@@ -74,7 +74,7 @@ class PictureFacts:
     animated: bool
 
 
-def picture_facts(path: Path) -> PictureFacts:
+def image_spec(path: Path) -> ImageSpec:
     """Read an image's header; no pixel is decoded.
 
     Raises:
@@ -84,20 +84,20 @@ def picture_facts(path: Path) -> PictureFacts:
         width, height = image.size
         if _orientation(image, path) >= 5:
             width, height = height, width
-        return PictureFacts(width, height, _is_animated(image))
+        return ImageSpec(width, height, _is_animated(image))
 
 
-def picture_size(path: Path) -> tuple[int, int]:
+def image_size(path: Path) -> tuple[int, int]:
     """Read an image's upright width and height in pixels without decoding it.
 
     Raises:
-        DatasetError: As `picture_facts`.
+        DatasetError: As `image_facts`.
     """
-    facts = picture_facts(path)
+    facts = image_spec(path)
     return facts.width, facts.height
 
 
-def open_picture(path: Path, animated: str = "error") -> Image.Image:
+def open_image(path: Path, animated: str = "error") -> Image.Image:
     """Decode an image.
 
     Transparent parts are laid on white; 16-bit greys are scaled to eight bits; colours of an
@@ -122,7 +122,7 @@ def open_picture(path: Path, animated: str = "error") -> Image.Image:
         image.load()
         if ImageFile.LOAD_TRUNCATED_IMAGES and _is_cut_short(path, image.format):
             # A host program may have told Pillow to fill the missing part with grey.
-            raise OSError("the file ends before the picture does")
+            raise OSError("the file ends before the image does")
         upright = _to_rgb(image)
         if orientation in _UPRIGHT:
             upright = upright.transpose(_UPRIGHT[orientation])
@@ -170,8 +170,8 @@ def animated_error(path: Path) -> DatasetError:
     """Explain that an image has several frames."""
     return DatasetError(
         f"{path} has several frames",
-        "a picture with one frame",
-        "Save the frame you want as a picture of its own, or set dataset.animated: first_frame "
+        "an image with one frame",
+        "Save the frame you want as an image of its own, or set dataset.animated: first_frame "
         "or skip.",
     )
 
@@ -195,7 +195,7 @@ def _too_large(path: Path, size: str) -> DatasetError:
     return DatasetError(
         f"{path} claims an implausible size ({size})",
         f"at most {MAX_PIXELS} pixels",
-        "Make the picture smaller, or set dataset.unreadable: skip.",
+        "Make the image smaller, or set dataset.unreadable: skip.",
     )
 
 
@@ -206,7 +206,7 @@ def _what_is_wrong(path: Path, error: BaseException) -> str:
         return f"{path} does not exist"
     if path.stat().st_size == 0:
         return f"{path} is empty (0 bytes)"
-    return f"{path} cannot be read as a picture ({error or type(error).__name__})"
+    return f"{path} cannot be read as an image ({error or type(error).__name__})"
 
 
 def _is_animated(image: Image.Image) -> bool:

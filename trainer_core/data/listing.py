@@ -11,7 +11,7 @@ from pathlib import Path
 from ..errors import DatasetError
 from ..filesystem.allowed_folders import AllowedFolders
 
-PICTURE_EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp"})
+IMAGE_EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp"})
 
 FOREIGN_EXTENSIONS = frozenset(
     {".gif", ".tif", ".tiff", ".avif", ".heic", ".heif", ".jxl", ".jfif", ".jp2", ".tga", ".apng"}
@@ -28,14 +28,14 @@ class Listing:
 
     Attributes:
         folder: The folder that was read.
-        pictures: Files with an image's extension.
+        images: Files with an image's extension.
         captions: Stem (`key`) to caption file.
         foreign: Images of types that are not read.
         linked_twice: Folders that were reached a second time through a link and not read again.
     """
 
     folder: Path
-    pictures: list[Path] = field(default_factory=list)
+    images: list[Path] = field(default_factory=list)
     captions: dict[str, Path] = field(default_factory=dict)
     foreign: list[Path] = field(default_factory=list)
     linked_twice: list[Path] = field(default_factory=list)
@@ -78,16 +78,16 @@ def list_folder(
     _require_within(folder, within)
     for path in _walk(folder, {os.path.realpath(folder)}, listing.linked_twice, within):
         extension = path.suffix.lower()
-        if extension not in PICTURE_EXTENSIONS | {caption}:
+        if extension not in IMAGE_EXTENSIONS | {caption}:
             if extension in FOREIGN_EXTENSIONS:
                 listing.foreign.append(path)
             continue
         _require_within(path, within)
-        if extension in PICTURE_EXTENSIONS:
-            listing.pictures.append(path)
+        if extension in IMAGE_EXTENSIONS:
+            listing.images.append(path)
         elif extension == caption:
             listing.captions[listing.key(path)] = path
-    listing.pictures.sort(key=lambda path: shown_name(path, folder))
+    listing.images.sort(key=lambda path: shown_name(path, folder))
     return listing
 
 
@@ -117,7 +117,7 @@ def _entries(folder: Path) -> list[Path]:
             f"{folder.parents[len(folder.parts) - _DEEPEST]} holds folders inside folders, "
             f"more than {_DEEPEST} deep",
             f"folders that are at most {_DEEPEST} deep",
-            "Move the pictures further up, or leave that folder out of dataset.path.",
+            "Move the images further up, or leave that folder out of dataset.path.",
         )
     try:
         with os.scandir(folder) as entries:

@@ -61,7 +61,7 @@ class Reading:
     extent: tuple[float, float]
 
 
-def read_picture(pixels: np.ndarray) -> Reading:
+def read_image(pixels: np.ndarray) -> Reading:
     """Reads an image of at most one shape on a plain background.
 
     Args:
@@ -74,7 +74,7 @@ def read_picture(pixels: np.ndarray) -> Reading:
         ValueError: If the array is not an RGB image of at least 16 pixels.
     """
     if pixels.ndim != 3 or pixels.shape[2] != 3 or min(pixels.shape[:2]) < 16:
-        raise ValueError(f"expected an RGB picture [H, W, 3], got shape {pixels.shape}")
+        raise ValueError(f"expected an RGB image [H, W, 3], got shape {pixels.shape}")
     values = pixels.astype(np.float64)
     framed = _has_frame(values)
     height, width = values.shape[:2]

@@ -1,7 +1,7 @@
 """What the demonstration asks an adapter, and how the answers are marked.
 
 Each question is a prompt (for edits also a control image) with what a right image shows. The
-marks are given by `read_picture`, which knows nothing of how images are drawn or trained.
+marks are given by `read_image`, which knows nothing of how images are generated or trained.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import product
 import numpy as np
 from PIL import Image
 
-from .checker import Reading, read_picture
+from .checker import Reading, read_image
 from .vocabulary import COLORS, CONCEPT_SHAPE, FRAME_EDIT, SHAPES, Combination, all_combinations
 
 MAXIMUM_SHIFT = 0.12
@@ -52,7 +52,7 @@ def combination_questions(combinations: Sequence[Combination]) -> list[Question]
 
 
 def base_questions(count: int, seed: int) -> list[Question]:
-    """Ask for what the base could draw before."""
+    """Ask for what the base could generate before."""
     return [_caption_question(c) for c in _draw(all_combinations(), count, seed)]
 
 
@@ -67,19 +67,18 @@ def base_edit_questions(controls: Sequence[Image.Image], seed: int) -> list[Ques
     return [_edit_question(control, rng) for control in controls]
 
 
-def mark(questions: Sequence[Question], pictures: Sequence[np.ndarray]) -> float:
+def mark(questions: Sequence[Question], images: Sequence[np.ndarray]) -> float:
     """Give the share of right answers.
 
     Args:
         questions: What was asked.
-        pictures: One uint8 `[H, W, 3]` for each question.
+        images: One uint8 `[H, W, 3]` for each question.
 
     Returns:
         In [0, 1].
     """
     right = [
-        question.right(read_picture(picture))
-        for question, picture in zip(questions, pictures, strict=True)
+        question.right(read_image(image)) for question, image in zip(questions, images, strict=True)
     ]
     return sum(right) / len(right)
 
@@ -99,7 +98,7 @@ def _caption_question(wanted: Combination) -> Question:
 
 
 def _frame_question(control: Image.Image) -> Question:
-    before = read_picture(np.asarray(control))
+    before = read_image(np.asarray(control))
 
     def right(seen: Reading) -> bool:
         return seen.framed and _same(before, seen, before.shape, before.shape_color)
@@ -108,7 +107,7 @@ def _frame_question(control: Image.Image) -> Question:
 
 
 def _edit_question(control: Image.Image, rng: random.Random) -> Question:
-    before = read_picture(np.asarray(control))
+    before = read_image(np.asarray(control))
     if rng.random() < 0.5:
         color = rng.choice(
             [name for name in COLORS if name not in {before.shape_color, before.background_color}]

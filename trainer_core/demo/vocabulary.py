@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import product
 from typing import NamedTuple
 
-PICTURE_SIZE = 64
+IMAGE_SIZE = 64
 """Edge length of every demo image, in pixels."""
 
 SHAPES: tuple[str, ...] = ("circle", "square", "triangle", "cross")

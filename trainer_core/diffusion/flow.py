@@ -61,7 +61,7 @@ def flow_loss(prediction: Tensor, target: Tensor) -> Tensor:
 
 
 class SamplingStopped(Exception):  # noqa: N818 - it was asked for
-    """A drawing was given up because its caller asked for it."""
+    """A generation was given up because its caller asked for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def sigma_shift(settings: ShiftSettings, tokens: int) -> float:
 
     Args:
         settings: The base's scheduler.
-        tokens: Number of image tokens of the image that is drawn, controls not counted.
+        tokens: Number of image tokens of the image that is generated, controls not counted.
     """
     if not settings.dynamic:
         return settings.shift
@@ -106,7 +106,7 @@ def sigma_shift(settings: ShiftSettings, tokens: int) -> float:
 
 
 def flow_sigmas(steps: int, settings: ShiftSettings, tokens: int) -> Tensor:
-    """The noise levels of a drawing, from 1 down to 0.
+    """The noise levels of a generation, from 1 down to 0.
 
     Args:
         steps: Number of steps, at least 1.
@@ -141,7 +141,7 @@ def sample_euler(
     on_step: Callable[[int, Tensor], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Tensor:
-    """Draw latents from noise.
+    """Generate latents from noise.
 
     Args:
         velocity: Takes latents `[B, C, h, w]` and sigma `[B]`, gives the velocity `[B, C, h, w]`.

@@ -18,7 +18,7 @@ Template = Mapping[str, Any]
 """What a run file says for a purpose, by YAML path; everything else is the default."""
 
 FULL_SIZE: Template = {
-    "dataset.path": "pictures",
+    "dataset.path": "images",
     "adapter.rank": 16,
     "training.schedule.warmup_steps": 100,
     "training.sigma.density": "shifted",

@@ -285,7 +285,7 @@ def process_started(pid: int) -> float | None:
     return _own_start(pid) if pid == os.getpid() else _start(pid)
 
 
-# By number: a process that was forked asks anew.
+# By number: a process that was forked asks again.
 @functools.lru_cache(maxsize=1)
 def _own_start(pid: int) -> float | None:
     return _start(pid)

@@ -22,7 +22,7 @@ LARGEST_JSON = 64 * 2**20
 """Bytes of a configuration, an index or a record."""
 
 LARGEST_LIST = 512 * 2**20
-"""Bytes of a list with an entry for every picture."""
+"""Bytes of a list with an entry for every image."""
 
 DEEPEST = 100
 """Levels of values inside values. Python's own limit depends on what was called before."""

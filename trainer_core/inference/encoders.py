@@ -19,7 +19,7 @@ from ..config import DatasetSection, PreviewSection, RunConfig
 from ..data.cache import Encoders
 from ..data.cache_file import Entry, is_sound, make_entry, read_entry, write_entry
 from ..data.captions import TextLimit
-from ..data.image import fit_to_bucket, open_picture, resize_exact, to_pixels
+from ..data.image import fit_to_bucket, open_image, resize_exact, to_pixels
 from ..device import DTYPES, release_memory, resolve_precision
 from ..errors import ConfigError
 from ..families.family import Family
@@ -138,7 +138,7 @@ _CONTROLS: dict[str, tuple[int, int | None]] = {"generate": (0, 0), "edit": (1, 
 
 
 def check_controls(preview: PreviewSection, variant: str) -> None:
-    """Refuse prompts that the base cannot draw, before anything is encoded.
+    """Refuse prompts that the base cannot generate, before anything is encoded.
 
     Args:
         preview: Prompts and controls.
@@ -154,13 +154,13 @@ def check_controls(preview: PreviewSection, variant: str) -> None:
             continue
         wanted = "none" if most == 0 else "one" if most == 1 else "one or more"
         raise ConfigError(
-            f"preview.controls: {count} control pictures for the prompt {text[:60]!r}, and the "
+            f"preview.controls: {count} control images for the prompt {text[:60]!r}, and the "
             f"base is trained as {variant}",
             f"{wanted} for each prompt",
             "Leave preview.controls out; in a graph: connect nothing to controls of Preview "
             "Prompts."
             if most == 0
-            else "Name a picture for each prompt in preview.controls; in a graph: connect it to "
+            else "Name an image for each prompt in preview.controls; in a graph: connect it to "
             "controls of Preview Prompts.",
         )
 
@@ -210,20 +210,20 @@ def _control(
     if not path.is_file():
         raise ConfigError(
             f"preview.controls: {path} is not a file",
-            "a picture for each control of each prompt",
+            "an image for each control of each prompt",
             "Correct the path; paths in a run file are relative to the run file.",
         )
-    picture = open_picture(path, dataset.animated)
+    image = open_image(path, dataset.animated)
     if dataset.control_area is None:
-        return fit_to_bucket(picture, Bucket(preview.width, preview.height))
-    return resize_exact(picture, *family.control_size(*picture.size, dataset.control_area))
+        return fit_to_bucket(image, Bucket(preview.width, preview.height))
+    return resize_exact(image, *family.control_size(*image.size, dataset.control_area))
 
 
 def _entry(
     folder: Path, text: str, negative: str, controls: Sequence[Image.Image], identity: str
 ) -> Entry:
-    pictures = [hashlib.sha256(c.tobytes()).hexdigest() + f"{c.size}" for c in controls]
-    return make_entry(folder, "prompts", identity, text, negative, *pictures)
+    images = [hashlib.sha256(c.tobytes()).hexdigest() + f"{c.size}" for c in controls]
+    return make_entry(folder, "prompts", identity, text, negative, *images)
 
 
 def _encode(

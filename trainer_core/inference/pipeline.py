@@ -47,7 +47,7 @@ class Pipeline:
     """Samples images from texts.
 
     Attributes:
-        sampler: Draws from encoded prompts.
+        sampler: Generates from encoded prompts.
         encoders: Encodes them; loaded when first used.
         key_map: The family's names in its host.
     """
@@ -69,7 +69,7 @@ class Pipeline:
             negative: The negative prompt.
 
         Returns:
-            What the sampler draws.
+            What the sampler generates.
         """
         encoders = self.encoders.open()
         return SampleRequest(
@@ -87,9 +87,9 @@ class Pipeline:
             self._negatives[text] = self.encoders.open().encode_text(text, controls)
         return self._negatives[text]
 
-    def draw(self, requests: Sequence[SampleRequest], settings: SampleSettings) -> Tensor:
+    def sample(self, requests: Sequence[SampleRequest], settings: SampleSettings) -> Tensor:
         """Sample images, `[B, 3, H, W]` in [-1, 1], on the CPU."""
-        return self.sampler.draw(requests, settings)
+        return self.sampler.sample(requests, settings)
 
     def put_on(self, adapter_file: Path) -> AttachedAdapter:
         """Attach the adapter of a file.
@@ -112,7 +112,7 @@ class Pipeline:
         Raises:
             AdapterError: When it does not fit the base.
         """
-        refuse_undivided(state, self.key_map, "the model that draws")
+        refuse_undivided(state, self.key_map, "the model that generates")
         adapter = attach_state(self.sampler.transformer, state)
         adapter.eval()
         return adapter
@@ -144,7 +144,7 @@ class _Place:
 def open_pipeline(
     config: RunConfig, *, has_controls: bool, make_source: MakeSource | None = None
 ) -> Pipeline:
-    """Load a base for drawing.
+    """Load a base to sample with.
 
     Args:
         config: The run file; its family, base, precision and device count.
@@ -185,7 +185,7 @@ def sample_prompts(
     The prompts are encoded first: encoders and denoiser are never in memory at the same time.
 
     Args:
-        config: The run file; its ``preview`` section says what is drawn.
+        config: The run file; its ``preview`` section says what is generated.
         adapter_file: The adapter, or None for the base alone.
         strength: Factor on the adapter; 0 is the base.
         make_source: Gives the encoders; unset: they come from the base's folder.
@@ -203,7 +203,7 @@ def sample_prompts(
     # What cannot be used is refused before anything is encoded or loaded.
     state = None if adapter_file is None else read_adapter(adapter_file, place.key_map)
     if state is not None:
-        refuse_undivided(state, place.key_map, "the model that draws")
+        refuse_undivided(state, place.key_map, "the model that generates")
     check_controls(preview, place.location.variant)
     place.encoders.decoder()
     prompts = encode_prompts(
@@ -220,7 +220,7 @@ def sample_prompts(
         pipeline.attach(state).strength = strength
     size = SampleSettings(preview.width, preview.height, preview.steps, preview.guidance)
     for index, prompt in enumerate(prompts):
-        yield pipeline.sampler.draw([prompt.request(preview.seed + index)], size, stop)[0]
+        yield pipeline.sampler.sample([prompt.request(preview.seed + index)], size, stop)[0]
 
 
 def sample_images(
@@ -229,7 +229,7 @@ def sample_images(
     """Sample the run file's preview prompts into files.
 
     Args:
-        config: The run file; its ``preview`` section says what is drawn.
+        config: The run file; its ``preview`` section says what is generated.
         adapter_file: The adapter, or None for the base alone.
         folder: Where ``0.png``, ``1.png`` ... are written.
         strength: Factor on the adapter; 0 is the base.
@@ -251,19 +251,19 @@ def sample_images(
         return paths
 
 
-def draw_previews(
+def sample_previews(
     sampler: Sampler,
     settings: PreviewSection,
     prompts: Sequence[EncodedPrompt],
     deliver: Callable[[int, Tensor], None],
     stop: Callable[[], bool],
 ) -> None:
-    """Sample one image for each prompt and hand each over as soon as it is drawn.
+    """Sample one image for each prompt and hand each over as soon as it is generated.
 
     Whoever says stop gets no further images, and learns of it by asking the same question.
 
     Args:
-        sampler: Draws on the run's base with its adapter.
+        sampler: Generates on the run's base with its adapter.
         settings: Size, steps, guidance and seed.
         prompts: The encoded prompts.
         deliver: Takes a prompt's index and its pixels `[3, H, W]` in [-1, 1].
@@ -275,7 +275,7 @@ def draw_previews(
             return
         try:
             # One at a time: a preview must not need more memory than a training step.
-            pixels = sampler.draw([prompt.request(settings.seed + index)], size, stop)[0]
+            pixels = sampler.sample([prompt.request(settings.seed + index)], size, stop)[0]
         except SamplingStopped:
             return
         deliver(index, pixels)

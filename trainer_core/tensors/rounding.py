@@ -82,7 +82,7 @@ def fitting_scale(largest: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
     The given scale is kept wherever the weight fits. Else it is doubled until it does: the steps
     of twice a scale are, but for the smallest numbers, among those of the scale itself, so that
     what the adapter leaves alone stays as it is. A scale made from the largest number would round
-    every weight anew.
+    every weight again.
 
     Args:
         largest: Largest absolute value that a scale is for, in the shape of the scale.

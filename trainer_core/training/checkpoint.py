@@ -183,7 +183,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         return CheckpointError(
             f"{folder} cannot be read as a checkpoint ({reason})",
             f"a folder with {_STATE}, {_TENSORS} and adapter.safetensors as they were written",
-            "Name another checkpoint with resume=PATH, or start anew with resume=none.",
+            "Name another checkpoint with resume=PATH, or start again with resume=none.",
         )
 
     state = read_object(folder / _STATE, refuse)
@@ -257,7 +257,7 @@ def read_whole_checkpoint(folder: Path, *, named: bool) -> tuple[Path, Checkpoin
     raise CheckpointError(
         f"no checkpoint of {folder.parent} can be read: {'; '.join(damaged)}",
         "at least one that is as it was written",
-        "Restore one from a copy, or start anew with resume=none.",
+        "Restore one from a copy, or start again with resume=none.",
     )
 
 
@@ -395,7 +395,7 @@ def way_on(checkpoints: Path, step: int, begun: int, learning_rate: float, preci
     Args:
         checkpoints: The folder of its checkpoints, in the run's version.
         step: The step that broke.
-        begun: The step that this attempt went on from; 0 when it began anew.
+        begun: The step that this attempt went on from; 0 when it began again.
         learning_rate: The highest of the run.
         precision: What it computed in.
 
@@ -421,7 +421,7 @@ def way_on(checkpoints: Path, step: int, begun: int, learning_rate: float, preci
         )
     else:
         text = (
-            f"Start anew with a lower learning rate: resume=none {lower} (in ComfyUI: lower "
+            f"Start again with a lower learning rate: resume=none {lower} (in ComfyUI: lower "
             "learning_rate, switch resume off and run the graph again)."
         )
     if precision != "fp32" and step - 1 in saved:

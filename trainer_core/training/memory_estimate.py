@@ -2,7 +2,7 @@
 
     base        = base parameters x bytes of the precision
     adapter     = trainable parameters x 16 bytes (weight, gradient and AdamW's two moments, fp32),
-                  and 4 more for first values that the factors are differences from
+                  and 4 more for the initialization that the factors are differences from
     activations = samples x tokens x width x bytes x states
     states      = blocks x kept + 15, or blocks + kept + 15 with gradient checkpointing, which keeps
                   one input for each block and computes the inside of one block again
@@ -67,7 +67,7 @@ class Size:
         samples: Samples in a micro-batch.
         value_bytes: Bytes of a number in the run's precision.
         checkpointing: Whether activations are computed again in the backward pass.
-        differences: Whether the factors are differences from first values that stay beside them.
+        differences: Whether the factors are differences from others that stay beside them.
     """
 
     base_parameters: int
@@ -139,14 +139,14 @@ def empty_base(location: BaseLocation, family: Family) -> EmptyBase:
     return EmptyBase(family, location, transformer, count, blocks, width)
 
 
-def picture_tokens(base: EmptyBase, picture: Bucket) -> int:
+def image_tokens(base: EmptyBase, image: Bucket) -> int:
     """Tokens of one image or control image.
 
     Args:
         base: The base.
-        picture: Size in pixels.
+        image: Size in pixels.
     """
-    _, height, width = base.family.latent_shape(base.location, picture.width, picture.height)
+    _, height, width = base.family.latent_shape(base.location, image.width, image.height)
     # Every family so far makes one token of 2 x 2 latents.
     return height * width // 4
 
@@ -223,7 +223,7 @@ def cached_run_estimate(config: RunConfig, device: torch.device) -> dict[str, in
     location = locate_base(settings, family, edits, needs_encoders=False)
     base = empty_base(location, family)
     tokens = max(
-        sum(picture_tokens(base, picture) for picture in (item.bucket, *item.control_buckets))
+        sum(image_tokens(base, image) for image in (item.bucket, *item.control_buckets))
         for item in cache.dataset.items
     )
     adapter = attach(

@@ -19,7 +19,7 @@ class CacheProgress:
 
     done: int
     total: int
-    what: str = "pictures and captions"
+    what: str = "images and captions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Observer(Protocol):
     def cancelled(self) -> bool:
         """Whether `requests` asks, or will ask, for an end without an adapter.
 
-        Asked often while images are drawn, which may take longer than many steps; asking must
+        Asked often while images are generated, which may take longer than many steps; asking must
         not change the answer.
         """
         ...

@@ -77,7 +77,7 @@ class Prepared:
         return {f"{size.width}x{size.height}": counts[size] for size in sorted(counts)}
 
     def sampler(self, transformer: torch.nn.Module, device: torch.device) -> Sampler:
-        """Draw on a denoiser of this base.
+        """Generate on a denoiser of this base.
 
         Args:
             transformer: The denoiser.
@@ -118,7 +118,7 @@ def prepare(
     if not config.dataset.path:
         raise ConfigError(
             "dataset.path: nothing",
-            "a folder with pictures and captions",
+            "a folder with images and captions",
             "Set dataset.path in the run file or on the command line: dataset.path=FOLDER.",
         )
     found = scan_all(config.dataset, within)
@@ -288,7 +288,7 @@ def _require_vae(location: BaseLocation) -> None:
     if not any(folder.glob("*.safetensors")):
         raise ConfigError(
             f"preview.every is set, and there is no VAE at {folder}",
-            "a VAE that turns the previews into pictures",
+            "a VAE that turns the previews into images",
             "Name a Diffusers folder with a VAE as base.encoders, or set preview.every to 0.",
         )
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from ..adapter_files.header import RunFacts, adapter_metadata, header_problems
+from ..adapter_files.header import RunSpec, adapter_metadata, header_problems
 from ..adapter_files.names.key_map import KeyMap
 from ..adapter_files.write.adapter_file import layout_name, write_adapter
 from ..config import RunConfig
@@ -76,7 +76,7 @@ class Recorder:
         state: TrainState,
         key_map: KeyMap,
         settings: Mapping[str, Any],
-        header: RunFacts,
+        header: RunSpec,
         observer: Observer,
     ) -> None:
         self.folder = folder
@@ -87,7 +87,7 @@ class Recorder:
         self._header = header
         self._observer = observer
         self._done = done = state.step
-        self._pictures: list[Path] = []
+        self._images: list[Path] = []
         for note in folder.remove_leftovers():
             observer.notify(Warned(note))
         later = drop_later_checkpoints(folder.checkpoints, done)
@@ -170,7 +170,7 @@ class Recorder:
                     self.save(step)
             raise
 
-    def picture(self, step: int, index: int, pixels: Tensor) -> None:
+    def image(self, step: int, index: int, pixels: Tensor) -> None:
         """Keep a preview image.
 
         Args:
@@ -182,7 +182,7 @@ class Recorder:
         image = from_pixels(pixels)
         atomic_write(path, lambda target: image.save(target, format="PNG"))
         self._metrics.write_image(step, index, pixels)
-        self._pictures.append(path)
+        self._images.append(path)
         self._observer.notify(PreviewDone(step, index, path))
 
     def finish(self, status: str, step: int) -> RunResult:
@@ -210,7 +210,7 @@ class Recorder:
         self.folder.update_record(**record)
         losses = [result.loss for result in self._metrics.steps]
         result = RunResult(
-            self.folder.path, status, step, tuple(adapters), tuple(self._pictures), tuple(losses)
+            self.folder.path, status, step, tuple(adapters), tuple(self._images), tuple(losses)
         )
         self._observer.notify(RunFinished(result))
         return result
@@ -243,7 +243,7 @@ def run_header(
     hashes: Mapping[str, str],
     workflow: Mapping[str, str],
     observer: Observer,
-) -> RunFacts:
+) -> RunSpec:
     """Gather what the headers tell that does not change with its steps.
 
     Args:
@@ -261,7 +261,7 @@ def run_header(
         for problem in header_problems(workflow):
             observer.notify(Warned(problem))
     names = data.family.header_names.get(data.location.variant)
-    return RunFacts(
+    return RunSpec(
         family=config.family,
         step=0,
         settings=config.model_dump(mode="json"),

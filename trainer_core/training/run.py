@@ -32,7 +32,7 @@ from ..device import (
 from ..diffusion.sigma import make_density
 from ..filesystem.allowed_folders import AllowedFolders
 from ..inference.encoders import MakeSource
-from ..inference.pipeline import draw_previews
+from ..inference.pipeline import sample_previews
 from ..requirements import installed_versions
 from ..types import Batch, PreservedBatch, RunResult, RunSummary, StepResult
 from .checkpoint import require_newest
@@ -226,9 +226,9 @@ def _loop(run: Loaded, shares: Shares, recorder: Recorder | None) -> Loop:
         if recorder is not None:
             with recorder.saved_on_failure(step), run.state.shown():
                 sampler = run.data.sampler(run.transformer, run.processes.device)
-                deliver = functools.partial(recorder.picture, step)
-                draw_previews(sampler, config.preview, run.data.prompts, deliver, stop)
-        # All end together; the others wait here until the first process has drawn.
+                deliver = functools.partial(recorder.image, step)
+                sample_previews(sampler, config.preview, run.data.prompts, deliver, stop)
+        # All end together; the others wait here until the first process has generated.
         return run.processes.sum_numbers([float(stop())])[0] > 0
 
     def record(result: StepResult) -> None:

@@ -126,8 +126,8 @@ class RunFolder:
         Returns:
             What was removed, also when the version was made, in sentences.
         """
-        pictures = sorted((self.path / "samples").glob("[0-9]*"))
-        places = (self.path.parent, self.path, self.checkpoints, *pictures)
+        images = sorted((self.path / "samples").glob("[0-9]*"))
+        places = (self.path.parent, self.path, self.checkpoints, *images)
         versions = [
             f"Removed {path}, which ended before step {MINIMUM_STEPS} without a checkpoint."
             for path in self._removed

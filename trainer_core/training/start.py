@@ -69,7 +69,7 @@ AROUND = frozenset(
         "output",
     }
 )
-"""What a resumed run may change too, and says: how long it trains, what it draws and writes."""
+"""What a resumed run may change too, and says: how long it trains, what it generates and writes."""
 
 START = "adapter.start_from (content)"
 """Where a checkpoint's settings keep the identity of the file that the adapter started from."""
@@ -325,7 +325,7 @@ def _accepted_changes(
 ) -> list[Change] | None:
     """Tell what has changed since a checkpoint; None where the run does not go on from it.
 
-    ``resume: auto`` means a run that fits the settings: it starts anew where another one would be
+    ``resume: auto`` means a run that fits the settings: it starts again where another one would be
     refused, and where a finished run would go on learning in another way. A run that is not
     finished goes on with other settings, and so does one that only becomes longer.
     """

@@ -160,7 +160,7 @@ def _check_weights(place: Path, settings: Mapping[str, Any]) -> None:
             "weights as .safetensors (other formats can run code and are not read)",
             "Download the base's .safetensors files, or save it again with save_pretrained.",
         )
-    # A quantising library knows its own integers.
+    # A quantizing library knows its own integers.
     if not isinstance(settings.get("quantization_config"), dict):
         for file in files:
             _refuse_integers(file, every=place.name == _DENOISER)
@@ -178,7 +178,7 @@ def _refuse_integers(file: Path, *, every: bool) -> None:
         if weight and not info.code.startswith(_FLOATS):
             raise BaseModelError(
                 f"{file}: {name} is stored as {info.code}",
-                "weights in a floating-point format (bf16, fp16, fp32), or quantised by a library "
+                "weights in a floating-point format (bf16, fp16, fp32), or quantized by a library "
                 "that config.json names (quantization_config)",
                 "Use the base's bf16 files instead.",
             )

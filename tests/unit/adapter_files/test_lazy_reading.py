@@ -215,7 +215,7 @@ def status(name):
     return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
 def peak(action):
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins again
     before = status("VmRSS")
     action()
     return (status("VmHWM") - before) / 1024

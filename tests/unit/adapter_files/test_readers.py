@@ -48,9 +48,9 @@ class Model(nn.Module):
         self.convolution = nn.Conv2d(24, 32, 3, padding=1)
         self.q, self.k, self.v = (nn.Linear(12, 20) for _ in range(3))
 
-    def forward(self, rows, picture):
+    def forward(self, rows, image):
         parts = torch.cat([self.q(rows), self.k(rows), self.v(rows)])
-        return {"linear": self.linear(rows), "convolution": self.convolution(picture), "q": parts}
+        return {"linear": self.linear(rows), "convolution": self.convolution(image), "q": parts}
 
 
 def make():

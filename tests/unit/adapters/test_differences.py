@@ -1,4 +1,4 @@
-"""First values that are a part of the weight: trained as differences, equal to PEFT's training."""
+"""Initialization from the base: factors are trained as differences, and all readers agree."""
 
 import pytest
 import torch

@@ -23,7 +23,7 @@ OPTIONS = [
 
 
 def make(options, axis, inputs=24, outputs=16, bias=True, dtype=torch.float64, seed=0, spread=0.3):
-    """A Linear with an adapter whose every factor was moved away from its first values."""
+    """A Linear with an adapter whose every factor was moved away from its initialization."""
     generator = torch.Generator().manual_seed(seed)
     module = nn.Sequential(nn.Linear(inputs, outputs, bias=bias).to(torch.float64))
     with torch.no_grad():

@@ -146,7 +146,7 @@ def test_little_is_kept_written_and_multiplied(name, frozen):
         module(x)
     with torch.no_grad():
         for parameter in adapter.parameters():
-            # As an optimizer does: what depends on the factors alone is made anew.
+            # As an optimizer does: what depends on the factors alone is made again.
             parameter += 0.01
     done = count(lambda: torch.autograd.grad(module(x), leaves, any_gradient()))
     assert saved.bytes / (x.numel() * x.element_size()) <= saved_limit

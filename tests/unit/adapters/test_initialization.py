@@ -1,4 +1,4 @@
-"""The first values that `adapter.init` names."""
+"""The initialization that `adapter.init` names."""
 
 import pytest
 import torch

@@ -25,7 +25,7 @@ def test_defaults_keep_pace_with_a_lora(noise):
     }
     rows = list(compare(*synthetic((512, 512), noise), {**KINDS, **others}, (7, 8)))
     found = {row.adapter: row for row in rows}
-    # At this width Adam's steps are small beside the first values, so that the bar is wider here.
+    # At this width Adam's steps are small beside the initialization, so that the bar is wider here.
     for kind in KINDS:
         assert 0.5 < found[kind].along_ratio < 2
         assert 0.5 < found[kind].norm_ratio < 2

@@ -179,7 +179,7 @@ def test_no_dense_copy_of_the_weight_is_kept(name, dora):
     assert copies.count() == 0, "between the forward and the backward pass"
     with copies:
         y.sum().backward()
-    assert copies.made, "the weight is read on the way back"
+    assert copies.made, "the weight is read in the backward pass"
     assert copies.count() == 0, "between two steps"
     adapter.detach()
 
@@ -188,7 +188,7 @@ def test_the_count_sees_a_dense_copy():
     module = make_quantized("ao_int8")
     with DenseCopies() as copies:
         y = module(make_input())
-    assert copies.count() == 1, "torchao's own way back keeps the weight"
+    assert copies.count() == 1, "torchao's own backward pass keeps the weight"
     del y
     assert copies.count() == 0
 
@@ -262,10 +262,10 @@ def test_merging_is_refused_and_changes_nothing(name):
 
 
 def test_four_bits_stay_as_they_are_while_images_are_made():
-    """In evaluation mode bitsandbytes packs them anew, after which no gradient passes."""
+    """In evaluation mode bitsandbytes packs them again, after which no gradient passes."""
     module = make_quantized("bnb_nf4")
     layer = module[0].eval()
-    # Elsewhere than on a processor with bfloat16 instructions it would not try.
+    # Elsewhere than on a CPU with bfloat16 instructions it would not try.
     layer.support_avx512bf16_for_cpu = True
     before = layer.weight.data.clone()
     adapter = attached(module, KINDS[0])

@@ -132,7 +132,7 @@ def test_wrapped_processes_compute_and_train_what_one_does(wrapped, alone, wrapp
     for process in wrapped:
         found = process[wrapping][0]
         for name in names:
-            # A difference from first values is written as a pair; its outputs were compared.
+            # A difference from initialization is written as a pair; its outputs were compared.
             if not name.startswith("pissa"):
                 assert relative(found[name], alone[name]) < 1e-5, name
             assert torch.equal(found[name], wrapped[0][wrapping][0][name]), name

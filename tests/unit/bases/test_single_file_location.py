@@ -107,7 +107,7 @@ def test_the_variant_has_to_fit(files):
     path = files / "qwen_image.safetensors"
     assert locate(path, "qwen_image", True, variant="edit").variant == "edit"
     for controls, variant in ((True, "generate"), (False, "edit_plus")):
-        with pytest.raises(ConfigError, match="control pictures"):
+        with pytest.raises(ConfigError, match="control images"):
             locate(path, "qwen_image", controls, variant=variant)
     with pytest.raises(ConfigError, match="one of auto"):
         locate(files / "flux.safetensors", "flux", True, variant="edit_plus")

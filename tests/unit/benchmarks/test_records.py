@@ -120,8 +120,8 @@ def _compare(rows, recorded, columns):
             assert getattr(row, column) == expected, f"{row.name}: {column}"
 
 
-def test_own_pictures_meet_their_bars():
-    record = read_record(RESULTS / "own_pictures.json")
+def test_own_images_meet_their_bars():
+    record = read_record(RESULTS / "own_images.json")
     rows = [row for row in record["rows"] if row["way"] == "template"]
     assert len({(row["shape"], row["seed"]) for row in rows}) == 9
     for name, bar in record["bars"].items():

@@ -26,9 +26,9 @@ def base(tmp_path_factory):
 @pytest.fixture
 def words(base, tmp_path):
     """What names a dataset with a short caption and a long one, and the base."""
-    folder = tmp_path / "pictures"
+    folder = tmp_path / "images"
     folder.mkdir()
-    for name, caption in (("short", "a picture"), ("long", "a picture of a picture " * 20)):
+    for name, caption in (("short", "an image"), ("long", "an image of an image " * 20)):
         Image.new("RGB", (64, 64)).save(folder / f"{name}.png")
         (folder / f"{name}.txt").write_text(caption, encoding="utf-8")
     settings = {

@@ -101,7 +101,7 @@ def test_result_names_every_file():
         "Folder:  v0",
         "Adapter: a",
         "Adapter: b",
-        "Picture: p.png",
+        "Image:   p.png",
     ]
     cancelled = RunResult(Path("v0"), "cancelled", 3, (), (), ())
     assert "resume=latest" in result_text(cancelled)

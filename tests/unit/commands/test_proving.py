@@ -192,7 +192,7 @@ def test_lengths_that_are_not_the_bases_are_warned_of(stretch, warned, capsys, t
     path = embedded_lora(tmp_path, 0.05, lengths=stretch)
     code, proof = report_of(capsys, path, "--base", "embedded")
     assert (code, proof["ok"]) == (0, True)
-    assert any("DoRA lengths" in line for line in proof.get("warnings", [])) == warned
+    assert any("DoRA magnitudes" in line for line in proof.get("warnings", [])) == warned
     # Without a base nothing is known of its lengths.
     assert "warnings" not in report_of(capsys, path)[1]
 

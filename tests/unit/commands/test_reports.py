@@ -14,12 +14,12 @@ from trainer_core.commands.inspect import norm_summary, readable
 
 
 @pytest.fixture
-def pictures(tmp_path):
-    folder = tmp_path / "pictures"
+def images(tmp_path):
+    folder = tmp_path / "images"
     folder.mkdir()
     for number, size in enumerate([(64, 64), (64, 64), (128, 64)]):
         Image.new("RGB", size, (number * 50, 0, 0)).save(folder / f"{number}.png")
-        (folder / f"{number}.txt").write_text(f"picture {number}", encoding="utf-8")
+        (folder / f"{number}.txt").write_text(f"image {number}", encoding="utf-8")
     return folder
 
 
@@ -28,8 +28,8 @@ def report(capsys, *words: str, code: int = 0) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
-def test_dataset_report_counts(pictures, capsys):
-    found = report(capsys, "dataset", str(pictures), "dataset.resolution=64")
+def test_dataset_report_counts(images, capsys):
+    found = report(capsys, "dataset", str(images), "dataset.resolution=64")
     assert found["samples"] == 3
     assert found["with_captions"] == 3
     assert found["picture_sizes"] == {"64x64": 2, "128x64": 1}
@@ -38,41 +38,41 @@ def test_dataset_report_counts(pictures, capsys):
     assert found["train_would_stop"] is None
 
 
-def test_dataset_report_tells_every_problem_and_that_train_would_stop(pictures, capsys):
-    (pictures / "0.txt").unlink()
-    (pictures / "1.png").write_bytes(b"")
-    found = report(capsys, "dataset", str(pictures), "dataset.resolution=64", code=2)
+def test_dataset_report_tells_every_problem_and_that_train_would_stop(images, capsys):
+    (images / "0.txt").unlink()
+    (images / "1.png").write_bytes(b"")
+    found = report(capsys, "dataset", str(images), "dataset.resolution=64", code=2)
     assert found["samples"] == 1
     assert "0.png" in " ".join(found["problems"])
     assert "1.png" in " ".join(found["problems"])
     assert found["train_would_stop"]
 
 
-def test_problems_that_the_settings_accept_do_not_stop(pictures, capsys):
-    (pictures / "0.txt").unlink()
+def test_problems_that_the_settings_accept_do_not_stop(images, capsys):
+    (images / "0.txt").unlink()
     words = ("dataset.resolution=64", "dataset.missing_caption=empty")
-    found = report(capsys, "dataset", str(pictures), *words)
+    found = report(capsys, "dataset", str(images), *words)
     assert found["samples"] == 3
     assert found["with_captions"] == 2
 
 
 @pytest.mark.parametrize("spoiled", [False, True])
-def test_dataset_report_opens_every_file_once(pictures, spoiled, capsys):
-    for path in pictures.glob("*.png"):
+def test_dataset_report_opens_every_file_once(images, spoiled, capsys):
+    for path in images.glob("*.png"):
         Image.open(path).save(path.with_suffix(".jpg"))
         path.unlink()
     if spoiled:
-        (pictures / "0.jpg").write_bytes(b"")
-    with opened_files(pictures) as opened:
-        report(capsys, "dataset", str(pictures), "dataset.resolution=64", code=2 * spoiled)
+        (images / "0.jpg").write_bytes(b"")
+    with opened_files(images) as opened:
+        report(capsys, "dataset", str(images), "dataset.resolution=64", code=2 * spoiled)
     assert opened == {f"{number}.{kind}": 1 for number in range(3) for kind in ("jpg", "txt")}
 
 
-def test_what_stops_the_training_leaves_the_other_policies_of_a_report(pictures, capsys):
-    (pictures / "0.txt").unlink()
-    (pictures / "1.png").write_bytes(b"")
+def test_what_stops_the_training_leaves_the_other_policies_of_a_report(images, capsys):
+    (images / "0.txt").unlink()
+    (images / "1.png").write_bytes(b"")
     words = ("dataset.resolution=64", "dataset.missing_caption=empty")
-    found = report(capsys, "dataset", str(pictures), *words, code=2)
+    found = report(capsys, "dataset", str(images), *words, code=2)
     assert found["samples"] == 2
     assert "1.png" in found["train_would_stop"]
     assert len(found["problems"]) == 1
@@ -102,10 +102,10 @@ def test_each_missing_package_is_one_line_with_the_remedy():
     assert all("pip install" in line and "\n" not in line for line in lines)
 
 
-def test_doctor_says_what_a_run_would_adapt(pictures, tmp_path, capsys):
+def test_doctor_says_what_a_run_would_adapt(images, tmp_path, capsys):
     run_file = tmp_path / "run.yaml"
     run_file.write_text(
-        "dataset: {path: pictures, resolution: 64}\nadapter: {kind: lora, rank: 4}\n",
+        "dataset: {path: images, resolution: 64}\nadapter: {kind: lora, rank: 4}\n",
         encoding="utf-8",
     )
     found = report(capsys, "doctor", str(run_file))
@@ -134,12 +134,12 @@ def test_doctor_says_what_a_run_would_adapt(pictures, tmp_path, capsys):
     assert set(run["memory_estimate"]) == {"base", "adapter", "activations", "total"}
 
 
-def test_doctor_collects_all_problems(pictures, tmp_path, capsys):
-    (pictures / "0.txt").unlink()
+def test_doctor_collects_all_problems(images, tmp_path, capsys):
+    (images / "0.txt").unlink()
     words = (
-        f"dataset.path={pictures}",
+        f"dataset.path={images}",
         "dataset.resolution=64",
-        f"output.dir={pictures / '0.png'}",
+        f"output.dir={images / '0.png'}",
         "adapter.targets=['no\\.such\\.layer']",
     )
     problems = report(capsys, "doctor", *words, code=2)["problems"]

@@ -95,14 +95,14 @@ def test_paths_are_relative_to_the_run_file_or_the_current_folder(run_file, tmp_
     monkeypatch.chdir(here)
     path = run_file("""
     base: {path: models/qwen/v1}
-    dataset: {path: pictures}
+    dataset: {path: images}
     adapter: {start_from: first.safetensors}
     preview: {prompts: [a], controls: [[one.png, /two.png]]}
     resume: out/checkpoints/000010
     """)
     config = load_config(path, ["cache.dir=kept"])
     assert config.base.path == str(tmp_path / "models/qwen/v1")
-    assert config.dataset.path == str(tmp_path / "pictures")
+    assert config.dataset.path == str(tmp_path / "images")
     assert config.adapter.start_from == str(tmp_path / "first.safetensors")
     assert config.preview.controls == [[str(tmp_path / "one.png"), str(Path("/two.png"))]]
     assert config.resume == str(tmp_path / "out/checkpoints/000010")
@@ -235,9 +235,9 @@ def test_file_of_a_newer_trainer_is_refused_before_its_settings(run_file):
 
 
 def test_settings_are_not_changed_in_the_callers_mapping():
-    values = {"dataset": {"path": "pictures"}}
+    values = {"dataset": {"path": "images"}}
     load_config(values, ["training.steps=3"])
-    assert values == {"dataset": {"path": "pictures"}}
+    assert values == {"dataset": {"path": "images"}}
 
 
 def test_dumped_settings_read_back_equal(run_file):

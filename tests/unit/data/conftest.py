@@ -9,13 +9,13 @@ from tests.fixtures.cache_world import World
 
 @pytest.fixture
 def paint():
-    """Write a real picture whose pixels depend on the seed; returns its path."""
+    """Write a real image whose pixels depend on the seed; returns its path."""
 
     def write(path: Path, width: int = 64, height: int = 64, seed: int = 0, **options) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         coarse = np.random.default_rng(seed).integers(0, 256, (4, 4, 3), dtype=np.uint8)
-        picture = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
-        picture.save(path, **options)
+        image = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+        image.save(path, **options)
         return path
 
     return write
@@ -23,7 +23,7 @@ def paint():
 
 @pytest.fixture
 def captioned(paint):
-    """Write a picture and its caption."""
+    """Write an image and its caption."""
 
     def write(path: Path, caption: str | None = "a thing", **options) -> Path:
         paint(path, **options)

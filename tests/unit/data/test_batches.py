@@ -38,14 +38,14 @@ def dataset(tmp_path) -> CachedDataset:
             write_entry(entry, tensors)
             return entry
 
-        picture = {"latents": torch.full(shape, float(number))}
+        image = {"latents": torch.full(shape, float(number))}
         control = {"latents": torch.full(shape, 100.0 + number)}
         items.append(
             CachedItem(
                 name=f"{number}.png",
                 bucket=bucket,
                 control_buckets=(bucket,) if has_control else (),
-                latents=keep("latents", "picture", picture),
+                latents=keep("latents", "image", image),
                 controls=(keep("latents", "control", control),) if has_control else (),
                 text=keep("text", "text", {"t": torch.full((number + 1, 3), float(number))}),
                 empty_text=keep("text", "empty", {"t": torch.zeros(1, 3)}),
@@ -66,7 +66,7 @@ def plan_for(dataset, **options) -> BatchPlan:
     num_repeats=st.integers(1, 3),
     seed=st.integers(0, 2**40),
 )
-def test_every_epoch_holds_every_picture_and_no_batch_mixes(
+def test_every_epoch_holds_every_image_and_no_batch_mixes(
     buckets, data, batch_size, num_repeats, seed
 ):
     controls = [data.draw(st.integers(0, 2)) for _ in buckets]
@@ -84,25 +84,25 @@ def test_every_epoch_holds_every_picture_and_no_batch_mixes(
         assert extra <= groups * (batch_size - 1)
 
 
-def test_without_filling_every_picture_comes_exactly_as_often_as_it_is_repeated():
+def test_without_filling_every_image_comes_exactly_as_often_as_it_is_repeated():
     plan = plan_of([SMALL] * 12, batch_size=4, num_repeats=3)
     seen = Counter(index for chunk in chunks(plan) for index in chunk)
     assert seen == dict.fromkeys(range(12), 3)
     assert plan.chunks_per_epoch == 9
 
 
-def test_repeats_go_through_all_pictures_before_any_comes_again():
+def test_repeats_go_through_all_images_before_any_comes_again():
     plan = plan_of([SMALL] * 5, batch_size=5, num_repeats=4)
     assert all(sorted(chunk) == list(range(5)) for chunk in chunks(plan))
 
 
-def test_filling_prefers_pictures_that_the_batch_does_not_hold():
+def test_filling_prefers_images_that_the_batch_does_not_hold():
     plan = plan_of([SMALL] * 7, batch_size=4)
     for chunk in chunks(plan, epochs=10):
         assert len(set(chunk)) == 4
 
 
-def test_a_batch_larger_than_its_bucket_repeats_pictures_evenly():
+def test_a_batch_larger_than_its_bucket_repeats_images_evenly():
     plan = plan_of([SMALL] * 2, batch_size=7)
     counts = Counter(plan.indices(1, 0))
     assert sorted(counts.values()) == [3, 4]
@@ -126,7 +126,7 @@ def test_the_order_is_fixed_for_good():
     assert chunks(plan) == ORDER
 
 
-def test_first_places_are_spread_evenly_over_the_pictures():
+def test_first_places_are_spread_evenly_over_the_images():
     plan = plan_of([SMALL] * 4, batch_size=1)
     firsts = Counter(plan.indices(1 + 4 * epoch, 0)[0] for epoch in range(400))
     assert min(firsts.values()) > 60

@@ -11,7 +11,7 @@ from trainer_core.errors import ConfigError, DatasetError
 from trainer_core.types import Bucket, Sample
 
 
-def picture(width: int, height: int, controls: tuple[Path, ...] = ()) -> Sample:
+def image(width: int, height: int, controls: tuple[Path, ...] = ()) -> Sample:
     return Sample(f"{width}x{height}.png", Path("none.png"), "", width, height, controls)
 
 
@@ -20,7 +20,7 @@ def no_control_size(width: int, height: int, area: int) -> tuple[int, int]:
 
 
 def bucket_of(width: int, height: int, multiple: int = 32, **options) -> tuple[int, int]:
-    plan = plan_buckets([picture(width, height)], DatasetSection(**options), multiple,
+    plan = plan_buckets([image(width, height)], DatasetSection(**options), multiple,
                         no_control_size)  # fmt: skip
     return plan.samples[0].bucket.width, plan.samples[0].bucket.height
 
@@ -35,7 +35,7 @@ def bucket_of(width: int, height: int, multiple: int = 32, **options) -> tuple[i
 )
 def test_every_plan_keeps_its_promises(sizes, resolution, multiple, aspect, upscale):
     settings = DatasetSection(resolution=resolution, max_aspect_ratio=aspect, upscale=upscale)
-    samples = [picture(*size) for size in sizes]
+    samples = [image(*size) for size in sizes]
     plan = plan_buckets(samples, settings, multiple, no_control_size)
     assert [planned.sample for planned in plan.samples] == samples
     assert sum(plan.counts().values()) == len(samples)
@@ -61,7 +61,7 @@ def test_standard_buckets_are_symmetric_and_leave_no_room(resolution, multiple, 
         assert (bucket.width + multiple) * (bucket.height + multiple) > resolution**2
 
 
-def test_large_pictures_get_the_nearest_aspect_ratio():
+def test_large_images_get_the_nearest_aspect_ratio():
     assert bucket_of(4000, 4000) == (1024, 1024)
     assert bucket_of(4000, 3000) == (1184, 864)
     assert bucket_of(3000, 4000) == (864, 1184)
@@ -74,7 +74,7 @@ def test_large_pictures_get_the_nearest_aspect_ratio():
 def test_no_other_standard_bucket_is_nearer(width, height):
     settings = DatasetSection()
     buckets = standard_buckets(1024, 3.0, 32)
-    chosen = choose_bucket(picture(width, height), buckets, settings, 32)
+    chosen = choose_bucket(image(width, height), buckets, settings, 32)
 
     def off(bucket: Bucket) -> float:
         ratio = bucket.width * height / (bucket.height * width)
@@ -83,24 +83,24 @@ def test_no_other_standard_bucket_is_nearer(width, height):
     assert off(chosen) <= min(map(off, buckets)) + 1e-6
 
 
-def test_small_pictures_keep_their_size_rounded_down():
+def test_small_images_keep_their_size_rounded_down():
     assert bucket_of(700, 500) == (672, 480)
     assert bucket_of(1000, 1000) == (992, 992)
     assert bucket_of(33, 63) == (32, 32)
 
 
-def test_small_pictures_are_enlarged_only_when_asked():
+def test_small_images_are_enlarged_only_when_asked():
     assert bucket_of(700, 700, upscale=True) == (1024, 1024)
     assert bucket_of(8, 8, upscale=True) == (1024, 1024)
 
 
-def test_extreme_pictures_are_cut_to_the_aspect_bound():
+def test_extreme_images_are_cut_to_the_aspect_bound():
     assert bucket_of(5000, 500) == (1440, 480)
     assert bucket_of(500, 5000) == (480, 1440)
     assert bucket_of(10000, 64, max_aspect_ratio=1.0) == (64, 64)
 
 
-def test_a_picture_smaller_than_one_multiple_is_an_error_that_names_it():
+def test_an_image_smaller_than_one_multiple_is_an_error_that_names_it():
     with pytest.raises(DatasetError, match=r"31x500\.png is 31 x 500") as caught:
         bucket_of(31, 500)
     assert "dataset.upscale" in caught.value.remedy
@@ -112,19 +112,19 @@ def test_a_resolution_below_the_multiple_is_an_error_that_names_the_setting():
 
 
 def test_counts_are_named_and_sorted_by_size():
-    samples = [picture(2000, 2000), picture(100, 100), picture(3000, 3000)]
+    samples = [image(2000, 2000), image(100, 100), image(3000, 3000)]
     plan = plan_buckets(samples, DatasetSection(), 32, no_control_size)
     assert list(plan.counts().items()) == [("96x96", 1), ("1024x1024", 2)]
 
 
 def test_controls_have_the_targets_size_without_a_control_area():
-    sample = picture(2000, 1000, (Path("a.png"), Path("b.png")))
+    sample = image(2000, 1000, (Path("a.png"), Path("b.png")))
     planned = plan_buckets([sample], DatasetSection(), 32, no_control_size).samples[0]
     assert planned.control_buckets == (planned.bucket, planned.bucket)
 
 
 def test_controls_have_their_own_size_with_a_control_area(tmp_path, paint):
-    sample = picture(2000, 1000, (paint(tmp_path / "a.png", 40, 20),))
+    sample = image(2000, 1000, (paint(tmp_path / "a.png", 40, 20),))
     asked = []
 
     def control_size(width: int, height: int, area: int) -> tuple[int, int]:
@@ -137,11 +137,11 @@ def test_controls_have_their_own_size_with_a_control_area(tmp_path, paint):
     assert planned.control_buckets == (Bucket(96, 48),)
 
 
-def test_notes_tell_of_small_cropped_and_mixed_pictures():
-    samples = [picture(100, 100), picture(9000, 700), picture(2000, 2000, (Path("a.png"),))]
+def test_notes_tell_of_small_cropped_and_mixed_images():
+    samples = [image(100, 100), image(9000, 700), image(2000, 2000, (Path("a.png"),))]
     notes = plan_buckets(samples, DatasetSection(), 32, no_control_size).notes
     assert any("100x100.png" in note and "trained smaller" in note for note in notes)
     assert any("9000x700.png" in note and "cropped" in note for note in notes)
     assert any("2 with 0, 1 with 1" in note for note in notes)
-    plain = plan_buckets([picture(2000, 2000)], DatasetSection(), 32, no_control_size)
+    plain = plan_buckets([image(2000, 2000)], DatasetSection(), 32, no_control_size)
     assert plain.notes == ()

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from tests.fixtures.cache_world import TinyEncoders, same
 from trainer_core.data.cached_dataset import CachedDataset
-from trainer_core.data.image import fit_to_bucket, open_picture, resize_exact, to_pixels
+from trainer_core.data.image import fit_to_bucket, open_image, resize_exact, to_pixels
 from trainer_core.types import Bucket
 
 
@@ -27,7 +27,7 @@ def test_cached_samples_equal_a_direct_encoding(world):
     sample = dataset.load(0)
     assert sample.name == "a.png"
     assert sample.bucket == dataset.buckets[0] == Bucket(80, 48)
-    pixels = to_pixels(fit_to_bucket(open_picture(path), sample.bucket))
+    pixels = to_pixels(fit_to_bucket(open_image(path), sample.bucket))
     with torch.no_grad():
         expected = world.encoders.encode_image(pixels[None])[0]
     assert torch.equal(sample.latents, expected)
@@ -92,7 +92,7 @@ def test_only_what_changed_is_encoded_again(world, change, expected):
     assert world.encoders.counts() == expected
 
 
-def test_equal_pictures_and_captions_are_encoded_once(world):
+def test_equal_images_and_captions_are_encoded_once(world):
     world.add("a.png", "same")
     shutil.copy(world.data / "a.png", world.data / "b.png")
     shutil.copy(world.data / "a.txt", world.data / "b.txt")
@@ -107,7 +107,7 @@ def test_controls_are_sized_like_their_target_and_seen_by_the_text_encoder(world
     sample = dataset.load(0)
     size = (sample.bucket.width, sample.bucket.height)
     assert world.encoders.texts == [("edit", (size,)), ("", (size,))]
-    control = fit_to_bucket(open_picture(world.data / "a_control.png"), sample.bucket)
+    control = fit_to_bucket(open_image(world.data / "a_control.png"), sample.bucket)
     with torch.no_grad():
         expected = world.encoders.encode_image(to_pixels(control)[None])[0]
     assert torch.equal(sample.controls[0], expected)
@@ -120,7 +120,7 @@ def test_controls_with_an_area_of_their_own_are_resized_whole(world):
     world.add("a.png", "edit", control=True)
     world.paint(world.data / "a_control.png", width=100, height=40, seed=5)
     dataset = world.build()
-    control = resize_exact(open_picture(world.data / "a_control.png"), 32, 32)
+    control = resize_exact(open_image(world.data / "a_control.png"), 32, 32)
     with torch.no_grad():
         expected = world.encoders.encode_image(to_pixels(control)[None])[0]
     assert torch.equal(dataset.load(0).controls[0], expected)
@@ -162,7 +162,7 @@ def test_the_cache_tells_neither_paths_nor_names_nor_captions(world):
     world.add("secret_name.png", "secret caption", control=True)
     world.build()
     for _ in range(2):
-        age_pictures(world)
+        age_images(world)
         world.build()
     content = b"".join(path.read_bytes() for path in world.cache.rglob("*") if path.is_file())
     assert (world.cache / "picture_hashes.json").exists()
@@ -170,20 +170,20 @@ def test_the_cache_tells_neither_paths_nor_names_nor_captions(world):
         assert secret not in content
 
 
-def age_pictures(world) -> None:
-    """Wait until the pictures are older than a file system's tick."""
+def age_images(world) -> None:
+    """Wait until the images are older than a file system's tick."""
     newest = max(path.stat().st_ctime for path in world.data.iterdir())
     time.sleep(max(0.0, newest + 2.05 - time.time()))
 
 
 def test_remembered_hashes_are_used_and_never_trusted_over_a_changed_file(world):
     path = world.add("a.png", width=64, height=64)
-    age_pictures(world)
+    age_images(world)
     first = world.build()
     memory = world.cache / "picture_hashes.json"
     rows = json.loads(memory.read_text())
     assert len(rows) == 1
-    # A picture of the same size in bytes and the same modification time, but another content.
+    # An image of the same size in bytes and the same modification time, but another content.
     stamp = path.stat()
     data = bytearray(Image.new("RGB", (64, 64), "red").tobytes())
     Image.frombytes("RGB", (64, 64), bytes(data)).save(path)
@@ -200,7 +200,7 @@ def test_remembered_hashes_are_used_and_never_trusted_over_a_changed_file(world)
 
 def test_a_false_memory_is_believed_only_without_verify(world):
     world.add("a.png")
-    age_pictures(world)
+    age_images(world)
     world.build()
     memory = world.cache / "picture_hashes.json"
     rows = json.loads(memory.read_text())

@@ -1,4 +1,4 @@
-"""What goes wrong around a cache: damaged files, broken pictures, two builders at once."""
+"""What goes wrong around a cache: damaged files, broken images, two builders at once."""
 
 import os
 import shutil
@@ -108,7 +108,7 @@ def test_numbers_that_are_not_finite_are_refused_and_not_kept(world, part, bad):
 
 @pytest.mark.parametrize("policy", ["error", "skip"])
 @pytest.mark.parametrize("victim", ["b.png", "b_control.png"])
-def test_a_picture_whose_pixels_are_broken_follows_the_policy(world, policy, victim):
+def test_an_image_whose_pixels_are_broken_follows_the_policy(world, policy, victim):
     world.add("a.png", "one", control=True)
     world.add("b.png", "two", control=True)
     data = (world.data / victim).read_bytes()
@@ -124,10 +124,10 @@ def test_a_picture_whose_pixels_are_broken_follows_the_policy(world, policy, vic
     assert victim in dataset.problems[0]
     world.encoders.counts()
     assert world.build().names == ("a.png",)
-    assert world.encoders.counts()[0] == 0, "a broken picture must not open the encoders"
+    assert world.encoders.counts()[0] == 0, "a broken image must not open the encoders"
 
 
-def test_a_dataset_of_broken_pictures_is_an_error_even_when_they_are_skipped(world):
+def test_a_dataset_of_broken_images_is_an_error_even_when_they_are_skipped(world):
     path = world.add("a.png")
     path.write_bytes(path.read_bytes()[:-60])
     world.options["unreadable"] = "skip"
@@ -135,7 +135,7 @@ def test_a_dataset_of_broken_pictures_is_an_error_even_when_they_are_skipped(wor
         world.build()
 
 
-def test_a_picture_that_vanishes_or_changes_while_encoding_is_named(world):
+def test_an_image_that_vanishes_or_changes_while_encoding_is_named(world):
     world.add("a.png")
     plan = world.plan()
     (world.data / "a.png").unlink()

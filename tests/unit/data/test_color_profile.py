@@ -1,4 +1,4 @@
-"""Pictures with an embedded colour profile are seen as they are meant."""
+"""Images with an embedded colour profile are seen as they are meant."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.fixtures.icc_profiles import (
     rgb_profile,
 )
 from trainer_core.data.cache_file import make_entry
-from trainer_core.data.image import open_picture, to_srgb
+from trainer_core.data.image import open_image, to_srgb
 
 pytestmark = pytest.mark.skipif(
     not features.check("littlecms2"), reason="this Pillow was built without LittleCMS"
@@ -51,7 +51,7 @@ def pixels(image):
 def test_wide_colours_become_srgb(tmp_path, colors, name):
     path = tmp_path / "a.png"
     Image.fromarray(colors).save(path, icc_profile=rgb_profile(*WIDE[name]))
-    found = open_picture(path)
+    found = open_image(path)
     assert (found.mode, found.info) == ("RGB", {})
     expected = as_srgb(colors.astype(float), *WIDE[name])
     assert np.abs(pixels(found) - expected).max() <= 2
@@ -64,7 +64,7 @@ def test_profiles_in_jpeg_and_webp_count_too(tmp_path, options):
     color = np.full((16, 16, 3), (60, 180, 90), np.uint8)
     Image.fromarray(color).save(path, icc_profile=rgb_profile(*WIDE["Adobe RGB"]), **options)
     expected = as_srgb(color.astype(float), *WIDE["Adobe RGB"])
-    assert np.abs(pixels(open_picture(path)) - expected).max() <= 3
+    assert np.abs(pixels(open_image(path)) - expected).max() <= 3
     assert np.abs(expected - color).max() > 15
 
 
@@ -74,7 +74,7 @@ def test_profiles_in_jpeg_and_webp_count_too(tmp_path, options):
 )
 def test_srgb_by_whatever_name_moves_no_pixel(tmp_path, colors, profile):
     Image.fromarray(colors).save(tmp_path / "a.png", icc_profile=profile)
-    assert np.array_equal(pixels(open_picture(tmp_path / "a.png")), colors)
+    assert np.array_equal(pixels(open_image(tmp_path / "a.png")), colors)
 
 
 def broken_profiles():
@@ -99,11 +99,11 @@ def test_a_profile_that_is_broken_or_does_not_fit_moves_no_pixel_and_warns_of_no
     Image.fromarray(colors).save(tmp_path / "a.png", icc_profile=broken_profiles()[name])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert np.array_equal(pixels(open_picture(tmp_path / "a.png")), colors)
+        assert np.array_equal(pixels(open_image(tmp_path / "a.png")), colors)
     assert capfd.readouterr() == ("", "")
 
 
-def test_damaged_profiles_give_a_picture_and_nothing_else(colors):
+def test_damaged_profiles_give_an_image_and_nothing_else(colors):
     whole, random = rgb_profile(*WIDE["Display P3"]), np.random.default_rng(2)
     for _ in range(300):
         damaged = bytearray(whole)
@@ -114,21 +114,21 @@ def test_damaged_profiles_give_a_picture_and_nothing_else(colors):
 
 
 @pytest.mark.parametrize("mode", ["L", "LA"])
-def test_a_profile_of_greys_is_for_grey_pictures(tmp_path, mode):
+def test_a_profile_of_greys_is_for_grey_images(tmp_path, mode):
     ramp = Image.fromarray(np.arange(256, dtype=np.uint8).reshape(16, 16))
-    picture = ramp if mode == "L" else Image.merge("LA", (ramp, Image.new("L", ramp.size, 255)))
-    picture.save(tmp_path / "a.png", icc_profile=grey_profile(1.75))
-    found = pixels(open_picture(tmp_path / "a.png"))
+    image = ramp if mode == "L" else Image.merge("LA", (ramp, Image.new("L", ramp.size, 255)))
+    image.save(tmp_path / "a.png", icc_profile=grey_profile(1.75))
+    found = pixels(open_image(tmp_path / "a.png"))
     levels = np.asarray(ramp, float)[..., None].repeat(3, axis=2)
     expected = as_srgb(levels, SRGB, 1.75)
     assert np.abs(found - expected).max() <= 2
     assert np.abs(expected - levels).max() > 15
 
 
-def test_a_grey_picture_with_a_profile_of_colours_follows_its_curve(tmp_path):
+def test_a_grey_image_with_a_profile_of_colours_follows_its_curve(tmp_path):
     Image.new("L", (16, 16), 64).save(tmp_path / "a.png", icc_profile=rgb_profile(SRGB, 1.0))
     expected = as_srgb(np.full(3, 64.0), SRGB, 1.0)
-    assert np.abs(pixels(open_picture(tmp_path / "a.png")) - expected).max() <= 2
+    assert np.abs(pixels(open_image(tmp_path / "a.png")) - expected).max() <= 2
 
 
 def test_alpha_and_palette_are_kept_apart_from_the_colours(tmp_path):
@@ -141,20 +141,20 @@ def test_alpha_and_palette_are_kept_apart_from_the_colours(tmp_path):
     palette.putpalette([0, 0, 0, *color])
     palette.save(tmp_path / "palette.png", icc_profile=profile)
     for name, place in (("alpha.png", (0, 0)), ("palette.png", (9, 9))):
-        found = open_picture(tmp_path / name)
+        found = open_image(tmp_path / name)
         assert np.abs(np.array(found.getpixel(place)) - expected).max() <= 2
-    assert open_picture(tmp_path / "alpha.png").getpixel((12, 4)) == (255, 255, 255)
+    assert open_image(tmp_path / "alpha.png").getpixel((12, 4)) == (255, 255, 255)
 
 
 def test_inks_are_mixed_as_their_profile_says(tmp_path):
     cyan = Image.new("CMYK", (16, 16), (255, 0, 0, 0))
     cyan.save(tmp_path / "plain.jpg", quality=100)
     cyan.save(tmp_path / "profile.jpg", quality=100, icc_profile=ink_profile())
-    assert pixels(open_picture(tmp_path / "plain.jpg"))[4, 4].tolist() == [0, 255, 255]
-    found = pixels(open_picture(tmp_path / "profile.jpg"))[4, 4]
+    assert pixels(open_image(tmp_path / "plain.jpg"))[4, 4].tolist() == [0, 255, 255]
+    found = pixels(open_image(tmp_path / "profile.jpg"))[4, 4]
     assert found.max() < 30, "the inks of this printer are grey"
     Image.new("CMYK", (16, 16)).save(tmp_path / "paper.jpg", icc_profile=ink_profile())
-    assert pixels(open_picture(tmp_path / "paper.jpg")).min() > 250
+    assert pixels(open_image(tmp_path / "paper.jpg")).min() > 250
 
 
 def test_a_host_without_a_profile_gets_the_plain_conversion():
@@ -164,7 +164,7 @@ def test_a_host_without_a_profile_gets_the_plain_conversion():
 
 
 def test_what_was_cached_before_profiles_counted_is_encoded_anew(tmp_path):
-    """The key holds the file's bytes, which are the same, and how pictures were prepared."""
+    """The key holds the file's bytes, which are the same, and how images were prepared."""
     parts = ["latents", "encoder", "content", 64, 64, "cover"]
     before = hashlib.sha256(json.dumps([1, *parts]).encode()).hexdigest()
     assert make_entry(tmp_path, *parts).key != before

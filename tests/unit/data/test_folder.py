@@ -1,4 +1,4 @@
-"""Which pictures and captions a scan finds, and what it says of the others."""
+"""Which images and captions a scan finds, and what it says of the others."""
 
 import os
 import unicodedata
@@ -34,7 +34,7 @@ def test_scanning_does_not_decode_pixels(tmp_path, captioned, monkeypatch):
     (tmp_path / "a.png").write_bytes(data[:start] + b"\xff" * 20 + data[start + 20 :])
     assert names(scan(settings(tmp_path))) == ["a.png"]
     with pytest.raises(DatasetError):
-        image_module.open_picture(tmp_path / "a.png")
+        image_module.open_image(tmp_path / "a.png")
 
 
 def test_names_with_dots_unicode_and_blanks(tmp_path, captioned):
@@ -140,7 +140,7 @@ def test_missing_caption_policies(tmp_path, captioned, paint, policy, blank):
 @pytest.mark.parametrize("policy", ["error", "skip"])
 def test_missing_image_policies(tmp_path, captioned, policy):
     captioned(tmp_path / "a.png")
-    (tmp_path / "lonely.txt").write_text("no picture")
+    (tmp_path / "lonely.txt").write_text("no image")
     chosen = settings(tmp_path, missing_image=policy)
     if policy == "error":
         with pytest.raises(DatasetError, match=r"lonely\.txt") as caught:
@@ -152,7 +152,7 @@ def test_missing_image_policies(tmp_path, captioned, policy):
         assert "lonely.txt" in found.problems[0]
 
 
-@pytest.mark.parametrize("content", [b"", b"not a picture"])
+@pytest.mark.parametrize("content", [b"", b"not an image"])
 @pytest.mark.parametrize("policy", ["error", "skip"])
 def test_unreadable_policies(tmp_path, captioned, policy, content):
     captioned(tmp_path / "a.png")
@@ -168,7 +168,7 @@ def test_unreadable_policies(tmp_path, captioned, policy, content):
         assert "b.png" in found.problems[0]
 
 
-def test_pictures_of_types_that_are_not_read_are_told(tmp_path, captioned):
+def test_images_of_types_that_are_not_read_are_told(tmp_path, captioned):
     captioned(tmp_path / "a.png")
     captioned(tmp_path / "b.gif")
     with pytest.raises(DatasetError, match=r"b\.gif is of a type"):
@@ -204,7 +204,7 @@ def test_many_mistakes_are_told_in_one_message(tmp_path, paint):
     assert "and 3 more" in caught.value.found
 
 
-def test_two_pictures_of_one_name_are_trained_and_told(tmp_path, captioned, paint):
+def test_two_images_of_one_name_are_trained_and_told(tmp_path, captioned, paint):
     captioned(tmp_path / "a.png")
     paint(tmp_path / "a.jpg")
     found = scan(settings(tmp_path))
@@ -217,7 +217,7 @@ def test_two_pictures_of_one_name_are_trained_and_told(tmp_path, captioned, pain
     [
         (lambda path: None, "does not exist"),
         (lambda path: path.write_text("x"), "is a file"),
-        (lambda path: path.mkdir(), "no pictures"),
+        (lambda path: path.mkdir(), "no images"),
     ],
 )
 def test_missing_folder_file_instead_and_empty_folder(tmp_path, make, words):
@@ -265,7 +265,7 @@ def test_a_linked_folder_and_file_are_read(tmp_path, captioned):
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
-def test_a_pipe_named_like_a_picture_does_not_block(tmp_path, captioned):
+def test_a_pipe_named_like_an_image_does_not_block(tmp_path, captioned):
     captioned(tmp_path / "a.png")
     os.mkfifo(tmp_path / "b.png")
     (tmp_path / "c.png").symlink_to(tmp_path / "b.png")

@@ -1,4 +1,4 @@
-"""Which control pictures a scan finds for a training picture, in both layouts."""
+"""Which control images a scan finds for a training image, in both layouts."""
 
 import pytest
 
@@ -112,7 +112,7 @@ def test_flat_layout_can_be_forced_on_a_folder_named_training_images(tmp_path, c
     assert names(scan(settings(tmp_path, layout="flat"))) == ["training_images/a.png"]
 
 
-def test_flat_controls_lie_beside_their_pictures(tmp_path, captioned, paint):
+def test_flat_controls_lie_beside_their_images(tmp_path, captioned, paint):
     captioned(tmp_path / "a.png", "edit")
     paint(tmp_path / "a_control.png")
     captioned(tmp_path / "sub" / "b.png", "edit")
@@ -125,7 +125,7 @@ def test_flat_controls_lie_beside_their_pictures(tmp_path, captioned, paint):
     ]  # fmt: skip
 
 
-def test_a_captioned_picture_is_no_control_whatever_its_name(tmp_path, captioned):
+def test_a_captioned_image_is_no_control_whatever_its_name(tmp_path, captioned):
     captioned(tmp_path / "remote.png", "a far place")
     captioned(tmp_path / "remote_control.png", "a device")
     found = scan(settings(tmp_path))

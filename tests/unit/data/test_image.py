@@ -13,9 +13,9 @@ from PIL import Image, ImageFile, ImageOps
 from trainer_core.data.image import (
     fit_to_bucket,
     from_pixels,
-    open_picture,
-    picture_facts,
-    picture_size,
+    image_size,
+    image_spec,
+    open_image,
     resize_exact,
     to_pixels,
 )
@@ -44,12 +44,12 @@ def png_bytes(values: np.ndarray, colour_type: int, before=b"", after=b"") -> by
 
 
 def corners(path, **options) -> Image.Image:
-    """A picture that tells its orientation: red left half above, blue below, green right."""
-    picture = Image.new("RGB", (48, 32), (0, 255, 0))
-    picture.paste((255, 0, 0), (0, 0, 24, 16))
-    picture.paste((0, 0, 255), (0, 16, 24, 32))
-    picture.save(path, **options)
-    return picture
+    """An image that tells its orientation: red left half above, blue below, green right."""
+    image = Image.new("RGB", (48, 32), (0, 255, 0))
+    image.paste((255, 0, 0), (0, 0, 24, 16))
+    image.paste((0, 0, 255), (0, 16, 24, 32))
+    image.save(path, **options)
+    return image
 
 
 def exif(orientation: int) -> Image.Exif:
@@ -59,36 +59,36 @@ def exif(orientation: int) -> Image.Exif:
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.jpeg", "a.webp", "a.bmp", "A.B.PNG"])
-def test_plain_pictures_of_every_format_open_as_rgb(tmp_path, paint, name):
+def test_plain_images_of_every_format_open_as_rgb(tmp_path, paint, name):
     path = paint(tmp_path / name, 40, 24)
-    image = open_picture(path)
+    image = open_image(path)
     assert (image.mode, image.size) == ("RGB", (40, 24))
-    assert picture_size(path) == (40, 24)
+    assert image_size(path) == (40, 24)
 
 
 @pytest.mark.parametrize("mode", ["error", "skip"])
 @pytest.mark.parametrize("name", ["a.gif", "a.webp", "a.png"])
-def test_animated_pictures_are_errors_unless_the_first_frame_is_wanted(tmp_path, name, mode):
+def test_animated_images_are_errors_unless_the_first_frame_is_wanted(tmp_path, name, mode):
     frames = [Image.new("RGB", (16, 16), colour) for colour in ("red", "blue")]
     options = {"lossless": True} if name == "a.webp" else {}
     frames[0].save(
         tmp_path / name, save_all=True, append_images=frames[1:], duration=100, **options
     )
-    assert picture_facts(tmp_path / name).animated
+    assert image_spec(tmp_path / name).animated
     with pytest.raises(DatasetError, match="several frames"):
-        open_picture(tmp_path / name, mode)
-    first = open_picture(tmp_path / name, "first_frame")
+        open_image(tmp_path / name, mode)
+    first = open_image(tmp_path / name, "first_frame")
     assert first.getpixel((8, 8)) == (255, 0, 0)
 
 
-def test_a_phone_jpeg_with_a_preview_behind_it_is_one_picture(tmp_path):
+def test_a_phone_jpeg_with_a_preview_behind_it_is_one_image(tmp_path):
     main, preview = Image.new("RGB", (32, 16), "red"), Image.new("RGB", (8, 4), "red")
     main.save(tmp_path / "a.jpg", format="MPO", save_all=True, append_images=[preview])
     with Image.open(tmp_path / "a.jpg") as image:
         assert image.format == "MPO"
         assert image.n_frames == 2
-    assert not picture_facts(tmp_path / "a.jpg").animated
-    assert open_picture(tmp_path / "a.jpg").size == (32, 16)
+    assert not image_spec(tmp_path / "a.jpg").animated
+    assert open_image(tmp_path / "a.jpg").size == (32, 16)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -97,34 +97,34 @@ def test_exif_rotation_is_applied_as_pillow_does_it(tmp_path, orientation, name)
     corners(tmp_path / name, exif=exif(orientation), quality=100)
     with Image.open(tmp_path / name) as raw:
         expected = ImageOps.exif_transpose(raw).convert("RGB")
-    image = open_picture(tmp_path / name)
-    assert picture_size(tmp_path / name) == image.size == expected.size
+    image = open_image(tmp_path / name)
+    assert image_size(tmp_path / name) == image.size == expected.size
     assert image.size == ((48, 32) if orientation < 5 else (32, 48))
     assert np.array_equal(np.asarray(image), np.asarray(expected))
     assert dict(image.getexif()) == {}
 
 
-def test_orientation_behind_the_pixels_of_a_png_is_found_by_header_and_picture(tmp_path):
+def test_orientation_behind_the_pixels_of_a_png_is_found_by_header_and_image(tmp_path):
     values = np.zeros((8, 16, 3), dtype=np.uint8)
     tag = exif(6).tobytes().removeprefix(b"Exif\0\0")
     (tmp_path / "a.png").write_bytes(png_bytes(values, 2, after=png_chunk(b"eXIf", tag)))
-    assert picture_size(tmp_path / "a.png") == (8, 16)
-    assert open_picture(tmp_path / "a.png").size == (8, 16)
+    assert image_size(tmp_path / "a.png") == (8, 16)
+    assert open_image(tmp_path / "a.png").size == (8, 16)
 
 
 def test_reading_the_size_decodes_no_pixels(tmp_path):
     data = png_bytes(np.zeros((4, 4, 3), dtype=np.uint8), 2)
     broken = data.replace(data[data.index(b"IDAT") + 4 :][:12], b"\xff" * 12)
     (tmp_path / "a.png").write_bytes(broken)
-    assert picture_size(tmp_path / "a.png") == (4, 4)
+    assert image_size(tmp_path / "a.png") == (4, 4)
     with pytest.raises(DatasetError):
-        open_picture(tmp_path / "a.png")
+        open_image(tmp_path / "a.png")
 
 
 def test_sixteen_bit_greys_are_scaled_and_not_clipped(tmp_path):
     values = np.linspace(0, 65535, 256).round().astype(np.uint16).reshape(16, 16)
     (tmp_path / "a.png").write_bytes(png_bytes(values, 0))
-    image = np.asarray(open_picture(tmp_path / "a.png"))
+    image = np.asarray(open_image(tmp_path / "a.png"))
     expected = np.floor(values / 257.0 + 0.5).astype(np.uint8)
     assert np.array_equal(image, np.repeat(expected[:, :, None], 3, axis=2))
     with Image.open(tmp_path / "a.png") as raw:
@@ -137,7 +137,7 @@ def test_sixteen_bit_grey_with_a_transparent_value_lies_on_white(tmp_path):
     values[:4] = 5
     clear = png_chunk(b"tRNS", struct.pack(">H", 5))
     (tmp_path / "a.png").write_bytes(png_bytes(values, 0, before=clear))
-    image = open_picture(tmp_path / "a.png")
+    image = open_image(tmp_path / "a.png")
     assert image.getpixel((0, 0)) == (255, 255, 255)
     assert image.getpixel((0, 7)) == (4, 4, 4)
 
@@ -147,7 +147,7 @@ def test_sixteen_bit_colours_and_alpha_are_read(tmp_path, colour_type, channels)
     values = np.full((8, 8, channels), 65535, dtype=np.uint16)
     values[..., 0] = 0x8000
     (tmp_path / "a.png").write_bytes(png_bytes(values, colour_type))
-    assert open_picture(tmp_path / "a.png").getpixel((3, 3))[0] == 128
+    assert open_image(tmp_path / "a.png").getpixel((3, 3))[0] == 128
 
 
 def test_transparent_parts_lie_on_white(tmp_path):
@@ -155,7 +155,7 @@ def test_transparent_parts_lie_on_white(tmp_path):
     half.paste((0, 0, 255, 255), (0, 0, 2, 4))
     half.putpixel((3, 3), (0, 0, 0, 128))
     half.save(tmp_path / "rgba.png")
-    image = open_picture(tmp_path / "rgba.png")
+    image = open_image(tmp_path / "rgba.png")
     assert image.getpixel((0, 0)) == (0, 0, 255)
     assert image.getpixel((2, 0)) == (255, 255, 255)
     assert image.getpixel((3, 3)) == (127, 127, 127)
@@ -165,7 +165,7 @@ def test_grey_with_alpha_lies_on_white(tmp_path):
     Image.merge("LA", (Image.new("L", (4, 4), 10), Image.new("L", (4, 4), 0))).save(
         tmp_path / "la.png"
     )
-    assert open_picture(tmp_path / "la.png").getpixel((1, 1)) == (255, 255, 255)
+    assert open_image(tmp_path / "la.png").getpixel((1, 1)) == (255, 255, 255)
 
 
 def test_palette_with_a_transparent_colour_lies_on_white(tmp_path):
@@ -173,7 +173,7 @@ def test_palette_with_a_transparent_colour_lies_on_white(tmp_path):
     palette.putpalette([255, 0, 0, 0, 0, 255] + [0] * 762)
     palette.paste(0, (0, 0, 2, 4))
     palette.save(tmp_path / "p.png", transparency=0)
-    image = open_picture(tmp_path / "p.png")
+    image = open_image(tmp_path / "p.png")
     assert image.getpixel((0, 0)) == (255, 255, 255)
     assert image.getpixel((3, 3)) == (0, 0, 255)
 
@@ -181,69 +181,67 @@ def test_palette_with_a_transparent_colour_lies_on_white(tmp_path):
 @pytest.mark.parametrize("clear", [(0, 0, 0), (255, 0, 0)])
 def test_rgb_with_a_transparent_colour_lies_on_white(tmp_path, clear):
     Image.new("RGB", (4, 4), clear).save(tmp_path / "a.png", transparency=clear)
-    assert open_picture(tmp_path / "a.png").getpixel((0, 0)) == (255, 255, 255)
+    assert open_image(tmp_path / "a.png").getpixel((0, 0)) == (255, 255, 255)
 
 
-def test_cmyk_and_one_bit_pictures_become_rgb(tmp_path):
+def test_cmyk_and_one_bit_images_become_rgb(tmp_path):
     Image.new("CMYK", (8, 8), (0, 255, 255, 0)).save(tmp_path / "cmyk.jpg", quality=100)
-    red = np.asarray(open_picture(tmp_path / "cmyk.jpg")).astype(int)
+    red = np.asarray(open_image(tmp_path / "cmyk.jpg")).astype(int)
     assert np.abs(red - [255, 0, 0]).max() <= 3
     Image.new("1", (8, 8), 1).save(tmp_path / "one.png")
-    assert open_picture(tmp_path / "one.png").getpixel((0, 0)) == (255, 255, 255)
+    assert open_image(tmp_path / "one.png").getpixel((0, 0)) == (255, 255, 255)
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.webp", "a.bmp"])
-def test_a_truncated_picture_is_an_error_that_names_file_and_remedy(tmp_path, paint, name):
+def test_a_truncated_image_is_an_error_that_names_file_and_remedy(tmp_path, paint, name):
     path = paint(tmp_path / name, 128, 128)
     data = path.read_bytes()
     path.write_bytes(data[: len(data) * 2 // 3])
     with pytest.raises(DatasetError) as caught:
-        open_picture(path)
+        open_image(path)
     assert name in caught.value.found
     assert "dataset.unreadable" in caught.value.remedy
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.bmp"])
-def test_truncation_is_seen_even_where_the_host_fills_pictures_up(
-    tmp_path, paint, name, monkeypatch
-):
+def test_truncation_is_seen_even_where_the_host_fills_images_up(tmp_path, paint, name, monkeypatch):
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
     path = paint(tmp_path / name, 128, 128)
-    assert open_picture(path).size == (128, 128)
+    assert open_image(path).size == (128, 128)
     data = path.read_bytes()
     path.write_bytes(data[: len(data) * 2 // 3])
     with Image.open(path) as filled:
         filled.load()
-    with pytest.raises(DatasetError, match="ends before the picture does"):
-        open_picture(path)
+    with pytest.raises(DatasetError, match="ends before the image does"):
+        open_image(path)
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [(b"", "is empty"), (b"hello, this is text", "cannot be read"), (None, "does not exist")],
 )
-def test_files_that_are_no_pictures_are_named(tmp_path, content, words):
+def test_files_that_are_no_images_are_named(tmp_path, content, words):
     path = tmp_path / "a.png"
     if content is not None:
         path.write_bytes(content)
-    for read in (open_picture, picture_size):
+    for read in (open_image, image_size):
         with pytest.raises(DatasetError, match=words) as caught:
             read(path)
         assert "a.png" in caught.value.found
 
 
-def test_a_folder_named_like_a_picture_is_named(tmp_path):
+def test_a_folder_named_like_an_image_is_named(tmp_path):
     (tmp_path / "a.png").mkdir()
     with pytest.raises(DatasetError, match="is a folder"):
-        open_picture(tmp_path / "a.png")
+        open_image(tmp_path / "a.png")
 
 
 @pytest.mark.parametrize("side", [14000, 60000])
-def test_an_implausibly_large_picture_is_refused_from_its_header(tmp_path, side):
+def test_an_implausibly_large_image_is_refused_from_its_header(tmp_path, side):
     data = bytearray(png_bytes(np.zeros((1, 1, 3), dtype=np.uint8), 2))
     data[8:33] = png_chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0))
     (tmp_path / "a.png").write_bytes(bytes(data))
-    for read in (open_picture, picture_size):
+    for read in (open_image, image_size):
         with pytest.raises(DatasetError, match="implausible size"):
             read(tmp_path / "a.png")
 
@@ -254,15 +252,15 @@ def test_the_size_limit_holds_where_the_host_has_lifted_pillows(tmp_path, monkey
     data[8:33] = png_chunk(b"IHDR", struct.pack(">IIBBBBB", 60000, 60000, 8, 2, 0, 0, 0))
     (tmp_path / "a.png").write_bytes(bytes(data))
     with pytest.raises(DatasetError, match="implausible size"):
-        picture_size(tmp_path / "a.png")
+        image_size(tmp_path / "a.png")
 
 
 def _samples() -> list[bytes]:
-    picture = Image.effect_mandelbrot((24, 24), (-2, -1.5, 1, 1.5), 40)
+    image = Image.effect_mandelbrot((24, 24), (-2, -1.5, 1, 1.5), 40)
     found = []
     for name in ("PNG", "JPEG", "WEBP", "BMP", "GIF"):
         buffer = io.BytesIO()
-        picture.convert("RGB").save(buffer, name, exif=exif(6))
+        image.convert("RGB").save(buffer, name, exif=exif(6))
         found.append(buffer.getvalue())
     return found
 
@@ -274,7 +272,7 @@ SAMPLES = _samples()
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(SAMPLES), st.data())
-def test_damaged_bytes_give_a_picture_or_our_error_and_nothing_else(tmp_path, data, draw):
+def test_damaged_bytes_give_an_image_or_our_error_and_nothing_else(tmp_path, data, draw):
     damaged = bytearray(data[: draw.draw(st.integers(0, len(data)))])
     for _ in range(draw.draw(st.integers(0, 4))):
         if damaged:
@@ -282,8 +280,8 @@ def test_damaged_bytes_give_a_picture_or_our_error_and_nothing_else(tmp_path, da
     path = tmp_path / "a.png"
     path.write_bytes(bytes(damaged))
     with suppress(DatasetError):
-        size = picture_size(path)
-        assert open_picture(path, "first_frame").size == size
+        size = image_size(path)
+        assert open_image(path, "first_frame").size == size
 
 
 @pytest.mark.parametrize(

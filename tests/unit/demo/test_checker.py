@@ -7,11 +7,11 @@ from scripts.embedded_base.vocabulary import (
     held_out_combinations,
     training_combinations,
 )
-from trainer_core.demo.checker import nearest_color, read_picture
+from trainer_core.demo.checker import nearest_color, read_image
 from trainer_core.demo.vocabulary import (
     COLORS,
     CONCEPT_SHAPE,
-    PICTURE_SIZE,
+    IMAGE_SIZE,
     SHAPES,
     Combination,
     all_combinations,
@@ -20,7 +20,7 @@ from trainer_core.demo.vocabulary import (
 EVERY_SHAPE = (*SHAPES, CONCEPT_SHAPE)
 
 
-def drawn_pictures(count, seed):
+def drawn_images(count, seed):
     random = np.random.default_rng(seed)
     for number in range(count):
         color, background = random.choice(list(COLORS), size=2, replace=False).tolist()
@@ -35,13 +35,13 @@ def drawn_pictures(count, seed):
 
 
 def what_is_seen(pixels):
-    reading = read_picture(pixels)
+    reading = read_image(pixels)
     return reading.shape, reading.shape_color, reading.background_color, reading.framed
 
 
-def test_reads_at_least_98_percent_of_drawn_pictures():
+def test_reads_at_least_98_percent_of_drawn_images():
     outcomes = {}
-    for drawn, pixels, _ in drawn_pictures(450, 1):
+    for drawn, pixels, _ in drawn_images(450, 1):
         shape, _, _, framed = drawn
         outcomes.setdefault((shape, framed), []).append(what_is_seen(pixels) == drawn)
     assert len(outcomes) == 2 * len(EVERY_SHAPE)
@@ -50,25 +50,25 @@ def test_reads_at_least_98_percent_of_drawn_pictures():
         assert np.mean(right) >= 0.98, kind
 
 
-def test_reads_pictures_with_noise_of_the_autoencoder():
+def test_reads_images_with_noise_of_the_autoencoder():
     random = np.random.default_rng(2)
     outcomes = []
-    for drawn, pixels, _ in drawn_pictures(100, 3):
+    for drawn, pixels, _ in drawn_images(100, 3):
         noisy = pixels + random.normal(0, 6, pixels.shape)
         outcomes.append(what_is_seen(noisy.clip(0, 255).astype(np.uint8)) == drawn)
     assert np.mean(outcomes) >= 0.95
 
 
 def test_reports_where_the_shape_is():
-    for _, pixels, scene in drawn_pictures(30, 4):
-        reading = read_picture(pixels)
-        center = np.array(scene.center) / PICTURE_SIZE
+    for _, pixels, scene in drawn_images(30, 4):
+        reading = read_image(pixels)
+        center = np.array(scene.center) / IMAGE_SIZE
         assert np.abs(np.array(reading.center) - center).max() < 0.05
 
 
 @pytest.mark.parametrize("level", [0, 128, 200, 255])
-def test_blank_picture_has_no_shape_and_no_frame(level):
-    reading = read_picture(np.full((64, 64, 3), level, dtype=np.uint8))
+def test_blank_image_has_no_shape_and_no_frame(level):
+    reading = read_image(np.full((64, 64, 3), level, dtype=np.uint8))
     assert (reading.shape, reading.shape_color, reading.framed) == ("none", "none", False)
 
 
@@ -76,26 +76,26 @@ def test_noise_has_no_shape():
     random = np.random.default_rng(5)
     for _ in range(20):
         noise = random.integers(0, 256, size=(64, 64, 3), dtype=np.uint8)
-        assert read_picture(noise).shape == "none"
+        assert read_image(noise).shape == "none"
 
 
-def test_half_picture_has_no_shape():
+def test_half_image_has_no_shape():
     halves = np.zeros((64, 64, 3), dtype=np.uint8)
     halves[:, 32:] = 255
-    assert read_picture(halves).shape == "none"
+    assert read_image(halves).shape == "none"
 
 
-def test_frame_around_a_blank_picture_is_seen():
+def test_frame_around_a_blank_image_is_seen():
     pixels = np.full((64, 64, 3), FRAME_COLOR, dtype=np.uint8)
     pixels[6:-6, 6:-6] = COLORS["blue"]
-    reading = read_picture(pixels)
+    reading = read_image(pixels)
     assert (reading.shape, reading.background_color, reading.framed) == ("none", "blue", True)
 
 
 def test_frame_in_another_color_is_no_frame():
     pixels = np.full((64, 64, 3), COLORS["red"], dtype=np.uint8)
     pixels[6:-6, 6:-6] = COLORS["blue"]
-    assert not read_picture(pixels).framed
+    assert not read_image(pixels).framed
 
 
 @pytest.mark.parametrize("missing", range(4))
@@ -103,20 +103,20 @@ def test_a_frame_that_lacks_a_side_is_no_frame(missing):
     pixels = np.full((64, 64, 3), FRAME_COLOR, dtype=np.uint8)
     pixels[6:-6, 6:-6] = COLORS["blue"]
     pixels[:6] = COLORS["blue"]
-    assert not read_picture(np.rot90(pixels, missing)).framed
+    assert not read_image(np.rot90(pixels, missing)).framed
 
 
 def test_reads_other_picture_sizes():
     random = np.random.default_rng(6)
-    picture = draw(random_scene(Combination("star", "red", "white"), random))
-    twice = picture.repeat(2, axis=0).repeat(2, axis=1)
+    image = draw(random_scene(Combination("star", "red", "white"), random))
+    twice = image.repeat(2, axis=0).repeat(2, axis=1)
     assert what_is_seen(twice) == ("star", "red", "white", False)
 
 
 @pytest.mark.parametrize("shape", [(64, 64), (64, 64, 4), (8, 8, 3)])
-def test_rejects_what_is_no_picture(shape):
-    with pytest.raises(ValueError, match="RGB picture"):
-        read_picture(np.zeros(shape, dtype=np.uint8))
+def test_rejects_what_is_no_image(shape):
+    with pytest.raises(ValueError, match="RGB image"):
+        read_image(np.zeros(shape, dtype=np.uint8))
 
 
 def test_nearest_color_of_the_named_values():

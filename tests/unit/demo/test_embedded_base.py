@@ -93,23 +93,23 @@ def test_captions_are_encoded_as_the_pipeline_does(base, pipeline):
     assert torch.allclose(states, batch.states, atol=1e-5)
 
 
-def test_edit_plus_form_adds_the_words_before_the_picture(base):
+def test_edit_plus_form_adds_the_words_before_the_image(base):
     edits = held_out_edits(2)
     words = [edit.instruction for edit in edits]
-    pictures = np.stack([edit.control_picture for edit in edits])
-    short = base.conditioner.instructions(words, pictures, plus=False)
-    long = base.conditioner.instructions(words, pictures, plus=True)
+    images = np.stack([edit.control_image for edit in edits])
+    short = base.conditioner.instructions(words, images, plus=False)
+    long = base.conditioner.instructions(words, images, plus=True)
     # "Picture 1: " is five tokens more.
     assert (long.mask.sum(dim=1) - short.mask.sum(dim=1)).tolist() == [5, 5]
     assert joined([short, long]).mask.shape[0] == 4
 
 
 def test_flat_autoencoder_equals_the_real_one(base, pipeline):
-    pictures = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(1)) * 2 - 1
+    images = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(1)) * 2 - 1
     with torch.no_grad():
-        real = pipeline.vae.encode(pictures[:, :, None]).latent_dist.mode()
+        real = pipeline.vae.encode(images[:, :, None]).latent_dist.mode()
         decoded = pipeline.vae.decode(real).sample[:, :, 0]
-        flat = base.codec.flat.encode(pictures)
+        flat = base.codec.flat.encode(images)
         assert torch.allclose(real[:, :, 0], flat, atol=1e-4)
         assert torch.allclose(decoded, base.codec.flat.decode(flat).clamp(-1, 1), atol=1e-4)
 
@@ -121,7 +121,7 @@ def test_latents_are_packed_as_the_pipeline_does(pipeline):
     assert torch.equal(unpacked(expected), latents)
 
 
-def test_reconstructs_unseen_pictures(base):
+def test_reconstructs_unseen_images(base):
     quality = measure_reconstruction(base.codec.flat, count=48)
     assert quality["base shapes"] >= 31
     assert quality["stars"] >= 28
@@ -136,7 +136,7 @@ def test_draws_combinations_it_was_never_trained_on(base):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("plus", [pytest.param(False, marks=pytest.mark.exhaustive), True])
-def test_edits_pictures_it_was_never_trained_on(base, plus):
+def test_edits_images_it_was_never_trained_on(base, plus):
     assert share_right(measure_edits(base, held_out_edits(30), plus)) >= 0.8
 
 

@@ -1,4 +1,4 @@
-"""Questions and marks of the demonstration, on pictures that the drawing code draws."""
+"""Questions and marks of the demonstration, on images that the drawing code draws."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from scripts.embedded_base.drawing import Scene, draw, with_frame
-from trainer_core.demo.checker import read_picture
+from trainer_core.demo.checker import read_image
 from trainer_core.demo.exam import (
     MAXIMUM_SHIFT,
     base_edit_questions,
@@ -22,14 +22,14 @@ from trainer_core.demo.vocabulary import (
     CONCEPT_COLORS,
     CONCEPT_SHAPE,
     FRAME_EDIT,
-    PICTURE_SIZE,
+    IMAGE_SIZE,
     SHAPES,
     Combination,
     all_combinations,
 )
 
 COUNT = 40
-MIDDLE = (PICTURE_SIZE / 2, PICTURE_SIZE / 2)
+MIDDLE = (IMAGE_SIZE / 2, IMAGE_SIZE / 2)
 CONTROLLED = [
     Combination("circle", "red", "white"),
     Combination("square", "blue", "yellow"),
@@ -57,8 +57,8 @@ def wanted_by_edit(text, before):
     return before._replace(shape=text.split()[-1])
 
 
-def is_right(question, picture):
-    return question.right(read_picture(picture))
+def is_right(question, image):
+    return question.right(read_image(image))
 
 
 def controls():
@@ -85,7 +85,7 @@ def test_more_questions_than_combinations_begin_again():
     assert asked[56:] == asked[:14]
 
 
-def test_concept_questions_cover_every_color_those_absent_from_the_training_pictures_too():
+def test_concept_questions_cover_every_color_those_absent_from_the_training_images_too():
     captions = [path.read_text() for path in dataset_folder("generate").glob("*.txt")]
     trained = {color for color in COLORS for text in captions if f"{color} {CONCEPT_SHAPE}" in text}
     assert trained == set(CONCEPT_COLORS)
@@ -103,7 +103,7 @@ def test_base_questions_ask_only_for_what_the_base_was_taught():
 
 
 @pytest.mark.parametrize("ask", [concept_questions, base_questions])
-def test_the_picture_of_a_caption_is_right_and_every_other_is_wrong(ask):
+def test_the_image_of_a_caption_is_right_and_every_other_is_wrong(ask):
     for question in ask(COUNT, 4):
         wanted = wanted_by(question.text)
         right = scene(wanted)
@@ -119,10 +119,10 @@ def test_the_picture_of_a_caption_is_right_and_every_other_is_wrong(ask):
                 assert not is_right(question, draw(replace(right, background=color)))
         swapped = replace(right, color=right.background, background=right.color)
         assert not is_right(question, draw(swapped))
-        assert not is_right(question, np.full((PICTURE_SIZE, PICTURE_SIZE, 3), 90, np.uint8))
+        assert not is_right(question, np.full((IMAGE_SIZE, IMAGE_SIZE, 3), 90, np.uint8))
 
 
-def test_a_frame_is_right_only_around_the_picture_as_it_was():
+def test_a_frame_is_right_only_around_the_image_as_it_was():
     questions = frame_questions(controls())
     assert texts(questions) == [FRAME_EDIT] * len(CONTROLLED)
     for question, control, combination in zip(questions, controls(), CONTROLLED, strict=True):
@@ -137,10 +137,10 @@ def test_a_frame_is_right_only_around_the_picture_as_it_was():
 
 
 def test_edits_of_both_kinds_are_asked_deterministically():
-    pictures = controls() * 5
-    asked = texts(base_edit_questions(pictures, 1))
-    assert asked == texts(base_edit_questions(pictures, 1))
-    assert asked != texts(base_edit_questions(pictures, 2))
+    images = controls() * 5
+    asked = texts(base_edit_questions(images, 1))
+    assert asked == texts(base_edit_questions(images, 1))
+    assert asked != texts(base_edit_questions(images, 2))
     assert {text.split()[0] for text in asked} == {"make", "turn"}
 
 
@@ -169,7 +169,7 @@ def test_an_edit_is_right_only_when_all_else_is_as_it_was():
 @pytest.mark.parametrize("axis", [0, 1])
 def test_an_edit_may_move_the_shape_only_a_little(share, right, axis):
     center = list(MIDDLE)
-    center[axis] += share * PICTURE_SIZE
+    center[axis] += share * IMAGE_SIZE
     combination = CONTROLLED[0]
     (framed,) = frame_questions(controls()[:1])
     (edited,) = base_edit_questions(controls()[:1], 1)
@@ -179,9 +179,9 @@ def test_an_edit_may_move_the_shape_only_a_little(share, right, axis):
     assert is_right(edited, draw(scene(wanted, tuple(center)))) == right
 
 
-def test_a_control_picture_without_a_shape_can_still_be_asked_about():
-    """The demonstration's base draws its own control pictures, and may fail at one."""
-    blank = [Image.fromarray(np.full((PICTURE_SIZE, PICTURE_SIZE, 3), 128, np.uint8))] * 8
+def test_a_control_image_without_a_shape_can_still_be_asked_about():
+    """The demonstration's base draws its own control images, and may fail at one."""
+    blank = [Image.fromarray(np.full((IMAGE_SIZE, IMAGE_SIZE, 3), 128, np.uint8))] * 8
     drawn = draw(scene(CONTROLLED[0]))
     for question in (*frame_questions(blank), *base_edit_questions(blank, 1)):
         assert not is_right(question, drawn)
@@ -189,10 +189,10 @@ def test_a_control_picture_without_a_shape_can_still_be_asked_about():
 
 def test_a_mark_is_the_share_of_right_answers():
     questions = concept_questions(4, 1)
-    pictures = [draw(scene(wanted_by(question.text))) for question in questions]
-    blank = np.zeros_like(pictures[0])
-    assert mark(questions, pictures) == 1.0
-    assert mark(questions, [*pictures[:3], blank]) == 0.75
+    images = [draw(scene(wanted_by(question.text))) for question in questions]
+    blank = np.zeros_like(images[0])
+    assert mark(questions, images) == 1.0
+    assert mark(questions, [*images[:3], blank]) == 0.75
     assert mark(questions, [blank] * 4) == 0.0
     with pytest.raises(ValueError, match="zip"):
-        mark(questions, pictures[:3])
+        mark(questions, images[:3])

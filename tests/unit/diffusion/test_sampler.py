@@ -104,16 +104,16 @@ def test_drawing_is_bit_equal_to_the_schedulers_steps(name):
     assert torch.equal(sample_euler(velocity, noise, flow_sigmas(9, ours, 64)), expected)
 
 
-def test_the_true_velocity_leads_from_noise_to_the_picture():
-    picture, noise = torch.randn(2, 1, 4, 8, 8, generator=torch.Generator().manual_seed(1))
+def test_the_true_velocity_leads_from_noise_to_the_image():
+    image, noise = torch.randn(2, 1, 4, 8, 8, generator=torch.Generator().manual_seed(1))
     seen = []
     drawn = sample_euler(
-        lambda latents, sigma: noise - picture,
+        lambda latents, sigma: noise - image,
         noise,
         flow_sigmas(5, ShiftSettings(shift=2.0), 16),
         on_step=lambda index, latents: seen.append(index),
     )
-    torch.testing.assert_close(drawn, picture)
+    torch.testing.assert_close(drawn, image)
     assert seen == [0, 1, 2, 3, 4]
 
 

@@ -1,7 +1,7 @@
 """The bundled base says everything in the words of transformers 4 too, which many hosts have.
 
 Transformers 5 writes files that 4.57 misreads or refuses. `make matrix` loads the base
-with both; this test needs neither and fails as soon as the files are written anew without it.
+with both; this test needs neither and fails as soon as the files are written again without it.
 """
 
 import json

@@ -41,7 +41,7 @@ class Base:
         self.transformer = FAMILY.load_transformer(self.location, torch.float32, "cpu")
         self.encoders = FAMILY.load_encoders(self.location, torch.float32, "cpu")
         self.decode = FAMILY.load_decoder(self.location, torch.float32, "cpu")
-        self.shown = [picture(96, 64)] if kontext else []
+        self.shown = [noise_image(96, 64)] if kontext else []
         self.controls = [self.encoders.encode_image(pixels(item)) for item in self.shown]
 
     def text(self, caption):
@@ -76,7 +76,7 @@ def dev(tmp_path_factory):
     return Base(tmp_path_factory.mktemp("dev"), False, True)
 
 
-def picture(width, height, seed=0):
+def noise_image(width, height, seed=0):
     values = np.random.default_rng(seed).integers(0, 256, (height // 8, width // 8, 3))
     return Image.fromarray(values.astype(np.uint8)).resize((width, height))
 
@@ -116,7 +116,7 @@ def test_a_batch_of_captions_is_the_pipelines_batch(base):
     assert relative_error(pack(found), calls.outputs[0][:, :tokens]) <= 1e-5
 
 
-def test_a_whole_picture_is_the_pipelines(base):
+def test_a_whole_image_is_the_pipelines(base):
     noise = noise_like(seed=3)
     _, expected = base.call(noise, CAPTIONS[1], output_type="pt", num_inference_steps=4)
     velocity = guided_velocity(
@@ -169,9 +169,9 @@ def test_the_text_length_is_comfyuis_unless_set(tmp_path):
     assert location.text_length == 256
 
 
-def test_pictures_are_encoded_and_decoded_as_the_pipeline_does(dev):
+def test_images_are_encoded_and_decoded_as_the_pipeline_does(dev):
     config = dev.pipeline.vae.config
-    image = pixels(picture(SIZE, 96, 5))
+    image = pixels(noise_image(SIZE, 96, 5))
     with torch.no_grad():
         moments = dev.pipeline.vae._encode(image)
     mode = DiagonalGaussianDistribution(moments).mode()
@@ -235,7 +235,7 @@ def test_checkpointing_leaves_the_gradient_as_it_is(dev):
 
 
 @pytest.mark.parametrize("size", [(1000, 1000), (1920, 1080), (640, 960), (300, 3000)])
-def test_control_pictures_get_kontexts_own_sizes(size):
+def test_control_images_get_kontexts_own_sizes(size):
     from diffusers.pipelines.flux.pipeline_flux_kontext import PREFERRED_KONTEXT_RESOLUTIONS
 
     ratio = size[0] / size[1]
@@ -243,12 +243,12 @@ def test_control_pictures_get_kontexts_own_sizes(size):
     assert FAMILY.control_size(*size, 1024 * 1024) == (width, height)
 
 
-def test_control_pictures_of_another_area_keep_their_shape():
+def test_control_images_of_another_area_keep_their_shape():
     width, height = FAMILY.control_size(2000, 1000, 512 * 512)
     assert (width, height) == (736, 352)
 
 
 def test_wrong_controls_of_a_caption_are_refused(base):
     with pytest.raises(DatasetError) as error:
-        base.encoders.encode_text("a", [picture(64, 64)] * (2 if base.kontext else 1))
+        base.encoders.encode_text("a", [noise_image(64, 64)] * (2 if base.kontext else 1))
     assert error.value.remedy

@@ -54,13 +54,13 @@ class Base:
         # Edit-Plus: of the size that the pipeline gives them, as its text encoder and its VAE
         # each resize the original, while ours gets what the VAE got.
         sizes = {"generate": [], "edit": [(96, 64)], "edit_plus": [(1152, 896), (1024, 1024)]}
-        self.pictures = [picture(*size, seed) for seed, size in enumerate(sizes[variant])]
+        self.images = [noise_image(*size, seed) for seed, size in enumerate(sizes[variant])]
 
     @functools.cached_property
     def shown(self):
         return [
             item.resize(FAMILY.control_size(*item.size, PIPELINE_AREA), Image.Resampling.LANCZOS)
-            for item in self.pictures
+            for item in self.images
         ]
 
     @functools.cached_property
@@ -78,7 +78,7 @@ class Base:
         calls = RecordedCalls()
         handle = self.pipeline.transformer.register_forward_hook(calls._record, with_kwargs=True)
         noise = noise_like(seed=4)
-        given = {"image": self.pictures[0] if self.variant == "edit" else self.pictures}
+        given = {"image": self.images[0] if self.variant == "edit" else self.images}
         drawn = self.pipeline(
             prompt=PROMPT,
             negative_prompt=NEGATIVE,
@@ -88,7 +88,7 @@ class Base:
             height=SIZE,
             num_inference_steps=2,
             output_type="latent",
-            **(given if self.pictures else {}),
+            **(given if self.images else {}),
         ).images
         handle.remove()
         return noise, calls, drawn
@@ -103,7 +103,7 @@ def open_base(folder, variant):
     return Base(folder, variant, location)
 
 
-def picture(width, height, seed):
+def noise_image(width, height, seed):
     values = np.random.default_rng(seed).integers(0, 256, (height // 8, width // 8, 3))
     return Image.fromarray(values.astype(np.uint8)).resize((width, height))
 
@@ -133,7 +133,7 @@ def test_every_step_is_the_pipelines_step(base):
         assert relative_error(found, expected) <= 1e-5
 
 
-def test_a_guided_picture_is_the_pipelines(base):
+def test_a_guided_image_is_the_pipelines(base):
     noise, _, expected = base.guided
     sigmas = FAMILY.sampling_sigmas(base.location, 2, SIZE, SIZE)
     drawn = {}
@@ -151,7 +151,7 @@ def test_a_guided_picture_is_the_pipelines(base):
     assert relative_error(drawn[1.0], drawn[4.0]) > 1e-3
 
 
-def test_an_unguided_picture_is_the_pipelines(generate):
+def test_an_unguided_image_is_the_pipelines(generate):
     noise = noise_like(seed=3)
     expected = generate.pipeline(
         prompt=PROMPT, latents=pack(noise), width=SIZE, height=SIZE, num_inference_steps=4,
@@ -169,7 +169,7 @@ def test_captions_are_encoded_as_the_pipeline_does(base, caption):
     if base.variant == "edit_plus":
         seen = [
             item.resize(FAMILY.control_size(*item.size, 384 * 384), Image.Resampling.LANCZOS)
-            for item in base.pictures
+            for item in base.images
         ]
     given = {"image": seen} if seen else {}
     with torch.no_grad():
@@ -180,22 +180,22 @@ def test_captions_are_encoded_as_the_pipeline_does(base, caption):
     assert found.dtype == torch.float32
 
 
-def test_pictures_change_what_the_text_encoder_says(base):
+def test_images_change_what_the_text_encoder_says(base):
     if base.variant == "generate":
-        pytest.skip("the text encoder sees no pictures")
-    other = [picture(*item.size, 99) for item in base.shown]
+        pytest.skip("the text encoder sees no images")
+    other = [noise_image(*item.size, 99) for item in base.shown]
     changed = base.encoders.encode_text(CAPTIONS[1], other)["text_embeddings"]
     assert relative_error(changed, base.text(CAPTIONS[1])["text_embeddings"]) > 1e-2
 
 
-def test_pictures_are_encoded_and_decoded_as_the_pipeline_does(generate):
+def test_images_are_encoded_and_decoded_as_the_pipeline_does(generate):
     pipeline = generate.pipeline
     config = pipeline.vae.config
     shape = (1, -1, 1, 1, 1)
     mean, std = (
         torch.tensor(values).view(shape) for values in (config.latents_mean, config.latents_std)
     )
-    image = pixels(picture(SIZE, 96, 5))
+    image = pixels(noise_image(SIZE, 96, 5))
     with torch.no_grad():
         moments = pipeline.vae._encode(image[:, :, None])
     expected = (DiagonalGaussianDistribution(moments).mode() - mean) / std
@@ -324,12 +324,12 @@ def test_text_length_cuts_where_the_pipeline_cuts(generate):
         generate.encoders.text_length = 1024
 
 
-def test_text_length_does_not_count_tokens_of_pictures(base):
+def test_text_length_does_not_count_tokens_of_images(base):
     if base.variant == "generate":
-        pytest.skip("there are no pictures")
+        pytest.skip("there are no images")
     whole = base.text(CAPTIONS[1])["text_embeddings"]
-    pictures = sum(base.encoders._prepare(base.shown)[1])
-    wanted = len(whole) - pictures - 10
+    images = sum(base.encoders._prepare(base.shown)[1])
+    wanted = len(whole) - images - 10
     lengths = []
     for length in (5, wanted):
         base.encoders.text_length = length
@@ -339,8 +339,8 @@ def test_text_length_does_not_count_tokens_of_pictures(base):
             base.encoders.text_length = 1024
         torch.testing.assert_close(cut, whole[: len(cut)])
         lengths.append(len(cut))
-    # The first would end within the pictures, which are kept whole.
-    assert pictures < lengths[0] < lengths[1] == len(whole) - 10
+    # The first would end within the images, which are kept whole.
+    assert images < lengths[0] < lengths[1] == len(whole) - 10
 
 
 @pytest.mark.parametrize(
@@ -352,7 +352,7 @@ def test_wrong_controls_of_a_caption_are_refused(base, caption, count):
     if base.variant == "generate":
         count = max(count, 1)
     with pytest.raises(DatasetError) as error:
-        base.encoders.encode_text(caption, [picture(64, 64, 0)] * count)
+        base.encoders.encode_text(caption, [noise_image(64, 64, 0)] * count)
     assert error.value.remedy
 
 
@@ -362,11 +362,11 @@ def test_the_training_shift_is_the_schedulers_at_that_size(generate):
     assert shift == pytest.approx(np.exp(mu))
 
 
-def test_picture_tokens_are_placed_by_row_and_column(tmp_path):
-    """Bai et al. 2025 (Qwen2.5-VL), section 2.1.2, as ComfyUI computes it: text counts on, a
-    picture's tokens share one time step, and text goes on after the larger side."""
+def test_image_tokens_are_placed_by_row_and_column(tmp_path):
+    """Bai et al. 2025 (Qwen2.5-VL), section 2.1.2, as ComfyUI computes it: text counts on, an
+    image's tokens share one time step, and text goes on after the larger side."""
     base = open_base(tmp_path, "edit")
-    shown = [picture(112, 56, 3)]
+    shown = [noise_image(112, 56, 3)]
     prepared, counts = base.encoders._prepare(shown)
     rows, columns = (int(side) // 2 for side in prepared["image_grid_thw"][0, 1:])
     assert (counts, rows != columns) == ([rows * columns], True)

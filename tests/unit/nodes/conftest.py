@@ -31,8 +31,8 @@ def folders() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
-def picture_folder() -> ModuleType:
-    return pack_module("services.picture_folder")
+def image_folder() -> ModuleType:
+    return pack_module("services.image_folder")
 
 
 @pytest.fixture(scope="session")

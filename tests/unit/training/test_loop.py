@@ -54,7 +54,7 @@ def make_loop(recording, preview_every=0, broken_step=None, **settings):
         loss = (parameter - wanted).square().mean(dim=1).sum()
         if step == broken_step:
             loss = loss * math.nan
-        names = tuple(f"picture {start + i}" for i in range(training.batch_size))
+        names = tuple(f"image {start + i}" for i in range(training.batch_size))
         return MicroStep(loss, (0.25,) * training.batch_size, names)
 
     loop = Loop(
@@ -197,11 +197,11 @@ def test_loss_that_is_not_finite_reaches_no_weight_and_names_what_it_saw(step):
     assert torch.isfinite(parameter).all()
     assert parameter.grad is None
     assert error.value.remedy == "what to do"
-    for part in (f"the loss of step {step}", "picture 0 (sigma 0.2500)"):
+    for part in (f"the loss of step {step}", "image 0 (sigma 0.2500)"):
         assert part in str(error.value)
 
 
-def test_a_step_is_saved_before_its_pictures_are_drawn():
+def test_a_step_is_saved_before_its_images_are_drawn():
     recording = Recording()
     loop, _ = make_loop(recording, preview_every=3, checkpoint_every=3, steps=6)
     loop.run(0)
@@ -211,7 +211,7 @@ def test_a_step_is_saved_before_its_pictures_are_drawn():
 
 
 @pytest.mark.parametrize("step", [0, 2, 4])
-def test_a_cancel_while_pictures_are_drawn_saves_the_step_and_makes_no_other(step):
+def test_a_cancel_while_images_are_drawn_saves_the_step_and_makes_no_other(step):
     recording = Recording(cancelled_at=step)
     loop, _ = make_loop(recording, preview_every=2, checkpoint_every=4, steps=6)
     assert loop.run(0) == ("cancelled", step)

@@ -57,7 +57,7 @@ step(64, 8)  # everything is imported, and gradients have their memory
 gc.collect()
 before = status("VmRSS")
 with open("/proc/self/clear_refs", "w") as file:
-    file.write("5")  # the peak begins anew
+    file.write("5")  # the peak begins again
 step(int(pixels), 128)
 tokens = (int(pixels) // 16) ** 2 + 128
 size = Size(0, 0, kind, blocks, 256, tokens, 1, dtype.itemsize, checkpointing)

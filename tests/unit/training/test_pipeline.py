@@ -1,4 +1,4 @@
-"""Pictures from a run file and an adapter file."""
+"""Images from a run file and an adapter file."""
 
 import gc
 import weakref
@@ -39,7 +39,7 @@ def run_config(cache, **preview):
 
 @pytest.fixture(scope="module")
 def adapter_file(tmp_path_factory, cache):
-    """An adapter of random factors, large enough to change every picture."""
+    """An adapter of random factors, large enough to change every image."""
     config = run_config(cache)
     pipeline = open_pipeline(config, has_controls=False)
     family, transformer = pipeline.sampler.family, pipeline.sampler.transformer
@@ -58,11 +58,11 @@ def drawn(paths):
     return [np.asarray(Image.open(path), dtype=np.int16) for path in paths]
 
 
-def assert_equal_pictures(one, other):
+def assert_equal_images(one, other):
     assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_one_picture_for_each_prompt_with_seeds_counting_up(tmp_path, cache):
+def test_one_image_for_each_prompt_with_seeds_counting_up(tmp_path, cache):
     config = run_config(cache, seed=5, guidance=2.0, negative_prompt="a red square")
     paths = sample_images(config, None, tmp_path / "new" / "folder")
     assert paths == [tmp_path / "new" / "folder" / f"{index}.png" for index in (0, 1)]
@@ -70,7 +70,7 @@ def test_one_picture_for_each_prompt_with_seeds_counting_up(tmp_path, cache):
     size = SampleSettings(64, 64, 3, 2.0)
     for index, (found, text) in enumerate(zip(drawn(paths), PROMPTS, strict=True)):
         request = pipeline.request(text, 5 + index, negative="a red square")
-        expected = np.asarray(from_pixels(pipeline.draw([request], size)[0]), dtype=np.int16)
+        expected = np.asarray(from_pixels(pipeline.sample([request], size)[0]), dtype=np.int16)
         assert np.array_equal(found, expected)
 
 
@@ -80,19 +80,19 @@ def test_the_strength_of_an_adapter_is_a_factor_and_zero_is_the_base(tmp_path, c
     zero = drawn(sample_images(config, adapter_file, tmp_path / "zero", strength=0.0))
     half = drawn(sample_images(config, adapter_file, tmp_path / "half", strength=0.5))
     whole = drawn(sample_images(config, adapter_file, tmp_path / "whole"))
-    assert_equal_pictures(zero, base)
+    assert_equal_images(zero, base)
     for one, other in ((half, base), (whole, base), (whole, half)):
         assert all(np.abs(a - b).mean() > 1 for a, b in zip(one, other, strict=True))
     again = drawn(sample_images(config, adapter_file, tmp_path / "again"))
-    assert_equal_pictures(again, whole)
+    assert_equal_images(again, whole)
 
 
-def test_control_pictures_choose_the_editing_base(tmp_path, cache):
+def test_control_images_choose_the_editing_base(tmp_path, cache):
     controls = [dataset_folder("edit") / "control_images" / name for name in ("001.png", "002.png")]
     preview = {"prompts": ["make the shape green"] * 2, "seed": 3, "steps": 4}
     listed = [[str(path)] for path in controls]
     one, two = drawn(sample_images(run_config(cache, controls=listed, **preview), None, tmp_path))
-    assert np.abs(one - two).mean() > 5, "the control pictures have no effect"
+    assert np.abs(one - two).mean() > 5, "the control images have no effect"
     listed[1] = [str(tmp_path / "absent.png")]
     with pytest.raises(ConfigError, match=r"preview\.controls: .*absent\.png is not a file"):
         sample_images(run_config(cache, controls=listed, **preview), None, tmp_path)
@@ -124,8 +124,8 @@ def test_a_negative_prompt_is_encoded_once_and_with_controls_each_time(cache):
         assert torch.equal(request.negative["text_embeddings"], expected)
 
     editing = open_pipeline(run_config(cache), has_controls=True)
-    pictures = [Image.new("RGB", (64, 64), color) for color in ("red", "blue")]
-    one, two = (editing.request(PROMPTS[0], 0, [picture]).negative for picture in pictures)
+    images = [Image.new("RGB", (64, 64), color) for color in ("red", "blue")]
+    one, two = (editing.request(PROMPTS[0], 0, [image]).negative for image in images)
     assert not torch.equal(one["text_embeddings"], two["text_embeddings"])
 
 
@@ -156,9 +156,9 @@ def test_encoders_are_gone_before_the_denoiser_is_loaded(tmp_path, adapter_file)
         assert seen == []
         return Watched(config, family, location, torch.device("cpu"))
 
-    pictures = sample_prompts(run_config(tmp_path), adapter_file, make_source=make)
+    images = sample_prompts(run_config(tmp_path), adapter_file, make_source=make)
     gc.collect()
-    next(pictures)
+    next(images)
     gc.collect()
     *texts, held = seen
     assert len(texts) == len(PROMPTS)

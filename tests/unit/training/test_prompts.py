@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection, DatasetSection, PreviewSection
-from trainer_core.data.image import fit_to_bucket, open_picture, resize_exact, to_pixels
+from trainer_core.data.image import fit_to_bucket, open_image, resize_exact, to_pixels
 from trainer_core.demo.run import dataset_folder
 from trainer_core.errors import ConfigError, DatasetError
 from trainer_core.families.registry import get_family
@@ -88,7 +88,7 @@ def prompts(tmp_path, generate_encoders):
 
 
 @pytest.fixture
-def picture(tmp_path):
+def image(tmp_path):
     path = tmp_path / "control.png"
     source = dataset_folder("edit") / "control_images" / "001.png"
     Image.open(source).convert("RGB").resize((96, 64)).save(path)
@@ -96,8 +96,8 @@ def picture(tmp_path):
 
 
 @pytest.fixture
-def edits(tmp_path, edit_encoders, picture):
-    asked = {"prompts": [INSTRUCTION], "controls": [[str(picture)]], "width": 64, "height": 64}
+def edits(tmp_path, edit_encoders, image):
+    asked = {"prompts": [INSTRUCTION], "controls": [[str(image)]], "width": 64, "height": 64}
     return Prompts(tmp_path / "cache", edit_encoders, asked)
 
 
@@ -161,9 +161,9 @@ def test_no_prompts_open_nothing(prompts):
     assert prompts.opened == 0
 
 
-def test_controls_are_encoded_at_the_size_of_the_preview(edits, picture):
+def test_controls_are_encoded_at_the_size_of_the_preview(edits, image):
     prompt = edits.encode()[0]
-    shown = fit_to_bucket(open_picture(picture, "error"), Bucket(64, 64))
+    shown = fit_to_bucket(open_image(image, "error"), Bucket(64, 64))
     (latents,) = prompt.controls
     assert torch.equal(latents, edits.encoders.encode_image(to_pixels(shown)[None])[0])
     assert_same(prompt.conditioning, edits.encoders.encode_text(INSTRUCTION, [shown]))
@@ -172,19 +172,19 @@ def test_controls_are_encoded_at_the_size_of_the_preview(edits, picture):
     assert torch.equal(edits.encode()[0].controls[0], latents)
 
 
-def test_controls_with_an_area_of_their_own_are_encoded_whole(edits, picture):
+def test_controls_with_an_area_of_their_own_are_encoded_whole(edits, image):
     edits.dataset["control_area"] = 16384
     width, height = FAMILY.control_size(96, 64, 16384)
     assert width > height
-    shown = resize_exact(open_picture(picture, "error"), width, height)
+    shown = resize_exact(open_image(image, "error"), width, height)
     (latents,) = edits.encode()[0].controls
     assert torch.equal(latents, edits.encoders.encode_image(to_pixels(shown)[None])[0])
 
 
-def test_a_changed_control_picture_is_encoded_again_and_a_moved_one_is_not(edits, picture):
+def test_a_changed_control_image_is_encoded_again_and_a_moved_one_is_not(edits, image):
     before = edits.encode()[0].controls[0]
-    moved = picture.with_name("moved.png")
-    picture.rename(moved)
+    moved = image.with_name("moved.png")
+    image.rename(moved)
     edits.preview["controls"] = [[str(moved)]]
     assert edits.count() == 0
     Image.new("RGB", (96, 64), "orange").save(moved)
@@ -198,16 +198,16 @@ def test_the_size_of_a_preview_decides_its_controls(edits):
     assert edits.count() == 1
 
 
-def test_a_missing_control_picture_is_named(edits, picture):
-    picture.unlink()
+def test_a_missing_control_image_is_named(edits, image):
+    image.unlink()
     with pytest.raises(ConfigError) as caught:
         edits.encode()
-    assert f"preview.controls: {picture} is not a file" in caught.value.found
+    assert f"preview.controls: {image} is not a file" in caught.value.found
     assert edits.opened == 0
 
 
-def test_a_control_picture_that_cannot_be_read_is_named(edits, picture):
-    picture.write_bytes(b"no picture")
+def test_a_control_image_that_cannot_be_read_is_named(edits, image):
+    image.write_bytes(b"no image")
     with pytest.raises(DatasetError, match=r"control\.png"):
         edits.encode()
 
@@ -249,10 +249,10 @@ def test_another_prompts_file_is_not_taken_for_this_ones(prompts):
         assert_same(found.conditioning, wanted.conditioning)
 
 
-def test_the_cache_tells_neither_prompts_nor_paths(edits, picture):
+def test_the_cache_tells_neither_prompts_nor_paths(edits, image):
     edits.preview["negative_prompt"] = "ugly secret"
     edits.encode()
     for file in edits.files():
         content = file.read_bytes() + file.name.encode()
-        for secret in (INSTRUCTION, "ugly secret", picture.name):
+        for secret in (INSTRUCTION, "ugly secret", image.name):
             assert secret.encode() not in content

@@ -38,7 +38,7 @@ _ALPHA = FILE_RULES[LOW_RANK].peft_alpha
 """PEFT's name of alpha, where the kind is not said or has no other."""
 
 _PLAIN_STARTS = {"gaussian", "eva", "orthogonal", "lycoris"}
-"""First values that leave the base as it is; with others the file belongs to a changed base."""
+"""Initializations that leave the base as it is; with others the file belongs to a changed base."""
 _UNREAD = (
     "alora_invocation_tokens",
     "arrow_config",

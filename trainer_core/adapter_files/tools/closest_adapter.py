@@ -173,7 +173,7 @@ def _resize_layer(
 
 
 def _fresh(name: str, kind: str, shapes: Shapes) -> dict[str, Tensor]:
-    """First values of the wanted factors, so that a larger rank can go on learning."""
+    """Initialization of the wanted factors, so that a larger rank can go on learning."""
     fresh: dict[str, Tensor] = {}
     for factor, shape in shapes.items():
         tensor = torch.zeros(shape)

@@ -116,7 +116,7 @@ def check_layouts(state: AdapterState, layouts: Iterable[str], key_map: KeyMap) 
     Raises:
         AdapterError: When one of them cannot hold it.
     """
-    # First values that parts have in common say nothing of those that they will have.
+    # What parts have in common at initialization says nothing of those that they will have.
     options = Options(approximated=True)
     for layout in layouts:
         _outlines(LAYOUTS[layout](state, key_map, options), None)

@@ -135,7 +135,9 @@ class Seen:
             f"the directions of {len(self.settled)} layers settled"
         )
         if self.unseen:
-            text += f"; {len(self.unseen)} were never called and start anew ({self.unseen[0]}, ...)"
+            text += (
+                f"; {len(self.unseen)} were never called and start again ({self.unseen[0]}, ...)"
+            )
         return f"{text}."
 
 

@@ -15,7 +15,7 @@ from ...types import LayerState
 from ..base.quantized import is_cast_around, is_read_back
 from ..base.weight import DENSE_DTYPES, absent, dense_weight, is_dense, refuse_part, whole
 from ..dora import DORA_SCALE, axis_of, ratio, stretch_input, stretch_output
-from ..dora_norm import KeptNorm
+from ..dora_norm import CachedNorm
 from ..init.decomposed import first_pair, joined
 from ..kernels.adapter_kernel import AdapterKernel, Factors, Operands
 from ..kernels.convolution import as_matrices
@@ -117,7 +117,7 @@ class FactorLayer(nn.Module, BaseTunerLayer):
         config = self.config = plan.config
         self.layer_name = plan.name
         self.drops = bool(config.dropout or config.rank_dropout or config.module_dropout)
-        self._augmented, self._norms = AugmentedWeight(), KeptNorm(self, plan.config.dora_axis)
+        self._augmented, self._norms = AugmentedWeight(), CachedNorm(self, plan.config.dora_axis)
         factors = self.kind.initial_factors(plan, seed)
         self.set_scale_of(factors, plan.alpha, plan.rank)
         for name, factor in factors.items():
@@ -268,7 +268,7 @@ class FactorLayer(nn.Module, BaseTunerLayer):
         return self._per_output(bias.detach().to(y.device, dtype, copy=True))
 
     def norm(self) -> Tensor:
-        """``|W + D|`` of each row or column that has a length, at strength 1, without gradient.
+        """``|W + D|`` of each row or column that has a magnitude, at strength 1, without gradient.
 
         It is computed once for the present values of factors and weight: not again for another
         image, or when a checkpointed block runs a second time.

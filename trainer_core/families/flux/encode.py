@@ -101,9 +101,9 @@ class FluxEncoders:
         wanted = 0 if self.variant == "generate" else 1
         if len(controls) != wanted:
             raise DatasetError(
-                f"{len(controls)} control pictures for the caption {caption[:60]!r}",
+                f"{len(controls)} control images for the caption {caption[:60]!r}",
                 f"{wanted}, as the base's variant is {self.variant}",
-                "Correct the control pictures, or base.variant.",
+                "Correct the control images, or base.variant.",
             )
         pooled = self.text_encoder(
             self._ids(self.tokenizer, caption, self.tokenizer.model_max_length)
@@ -143,4 +143,4 @@ def load_token_counter(location: BaseLocation) -> CountTokens:
     CLIP reads the first 75 of its own whatever the length is, for the pooled text alone.
     """
     count = load_tokens(location, "tokenizer_2")
-    return lambda caption, pictures: count(caption)
+    return lambda caption, images: count(caption)

@@ -126,7 +126,7 @@ class QwenEncoders:
                 the token that stands for an image.
         """
         self._check(caption, controls)
-        pictures, counts = self._prepare(controls)
+        images, counts = self._prepare(controls)
         text = prompt_text(self.variant, caption, counts)
         prefix = _PREFIX[self.variant]
         ids = self.tokenizer(text, return_tensors="pt").input_ids
@@ -136,12 +136,12 @@ class QwenEncoders:
         output = self.text_encoder.model(
             input_ids=ids.to(device),
             attention_mask=torch.ones_like(ids).to(device),
-            **{name: value.to(device) for name, value in pictures.items()},
-            **self._picture_places(ids, bool(pictures)),
+            **{name: value.to(device) for name, value in images.items()},
+            **self._image_places(ids, bool(images)),
         )
         return {"text_embeddings": output.last_hidden_state[0, prefix:].float()}
 
-    def _picture_places(self, ids: Tensor, shown: bool) -> dict[str, Tensor]:
+    def _image_places(self, ids: Tensor, shown: bool) -> dict[str, Tensor]:
         """Where the image tokens are, for versions of transformers that have to be told.
 
         Without it transformers 5 numbers the tokens of an image one after another, instead of by
@@ -165,7 +165,7 @@ class QwenEncoders:
             return {}, []
         shown = list(controls)
         if self.variant == "edit_plus":
-            shown = [_resize(picture) for picture in controls]
+            shown = [_resize(image) for image in controls]
         prepared = self.image_processor(images=shown, return_tensors="pt")
         grid = prepared["image_grid_thw"]
         counts = (grid.prod(dim=1) // self.image_processor.merge_size**2).tolist()
@@ -179,16 +179,16 @@ class QwenEncoders:
         }[self.variant]
         if not fits:
             raise DatasetError(
-                f"{len(controls)} control pictures for the caption {caption[:60]!r}",
-                f"{wanted} control picture, as the base's variant is {self.variant}",
+                f"{len(controls)} control images for the caption {caption[:60]!r}",
+                f"{wanted} control image, as the base's variant is {self.variant}",
                 "Set base.variant to edit for one and edit_plus for several, or correct the "
-                "control pictures.",
+                "control images.",
             )
         if self.variant != "generate" and IMAGE in caption:
             raise DatasetError(
                 f"the caption {caption[:60]!r} has {IMAGE}",
-                "a caption without the token that stands for a picture",
-                "Take it out; the control pictures are put in by the trainer.",
+                "a caption without the token that stands for an image",
+                "Take it out; the control images are put in by the trainer.",
             )
 
 
@@ -212,14 +212,14 @@ def load_token_counter(location: BaseLocation) -> CountTokens:
     """`Family.load_token_counter`: tokens behind the template's prefix, without the images'."""
     tokens, variant = load_tokens(location, "tokenizer"), location.variant
 
-    def count(caption: str, pictures: int) -> int:
-        text = prompt_text(variant, caption, [1] * pictures)
-        return tokens(text) - _PREFIX[variant] - pictures
+    def count(caption: str, images: int) -> int:
+        text = prompt_text(variant, caption, [1] * images)
+        return tokens(text) - _PREFIX[variant] - images
 
     return count
 
 
-def _resize(picture: Image) -> Image:
+def _resize(image: Image) -> Image:
     from PIL.Image import Resampling
 
-    return picture.resize(area_size(*picture.size, _SEEN_AREA), Resampling.LANCZOS)
+    return image.resize(area_size(*image.size, _SEEN_AREA), Resampling.LANCZOS)

@@ -12,7 +12,7 @@ _GENERATE = {
 _EDIT = {**FULL_SIZE, "dataset.path": "pairs", "preview.guidance": 4.0}
 _TINY = {
     "base.path": "embedded",
-    "dataset.path": "pictures",
+    "dataset.path": "images",
     "dataset.resolution": 64,
     "dataset.preservation.share": 0.5,
     "adapter.rank": 16,

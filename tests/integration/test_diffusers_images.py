@@ -60,14 +60,14 @@ def drawn_from(file: Path, pipeline, family, kind):
         )
     else:
         pipeline.load_lora_weights(file.parent, weight_name=file.name)
-    picture = draw(pipeline, family)
+    image = draw(pipeline, family)
     pipeline.transformer.unload_lora()
-    return picture
+    return image
 
 
 @pytest.mark.parametrize("family", ["qwen_image", "flux"])
 @pytest.mark.parametrize("case", ADAPTERS)
-def test_pipeline_draws_the_same_picture_with_the_exported_file(pipelines, family, case, tmp_path):
+def test_pipeline_draws_the_same_image_with_the_exported_file(pipelines, family, case, tmp_path):
     options = ADAPTERS[case]
     if options["kind"] == "lokr" and not READS_LOKR:
         pytest.skip("Diffusers reads LoKr from 0.42 on")
@@ -87,7 +87,7 @@ def test_pipeline_draws_the_same_picture_with_the_exported_file(pipelines, famil
 
 
 @pytest.mark.parametrize("family", ["qwen_image", "flux"])
-def test_a_lokr_that_became_a_lora_draws_the_same_picture(pipelines, family, tmp_path):
+def test_a_lokr_that_became_a_lora_draws_the_same_image(pipelines, family, tmp_path):
     pipeline, facts = pipelines[family], get_family(family)
     adapter = attach(
         pipeline.transformer, AdapterConfig(**ADAPTERS["lokr"]), facts.presets["attention"]
@@ -105,7 +105,7 @@ def test_a_lokr_that_became_a_lora_draws_the_same_picture(pipelines, family, tmp
 
 
 @pytest.mark.parametrize("family", ["qwen_image", "flux"])
-def test_another_layers_factors_draw_another_picture(pipelines, family, tmp_path):
+def test_another_layers_factors_draw_another_image(pipelines, family, tmp_path):
     pipeline, facts = pipelines[family], get_family(family)
     adapter = attach(
         pipeline.transformer, AdapterConfig(**ADAPTERS["lora"]), facts.presets["attention"]

@@ -1,4 +1,4 @@
-"""Pictures that nodes made, kept as the dataset folder that the core reads."""
+"""Images that nodes made, kept as the dataset folder that the core reads."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 _WHITE = (255, 255, 255, 255)
 
 
-def single_pictures(batches: Iterable[Any]) -> list[np.ndarray]:
+def single_images(batches: Iterable[Any]) -> list[np.ndarray]:
     """Take lists of batches apart.
 
     Args:
         batches: Each `[B, H, W, C]` or `[H, W, C]`, in [0, 1]; with one channel grey, with four
-            transparent, which is laid on white as it is for picture files.
+            transparent, which is laid on white as it is for image files.
 
     Returns:
-        One uint8 `[H, W, 3]` for each picture.
+        One uint8 `[H, W, 3]` for each image.
 
     Raises:
         DatasetError: When a batch holds something else.
@@ -37,9 +37,9 @@ def single_pictures(batches: Iterable[Any]) -> list[np.ndarray]:
     for batch in batches:
         if batch.ndim not in {3, 4} or batch.shape[-1] not in {1, 3, 4}:
             raise DatasetError(
-                f"pictures of shape {tuple(batch.shape)}",
-                "[pictures, height, width, channels] with one, three or four channels",
-                "Connect an IMAGE output; a mask or a video is turned into pictures by a node.",
+                f"images of shape {tuple(batch.shape)}",
+                "[images, height, width, channels] with one, three or four channels",
+                "Connect an IMAGE output; a mask or a video is turned into images by a node.",
             )
         pixels = batch.detach().cpu().float().numpy()
         whole = np.rint(np.clip(pixels, 0, 1) * 255).astype(np.uint8)
@@ -47,49 +47,49 @@ def single_pictures(batches: Iterable[Any]) -> list[np.ndarray]:
     return found
 
 
-def _three_channels(picture: np.ndarray) -> np.ndarray:
+def _three_channels(image: np.ndarray) -> np.ndarray:
     import numpy as np
     from PIL import Image
 
-    channels = picture.shape[-1]
+    channels = image.shape[-1]
     if channels == 4:
-        background = Image.new("RGBA", (picture.shape[1], picture.shape[0]), _WHITE)
-        background.alpha_composite(Image.fromarray(picture))
+        background = Image.new("RGBA", (image.shape[1], image.shape[0]), _WHITE)
+        background.alpha_composite(Image.fromarray(image))
         return np.asarray(background.convert("RGB"))
-    return np.repeat(picture, 3, axis=-1) if channels == 1 else picture
+    return np.repeat(image, 3, axis=-1) if channels == 1 else image
 
 
-def write_picture_folder(
-    root: Path, images: Sequence[Any], texts: Sequence[str], controls: Sequence[Any]
+def write_image_folder(
+    root: Path, batches: Sequence[Any], texts: Sequence[str], controls: Sequence[Any]
 ) -> Path:
-    """Write pictures, captions and control pictures, unless the same ones are there.
+    """Write images, captions and control images, unless the same ones are there.
 
     Args:
         root: Where such folders lie.
-        images: Batches of pictures.
-        texts: One caption for each picture, or one for all.
-        controls: Batches of control pictures, one for each picture, or nothing.
+        batches: Batches of images.
+        texts: One caption for each image, or one for all.
+        controls: Batches of control images, one for each image, or nothing.
 
     Returns:
-        A folder named by its content: flat, or paired when there are control pictures.
+        A folder named by its content: flat, or paired when there are control images.
 
     Raises:
         DatasetError: When the numbers do not agree.
         StorageError: When it cannot be written.
     """
-    pictures, shown = single_pictures(images), single_pictures(controls)
-    captions = list(texts) * len(pictures) if len(texts) == 1 else list(texts)
-    _require_equal(len(pictures), len(captions), "texts")
+    images, shown = single_images(batches), single_images(controls)
+    captions = list(texts) * len(images) if len(texts) == 1 else list(texts)
+    _require_equal(len(images), len(captions), "texts")
     if shown:
-        _require_equal(len(pictures), len(shown), "controls")
-    target = root / _content_name((*pictures, *shown), captions)
+        _require_equal(len(images), len(shown), "controls")
+    target = root / _content_name((*images, *shown), captions)
     if target.is_dir():
         return target
     clear_leftovers(root)
     with temporary_beside(target) as temporary:
         try:
             trained = temporary / "training_images" if shown else temporary
-            _write(trained, pictures, captions)
+            _write(trained, images, captions)
             if shown:
                 _write(temporary / "control_images", shown, None)
             move(temporary, target)
@@ -100,11 +100,11 @@ def write_picture_folder(
 
 
 def write_controls(root: Path, controls: Any, prompts: int) -> list[Path]:
-    """Keep the control pictures of preview prompts, as files that are named by their content.
+    """Keep the control images of preview prompts, as files that are named by their content.
 
     Args:
         root: The folder.
-        controls: A batch of pictures: one for each prompt, or one for all.
+        controls: A batch of images: one for each prompt, or one for all.
         prompts: How many prompts there are.
 
     Returns:
@@ -118,43 +118,43 @@ def write_controls(root: Path, controls: Any, prompts: int) -> list[Path]:
 
     clear_leftovers(root)
     files: list[Path] = []
-    for picture in single_pictures([controls]):
-        files.append(root / f"{_content_name([picture])}.png")
+    for pixels in single_images([controls]):
+        files.append(root / f"{_content_name([pixels])}.png")
         if not files[-1].is_file():
-            image = Image.fromarray(picture)
+            image = Image.fromarray(pixels)
             atomic_write(files[-1], lambda path, image=image: image.save(path, format="PNG"))
     files = files * prompts if len(files) == 1 else files
     if len(files) != prompts:
         raise ConfigError(
-            f"{prompts} prompts and {len(files)} control pictures",
-            "one control picture for each prompt, or one for all",
-            "Connect a batch of as many pictures as there are lines of prompts.",
+            f"{prompts} prompts and {len(files)} control images",
+            "one control image for each prompt, or one for all",
+            "Connect a batch of as many images as there are lines of prompts.",
         )
     return files
 
 
-def _content_name(pictures: Iterable[np.ndarray], captions: Sequence[str] = ()) -> str:
+def _content_name(images: Iterable[np.ndarray], captions: Sequence[str] = ()) -> str:
     content = hashlib.sha256()
-    for picture in pictures:
-        content.update(f"{picture.shape}".encode() + picture.tobytes())
+    for image in images:
+        content.update(f"{image.shape}".encode() + image.tobytes())
     content.update("\0".join(captions).encode())
     return content.hexdigest()[:24]
 
 
-def _write(folder: Path, pictures: Sequence[np.ndarray], captions: Sequence[str] | None) -> None:
+def _write(folder: Path, images: Sequence[np.ndarray], captions: Sequence[str] | None) -> None:
     from PIL import Image
 
     folder.mkdir(parents=True)
-    for index, picture in enumerate(pictures):
-        Image.fromarray(picture).save(folder / f"{index:05d}.png")
+    for index, image in enumerate(images):
+        Image.fromarray(image).save(folder / f"{index:05d}.png")
         if captions is not None:
             (folder / f"{index:05d}.txt").write_text(captions[index], encoding="utf-8")
 
 
-def _require_equal(pictures: int, others: int, what: str) -> None:
-    if pictures != others:
+def _require_equal(images: int, others: int, what: str) -> None:
+    if images != others:
         raise DatasetError(
-            f"{pictures} pictures and {others} {what}",
-            f"as many {what} as pictures",
+            f"{images} images and {others} {what}",
+            f"as many {what} as images",
             "Connect lists that were made together, such as both outputs of one loader.",
         )

@@ -1,14 +1,14 @@
-"""Pictures of a graph become files that are named by their content."""
+"""Images of a graph become files that are named by their content."""
 
 import numpy
 import pytest
 import torch
 from PIL import Image
 
-from trainer_core.data.image import open_picture
+from trainer_core.data.image import open_image
 
 
-def pictures(count, size=8, seed=0):
+def images(count, size=8, seed=0):
     """A batch as ComfyUI has it: `[B, H, W, 3]`, in [0, 1]."""
     generator = torch.Generator().manual_seed(seed)
     whole = torch.randint(0, 256, (count, size, size, 3), generator=generator)
@@ -16,61 +16,61 @@ def pictures(count, size=8, seed=0):
 
 
 def read(path):
-    with Image.open(path) as picture:
-        return numpy.asarray(picture)
+    with Image.open(path) as image:
+        return numpy.asarray(image)
 
 
-def test_a_batch_is_taken_apart_without_loss(picture_folder):
-    batch = pictures(3)
-    found = picture_folder.single_pictures([batch[:2], batch[2]])
+def test_a_batch_is_taken_apart_without_loss(image_folder):
+    batch = images(3)
+    found = image_folder.single_images([batch[:2], batch[2]])
     assert len(found) == 3
     for ours, theirs in zip(found, batch, strict=True):
         assert ours.dtype == numpy.uint8
         assert (ours == (theirs * 255).round().numpy()).all()
 
 
-def test_what_is_outside_the_range_is_cut_off(picture_folder):
+def test_what_is_outside_the_range_is_cut_off(image_folder):
     batch = torch.tensor([[[[-1.0, 0.5, 2.0]]]])
-    (found,) = picture_folder.single_pictures([batch])
+    (found,) = image_folder.single_images([batch])
     assert found.tolist() == [[[0, 128, 255]]]
 
 
-def test_one_channel_is_grey(picture_folder):
-    (found,) = picture_folder.single_pictures([torch.tensor([[[[0.2], [1.0]]]])])
+def test_one_channel_is_grey(image_folder):
+    (found,) = image_folder.single_images([torch.tensor([[[[0.2], [1.0]]]])])
     assert found.tolist() == [[[51, 51, 51], [255, 255, 255]]]
 
 
-def test_a_transparent_picture_becomes_what_its_file_would(picture_folder, tmp_path):
+def test_a_transparent_image_becomes_what_its_file_would(image_folder, tmp_path):
     generator = torch.Generator().manual_seed(0)
     batch = torch.randint(0, 256, (1, 9, 9, 4), generator=generator).float() / 255
     batch[0, 0, 0, 3] = 0
-    (found,) = picture_folder.single_pictures([batch])
+    (found,) = image_folder.single_images([batch])
     whole = (batch[0] * 255).round().to(torch.uint8).numpy()
     Image.fromarray(whole).save(tmp_path / "a.png")
-    assert (found == numpy.asarray(open_picture(tmp_path / "a.png"))).all()
+    assert (found == numpy.asarray(open_image(tmp_path / "a.png"))).all()
     assert found[0, 0].tolist() == [255, 255, 255]
 
 
 @pytest.mark.parametrize("shape", [(1, 4, 4, 2), (1, 4, 4, 5), (4, 4), (1, 2, 4, 4, 3)])
-def test_what_is_no_picture_is_refused(picture_folder, errors, shape):
-    with pytest.raises(errors.DatasetError, match="pictures of shape"):
-        picture_folder.single_pictures([torch.zeros(shape)])
+def test_what_is_no_image_is_refused(image_folder, errors, shape):
+    with pytest.raises(errors.DatasetError, match="images of shape"):
+        image_folder.single_images([torch.zeros(shape)])
 
 
-def test_pictures_and_texts_lie_side_by_side(picture_folder, tmp_path):
-    batch = pictures(2)
-    folder = picture_folder.write_picture_folder(tmp_path, [batch], ["one", "zwei ü"], [])
+def test_images_and_texts_lie_side_by_side(image_folder, tmp_path):
+    batch = images(2)
+    folder = image_folder.write_image_folder(tmp_path, [batch], ["one", "zwei ü"], [])
     assert folder.parent == tmp_path
     assert (folder / "00001.txt").read_text(encoding="utf-8") == "zwei ü"
     assert (read(folder / "00001.png") == (batch[1] * 255).round().numpy()).all()
     assert [path.name for path in tmp_path.iterdir()] == [folder.name]
 
 
-def test_the_same_content_is_written_once_and_any_other_anew(picture_folder, tmp_path):
+def test_the_same_content_is_written_once_and_any_other_anew(image_folder, tmp_path):
     def place(batch, texts, controls=()):
-        return picture_folder.write_picture_folder(tmp_path, [batch], texts, list(controls))
+        return image_folder.write_image_folder(tmp_path, [batch], texts, list(controls))
 
-    batch = pictures(2)
+    batch = images(2)
     first = place(batch, ["a", "b"])
     time = (first / "00000.png").stat().st_mtime_ns
     assert place(batch, ["a", "b"]) == first
@@ -81,15 +81,15 @@ def test_the_same_content_is_written_once_and_any_other_anew(picture_folder, tmp
         place(pixel, ["a", "b"]),
         place(batch, ["a", "c"]),
         place(batch.flip(0), ["a", "b"]),
-        place(batch, ["a", "b"], [pictures(2, seed=1)]),
+        place(batch, ["a", "b"], [images(2, seed=1)]),
         place(batch.reshape(2, 4, 16, 3), ["a", "b"]),
     ]
     assert len({first, *others}) == 6
 
 
-def test_control_pictures_have_the_names_of_their_pictures(picture_folder, tmp_path):
-    folder = picture_folder.write_picture_folder(
-        tmp_path, [pictures(2)], ["for both"], [pictures(2, seed=1)]
+def test_control_images_have_the_names_of_their_images(image_folder, tmp_path):
+    folder = image_folder.write_image_folder(
+        tmp_path, [images(2)], ["for both"], [images(2, seed=1)]
     )
     names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     trained = {f"training_images/0000{n}.{end}" for n in (0, 1) for end in ("png", "txt")}
@@ -98,30 +98,30 @@ def test_control_pictures_have_the_names_of_their_pictures(picture_folder, tmp_p
 
 @pytest.mark.parametrize(
     ("texts", "controls", "message"),
-    [(["a", "b"], 0, "3 pictures and 2 texts"), (["a"], 2, "3 pictures and 2 controls")],
+    [(["a", "b"], 0, "3 images and 2 texts"), (["a"], 2, "3 images and 2 controls")],
 )
 def test_other_numbers_are_refused_and_nothing_is_written(
-    picture_folder, errors, tmp_path, texts, controls, message
+    image_folder, errors, tmp_path, texts, controls, message
 ):
-    given = [pictures(controls)] if controls else []
+    given = [images(controls)] if controls else []
     with pytest.raises(errors.DatasetError, match=message):
-        picture_folder.write_picture_folder(tmp_path, [pictures(3)], texts, given)
+        image_folder.write_image_folder(tmp_path, [images(3)], texts, given)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_control_picture_serves_all_prompts(picture_folder, errors, tmp_path):
-    (one,) = set(picture_folder.write_controls(tmp_path, pictures(1), 3))
+def test_one_control_image_serves_all_prompts(image_folder, errors, tmp_path):
+    (one,) = set(image_folder.write_controls(tmp_path, images(1), 3))
     assert one.is_file()
-    assert len(set(picture_folder.write_controls(tmp_path, pictures(3), 3))) == 3
-    with pytest.raises(errors.ConfigError, match="3 prompts and 2 control pictures"):
-        picture_folder.write_controls(tmp_path, pictures(2), 3)
+    assert len(set(image_folder.write_controls(tmp_path, images(3), 3))) == 3
+    with pytest.raises(errors.ConfigError, match="3 prompts and 2 control images"):
+        image_folder.write_controls(tmp_path, images(2), 3)
 
 
 def test_a_place_that_cannot_be_written_is_an_error_and_leaves_nothing(
-    picture_folder, errors, tmp_path
+    image_folder, errors, tmp_path
 ):
     place = tmp_path / "file"
     place.write_text("in the way")
     with pytest.raises(errors.StorageError):
-        picture_folder.write_picture_folder(place, [pictures(1)], ["a"], [])
+        image_folder.write_image_folder(place, [images(1)], ["a"], [])
     assert place.read_text() == "in the way"

@@ -1,8 +1,8 @@
-"""Trains the tiny template on a few pictures of an own shape, and measures what is kept.
+"""Trains the tiny template on a few images of an own shape, and measures what is kept.
 
-Three shapes that the base cannot draw, twelve pictures each, nothing beside them; three seeds, none
-of which the template was tuned on. Nothing of the template changes but the path. The second row of
-each is the same without preservation. Run: ``python -m benchmarks.own_pictures``.
+Three shapes that the base cannot generate, twelve images each, nothing beside them; three seeds,
+none of which the template was tuned on. Nothing of the template changes but the path. The second
+row of each is the same without preservation. Run: ``python -m benchmarks.own_images``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from scripts.embedded_base.demo_datasets import own_combinations, write_own_data
 from trainer_core.config import RunConfig
 from trainer_core.data.image import from_pixels
 from trainer_core.demo.exam import Question, base_questions, combination_questions, mark
-from trainer_core.demo.run import draw_settings
+from trainer_core.demo.run import sample_settings
 from trainer_core.demo.vocabulary import COLORS, Combination
 from trainer_core.families.run_files import load_config, template_config
 from trainer_core.inference.pipeline import Pipeline, open_pipeline
@@ -32,27 +32,27 @@ SEEDS = (1, 2, 3)
 BARS = {"seen": 0.8, "unseen": 0.6, "kept": 0.8}
 _ASKED = 24
 _KEPT = 50
-_PICTURE_SEED = 1_000_000
+_IMAGE_SEED = 1_000_000
 
 
 def measure(shape: str, seed: int, overrides: list[str], folder: Path) -> dict[str, Any]:
-    """Train on twelve pictures of a shape and mark what the adapter draws.
+    """Train on twelve images of a shape and mark what the adapter generates.
 
     Args:
         shape: The shape; the base was never shown it.
-        seed: Of the pictures and of the run.
+        seed: Of the images and of the run.
         overrides: Further settings, ``key=value``.
         folder: For everything that is written.
 
     Returns:
-        Shares of right pictures: of combinations that were trained, of others, of what the base
-        could draw before; steps; CPU seconds of the run.
+        Shares of right images: of combinations that were trained, of others, of what the base
+        could generate before; steps; CPU seconds of the run.
     """
-    pictures = folder / f"{shape}-{seed}"
-    if not pictures.is_dir():
-        write_own_dataset(pictures, shape, seed)
+    images = folder / f"{shape}-{seed}"
+    if not images.is_dir():
+        write_own_dataset(images, shape, seed)
     preset = template_config("qwen_image", "tiny").model_dump(mode="json")
-    given = [f"dataset.path={pictures}", f"seed={seed}", f"output.dir={folder / 'runs'}"]
+    given = [f"dataset.path={images}", f"seed={seed}", f"output.dir={folder / 'runs'}"]
     config = load_config(preset, [*given, f"output.name={shape}-{seed}", *overrides])
     started = time.process_time()
     result = train(config)
@@ -64,7 +64,7 @@ def measure(shape: str, seed: int, overrides: list[str], folder: Path) -> dict[s
     questions = {
         "seen": combination_questions((trained * 2)[:_ASKED]),
         "unseen": combination_questions([fresh[row] for row in rows]),
-        "kept": base_questions(_KEPT, _PICTURE_SEED),
+        "kept": base_questions(_KEPT, _IMAGE_SEED),
     }
     pipeline = open_pipeline(config, has_controls=False)
     pipeline.put_on(result.adapters[0])
@@ -78,9 +78,9 @@ def _pairs() -> list[tuple[str, str]]:
 
 
 def _share(pipeline: Pipeline, config: RunConfig, questions: list[Question]) -> float:
-    asked = [pipeline.request(q.text, _PICTURE_SEED + i) for i, q in enumerate(questions)]
-    pictures = pipeline.draw(asked, draw_settings(config))
-    return mark(questions, [np.asarray(from_pixels(picture)) for picture in pictures])
+    asked = [pipeline.request(q.text, _IMAGE_SEED + i) for i, q in enumerate(questions)]
+    images = pipeline.sample(asked, sample_settings(config))
+    return mark(questions, [np.asarray(from_pixels(image)) for image in images])
 
 
 def main() -> None:
@@ -107,7 +107,7 @@ def main() -> None:
                     rows.append(row)
                     print(json.dumps(row), flush=True)
     if given.output:
-        record = {"benchmark": "own_pictures", "bars": BARS, "measured": measured, "rows": rows}
+        record = {"benchmark": "own_images", "bars": BARS, "measured": measured, "rows": rows}
         write_record(given.output, record)
 
 

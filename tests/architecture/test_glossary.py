@@ -1,0 +1,168 @@
+"""The field's words: what was once called otherwise does not come back.
+
+The table is held in what a user reads (messages, help texts, README, docs, the panel) and in what
+ an engineer searches for (docstrings, comments, names of modules, classes and
+functions).
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import tokenize
+from functools import cache
+
+import pytest
+from architecture.source import ROOT, sources
+
+WORDS = {
+    r"\bpictures?\b": "image",
+    r"\b(draw|draws|drawn|drawing)\b[^.\n]{0,24}\b(image|preview|prompt|base|adapter)": "generate",
+    r"\b(image|preview|prompt)s?( that)? (is|are|was|were) drawn\b": "generated",
+    r"\b(first|starting) values\b": "initialization",
+    r"\b(on the|own) way back\b|\bfor the way back\b": "backward pass",
+    r"\bgraphics cards?\b|\bvideo cards?\b": "GPU, and VRAM for its memory",
+    r"\b(the|a|this|one) processors?\b(?! of images)": "CPU",
+    r"quantis": "quantize",
+    r"\bmade anew\b|\bmended\b|\bmend (the|it|that)\b": "recomputed, made again, fixed",
+    r"\b(wanted|wished) error\b": "target error",
+    r"\btold guidance\b": "conditioned on guidance",
+    r"DoRA('s)? lengths?\b|\bhas a length\b": "magnitude",
+    r"\bnarrow products?\b": "low-rank path",
+}
+"""What is searched for in running text, without regard to case, and what to say instead."""
+
+NAMES = {
+    r"^(first_values?|starting_values?)$": "initialization",
+    r"^(kept_norm|KeptNorm)$": "dora_norm, CachedNorm",
+    r"^input_directions$": "eva",
+    r"^(Branch|Narrow|WayBack|Visit)$": "AdapterKernel, LowRankPath, gradient accumulator",
+    r"^(Studio|Painter)$": "pipeline, Sampler",
+    r"^(Wishes|wish_bar)$": "run requests, action bar",
+    r"^(Folder|File|Vae|Image|Run|Picture)Facts$": "...Spec",
+    r"^CacheWatch$": "OutputWatch",
+    r"(^|_)pictures?(_|$)|Picture": "image",
+    r"(^|_)draw(n|s)?_(previews?|settings|images?)": "sample",
+}
+"""What is searched for in names of Python, and what to say instead."""
+
+MODULES = {
+    "injection": "attach",
+    "tuners": "peft_tuner",
+    "baking": "diffusers_layout",
+    "placing": "module_mapping",
+    "pieces": "write_plan",
+    "streaming": "safetensors_writer",
+    "lazy": "safetensors_reader",
+    "board": "tensorboard",
+    "studio": "pipeline",
+    "quiet": "progress_bars",
+    "packing": "patchify",
+    "first_values": "an own name of the initialization",
+    "host_arithmetic": "comfyui_arithmetic",
+    "beginning": "start",
+    "findings": "problems",
+    "entries": "cache_file",
+}
+"""Modules that are called otherwise now."""
+
+ALLOWED = {
+    "trainer_core/config/defaults.py": "prompts, which a base was trained to read",
+    "trainer_core/demo/vocabulary.py": "captions, which the embedded base was trained on",
+    "docs/embedded-base.md": "captions and edits, which the embedded base was trained on",
+    "trainer_core/families/qwen_image/encode.py": "the template of Qwen-Image-Edit-Plus",
+}
+"""Files in which an old word is data, and why."""
+
+KEPT = {
+    "pictures": "a key of what `train --json` and `demo --json` print, and a folder of output",
+    "picture": "an event of what `sample --json` prints",
+    "picture_sizes": "a key of what `dataset --json` prints",
+    "picture_hashes.json": "a file of a cache on users' disks",
+}
+"""Old words in what users and their programs have: only these, alone in quotes or as a field."""
+
+TEXTS = ("README.md", "CONTRIBUTING.md", "docs/*.md", "js/docs/*.md", "js/**/*.js")
+
+
+@cache
+def tokens(path: str) -> tuple[tokenize.TokenInfo, ...]:
+    text = (ROOT / path).read_text(encoding="utf-8")
+    return tuple(tokenize.generate_tokens(io.StringIO(text).readline))
+
+
+def python_texts(path: str):
+    """Every comment and string of a file, with its line."""
+    for token in tokens(path):
+        if token.type in (tokenize.COMMENT, tokenize.STRING):
+            if token.string.strip("rbfuRBFU").strip("\"'") not in KEPT:
+                yield token.start[0], token.string
+        elif token.type == getattr(tokenize, "FSTRING_MIDDLE", None):
+            yield token.start[0], token.string
+
+
+def findings(text: str, table: dict[str, str]) -> list[tuple[str, str]]:
+    """Old words in a text, each with the new one."""
+    found = []
+    for old, new in table.items():
+        # A file's own name and a field that is kept stand in backquotes.
+        plain = re.sub(r"`+[^`]*`+|\bpictures:", "", text)
+        found += [(match.group(), new) for match in re.finditer(old, plain, re.IGNORECASE)]
+    return found
+
+
+PYTHON = [each.path for folder in ("trainer_core", "nodes") for each in sources(folder)]
+PAGES = sorted(
+    path.relative_to(ROOT).as_posix() for pattern in TEXTS for path in ROOT.glob(pattern)
+)
+
+
+def test_there_is_something_to_read():
+    assert len(PYTHON) > 100
+    assert {"README.md", "docs/architecture.md"} <= set(PAGES)
+    assert set(ALLOWED) <= {*PYTHON, *PAGES}
+
+
+@pytest.mark.parametrize("old", ["Draws the preview", "a graphics card", "Pictures", "made anew"])
+def test_an_old_word_is_found(old):
+    assert findings(f"It is so: {old} here.", WORDS)
+
+
+@pytest.mark.parametrize("path", sorted({path.split("/")[1] for path in PYTHON}))
+def test_python_says_the_fields_words(path):
+    wrong = [
+        f"{file}:{line}: {old!r}: say {new}"
+        for file in PYTHON
+        if file.split("/")[1] == path and file not in ALLOWED
+        for line, text in python_texts(file)
+        for old, new in findings(text, WORDS)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_names_are_the_fields_words():
+    wrong = []
+    for file in PYTHON:
+        names = {t.string for t in tokens(file) if t.type == tokenize.NAME and t.string not in KEPT}
+        modules = file.removesuffix(".py").split("/")[1:]
+        wrong += [f"{file}: say {MODULES[name]}" for name in modules if name in MODULES]
+        names |= set(modules)
+        wrong += [
+            f"{file}: {name}: say {new}"
+            for name in sorted(names)
+            for old, new in NAMES.items()
+            if re.search(old, name)
+        ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_pages_say_the_fields_words(page):
+    if page in ALLOWED:
+        pytest.skip(ALLOWED[page])
+    wrong = [
+        f"{page}:{number}: {old!r}: say {new}"
+        for number, line in enumerate((ROOT / page).read_text(encoding="utf-8").splitlines(), 1)
+        for old, new in findings(line, WORDS)
+    ]
+    assert not wrong, "\n".join(wrong)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer_core.adapters.kinds.factorization import factorize
+from trainer_core.adapters.kinds.lokr import factorize
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from ...errors import AdapterError
 from ...tensors.randomized_svd import closest_of_rank
 from ...types import LayerState
 from ..kernels.convolution import as_matrices
-from .factorization import factorize
 from .file_rules import (
     PLANE,
     SKIPS,
@@ -27,8 +26,8 @@ from .file_rules import (
     times,
 )
 from .kind import LayerPlan
-from .lokr import LOKR, split
-from .lora_files import APPROXIMATE
+from .lokr import LOKR, factorize, split
+from .lora import APPROXIMATE
 from .low_rank import (
     Spectrum,
     blocks_as_rows,

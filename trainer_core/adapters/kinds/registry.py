@@ -9,14 +9,11 @@ from ...types import LayerState
 from ..kernels.convolution import as_matrices
 from .file_rules import FileRules
 from .kind import Kind
-from .loha import LOHA
-from .loha_files import LohaFiles
+from .loha import LOHA, LohaFiles
 from .lokr import LOKR
 from .lokr_files import LokrFiles
-from .lora import LORA
-from .lora_files import APPROXIMATE, LoraFiles, balanced, empty_low_rank, low_rank_layer
-from .oft import OFT
-from .oft_files import OftFiles
+from .lora import APPROXIMATE, LORA, LoraFiles, balanced, empty_low_rank, low_rank_layer
+from .oft import OFT, OftFiles
 
 __all__ = [
     "APPROXIMATE",

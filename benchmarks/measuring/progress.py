@@ -22,8 +22,8 @@ from trainer_core.config import OptimizerSection, RunConfig
 from trainer_core.counters import counter_seed
 from trainer_core.data.batches import BatchPlan, load_batch
 from trainer_core.demo.run import dataset_folder
+from trainer_core.training.encode_dataset import Prepared, prepare
 from trainer_core.training.observer import SilentObserver
-from trainer_core.training.prepare import Prepared, prepare
 from trainer_core.training.processes import SingleProcess
 from trainer_core.training.run import train
 from trainer_core.training.step import StepMaker

@@ -36,7 +36,7 @@ class DatasetImages(io.ComfyNode):
                 io.Image.Input(
                     "controls",
                     optional=True,
-                    tooltip="For bases that edit: one control image for each image.",
+                    tooltip="For bases that edit: one control image for each training image.",
                 ),
                 *(each.input() for each in (*SIZING, *KEEPING)),
             ],

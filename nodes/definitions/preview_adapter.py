@@ -64,10 +64,10 @@ class PreviewAdapter(io.ComfyNode):
         vae: Any = None,
     ) -> io.NodeOutput:
         """Generate the images."""
-        from ..services.graph_run import sample_previews
+        from ..services.graph_run import preview_by_hand
 
         comfy_host.require_libraries()
-        images = sample_previews(
+        images = preview_by_hand(
             str(cls.hidden.unique_id), base, previews, lora, clip, vae, strength
         )
         return io.NodeOutput(images)

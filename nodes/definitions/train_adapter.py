@@ -45,7 +45,7 @@ class TrainAdapter(io.ComfyNode):
                     default=True,
                     tooltip="Go on with the newest checkpoint of this name, if it is of the same "
                     "base, images, adapter, batch and seed. Other settings may have changed; a "
-                    "finished run only gets longer. Off: always start again.",
+                    "finished run only gets longer. Off: always start a new version.",
                 ),
                 io.Combo.Input(
                     "resume_from",

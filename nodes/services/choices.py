@@ -148,7 +148,7 @@ def training_config(
     own: Mapping[str, Any],
     output: str,
     *,
-    samples: bool,
+    can_preview: bool,
 ) -> RunConfig:
     """The run file of a training; what the node itself says wins over the settings.
 
@@ -158,13 +158,13 @@ def training_config(
         settings: Everything else, or None for the defaults.
         own: What the training node itself says.
         output: Folder of all runs.
-        samples: Whether previews can be sampled.
+        can_preview: Whether previews can be sampled.
 
     Raises:
         InputError: When values are out of range or contradict each other, or the name cannot be.
     """
     previews = cache.previews.values if cache.previews else {}
-    silent = {} if samples and cache.previews else {"preview": {"every": 0}}
+    silent = {} if can_preview and cache.previews else {"preview": {"every": 0}}
     config = run_config(
         cache.base,
         {

@@ -162,7 +162,7 @@ def encode(
     """
     from ...trainer_core.device import borrowed_threads
     from ...trainer_core.training import SingleProcess
-    from ...trainer_core.training.prepare import prepare, save_manifest
+    from ...trainer_core.training.encode_dataset import prepare, save_manifest
 
     shown = previews.values if previews else {}
     output = {"dir": str(comfy_host.output_folder()), "name": "cache"}
@@ -209,15 +209,15 @@ def run_training(
         TrainerError: When the input is wrong or the run failed; the last good state is on disk.
         BaseException: ComfyUI's own interrupt, after the state of a cancelled run was saved.
     """
-    from ...trainer_core.adapter_files.header import workflow_texts
+    from ...trainer_core.adapter_files.metadata import workflow_texts
     from ...trainer_core.training import SingleProcess, train
 
     _require_same_base(base, cache)
-    samples = base.embedded or vae is not None
+    can_preview = base.embedded or vae is not None
     output = str(comfy_host.output_folder())
-    config = training_config(cache, adapter, settings, own, output, samples=samples)
+    config = training_config(cache, adapter, settings, own, output, can_preview)
     observer = NodeObserver(node_id, config.output.name, trains=True)
-    if cache.previews and not samples:
+    if cache.previews and not can_preview:
         observer.warn("Previews are off: connect a VAE to Train Adapter to see them.")
     texts = workflow_texts(workflow, observer.warn)
     make_source = source_of(None, vae, base)
@@ -297,7 +297,7 @@ def _base_facts(base: BaseChoice) -> dict[str, Any]:
     return {**facts, "family": base.family, "precision": base.precision}
 
 
-def sample_previews(
+def preview_by_hand(
     node_id: str,
     base: BaseChoice,
     previews: PreviewChoice,

@@ -149,7 +149,7 @@ def _copied_start(file: str | None, folder: Path) -> str | None:
 
 
 def _copied_cache(manifest: Path, target: Path) -> Path:
-    from ...trainer_core.training.prepare import read_manifest
+    from ...trainer_core.training.encode_dataset import read_manifest
 
     files = [manifest, *(entry.path for entry in read_manifest(manifest).entries())]
     try:
@@ -184,7 +184,7 @@ def kept_workflow(run: str) -> tuple[Any, int]:
 
 
 def _workflow_bytes(folder: Path, run: str) -> bytes:
-    from ...trainer_core.adapter_files.header import LARGEST_KEPT, WORKFLOW_KEYS
+    from ...trainer_core.adapter_files.metadata import LARGEST_KEPT, WORKFLOW_KEYS
 
     for key in WORKFLOW_KEYS:
         path = folder / f"{key}.json"

@@ -1,7 +1,7 @@
 """The field's words: what was once called otherwise does not come back.
 
 The table is held in what a user reads (messages, help texts, README, docs, the panel) and in what
- an engineer searches for (docstrings, comments, names of modules, classes and
+an engineer searches for (docstrings, comments, names of modules, classes and
 functions).
 """
 
@@ -39,7 +39,7 @@ NAMES = {
     r"^(Branch|Narrow|WayBack|Visit)$": "AdapterKernel, LowRankPath, gradient accumulator",
     r"^(Studio|Painter)$": "pipeline, Sampler",
     r"^(Wishes|wish_bar)$": "run requests, action bar",
-    r"^(Folder|File|Vae|Image|Run|Picture)Facts$": "...Spec",
+    r"^(Folder|File|Vae|Image|Run|Picture)Facts$": "...Spec, ...Info",
     r"^CacheWatch$": "OutputWatch",
     r"(^|_)pictures?(_|$)|Picture": "image",
     r"(^|_)draw(n|s)?_(previews?|settings|images?)": "sample",
@@ -111,10 +111,16 @@ def findings(text: str, table: dict[str, str]) -> list[tuple[str, str]]:
     return found
 
 
-PYTHON = [each.path for folder in ("trainer_core", "nodes") for each in sources(folder)]
+PRODUCT = (*sources("trainer_core"), *sources("nodes"))
+PYTHON = [each.path for each in PRODUCT]
 PAGES = sorted(
     path.relative_to(ROOT).as_posix() for pattern in TEXTS for path in ROOT.glob(pattern)
 )
+
+
+@pytest.mark.parametrize("word", KEPT)
+def test_what_users_have_is_still_called_so(word):
+    assert any(re.search(rf'"{word}"|^    {word}: ', each.text, re.MULTILINE) for each in PRODUCT)
 
 
 def test_there_is_something_to_read():

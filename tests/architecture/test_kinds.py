@@ -55,7 +55,7 @@ EXCEPTIONS = {
     "trainer_core/adapters/kernels/convolution.py": "the Tucker cores; kernels lie below kinds",
     "trainer_core/adapters/init/decomposed.py": "initializations of LoRA's factors alone",
     "trainer_core/adapters/init/eva.py": "an initialization of LoRA's factors alone",
-    "trainer_core/adapters/learning_rates.py": "LoRA+ speaks of LoRA's factors",
+    "trainer_core/adapters/parameter_groups.py": "LoRA+ speaks of LoRA's factors",
     "trainer_core/adapters/peft_layers.py": "PEFT's own classes, one a kind",
     "nodes/definitions/adapter_settings.py": "a node's choice of kinds, with the settings of each",
     "nodes/definitions/convert_adapter.py": "a choice of approximations, kept in people's graphs",

@@ -21,8 +21,8 @@ def main(arguments):
     work, cache, rounds, seed = Path(arguments[0]), Path(arguments[1]), *map(int, arguments[2:4])
     from runs import run_config
 
+    from trainer_core.training.encode_dataset import prepare
     from trainer_core.training.observer import SilentObserver
-    from trainer_core.training.prepare import prepare
     from trainer_core.training.processes import SingleProcess
 
     torch.set_num_threads(1)

@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 
 from trainer_core.families.registry import get_family
 from trainer_core.training import SingleProcess
+from trainer_core.training.encode_dataset import prepare, read_manifest, save_manifest
 from trainer_core.training.memory_estimate import cached_run_estimate, text_tokens
 from trainer_core.training.observer import SilentObserver
-from trainer_core.training.prepare import prepare, read_manifest, save_manifest
 
 CPU = torch.device("cpu")
 

@@ -9,8 +9,8 @@ from integration.runs import run_config, tensors
 
 from trainer_core.errors import ConfigError, DatasetError
 from trainer_core.training import SingleProcess, train
+from trainer_core.training.encode_dataset import prepare, read_manifest, save_manifest
 from trainer_core.training.observer import SilentObserver
-from trainer_core.training.prepare import prepare, read_manifest, save_manifest
 
 PROMPTS = ["a red circle on a blue background", "a green cross on a white background"]
 SHORT = {"steps": 3, "gradient_accumulation_steps": 1}

@@ -7,7 +7,7 @@ import pytest
 from runs import run_config
 from safetensors import safe_open
 
-from trainer_core.adapter_files.header import SETTINGS_KEY
+from trainer_core.adapter_files.metadata import SETTINGS_KEY
 from trainer_core.cli import main
 from trainer_core.demo.run import dataset_folder
 from trainer_core.training import train

@@ -13,8 +13,8 @@ from trainer_core.diffusion.flow import sample_euler
 from trainer_core.errors import ConfigError
 from trainer_core.families.registry import get_family
 from trainer_core.training import SingleProcess, train
+from trainer_core.training.encode_dataset import prepare, save_manifest
 from trainer_core.training.observer import CacheProgress, SilentObserver
-from trainer_core.training.prepare import prepare, save_manifest
 from trainer_core.training.preservation import compute_missing, plan_preservation
 
 HALF = {"preservation": {"share": 0.5, "count": 4, "steps": 3}}

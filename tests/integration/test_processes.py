@@ -11,8 +11,8 @@ import yaml
 from runs import CancelAfter, metrics, run_config, tensors
 
 from trainer_core.training import SingleProcess, train
+from trainer_core.training.encode_dataset import prepare, save_manifest
 from trainer_core.training.observer import SilentObserver
-from trainer_core.training.prepare import prepare, save_manifest
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -1,4 +1,4 @@
-"""LoRA, LoHa and LoKr on any module: equation, initialization, forward, state; attach and detach.
+"""LoRA, LoHa, LoKr and OFT on any module: equation, initialization, forward, state, attaching.
 
 `attach` needs PEFT, whose import takes seconds; it is loaded on first use.
 """

@@ -1,4 +1,4 @@
-"""`KeptNorm`: the norm of a layer's rows or columns, kept for as long as it is the same."""
+"""`CachedNorm`: the norm of a layer's rows or columns, kept for as long as it is the same."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class CachedNorm:
             return self._own_squares(self._weight()).sqrt()
 
     def forget(self, gradient: Tensor) -> None:
-        """Make the norm again next time; a hook on what a gradient passes.
+        """Recompute the norm next time; a hook on what a gradient passes.
 
         After a backward pass the factors change, by some optimizers in a way that torch does not
         count.

@@ -181,7 +181,7 @@ class _OwnFactors(_LycorisFactors, LycorisLayer):
         raise NotImplementedError
 
     def reset_adapter_parameters(self, adapter_name: str) -> None:
-        """PEFT's way to start again, which such a layer does not take."""
+        """PEFT's way to reset an adapter, which such a layer does not take."""
         raise NotImplementedError
 
     def update_layer(self, adapter_name: str, r: int, alpha: float, **kwargs: Any) -> None:

@@ -200,7 +200,9 @@ class Start:
                 f"worst {self.resized[worst]:.2g} at {worst})"
             )
         if self.missing:
-            parts.append(f"{len(self.missing)} that it lacks start again ({self.missing[0]}, ...)")
+            parts.append(
+                f"{len(self.missing)} that it lacks start untrained ({self.missing[0]}, ...)"
+            )
         return "The adapter starts from a file: " + "; ".join(parts) + "."
 
 

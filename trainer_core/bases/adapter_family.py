@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..adapter_files.factors.fused_layers import matrix_sizes
 from ..adapter_files.factors.outlines import outline_of
-from ..adapter_files.header import own_facts
+from ..adapter_files.metadata import own_facts
 from ..adapter_files.names.key_map import NATIVE_PREFIX, KeyMap
 from ..adapter_files.names.key_parsing import is_native, match_layer, misfits, native_of_patch
 from ..adapter_files.read.adapter_file import (

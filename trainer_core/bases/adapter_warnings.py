@@ -57,7 +57,7 @@ def stretch_warning(stretches: Mapping[str, float]) -> str:
     """What is to be said of how DoRA's magnitudes stretch layers; empty where all is well.
 
     Args:
-        stretches: Layer to the median of its lengths over those of the base.
+        stretches: Layer to the median of its magnitudes over the norms of the base.
     """
     odd = {name: s for name, s in stretches.items() if not 1 / STRETCH <= s <= STRETCH}
     if not odd:
@@ -65,8 +65,8 @@ def stretch_warning(stretches: Mapping[str, float]) -> str:
     worst = max(odd, key=lambda name: max(odd[name], 1 / odd[name] if odd[name] > 0 else 1e30))
     return (
         f"the DoRA magnitudes of {len(odd)} layers are not those of this base, {worst} first, "
-        f"where they are {odd[worst]:.3g} times as long: it was trained on another base, or on one "
-        "that was read without its scales"
+        f"where they are {odd[worst]:.3g} times as large: it was trained on another base, or on "
+        "one that was read without its scales"
     )
 
 

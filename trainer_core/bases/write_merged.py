@@ -176,7 +176,7 @@ def _write_folder(base: BaseWeights, target: Path, work: _Work) -> None:
             for file in base.files:
                 place = temporary / _TRANSFORMER / file.path.name
                 _write_file(file, base.family.file.markers, place, work)
-            _mend_index(temporary / _TRANSFORMER)
+            _update_index(temporary / _TRANSFORMER)
             _name_folder(temporary, target, replace=work.replace)
             flush_folder(target.parent)
         except OSError as error:
@@ -204,7 +204,7 @@ def _weights_of(folder: str, names: list[str]) -> list[str]:
     return [name for name in names if name.endswith(endings) and name != _INDEX]
 
 
-def _mend_index(folder: Path) -> None:
+def _update_index(folder: Path) -> None:
     """Put the new size into the shards' index where another number format changed it."""
     path = folder / _INDEX
     if not path.is_file():

@@ -130,7 +130,7 @@ def _base_report(base: EmptyBase) -> dict[str, Any]:
 
 
 def _adapter_report(config: RunConfig, adapter: AttachedAdapter) -> dict[str, Any]:
-    from ..adapters.learning_rates import pace_notes
+    from ..adapters.parameter_groups import pace_notes
 
     rate = config.training.optimizer.learning_rate
     return {

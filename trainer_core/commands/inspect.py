@@ -100,7 +100,7 @@ def header_values(metadata: Mapping[str, str], *, readably: bool) -> dict[str, A
         metadata: Of a file that may come from anybody.
         readably: Whether strings that hold JSON are given as what they hold.
     """
-    from ..adapter_files.header import WORKFLOW_KEYS, workflow_summary
+    from ..adapter_files.metadata import WORKFLOW_KEYS, workflow_summary
 
     shown: dict[str, Any] = {}
     for name, text in sorted(metadata.items()):

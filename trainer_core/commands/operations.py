@@ -249,7 +249,7 @@ def derived_header(
         source: The header of the file that it was made from, whose run it tells of; None where
             there is none or several.
     """
-    from ..adapter_files.header import RunSpec, adapter_metadata, own_facts
+    from ..adapter_files.metadata import RunInfo, adapter_metadata, own_facts
     from ..requirements import installed_versions
 
     facts = own_facts(source or {})
@@ -259,7 +259,7 @@ def derived_header(
     step = facts.get("step")
     names = family.header_names.get(variant or "") or family.header_names.get(family.variants[0])
     hashes = facts.get("hashes")
-    told = RunSpec(
+    told = RunInfo(
         family=family.name,
         step=step if isinstance(step, int) else 0,
         settings=settings,

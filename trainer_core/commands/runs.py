@@ -48,7 +48,7 @@ def cache(arguments: Arguments) -> int:
     config = arguments.config()
     from ..data.cache import cache_folder
     from ..device import borrowed_threads, resolve_device
-    from ..training.prepare import prepare, save_manifest
+    from ..training.encode_dataset import prepare, save_manifest
     from ..training.processes import SingleProcess
 
     processes = SingleProcess(resolve_device(config.memory.device))
@@ -98,7 +98,7 @@ def sample(arguments: Arguments) -> int:
     clear_leftovers(output, *cache_folders(cache_folder(config)), as_json=arguments.json)
     for path in sample_images(config, adapter, output, strength):
         if arguments.json:
-            show_json({"event": "image", "path": path})
+            show_json({"event": "picture", "path": path})
         else:
             show(str(path))
     return 0

@@ -77,7 +77,7 @@ class MemorySection(Section):
         "auto", "'auto', or a torch device such as 'cuda', 'cuda:1', 'mps', 'xpu' or 'cpu'."
     )
     gradient_checkpointing: bool = setting(
-        True, "Compute activations again in the backward pass: less memory, about a third slower."
+        True, "Recompute activations in the backward pass: less memory, about a third slower."
     )
     threads: int | None = setting(
         None,
@@ -153,11 +153,11 @@ class RunConfig(Section):
     resume: str = setting(
         "none",
         "'none' starts a new version; 'latest' goes on with the newest checkpoint; 'auto' does so "
-        "if there is one of the same run, and starts again where a finished run would learn in "
-        "another way; a number names the checkpoint of a step, a path a checkpoint's or a "
-        "version's folder.",
+        "if there is one of the same run, and starts a new version where a finished run would "
+        "learn in another way; a number names the checkpoint of a step, a path a checkpoint's or "
+        "a version's folder.",
     )
-    seed: int = setting(0, "Seed of every draw of the run.", ge=0, lt=2**63)
+    seed: int = setting(0, "Seed of all of the run's randomness.", ge=0, lt=2**63)
     config_version: Literal[1] = setting(CONFIG_VERSION, "Version of the run-file format.")
 
     @field_validator("resume", mode="before")

@@ -85,7 +85,7 @@ class BatchPlan:
         return self._epoch_chunks(epoch)[place]
 
     def preserved(self, step: int, micro: int) -> range:
-        """Tell which samples of those that preserve the base fill a micro-batch up.
+        """Which preservation points complete a micro-batch.
 
         Returns:
             Numbers that count on from 0 over the whole run.

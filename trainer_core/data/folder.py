@@ -18,7 +18,7 @@ from ..errors import DatasetError
 from ..filesystem.allowed_folders import AllowedFolders
 from ..types import Sample
 from .captions import read_caption, with_trigger
-from .image import ImageSpec, image_spec
+from .image import ImageInfo, image_info
 from .listing import Listing, list_folder, shown_name
 
 TRAINING_FOLDER = "training_images"
@@ -188,9 +188,9 @@ class _Reader:
         order = sorted(found, key=lambda item: -1 if item[0].number is None else item[0].number)
         return tuple(control for _, control in order)
 
-    def _spec(self, path: Path) -> ImageSpec | None:
+    def _spec(self, path: Path) -> ImageInfo | None:
         try:
-            facts = image_spec(path)
+            facts = image_info(path)
         except DatasetError as error:
             self.problems.add("unreadable", error.found)
             return None

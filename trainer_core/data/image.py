@@ -60,7 +60,7 @@ _UPRIGHT = {
 
 
 @dataclass(frozen=True, slots=True)
-class ImageSpec:
+class ImageInfo:
     """What an image file's header says.
 
     Attributes:
@@ -74,7 +74,7 @@ class ImageSpec:
     animated: bool
 
 
-def image_spec(path: Path) -> ImageSpec:
+def image_info(path: Path) -> ImageInfo:
     """Read an image's header; no pixel is decoded.
 
     Raises:
@@ -84,17 +84,17 @@ def image_spec(path: Path) -> ImageSpec:
         width, height = image.size
         if _orientation(image, path) >= 5:
             width, height = height, width
-        return ImageSpec(width, height, _is_animated(image))
+        return ImageInfo(width, height, _is_animated(image))
 
 
 def image_size(path: Path) -> tuple[int, int]:
     """Read an image's upright width and height in pixels without decoding it.
 
     Raises:
-        DatasetError: As `image_facts`.
+        DatasetError: As `image_info`.
     """
-    facts = image_spec(path)
-    return facts.width, facts.height
+    spec = image_info(path)
+    return spec.width, spec.height
 
 
 def open_image(path: Path, animated: str = "error") -> Image.Image:

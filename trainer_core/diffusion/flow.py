@@ -1,4 +1,4 @@
-"""The straight path between an image and noise: what is trained, and the preview's way back.
+"""The straight path between an image and noise: what is trained, and how a preview is sampled.
 
 The sampler's arithmetic is that of Diffusers' ``FlowMatchEulerDiscreteScheduler``, step by step and
 in the same precision: a preview is the image that a Diffusers pipeline samples from the same noise.
@@ -9,11 +9,8 @@ Source: Lipman et al., Flow Matching for Generative Modeling (2022); Liu et al.,
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 
@@ -62,76 +59,6 @@ def flow_loss(prediction: Tensor, target: Tensor) -> Tensor:
 
 class SamplingStopped(Exception):  # noqa: N818 - it was asked for
     """A generation was given up because its caller asked for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShiftSettings:
-    """How a base's scheduler moves its noise levels.
-
-    Attributes:
-        dynamic: Whether the shift follows the image's size.
-        shift: The fixed shift, used when not ``dynamic``.
-        base_shift: Dynamic: mu at ``base_tokens``.
-        max_shift: Dynamic: mu at ``max_tokens``.
-        base_tokens: Number of image tokens of the smallest image.
-        max_tokens: Number of image tokens of the largest image.
-        exponential: Dynamic: whether the shift is ``exp(mu)`` (else ``mu``).
-        terminal: The last sigma above 0 of every schedule, or None to leave it where it falls.
-    """
-
-    dynamic: bool = False
-    shift: float = 1.0
-    base_shift: float = 0.5
-    max_shift: float = 1.15
-    base_tokens: int = 256
-    max_tokens: int = 4096
-    exponential: bool = True
-    terminal: float | None = None
-
-
-def sigma_shift(settings: ShiftSettings, tokens: int) -> float:
-    """The factor of `shift_sigma` that a base's scheduler uses, above 0; 1 moves no sigma.
-
-    Args:
-        settings: The base's scheduler.
-        tokens: Number of image tokens of the image that is generated, controls not counted.
-    """
-    if not settings.dynamic:
-        return settings.shift
-    slope = (settings.max_shift - settings.base_shift) / (
-        settings.max_tokens - settings.base_tokens
-    )
-    mu = tokens * slope + (settings.base_shift - slope * settings.base_tokens)
-    return math.exp(mu) if settings.exponential else mu
-
-
-def flow_sigmas(steps: int, settings: ShiftSettings, tokens: int) -> Tensor:
-    """The noise levels of a generation, from 1 down to 0.
-
-    Args:
-        steps: Number of steps, at least 1.
-        settings: The base's scheduler.
-        tokens: Number of image tokens of the image.
-
-    Returns:
-        `[steps + 1]`, float32, decreasing; the last one is 0.
-
-    Source: Diffusers, ``FlowMatchEulerDiscreteScheduler.set_timesteps``.
-    """
-    # Spaced in float64 and rounded once, as numpy's linspace does it there.
-    stride = (1.0 / steps - 1.0) / max(steps - 1, 1)
-    spaced = [1.0 + index * stride for index in range(steps - 1)] + [1.0 / steps]
-    sigmas = torch.tensor(spaced, dtype=torch.float64).to(torch.float32)
-    shift = sigma_shift(settings, tokens)
-    if settings.dynamic:
-        # A true division: torch turns number / tensor into number * (1 / tensor), rounded twice.
-        sigmas = torch.full_like(sigmas, shift) / (shift + (1 / sigmas - 1))
-    else:
-        sigmas = shift * sigmas / (1 + (shift - 1) * sigmas)
-    if settings.terminal and sigmas[-1] < 1:
-        distance = 1 - sigmas
-        sigmas = 1 - distance / (distance[-1] / (1 - settings.terminal))
-    return torch.cat([sigmas, sigmas.new_zeros(1)])
 
 
 def sample_euler(

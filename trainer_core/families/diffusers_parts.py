@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..adapter_files.names.key_map import BLOCK_NUMBER, ComfyuiName, KeyMap, NativeKey, Part
-from ..diffusion.flow import ShiftSettings
+from ..diffusion.sigma import ShiftSettings
 from ..errors import BaseModelError
 from ..weights.base_location import BaseLocation
 from ..weights.diffusers_folder import read_json

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..diffusion.flow import flow_sigmas, sigma_shift
+from ..diffusion.sigma import flow_sigmas, shift_factor
 from ..types import Conditioning
 from ..weights.diffusers_folder import read_json
 from ..weights.file_spec import FileSpec, FolderSpec
@@ -351,7 +351,7 @@ class Family:
 
     def training_shift(self, location: BaseLocation, width: int, height: int) -> float:
         """The shift that the base's own scheduler would use for an image of that size in pixels."""
-        return sigma_shift(read_shift(location), self._tokens(location, width, height))
+        return shift_factor(read_shift(location), self._tokens(location, width, height))
 
     def _tokens(self, location: BaseLocation, width: int, height: int) -> int:
         """How many patches of 2x2 latents the transformer reads of an image."""

@@ -285,7 +285,7 @@ def process_started(pid: int) -> float | None:
     return _own_start(pid) if pid == os.getpid() else _start(pid)
 
 
-# By number: a process that was forked asks again.
+# By process id, so that a forked process does not take its parent's start for its own.
 @functools.lru_cache(maxsize=1)
 def _own_start(pid: int) -> float | None:
     return _start(pid)

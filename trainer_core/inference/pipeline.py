@@ -1,6 +1,6 @@
 """A base with its encoders, a sampler and, if wanted, an adapter from a file: images on demand.
 
-Serves previews, the ``sample`` verb and the demo; these two look at an adapter file as a user
+Serves previews, the ``sample`` verb and the demo; the last two look at an adapter file as a user
 would.
 """
 
@@ -49,7 +49,7 @@ class Pipeline:
     Attributes:
         sampler: Generates from encoded prompts.
         encoders: Encodes them; loaded when first used.
-        key_map: The family's names in its host.
+        key_map: Diffusers' names of layers to ComfyUI's.
     """
 
     sampler: Sampler
@@ -69,7 +69,7 @@ class Pipeline:
             negative: The negative prompt.
 
         Returns:
-            What the sampler generates.
+            The request to hand to the sampler.
         """
         encoders = self.encoders.open()
         return SampleRequest(

@@ -26,7 +26,7 @@ class SampleRequest:
         conditioning: The encoded prompt.
         negative: The encoded negative prompt, read only where guidance needs a second pass.
         controls: Latents of the control images, each `[C, h, w]`.
-        seed: Seed of the first noise, generated on the CPU as Diffusers' pipelines do it with a CPU
+        seed: Seed of the initial noise, sampled on the CPU as Diffusers' pipelines do it with a CPU
             generator.
     """
 

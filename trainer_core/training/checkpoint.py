@@ -395,7 +395,7 @@ def way_on(checkpoints: Path, step: int, begun: int, learning_rate: float, preci
     Args:
         checkpoints: The folder of its checkpoints, in the run's version.
         step: The step that broke.
-        begun: The step that this attempt went on from; 0 when it began again.
+        begun: The step that this attempt went on from; 0 when it began from the start.
         learning_rate: The highest of the run.
         precision: What it computed in.
 

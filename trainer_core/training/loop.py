@@ -13,8 +13,8 @@ import torch
 from ..config import TrainingSection
 from ..types import StepResult
 from .observer import RunRequests
+from .optimizer import set_learning_rate
 from .processes import Processes
-from .state import set_learning_rate
 from .step import MicroStep, clip_gradients, non_finite_error, read_numbers
 
 
@@ -87,8 +87,8 @@ class Loop:
             saved = step == last or requests.end or requests.save or self._due(step, every)
             if saved:
                 self.hooks.save(step)  # before the previews: they take long and may fail
-            draw = requests.preview or self._due(step, self.preview_every)
-            cancelled = requests.cancel or (draw and self.hooks.preview(step))
+            preview_due = requests.preview or self._due(step, self.preview_every)
+            cancelled = requests.cancel or (preview_due and self.hooks.preview(step))
             if step < last and (cancelled or requests.stop):
                 if not saved:
                     self.hooks.save(step)

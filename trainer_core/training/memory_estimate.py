@@ -2,7 +2,7 @@
 
     base        = base parameters x bytes of the precision
     adapter     = trainable parameters x 16 bytes (weight, gradient and AdamW's two moments, fp32),
-                  and 4 more for the initialization that the factors are differences from
+                  and 4 more where the frozen initial factors are kept beside them
     activations = samples x tokens x width x bytes x states
     states      = blocks x kept + 15, or blocks + kept + 15 with gradient checkpointing, which keeps
                   one input for each block and computes the inside of one block again
@@ -41,7 +41,7 @@ from ..tensors.safetensors_reader import open_tensors
 from ..types import Bucket
 from ..weights.base_location import BaseLocation
 from ..weights.loading import reading_part
-from .prepare import read_manifest
+from .encode_dataset import read_manifest
 
 ADAPTER_BYTES = 16
 """Weight, gradient and two moments of one trainable parameter, each fp32."""
@@ -67,7 +67,7 @@ class Size:
         samples: Samples in a micro-batch.
         value_bytes: Bytes of a number in the run's precision.
         checkpointing: Whether activations are computed again in the backward pass.
-        differences: Whether the factors are differences from others that stay beside them.
+        differences: Whether the frozen initial factors are kept beside the trained ones.
     """
 
     base_parameters: int

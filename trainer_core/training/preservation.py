@@ -85,17 +85,17 @@ class Preservation:
     def __len__(self) -> int:
         return len(self.trajectories) * (len(self.sigmas) - 1)
 
-    def batch(self, draws: Sequence[int]) -> PreservedBatch:
+    def batch(self, numbers: Sequence[int]) -> PreservedBatch:
         """Read points.
 
         Args:
-            draws: Which draws of the run, counted from 0; the points are gone through again and
+            numbers: Which ones of the run, counted from 0; the points are gone through again and
                 again, each time in another order.
 
         Raises:
             StorageError: When a cached file is damaged or gone.
         """
-        chosen = [self._point(draw) for draw in draws]
+        chosen = [self._point(number) for number in numbers]
         points = [self._read(trajectory, step) for trajectory, step in chosen]
         controls = [
             [self.memory.read(entry)["latents"] for entry in trajectory.item.controls]
@@ -110,10 +110,10 @@ class Preservation:
             conditionings=tuple(self.memory.read(each.item.text) for each, _ in chosen),
         )
 
-    def _point(self, draw: int) -> tuple[Trajectory, int]:
-        turn, place = divmod(draw, len(self))
-        number, step = divmod(_order(self.seed, turn, len(self))[place], len(self.sigmas) - 1)
-        return self.trajectories[number], step
+    def _point(self, number: int) -> tuple[Trajectory, int]:
+        turn, place = divmod(number, len(self))
+        index, step = divmod(_order(self.seed, turn, len(self))[place], len(self.sigmas) - 1)
+        return self.trajectories[index], step
 
     def _read(self, trajectory: Trajectory, step: int) -> tuple[Tensor, Tensor]:
         velocities = self.memory.read(trajectory.entry)[_VELOCITIES]

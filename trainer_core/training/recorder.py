@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from ..adapter_files.header import RunSpec, adapter_metadata, header_problems
+from ..adapter_files.metadata import RunInfo, adapter_metadata, header_problems
 from ..adapter_files.names.key_map import KeyMap
 from ..adapter_files.write.adapter_file import layout_name, write_adapter
 from ..config import RunConfig
@@ -36,6 +36,7 @@ from .checkpoint import (
     save_checkpoint,
     way_on,
 )
+from .encode_dataset import Prepared
 from .observer import (
     CheckpointSaved,
     Observer,
@@ -45,7 +46,6 @@ from .observer import (
     Stoppable,
     Warned,
 )
-from .prepare import Prepared
 from .run_folder import RunFolder
 from .state import TrainState
 
@@ -76,7 +76,7 @@ class Recorder:
         state: TrainState,
         key_map: KeyMap,
         settings: Mapping[str, Any],
-        header: RunSpec,
+        header: RunInfo,
         observer: Observer,
     ) -> None:
         self.folder = folder
@@ -243,7 +243,7 @@ def run_header(
     hashes: Mapping[str, str],
     workflow: Mapping[str, str],
     observer: Observer,
-) -> RunSpec:
+) -> RunInfo:
     """Gather what the headers tell that does not change with its steps.
 
     Args:
@@ -261,7 +261,7 @@ def run_header(
         for problem in header_problems(workflow):
             observer.notify(Warned(problem))
     names = data.family.header_names.get(data.location.variant)
-    return RunSpec(
+    return RunInfo(
         family=config.family,
         step=0,
         settings=config.model_dump(mode="json"),

@@ -14,7 +14,7 @@ import torch
 from ..adapter_files.write.adapter_file import check_layouts
 from ..adapters import AttachedAdapter, attach
 from ..adapters.init.eva import initialize_from_inputs
-from ..adapters.learning_rates import pace_notes, parameter_groups
+from ..adapters.parameter_groups import pace_notes, parameter_groups
 from ..adapters.warm_start import start_from
 from ..config import RunConfig
 from ..config.defaults import preservation_summary, resolved_length, run_length
@@ -36,9 +36,10 @@ from ..inference.pipeline import sample_previews
 from ..requirements import installed_versions
 from ..types import Batch, PreservedBatch, RunResult, RunSummary, StepResult
 from .checkpoint import require_newest
+from .encode_dataset import Prepared, content_hashes, prepare
 from .loop import Loop, LoopHooks
 from .observer import CacheProgress, Observer, RunStarted, SilentObserver, Warned
-from .prepare import Prepared, content_hashes, prepare
+from .optimizer import make_optimizer, make_schedule
 from .preservation import Preservation, compute_missing, plan_preservation
 from .processes import Processes, Shares, SingleProcess
 from .recorder import Recorder, run_header
@@ -50,7 +51,7 @@ from .start import (
     recorded_changes,
     start_identity,
 )
-from .state import TrainState, make_optimizer, make_schedule
+from .state import TrainState
 from .step import StepMaker
 
 
@@ -228,7 +229,7 @@ def _loop(run: Loaded, shares: Shares, recorder: Recorder | None) -> Loop:
                 sampler = run.data.sampler(run.transformer, run.processes.device)
                 deliver = functools.partial(recorder.image, step)
                 sample_previews(sampler, config.preview, run.data.prompts, deliver, stop)
-        # All end together; the others wait here until the first process has generated.
+        # All end together; the others wait here until the first process has its previews.
         return run.processes.sum_numbers([float(stop())])[0] > 0
 
     def record(result: StepResult) -> None:

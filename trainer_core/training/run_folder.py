@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..adapter_files.header import WORKFLOW_KEYS
+from ..adapter_files.metadata import WORKFLOW_KEYS
 from ..errors import InputError, StorageError
 from ..filesystem.storage import (
     Lock,

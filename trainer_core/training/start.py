@@ -325,9 +325,9 @@ def _accepted_changes(
 ) -> list[Change] | None:
     """Tell what has changed since a checkpoint; None where the run does not go on from it.
 
-    ``resume: auto`` means a run that fits the settings: it starts again where another one would be
-    refused, and where a finished run would go on learning in another way. A run that is not
-    finished goes on with other settings, and so does one that only becomes longer.
+    ``resume: auto`` means a run that fits the settings: it starts a new version where another one
+    would be refused, and where a finished run would go on learning in another way. A run that
+    is not finished goes on with other settings, and so does one that only becomes longer.
     """
     try:
         changes = refuse_changes(checkpoint, settings, config)

@@ -1,153 +1,24 @@
-"""`TrainState`: what the steps of a run change. The optimizer, its schedule and its state."""
+"""`TrainState`: what the steps of a run change."""
 
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..adapters import AttachedAdapter
-from ..adapters.learning_rates import ParameterGroup, parameter_groups
-from ..config import OptimizerSection, ScheduleSection
+from ..adapters.parameter_groups import ParameterGroup, parameter_groups
+from ..config import OptimizerSection
 from ..errors import InputError
 from ..types import AdapterState
-from .checkpoint import STATE_PREFIX, Checkpoint
-
-
-def make_optimizer(
-    settings: OptimizerSection, groups: Sequence[ParameterGroup]
-) -> torch.optim.Optimizer:
-    """Build the optimizer that the run file names.
-
-    Args:
-        settings: The run file's section.
-        groups: The adapter's parameters, float32, in a fixed order.
-
-    Returns:
-        A torch optimizer; `set_learning_rate` is called before each step.
-    """
-    return torch.optim.AdamW(
-        [
-            {
-                "params": list(group.parameters),
-                "rate": group.rate,
-                "weight_decay": settings.weight_decay if group.decays else 0.0,
-            }
-            for group in groups
-        ],
-        lr=settings.learning_rate,
-        betas=(settings.beta1, settings.beta2),
-        eps=settings.eps,
-    )
-
-
-def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    """Give each of an optimizer's groups its share of the run's learning rate."""
-    for group in optimizer.param_groups:
-        group["lr"] = learning_rate * group.get("rate", 1.0)
-
-
-def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """List the optimizer's state as ``optimizer.<parameter index>.<name>`` tensors."""
-    states = optimizer.state_dict()["state"]
-    return {
-        f"{STATE_PREFIX}{index}.{name}": torch.as_tensor(value)
-        for index, state in states.items()
-        for name, value in state.items()
-    }
-
-
-def load_optimizer_tensors(
-    optimizer: torch.optim.Optimizer,
-    tensors: Mapping[str, Tensor],
-    stored: Sequence[ParameterGroup] | None = None,
-) -> None:
-    """Put back what `optimizer_tensors` listed.
-
-    Args:
-        optimizer: An optimizer over the same parameters.
-        tensors: Tensors by name; names without the optimizer's prefix are ignored.
-        stored: The groups that the parameters were sorted into then; unset: the same as now.
-
-    Raises:
-        InputError: When the state belongs to other parameters, or a part of it is missing.
-    """
-    order = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    place = {id(parameter): index for index, parameter in enumerate(order)}
-    before = order if stored is None else [each for group in stored for each in group.parameters]
-    states: dict[int, dict[str, Tensor]] = {}
-    for key, tensor in tensors.items():
-        if not key.startswith(STATE_PREFIX):
-            continue
-        number, _, name = key[len(STATE_PREFIX) :].partition(".")
-        if not number.isdecimal() or not name:
-            raise _misfit(f"the tensor {key}", "names such as optimizer.0.exp_avg")
-        if int(number) >= len(before):
-            raise _misfit(f"{int(number) + 1} parameters", f"a state of {len(before)} parameters")
-        # torch keeps the very tensors it is given and updates them in place.
-        states.setdefault(place[id(before[int(number)])], {})[name] = tensor.clone()
-    _check_states(states, order)
-    groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": states, "param_groups": groups})
-
-
-def _check_states(states: Mapping[int, Mapping[str, Tensor]], parameters: Sequence[Tensor]) -> None:
-    """Refuse what torch would take, and fail at, or go astray with, in the next step."""
-    names = {name for state in states.values() for name in state}
-    for index, state in states.items():
-        missing = sorted(names - state.keys())
-        if missing:
-            raise _misfit(f"no {missing[0]} of parameter {index}", "every part of the state")
-        for name, tensor in state.items():
-            if tensor.dim() and tensor.shape != parameters[index].shape:
-                shapes = tuple(tensor.shape), tuple(parameters[index].shape)
-                raise _misfit(f"{name} {index} of shape {shapes[0]}", f"the shape {shapes[1]}")
-
-
-def _misfit(found: str, expected: str) -> InputError:
-    return InputError(
-        f"the checkpoint's optimizer state has {found}",
-        expected,
-        "Resume with the run file that the checkpoint was made with (run.yaml beside it), or from "
-        "another checkpoint: resume=PATH.",
-    )
-
-
-def make_schedule(settings: ScheduleSection, steps: int) -> Callable[[int], float]:
-    """Resolve the schedule once.
-
-    With warm-up over W steps the factor of step s (counted from 1) is s / W while s <= W. After
-    that it is 1, or with ``cosine``
-    ``min + (1 - min) * (1 + cos(pi * (s - W - 1) / (steps - W - 1))) / 2``, which is 1 at the first
-    step after the warm-up and ``min_ratio`` at the last.
-
-    Args:
-        settings: The run file's section.
-        steps: Number of optimizer steps of the whole run.
-
-    Returns:
-        Step number, from 1, to the factor in [0, 1] on the learning rate.
-
-    Source: Loshchilov & Hutter 2017 (SGDR), eq. 5, with one period.
-    """
-    warmup = settings.warmup_steps
-
-    def constant(step: int) -> float:
-        return min(1.0, step / warmup) if warmup else 1.0
-
-    def cosine(step: int) -> float:
-        if step <= warmup:
-            return step / warmup
-        progress = (step - warmup - 1) / max(1, steps - warmup - 1)
-        swing = (1.0 + math.cos(math.pi * min(1.0, progress))) / 2.0
-        return settings.min_ratio + (1.0 - settings.min_ratio) * swing
-
-    return {"constant": constant, "cosine": cosine}[settings.name]
-
+from .checkpoint import Checkpoint
+from .optimizer import (
+    load_optimizer_tensors,
+    optimizer_tensors,
+)
 
 _ADAPTER, _AVERAGE = "adapter.", "average."
 

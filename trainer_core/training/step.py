@@ -1,4 +1,4 @@
-"""One micro-batch: draw sigma and noise, predict the velocity, measure the loss."""
+"""One micro-batch: sample sigma and noise, predict the velocity, measure the loss."""
 
 from __future__ import annotations
 

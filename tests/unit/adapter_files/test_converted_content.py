@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from tests.fixtures.adapter_states import make_state
 from tests.fixtures.family_states import assert_same, family_state, key_map, random_weights
 from trainer_core.adapter_files.convert.convert import convert
-from trainer_core.adapter_files.header import LARGEST_IN_HEADER
+from trainer_core.adapter_files.metadata import LARGEST_IN_HEADER
 from trainer_core.adapter_files.read.adapter_file import read_adapter, read_file
 from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.adapters.kinds.registry import layer_delta

@@ -5,9 +5,9 @@ import json
 import pytest
 import torch
 
-from trainer_core.adapter_files.header import (
+from trainer_core.adapter_files.metadata import (
     SETTINGS_KEY,
-    RunSpec,
+    RunInfo,
     adapter_metadata,
     shareable_settings,
 )
@@ -79,7 +79,7 @@ def facts(**changes):
         "date": "2026-11-21T10:00:00Z",
         "workflow": WORKFLOW,
     }
-    return RunSpec(**{**values, **changes})
+    return RunInfo(**{**values, **changes})
 
 
 def test_shareable_tells_nothing_of_the_author():
@@ -170,7 +170,7 @@ def test_every_value_is_a_string(level):
     metadata = adapter_metadata(make_state(), facts(), level)
     assert metadata
     assert all(isinstance(k, str) and isinstance(v, str) for k, v in metadata.items())
-    bare = adapter_metadata(make_state(), RunSpec("flux", 1), level)
+    bare = adapter_metadata(make_state(), RunInfo("flux", 1), level)
     assert "None" not in bare.values()
 
 
@@ -196,7 +196,7 @@ def test_the_keys_that_other_tools_read():
 @pytest.mark.parametrize("level", ["full", "shareable"])
 def test_what_the_model_spec_demands_is_there_whatever_is_known(level):
     demanded = {"sai_model_spec", "architecture", "implementation", "title"}
-    metadata = adapter_metadata(make_state(), RunSpec("flux", 0), level)
+    metadata = adapter_metadata(make_state(), RunInfo("flux", 0), level)
     assert {f"modelspec.{name}" for name in demanded} <= metadata.keys()
     assert metadata["modelspec.title"] == "flux LoRA"
     assert metadata["modelspec.architecture"] == "flux/lora"
@@ -254,7 +254,7 @@ def test_mixed_ranks_are_called_dynamic():
 def test_lycoris_kinds_name_their_algorithm():
     layer = LayerState({"lokr_w1": torch.ones(2, 2), "lokr_w2": torch.ones(2, 2)}, 4.0, 4)
     state = AdapterState("lokr", {"layer": layer}, {"kind": "lokr", "factor": 8})
-    bare = adapter_metadata(state, RunSpec("flux", 1), "shareable")
+    bare = adapter_metadata(state, RunInfo("flux", 1), "shareable")
     assert bare["ss_network_module"] == "lycoris.kohya"
     assert json.loads(bare["ss_network_args"])["algo"] == "lokr"
     assert json.loads(bare["ss_network_args"])["factor"] == "8"

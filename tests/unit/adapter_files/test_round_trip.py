@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from tests.fixtures.adapter_states import DORA_STATES, KEY_MAP, SIZES, STATES, make_state
-from trainer_core.adapter_files.header import RunSpec, adapter_metadata
+from trainer_core.adapter_files.metadata import RunInfo, adapter_metadata
 from trainer_core.adapter_files.names.key_map import KeyMap, NativeKey
 from trainer_core.adapter_files.read.adapter_file import read_adapter
 from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
@@ -38,7 +38,7 @@ def assert_same_deltas(read, state, tolerance=0.0):
 @pytest.mark.parametrize("case", STATES)
 def test_comfyui_layout_returns_the_very_same_state(case, tmp_path):
     state, path = STATES[case], tmp_path / "a.safetensors"
-    metadata = adapter_metadata(state, RunSpec("tiny", 10), "shareable")
+    metadata = adapter_metadata(state, RunInfo("tiny", 10), "shareable")
     write_adapter(path, state, "comfyui", KEY_MAP, metadata)
     read = read_adapter(path, KEY_MAP)
     assert read.kind == state.kind
@@ -303,7 +303,7 @@ def test_two_layers_with_one_native_name_are_refused(tmp_path):
 @pytest.mark.parametrize("layout", ["comfyui", "diffusers"])
 def test_inspect_reports_kind_ranks_and_norms(case, layout, tmp_path):
     state, path = STATES[case], tmp_path / "a.safetensors"
-    facts = RunSpec("qwen_image", 10, hashes={"base": "ab" * 32})
+    facts = RunInfo("qwen_image", 10, hashes={"base": "ab" * 32})
     write_adapter(path, state, layout, KEY_MAP, adapter_metadata(state, facts, "shareable"), "bf16")
     report = inspect_adapter(path, KEY_MAP)
     assert report.kind == ("lora" if layout == "diffusers" and state.kind == "loha" else state.kind)

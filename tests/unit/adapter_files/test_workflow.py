@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from trainer_core.adapter_files.header import (
+from trainer_core.adapter_files.metadata import (
     LARGEST_IN_HEADER,
     LARGEST_KEPT,
     header_problems,

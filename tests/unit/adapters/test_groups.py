@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from trainer_core.adapters import attach
-from trainer_core.adapters.learning_rates import parameter_groups
+from trainer_core.adapters.parameter_groups import parameter_groups
 from trainer_core.config import AdapterConfig, OptimizerSection
 from trainer_core.errors import AdapterError
 

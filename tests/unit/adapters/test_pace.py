@@ -11,7 +11,7 @@ from torch import nn
 
 from benchmarks.calibration import BAR, KINDS, SHARE, compare, synthetic
 from trainer_core.adapters import AdapterConfig, attach
-from trainer_core.adapters.learning_rates import pace_notes
+from trainer_core.adapters.parameter_groups import pace_notes
 from trainer_core.config import OptimizerSection
 
 COMMITTED = Path(__file__).parents[3] / "benchmarks" / "results" / "calibration.json"

@@ -13,7 +13,7 @@ from tests.fixtures.flux_base import make_flux_base
 from tests.fixtures.qwen_base import SCHEDULER, make_qwen_base
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
-from trainer_core.diffusion.flow import ShiftSettings
+from trainer_core.diffusion.sigma import ShiftSettings
 from trainer_core.errors import BaseModelError, ConfigError
 from trainer_core.families.diffusers_parts import read_shift
 from trainer_core.families.registry import get_family

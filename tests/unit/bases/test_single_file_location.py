@@ -14,7 +14,7 @@ from tests.fixtures.native_files import flux_to_native, make_native_flux, make_n
 from tests.fixtures.qwen_base import make_qwen_base
 from trainer_core.bases.locate import detect_base, locate_base, names_hub
 from trainer_core.config import BaseSection
-from trainer_core.diffusion.flow import ShiftSettings
+from trainer_core.diffusion.sigma import ShiftSettings
 from trainer_core.errors import BaseModelError, ConfigError
 from trainer_core.families.diffusers_parts import read_shift
 from trainer_core.families.registry import FAMILIES, get_family

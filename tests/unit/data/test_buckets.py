@@ -83,6 +83,12 @@ def test_no_other_standard_bucket_is_nearer(width, height):
     assert off(chosen) <= min(map(off, buckets)) + 1e-6
 
 
+def test_of_two_equally_near_buckets_the_larger_is_taken():
+    settings = DatasetSection(resolution=512)
+    equal = (Bucket(64, 128), Bucket(256, 512), Bucket(128, 256))
+    assert choose_bucket(image(300, 600), equal, settings, 32) == Bucket(256, 512)
+
+
 def test_small_images_keep_their_size_rounded_down():
     assert bucket_of(700, 500) == (672, 480)
     assert bucket_of(1000, 1000) == (992, 992)

@@ -13,8 +13,8 @@ from PIL import Image, ImageFile, ImageOps
 from trainer_core.data.image import (
     fit_to_bucket,
     from_pixels,
+    image_info,
     image_size,
-    image_spec,
     open_image,
     resize_exact,
     to_pixels,
@@ -74,7 +74,7 @@ def test_animated_images_are_errors_unless_the_first_frame_is_wanted(tmp_path, n
     frames[0].save(
         tmp_path / name, save_all=True, append_images=frames[1:], duration=100, **options
     )
-    assert image_spec(tmp_path / name).animated
+    assert image_info(tmp_path / name).animated
     with pytest.raises(DatasetError, match="several frames"):
         open_image(tmp_path / name, mode)
     first = open_image(tmp_path / name, "first_frame")
@@ -87,7 +87,7 @@ def test_a_phone_jpeg_with_a_preview_behind_it_is_one_image(tmp_path):
     with Image.open(tmp_path / "a.jpg") as image:
         assert image.format == "MPO"
         assert image.n_frames == 2
-    assert not image_spec(tmp_path / "a.jpg").animated
+    assert not image_info(tmp_path / "a.jpg").animated
     assert open_image(tmp_path / "a.jpg").size == (32, 16)
 
 

@@ -8,13 +8,8 @@ import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
 from diffusers.pipelines.flux.pipeline_flux import calculate_shift
 
-from trainer_core.diffusion.flow import (
-    SamplingStopped,
-    ShiftSettings,
-    flow_sigmas,
-    sample_euler,
-    sigma_shift,
-)
+from trainer_core.diffusion.flow import SamplingStopped, sample_euler
+from trainer_core.diffusion.sigma import ShiftSettings, flow_sigmas, shift_factor
 
 CASES = {
     "static": ({"shift": 3.0}, ShiftSettings(shift=3.0)),
@@ -81,7 +76,7 @@ def test_a_single_step_with_a_terminal_sigma_is_finite():
 @pytest.mark.parametrize("name", ["static", "dynamic", "dynamic linear"])
 def test_the_shift_is_the_one_the_scheduler_applies(name):
     theirs, ours = CASES[name]
-    shift = sigma_shift(ours, 1024)
+    shift = shift_factor(ours, 1024)
     sigmas = torch.linspace(1, 0.1, 10)
     expected = scheduled(theirs, 10, 1024).sigmas[:-1]
     torch.testing.assert_close(shift * sigmas / (1 + (shift - 1) * sigmas), expected)

@@ -6,7 +6,7 @@ from fixtures.leftovers import left_behind
 from safetensors.torch import save_file
 
 from trainer_core.adapters import attach
-from trainer_core.adapters.learning_rates import parameter_groups
+from trainer_core.adapters.parameter_groups import parameter_groups
 from trainer_core.config import AdapterConfig, OptimizerSection
 from trainer_core.errors import InputError, NonFiniteError
 from trainer_core.training.checkpoint import (
@@ -15,7 +15,8 @@ from trainer_core.training.checkpoint import (
     read_checkpoint,
     save_checkpoint,
 )
-from trainer_core.training.state import TrainState, make_optimizer
+from trainer_core.training.optimizer import make_optimizer
+from trainer_core.training.state import TrainState
 
 
 def make_state(seed=0, steps=2, layer="a"):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer_core.config import ScheduleSection
-from trainer_core.training.state import make_schedule
+from trainer_core.training.optimizer import make_schedule
 
 
 def test_constant_without_warmup_is_always_one():

@@ -16,7 +16,7 @@ from ...tensors.safetensors_reader import HeldTensors, Source, open_tensors
 from ...types import AdapterState
 from ..factors.fused_layers import undivided_layers
 from ..factors.outlines import outlines_of
-from ..header import kept_header
+from ..metadata import kept_header
 from ..names.key_map import ALPHA_SUFFIX, KeyMap, native_key
 from ..names.key_parsing import count_kinds, native_of_patch, patch_kinds
 from ..read.adapter_file import adapter_files, adapter_weights, open_adapter, refuse_unread

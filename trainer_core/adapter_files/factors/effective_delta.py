@@ -74,10 +74,10 @@ def effective_delta(kind: str, layer: LayerState, weight: Tensor) -> Tensor:
 
 
 def stretch_of(layer: LayerState, weight: Tensor) -> float | None:
-    """How many times as long a DoRA's magnitude is as the norms of a weight `[out, in]`.
+    """Ratio of a DoRA's magnitudes to the norms of a weight `[out, in]`.
 
     Returns:
-        The median over rows or columns; None without magnitude, and where they cannot be compared.
+        The median over rows or columns; None without a magnitude and where nothing compares.
     """
     magnitude = layer.tensors.get(DORA_SCALE)
     if magnitude is None or weight.dim() != 2:

@@ -22,7 +22,7 @@ from ...errors import AdapterFileError
 from ...tensors.safetensors_reader import HeldTensors, Source, TensorFile, open_tensors
 from ...types import AdapterState, LayerState
 from ..factors.outlines import LazyMapping, outline_of
-from ..header import own_facts
+from ..metadata import own_facts
 from ..names.key_map import KeyMap, native_layer
 from ..names.key_parsing import (
     DROP,

@@ -348,7 +348,7 @@ _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 def outline_factor(path: Path, key: str, role: str, info: TensorInfo) -> Tensor:
-    """The outline of a factor or of magnitude, in the number format and shape that it is kept in.
+    """The outline of a factor or a magnitude, in the number format and shape that it is kept in.
 
     Formats of 8 bits, in which nothing is computed, become bfloat16, which holds all their values.
 
@@ -422,7 +422,7 @@ def _without_windows(rules: FileRules, factors: Mapping[str, Tensor]) -> dict[st
 
 
 def _without_magnitude_window(rules: FileRules, factors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Leave out the magnitude' window where the factors are surely of a Linear.
+    """Leave out the magnitude's window where the factors are surely of a Linear.
 
     Those of a LoHa or LoKr have no window beside a convolution that sees one place either, whose
     magnitude has to keep its own: ComfyUI divides it by a norm that has one.
@@ -470,7 +470,7 @@ def _check_pair(path: Path, name: str, pair: FactorPair, factors: Mapping[str, T
 
 
 def _magnitude_fit(magnitude: Tensor, sizes: tuple[int, int]) -> bool:
-    """Whether there is one length for each row, or for each column or window of columns."""
+    """Whether there is one magnitude for each row, or for each column or window of columns."""
     rows, columns = sizes
     if math.prod(magnitude.shape[2:]) != 1:
         return False

@@ -75,7 +75,7 @@ class PeftConfig:
         rank_pattern: Pattern to the rank of the layers that it matches.
         alpha_pattern: Pattern to their alpha.
         rslora: Whether the scale is alpha over the square root of the rank.
-        dora: Whether it says that there are magnitude; None when it does not say.
+        dora: Whether it says that there are magnitudes; None when it does not say.
     """
 
     source: str

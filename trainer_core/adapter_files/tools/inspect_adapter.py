@@ -11,7 +11,7 @@ from typing import Any
 from ...adapters.dora import DORA_SCALE, axis_of
 from ...adapters.kinds.registry import layer_scale
 from ..factors.effective_delta import delta_norm
-from ..header import own_facts
+from ..metadata import own_facts
 from ..names.key_map import KeyMap
 from ..names.key_parsing import DROP, count_kinds, match_layer, patch_kinds, told
 from ..read.adapter_file import open_file

@@ -116,7 +116,7 @@ def check_layouts(state: AdapterState, layouts: Iterable[str], key_map: KeyMap) 
     Raises:
         AdapterError: When one of them cannot hold it.
     """
-    # What parts have in common at initialization says nothing of those that they will have.
+    # Factors that parts share at initialization will differ after training.
     options = Options(approximated=True)
     for layout in layouts:
         _outlines(LAYOUTS[layout](state, key_map, options), None)
@@ -161,7 +161,7 @@ def _outlines(plan: WritePlan, dtype: torch.dtype | None) -> dict[str, Outline]:
 
 
 def _dtype(key: str, outline: Tensor, wanted: torch.dtype | None) -> torch.dtype:
-    # A length is rounded by its own size, which is that of the weight; training changes it by a
+    # A magnitude is rounded by its own size, which is that of the weight; training changes it by a
     # hundredth of that, so that in 16 bits a tenth of the change is lost.
     if key.endswith((ALPHA_SUFFIX, *MAGNITUDE_SUFFIXES)):
         return torch.float32

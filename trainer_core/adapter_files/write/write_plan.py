@@ -134,7 +134,7 @@ def refuse_magnitude(outlines: Layers, axis: str, expected: str, remedy: str) ->
     """Refuse DoRA of an axis that a layout's readers do not compute as it was trained.
 
     Raises:
-        AdapterError: When a layer has magnitude of the axis.
+        AdapterError: When a layer has a magnitude of the axis.
     """
     for name, layer in outlines.items():
         magnitude = layer.tensors.get(DORA_SCALE)

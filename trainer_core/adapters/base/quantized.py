@@ -23,7 +23,7 @@ _STEPS = 127.0
 """What bitsandbytes divides the largest number of a row by: the steps of an int8 to one side."""
 
 _REPACKS = "support_avx512bf16_for_cpu"
-"""On a Linear4bit: whether it writes its weight again for a faster kernel when nobody trains."""
+"""On a Linear4bit: whether it repacks its weight for a faster kernel when nobody trains."""
 
 
 def read_quantized(layer: nn.Module, weight: Tensor, dtype: torch.dtype | None) -> Tensor:
@@ -134,7 +134,7 @@ def _is_repacked(state: Any) -> bool:
 
 
 def repacking_layers(module: nn.Module) -> list[nn.Module]:
-    """The 4-bit layers that would write their weight again in a forward pass without gradients.
+    """The 4-bit layers that would repack their weight in a forward pass without gradients.
 
     On CPUs with bfloat16 instructions bitsandbytes does so in evaluation mode: the weight
     loses bits for good, and no gradient passes through the layer from then on.
@@ -159,6 +159,6 @@ def repacking_layers(module: nn.Module) -> list[nn.Module]:
 
 
 def set_repacking(layers: list[nn.Module], allowed: bool) -> None:
-    """Allow or forbid layers to write their weight again (`repacking_layers`)."""
+    """Allow or forbid layers to repack their weight (`repacking_layers`)."""
     for layer in layers:
         setattr(layer, _REPACKS, allowed)

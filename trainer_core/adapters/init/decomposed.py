@@ -1,4 +1,4 @@
-"""Initialization by a part of the frozen weight, trained as differences from them.
+"""Initialization by a part of the frozen weight; what is trained is the difference from it.
 
 PEFT's ``pissa`` and ``olora`` start a LoRA at B0 A0, a part of the weight W, and take that part off
 the base. Here the base stays as it is. What is trained is how far the factors have moved from their

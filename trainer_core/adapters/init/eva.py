@@ -136,7 +136,8 @@ class Seen:
         )
         if self.unseen:
             text += (
-                f"; {len(self.unseen)} were never called and start again ({self.unseen[0]}, ...)"
+                f"; {len(self.unseen)} were never called and keep the usual initialization "
+                f"({self.unseen[0]}, ...)"
             )
         return f"{text}."
 

@@ -34,7 +34,7 @@ class LowRankPath:
         down_gradients: ``(of_down, operands)``: the gradients of the `lower` operands from that of
             `down`.
         keeps_hidden: Whether hidden is saved for backward; else down and upper are, where these
-            are much smaller, and hidden is made again.
+            are much smaller, and hidden is recomputed.
     """
 
     lower: tuple[int, ...]

@@ -5,7 +5,7 @@ allowed names, so that a new setting stays out until somebody lets it in, and th
 holds prompts, paths and names, is left out whole.
 
 A workflow is ComfyUI's, as its page reads it back: JSON texts, never more. There are two:
-``workflow``, the graph as the page generates it, and ``prompt``, what the server ran. The trainer
+``workflow``, the graph as the page shows it, and ``prompt``, what the server ran. The trainer
 writes them down and tells how large they are; nothing of what they say is acted on.
 """
 
@@ -55,7 +55,7 @@ _MIXED = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 
 
 @dataclass(frozen=True, slots=True)
-class RunSpec:
+class RunInfo:
     """What the maker of a file knows of the run.
 
     Attributes:
@@ -87,7 +87,7 @@ class RunSpec:
     workflow: Mapping[str, str] = field(default_factory=dict)
 
 
-def adapter_metadata(state: AdapterState, facts: RunSpec, level: str) -> dict[str, str]:
+def adapter_metadata(state: AdapterState, facts: RunInfo, level: str) -> dict[str, str]:
     """Make the header of an adapter file.
 
     Args:
@@ -163,7 +163,7 @@ def _safe(texts: Mapping[str, str], pattern: re.Pattern[str]) -> dict[str, str]:
 
 
 def _modelspec(
-    state: AdapterState, facts: RunSpec, settings: Mapping[str, Any], full: bool
+    state: AdapterState, facts: RunInfo, settings: Mapping[str, Any], full: bool
 ) -> dict[str, Any]:
     """ModelSpec 1.0.1 of Stability-AI, which demands the first four.
 
@@ -199,7 +199,7 @@ def _named(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _kohya(
     state: AdapterState,
-    facts: RunSpec,
+    facts: RunInfo,
     settings: Mapping[str, Any],
     hashes: Mapping[str, str],
 ) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...trainer_core.training.observer import (
+    TENSORBOARD_ABSENT,
     CacheProgress,
     CheckpointSaved,
     Event,
@@ -24,7 +25,6 @@ from ...trainer_core.training.observer import (
     StepDone,
     Warned,
 )
-from ...trainer_core.training.recorder import TENSORBOARD_ABSENT
 from ..host import comfy_host
 
 _EVENTS_PER_SECOND = 5

@@ -12,6 +12,11 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from ..types import RunResult, RunSummary, StepResult
 
+TENSORBOARD_ABSENT = (
+    "TensorBoard is not installed, so only metrics.jsonl is written "
+    "(pip install 'adapter-trainer[tensorboard]')."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class CacheProgress:

@@ -38,6 +38,7 @@ from .checkpoint import (
 )
 from .encode_dataset import Prepared
 from .observer import (
+    TENSORBOARD_ABSENT,
     CheckpointSaved,
     Observer,
     PreviewDone,
@@ -374,12 +375,6 @@ def _keep_steps(path: Path, done: int) -> list[StepResult]:
 
 def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8", newline="\n")
-
-
-TENSORBOARD_ABSENT = (
-    "TensorBoard is not installed, so only metrics.jsonl is written "
-    "(pip install 'adapter-trainer[tensorboard]')."
-)
 
 
 class TensorBoard:

@@ -79,6 +79,7 @@ class FactorLayer(nn.Module, BaseTunerLayer):
     base_layer: nn.Module
     in_features: int
     out_features: int
+    _kernel: AdapterKernel
 
     @property
     def base_weight(self) -> Tensor:
@@ -117,6 +118,8 @@ class FactorLayer(nn.Module, BaseTunerLayer):
         config = self.config = plan.config
         self.layer_name = plan.name
         self.drops = bool(config.dropout or config.rank_dropout or config.module_dropout)
+        # The fused forms compute with it; where there is none, they are not taken.
+        self._kernel = cast("AdapterKernel", self.kind.kernel)
         self._augmented, self._norms = AugmentedWeight(), CachedNorm(self, plan.config.dora_axis)
         factors = self.kind.initial_factors(plan, seed)
         self.set_scale_of(factors, plan.alpha, plan.rank)
@@ -204,12 +207,6 @@ class FactorLayer(nn.Module, BaseTunerLayer):
         parts = 2 if self.frozen_factors() else 1
         rank, alpha = self.r[ADAPTER_NAME] * parts, self.adapter_alpha * parts
         return LayerState(joined(tensors), alpha, rank, self.weight_shape[2:])
-
-    @property
-    def _kernel(self) -> AdapterKernel:
-        """What the fused forms compute with; they are taken only where there is one."""
-        assert self.kind.kernel is not None
-        return self.kind.kernel
 
     def operands_for(self, x: Tensor, factors: Mapping[str, Tensor]) -> Operands:
         """What the kernel takes of this layer's factors, where x is."""

@@ -23,7 +23,7 @@ class TrainingSettings(io.ComfyNode):
         SettingInput("training.schedule.warmup_steps"),
         SettingInput("training.schedule.min_ratio"),
         SettingInput("training.sigma.density", "sigma_density"),
-        SettingInput("training.sigma.shift", "shift_factor"),
+        SettingInput("training.sigma.shift", "sigma_shift"),
         SettingInput("training.sigma.mean", "sigma_mean"),
         SettingInput("training.sigma.std", "sigma_std"),
         SettingInput("training.sigma.min", "sigma_min"),

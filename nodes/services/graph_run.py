@@ -215,7 +215,7 @@ def run_training(
     _require_same_base(base, cache)
     can_preview = base.embedded or vae is not None
     output = str(comfy_host.output_folder())
-    config = training_config(cache, adapter, settings, own, output, can_preview)
+    config = training_config(cache, adapter, settings, own, output, can_preview=can_preview)
     observer = NodeObserver(node_id, config.output.name, trains=True)
     if cache.previews and not can_preview:
         observer.warn("Previews are off: connect a VAE to Train Adapter to see them.")

@@ -30,7 +30,7 @@ def embedded_generate() -> Workflow:
             **_TINY_PREVIEWS,
         },
     )
-    settings = {**_TINY_SETTINGS, "sigma_density": "shifted", "shift_factor": 2.5}
+    settings = {**_TINY_SETTINGS, "sigma_density": "shifted", "sigma_shift": 2.5}
     cache, adapter, chosen, train = _training(
         flow, data, base, previews, settings, {"name": "diamond", "steps": 0}
     )

@@ -75,7 +75,7 @@ CHANGES = {
     "rank": {ADAPTER: {"rank": 5}},
     "kind": {ADAPTER: adapter_kind("lora")},
     "batch size": {SETTINGS: {"batch_size": 1}},
-    "noise levels": {SETTINGS: {"sigma_density": "uniform", "shift_factor": 0}},
+    "noise levels": {SETTINGS: {"sigma_density": "uniform", "sigma_shift": 0}},
     "caption dropout": {DATASET: {"caption_dropout": 0.5}},
     "repeats": {DATASET: {"num_repeats": 2}},
 }

@@ -252,7 +252,7 @@ def test_the_embedded_workflows_train_as_the_demonstration_does(name, purpose):
         training.schedule.warmup_steps,
     )
     assert settings["sigma_density"] == training.sigma.density
-    assert settings["shift_factor"] == (training.sigma.shift or 0)
+    assert settings["sigma_shift"] == (training.sigma.shift or 0)
     assert (adapter["kind"], adapter["rank"]) == (preset.adapter.kind, preset.adapter.rank)
     assert adapter["kind.factor"] == preset.adapter.factor
     assert adapter["targets"] == preset.adapter.targets

@@ -137,7 +137,7 @@ def test_a_layer_that_is_never_called_is_named():
     module, adapter = attached(exclude=[])
     seen = looked(module, adapter, make_batches())
     assert seen.unseen == ("unused",)
-    assert "1 were never called and start again (unused, ...)" in seen.summary()
+    assert "1 were never called and keep the usual initialization (unused, ...)" in seen.summary()
 
 
 def test_the_same_batches_give_the_same_bits_whatever_was_there_before():

@@ -95,7 +95,7 @@ def test_layers_that_the_file_lacks_start_as_usual(kind):
     fresh = adapter.state()
     start = start_from(module, adapter, part)
     assert (start.taken, start.missing) == (("0",), ("2.0",))
-    assert "1 that it lacks start again (2.0, ...)" in start.summary()
+    assert "1 that it lacks start untrained (2.0, ...)" in start.summary()
     after = adapter.state().layers["2.0"].tensors
     assert all(torch.equal(after[n], t) for n, t in fresh.layers["2.0"].tensors.items())
     assert adapter.delta_weight("0").any()

@@ -16,6 +16,7 @@ import torch
 from ..counters import counter_seed
 from ..types import Batch, Bucket
 from .cached_dataset import CachedDataset
+from .captions import drops_caption
 
 _Chunk = tuple[int, ...]
 
@@ -193,7 +194,7 @@ def load_batch(
         ),
         conditionings=tuple(
             sample.empty_conditioning
-            if counter_seed(seed, "caption_dropout", step, position) < caption_dropout * 2.0**63
+            if drops_caption(caption_dropout, seed, step, position)
             else sample.conditioning
             for sample, position in zip(samples, positions, strict=True)
         ),

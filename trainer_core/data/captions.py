@@ -1,4 +1,4 @@
-"""Captions: the text files beside the images."""
+"""Captions: the text files beside the images, how long they may be, and when one is left out."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..counters import counter_seed
 from ..errors import DatasetError
 from ..filesystem.text_files import read_text
 from ..types import Sample
@@ -91,3 +92,15 @@ def with_trigger(trigger_word: str, caption: str) -> str:
     if not trigger or caption == trigger or caption.startswith(f"{trigger},"):
         return caption
     return f"{trigger}, {caption}" if caption else trigger
+
+
+def drops_caption(probability: float, seed: int, step: int, position: int) -> bool:
+    """Whether a sample of a step is trained with an empty caption.
+
+    Args:
+        probability: ``dataset.caption_dropout``, 0 to 1.
+        seed: The run's seed.
+        step: Optimizer step, from 1.
+        position: The sample's place in the step.
+    """
+    return counter_seed(seed, "caption_dropout", step, position) < probability * 2.0**63

@@ -16,7 +16,8 @@ READY := .venv/.ready
 CONSTRAINTS := constraints/development.txt
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint $(CONSTRAINTS)
 
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder \
+	--durations 30 --durations-min 3
 RESULTS := benchmarks/results
 
 .PHONY: demo test test-full bench bench-learning lint types js js-checks unit matrix matrix-old matrix-new

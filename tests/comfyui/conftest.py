@@ -97,11 +97,21 @@ def make_data(data: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def shared_server(tmp_path_factory):
+def running_server(tmp_path_factory):
     folder, python = comfy_programs()
     data = make_data(tmp_path_factory.mktemp("server"))
     with comfy_server(folder, python, data) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def shared_server(running_server):
+    """The server of this process, without runs, adapters or cached results of other files.
+
+    Which files share a server differs from run to run, so none may see another's.
+    """
+    running_server.forget()
+    return running_server
 
 
 @pytest.fixture

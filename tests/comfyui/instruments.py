@@ -206,6 +206,12 @@ async def get_now(request):
     return web.json_response(globals_now())
 
 
+@routes.get("/instruments/flags")
+async def get_flags(request):
+    """What was asked with POST /free and is not done yet."""
+    return web.json_response(PromptServer.instance.prompt_queue.flags)
+
+
 @routes.get("/instruments/disturbance")
 async def get_disturbance(request):
     state = {name: getattr(DISTURBANCE, name) for name in ("calls", "holding", "counts")}

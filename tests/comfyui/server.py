@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import time
@@ -111,6 +112,22 @@ class ComfyServer:
         result = self.result(self.queue(prompt), timeout)
         assert result["status"]["status_str"] == "success", self.failure(result)
         return result
+
+    def forget(self) -> None:
+        """Delete what graphs wrote, and have the server drop the results that it keeps."""
+        for written in ("output", "temp", "models/loras"):
+            shutil.rmtree(self.data / written, ignore_errors=True)
+            (self.data / written).mkdir(parents=True)
+
+        def forgotten() -> bool:
+            # Asked again each time: a server that is just going to sleep does not hear it.
+            if self.get("/instruments/flags") == {}:
+                return True
+            self.post("/free", {"free_memory": True})
+            return False
+
+        self.post("/free", {"free_memory": True})
+        self.wait(forgotten, 60)
 
     def remaining(self) -> int:
         """Prompts that run or wait."""

@@ -19,6 +19,7 @@ _WORKSHOP = _GROUND | {
     "adapter_files",
     "weights",
     "families",
+    "quantization",
 }
 
 ALLOWED = {
@@ -34,15 +35,17 @@ ALLOWED = {
     "device": {"config", "errors"},
     "diffusion": {"errors"},
     "data": _GROUND,
-    "adapters": _GROUND,
+    "quantization": {"errors", "tensors"},
+    "adapters": _GROUND | {"quantization"},
     "adapter_files": _GROUND | {"adapters"},
-    "weights": _GROUND,
-    "families": _GROUND | {"adapter_files", "data", "diffusion", "weights"},
+    "weights": _GROUND | {"quantization"},
+    "families": _GROUND | {"adapter_files", "data", "diffusion", "quantization", "weights"},
+    "offload": _GROUND | {"device", "families", "quantization", "weights"},
     "bases": _GROUND | {"adapter_files", "families", "weights"},
     "inference": _WORKSHOP | {"bases"},
-    "training": _WORKSHOP | {"bases", "inference", "requirements"},
+    "training": _WORKSHOP | {"bases", "inference", "offload", "requirements"},
     "demo": _WORKSHOP | {"bases", "inference", "training"},
-    "commands": _WORKSHOP | {"bases", "inference", "training", "demo", "requirements"},
+    "commands": _WORKSHOP | {"bases", "inference", "offload", "training", "demo", "requirements"},
     "cli": {"commands", "errors", "version"},
     "__main__": {"cli"},
     # The public names are resolved on first use.

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import AdapterError
+from ...quantization.quantized_linear import QuantizedLinear
 
 STORED_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
 """Number formats that torch stores, but computes with only when they are cast."""
@@ -88,8 +89,10 @@ def is_read_back(layer: nn.Module) -> bool:
     """Whether a Linear's gradient is the product with its weight as it is read.
 
     So it is with formats that hold the weight in fewer bits and compute with its numbers, in the
-    layers that the libraries themselves make of them.
+    layers that the libraries themselves make of them, and in our own.
     """
+    if isinstance(layer, QuantizedLinear):
+        return True
     weight = layer.weight
     if not isinstance(weight, Tensor) or weight.requires_grad:
         return False
@@ -114,6 +117,9 @@ def is_cast_around(layer: nn.Module) -> bool:
 
 def tensors_behind(layer: nn.Module, weight: Tensor) -> Iterator[Tensor]:
     """The plain tensors that hold a weight: itself, or what its class is made of."""
+    if isinstance(layer, QuantizedLinear):
+        yield from layer.parts().values()
+        return
     if hasattr(type(weight), "__tensor_flatten__"):
         names, _ = weight.__tensor_flatten__()  # type: ignore[attr-defined]
         for name in names:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ...errors import AdapterError
+from ...quantization.quantized_linear import QuantizedLinear
 from ..kernels.convolution import layer_sizes
 from .quantized import STORED_DTYPES, read_quantized, tensors_behind
 
@@ -75,6 +76,8 @@ def dense_weight(layer: nn.Module, dtype: torch.dtype | None = None) -> Tensor:
     Raises:
         AdapterError: When nobody knows how to read it.
     """
+    if isinstance(layer, QuantizedLinear):
+        return layer.dense(dtype or torch.float32)
     weight = cast("Tensor", layer.weight)
     if is_plain(weight) and weight.dim() >= 2:
         return weight

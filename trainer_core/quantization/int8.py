@@ -1,0 +1,36 @@
+"""`Int8Rows`: whole numbers of 8 bits with one scale for each row."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .stored_format import Parts, StoredFormat
+
+STEPS = 127
+"""Steps to one side of 0: -128 is not used, so that a row and its negative are kept alike."""
+
+
+class Int8Rows(StoredFormat):
+    """``W[i, j] = scale[i] * weight[i, j]``, with the row's largest number at 127.
+
+    Parts: ``weight`` int8 `[out, in]`, ``weight_scale`` float32 `[out, 1]`.
+    """
+
+    name = "int8"
+
+    def pack(self, weight: Tensor) -> dict[str, Tensor]:
+        """Round each row to 255 steps; a row of zeros has the scale 0."""
+        values = weight.detach().float()
+        scale = values.abs().amax(dim=1, keepdim=True) / STEPS
+        steps = values / torch.where(scale > 0, scale, 1.0)
+        return {"weight": steps.round_().to(torch.int8), "weight_scale": scale}
+
+    def dense(self, parts: Parts, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+        """Multiply in float32, and round once."""
+        del shape
+        return (parts["weight"].float() * parts["weight_scale"].float()).to(dtype)
+
+    def stored_bytes(self, shape: tuple[int, int]) -> int:
+        """One byte a number, and four a row."""
+        return shape[0] * shape[1] + 4 * shape[0]

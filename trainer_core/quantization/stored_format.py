@@ -1,0 +1,56 @@
+"""`StoredFormat`: how a frozen matrix is kept in fewer bits."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+Parts = Mapping[str, Tensor]
+"""The tensors that hold a weight: ``weight``, and beside it what scales it."""
+
+
+class StoredFormat(ABC):
+    """How a frozen matrix is kept in fewer bits. It has no state of its own.
+
+    Attributes:
+        name: What ``memory.base_format`` and tables call it.
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def pack(self, weight: Tensor) -> dict[str, Tensor]:
+        """Make the parts of a weight.
+
+        Args:
+            weight: `[out, in]`, of any floating-point dtype, on any device.
+
+        Returns:
+            New tensors on the same device; ``weight`` is the largest of them.
+        """
+
+    @abstractmethod
+    def dense(self, parts: Parts, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+        """Read a weight back as numbers.
+
+        Args:
+            parts: As `pack` makes them, or as a file has them.
+            shape: ``(out, in)``.
+            dtype: Of the result: float16, bfloat16, float32 or float64.
+
+        Returns:
+            A new tensor `[out, in]` where the parts are; nothing keeps it.
+        """
+
+    @abstractmethod
+    def stored_bytes(self, shape: tuple[int, int]) -> int:
+        """Bytes of all parts of a weight of a shape, to the byte."""
+
+    def fits(self, shape: tuple[int, int]) -> bool:
+        """Whether a weight of a shape can be kept so."""
+        del shape
+        return True

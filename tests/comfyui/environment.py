@@ -2,7 +2,7 @@
 
 ComfyUI's packages are visible in it through a ``.pth`` file; what training needs comes from this
 pack's ``install.py``, run with the new environment's Python. Bytecode goes to a folder of the
-environment, so that no process of a test writes beside ComfyUI's modules.
+environment (`package_bytecode`), so that no process of a test writes beside ComfyUI's modules.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ _SOURCES = (
     "trainer_core/requirements.py",
     "tests/comfyui/environment.py",
     "tests/comfyui/cpu_libraries.py",
+    "tests/comfyui/package_bytecode.py",
 )
 _NEEDED = ("torchvision", "torchaudio", "aiohttp", "diffusers", "peft", "accelerate")
 _LONGEST_SECONDS = 900
@@ -118,9 +119,10 @@ def packages_of(python: Path) -> list[Path]:
 def show_packages(python: Path, others: Iterable[Path | str]) -> None:
     """Let an environment see other folders of packages, and keep its bytecode to itself."""
     packages = packages_of(python)[0]
-    cache = packages.parent / "bytecode"
-    lines = [f"import sys; sys.pycache_prefix = {str(cache)!r}"]
-    lines += [f"import site; site.addsitedir({str(other)!r})" for other in others]
+    shutil.copy(Path(__file__).with_name("package_bytecode.py"), packages)
+    cache, folders = str(packages.parent / "bytecode"), tuple(map(str, others))
+    lines = [f"import package_bytecode; package_bytecode.install({cache!r}, {folders!r})"]
+    lines += [f"import site; site.addsitedir({folder!r})" for folder in folders]
     (packages / "comfyui_packages.pth").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

@@ -229,6 +229,14 @@ async def get_settings(request):
     return web.json_response(found)
 
 
+@routes.post("/instruments/settle")
+async def settle(request):
+    """Leave what is there by now out of the rounds of the garbage collector, which end each run."""
+    gc.collect()
+    gc.freeze()
+    return web.json_response({})
+
+
 @routes.post("/instruments/keep")
 async def keep(request):
     """What --highvram sets where there is a GPU; with --cpu ComfyUI puts it aside."""

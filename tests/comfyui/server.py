@@ -128,6 +128,7 @@ class ComfyServer:
 
         self.post("/free", {"free_memory": True})
         self.wait(forgotten, 60)
+        self.post("/instruments/settle", {})
 
     def remaining(self) -> int:
         """Prompts that run or wait."""

@@ -12,7 +12,8 @@ from comfyui.environment import comfyui_folder, interpreter, packages_of, show_p
 from comfyui.graphs import CACHE, TRAIN, graph
 from comfyui.server import ROOT, comfy_server
 
-pytestmark = pytest.mark.comfy
+# A server and an environment of its own, for what changes with neither ComfyUI nor training.
+pytestmark = [pytest.mark.comfy, pytest.mark.exhaustive]
 
 ABSENT = ("diffusers", "accelerate")
 OLD = "peft"

@@ -225,11 +225,12 @@ from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
 from trainer_core.errors import BaseModelError
 from trainer_core.families.registry import get_family
-try:
-    family = get_family("qwen_image")
-    print("located", locate_base(BaseSection(path=sys.argv[1]), family, False).folder)
-except BaseModelError as error:
-    print("refused", error.found)
+family = get_family("qwen_image")
+for name in sys.argv[1:]:
+    try:
+        print("located", locate_base(BaseSection(path=name), family, False).folder)
+    except BaseModelError as error:
+        print("refused", error.found)
 """
 
 
@@ -240,17 +241,19 @@ def test_a_hub_id_is_looked_up_only_when_there_is_no_such_folder(made, tmp_path)
     refs.mkdir()
     (refs / "main").write_text("0" * 40)
 
-    def run(name, folder):
-        environment = {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(tmp_path / "hub")}
-        command = [sys.executable, "-c", HUB, name]
-        done = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, check=True
-        )
-        return done.stdout.split(maxsplit=1)
-
-    assert run("someone/base", tmp_path) == ["located", f"{snapshot}\n"]
-    outcome, found = run("someone/other", tmp_path)
-    assert outcome == "refused"
-    assert "someone/other" in found
-    local = shutil.copytree(made / "qwen", tmp_path / "someone" / "base")
-    assert run("someone/base", tmp_path) == ["located", f"{local.relative_to(tmp_path)}\n"]
+    # A folder of that name comes before what the hub has.
+    shutil.copytree(made / "qwen", tmp_path / "here" / "local" / "base")
+    shutil.copytree(snapshot.parents[1], tmp_path / "hub" / "models--local--base")
+    done = subprocess.run(
+        [sys.executable, "-c", HUB, "someone/base", "someone/other", "local/base"],
+        cwd=tmp_path / "here",
+        env={"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(tmp_path / "hub")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found, absent, beside = done.stdout.splitlines()
+    assert found == f"located {snapshot}"
+    assert absent.startswith("refused ")
+    assert "someone/other" in absent
+    assert beside == "located local/base"

@@ -89,7 +89,7 @@ def test_loading_takes_little_more_than_the_model(name, files):
     assert measure(files, name, "bfloat16") < 1.3
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux' peak of memory")
 def test_a_second_copy_would_be_noticed(files):
     assert measure(files, "bf16", "bfloat16", "twice") > 1.9

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import BaseModelError, RunError
+from .mapped_pages import Pages, forget_pages, mapped_pages
 
 _ALIGNMENT = 256
 """Bytes: every number format fits there, and CUDA's own allocations begin so."""
@@ -111,11 +112,13 @@ class HostBlock:
         spans: What they are.
         tensors: One for each, on the CPU.
         flat: The bytes `[size]` that these lie in, or None where they lie apart.
+        mapped: The pages of those that lie in a mapped file.
     """
 
     spans: tuple[Span, ...]
     tensors: tuple[Tensor, ...]
     flat: Tensor | None = None
+    mapped: tuple[Pages, ...] = ()
 
     @property
     def size(self) -> int:
@@ -126,6 +129,10 @@ class HostBlock:
     def layout(self) -> tuple[Any, ...]:
         """Blocks with the same one can take the same place on the device."""
         return tuple(span.layout for span in self.spans)
+
+    def forget_pages(self) -> None:
+        """Let the system take back the memory that it read a mapped file into."""
+        forget_pages(self.mapped)
 
     def copies(self, slot: Tensor) -> Copies:
         """What brings the block into a slot of the device."""
@@ -170,8 +177,23 @@ class MappedMaster:
     """The tensors where they lie already: in a memory-mapped file, of which RAM holds no copy."""
 
     def hold(self, spans: tuple[Span, ...]) -> HostBlock:
-        """Take the tensors as they are."""
-        return HostBlock(spans, tuple(tensor.to("cpu") for _, tensor in _present(spans)))
+        """Take the tensors as they are.
+
+        Raises:
+            BaseModelError: When most of them are not in a file.
+        """
+        tensors = tuple(tensor.to("cpu") for _, tensor in _present(spans))
+        pages = mapped_pages(tensors)
+        held = sum(stop - start for start, stop in pages or ())
+        size = sum(tensor.nbytes for tensor in tensors)
+        if pages is not None and 2 * held < size:
+            raise BaseModelError(
+                f"memory.master is file, and {size - held} of {size} bytes of a block are not in "
+                "the base's file as they are needed",
+                "a base whose file has the run's number format, without scales",
+                "Set memory.master to auto, or training.precision to the file's number format.",
+            )
+        return HostBlock(spans, tensors, mapped=pages or ())
 
     def close(self) -> None:
         """Do nothing: the file is closed when the last tensor goes."""

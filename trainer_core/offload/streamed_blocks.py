@@ -122,6 +122,7 @@ class StreamedBlocks:
         # Nobody's until the copy is under way: an exception on the way leaves nothing half copied.
         slot.block = None
         slot.ticket = self._transfer.submit(self._held[number].copies(slot.bytes))
+        self._held[number].forget_pages()
         slot.block, slot.arriving, slot.used = number, True, self._tick()
         self.loads += 1
         return slot
@@ -168,6 +169,8 @@ class StreamedBlocks:
             for held, name, _ in span.places
         }
         module._apply(lambda tensor: tensor if id(tensor) in kept else tensor.to(device))
+        for block in self._held:
+            block.forget_pages()  # whoever made an adapter may have read the weights
 
     def close(self) -> None:
         """Take the hooks off, and give the blocks their weights on the host; again does nothing."""

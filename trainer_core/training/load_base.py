@@ -42,14 +42,17 @@ def load_base(
 
     Raises:
         ConfigError: When there are fewer blocks; nothing is loaded then.
-        BaseModelError: When the base's files are damaged, or its blocks cannot be swapped.
+        BaseModelError: When the base's files are damaged, its blocks cannot be swapped, or are to
+            be left in a file that has them in another number format.
         RunError: When the system does not pin memory that has to be pinned.
     """
     if not memory.blocks_to_swap:
         return family.load_transformer(location, dtype, device), lambda: None
     swapped_blocks(empty_base(location, family).transformer, family.repeated_blocks, memory)
     master = make_master(memory.master, device)
-    transformer = family.load_transformer(location, dtype, "cpu")
+    # On the way to another device nothing has to be copied within RAM.
+    mapped = memory.master == "file" or device.type != "cpu"
+    transformer = family.load_transformer(location, dtype, "cpu", mapped)
     streamed = StreamedBlocks(
         swapped_blocks(transformer, family.repeated_blocks, memory),
         device,

@@ -1,6 +1,7 @@
 """Devices, number formats, threads and random state: all that a run borrows from the machine.
 
-The only module that may name an accelerator; what it borrows it gives back.
+The only module that may name an accelerator, besides those that move weights to one (`offload`);
+what it borrows it gives back.
 """
 
 from __future__ import annotations

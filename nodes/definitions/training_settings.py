@@ -42,6 +42,9 @@ class TrainingSettings(io.ComfyNode):
         SettingInput("output.dtype", advanced=True),
         SettingInput("output.metadata", advanced=True),
         SettingInput("training.sigma.mode_scale", "sigma_mode_scale", optional=True),
+        SettingInput("memory.blocks_to_swap", optional=True),
+        SettingInput("memory.swap_slots", optional=True),
+        SettingInput("memory.master", "swap_master", optional=True),
     )
 
     @classmethod

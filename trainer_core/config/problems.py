@@ -213,6 +213,7 @@ def contradictions(config: RunConfig) -> list[Problem]:
         *_training_problems(config),
         *_optimizer_problems(config),
         *_preview_problems(config),
+        *_memory_problems(config),
         *_output_problems(config),
     ]
 
@@ -458,6 +459,21 @@ def _preview_problems(config: RunConfig) -> Iterator[Problem]:
             f"base.variant is {variant} and preview.controls has {counts} images for the prompts",
             expected,
             "Change preview.controls, or base.variant.",
+        )
+
+
+def _memory_problems(config: RunConfig) -> Iterator[Problem]:
+    if config.memory.blocks_to_swap and not config.memory.gradient_checkpointing:
+        yield Problem(
+            "memory.blocks_to_swap is set and memory.gradient_checkpointing is false",
+            "gradient checkpointing, which calls a block again before backward reads its weights",
+            "Set memory.gradient_checkpointing to true, or memory.blocks_to_swap to 0.",
+        )
+    if config.memory.blocks_to_swap and config.adapter.exact_delta:
+        yield Problem(
+            "memory.blocks_to_swap is set and adapter.exact_delta is true",
+            "weights that stay on the device, beside which exact_delta puts the adapter's",
+            "Set adapter.exact_delta to false, or memory.blocks_to_swap to 0.",
         )
 
 

@@ -79,6 +79,28 @@ class MemorySection(Section):
     gradient_checkpointing: bool = setting(
         True, "Recompute activations in the backward pass: less memory, about a third slower."
     )
+    blocks_to_swap: int | None = setting(
+        None,
+        "Transformer blocks whose weights lie in RAM and come to the device when they are used: "
+        "for bases that are larger than the VRAM. Needs gradient checkpointing.",
+        advanced=True,
+        ge=0,
+        le=1000,
+    )
+    swap_slots: int = setting(
+        2,
+        "Swapped blocks that are on the device at a time: 1 takes the least VRAM, 2 lets one come "
+        "while another computes.",
+        advanced=True,
+        ge=1,
+        le=16,
+    )
+    master: Literal["auto", "pinned", "pageable", "file"] = setting(
+        "auto",
+        "Where swapped blocks lie: 'pinned' RAM, which is read fastest, 'pageable' RAM, or only in "
+        "the base's 'file', which is then read in each step. 'auto' pins what the system allows.",
+        advanced=True,
+    )
     threads: int | None = setting(
         None,
         "CPU threads of torch. Unset: 1 for the embedded base (its matrices are too small to "

@@ -297,7 +297,11 @@ class Family:
     models: str = ""
 
     def load_transformer(
-        self, location: BaseLocation, dtype: torch.dtype, device: torch.device | str
+        self,
+        location: BaseLocation,
+        dtype: torch.dtype,
+        device: torch.device | str,
+        mapped: bool = False,
     ) -> nn.Module:
         """Load the frozen denoiser.
 
@@ -305,6 +309,8 @@ class Family:
             location: The base.
             dtype: Of its weights.
             device: Where it computes.
+            mapped: Whether weights that the files have in this format may be views into them; on
+                the CPU those of a Diffusers folder are so in any case.
 
         Returns:
             Diffusers' model in evaluation mode, without gradients.
@@ -313,7 +319,7 @@ class Family:
             BaseModelError: When its files are damaged, or hold another model.
         """
         if location.file is not None:
-            transformer = load_file(location, self.file, dtype, device)
+            transformer = load_file(location, self.file, dtype, device, mapped)
         else:
             kind = self.file.transformer
             transformer = load_frozen(kind, location.folder, "transformer", dtype, device)

@@ -1,6 +1,7 @@
 """How much device memory a run is expected to take. An estimate, not a measurement.
 
-    base        = base parameters x bytes of the precision
+    base        = base parameters on the device x bytes of the precision; of the blocks that are
+                  swapped only ``memory.swap_slots`` of one size count
     adapter     = trainable parameters x 16 bytes (weight, gradient and AdamW's two moments, fp32),
                   and 4 more where the frozen initial factors are kept beside them
     activations = samples x tokens x width x bytes x states
@@ -37,6 +38,7 @@ from ..device import resolve_precision
 from ..errors import RunError
 from ..families.family import Family
 from ..families.registry import get_family
+from ..offload.swapped import numbers_away, repeated_blocks, swapped_blocks
 from ..tensors.safetensors_reader import open_tensors
 from ..types import Bucket
 from ..weights.base_location import BaseLocation
@@ -58,7 +60,7 @@ class Size:
     """What decides the memory of a step.
 
     Attributes:
-        base_parameters: Parameters of the frozen denoiser.
+        base_parameters: Parameters of the frozen denoiser that are on the device.
         trainable_parameters: Parameters of the adapter.
         kind: The adapter's kind.
         blocks: Number of transformer blocks.
@@ -129,10 +131,7 @@ def empty_base(location: BaseLocation, family: Family) -> EmptyBase:
     """
     with reading_part(location.folder / "transformer"):
         transformer = _build_empty(location, family)
-    blocks = sum(
-        sum(1 for _ in transformer.get_submodule(name).children())
-        for name in family.repeated_blocks
-    )
+    blocks = len(repeated_blocks(transformer, family.repeated_blocks))
     count = sum(p.numel() for p in transformer.parameters())
     config: Any = transformer.config
     width = family.sizes(config).width
@@ -176,7 +175,7 @@ def step_size(
 
     Args:
         config: The run file.
-        base: Its base.
+        base: Its base, frozen by an adapter.
         trainable: Parameters of the adapter.
         tokens: Tokens of the largest sample's image and controls.
         device: Decides the precision where the run file does not.
@@ -185,10 +184,14 @@ def step_size(
 
     Returns:
         The argument of `memory_estimate`.
+
+    Raises:
+        ConfigError: When more blocks are to be swapped than there are.
     """
     precision = resolve_precision(config.training.precision, device)
+    swapped = swapped_blocks(base.transformer, base.family.repeated_blocks, config.memory)
     return Size(
-        base_parameters=base.parameters,
+        base_parameters=base.parameters - numbers_away(swapped, config.memory.swap_slots),
         trainable_parameters=trainable,
         kind=config.adapter.kind,
         blocks=base.blocks,
@@ -263,8 +266,8 @@ def check_memory(estimate: dict[str, int], free: int, device: torch.device) -> s
         raise RunError(
             found,
             "room for base and adapter, which stay in memory during the whole run",
-            "Close other programs that use this memory, choose a smaller base or precision bf16, "
-            "or save the run file and train on a larger machine.",
+            "Close other programs that use this memory, raise memory.blocks_to_swap, choose a "
+            "smaller base or precision bf16, or save the run file and train on a larger machine.",
         )
     if estimate["total"] > free:
         return (

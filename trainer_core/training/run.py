@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from collections.abc import Callable, Mapping
@@ -37,6 +38,7 @@ from ..requirements import installed_versions
 from ..types import Batch, PreservedBatch, RunResult, RunSummary, StepResult
 from .checkpoint import require_newest
 from .encode_dataset import Prepared, content_hashes, prepare
+from .load_base import load_base
 from .loop import Loop, LoopHooks
 from .observer import CacheProgress, Observer, RunStarted, SilentObserver, Warned
 from .optimizer import make_optimizer, make_schedule
@@ -121,18 +123,19 @@ def _train(
         config, precision, hashes["base"], hashes["dataset"], given, data.dataset.source
     )
     start = start.fitted(settings, config, processes, observer)
-    run = load(config, observer, processes, data, precision, start, hashes["base"])
-    if processes.index > 0:
-        status, step = _run(run, shares, None)
-        return RunResult(Path(config.output.dir), status, step, (), (), ())
-    key_map = data.family.key_map
-    with _open_folder(config, start, hashes, workflow) as folder:
-        header = run_header(config, data, precision, hashes, workflow, observer)
-        recorder = Recorder(folder, config, run.state, key_map, settings, header, observer)
-        with recorder:
-            observer.notify(RunStarted(_summary(run, folder)))
-            status, step = _run(run, shares, recorder)
-            return recorder.finish(status, step)
+    with contextlib.ExitStack() as at_end:
+        run = load(config, observer, processes, data, precision, start, hashes["base"], at_end)
+        if processes.index > 0:
+            status, step = _run(run, shares, None)
+            return RunResult(Path(config.output.dir), status, step, (), (), ())
+        key_map = data.family.key_map
+        with _open_folder(config, start, hashes, workflow) as folder:
+            header = run_header(config, data, precision, hashes, workflow, observer)
+            recorder = Recorder(folder, config, run.state, key_map, settings, header, observer)
+            with recorder:
+                observer.notify(RunStarted(_summary(run, folder)))
+                status, step = _run(run, shares, recorder)
+                return recorder.finish(status, step)
 
 
 def _run(run: Loaded, shares: Shares, recorder: Recorder | None) -> tuple[str, int]:
@@ -351,6 +354,7 @@ def load(
     precision: str,
     start: Start,
     base: str,
+    at_end: contextlib.ExitStack,
 ) -> Loaded:
     """Load the base, attach the adapter and bring it to where the run starts.
 
@@ -362,16 +366,20 @@ def load(
         precision: The number format that is computed in.
         start: Where the run starts.
         base: Identity of the base's weights.
+        at_end: Takes down what must not outlive the run, however it ends.
 
     Raises:
         InputError: When base, adapter or start do not fit each other.
         StorageError: When what is cached before the first step cannot be written.
     """
-    transformer = data.family.load_transformer(data.location, DTYPES[precision], processes.device)
+    transformer, send_rest = load_base(
+        config.memory, data.family, data.location, DTYPES[precision], processes.device, at_end
+    )
     preservation = _preserve(config, data, transformer, f"{base} {precision}", processes, observer)
     if config.memory.gradient_checkpointing:
         data.family.enable_checkpointing(transformer)
     adapter = _attach(config, data, transformer)
+    send_rest()  # the factors of a swapped block were made where its weights lie
     # Hours of training must not end at a file that cannot be written.
     check_layouts(adapter.state(), config.output.layouts, data.family.key_map)
     # A decomposition of the base's weights may end otherwise in another process.

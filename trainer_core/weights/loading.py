@@ -158,7 +158,11 @@ class _Cut:
 
 
 def load_file(
-    location: BaseLocation, spec: FileSpec, dtype: torch.dtype, device: torch.device | str
+    location: BaseLocation,
+    spec: FileSpec,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    mapped: bool = False,
 ) -> nn.Module:
     """Load the denoiser of a base that is a single file.
 
@@ -170,6 +174,7 @@ def load_file(
         spec: What the family says of single files.
         dtype: Of the weights; modules that Diffusers keeps in float32 stay so.
         device: Where the model computes.
+        mapped: Whether weights that the file has in this format are left there (`TensorReader`).
 
     Returns:
         Diffusers' model in evaluation mode, without gradients.
@@ -178,7 +183,7 @@ def load_file(
         BaseModelError: When the file does not hold exactly the weights of the family, or holds
             them in a format that is not read here.
     """
-    reader, model, cuts = _planned(location, spec, torch.device(device))
+    reader, model, cuts = _planned(location, spec, torch.device(device), mapped)
     kept = tuple(getattr(model, "_keep_in_fp32_modules", None) or ())
     for name, cut in cuts.items():
         precise = any(part in kept for target in cut.targets for part in target.split("."))
@@ -197,13 +202,17 @@ def empty_model(location: BaseLocation, spec: FileSpec) -> nn.Module:
 
 
 def _planned(
-    location: BaseLocation, spec: FileSpec, device: torch.device
+    location: BaseLocation, spec: FileSpec, device: torch.device, mapped: bool = False
 ) -> tuple[TensorReader, Any, dict[str, _Cut]]:
     """A reader of the file, the model without memory, and what goes where."""
     file = _tidy_file(location, spec)
     formats = check_formats(file)
     model = _build(location, spec, file)
-    return TensorReader(file, formats, device), model, _plan_cuts(file, formats, spec, model)
+    return (
+        TensorReader(file, formats, device, mapped),
+        model,
+        _plan_cuts(file, formats, spec, model),
+    )
 
 
 def file_settings(location: BaseLocation, spec: FileSpec) -> dict[str, Any]:

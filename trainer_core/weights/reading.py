@@ -19,19 +19,24 @@ class TensorReader:
     """Reads weights from a file that is mapped into memory one tensor at a time.
 
     What is mapped and was read counts as this process's memory, and a whole file that is larger
-    than the machine's memory cannot be mapped everywhere. Every result is a copy: the file may
-    change or go while it is used.
+    than the machine's memory cannot be mapped everywhere. So every result is a copy, and the file
+    may change or go while it is used, unless the caller wants it otherwise.
 
     Args:
         file: The opened file.
         formats: How its weights become numbers.
         device: Where the results are kept.
+        mapped: Whether a result that is stored as it is wanted is a view into the mapped file, and
+            no copy.
     """
 
-    def __init__(self, file: WeightFile, formats: Formats, device: torch.device) -> None:
+    def __init__(
+        self, file: WeightFile, formats: Formats, device: torch.device, mapped: bool = False
+    ) -> None:
         self._file = file
         self._formats = formats
         self._device = device
+        self._mapped = mapped
 
     def read(self, name: str, rows: Sequence[tuple[int, int]], dtype: torch.dtype) -> list[Tensor]:
         """Read a tensor and cut it into parts along its first axis.
@@ -44,7 +49,7 @@ class TensorReader:
             dtype: Of the parts.
 
         Returns:
-            One copy for each part, in the order of ``rows``.
+            One tensor for each part, in the order of ``rows``.
 
         Raises:
             BaseModelError: When the file cannot be read, or a scale is not finite.
@@ -77,6 +82,8 @@ class TensorReader:
         return DTYPES[stored]
 
     def _convert(self, raw: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
+        if self._mapped and scale is None and raw.dtype == dtype:
+            return raw
         if self._device.type == "cuda":
             raw = raw.to(self._device)  # 8-bit weights are the smaller freight
         value = widened(raw, dtype)

@@ -73,6 +73,14 @@ def problems(values):
         ({"output": {"name": "name."}}, "output.name"),
         ({"output": {"name": "name "}}, "output.name"),
         ({"output": {"layouts": []}}, "output.layouts"),
+        (
+            {"memory": {"blocks_to_swap": 1, "gradient_checkpointing": False}},
+            "memory.gradient_checkpointing",
+        ),
+        (
+            {"memory": {"blocks_to_swap": 1}, "adapter": {"exact_delta": True}},
+            "adapter.exact_delta",
+        ),
         ({"output": {"layouts": ["comfyui", "comfyui"]}}, "output.layouts"),
     ],
 )
@@ -93,6 +101,7 @@ def test_contradiction_is_named(values, named):
         {"training": {"steps": 5, "schedule": {"warmup_steps": 5}}},
         {"training": {"sigma": {"density": "shifted", "shift": 3.0, "mean": 1.0}}},
         {"training": {"schedule": {"name": "cosine", "min_ratio": 0.1}}},
+        {"memory": {"blocks_to_swap": 0, "gradient_checkpointing": False}},
         {"adapter": {"kind": "lokr", "factor": 4, "full_matrix": True, "unbalanced": True}},
         {"adapter": {"kind": "lokr", "factor": 1, "rslora": True, "decompose_both": True}},
         {"adapter": {"kind": "lora", "factor": -1}},

@@ -99,11 +99,13 @@ def weight_stamp(layer: nn.Module) -> tuple[Any, ...]:
     """A value that differs whenever the layer's weight may have other numbers than before.
 
     It sees another tensor or storage, device, dtype and every change that torch counts. A change
-    through ``weight.data``, in place and in the same memory, is counted by nobody.
+    through ``weight.data``, in place and in the same memory, is counted by nobody. Of a tensor with
+    a ``weight_identity``, which somebody keeps elsewhere and never changes, it sees that alone.
     """
     weight = cast("Tensor", layer.weight)
     return tuple(
-        (
+        getattr(part, "weight_identity", None)
+        or (
             StorageMark.of(part),
             part.storage_offset(),
             -1 if part.is_inference() else part._version,

@@ -1,0 +1,92 @@
+"""A run whose blocks are swapped: the bits of one whose blocks are not, and nothing left behind."""
+
+import gc
+import threading
+
+import pytest
+from runs import CancelAfter, merge, metrics, run_config
+from test_resume import assert_equal_runs
+
+from trainer_core.errors import ConfigError, RunError
+from trainer_core.offload.streamed_blocks import StreamedBlocks
+from trainer_core.training import train
+from trainer_core.training.observer import PreviewDone, StepDone
+
+PREVIEW = {"every": 2, "prompts": ["a red star on blue"], "width": 64, "height": 64, "steps": 2}
+SHORT = {
+    "training": {"steps": 4},
+    "memory": {"gradient_checkpointing": True},
+    "adapter": {"kind": "lora", "dora": True, "init": "pissa", "dropout": 0.0},
+    "preview": PREVIEW,
+}
+
+
+def swapping(folder, cache, count, **overrides):
+    memory = {"memory": {"blocks_to_swap": count}}
+    return run_config(folder, cache, **merge(merge(SHORT, memory), overrides))
+
+
+def assert_nothing_is_left(threads):
+    gc.collect()
+    assert not [each for each in gc.get_objects() if isinstance(each, StreamedBlocks)]
+    assert threading.active_count() == threads
+
+
+def test_it_gives_the_bits_of_a_resident_run_also_when_it_is_resumed(tmp_path, cache):
+    threads = threading.active_count()
+    whole = train(run_config(tmp_path / "a", cache, **SHORT))
+    stopped = train(swapping(tmp_path / "b", cache, 5), CancelAfter(3))
+    assert (stopped.status, stopped.step) == ("cancelled", 3)
+    resumed = train(swapping(tmp_path / "b", cache, 3, memory={"swap_slots": 1}, resume="latest"))
+    assert (resumed.status, resumed.folder) == ("done", stopped.folder)
+    assert_equal_runs(whole.folder, resumed.folder, 4)
+    shown = [
+        {path.parent.name: path.read_bytes() for path in (run.folder / "samples").rglob("*.png")}
+        for run in (whole, resumed)
+    ]
+    assert shown[0] == shown[1]
+    assert set(shown[0]) == {"000000", "000002", "000004"}
+    assert_nothing_is_left(threads)
+
+
+class Breaks(CancelAfter):
+    """Raises when it hears of something."""
+
+    def __init__(self, kind):
+        super().__init__(99)
+        self.kind = kind
+
+    def notify(self, event):
+        if isinstance(event, self.kind):
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("kind", [StepDone, PreviewDone])
+def test_a_run_that_breaks_leaves_nothing(tmp_path, cache, kind):
+    threads = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        train(swapping(tmp_path / "b", cache, 5), Breaks(kind))
+    assert_nothing_is_left(threads)
+
+
+def test_more_blocks_than_there_are_are_refused_before_a_run_has_a_folder(tmp_path, cache):
+    with pytest.raises(ConfigError, match=r"memory\.blocks_to_swap is 6, and the base has 5"):
+        train(swapping(tmp_path / "run", cache, 6))
+    assert not (tmp_path / "run").exists()
+
+
+def test_memory_that_cannot_be_pinned_is_refused(tmp_path, cache):
+    with pytest.raises(RunError, match=r"memory\.master is pinned, and the run is on cpu"):
+        train(swapping(tmp_path / "run", cache, 2, memory={"master": "pinned"}))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("kind", ["lora", "loha", "lokr", "oft"])
+def test_every_kind_gives_the_bits_of_a_resident_run(tmp_path, cache, kind, count):
+    adapter = {"kind": kind, "init": "default", "dora": False}
+    options = {"adapter": adapter, "dataset": {"preservation": {"share": 0.25, "steps": 2}}}
+    whole = train(run_config(tmp_path / "a", cache, **merge(SHORT, options)))
+    swapped = train(swapping(tmp_path / "b", cache, count, **options))
+    assert metrics(whole.folder) == metrics(swapped.folder)
+    assert_equal_runs(whole.folder, swapped.folder, 4)

@@ -1,0 +1,93 @@
+"""What lies on the host: every number format, byte for byte."""
+
+import pytest
+import torch
+from torch import nn
+
+from trainer_core.errors import BaseModelError, RunError
+from trainer_core.offload.host_weights import (
+    MappedMaster,
+    PageableMaster,
+    block_spans,
+    make_master,
+)
+
+DTYPES = (
+    torch.float8_e4m3fn,
+    torch.bfloat16,
+    torch.uint8,
+    torch.float64,
+    torch.int8,
+    torch.float32,
+    torch.float16,
+)
+
+
+class Mixed(nn.Module):
+    """Tensors of all formats, odd sizes, none, one that lies in two places."""
+
+    def __init__(self):
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        for number, dtype in enumerate(DTYPES):
+            count = (3 + number) * dtype.itemsize
+            raw = torch.randint(0, 256, (5, count), generator=generator, dtype=torch.uint8)
+            self.register_parameter(f"p{number}", nn.Parameter(raw.view(dtype), False))
+        self.register_buffer("scalar", torch.tensor(3.25))
+        self.register_buffer("empty", torch.empty(0, 4))
+        self.register_buffer("turned", torch.arange(12.0).view(3, 4).t())
+        self.register_parameter("bias", None)
+        self.inner = nn.Linear(2, 2).requires_grad_(False)
+        self.inner.also = self.p3
+
+
+def raw(tensor):
+    return tensor.detach().contiguous().view(-1).view(torch.uint8)
+
+
+@pytest.mark.parametrize("kind", [PageableMaster, MappedMaster])
+def test_every_byte_of_every_format_arrives(kind):
+    block = Mixed()
+    before = {name: raw(each).clone() for name, each in block.state_dict().items()}
+    held = kind().hold(block_spans(block))
+    slot = torch.full((held.size + 7,), 255, dtype=torch.uint8)
+    for target, source in held.copies(slot):
+        target.copy_(source)
+    for span in held.spans:
+        span.bind(span.bindable(span.view(slot), marked=True))
+    after = block.state_dict()
+    assert after.keys() == before.keys()
+    assert all(torch.equal(raw(after[name]), before[name]) for name in before)
+    assert block.inner.also is block.p3
+    assert isinstance(block.p0, nn.Parameter)
+    assert not isinstance(block.scalar, nn.Parameter)
+    assert block.turned.shape == (4, 3)
+    filled = [each for each in after.values() if each.numel()]
+    assert {each.untyped_storage().data_ptr() for each in filled} == {slot.data_ptr()}
+
+
+def test_blocks_of_one_layout_are_known_by_it():
+    layouts = [
+        PageableMaster().hold(block_spans(block.requires_grad_(False))).layout
+        for block in (nn.Linear(3, 4), nn.Linear(3, 4), nn.Linear(4, 3), nn.Linear(3, 4).half())
+    ]
+    assert layouts[0] == layouts[1]
+    assert len(set(layouts)) == 3
+
+
+def test_packed_weights_of_a_library_are_refused():
+    class Packed(nn.Parameter):
+        pass
+
+    layer = nn.Linear(2, 2).requires_grad_(False)
+    layer.weight = Packed(torch.zeros(2, 2), False)
+    with pytest.raises(BaseModelError, match="weight of a block that is to be swapped is a Packed"):
+        block_spans(layer)
+
+
+def test_memory_is_pinned_for_cuda_alone():
+    cpu = torch.device("cpu")
+    with pytest.raises(RunError, match=r"memory\.master is pinned, and the run is on cpu"):
+        make_master("pinned", cpu)
+    assert type(make_master("auto", cpu)) is PageableMaster
+    assert type(make_master("file", cpu)) is MappedMaster

@@ -1,0 +1,149 @@
+"""Blocks that stay in the base's file: the bits of any other master, and no RAM for them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tests.fixtures.flux_files import write_folder, write_native
+from tests.fixtures.native_files import flux_to_native, make_native_flux
+from tests.fixtures.swapped_blocks import CPU, swap
+from trainer_core.bases.locate import locate_base
+from trainer_core.config import BaseSection
+from trainer_core.errors import BaseModelError
+from trainer_core.families.registry import get_family
+from trainer_core.offload.host_weights import MappedMaster
+from trainer_core.offload.mapped_pages import forget_pages, mapped_pages
+
+FAMILY = get_family("flux")
+pytestmark = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux' maps")
+
+PROCESS = """
+import contextlib, gc, sys, torch
+from trainer_core.adapters import attach
+from trainer_core.bases.locate import locate_base
+from trainer_core.config import AdapterConfig, BaseSection, MemorySection
+from trainer_core.device import release_memory
+from trainer_core.families.registry import get_family
+from trainer_core.training.load_base import load_base
+
+torch.set_num_threads(1)
+family, cpu = get_family("flux"), torch.device("cpu")
+
+def train(path, master, blocks):
+    location = locate_base(BaseSection(path=path), family, False, needs_encoders=False)
+    memory = MemorySection(blocks_to_swap=blocks, master=master)
+    with contextlib.ExitStack() as at_end:
+        model, send_rest = load_base(memory, family, location, torch.bfloat16, cpu, at_end)
+        family.enable_checkpointing(model)
+        adapter = attach(model, AdapterConfig(rank=2), presets=family.presets)
+        send_rest()
+        text = {"text_embeddings": torch.randn(8, 64), "pooled_text": torch.randn(64)}
+        for _ in range(2):
+            found = family.predict(
+                model, torch.randn(1, 16, 8, 8), torch.tensor([0.5]), [text], [], 1.0
+            )
+            found.square().mean().backward()
+        sizes = {}
+        for name in family.repeated_blocks:
+            block = model.get_submodule(name)[0]
+            sizes[name] = sum(p.nbytes for p in block.parameters() if not p.requires_grad)
+        return 2 * sum(sizes.values())
+
+def status(field):
+    with open("/proc/self/status") as file:
+        line = next(line for line in file if line.startswith(field))
+    return int(line.split()[1]) * 1024
+
+small, large, master, blocks = sys.argv[1:]
+train(small, master, 2)  # everything is imported and has run once
+gc.collect()
+begin = status("VmRSS")
+with open("/proc/self/clear_refs", "w") as file:
+    file.write("5")
+ring = train(large, master, int(blocks))
+print(status("VmHWM") - begin, ring)
+"""
+
+
+def locate(path):
+    return locate_base(BaseSection(path=str(path)), FAMILY, False, needs_encoders=False)
+
+
+@pytest.mark.parametrize("form", ["file", "folder"])
+def test_blocks_are_views_into_the_file(tmp_path, form):
+    model = make_native_flux()
+    if form == "file":
+        path = write_native(tmp_path / "flux1-dev.safetensors", model.state_dict())
+    else:
+        path = write_folder(tmp_path / "base", model)
+    loaded = FAMILY.load_transformer(locate(path), torch.float32, "cpu", mapped=True)
+    attention = loaded.transformer_blocks[0].attn
+    views = [each.weight.detach() for each in (attention.to_q, attention.to_k, attention.to_v)]
+    if form == "file":  # rows of one tensor of the file
+        assert len({each.untyped_storage().data_ptr() for each in views}) == 1
+    pages = mapped_pages(views)
+    assert pages is not None
+    assert len(pages) == 3
+    before = [each.clone() for each in views]
+    forget_pages(pages)
+    assert all(map(torch.equal, views, before))
+    assert mapped_pages(before) == ()
+    streamed = swap(loaded, FAMILY, 4, master=MappedMaster())
+    for number in range(4):
+        streamed.need(number)
+    streamed.close()
+    wanted = make_native_flux().state_dict()
+    assert all(torch.equal(each, wanted[name]) for name, each in loaded.state_dict().items())
+
+
+def test_a_file_in_another_number_format_is_refused(tmp_path):
+    path = write_native(tmp_path / "flux1-dev.safetensors", make_native_flux().state_dict())
+    loaded = FAMILY.load_transformer(locate(path), torch.bfloat16, CPU, mapped=True)
+    with pytest.raises(BaseModelError, match="not in the base's file as they are needed"):
+        swap(loaded, FAMILY, 4, master=MappedMaster())
+
+
+def write_wide(path, heads, layers):
+    """A FLUX.1 in bfloat16; at 8 heads a block of each kind takes about 100 MB."""
+    from diffusers import FluxTransformer2DModel
+
+    model = FluxTransformer2DModel(
+        num_layers=layers,
+        num_single_layers=layers,
+        num_attention_heads=heads,
+        joint_attention_dim=64,
+        pooled_projection_dim=64,
+        guidance_embeds=True,
+    )
+    native = flux_to_native(model.to(torch.bfloat16).state_dict())
+    save_file({name: each.contiguous() for name, each in native.items()}, path)
+    return path
+
+
+def grown(folder, master, heads, layers):
+    """Megabytes that a run takes at its peak, those of its ring, and those of the file."""
+    small = write_wide(folder / "small.safetensors", 2, 1)
+    large = write_wide(folder / "large.safetensors", heads, layers)
+    arguments = [str(small), str(large), master, str(2 * layers)]
+    done = subprocess.run(
+        [sys.executable, "-c", PROCESS, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    peak, ring = (int(word) for word in done.stdout.split())
+    return peak / 1e6, ring / 1e6, large.stat().st_size / 1e6
+
+
+@pytest.mark.exhaustive
+def test_a_base_of_two_gigabytes_takes_the_memory_of_its_ring(tmp_path):
+    peak, ring, size = grown(tmp_path, "file", 8, 20)
+    assert size > 2000
+    # What lies outside of the blocks, the adapter and a step's activations come on top.
+    assert peak < 1.2 * (ring + 150)

@@ -1,0 +1,272 @@
+"""Training with swapped blocks gives the bits of training without, whatever becomes of a slot."""
+
+import gc
+import itertools
+from functools import cache
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from tests.fixtures.combinations import each_once
+from tests.fixtures.swapped_blocks import (
+    BLOCKS,
+    CPU,
+    MAKERS,
+    HesitantTransfer,
+    Trained,
+    make_batch,
+    swap,
+)
+from trainer_core.adapters.dora_norm import CachedNorm
+from trainer_core.errors import BaseModelError
+from trainer_core.families.registry import get_family
+from trainer_core.offload.host_weights import MappedMaster, PageableMaster, Span
+from trainer_core.offload.streamed_blocks import StreamedBlocks
+from trainer_core.offload.transfer import PlainTransfer
+from trainer_core.quantization.quantized_linear import QuantizedLinear
+from trainer_core.quantization.registry import FORMATS
+
+ADAPTERS = {
+    "lora": {"kind": "lora"},
+    "lora dora": {"kind": "lora", "dora": True},
+    "loha dora output": {"kind": "loha", "dora": True, "dora_axis": "output"},
+    "lokr dora": {"kind": "lokr", "factor": -1, "dora": True},
+    "oft": {"kind": "oft"},
+    "lora dora output": {"kind": "lora", "dora": True, "dora_axis": "output"},
+    "loha": {"kind": "loha"},
+    "loha dora": {"kind": "loha", "dora": True},
+    "lokr": {"kind": "lokr", "factor": -1},
+    "lokr dora output": {"kind": "lokr", "factor": -1, "dora": True, "dora_axis": "output"},
+}
+WAYS = {
+    "": {},
+    "accumulation": {"accumulation": 2},
+    "dropout": {"dropout": True},
+    "preview": {"previews": True},
+    "int8": {"int8": True},
+}
+SLOTS = (1, 2, 3)
+
+
+def in_int8(transformer):
+    """Every Linear of the blocks keeps its weight in 8 bits."""
+    stored = FORMATS["int8"]
+    for name, layer in list(transformer.named_modules()):
+        if isinstance(layer, nn.Linear) and "transformer_blocks" in name:
+            shape = layer.out_features, layer.in_features
+            packed = QuantizedLinear(stored, shape, stored.pack(layer.weight), layer.bias)
+            transformer.set_submodule(name, packed)
+
+
+def train(family, name, way, **swapped):
+    options, adapter = dict(WAYS[way]), dict(ADAPTERS[name])
+    if options.pop("dropout", False):
+        adapter["module_dropout" if name == "oft" else "dropout"] = 0.3
+    if options.pop("int8", False):
+        options["prepare"] = in_int8
+    return Trained(family, adapter, **options, **swapped)
+
+
+@cache
+def resident(family, name, way):
+    return train(family, name, way)
+
+
+def compare(family, name, way, slots, count, **swapped):
+    hesitant = HesitantTransfer(seed=slots + count)
+    found = train(family, name, way, count=count, slots=slots, transfer=hesitant, **swapped)
+    assert found.equals(resident(family, name, way))
+    sizes = [size for size, _ in hesitant.slots.values()]
+    assert all(sizes.count(size) <= slots for size in sizes), "more slots than allowed"
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "way", "slots"), each_once(BLOCKS, list(ADAPTERS)[:6], WAYS, SLOTS)
+)
+def test_weights_are_those_of_a_resident_run(family, name, way, slots):
+    compare(family, name, way, slots, BLOCKS[family])
+
+
+ALL = list(itertools.product(BLOCKS, ADAPTERS, WAYS, SLOTS))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("family", "name", "way", "slots"), ALL)
+def test_weights_are_those_of_a_resident_run_in_every_cell(family, name, way, slots):
+    for count in range(1, BLOCKS[family] + 1):
+        compare(family, name, way, slots, count)
+
+
+def test_weights_that_are_read_where_they_lie_are_the_same():
+    compare("qwen_image", "lora", "", 2, 4, master=MappedMaster())
+
+
+def test_a_slot_that_is_read_too_late_is_noticed():
+    """Without checkpointing backward would read weights of other blocks; autograd refuses."""
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        Trained("qwen_image", {"kind": "lora"}, 5, checkpointing=False)
+
+
+@pytest.mark.parametrize("slots", SLOTS)
+def test_a_step_loads_each_block_twice_but_for_those_in_the_slots(slots):
+    found = Trained("qwen_image", {"kind": "lora"}, 5, slots)
+    step = 2 * (5 - slots)
+    assert found.loads == [step + slots, step]
+
+
+def test_blocks_of_another_layout_have_slots_of_their_own():
+    found = Trained("flux", {"kind": "lora"}, 5, 1, accumulation=2)
+    step = 2 * (2 * (2 - 1) + 2 * (3 - 1))
+    assert found.loads == [step + 2, step]
+
+
+def test_what_backward_divides_by_is_computed_once_a_run(monkeypatch):
+    computed = []
+    squares = CachedNorm._squares
+    counted = lambda norm, weight: computed.append(norm) or squares(norm, weight)  # noqa: E731
+    monkeypatch.setattr(CachedNorm, "_squares", counted)
+    layers = len(Trained("qwen_image", {"kind": "lora", "dora": True}, 5).adapter.names)
+    assert len(computed) == layers
+    # Without the weights' identities it would be once for each load:
+    bindable = Span.bindable
+    monkeypatch.setattr(
+        Span, "bindable", lambda span, tensor, marked: bindable(span, tensor, False)
+    )
+    Trained("qwen_image", {"kind": "lora", "dora": True}, 5)
+    assert len(computed) > 4 * layers
+
+
+class Stuck(PlainTransfer):
+    """Never finishes."""
+
+    def submit(self, copies):
+        pass
+
+    def wait(self, ticket):
+        raise TimeoutError
+
+
+def test_nothing_is_computed_with_what_has_not_arrived():
+    chain = Chain(3)
+    chain.swap(2, Stuck())
+    chain.layers[0][0].register_forward_pre_hook(lambda *_: pytest.fail("it computes"))
+    with pytest.raises(TimeoutError):
+        chain.run([0, 1, 2])
+
+
+class Chain:
+    """Blocks of different weights that are called in any order, each checkpointed."""
+
+    def __init__(self, count):
+        torch.manual_seed(0)
+        self.layers = [nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(count)]
+        for layer in self.layers:
+            layer.requires_grad_(False)
+
+    def swap(self, slots, transfer=None):
+        transfer = transfer or HesitantTransfer()
+        self.streamed = StreamedBlocks(self.layers, CPU, slots, PageableMaster(), transfer)
+
+    def run(self, order):
+        """Output, and gradient of the input."""
+        x = start = torch.linspace(-1, 1, 12).view(2, 6).requires_grad_()
+        for number in order:
+            x = checkpoint(self.layers[number], x, use_reentrant=False)
+        return x.detach(), torch.autograd.grad(x.square().sum(), start)[0]
+
+
+ORDERS = ([0, 1, 1, 2, 3], [0, 2, 3], [3, 2, 1, 0], [0, 1, 0, 1], [2], [0, 3, 1, 2, 0])
+
+
+@pytest.mark.parametrize("slots", SLOTS)
+def test_blocks_may_be_called_twice_or_not_at_all_or_in_another_order(slots):
+    resident, swapped = Chain(4), Chain(4)
+    swapped.swap(slots)
+    for order in (*ORDERS, *ORDERS[::-1]):
+        assert all(map(torch.equal, swapped.run(order), resident.run(order)))
+
+
+def test_an_exception_inside_a_block_leaves_the_others_right():
+    resident, swapped = Chain(4), Chain(4)
+    swapped.swap(2)
+    for refused in range(8):  # in the forward pass, and in the backward pass
+        calls = itertools.count()
+
+        def fail(*_, calls=calls, refused=refused):
+            if next(calls) == refused:
+                raise ArithmeticError
+
+        hooks = [layer[1].register_forward_pre_hook(fail) for layer in swapped.layers]
+        with pytest.raises(ArithmeticError):
+            swapped.run(range(4))
+        for hook in hooks:
+            hook.remove()
+        assert all(map(torch.equal, swapped.run(range(4)), resident.run(range(4))))
+
+
+def test_a_transfer_that_breaks_leaves_no_block_half_loaded():
+    resident, swapped = Chain(4), Chain(4)
+    hesitant = HesitantTransfer()
+    swapped.swap(2, hesitant)
+    submit = hesitant.submit
+
+    def breaks(copies):
+        submit(copies)
+        raise KeyboardInterrupt
+
+    for order in ([0, 1, 2, 3], [3, 2, 1, 0]):
+        hesitant.submit = breaks
+        with pytest.raises(KeyboardInterrupt):
+            swapped.run(order)
+        hesitant.submit = submit
+        assert all(map(torch.equal, swapped.run(order), resident.run(order)))
+
+
+def test_afterwards_everything_is_as_before_and_another_training_may_begin():
+    family, hesitant = get_family("flux"), HesitantTransfer()
+    transformer = MAKERS["flux"]()
+    before = {name: each.clone() for name, each in transformer.state_dict().items()}
+    for _ in range(2):
+        streamed = swap(transformer, family, 5, 2, hesitant)
+        noisy, sigma, texts, _ = make_batch("flux")
+        with torch.inference_mode():
+            family.predict(transformer, noisy, sigma, texts, [], 2.0)
+        streamed.close()
+        streamed.close()
+        after = transformer.state_dict()
+        assert after.keys() == before.keys()
+        assert all(torch.equal(after[name], before[name]) for name in before)
+        assert not any(each._forward_pre_hooks for each in transformer.modules())
+        parameters = list(transformer.parameters())
+        assert not any(hasattr(each, "weight_identity") for each in parameters)
+        assert not any(each.is_inference() or each.requires_grad for each in parameters)
+    gc.collect()
+    assert len(hesitant.slots) > 2
+    assert all(mark.expired() for _, mark in hesitant.slots.values())
+
+
+def test_the_masters_are_never_written():
+    held = []
+
+    class Watched(PageableMaster):
+        def hold(self, spans):
+            held.append(super().hold(spans))
+            copies.append(held[-1].flat.clone())
+            return held[-1]
+
+    copies = []
+    Trained("qwen_image", {"kind": "lokr", "factor": -1, "dora": True}, 5, master=Watched())
+    assert len(held) == 5
+    assert all(torch.equal(each.flat, copy) for each, copy in zip(held, copies, strict=True))
+
+
+def test_blocks_that_learn_are_refused_and_left_as_they_are():
+    chain = Chain(3)
+    chain.layers[2][0].bias.requires_grad_()
+    weights = [layer[0].weight for layer in chain.layers]
+    with pytest.raises(BaseModelError, match=r"0\.bias of a block that is to be .* is trained"):
+        chain.swap(2)
+    assert all(layer[0].weight is each for layer, each in zip(chain.layers, weights, strict=True))
+    assert not any(layer._forward_pre_hooks for layer in chain.layers)

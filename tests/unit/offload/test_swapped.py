@@ -1,0 +1,51 @@
+"""Which blocks are swapped, and how much that takes off the device."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from trainer_core.config import MemorySection
+from trainer_core.errors import ConfigError
+from trainer_core.offload.swapped import evenly_spread, numbers_away, swapped_blocks
+
+
+def test_blocks_are_spread_evenly():
+    assert evenly_spread(0, 5) == []
+    assert evenly_spread(1, 5) == [2]
+    assert evenly_spread(2, 8) == [2, 6]
+    for blocks in range(1, 61):
+        for count in range(1, blocks + 1):
+            chosen = evenly_spread(count, blocks)
+            gaps = {b - a for a, b in pairwise(chosen)}
+            assert len(chosen) == count
+            assert 0 <= min(chosen) <= max(chosen) < blocks
+            assert gaps <= {blocks // count, -(-blocks // count)}
+            assert all(gaps)
+
+
+def denoiser(device="cpu"):
+    with torch.device(device):
+        model = nn.Module()
+        model.doubles = nn.ModuleList(nn.Linear(4, 8) for _ in range(3))
+        model.singles = nn.ModuleList(nn.Linear(4, 2) for _ in range(5))
+    return model.requires_grad_(False)
+
+
+def test_more_blocks_than_there_are_are_refused():
+    names = ("doubles", "singles")
+    with pytest.raises(ConfigError) as caught:
+        swapped_blocks(denoiser("meta"), names, MemorySection(blocks_to_swap=9))
+    assert "memory.blocks_to_swap is 9, and the base has 8 blocks" in caught.value.found
+    assert swapped_blocks(denoiser(), names, MemorySection()) == []
+
+
+def test_what_is_away_is_all_but_the_slots_of_each_size():
+    model = denoiser("meta")
+    blocks = swapped_blocks(model, ("doubles", "singles"), MemorySection(blocks_to_swap=8))
+    assert numbers_away(blocks, 2) == 1 * 40 + 3 * 10
+    assert numbers_away(blocks, 4) == 1 * 10
+    assert numbers_away(blocks, 9) == numbers_away([], 2) == 0
+    blocks[0].weight.requires_grad_()  # an adapter's factor stays
+    assert numbers_away(blocks[:1], 0) == 8

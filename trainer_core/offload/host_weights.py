@@ -1,0 +1,288 @@
+"""Where the frozen weights of swapped blocks lie: in RAM, pinned or not, or in a mapped file.
+
+What is moved are the bytes as they are stored: the number format of a tensor is of no concern here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import psutil
+import torch
+from torch import Tensor, nn
+
+from ..errors import BaseModelError, RunError
+from .mapped_pages import Pages, forget_pages, mapped_pages
+
+_ALIGNMENT = 256
+"""Bytes: every number format fits there, and CUDA's own allocations begin so."""
+
+_PINNED_SHARE = 0.35 if sys.platform == "win32" else 0.6
+"""Of the RAM: what pinned memory may take. Windows refuses more than half."""
+
+Copies = list[tuple[Tensor, Tensor]]
+"""Targets on the device, and what is copied into each, of the same size in bytes."""
+
+
+class Span:
+    """One frozen tensor of a block: where the block has it, and its place in the block's bytes.
+
+    It is also the tensor's identity, which stays the same wherever the block lies
+    (`adapters.base.weight.weight_stamp`).
+
+    Args:
+        tensor: Its shape and number format.
+        start: Its first byte.
+    """
+
+    __slots__ = ("dtype", "places", "shape", "start", "stop")
+
+    def __init__(self, tensor: Tensor, start: int) -> None:
+        self.dtype, self.shape = tensor.dtype, tensor.shape
+        self.start, self.stop = start, start + tensor.numel() * tensor.element_size()
+        self.places: list[tuple[dict[str, Any], str, bool]] = []
+
+    @property
+    def layout(self) -> tuple[Any, ...]:
+        """What blocks must have in common to share memory on the device."""
+        return self.start, self.dtype, tuple(self.shape)
+
+    def view(self, flat: Tensor) -> Tensor:
+        """This tensor in a block's bytes `[size]`."""
+        return flat[self.start : self.stop].view(self.dtype).view(self.shape)
+
+    def bind(self, tensor: Tensor) -> None:
+        """Put a tensor in the place of the block's own."""
+        for held, name, _ in self.places:
+            held[name] = tensor
+
+    def bindable(self, tensor: Tensor, marked: bool) -> Tensor:
+        """A tensor as a module holds it; with this span as its identity if ``marked``."""
+        if self.places[0][2]:
+            tensor = nn.Parameter(tensor, requires_grad=False)
+        if marked:
+            tensor.weight_identity = self  # type: ignore[attr-defined]
+        return tensor
+
+
+def block_spans(block: nn.Module) -> tuple[Span, ...]:
+    """The frozen tensors of a block: all of its parameters and buffers, before it has an adapter.
+
+    Raises:
+        BaseModelError: When one is trained, or is packed by a library that keeps its numbers in
+            more places than the tensor.
+    """
+    found: dict[int, Span] = {}
+    start = 0
+    for path, module in block.named_modules():
+        for held in (module._parameters, module._buffers):
+            for name, tensor in held.items():
+                if tensor is None:
+                    continue
+                _check(tensor, f"{path}.{name}" if path else name)
+                span = found.get(id(tensor))
+                if span is None:
+                    span = found[id(tensor)] = Span(tensor, start)
+                    start = -(-span.stop // _ALIGNMENT) * _ALIGNMENT
+                span.places.append((held, name, held is module._parameters))
+    return tuple(found.values())
+
+
+def _check(tensor: Tensor, name: str) -> None:
+    plain = type(tensor) in (Tensor, nn.Parameter)
+    if plain and not tensor.requires_grad:
+        return
+    what = "is trained" if tensor.requires_grad else f"is a {type(tensor).__name__}"
+    raise BaseModelError(
+        f"{name} of a block that is to be swapped {what}",
+        "frozen plain tensors, which are never copied back",
+        "Set memory.blocks_to_swap to 0, or load a base whose blocks are frozen.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HostBlock:
+    """A block's frozen weights on the host.
+
+    Attributes:
+        spans: What they are.
+        tensors: One for each, on the CPU.
+        flat: The bytes `[size]` that these lie in, or None where they lie apart.
+        mapped: The pages of those that lie in a mapped file.
+    """
+
+    spans: tuple[Span, ...]
+    tensors: tuple[Tensor, ...]
+    flat: Tensor | None = None
+    mapped: tuple[Pages, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of the block on the device."""
+        return self.spans[-1].stop if self.spans else 0
+
+    @property
+    def layout(self) -> tuple[Any, ...]:
+        """Blocks with the same one can take the same place on the device."""
+        return tuple(span.layout for span in self.spans)
+
+    def forget_pages(self) -> None:
+        """Let the system take back the memory that it read a mapped file into."""
+        forget_pages(self.mapped)
+
+    def copies(self, slot: Tensor) -> Copies:
+        """What brings the block into a slot of the device."""
+        if self.flat is not None:
+            return [(slot[: self.size], self.flat)]
+        pairs = zip(self.spans, self.tensors, strict=True)
+        return [(span.view(slot), tensor) for span, tensor in pairs]
+
+
+class Master(Protocol):
+    """Keeps the weights of blocks on the host, and never writes to them."""
+
+    def hold(self, spans: tuple[Span, ...]) -> HostBlock:
+        """Take over the tensors that a block has now."""
+        ...
+
+    def close(self) -> None:
+        """Give back what the system was asked for; the tensors stay readable."""
+
+
+def _present(spans: Sequence[Span]) -> Iterator[tuple[Span, Tensor]]:
+    for span in spans:
+        held, name, _ = span.places[0]
+        yield span, held[name].detach()
+
+
+class PageableMaster:
+    """Ordinary memory: one flat buffer for each block; only one block is there twice for a time."""
+
+    def hold(self, spans: tuple[Span, ...]) -> HostBlock:
+        """Copy the tensors into one buffer, and let the block have them there."""
+        flat = torch.empty(spans[-1].stop if spans else 0, dtype=torch.uint8)
+        for span, tensor in _present(spans):
+            span.view(flat).copy_(tensor)
+        return HostBlock(spans, tuple(span.view(flat) for span in spans), flat)
+
+    def close(self) -> None:
+        """Do nothing: the blocks have the buffers."""
+
+
+class MappedMaster:
+    """The tensors where they lie already: in a memory-mapped file, of which RAM holds no copy."""
+
+    def hold(self, spans: tuple[Span, ...]) -> HostBlock:
+        """Take the tensors as they are.
+
+        Raises:
+            BaseModelError: When most of them are not in a file.
+        """
+        tensors = tuple(tensor.to("cpu") for _, tensor in _present(spans))
+        pages = mapped_pages(tensors)
+        held = sum(stop - start for start, stop in pages or ())
+        size = sum(tensor.nbytes for tensor in tensors)
+        if pages is not None and 2 * held < size:
+            raise BaseModelError(
+                f"memory.master is file, and {size - held} of {size} bytes of a block are not in "
+                "the base's file as they are needed",
+                "a base whose file has the run's number format, without scales",
+                "Set memory.master to auto, or training.precision to the file's number format.",
+            )
+        return HostBlock(spans, tensors, mapped=pages or ())
+
+    def close(self) -> None:
+        """Do nothing: the file is closed when the last tensor goes."""
+
+
+class PinnedMaster(PageableMaster):
+    """Flat buffers that the system may not page out, so that copies from them wait for nothing.
+
+    The pages of ordinary buffers are registered with CUDA: torch's own pinned memory is rounded up
+    to a power of two, and is kept after its last use.
+
+    Args:
+        required: Whether a block that cannot be pinned is an error; else it stays pageable.
+        limit: Most bytes to pin.
+    """
+
+    def __init__(self, required: bool, limit: int | None = None) -> None:
+        total = psutil.virtual_memory().total
+        self._left = int(total * _PINNED_SHARE) if limit is None else limit
+        self._required = required
+        self._pinned: list[Tensor] = []
+
+    @property
+    def pinned_bytes(self) -> int:
+        """Bytes that are pinned now."""
+        return sum(flat.numel() for flat in self._pinned)
+
+    def hold(self, spans: tuple[Span, ...]) -> HostBlock:
+        """Copy the tensors into one buffer and pin it.
+
+        Raises:
+            RunError: When it cannot be pinned and must be.
+        """
+        block = super().hold(spans)
+        flat = block.flat
+        assert flat is not None
+        if flat.numel() <= self._left and _register(flat):
+            self._left -= flat.numel()
+            self._pinned.append(flat)
+        elif self._required:
+            raise RunError(
+                f"{flat.numel()} bytes of a block cannot be pinned beside {self.pinned_bytes} that "
+                "are",
+                "a system that lets all swapped blocks be pinned in RAM",
+                "Set memory.master to auto, which leaves the rest pageable, or lower "
+                "memory.blocks_to_swap.",
+            )
+        else:
+            # Where the system has refused once, it is not asked again.
+            self._left = 0
+        return block
+
+    def close(self) -> None:
+        """Unpin every buffer."""
+        while self._pinned:
+            _runtime().cudaHostUnregister(self._pinned.pop().data_ptr())
+
+
+def _runtime() -> Any:
+    return torch.cuda.cudart()
+
+
+def _register(flat: Tensor) -> bool:
+    if int(_runtime().cudaHostRegister(flat.data_ptr(), flat.numel(), 0)) == 0:
+        return True
+    # CUDA tells of a refusal once more, at the next kernel.
+    with contextlib.suppress(RuntimeError):
+        torch.zeros(1, device="cuda")
+    return False
+
+
+def make_master(name: str, device: torch.device) -> Master:
+    """The master of ``memory.master``.
+
+    Args:
+        name: ``auto``, ``pinned``, ``pageable`` or ``file``.
+        device: Where the blocks are used.
+
+    Raises:
+        RunError: When memory is to be pinned for a device that does not read it.
+    """
+    if name == "pinned" and device.type != "cuda":
+        raise RunError(
+            f"memory.master is pinned, and the run is on {device}",
+            "pinned memory only for CUDA",
+            "Set memory.master to auto.",
+        )
+    if name == "file":
+        return MappedMaster()
+    if name == "pageable" or device.type != "cuda":
+        return PageableMaster()
+    return PinnedMaster(required=name == "pinned")

@@ -1,0 +1,190 @@
+"""`StreamedBlocks`: blocks whose frozen weights are on the device only while they are used.
+
+A hook before each block's forward call brings its weights, and sends for those of the next block;
+there is no other hook. With gradient checkpointing the backward pass calls each block once more
+before it reads the block's weights, the last block first, so that the same hook serves it. Autograd
+goes backward in the opposite order of the calls: when a block is called again, all that reads
+the weights of the blocks behind it has been told to the device, and their slots are free.
+
+A block leaves the device only when another one takes its slot; weights are never copied back. So a
+step of S blocks in B slots loads 2 (S - B) blocks: the last B of the forward pass are the first of
+the backward pass, and that one ends with the first B of the next step.
+
+Each block has to be checkpointed by itself. Without checkpointing autograd refuses the weights that
+it kept, because they were overwritten.
+
+Measured for 60 blocks of 30 tensors in 2 slots: see docs/decisions/0017-block-swap.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from .block_ring import BlockRing, Slot
+from .host_weights import HostBlock, Master, block_spans
+from .transfer import Transfer
+
+
+class StreamedBlocks:
+    """Takes blocks off the device until `close`.
+
+    Args:
+        blocks: In the order in which they are called, before they have an adapter.
+        device: Where they compute.
+        slots: How many blocks of one layout are on the device at a time.
+        master: Keeps the weights.
+        transfer: Brings them.
+
+    Attributes:
+        loads: How many times a block was sent to the device.
+
+    Raises:
+        BaseModelError: When a block has weights that cannot be swapped; nothing is changed then.
+        RunError: When the system does not pin memory that has to be pinned.
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[nn.Module],
+        device: torch.device,
+        slots: int,
+        master: Master,
+        transfer: Transfer,
+    ) -> None:
+        self.loads = 0
+        self._master, self._transfer = master, transfer
+        self._held: list[HostBlock] = []
+        self._rings: list[BlockRing] = []
+        self._bound: dict[tuple[int, Slot | None], tuple[Tensor, ...]] = {}
+        self._now: list[Slot | None] = []
+        self._last, self._clock = 0, 0
+        self._hooks: list[torch.utils.hooks.RemovableHandle] = []
+        found = [block_spans(block) for block in blocks]
+        try:
+            for number, spans in enumerate(found):
+                self._held.append(master.hold(spans))
+                self._now.append(None)
+                self._bind(number, None)
+            groups: dict[object, list[int]] = {}
+            for number, held in enumerate(self._held):
+                groups.setdefault(held.layout, []).append(number)
+            rings = {
+                layout: BlockRing(min(slots, len(same)), self._held[same[0]].size, device)
+                for layout, same in groups.items()
+            }
+            self._rings = [rings[held.layout] for held in self._held]
+            for number, block in enumerate(blocks):
+                hook = partial(self._before, number)
+                self._hooks.append(block.register_forward_pre_hook(hook, prepend=True))
+        except BaseException:
+            self.close()
+            raise
+
+    def _before(self, number: int, block: nn.Module, inputs: object) -> None:
+        del block, inputs
+        self.need(number)
+
+    def need(self, number: int) -> None:
+        """Bring a block's weights, and send for those of the block that is likely to be next.
+
+        Args:
+            number: Of the block, from 0.
+        """
+        ring = self._rings[number]
+        slot = ring.holding(number) or self._send(number, None)
+        assert slot is not None
+        self._arrive(slot)
+        if self._now[number] is not slot:
+            self._bind(number, slot)
+        slot.used = self._tick()
+        following = number + self._direction(number)
+        self._last = number
+        if 0 <= following < len(self._rings) and self._rings[following].holding(following) is None:
+            self._send(following, slot)
+
+    def _direction(self, number: int) -> int:
+        """1 forward, -1 backward; from an end there is only one."""
+        if number in (0, len(self._rings) - 1):
+            return 1 if number == 0 else -1
+        return 1 if number > self._last else -1
+
+    def _send(self, number: int, spared: Slot | None) -> Slot | None:
+        slot = self._rings[number].oldest(spared)
+        if slot is None:
+            return None
+        self._arrive(slot)
+        if slot.block is not None and self._now[slot.block] is slot:
+            self._bind(slot.block, None)
+        # Nobody's until the copy is under way: an exception on the way leaves nothing half copied.
+        slot.block = None
+        slot.ticket = self._transfer.submit(self._held[number].copies(slot.bytes))
+        self._held[number].forget_pages()
+        slot.block, slot.arriving, slot.used = number, True, self._tick()
+        self.loads += 1
+        return slot
+
+    def _arrive(self, slot: Slot) -> None:
+        if slot.arriving:
+            self._transfer.wait(slot.ticket)
+            slot.ticket, slot.arriving = None, False
+
+    def _tick(self) -> int:
+        self._clock += 1
+        return self._clock
+
+    def _bind(self, number: int, slot: Slot | None) -> None:
+        """Let a block have its weights in a slot, or on the host."""
+        key = number, slot
+        held = self._held[number]
+        tensors = self._bound.get(key)
+        if tensors is None:
+            tensors = self._bound[key] = self._bindable(held, slot, marked=True)
+        for span, tensor in zip(held.spans, tensors, strict=True):
+            span.bind(tensor)
+        self._now[number] = slot
+
+    @staticmethod
+    def _bindable(held: HostBlock, slot: Slot | None, marked: bool) -> tuple[Tensor, ...]:
+        # Made in inference mode, as by a preview, they could not be trained with.
+        with torch.inference_mode(False), torch.no_grad():
+            lying = held.tensors if slot is None else [each.view(slot.bytes) for each in held.spans]
+            pairs = zip(held.spans, lying, strict=True)
+            return tuple(span.bindable(tensor, marked) for span, tensor in pairs)
+
+    def place_rest(self, module: nn.Module, device: torch.device) -> None:
+        """Send everything of a module to a device but the swapped weights.
+
+        Args:
+            module: What the blocks are parts of, with or without an adapter.
+            device: Where the blocks compute.
+        """
+        kept = {
+            id(held[name])
+            for block in self._held
+            for span in block.spans
+            for held, name, _ in span.places
+        }
+        module._apply(lambda tensor: tensor if id(tensor) in kept else tensor.to(device))
+        for block in self._held:
+            block.forget_pages()  # whoever made an adapter may have read the weights
+
+    def close(self) -> None:
+        """Take the hooks off, and give the blocks their weights on the host; again does nothing."""
+        while self._hooks:
+            self._hooks.pop().remove()
+        try:
+            self._transfer.close()
+        finally:
+            for held in self._held[: len(self._now)]:
+                # With the identity gone: from now on whoever likes may change them.
+                for span, tensor in zip(
+                    held.spans, self._bindable(held, None, marked=False), strict=True
+                ):
+                    span.bind(tensor)
+            self._held, self._rings, self._now = [], [], []
+            self._bound.clear()
+            self._master.close()

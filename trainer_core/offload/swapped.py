@@ -1,0 +1,71 @@
+"""Which blocks of a denoiser are swapped, and how much of it they take off the device."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from torch import nn
+
+from ..config import MemorySection
+from ..errors import ConfigError
+
+
+def repeated_blocks(transformer: nn.Module, names: Sequence[str]) -> list[nn.Module]:
+    """The blocks of a denoiser in the order of their calls.
+
+    Args:
+        transformer: The denoiser.
+        names: `Family.repeated_blocks`.
+    """
+    return [block for name in names for block in transformer.get_submodule(name).children()]
+
+
+def evenly_spread(count: int, blocks: int) -> list[int]:
+    """Numbers of the blocks to swap, so that each has the same time to come.
+
+    Args:
+        count: How many, at most ``blocks``.
+        blocks: How many there are.
+    """
+    return [(2 * each + 1) * blocks // (2 * count) for each in range(count)]
+
+
+def swapped_blocks(
+    transformer: nn.Module, names: Sequence[str], memory: MemorySection
+) -> list[nn.Module]:
+    """The blocks of a denoiser that ``memory.blocks_to_swap`` asks for; also of one on meta.
+
+    Args:
+        transformer: The denoiser.
+        names: `Family.repeated_blocks`.
+        memory: How many.
+
+    Raises:
+        ConfigError: When there are fewer.
+    """
+    blocks, count = repeated_blocks(transformer, names), memory.blocks_to_swap or 0
+    if count > len(blocks):
+        raise ConfigError(
+            f"memory.blocks_to_swap is {count}, and the base has {len(blocks)} blocks",
+            f"at most {len(blocks)}",
+            f"Set memory.blocks_to_swap to {len(blocks)} to swap all of them.",
+        )
+    return [blocks[each] for each in evenly_spread(count, len(blocks))]
+
+
+def numbers_away(blocks: Sequence[nn.Module], slots: int) -> int:
+    """How many of the swapped blocks' frozen numbers are not on the device at a time.
+
+    Args:
+        blocks: The swapped ones, in a denoiser that is frozen.
+        slots: ``memory.swap_slots``.
+    """
+    layouts = Counter(
+        tuple(each.shape for each in block.parameters() if not each.requires_grad)
+        for block in blocks
+    )
+    return sum(
+        max(0, count - slots) * sum(shape.numel() for shape in layout)
+        for layout, count in layouts.items()
+    )

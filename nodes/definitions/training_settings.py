@@ -42,6 +42,7 @@ class TrainingSettings(io.ComfyNode):
         SettingInput("output.dtype", advanced=True),
         SettingInput("output.metadata", advanced=True),
         SettingInput("training.sigma.mode_scale", "sigma_mode_scale", optional=True),
+        SettingInput("memory.base_format", optional=True),
     )
 
     @classmethod

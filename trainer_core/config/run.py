@@ -70,6 +70,9 @@ class PreviewSection(Section):
     seed: int = setting(0, "Seed of the first prompt's noise; the next prompts count up.", ge=0)
 
 
+BaseFormat = Literal["auto", "dense", "file", "fp8", "int8", "nf4"]
+
+
 class MemorySection(Section):
     """Where the run computes and what it trades for memory."""
 
@@ -78,6 +81,13 @@ class MemorySection(Section):
     )
     gradient_checkpointing: bool = setting(
         True, "Recompute activations in the backward pass: less memory, about a third slower."
+    )
+    base_format: BaseFormat = setting(
+        "auto",
+        "How the base's large weights, the Linear layers of its blocks, are kept. 'dense': in the "
+        "run's precision. 'file': weights of 8 bits as the file has them (fp8, fp8_scaled), others "
+        "dense. 'fp8' and 'int8': one byte a weight. 'nf4': half a byte. 'auto': dense.",
+        advanced=True,
     )
     threads: int | None = setting(
         None,

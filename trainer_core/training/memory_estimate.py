@@ -1,6 +1,6 @@
 """How much device memory a run is expected to take. An estimate, not a measurement.
 
-    base        = base parameters x bytes of the precision
+    base        = base parameters x bytes of the precision; what is kept in fewer bits, to the byte
     adapter     = trainable parameters x 16 bytes (weight, gradient and AdamW's two moments, fp32),
                   and 4 more where the frozen initial factors are kept beside them
     activations = samples x tokens x width x bytes x states
@@ -20,6 +20,7 @@ Source of the idea: Korthikanti et al. 2022, section 4.1.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,8 @@ from ..families.registry import get_family
 from ..tensors.safetensors_reader import open_tensors
 from ..types import Bucket
 from ..weights.base_location import BaseLocation
-from ..weights.loading import reading_part
+from ..weights.loading import reading_part, stored_layers
+from ..weights.packing import Packing
 from .encode_dataset import read_manifest
 
 ADAPTER_BYTES = 16
@@ -68,6 +70,8 @@ class Size:
         value_bytes: Bytes of a number in the run's precision.
         checkpointing: Whether activations are computed again in the backward pass.
         differences: Whether the frozen initial factors are kept beside the trained ones.
+        packed_parameters: Those of the base's parameters that are kept in fewer bits.
+        packed_bytes: What these take.
     """
 
     base_parameters: int
@@ -80,6 +84,8 @@ class Size:
     value_bytes: int
     checkpointing: bool
     differences: bool = False
+    packed_parameters: int = 0
+    packed_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +113,8 @@ def memory_estimate(size: Size) -> dict[str, int]:
     inside = size.blocks + kept if size.checkpointing else size.blocks * kept
     unit = size.samples * size.tokens * size.width * size.value_bytes
     parts = {
-        "base": size.base_parameters * size.value_bytes,
+        "base": (size.base_parameters - size.packed_parameters) * size.value_bytes
+        + size.packed_bytes,
         "adapter": size.trainable_parameters * (ADAPTER_BYTES + 4 * size.differences),
         "activations": unit * (inside + WORKING_STATES),
     }
@@ -185,8 +192,13 @@ def step_size(
 
     Returns:
         The argument of `memory_estimate`.
+
+    Raises:
+        BaseModelError: When the base cannot be kept as ``memory.base_format`` says.
     """
     precision = resolve_precision(config.training.precision, device)
+    packing = Packing.of(config.memory.base_format, base.family.repeated_blocks)
+    packed = [] if packing is None else stored_layers(base.location, base.family.file, packing)
     return Size(
         base_parameters=base.parameters,
         trainable_parameters=trainable,
@@ -198,6 +210,8 @@ def step_size(
         value_bytes=2 if precision == "bf16" else 4,
         checkpointing=config.memory.gradient_checkpointing,
         differences=config.adapter.init in KINDS[config.adapter.kind].decompositions,
+        packed_parameters=sum(math.prod(shape) for shape, _ in packed),
+        packed_bytes=sum(stored.stored_bytes(shape) for shape, stored in packed),
     )
 
 

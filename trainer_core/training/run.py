@@ -367,8 +367,13 @@ def load(
         InputError: When base, adapter or start do not fit each other.
         StorageError: When what is cached before the first step cannot be written.
     """
-    transformer = data.family.load_transformer(data.location, DTYPES[precision], processes.device)
-    preservation = _preserve(config, data, transformer, f"{base} {precision}", processes, observer)
+    kept = config.memory.base_format
+    transformer = data.family.load_transformer(
+        data.location, DTYPES[precision], processes.device, kept
+    )
+    # What the base makes depends on the numbers that it computes with.
+    numbers = f"{base} {precision}" + ("" if kept in {"auto", "dense"} else f" {kept}")
+    preservation = _preserve(config, data, transformer, numbers, processes, observer)
     if config.memory.gradient_checkpointing:
         data.family.enable_checkpointing(transformer)
     adapter = _attach(config, data, transformer)

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from trainer_core.adapters import attach
+from trainer_core.adapters.kinds.registry import KINDS as REGISTERED
 from trainer_core.config import AdapterConfig
 from trainer_core.quantization.fp8 import Fp8
 from trainer_core.quantization.quantized_linear import QuantizedLinear
@@ -121,3 +122,7 @@ def test_no_dense_weight_outlives_a_pass(name, again):
         y.sum().backward()
     assert copies.count() == 0, "between two steps"
     assert adapter.parameters()[0].grad is not None
+
+
+def test_every_kind_is_in_the_table():
+    assert {each["kind"] for each in KINDS.values()} == set(REGISTERED)

@@ -25,7 +25,7 @@ from trainer_core.adapter_files.convert.convert import convert
 from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
 from trainer_core.families.registry import get_family
 from trainer_core.tensors.rounding import EIGHT_BIT
-from trainer_core.weights.reading import widened
+from trainer_core.tensors.widening import widened
 
 FAMILY = "qwen_image"
 WIDTH = 3072

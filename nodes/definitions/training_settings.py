@@ -45,6 +45,7 @@ class TrainingSettings(io.ComfyNode):
         SettingInput("memory.blocks_to_swap", optional=True),
         SettingInput("memory.swap_slots", optional=True),
         SettingInput("memory.master", "swap_master", optional=True),
+        SettingInput("memory.base_format", optional=True),
     )
 
     @classmethod

@@ -36,8 +36,9 @@ from ..tensors.rounding import (
     rounded,
     rounding_loss,
 )
+from ..tensors.widening import widened
 from ..types import AdapterState
-from ..weights.reading import TensorReader, widened
+from ..weights.reading import TensorReader
 from .open import BaseFile, BaseWeights, Place
 
 Rounding = Literal["nearest", "stochastic"]

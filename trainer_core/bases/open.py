@@ -19,8 +19,8 @@ from ..errors import BaseModelError
 from ..families.registry import get_family
 from ..filesystem.storage import given_path
 from ..weights.base_location import EMBEDDED
-from ..weights.diffusers_folder import read_json, weight_files
-from ..weights.header import WeightFile, check_formats, looks_like_file, open_weights
+from ..weights.diffusers_folder import read_json, shard_files
+from ..weights.header import WeightFile, check_formats, open_weights
 from .locate import detect_base, file_family, locate_base
 
 if TYPE_CHECKING:
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
     from ..families.family import Family, PublishedSizes
     from ..weights.header import Formats
-
-
-_STEM = "diffusion_pytorch_model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -271,7 +268,7 @@ def _open(path: str, wanted: str | None) -> BaseWeights:
     # The same checks as before training: the folder is whole and holds this class.
     section = BaseSection(path=path)
     folder = locate_base(section, family, has_controls=False, needs_encoders=False).folder
-    files = [_base_file(open_weights(each), family) for each in _shards(folder / "transformer")]
+    files = [_base_file(open_weights(each), family) for each in shard_files(folder / "transformer")]
     return BaseWeights(folder, family, tuple(files))
 
 
@@ -279,29 +276,6 @@ def _base_file(weights: WeightFile, family: Family) -> BaseFile:
     weights = family.file.tidy(weights)
     native = family.file.is_native(weights.tensors)
     return BaseFile(weights.path, weights, check_formats(weights), native)
-
-
-def _shards(folder: Path) -> list[Path]:
-    """The files that Diffusers would load; a folder may hold other precisions beside them."""
-    index = folder / f"{_STEM}.index.json"
-    if not index.is_file():
-        if (folder / _STEM).is_file():
-            return [folder / _STEM]
-        raise BaseModelError(
-            f"{folder} has no {_STEM}",
-            "the weights in the usual name of a Diffusers folder",
-            "Download the base's own files, or save it again with save_pretrained.",
-        )
-    names = weight_files(index)
-    for name in names:
-        # What is written later gets these names too.
-        if not looks_like_file(name):
-            raise BaseModelError(
-                f"{index} names the file {name!r}",
-                "names of .safetensors files beside it",
-                "Download the base again, from a source that you trust.",
-            )
-    return [folder / name for name in names]
 
 
 Shape = tuple[int, ...]

@@ -70,6 +70,9 @@ class PreviewSection(Section):
     seed: int = setting(0, "Seed of the first prompt's noise; the next prompts count up.", ge=0)
 
 
+BaseFormat = Literal["auto", "dense", "file", "fp8", "int8", "nf4"]
+
+
 class MemorySection(Section):
     """Where the run computes and what it trades for memory."""
 
@@ -99,6 +102,13 @@ class MemorySection(Section):
         "auto",
         "Where swapped blocks lie: 'pinned' RAM, which is read fastest, 'pageable' RAM, or only in "
         "the base's 'file', which is then read in each step. 'auto' pins what the system allows.",
+        advanced=True,
+    )
+    base_format: BaseFormat = setting(
+        "auto",
+        "How the base's large weights, the Linear layers of its blocks, are kept. 'dense': in the "
+        "run's precision. 'file': weights of 8 bits as the file has them (fp8, fp8_scaled), others "
+        "dense. 'fp8' and 'int8': one byte a weight. 'nf4': half a byte. 'auto': dense.",
         advanced=True,
     )
     threads: int | None = setting(

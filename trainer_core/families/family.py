@@ -17,7 +17,8 @@ from ..diffusion.sigma import flow_sigmas, shift_factor
 from ..types import Conditioning
 from ..weights.diffusers_folder import read_json
 from ..weights.file_spec import FileSpec, FolderSpec
-from ..weights.loading import load_file, load_frozen, reading_part
+from ..weights.loading import load_file, load_frozen, load_packed, reading_part
+from ..weights.packing import Packing
 from .diffusers_parts import (
     Vae,
     area_size,
@@ -301,6 +302,7 @@ class Family:
         location: BaseLocation,
         dtype: torch.dtype,
         device: torch.device | str,
+        base_format: str = "dense",
         mapped: bool = False,
     ) -> nn.Module:
         """Load the frozen denoiser.
@@ -309,6 +311,7 @@ class Family:
             location: The base.
             dtype: Of its weights.
             device: Where it computes.
+            base_format: How the Linear layers of its blocks are kept (``memory.base_format``).
             mapped: Whether weights that the files have in this format may be views into them; on
                 the CPU those of a Diffusers folder are so in any case.
 
@@ -318,8 +321,11 @@ class Family:
         Raises:
             BaseModelError: When its files are damaged, or hold another model.
         """
+        packing = Packing.of(base_format, self.repeated_blocks)
         if location.file is not None:
-            transformer = load_file(location, self.file, dtype, device, mapped)
+            transformer = load_file(location, self.file, dtype, device, packing, mapped)
+        elif packing is not None:
+            transformer = load_packed(location, self.file, dtype, device, packing)
         else:
             kind = self.file.transformer
             transformer = load_frozen(kind, location.folder, "transformer", dtype, device)

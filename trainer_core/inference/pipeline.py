@@ -127,6 +127,7 @@ class _Place:
     encoders: EncoderSource
     precision: str
     device: torch.device
+    base_format: str
 
     @property
     def key_map(self) -> KeyMap:
@@ -136,7 +137,9 @@ class _Place:
         """Load decoder and denoiser."""
         decode = self.encoders.decoder()
         dtype = DTYPES[self.precision]
-        transformer = self.family.load_transformer(self.location, dtype, self.device)
+        transformer = self.family.load_transformer(
+            self.location, dtype, self.device, self.base_format
+        )
         sampler = Sampler(self.family, self.location, transformer, decode, self.device)
         return Pipeline(sampler, self.encoders, self.key_map)
 
@@ -170,7 +173,7 @@ def _locate(config: RunConfig, has_controls: bool, make_source: MakeSource | Non
         if make_source is not None
         else LazyEncoders(config, family, location, device)
     )
-    return _Place(family, location, encoders, precision, device)
+    return _Place(family, location, encoders, precision, device, config.memory.base_format)
 
 
 def sample_prompts(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import nn
 
@@ -54,18 +54,20 @@ def swapped_blocks(
     return [blocks[each] for each in evenly_spread(count, len(blocks))]
 
 
-def numbers_away(blocks: Sequence[nn.Module], slots: int) -> int:
-    """How many of the swapped blocks' frozen numbers are not on the device at a time.
+def bytes_away(
+    blocks: Sequence[nn.Module], slots: int, bytes_of: Callable[[nn.Parameter], int]
+) -> int:
+    """Bytes of the swapped blocks' frozen weights that are not on the device at a time.
 
     Args:
         blocks: The swapped ones, in a denoiser that is frozen.
         slots: ``memory.swap_slots``.
+        bytes_of: What a weight takes as it is kept.
     """
     layouts = Counter(
-        tuple(each.shape for each in block.parameters() if not each.requires_grad)
+        tuple((each.shape, bytes_of(each)) for each in block.parameters() if not each.requires_grad)
         for block in blocks
     )
     return sum(
-        max(0, count - slots) * sum(shape.numel() for shape in layout)
-        for layout, count in layouts.items()
+        max(0, count - slots) * sum(size for _, size in layout) for layout, count in layouts.items()
     )

@@ -23,6 +23,8 @@ class QuantizedLinear(nn.Linear):
         shape: ``(out, in)``.
         parts: What holds it; each becomes a parameter without gradient, under its name.
         bias: `[out]`, or None.
+        precision: What its numbers are read in where nobody asks for another format, such as for
+            their norm: what the model computes in.
     """
 
     def __init__(
@@ -31,10 +33,12 @@ class QuantizedLinear(nn.Linear):
         shape: tuple[int, int],
         parts: Mapping[str, Tensor],
         bias: Tensor | None = None,
+        precision: torch.dtype = torch.float32,
     ) -> None:
         nn.Module.__init__(self)
         self.out_features, self.in_features = shape
         self.stored = stored
+        self.precision = precision
         self.part_names = tuple(parts)
         for name, part in parts.items():
             self.register_parameter(name, nn.Parameter(part, requires_grad=False))
@@ -45,10 +49,11 @@ class QuantizedLinear(nn.Linear):
         """The tensors that hold the weight, as they are now."""
         return {name: cast("Tensor", self._parameters[name]) for name in self.part_names}
 
-    def dense(self, dtype: torch.dtype) -> Tensor:
+    def dense(self, dtype: torch.dtype | None = None) -> Tensor:
         """The weight as numbers: a new tensor `[out, in]`."""
+        shape = self.out_features, self.in_features
         with torch.no_grad():
-            return self.stored.dense(self.parts(), (self.out_features, self.in_features), dtype)
+            return self.stored.dense(self.parts(), shape, dtype or self.precision)
 
     def forward(self, input: Tensor) -> Tensor:
         """``input @ W.T + bias``, with W read in the dtype of the input."""
@@ -61,6 +66,7 @@ class QuantizedLinear(nn.Linear):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> QuantizedLinear:
         """Move the layer as ``module.to`` does; what is stored keeps its number format."""
         kept = {id(part) for part in self.parts().values()}
+        self.precision = fn(torch.empty(0, dtype=self.precision)).dtype
 
         def move(tensor: Tensor) -> Tensor:
             moved = fn(tensor)

@@ -14,7 +14,7 @@ Parts = Mapping[str, Tensor]
 
 
 class StoredFormat(ABC):
-    """How a frozen matrix is kept in fewer bits. It has no state of its own.
+    """How a frozen matrix is kept in fewer bits. It holds no tensor.
 
     Attributes:
         name: What ``memory.base_format`` and tables call it.

@@ -46,13 +46,14 @@ def load_base(
             be left in a file that has them in another number format.
         RunError: When the system does not pin memory that has to be pinned.
     """
+    kept = memory.base_format
     if not memory.blocks_to_swap:
-        return family.load_transformer(location, dtype, device), lambda: None
+        return family.load_transformer(location, dtype, device, kept), lambda: None
     swapped_blocks(empty_base(location, family).transformer, family.repeated_blocks, memory)
     master = make_master(memory.master, device)
     # On the way to another device nothing has to be copied within RAM.
     mapped = memory.master == "file" or device.type != "cpu"
-    transformer = family.load_transformer(location, dtype, "cpu", mapped)
+    transformer = family.load_transformer(location, dtype, "cpu", kept, mapped)
     streamed = StreamedBlocks(
         swapped_blocks(transformer, family.repeated_blocks, memory),
         device,

@@ -1,7 +1,8 @@
 """How much device memory a run is expected to take. An estimate, not a measurement.
 
-    base        = base parameters on the device x bytes of the precision; of the blocks that are
-                  swapped only ``memory.swap_slots`` of one size count
+    base        = base parameters on the device x bytes of the precision, and what is kept in fewer
+                  bits to the byte; of the blocks that are swapped only ``memory.swap_slots`` of
+                  one size count
     adapter     = trainable parameters x 16 bytes (weight, gradient and AdamW's two moments, fp32),
                   and 4 more where the frozen initial factors are kept beside them
     activations = samples x tokens x width x bytes x states
@@ -21,7 +22,7 @@ Source of the idea: Korthikanti et al. 2022, section 4.1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,17 +33,18 @@ from torch import nn
 from ..adapters import attach
 from ..adapters.kinds.registry import KINDS
 from ..bases.locate import locate_base
-from ..config import RunConfig
+from ..config import MemorySection, RunConfig
 from ..data.cached_dataset import CachedItem
 from ..device import resolve_precision
 from ..errors import RunError
 from ..families.family import Family
 from ..families.registry import get_family
-from ..offload.swapped import numbers_away, repeated_blocks, swapped_blocks
+from ..offload.swapped import bytes_away, repeated_blocks, swapped_blocks
 from ..tensors.safetensors_reader import open_tensors
 from ..types import Bucket
 from ..weights.base_location import BaseLocation
-from ..weights.loading import reading_part
+from ..weights.loading import reading_part, stored_layers
+from ..weights.packing import Packing
 from .encode_dataset import read_manifest
 
 ADAPTER_BYTES = 16
@@ -60,7 +62,7 @@ class Size:
     """What decides the memory of a step.
 
     Attributes:
-        base_parameters: Parameters of the frozen denoiser that are on the device.
+        base_bytes: The frozen denoiser's weights that are on the device at a time.
         trainable_parameters: Parameters of the adapter.
         kind: The adapter's kind.
         blocks: Number of transformer blocks.
@@ -72,7 +74,7 @@ class Size:
         differences: Whether the frozen initial factors are kept beside the trained ones.
     """
 
-    base_parameters: int
+    base_bytes: int
     trainable_parameters: int
     kind: str
     blocks: int
@@ -86,14 +88,25 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class EmptyBase:
-    """A base without weights; `parameters` and `blocks` are counts, `width` the hidden state's."""
+    """A base without numbers.
+
+    Attributes:
+        weights: Its parameters by name, as before an adapter is attached.
+        blocks: How many there are.
+        width: Of the hidden state.
+    """
 
     family: Family
     location: BaseLocation
     transformer: nn.Module
-    parameters: int
+    weights: Mapping[str, nn.Parameter]
     blocks: int
     width: int
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers its weights have."""
+        return sum(weight.numel() for weight in self.weights.values())
 
 
 def memory_estimate(size: Size) -> dict[str, int]:
@@ -109,7 +122,7 @@ def memory_estimate(size: Size) -> dict[str, int]:
     inside = size.blocks + kept if size.checkpointing else size.blocks * kept
     unit = size.samples * size.tokens * size.width * size.value_bytes
     parts = {
-        "base": size.base_parameters * size.value_bytes,
+        "base": size.base_bytes,
         "adapter": size.trainable_parameters * (ADAPTER_BYTES + 4 * size.differences),
         "activations": unit * (inside + WORKING_STATES),
     }
@@ -132,10 +145,10 @@ def empty_base(location: BaseLocation, family: Family) -> EmptyBase:
     with reading_part(location.folder / "transformer"):
         transformer = _build_empty(location, family)
     blocks = len(repeated_blocks(transformer, family.repeated_blocks))
-    count = sum(p.numel() for p in transformer.parameters())
+    weights = dict(transformer.named_parameters())
     config: Any = transformer.config
     width = family.sizes(config).width
-    return EmptyBase(family, location, transformer, count, blocks, width)
+    return EmptyBase(family, location, transformer, weights, blocks, width)
 
 
 def image_tokens(base: EmptyBase, image: Bucket) -> int:
@@ -187,21 +200,38 @@ def step_size(
 
     Raises:
         ConfigError: When more blocks are to be swapped than there are.
+        BaseModelError: When the base cannot be kept as ``memory.base_format`` says.
     """
-    precision = resolve_precision(config.training.precision, device)
-    swapped = swapped_blocks(base.transformer, base.family.repeated_blocks, config.memory)
+    value_bytes = 2 if resolve_precision(config.training.precision, device) == "bf16" else 4
     return Size(
-        base_parameters=base.parameters - numbers_away(swapped, config.memory.swap_slots),
+        base_bytes=_base_bytes(config.memory, base, value_bytes),
         trainable_parameters=trainable,
         kind=config.adapter.kind,
         blocks=base.blocks,
         width=base.width,
         tokens=tokens + (base.location.text_length if text is None else text),
         samples=config.training.batch_size,
-        value_bytes=2 if precision == "bf16" else 4,
+        value_bytes=value_bytes,
         checkpointing=config.memory.gradient_checkpointing,
         differences=config.adapter.init in KINDS[config.adapter.kind].decompositions,
     )
+
+
+def _base_bytes(memory: MemorySection, base: EmptyBase, value_bytes: int) -> int:
+    """What of the base is on the device at a time, to the byte."""
+    blocks = base.family.repeated_blocks
+    packing = Packing.of(memory.base_format, blocks)
+    packed: dict[int, int] = {}
+    if packing is not None:
+        stored = stored_layers(base.location, base.family.file, packing)
+        packed = {id(base.weights[name]): size for name, size in stored.items()}
+
+    def bytes_of(weight: nn.Parameter) -> int:
+        return packed.get(id(weight), weight.numel() * value_bytes)
+
+    swapped = swapped_blocks(base.transformer, blocks, memory)
+    whole = sum(map(bytes_of, base.weights.values()))
+    return whole - bytes_away(swapped, memory.swap_slots, bytes_of)
 
 
 def cached_run_estimate(config: RunConfig, device: torch.device) -> dict[str, int]:

@@ -375,7 +375,10 @@ def load(
     transformer, send_rest = load_base(
         config.memory, data.family, data.location, DTYPES[precision], processes.device, at_end
     )
-    preservation = _preserve(config, data, transformer, f"{base} {precision}", processes, observer)
+    # What the base makes depends on the numbers that it computes with.
+    kept = config.memory.base_format
+    numbers = f"{base} {precision}" + ("" if kept in {"auto", "dense"} else f" {kept}")
+    preservation = _preserve(config, data, transformer, numbers, processes, observer)
     if config.memory.gradient_checkpointing:
         data.family.enable_checkpointing(transformer)
     adapter = _attach(config, data, transformer)

@@ -55,6 +55,7 @@ COURSE = frozenset(
         "training.schedule",
         "training.max_grad_norm",
         "training.precision",
+        "memory.base_format",
     }
 )
 """What changes the weights of the steps to come. A resumed run may change it, and says so."""
@@ -149,7 +150,7 @@ def changed_settings(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> lis
     before = _flatten(RunConfig().model_dump(mode="json"), "") | dict(checkpoint.settings)
     changes: list[Change] = []
     for path in sorted(checkpoint.settings.keys() | settings.keys()):
-        if path not in checkpoint.settings and _is_in(path, AROUND):
+        if path not in checkpoint.settings and _is_in(path, AROUND) and not _is_in(path, COURSE):
             continue
         if path != _SOURCE and before.get(path) != settings.get(path):
             changes.append(Change(path, before.get(path), settings.get(path)))

@@ -22,6 +22,7 @@ _MARKS: dict[str, tuple[str, ...]] = {
 }
 _VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab.txt", "spiece.model", "tokenizer.model")
 _DENOISER = "transformer"
+_STEM = "diffusion_pytorch_model.safetensors"
 _MOST_LAYERS = 1000
 _COUNTS_LAYERS = ("layer", "depth", "blocks")
 _FLOATS = ("F", "BF")
@@ -70,6 +71,35 @@ def weight_files(index: Path) -> list[str]:
                 "Download the base again, from a source that you trust.",
             )
     return sorted(set(files))
+
+
+def shard_files(folder: Path) -> list[Path]:
+    """The files that Diffusers would load; a folder may hold other precisions beside them.
+
+    Raises:
+        BaseModelError: When they are absent, or are no files of weights.
+    """
+    from .header import looks_like_file
+
+    index = folder / f"{_STEM}.index.json"
+    if not index.is_file():
+        if (folder / _STEM).is_file():
+            return [folder / _STEM]
+        raise BaseModelError(
+            f"{folder} has no {_STEM}",
+            "the weights in the usual name of a Diffusers folder",
+            "Download the base's own files, or save it again with save_pretrained.",
+        )
+    names = weight_files(index)
+    for name in names:
+        # What is written later gets these names too.
+        if not looks_like_file(name):
+            raise BaseModelError(
+                f"{index} names the file {name!r}",
+                "names of .safetensors files beside it",
+                "Download the base again, from a source that you trust.",
+            )
+    return [folder / name for name in names]
 
 
 def check_part(folder: Path, part: str, setting: str) -> None:

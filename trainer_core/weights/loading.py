@@ -9,11 +9,11 @@ from __future__ import annotations
 import importlib
 import inspect
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from safetensors import SafetensorError
@@ -21,10 +21,13 @@ from torch import Tensor, nn
 
 from ..errors import BaseModelError, TrainerError
 from ..printable import shortened
+from ..quantization.quantized_linear import QuantizedLinear
+from ..quantization.stored_format import StoredFormat
 from .base_location import BaseLocation
-from .diffusers_folder import read_json
+from .diffusers_folder import read_json, shard_files
 from .file_spec import Origin
 from .header import Formats, WeightFile, check_formats, open_weights
+from .packing import Packing
 from .reading import TensorReader
 
 if TYPE_CHECKING:
@@ -148,13 +151,46 @@ class _Cut:
 
     Attributes:
         targets: Their names in the model.
-        rows: Length of each along the first axis.
+        rows: First row of each, and the one behind its last.
         swapped: Whether the two halves of the only part are in the opposite order in the file.
     """
 
     targets: tuple[str, ...]
-    rows: tuple[int, ...]
+    rows: tuple[tuple[int, int], ...]
     swapped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is read from where.
+
+    Attributes:
+        model: Without memory.
+        cuts: Each tensor of the files to what is cut from it.
+        readers: Each tensor to the reader of its file.
+        packing: What is kept in fewer bits.
+    """
+
+    model: Any
+    cuts: Mapping[str, _Cut]
+    readers: Mapping[str, TensorReader]
+    packing: Packing | None
+
+    def is_precise(self, target: str) -> bool:
+        """Whether it belongs to a module that Diffusers keeps in float32."""
+        kept = tuple(getattr(self.model, "_keep_in_fp32_modules", None) or ())
+        return any(part in kept for part in target.split("."))
+
+    def stored(self, name: str, index: int) -> StoredFormat | None:
+        """How a part of a tensor of the files is kept; None where it is dense."""
+        cut = self.cuts[name]
+        target, (first, end) = cut.targets[index], cut.rows[index]
+        if self.packing is None or cut.swapped or self.is_precise(target):
+            return None
+        layer = self.packing.layer(self.model, target)
+        if layer is None:
+            return None
+        return self.packing.format_of(self.readers[name], name, (end - first, layer.in_features))
 
 
 def load_file(
@@ -162,6 +198,7 @@ def load_file(
     spec: FileSpec,
     dtype: torch.dtype,
     device: torch.device | str,
+    packing: Packing | None = None,
     mapped: bool = False,
 ) -> nn.Module:
     """Load the denoiser of a base that is a single file.
@@ -174,6 +211,7 @@ def load_file(
         spec: What the family says of single files.
         dtype: Of the weights; modules that Diffusers keeps in float32 stay so.
         device: Where the model computes.
+        packing: Which layers are kept in fewer bits; None keeps all weights dense.
         mapped: Whether weights that the file has in this format are left there (`TensorReader`).
 
     Returns:
@@ -183,13 +221,45 @@ def load_file(
         BaseModelError: When the file does not hold exactly the weights of the family, or holds
             them in a format that is not read here.
     """
-    reader, model, cuts = _planned(location, spec, torch.device(device), mapped)
-    kept = tuple(getattr(model, "_keep_in_fp32_modules", None) or ())
-    for name, cut in cuts.items():
-        precise = any(part in kept for target in cut.targets for part in target.split("."))
-        values = _values(reader, name, cut, torch.float32 if precise else dtype)
-        for target, value in zip(cut.targets, values, strict=True):
-            _put(model, target, value)
+    plan = _plan_file(location, spec, torch.device(device), packing, mapped)
+    return _filled(plan, spec, dtype, device)
+
+
+def load_packed(
+    location: BaseLocation,
+    spec: FileSpec,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    packing: Packing,
+) -> nn.Module:
+    """As `load_file`, from a Diffusers folder, whose denoiser is nowhere dense as a whole.
+
+    Raises:
+        BaseModelError: When the files are damaged, lack weights or are quantized already.
+    """
+    with reading_part(location.folder / "transformer"):
+        plan = _plan_folder(location, spec, torch.device(device), packing)
+        return _filled(plan, spec, dtype, device)
+
+
+def _filled(
+    plan: _Plan, spec: FileSpec, dtype: torch.dtype, device: torch.device | str
+) -> nn.Module:
+    """Read the weights of a model that is without memory."""
+    model = plan.model
+    for name, cut in plan.cuts.items():
+        reader = plan.readers[name]
+        for index, (target, rows) in enumerate(zip(cut.targets, cut.rows, strict=True)):
+            stored = plan.stored(name, index)
+            if stored is not None and plan.packing is not None:
+                parts = plan.packing.read(stored, reader, name, rows)
+                _put_packed(model, target.removesuffix(".weight"), stored, parts, dtype)
+                continue
+            end = rows[1]
+            pieces = [(end // 2, end), (0, end // 2)] if cut.swapped else [rows]
+            wanted = torch.float32 if plan.is_precise(target) else dtype
+            values = reader.read(name, pieces, wanted)
+            _put(model, target, torch.cat(values) if cut.swapped else values[0])
     spec.restore(model)
     if _has_empty(model):
         raise RuntimeError(f"{spec.transformer} has tensors that nothing gave values to")
@@ -198,21 +268,70 @@ def load_file(
 
 def empty_model(location: BaseLocation, spec: FileSpec) -> nn.Module:
     """As `load_file`, on the meta device: it checks what the header tells and reads no weight."""
-    return _planned(location, spec, torch.device("meta"))[1]
+    return _plan_file(location, spec, torch.device("meta"), None).model
 
 
-def _planned(
-    location: BaseLocation, spec: FileSpec, device: torch.device, mapped: bool = False
-) -> tuple[TensorReader, Any, dict[str, _Cut]]:
-    """A reader of the file, the model without memory, and what goes where."""
+def stored_layers(location: BaseLocation, spec: FileSpec, packing: Packing) -> dict[str, int]:
+    """Bytes of each weight that `load_file` or `load_packed` would keep in fewer bits, by name.
+
+    Raises:
+        BaseModelError: As they do; no weight is read.
+    """
+    planned = _plan_folder if location.file is None else _plan_file
+    plan = planned(location, spec, torch.device("meta"), packing)
+    found: dict[str, int] = {}
+    for name, cut in plan.cuts.items():
+        for index, target in enumerate(cut.targets):
+            stored = plan.stored(name, index)
+            if stored is not None:
+                layer = plan.model.get_submodule(target.removesuffix(".weight"))
+                found[target] = stored.stored_bytes((layer.out_features, layer.in_features))
+    return found
+
+
+def _plan_file(
+    location: BaseLocation,
+    spec: FileSpec,
+    device: torch.device,
+    packing: Packing | None,
+    mapped: bool = False,
+) -> _Plan:
     file = _tidy_file(location, spec)
     formats = check_formats(file)
     model = _build(location, spec, file)
-    return (
-        TensorReader(file, formats, device, mapped),
-        model,
-        _plan_cuts(file, formats, spec, model),
-    )
+    cuts = _plan_cuts(file, formats, spec, model)
+    reader = TensorReader(file, formats, device, mapped)
+    return _Plan(model, cuts, dict.fromkeys(cuts, reader), packing)
+
+
+def _plan_folder(
+    location: BaseLocation, spec: FileSpec, device: torch.device, packing: Packing
+) -> _Plan:
+    folder = location.folder / "transformer"
+    library, name = spec.transformer.split(".")
+    kind = getattr(importlib.import_module(library), name)
+    settings = read_json(folder / "config.json")
+    if isinstance(settings.get("quantization_config"), dict):
+        raise BaseModelError(
+            f"memory.base_format is {packing.base_format}, and {folder} is quantized already",
+            "a base in bf16, fp16 or fp32, where the trainer is to choose the format",
+            "Set memory.base_format to auto, or name the base's bf16 files.",
+        )
+    with torch.device("meta"):
+        model = kind.from_config(settings)
+    wanted = {target: tuple(tensor.shape) for target, tensor in model.state_dict().items()}
+    readers: dict[str, TensorReader] = {}
+    for path in shard_files(folder):
+        file = open_weights(path)
+        reader = TensorReader(file, check_formats(file), device)
+        for target in wanted.keys() & file.tensors.keys():
+            _check_shape(file, target, [wanted[target]])
+            readers[target] = reader
+    missing = sorted(wanted.keys() - readers.keys())
+    if missing:
+        raise _unreadable(folder, f"{len(missing)} weights are missing, {missing[0]} first")
+    cuts = {name: _Cut((name,), ((0, shape[0]),), False) for name, shape in wanted.items()}
+    return _Plan(model, cuts, readers, packing)
 
 
 def file_settings(location: BaseLocation, spec: FileSpec) -> dict[str, Any]:
@@ -269,7 +388,8 @@ def _plan_cuts(file: WeightFile, formats: Formats, spec: FileSpec, model: Any) -
         pairs.sort(key=lambda pair: pair[0].part)
         shapes = [wanted[target] for _, target in pairs]
         _check_shape(file, name, shapes)
-        rows = tuple(shape[0] for shape in shapes)
+        starts = list(itertools.accumulate((shape[0] for shape in shapes), initial=0))
+        rows = tuple(itertools.pairwise(starts))
         cuts[name] = _Cut(tuple(target for _, target in pairs), rows, pairs[0][0].swapped)
     return cuts
 
@@ -296,14 +416,6 @@ def _check_shape(file: WeightFile, name: str, shapes: list[tuple[int, ...]]) -> 
         raise file.broken(f"{name} has the shape {list(found)}", f"the shape {list(expected)}")
 
 
-def _values(reader: TensorReader, name: str, cut: _Cut, dtype: torch.dtype) -> Iterable[Tensor]:
-    if cut.swapped:
-        end = cut.rows[0]
-        return [torch.cat(reader.read(name, [(end // 2, end), (0, end // 2)], dtype))]
-    starts = itertools.accumulate(cut.rows, initial=0)
-    return reader.read(name, [(a, a + n) for a, n in zip(starts, cut.rows, strict=False)], dtype)
-
-
 def _put(model: nn.Module, name: str, value: Tensor) -> None:
     path, _, leaf = name.rpartition(".")
     module = model.get_submodule(path)
@@ -311,6 +423,21 @@ def _put(model: nn.Module, name: str, value: Tensor) -> None:
         module._buffers[leaf] = value
     else:
         module.register_parameter(leaf, nn.Parameter(value, requires_grad=False))
+
+
+def _put_packed(
+    model: nn.Module,
+    path: str,
+    stored: StoredFormat,
+    parts: Mapping[str, Tensor],
+    dtype: torch.dtype,
+) -> None:
+    plain = cast("nn.Linear", model.get_submodule(path))
+    shape = plain.out_features, plain.in_features
+    parent, _, leaf = path.rpartition(".")
+    # Its bias may have been read before, or is still to come.
+    packed = QuantizedLinear(stored, shape, parts, plain.bias, dtype)
+    setattr(model.get_submodule(parent), leaf, packed)
 
 
 def _has_empty(model: nn.Module) -> bool:

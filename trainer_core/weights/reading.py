@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..tensors.rounding import all_finite
 from ..tensors.safetensors_reader import map_tensor
 from ..tensors.safetensors_writer import DTYPES
+from ..tensors.widening import widened
 from .header import READABLE, Formats, WeightFile
 
 
@@ -81,6 +80,23 @@ class TensorReader:
             raise self._file.broken(f"{name} is stored as {stored}", READABLE)
         return DTYPES[stored]
 
+    def scale_of(self, name: str) -> tuple[int, ...] | None:
+        """The shape of a weight's scale as it lies in the file; None for a weight without one."""
+        scale = self._formats.scales.get(name)
+        return None if scale is None else self._file.tensors[scale].shape
+
+    def kept(self, name: str, rows: tuple[int, int]) -> tuple[Tensor, Tensor | None]:
+        """Rows of a tensor in their own number format, and their scale: one or one a row.
+
+        Raises:
+            BaseModelError: When the file cannot be read, or a scale is not finite.
+        """
+        part, scale = slice(*rows), self._scale(name)
+        values = self._tensor(name)[part].to(self._device, copy=not self._mapped)
+        if scale is None:
+            return values, None
+        return values, (scale if scale.dim() == 0 else scale[part]).to(self._device, copy=True)
+
     def _convert(self, raw: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
         if self._mapped and scale is None and raw.dtype == dtype:
             return raw
@@ -108,41 +124,3 @@ class TensorReader:
             raise self._file.broken(
                 f"{info.key} cannot be read ({error})", "a whole safetensors file"
             ) from error
-
-
-_PART = 1 << 16
-"""Numbers that are looked up at once: what NumPy makes of them in between stays in the cache."""
-
-_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Size in bytes to integers of that size: NumPy has no bfloat16, and only copies."""
-
-
-def widened(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Copy a tensor into a format of at least 16 bits; bit for bit what ``values.to(dtype)`` gives.
-
-    Args:
-        values: Of any number format and device.
-        dtype: A floating-point format of 16, 32 or 64 bits.
-
-    Returns:
-        A tensor of its own, of the same shape.
-    """
-    if values.dtype != torch.float8_e4m3fn or not values.is_cpu:
-        return values.to(dtype, copy=True)
-    table = torch.arange(256, dtype=torch.uint8).view(values.dtype).to(dtype)
-    result = torch.empty(values.shape, dtype=dtype)
-    integers = _INTEGERS[dtype.itemsize]
-    entries, found = table.view(integers).numpy(), result.view(-1).view(integers).numpy()
-    codes = values.contiguous().view(torch.uint8).view(-1).numpy()
-
-    threads = torch.get_num_threads()
-
-    def look_up(thread: int) -> None:
-        for start in range(thread * _PART, len(codes), threads * _PART):
-            part = slice(start, start + _PART)
-            # No code lies outside the table. Told that, NumPy writes without a copy in between.
-            np.take(entries, codes[part], out=found[part], mode="clip")
-
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(look_up, range(threads)))
-    return result

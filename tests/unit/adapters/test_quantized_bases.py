@@ -10,14 +10,13 @@ from fixtures.quantized_bases import (
     INPUTS,
     NO_LIBRARY,
     OUTPUTS,
+    DenseCopies,
     make_dense,
     make_quantized,
     plain_linear,
 )
 from fixtures.textbook import relative
 from torch import nn
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from trainer_core.adapters import attach
@@ -145,26 +144,6 @@ def test_its_numbers_are_read_as_the_layer_computes_with_them(name):
     assert relative(dense_weight(module[0]).float(), dense[0].weight) < 5e-4
     assert relative(dense_weight(module[0], torch.float32).float(), dense[0].weight) < 1e-6
     assert module[0].weight is weight
-
-
-class DenseCopies(TorchDispatchMode):
-    """Counts what is made in it that has the layer's numbers in full, and still has memory."""
-
-    def __init__(self):
-        super().__init__()
-        self.made = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        for each in result if isinstance(result, (tuple, list)) else (result,):
-            # Such as a transposed view; not the weight itself, in 8 bits.
-            large = isinstance(each, torch.Tensor) and each.numel() >= INPUTS * OUTPUTS
-            if large and each.is_floating_point() and each.dtype.itemsize > 1:
-                self.made.append(StorageWeakRef(each.untyped_storage()))
-        return result
-
-    def count(self):
-        return len({each.cdata for each in self.made if not each.expired()})
 
 
 @pytest.mark.parametrize("dora", DORA)

@@ -8,7 +8,7 @@ from torch import nn
 
 from trainer_core.config import MemorySection
 from trainer_core.errors import ConfigError
-from trainer_core.offload.swapped import evenly_spread, numbers_away, swapped_blocks
+from trainer_core.offload.swapped import bytes_away, evenly_spread, swapped_blocks
 
 
 def test_blocks_are_spread_evenly():
@@ -44,8 +44,12 @@ def test_more_blocks_than_there_are_are_refused():
 def test_what_is_away_is_all_but_the_slots_of_each_size():
     model = denoiser("meta")
     blocks = swapped_blocks(model, ("doubles", "singles"), MemorySection(blocks_to_swap=8))
-    assert numbers_away(blocks, 2) == 1 * 40 + 3 * 10
-    assert numbers_away(blocks, 4) == 1 * 10
-    assert numbers_away(blocks, 9) == numbers_away([], 2) == 0
+
+    def away(blocks, slots):
+        return bytes_away(blocks, slots, lambda weight: 2 * weight.numel())
+
+    assert away(blocks, 2) == 2 * (1 * 40 + 3 * 10)
+    assert away(blocks, 4) == 2 * 1 * 10
+    assert away(blocks, 9) == away([], 2) == 0
     blocks[0].weight.requires_grad_()  # an adapter's factor stays
-    assert numbers_away(blocks[:1], 0) == 8
+    assert away(blocks[:1], 0) == 2 * 8

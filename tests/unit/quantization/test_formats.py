@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
+from trainer_core.quantization.fp8 import Fp8
 from trainer_core.quantization.quantized_linear import QuantizedLinear
 from trainer_core.quantization.registry import FORMATS
 
@@ -26,11 +29,124 @@ def test_int8_is_the_nearest_of_255_steps():
     torch.testing.assert_close(found, rounded_rows(weight), rtol=1e-6, atol=1e-7)
 
 
+def eight_bit_floats() -> list[float]:
+    """Every number of 1 sign, 4 exponent and 3 fraction bits, by its definition."""
+    small = [fraction / 8 * 2.0**-6 for fraction in range(8)]
+    large = [
+        (1 + fraction / 8) * 2.0 ** (exponent - 7)
+        for exponent, fraction in itertools.product(range(1, 16), range(8))
+        if (exponent, fraction) != (15, 7)  # not a number
+    ]
+    return [sign * value for sign in (1, -1) for value in (*small, *large)]
+
+
+def test_fp8_is_the_nearest_of_its_numbers():
+    weight = torch.randn(5, 40, generator=torch.Generator().manual_seed(1))
+    weight[2] = 0.0
+    parts = FORMATS["fp8"].pack(weight)
+    found = FORMATS["fp8"].dense(parts, (5, 40), torch.float64)
+    numbers = torch.tensor(eight_bit_floats(), dtype=torch.float64)
+    for row, scale, read in zip(weight.double(), parts["weight_scale"], found, strict=True):
+        assert float(scale) == pytest.approx(float(row.abs().max()) / 448, rel=2**-8)
+        nearest = (row[:, None] - numbers * float(scale)).abs().amin(dim=1)
+        torch.testing.assert_close((read - row).abs(), nearest, rtol=1e-6, atol=1e-9)
+
+
+def error(stored, weight):
+    found = stored.dense(stored.pack(weight), tuple(weight.shape), torch.float32)
+    return float((found - weight).norm() / weight.norm())
+
+
+def test_a_scale_for_each_row_is_never_worse_and_better_with_outliers():
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(512, 1024, generator=generator)
+    columns = weight.clone()
+    columns[:, ::100] *= 20
+    rows, tensor = FORMATS["fp8"], Fp8("tensor")
+    assert error(rows, weight) == pytest.approx(error(tensor, weight), rel=0.01)
+    assert error(rows, columns) < 0.9 * error(tensor, columns)
+
+
+def test_fp8_of_one_precision_is_that_of_the_other():
+    weight = torch.randn(64, 64)
+    parts = FORMATS["fp8"].pack(weight)
+    wide, narrow = (
+        FORMATS["fp8"].dense(parts, (64, 64), d) for d in (torch.float32, torch.bfloat16)
+    )
+    assert torch.equal(wide.bfloat16(), narrow)
+
+
+@pytest.mark.parametrize("scales", ["none", "tensor", "rows"])
+def test_numbers_that_are_too_large_stay_numbers(scales):
+    weight = torch.randn(4, 64) * 1e4
+    assert Fp8(scales).dense(Fp8(scales).pack(weight), (4, 64), torch.float32).isfinite().all()
+
+
+def nearest_levels(weight: torch.Tensor) -> torch.Tensor:
+    """Each number's nearest level in its block of 64, in float64."""
+    levels = torch.tensor(NORMAL_QUANTILES, dtype=torch.float64)
+    blocks = weight.double().reshape(-1, 64)
+    largest = blocks.abs().amax(dim=1, keepdim=True)
+    places = ((blocks / largest)[..., None] - levels).abs().argmin(dim=-1)
+    return (levels[places] * largest).view(weight.shape)
+
+
+# From the appendix of the paper on QLoRA, which prints the sixteen numbers.
+NORMAL_QUANTILES = [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453]
+NORMAL_QUANTILES += [-0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0]
+NORMAL_QUANTILES += [0.07958029955625534, 0.16093020141124725, 0.24611230194568634]
+NORMAL_QUANTILES += [0.33791524171829224, 0.44070982933044434, 0.5626170039176941]
+NORMAL_QUANTILES += [0.7229568362236023, 1.0]
+
+
+def test_nf4_is_the_nearest_of_sixteen_levels():
+    weight = torch.randn(6, 160, generator=torch.Generator().manual_seed(0))
+    found = FORMATS["nf4"].dense(FORMATS["nf4"].pack(weight), (6, 160), torch.float64)
+    torch.testing.assert_close(found, nearest_levels(weight), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        ((3, 64), torch.float32),
+        ((96, 1600), torch.bfloat16),
+        ((96, 1600), torch.float16),
+        ((65, 64 * 1100), torch.bfloat16),  # more blocks than are worked on at once
+    ],
+)
+def test_nf4_is_what_bitsandbytes_makes_bit_for_bit(shape, dtype):
+    functional = pytest.importorskip("bitsandbytes.functional")
+    generator = torch.Generator().manual_seed(0)
+    weight = (torch.randn(shape, generator=generator) * 0.02).to(dtype)
+    weight[1], weight[:, 7] = 0.0, weight[:, 7] * 30
+    packed, state = functional.quantize_4bit(weight, quant_type="nf4", blocksize=64)
+    parts = FORMATS["nf4"].pack(weight)
+    assert torch.equal(parts["weight"].view(-1), packed.view(-1))
+    assert torch.equal(parts["absmax"].view(-1), state.absmax)
+    for wanted in (torch.float32, torch.bfloat16, torch.float16):
+        state.dtype = wanted
+        theirs = functional.dequantize_4bit(packed, state)
+        assert torch.equal(FORMATS["nf4"].dense(parts, shape, wanted), theirs)
+
+
+def test_what_does_not_fill_blocks_does_not_fit():
+    assert FORMATS["nf4"].fits((2, 96))
+    assert not FORMATS["nf4"].fits((1, 96))
+    assert FORMATS["fp8"].fits((1, 96))
+
+
 @pytest.mark.parametrize("name", FORMATS)
-def test_stored_bytes_are_those_of_the_parts(name):
-    parts = FORMATS[name].pack(torch.randn(64, 128))
+def test_a_layer_without_memory_is_packed_into_parts_without_memory(name):
+    parts = FORMATS[name].pack(torch.empty(64, 128, device="meta"))
+    assert all(part.is_meta for part in parts.values())
+    assert sum(part.nbytes for part in parts.values()) == FORMATS[name].stored_bytes((64, 128))
+
+
+@pytest.mark.parametrize("stored", [*FORMATS.values(), Fp8("none"), Fp8("tensor")])
+def test_stored_bytes_are_those_of_the_parts(stored):
+    parts = stored.pack(torch.randn(64, 128))
     held = sum(part.numel() * part.element_size() for part in parts.values())
-    assert held == FORMATS[name].stored_bytes((64, 128))
+    assert held == stored.stored_bytes((64, 128))
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -56,3 +172,4 @@ def test_moving_to_a_dtype_leaves_what_is_stored(name):
     assert layer.bias.dtype == torch.bfloat16
     assert all(torch.equal(value, before[part]) for part, value in layer.parts().items())
     assert layer.dense(torch.float32).dtype == torch.float32
+    assert layer.dense().dtype == layer.precision == torch.bfloat16

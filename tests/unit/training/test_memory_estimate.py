@@ -95,7 +95,7 @@ def test_a_measured_step_is_within_a_factor_of_one_and_a_half(name, kind, dtype,
 
 def make_size(**changes):
     values = {
-        "base_parameters": 1000,
+        "base_bytes": 2000,
         "trainable_parameters": 10,
         "kind": "lora",
         "blocks": 4,

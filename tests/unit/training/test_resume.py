@@ -99,6 +99,7 @@ CHANGES = {
     "preview.seed": 5,
     "memory.device": "cpu",
     "memory.gradient_checkpointing": False,
+    "memory.base_format": "nf4",
     "memory.threads": 2,
     "output.name": "other",
     "output.layouts": ["diffusers"],
@@ -182,7 +183,7 @@ COURSE = {
     path
     for path in CHANGES
     if path.startswith(("training.optimizer.", "training.schedule."))
-    or path in {"training.max_grad_norm", "training.precision"}
+    or path in {"training.max_grad_norm", "training.precision", "memory.base_format"}
 }
 
 

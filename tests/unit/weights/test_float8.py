@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from trainer_core.tensors.rounding import EIGHT_BIT
-from trainer_core.weights.reading import widened
+from trainer_core.tensors.widening import widened
 
 WIDE = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 

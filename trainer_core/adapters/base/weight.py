@@ -77,7 +77,7 @@ def dense_weight(layer: nn.Module, dtype: torch.dtype | None = None) -> Tensor:
         AdapterError: When nobody knows how to read it.
     """
     if isinstance(layer, QuantizedLinear):
-        return layer.dense(dtype or torch.float32)
+        return layer.dense(dtype)
     weight = cast("Tensor", layer.weight)
     if is_plain(weight) and weight.dim() >= 2:
         return weight

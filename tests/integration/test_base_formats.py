@@ -1,0 +1,77 @@
+"""Whole runs on a base in fewer bits: resumed, exported, and gone on with in another format."""
+
+import pytest
+import torch
+from runs import CancelAfter, metrics, run_config, tensors
+
+from trainer_core.adapter_files.verify.proof import prove
+from trainer_core.bases.open import base_shapes, open_base
+from trainer_core.commands.doctor import run_report
+from trainer_core.families.registry import get_family
+from trainer_core.inference.pipeline import sample_prompts
+from trainer_core.quantization.registry import FORMATS
+from trainer_core.training import train
+from trainer_core.training.observer import Warned
+
+PREVIEW = {"prompts": ["a red circle on a green background"], "width": 64, "height": 64, "steps": 2}
+
+
+def settings(name, kind="lokr", **training):
+    return {
+        "memory": {"base_format": name, "gradient_checkpointing": kind == "lora"},
+        "adapter": {"kind": kind, "dropout": 0.0 if kind == "oft" else 0.1},
+        "training": {"steps": 3, "gradient_accumulation_steps": 1, **training},
+        "preview": PREVIEW,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "precision"),
+    [
+        ("int8", "lora", "fp32"),
+        ("fp8", "loha", "fp32"),
+        ("nf4", "lokr", "fp32"),
+        pytest.param("nf4", "lokr", "bf16", marks=pytest.mark.exhaustive),
+        pytest.param("fp8", "oft", "bf16", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_a_run_is_resumed_bit_for_bit_and_its_file_is_proven(
+    tmp_path, cache, name, kind, precision
+):
+    own = settings(name, kind, precision=precision)
+    whole = train(run_config(tmp_path / "a", cache, **own))
+    stopped = train(run_config(tmp_path / "b", cache, **own), CancelAfter(2))
+    assert (stopped.status, stopped.step) == ("cancelled", 2)
+    config = run_config(tmp_path / "b", cache, **own, resume="latest")
+    resumed = train(config)
+    assert metrics(whole.folder) == metrics(resumed.folder)
+    first, second = (tensors(each.adapters[0]) for each in (whole, resumed))
+    assert first.keys() == second.keys()
+    assert all(torch.equal(value, second[key]) for key, value in first.items())
+    shapes = base_shapes(open_base("embedded"))
+    proof = prove(resumed.adapters[0], get_family("qwen_image").key_map, shapes)
+    assert list(proof.problems()) == []
+    (image,) = sample_prompts(config, resumed.adapters[0])
+    (without,) = sample_prompts(config, None)
+    assert image.isfinite().all()
+    assert not torch.equal(image, without)
+
+
+def test_a_run_goes_on_in_another_format_and_says_so(tmp_path, cache):
+    train(run_config(tmp_path, cache, **settings("auto")))
+    observer = CancelAfter(99)
+    changed = settings("nf4", steps=4)
+    result = train(run_config(tmp_path, cache, **changed, resume="latest"), observer)
+    assert (result.status, result.step) == ("done", 4)
+    told = [str(event) for event in observer.events if isinstance(event, Warned)]
+    assert any("memory.base_format was 'auto' and is 'nf4'" in each for each in told)
+
+
+def test_doctor_counts_what_is_held(tmp_path, cache):
+    needed = {}
+    for name in ("auto", "dense", "file", *FORMATS):
+        report, problems = run_report(run_config(tmp_path, cache, **settings(name)))
+        assert not problems
+        needed[name] = float(report["memory_estimate"]["base"].removesuffix(" MiB"))
+    assert needed["auto"] == needed["dense"] == needed["file"]
+    assert needed["nf4"] < needed["int8"] == needed["fp8"] < needed["dense"]

@@ -1,0 +1,244 @@
+"""A base in fewer bits: each format from a folder and from single files, tensor by tensor."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from tests.fixtures.combinations import each_once
+from tests.fixtures.flux_base import make_flux_transformer
+from tests.fixtures.native_files import F8, flux_to_native, make_native_flux, to_scaled
+from tests.fixtures.random_weights import randomize
+from trainer_core.bases.locate import locate_base
+from trainer_core.config import BaseSection
+from trainer_core.config.run import BaseFormat
+from trainer_core.errors import BaseModelError
+from trainer_core.families.diffusers_parts import computing_dtype
+from trainer_core.families.registry import get_family
+from trainer_core.quantization.quantized_linear import QuantizedLinear
+from trainer_core.quantization.registry import FORMATS
+from trainer_core.weights.base_location import BaseLocation
+from trainer_core.weights.loading import stored_layers
+from trainer_core.weights.packing import Packing
+
+FLUX = get_family("flux")
+PRECISIONS = [torch.float32, torch.bfloat16]
+
+
+def place(path):
+    """A base without encoders: a folder of a transformer, or a single file."""
+    if path.is_file():
+        return locate_base(BaseSection(path=str(path)), FLUX, False, needs_encoders=False)
+    return BaseLocation(path, path, "generate", 8, "", embedded=False)
+
+
+def folder_of(model, path, **options):
+    model.save_pretrained(path / "transformer", **options)
+    return path
+
+
+def packed_layers(model):
+    return {n: layer for n, layer in model.named_modules() if isinstance(layer, QuantizedLinear)}
+
+
+def linears_of_blocks(model):
+    return {
+        name: layer
+        for name, layer in model.named_modules()
+        if isinstance(layer, nn.Linear) and "transformer_blocks." in name
+    }
+
+
+def assert_rest_is_dense(found, dense):
+    """Whatever is not packed is what the dense base has, bit for bit."""
+    layers = packed_layers(found)
+    other = {n: v for n, v in found.state_dict().items() if n.rpartition(".")[0] not in layers}
+    other |= {f"{n}.bias": layer.bias for n, layer in layers.items() if layer.bias is not None}
+    expected = dense.state_dict()
+    assert other.keys() == expected.keys() - {f"{name}.weight" for name in layers}
+    assert all(torch.equal(value, expected[name]) for name, value in other.items())
+
+
+def test_every_format_may_be_named():
+    assert set(FORMATS) | {"auto", "dense", "file"} == set(BaseFormat.__args__)
+
+
+@pytest.mark.parametrize(("name", "shards"), each_once(FORMATS, [False, True]))
+def test_a_folder_is_packed_from_its_own_numbers(tmp_path, name, shards):
+    model = make_flux_transformer().to(torch.bfloat16)
+    options = {"max_shard_size": "60KB"} if shards else {}
+    location = place(folder_of(model, tmp_path, **options))
+    assert (len(list((tmp_path / "transformer").glob("*.safetensors"))) > 2) == shards
+    found = FLUX.load_transformer(location, torch.float32, "cpu", name)
+    dense = FLUX.load_transformer(location, torch.float32, "cpu")
+    wanted = linears_of_blocks(model)
+    layers = packed_layers(found)
+    assert layers.keys() == wanted.keys()
+    for path, layer in layers.items():
+        parts = FORMATS[name].pack(wanted[path].weight)
+        assert all(torch.equal(part, layer.parts()[key]) for key, part in parts.items())
+    assert_rest_is_dense(found, dense)
+    assert not found.training
+    assert not any(parameter.requires_grad for parameter in found.parameters())
+
+
+@pytest.mark.parametrize(("name", "dtype"), each_once(FORMATS, PRECISIONS))
+def test_rows_of_fused_tensors_are_packed_each_for_itself(tmp_path, name, dtype):
+    model = make_native_flux().to(torch.bfloat16)
+    path = tmp_path / "base.safetensors"
+    save_file({k: v.contiguous() for k, v in flux_to_native(model.state_dict()).items()}, path)
+    found = FLUX.load_transformer(place(path), dtype, "cpu", name)
+    dense = FLUX.load_transformer(place(path), dtype, "cpu")
+    wanted = linears_of_blocks(model)
+    assert packed_layers(found).keys() == wanted.keys()
+    for layer, plain in wanted.items():
+        stored = FORMATS[name]
+        numbers = stored.dense(stored.pack(plain.weight), tuple(plain.weight.shape), dtype)
+        assert torch.equal(found.get_submodule(layer).dense(), numbers)
+    assert_rest_is_dense(found, dense)
+    assert found.dtype == computing_dtype(found) == dtype
+
+
+def by_rows(tensors):
+    """The same scales, written out for each row, and not all alike."""
+    result = dict(tensors)
+    for name, scale in tensors.items():
+        if name.endswith("weight_scale"):
+            rows = len(tensors[name.removesuffix("_scale")])
+            result[name] = scale * torch.linspace(1, 2, rows).view(-1, 1)
+    return result
+
+
+def eight_bit_file(path, kind):
+    native = flux_to_native(make_native_flux().state_dict())
+    metadata = None
+    if kind == "plain":
+        tensors = {k: v.to(F8) if "blocks." in k and v.ndim == 2 else v for k, v in native.items()}
+    else:
+        spelling = "new" if kind == "rows" else kind
+        tensors, metadata = to_scaled(native, spelling)
+        tensors = by_rows(tensors) if kind == "rows" else tensors
+    save_file({k: v.contiguous() for k, v in tensors.items()}, path, metadata)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "dtype"),
+    each_once(["plain", "old", "new", "header", "rows"], ["file", "fp8"], PRECISIONS),
+)
+def test_eight_bits_are_kept_as_the_file_has_them(tmp_path, kind, name, dtype):
+    location = place(eight_bit_file(tmp_path / "base.safetensors", kind))
+    found = FLUX.load_transformer(location, dtype, "cpu", name)
+    dense = FLUX.load_transformer(location, dtype, "cpu")
+    layers = packed_layers(found)
+    assert layers.keys() == linears_of_blocks(dense).keys()
+    for path, layer in layers.items():
+        assert layer.weight.dtype == F8
+        assert torch.equal(layer.dense(), dense.get_submodule(path).weight)
+    assert_rest_is_dense(found, dense)
+    packing = Packing.of(name, FLUX.repeated_blocks)
+    planned = stored_layers(location, FLUX.file, packing)
+    assert sum(planned.values()) == sum(
+        p.nbytes for each in layers.values() for p in each.parts().values()
+    )
+
+
+def test_eight_bits_in_a_folder_are_kept_too(tmp_path):
+    location = place(folder_of(make_flux_transformer(), tmp_path))
+    path = tmp_path / "transformer" / "diffusion_pytorch_model.safetensors"
+    tensors = load_file(path)
+    name = "transformer_blocks.0.attn.to_q.weight"
+    save_file({**tensors, name: tensors[name].to(F8)}, path)
+    found = FLUX.load_transformer(location, torch.float32, "cpu", "file")
+    assert list(packed_layers(found)) == [name.removesuffix(".weight")]
+    dense = FLUX.load_transformer(location, torch.float32, "cpu")
+    assert torch.equal(packed_layers(found).popitem()[1].dense(), dense.get_parameter(name))
+
+
+@pytest.mark.parametrize("name", ["int8", "nf4"])
+def test_eight_bits_become_another_format_by_their_numbers(tmp_path, name):
+    location = place(eight_bit_file(tmp_path / "base.safetensors", "rows"))
+    found = FLUX.load_transformer(location, torch.bfloat16, "cpu", name)
+    dense = FLUX.load_transformer(location, torch.float32, "cpu")
+    for path, layer in packed_layers(found).items():
+        parts = FORMATS[name].pack(dense.get_submodule(path).weight)
+        assert all(torch.equal(part, layer.parts()[key]) for key, part in parts.items())
+
+
+def test_a_file_without_eight_bits_is_dense(tmp_path):
+    path = tmp_path / "base.safetensors"
+    save_file(flux_to_native(make_native_flux().state_dict()), path)
+    assert not packed_layers(FLUX.load_transformer(place(path), torch.float32, "cpu", "file"))
+
+
+def odd_flux():
+    """A width of 36: no matrix of attention has a multiple of 64 numbers, those between have."""
+    from diffusers import FluxTransformer2DModel
+
+    return randomize(
+        FluxTransformer2DModel(
+            in_channels=16,
+            num_layers=1,
+            num_single_layers=1,
+            attention_head_dim=18,
+            num_attention_heads=2,
+            joint_attention_dim=24,
+            pooled_projection_dim=24,
+            axes_dims_rope=(4, 6, 8),
+        ),
+        3,
+    )
+
+
+def test_a_layer_that_does_not_fit_stays_dense(tmp_path):
+    location = place(folder_of(odd_flux(), tmp_path))
+    found = FLUX.load_transformer(location, torch.float32, "cpu", "nf4")
+    kept = {name.split(".", 2)[2] for name in packed_layers(found)}
+    assert {"ff.net.0.proj", "proj_mlp"} <= kept
+    assert not {"attn.to_q", "attn.to_out.0"} & kept
+    assert_rest_is_dense(found, FLUX.load_transformer(location, torch.float32, "cpu"))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_planned_bytes_are_those_that_are_held(name):
+    qwen = get_family("qwen_image")
+    location = locate_base(BaseSection(), qwen, False, needs_encoders=False)
+    model = qwen.load_transformer(location, torch.bfloat16, "cpu", name)
+    planned = stored_layers(location, qwen.file, Packing(name, qwen.repeated_blocks))
+    layers = packed_layers(model).values()
+    held = [part.nbytes for layer in layers for part in layer.parts().values()]
+    assert len(planned) == len(layers) == 70
+    assert sum(planned.values()) == sum(held)
+    assert model.dtype == computing_dtype(model) == torch.bfloat16
+
+
+def refusal(location):
+    with pytest.raises(BaseModelError) as caught:
+        FLUX.load_transformer(location, torch.float32, "cpu", "fp8")
+    return caught.value
+
+
+def test_a_folder_that_is_quantized_already_is_refused(tmp_path):
+    location = place(folder_of(make_flux_transformer(), tmp_path))
+    path = tmp_path / "transformer" / "config.json"
+    settings = json.loads(path.read_text()) | {"quantization_config": {"quant_method": "x"}}
+    path.write_text(json.dumps(settings))
+    error = refusal(location)
+    assert "quantized already" in error.found
+    assert "memory.base_format to auto" in error.remedy
+
+
+def test_a_folder_that_lacks_a_weight_or_has_another_shape_is_refused(tmp_path):
+    location = place(folder_of(make_flux_transformer(), tmp_path))
+    path = tmp_path / "transformer" / "diffusion_pytorch_model.safetensors"
+    tensors = load_file(path)
+    wrong = "transformer_blocks.0.attn.to_q.weight"
+    save_file({**tensors, wrong: torch.ones(3, 4)}, path)
+    assert f"{wrong} has the shape [3, 4]" in refusal(location).found
+    tensors.pop(wrong)
+    save_file(tensors, path)
+    assert f"1 weights are missing, {wrong} first" in refusal(location).found

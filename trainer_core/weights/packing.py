@@ -1,0 +1,79 @@
+"""`Packing`: which layers of a base are kept in fewer bits, and in which format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ..quantization.fp8 import Fp8
+from ..quantization.registry import FORMATS
+from ..quantization.stored_format import StoredFormat
+from .reading import TensorReader
+
+_EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
+_PRECISE = (torch.bfloat16, torch.float16, torch.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Which layers of a base are kept in fewer bits.
+
+    Attributes:
+        base_format: ``file``, or one of `FORMATS`.
+        blocks: Module lists; the Linear layers inside of them are packed.
+    """
+
+    base_format: str
+    blocks: tuple[str, ...]
+
+    @classmethod
+    def of(cls, base_format: str, blocks: tuple[str, ...]) -> Packing | None:
+        """What ``memory.base_format`` asks for; None where all is dense."""
+        return None if base_format in {"auto", "dense"} else cls(base_format, blocks)
+
+    def layer(self, model: nn.Module, name: str) -> nn.Linear | None:
+        """The layer that a parameter is the weight of, if it is one of those to be packed."""
+        path, _, leaf = name.rpartition(".")
+        if leaf != "weight" or not path.startswith(tuple(f"{each}." for each in self.blocks)):
+            return None
+        module = model.get_submodule(path)
+        return module if type(module) is nn.Linear else None
+
+    def format_of(
+        self, reader: TensorReader, name: str, shape: tuple[int, int]
+    ) -> StoredFormat | None:
+        """How rows of a tensor are kept; None where they stay dense. Reads no weight.
+
+        Args:
+            reader: Of the file.
+            name: The tensor in the file.
+            shape: Of the rows.
+        """
+        if self.base_format in {"file", "fp8"} and reader.format_of(name) in _EIGHT_BITS:
+            scale = reader.scale_of(name)
+            if scale is None:
+                return Fp8("none")
+            return Fp8("tensor" if all(side == 1 for side in scale) else "rows")
+        stored = FORMATS.get(self.base_format)
+        return stored if stored is not None and stored.fits(shape) else None
+
+    def read(
+        self, stored: StoredFormat, reader: TensorReader, name: str, rows: tuple[int, int]
+    ) -> dict[str, Tensor]:
+        """Read rows of a tensor as the parts of a format that `format_of` gave.
+
+        They are packed where the reader puts them, from the numbers that the file has.
+
+        Raises:
+            BaseModelError: When the file cannot be read, or a scale is not finite.
+        """
+        precision = reader.format_of(name)
+        if isinstance(stored, Fp8) and precision in _EIGHT_BITS:
+            values, scale = reader.kept(name, rows)
+            return (
+                {"weight": values} if scale is None else {"weight": values, "weight_scale": scale}
+            )
+        (dense,) = reader.read(name, [rows], precision if precision in _PRECISE else torch.float32)
+        return stored.pack(dense)

@@ -83,8 +83,6 @@ def test_blocks_are_views_into_the_file(tmp_path, form):
     loaded = FAMILY.load_transformer(locate(path), torch.float32, "cpu", mapped=True)
     attention = loaded.transformer_blocks[0].attn
     views = [each.weight.detach() for each in (attention.to_q, attention.to_k, attention.to_v)]
-    if form == "file":  # rows of one tensor of the file
-        assert len({each.untyped_storage().data_ptr() for each in views}) == 1
     pages = mapped_pages(views)
     assert pages is not None
     assert len(pages) == 3

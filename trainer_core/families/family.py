@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..diffusion.sigma import flow_sigmas, shift_factor
 from ..types import Conditioning
+from ..weights.base_format import Packing
 from ..weights.diffusers_folder import read_json
 from ..weights.file_spec import FileSpec, FolderSpec
 from ..weights.loading import load_file, load_frozen, load_packed, reading_part
-from ..weights.packing import Packing
 from .diffusers_parts import (
     Vae,
     area_size,

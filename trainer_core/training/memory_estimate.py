@@ -42,9 +42,9 @@ from ..families.registry import get_family
 from ..offload.swapped import bytes_away, repeated_blocks, swapped_blocks
 from ..tensors.safetensors_reader import open_tensors
 from ..types import Bucket
+from ..weights.base_format import Packing
 from ..weights.base_location import BaseLocation
 from ..weights.loading import reading_part, stored_layers
-from ..weights.packing import Packing
 from .encode_dataset import read_manifest
 
 ADAPTER_BYTES = 16

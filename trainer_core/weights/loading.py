@@ -23,11 +23,11 @@ from ..errors import BaseModelError, TrainerError
 from ..printable import shortened
 from ..quantization.quantized_linear import QuantizedLinear
 from ..quantization.stored_format import StoredFormat
+from .base_format import Packing
 from .base_location import BaseLocation
 from .diffusers_folder import read_json, shard_files
 from .file_spec import Origin
 from .header import Formats, WeightFile, check_formats, open_weights
-from .packing import Packing
 from .reading import TensorReader
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from trainer_core.families.diffusers_parts import computing_dtype
 from trainer_core.families.registry import get_family
 from trainer_core.quantization.quantized_linear import QuantizedLinear
 from trainer_core.quantization.registry import FORMATS
+from trainer_core.weights.base_format import Packing
 from trainer_core.weights.base_location import BaseLocation
 from trainer_core.weights.loading import stored_layers
-from trainer_core.weights.packing import Packing
 
 FLUX = get_family("flux")
 PRECISIONS = [torch.float32, torch.bfloat16]

@@ -46,6 +46,7 @@ class TrainingSettings(io.ComfyNode):
         SettingInput("memory.swap_slots", optional=True),
         SettingInput("memory.master", "swap_master", optional=True),
         SettingInput("memory.base_format", optional=True),
+        SettingInput("memory.compute", optional=True),
     )
 
     @classmethod

@@ -34,6 +34,7 @@ from ..diffusion.sigma import make_density
 from ..filesystem.allowed_folders import AllowedFolders
 from ..inference.encoders import MakeSource
 from ..inference.pipeline import sample_previews
+from ..quantization.quantized_linear import set_compute
 from ..requirements import installed_versions
 from ..types import Batch, PreservedBatch, RunResult, RunSummary, StepResult
 from .checkpoint import require_newest
@@ -375,9 +376,10 @@ def load(
     transformer, send_rest = load_base(
         config.memory, data.family, data.location, DTYPES[precision], processes.device, at_end
     )
+    _choose_products(config, transformer, processes, observer)
     # What the base makes depends on the numbers that it computes with.
-    kept = config.memory.base_format
-    numbers = f"{base} {precision}" + ("" if kept in {"auto", "dense"} else f" {kept}")
+    ways = (config.memory.base_format, config.memory.compute)
+    numbers = " ".join([base, precision, *(way for way in ways if way not in {"auto", "dense"})])
     preservation = _preserve(config, data, transformer, numbers, processes, observer)
     if config.memory.gradient_checkpointing:
         data.family.enable_checkpointing(transformer)
@@ -398,17 +400,23 @@ def load(
         taken = start_from(transformer, adapter, start.adapter)
         if processes.index == 0:
             observer.notify(Warned(taken.summary()))
+    steps = run_length(config)
     return Loaded(
-        config=config,
-        data=data,
-        precision=precision,
-        transformer=transformer,
-        state=state,
-        processes=processes,
-        observer=observer,
-        steps=run_length(config),
-        preservation=preservation,
+        config, data, precision, transformer, state, processes, observer, steps, preservation
     )
+
+
+def _choose_products(
+    config: RunConfig, transformer: torch.nn.Module, processes: Processes, observer: Observer
+) -> None:
+    taken = set_compute(transformer, config.memory.compute)
+    if config.memory.compute == "8bit" and not taken and processes.index == 0:
+        observer.notify(
+            Warned(
+                f"memory.compute is 8bit, and {processes.device} can multiply no weight of this "
+                "base in 8 bits: the run computes with dense weights"
+            )
+        )
 
 
 def _attach(config: RunConfig, data: Prepared, transformer: torch.nn.Module) -> AttachedAdapter:

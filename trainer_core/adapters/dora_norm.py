@@ -109,6 +109,9 @@ class CachedNorm:
         stamp = weight_stamp(self._layer.get_base_layer())
         if own is None or own[0] != stamp:
             own = self._own = (stamp, self._squares(weight))
+        elif own[1].device != weight.device:
+            # Once: a copy at each step would wait for the device.
+            own = self._own = (stamp, own[1].to(weight.device))
         return own[1]
 
     def _squares(self, weight: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import BaseModelError, RunError
-from .mapped_pages import Pages, forget_pages, mapped_pages
+from .mapped_pages import MappedPages, mapped_pages
 
 _ALIGNMENT = 256
 """Bytes: every number format fits there, and CUDA's own allocations begin so."""
@@ -118,7 +118,7 @@ class HostBlock:
     spans: tuple[Span, ...]
     tensors: tuple[Tensor, ...]
     flat: Tensor | None = None
-    mapped: tuple[Pages, ...] = ()
+    mapped: MappedPages | None = None
 
     @property
     def size(self) -> int:
@@ -129,10 +129,6 @@ class HostBlock:
     def layout(self) -> tuple[Any, ...]:
         """Blocks with the same one can take the same place on the device."""
         return tuple(span.layout for span in self.spans)
-
-    def forget_pages(self) -> None:
-        """Let the system take back the memory that it read a mapped file into."""
-        forget_pages(self.mapped)
 
     def copies(self, slot: Tensor) -> Copies:
         """What brings the block into a slot of the device."""
@@ -174,26 +170,32 @@ class PageableMaster:
 
 
 class MappedMaster:
-    """The tensors where they lie already: in a memory-mapped file, of which RAM holds no copy."""
+    """The tensors where they lie already: in a memory-mapped file, of which RAM holds no copy.
+
+    Args:
+        required: Whether a block that is mostly not in a file is an error.
+    """
+
+    def __init__(self, required: bool) -> None:
+        self._required = required
 
     def hold(self, spans: tuple[Span, ...]) -> HostBlock:
         """Take the tensors as they are.
 
         Raises:
-            BaseModelError: When most of them are not in a file.
+            BaseModelError: When most of them have to be in a file, and are not.
         """
         tensors = tuple(tensor.to("cpu") for _, tensor in _present(spans))
         pages = mapped_pages(tensors)
-        held = sum(stop - start for start, stop in pages or ())
         size = sum(tensor.nbytes for tensor in tensors)
-        if pages is not None and 2 * held < size:
+        if self._required and pages is not None and 2 * pages.size < size:
             raise BaseModelError(
-                f"memory.master is file, and {size - held} of {size} bytes of a block are not in "
-                "the base's file as they are needed",
+                f"memory.master is file, and {size - pages.size} of {size} bytes of a block are "
+                "not in the base's file as they are needed",
                 "a base whose file has the run's number format, without scales",
                 "Set memory.master to auto, or training.precision to the file's number format.",
             )
-        return HostBlock(spans, tensors, mapped=pages or ())
+        return HostBlock(spans, tensors, mapped=pages)
 
     def close(self) -> None:
         """Do nothing: the file is closed when the last tensor goes."""
@@ -282,7 +284,7 @@ def make_master(name: str, device: torch.device) -> Master:
             "Set memory.master to auto.",
         )
     if name == "file":
-        return MappedMaster()
+        return MappedMaster(required=True)
     if name == "pageable" or device.type != "cuda":
         return PageableMaster()
     return PinnedMaster(required=name == "pinned")

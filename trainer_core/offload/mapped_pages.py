@@ -11,11 +11,11 @@ import mmap
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from torch import Tensor
 
-Pages = tuple[int, int]
-"""First address, and the one behind the last, of memory that a file is mapped to."""
+from ..errors import BaseModelError
 
 _MAPS = Path("/proc/self/maps")
 _ENDING = ".safetensors"
@@ -23,8 +23,64 @@ _DONTNEED = 4
 """``MADV_DONTNEED`` of Linux: read again from the file when it is asked for again."""
 
 
-def mapped_pages(tensors: Sequence[Tensor]) -> tuple[Pages, ...] | None:
-    """The memory of those tensors that lie in mapped safetensors files, to which nobody writes.
+class _Mark(NamedTuple):
+    """What says whether a file is still the one that was mapped, and has the same bytes."""
+
+    number: int
+    size: int
+    changed: int
+
+    @classmethod
+    def of(cls, path: str) -> _Mark:
+        found = Path(path).stat()
+        return cls(found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+class MappedPages(NamedTuple):
+    """Memory that files are mapped to, and to which nobody writes.
+
+    Attributes:
+        ranges: First address, and the one behind the last, of each tensor.
+        files: The files, as they were.
+    """
+
+    ranges: tuple[tuple[int, int], ...]
+    files: dict[str, _Mark]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the tensors."""
+        return sum(stop - start for start, stop in self.ranges)
+
+    def require_unchanged(self) -> None:
+        """See whether the files still have the bytes that were mapped.
+
+        Raises:
+            BaseModelError: When somebody has written to one. Another file in its place, or none,
+                does no harm: the mapping keeps what it was made of.
+        """
+        for path, before in self.files.items():
+            try:
+                now = _Mark.of(path)
+            except OSError:
+                continue
+            if now.number == before.number and now != before:
+                raise BaseModelError(
+                    f"{path} was written to while blocks are read from it (memory.master is file)",
+                    "a base's file that stays as it is until the run has ended",
+                    "Put the file back as it was, then go on with resume=latest.",
+                )
+
+    def forget(self) -> None:
+        """Give the memory back to the system; the next reader gets the same bytes from the file."""
+        madvise = ctypes.CDLL(None).madvise
+        for start, stop in self.ranges:
+            first = start - start % mmap.PAGESIZE
+            madvise(ctypes.c_void_p(first), ctypes.c_size_t(stop - first), _DONTNEED)
+
+
+def mapped_pages(tensors: Sequence[Tensor]) -> MappedPages | None:
+    """The memory of those tensors that lie in mapped safetensors files.
 
     Args:
         tensors: On the CPU.
@@ -34,28 +90,17 @@ def mapped_pages(tensors: Sequence[Tensor]) -> tuple[Pages, ...] | None:
     """
     if not sys.platform.startswith("linux") or not _MAPS.exists():
         return None
-    files: list[Pages] = []
-    for line in _MAPS.read_text(encoding="utf-8", errors="replace").splitlines():
+    mappings: list[tuple[int, int, str]] = []
+    for line in _MAPS.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
         if line.endswith(_ENDING):
-            first, last = line.split(maxsplit=1)[0].split("-")
-            files.append((int(first, 16), int(last, 16)))
-    found = []
+            place, *_, path = line.split(maxsplit=5)
+            first, last = place.split("-")
+            mappings.append((int(first, 16), int(last, 16), path))
+    ranges, paths = [], set()
     for tensor in tensors:
         start, stop = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
-        if any(first <= start and stop <= last for first, last in files):
-            found.append((start, stop))
-    return tuple(found)
-
-
-def forget_pages(pages: Sequence[Pages]) -> None:
-    """Give memory back to the system; the next reader gets the same bytes from the file.
-
-    Args:
-        pages: As `mapped_pages` gives them. Neighbours on their first and last pages go with them.
-    """
-    if not pages:
-        return
-    madvise = ctypes.CDLL(None).madvise
-    for start, stop in pages:
-        first = start - start % mmap.PAGESIZE
-        madvise(ctypes.c_void_p(first), ctypes.c_size_t(stop - first), _DONTNEED)
+        inside = [path for first, last, path in mappings if first <= start and stop <= last]
+        if inside and tensor.nbytes:
+            ranges.append((start, stop))
+            paths.add(inside[0])
+    return MappedPages(tuple(ranges), {path: _Mark.of(path) for path in paths})

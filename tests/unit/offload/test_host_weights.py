@@ -45,11 +45,11 @@ def raw(tensor):
     return tensor.detach().contiguous().view(-1).view(torch.uint8)
 
 
-@pytest.mark.parametrize("kind", [PageableMaster, MappedMaster])
-def test_every_byte_of_every_format_arrives(kind):
+@pytest.mark.parametrize("master", [PageableMaster(), MappedMaster(False)])
+def test_every_byte_of_every_format_arrives(master):
     block = Mixed()
     before = {name: raw(each).clone() for name, each in block.state_dict().items()}
-    held = kind().hold(block_spans(block))
+    held = master.hold(block_spans(block))
     slot = torch.full((held.size + 7,), 255, dtype=torch.uint8)
     for target, source in held.copies(slot):
         target.copy_(source)

@@ -16,7 +16,7 @@ from trainer_core.config import BaseSection
 from trainer_core.errors import BaseModelError
 from trainer_core.families.registry import get_family
 from trainer_core.offload.host_weights import MappedMaster
-from trainer_core.offload.mapped_pages import forget_pages, mapped_pages
+from trainer_core.offload.mapped_pages import mapped_pages
 
 FAMILY = get_family("flux")
 pytestmark = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux' maps")
@@ -85,12 +85,12 @@ def test_blocks_are_views_into_the_file(tmp_path, form):
     views = [each.weight.detach() for each in (attention.to_q, attention.to_k, attention.to_v)]
     pages = mapped_pages(views)
     assert pages is not None
-    assert len(pages) == 3
+    assert len(pages.ranges) == 3
     before = [each.clone() for each in views]
-    forget_pages(pages)
+    pages.forget()
     assert all(map(torch.equal, views, before))
-    assert mapped_pages(before) == ()
-    streamed = swap(loaded, FAMILY, 4, master=MappedMaster())
+    assert mapped_pages(before) == ((), {})
+    streamed = swap(loaded, FAMILY, 4, master=MappedMaster(required=True))
     for number in range(4):
         streamed.need(number)
     streamed.close()
@@ -102,7 +102,25 @@ def test_a_file_in_another_number_format_is_refused(tmp_path):
     path = write_native(tmp_path / "flux1-dev.safetensors", make_native_flux().state_dict())
     loaded = FAMILY.load_transformer(locate(path), torch.bfloat16, CPU, mapped=True)
     with pytest.raises(BaseModelError, match="not in the base's file as they are needed"):
-        swap(loaded, FAMILY, 4, master=MappedMaster())
+        swap(loaded, FAMILY, 4, master=MappedMaster(required=True))
+
+
+def test_a_file_may_go_but_not_change_while_it_is_read(tmp_path):
+    state = make_native_flux().state_dict()
+    path = write_native(tmp_path / "flux1-dev.safetensors", state)
+    loaded = FAMILY.load_transformer(locate(path), torch.float32, CPU, mapped=True)
+    streamed = swap(loaded, FAMILY, 4, slots=1, master=MappedMaster(required=True))
+    for number in (0, 1):
+        streamed.need(number)
+    with path.open("ab") as file:
+        file.write(b"more")
+    with pytest.raises(BaseModelError, match="was written to while blocks are read from it"):
+        streamed.need(0)
+    path.unlink()
+    streamed.need(0)
+    weight = loaded.transformer_blocks[0].attn.to_q.weight
+    assert torch.equal(weight, state["transformer_blocks.0.attn.to_q.weight"])
+    streamed.close()
 
 
 def write_wide(path, heads, layers):

@@ -11,8 +11,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainer_core.errors import RunError
-from trainer_core.training.memory_estimate import Size, check_memory, gibibytes, memory_estimate
+from trainer_core.bases.locate import locate_base
+from trainer_core.config import BaseSection, MemorySection, RunConfig
+from trainer_core.errors import ConfigError, RunError
+from trainer_core.families.registry import get_family
+from trainer_core.training.memory_estimate import (
+    Size,
+    check_memory,
+    empty_base,
+    gibibytes,
+    memory_estimate,
+    step_size,
+)
 
 PROCESS = """
 import gc, sys, torch
@@ -144,6 +154,25 @@ def test_what_may_not_fit_is_warned_of():
     assert check_memory(estimate, 25, device) is not None
     with pytest.raises(RunError):
         check_memory(estimate, 24, device)
+
+
+def test_swapped_blocks_take_no_more_than_their_slots():
+    family = get_family("qwen_image")
+    location = locate_base(BaseSection(), family, has_controls=False)
+    base = empty_base(location, family)
+    base.transformer.requires_grad_(False)
+    block = sum(each.numel() for each in base.transformer.transformer_blocks[0].parameters())
+
+    def parameters(**memory):
+        config = RunConfig(memory=MemorySection(**memory))
+        return step_size(config, base, 0, 16, torch.device("cpu")).base_parameters
+
+    assert base.blocks == 5
+    assert parameters() == parameters(blocks_to_swap=2) == base.parameters
+    assert parameters(blocks_to_swap=4) == base.parameters - 2 * block
+    assert parameters(blocks_to_swap=5, swap_slots=1) == base.parameters - 4 * block
+    with pytest.raises(ConfigError, match="the base has 5 blocks"):
+        parameters(blocks_to_swap=6)
 
 
 def test_sizes_read_well():

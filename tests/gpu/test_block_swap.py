@@ -1,0 +1,90 @@
+"""Swapped blocks on CUDA: copies on a side stream, from pinned memory that is given back."""
+
+import gc
+
+import pytest
+import torch
+from runs import run_config
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from trainer_core.errors import RunError
+from trainer_core.offload.host_weights import MappedMaster, PageableMaster, PinnedMaster
+from trainer_core.offload.streamed_blocks import StreamedBlocks
+from trainer_core.offload.transfer import CudaTransfer
+from trainer_core.training import train
+
+pytestmark = pytest.mark.gpu
+CUDA = torch.device("cuda", 0)
+WIDTH, BLOCKS = 2048, 8
+MASTERS = {
+    "pinned": lambda: PinnedMaster(required=True),
+    "half pinned": lambda: PinnedMaster(required=False, limit=BLOCKS // 2 * WIDTH * WIDTH * 4 + 99),
+    "pageable": PageableMaster,
+    "as they lie": lambda: MappedMaster(required=False),
+}
+
+
+def make_blocks(device):
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(BLOCKS)]
+    return [block.requires_grad_(False).to(device) for block in blocks]
+
+
+def passes(blocks, rows=4096):
+    """Outputs and input gradients of some passes, told to the device without a wait between."""
+    found = []
+    for seed in range(4):
+        generator = torch.Generator(CUDA).manual_seed(seed)
+        x = start = torch.randn(rows, WIDTH, device=CUDA, generator=generator).requires_grad_()
+        for block in blocks:
+            x = checkpoint(block, x, use_reentrant=False)
+        found += [x.detach(), torch.autograd.grad(x.sum(), start)[0]]
+    return found
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3])
+@pytest.mark.parametrize("master", MASTERS)
+def test_bits_are_those_of_resident_blocks(master, slots):
+    wanted = passes(make_blocks(CUDA))
+    blocks = make_blocks("cpu")
+    held = MASTERS[master]()
+    streamed = StreamedBlocks(blocks, CUDA, slots, held, CudaTransfer(CUDA))
+    try:
+        assert all(map(torch.equal, passes(blocks), wanted))
+    finally:
+        streamed.close()
+    assert not any(block[0].weight.is_cuda or block[0].weight.is_pinned() for block in blocks)
+
+
+def test_pinned_memory_is_counted_and_given_back():
+    blocks, held = make_blocks("cpu"), PinnedMaster(required=True)
+    streamed = StreamedBlocks(blocks, CUDA, 2, held, CudaTransfer(CUDA))
+    assert held.pinned_bytes >= BLOCKS * WIDTH * WIDTH * 4
+    assert all(block[0].weight.is_pinned() for block in blocks)
+    streamed.close()
+    assert held.pinned_bytes == 0
+    assert not any(block[0].weight.is_pinned() for block in blocks)
+
+
+def test_what_is_not_pinned_is_refused_or_left_pageable():
+    blocks = make_blocks("cpu")
+    with pytest.raises(RunError, match="cannot be pinned"):
+        StreamedBlocks(blocks, CUDA, 2, PinnedMaster(True, 0), CudaTransfer(CUDA))
+    assert not any(block._forward_pre_hooks for block in blocks)
+
+
+@pytest.mark.parametrize("master", ["auto", "pinned", "pageable", "file"])
+def test_a_run_learns_as_a_resident_one_and_gives_all_memory_back(tmp_path, cache, master):
+    def run(name, **memory):
+        memory = {"device": "cuda", "gradient_checkpointing": True, **memory}
+        training = {"steps": 6, "precision": "bf16"}
+        return train(run_config(tmp_path / name, cache, memory=memory, training=training)).losses
+
+    resident = run("resident")
+    gc.collect()
+    before = torch.cuda.memory_allocated()
+    swapped = run("swapped", blocks_to_swap=5, master=master)
+    gc.collect()
+    assert swapped == pytest.approx(resident, rel=2e-2)
+    assert abs(torch.cuda.memory_allocated() - before) < 2**20

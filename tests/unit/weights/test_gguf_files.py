@@ -11,6 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.fixtures.flux_files import random_adapter
 from tests.fixtures.gguf_files import (
     BLOCKS,
     TYPES,
@@ -24,6 +25,7 @@ from tests.fixtures.native_files import flux_to_native, make_native_flux, make_n
 from trainer_core.adapters import AdapterConfig, attach
 from trainer_core.bases.locate import detect_base, locate_base
 from trainer_core.bases.open import open_base
+from trainer_core.bases.write_merged import merge_into_base
 from trainer_core.config import BaseSection
 from trainer_core.errors import BaseModelError
 from trainer_core.families.registry import get_family
@@ -132,6 +134,14 @@ def test_a_base_is_opened_by_its_layers(gguf, tmp_path):
     base = open_base(path)
     rows = expected[QKV][128:256]
     assert torch.equal(base.weight("transformer_blocks.0.attn.to_k"), rows)
+
+
+def test_nothing_is_merged_into_packed_weights(gguf, tmp_path):
+    path, _ = write(tmp_path / "base.gguf", "flux", gguf)
+    state = random_adapter(make_native_flux(), "attention")
+    with pytest.raises(BaseModelError, match=r"is packed as Q\d_., which is read and not written"):
+        merge_into_base(open_base(path), [(state, 1.0)], tmp_path / "merged.safetensors")
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_the_title_counts_as_the_name(gguf, tmp_path):

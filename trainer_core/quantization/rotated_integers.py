@@ -25,7 +25,8 @@ def _rotated(weight: Tensor, group: int) -> Tensor:
     while len(matrix) < group:
         matrix = torch.kron(matrix, base)
     matrix = matrix / group**0.5
-    return torch.matmul(weight.view(len(weight), -1, group), matrix).flatten(1)
+    with torch.autocast(weight.device.type, enabled=False):  # which would round it to 16 bits
+        return torch.matmul(weight.view(len(weight), -1, group), matrix).flatten(1)
 
 
 def is_rotation(group: int, width: int) -> bool:

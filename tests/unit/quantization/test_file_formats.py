@@ -167,6 +167,15 @@ def test_a_layer_computes_with_the_parts_and_keeps_them(case):
     assert torch.equal(found, gradient @ weight)
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_autocast_does_not_round_what_is_read(case):
+    stored, parts, _ = CASES[case]()
+    taken = stored.take(parts, 0, ROWS)
+    expected = stored.dense(taken, (ROWS, WIDTH), torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(stored.dense(taken, (ROWS, WIDTH), torch.float32), expected)
+
+
 def test_rotations_are_powers_of_four():
     assert [size for size in range(1025) if is_rotation(size, 1024)] == [4, 16, 64, 256, 1024]
     assert not is_rotation(256, 128)

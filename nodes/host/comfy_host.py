@@ -232,11 +232,16 @@ def require_libraries() -> None:
 
 
 def _files(kind: str) -> list[str]:
-    if kind != "diffusers":
-        names = folder_paths.get_filename_list(kind)
-        return [name for name in names if name.lower().endswith((".safetensors", ".sft"))]
     roots = [root for root in _registered(kind) if root.is_dir()]
-    return sorted({path.parent.name for root in roots for path in root.glob("*/model_index.json")})
+    if kind == "diffusers":
+        return sorted({path.parent.name for r in roots for path in r.glob("*/model_index.json")})
+    names = folder_paths.get_filename_list(kind)
+    found = [name for name in names if name.lower().endswith((".safetensors", ".sft"))]
+    if kind == "diffusion_models":
+        # ComfyUI itself reads no GGUF and does not list it.
+        every = (name for r in roots for name in folder_paths.recursive_search(str(r), [".git"])[0])
+        found = sorted({*found, *(name for name in every if name.lower().endswith(".gguf"))})
+    return found
 
 
 def _registered(kind: str) -> list[Path]:

@@ -1,5 +1,6 @@
 """What goes wrong is said on the right node, in three parts, and the server goes on."""
 
+import json
 import shutil
 
 import numpy
@@ -117,6 +118,16 @@ def test_a_base_of_no_known_family_is_refused(server):
     folder.mkdir(parents=True, exist_ok=True)
     save_file({"a.weight": numpy.zeros((2, 2), numpy.float32)}, folder / "odd.safetensors")
     refused(server, graph("base", base={"source": "diffusion_models/odd.safetensors"}), BASE)
+
+
+def test_a_gguf_file_is_listed_and_its_fault_is_told(server):
+    """ComfyUI itself lists none."""
+    folder = server.data / "models" / "diffusion_models" / "below"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "odd.GGUF").write_bytes(b"GGUF")
+    source = "diffusion_models/below/odd.GGUF"
+    assert source in json.dumps(server.get("/object_info/AdapterTrainerBase"))
+    assert "no GGUF file" in refused(server, graph("base", base={"source": source}), BASE)
 
 
 @pytest.mark.parametrize("name", ["../out", "/tmp/out", "a/b", "", "C:x", "a\\b", "a\0b", "é" * 9])

@@ -108,7 +108,9 @@ def _lost(state: AdapterState, base: BaseWeights) -> str:
     chance: dict[str, Loss] = {}
     formats: dict[bool, str] = {}
     for file in base.files:
-        for _, made in made_tensors(jobs, file, None, "stochastic"):
+        # What a packed format loses is not known: nothing is written in one.
+        plain = {key: each for key, each in jobs.items() if key[1] not in file.weights.packed}
+        for _, made in made_tensors(plain, file, None, "stochastic"):
             eight = made.values.dtype in EIGHT_BIT
             formats[eight] = str(made.values.dtype).removeprefix("torch.")
             (chance if eight else nearest).update(made.losses)

@@ -91,7 +91,7 @@ def _base_file(text: str) -> Path | None:
         return None
     raise BaseModelError(
         f"base.path: {text} does not exist",
-        "a .safetensors file with the weights of a base model",
+        "a .safetensors or .gguf file with the weights of a base model",
         "Correct base.path. A relative path starts at the run file's folder.",
     )
 
@@ -130,7 +130,7 @@ def _local_folder(text: str, setting: str) -> Path:
     if path.is_dir():
         return path
     found = "is a file" if path.exists() else "does not exist"
-    single = " or a .safetensors file" if setting == "base.path" else ""
+    single = " or a .safetensors or .gguf file" if setting == "base.path" else ""
     raise BaseModelError(
         f"{setting}: {text} {found}",
         f"a Diffusers folder (with model_index.json, transformer, vae, ...){single}",

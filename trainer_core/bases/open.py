@@ -219,7 +219,7 @@ def open_base(path: str | Path, family: str | None = None) -> BaseWeights:
 
     Args:
         path: A Diffusers folder (one file of weights or shards), a single file as ComfyUI has them
-            (bf16, fp16, fp32, fp8 with or without scales), or ``embedded``.
+            (bf16, fp16, fp32, fp8 with or without scales, packed, GGUF), or ``embedded``.
         family: The architecture that it has to be; None takes what it is.
 
     Returns:

@@ -18,7 +18,7 @@ from ..tensors.rounding import Loss, rounded
 from ..tensors.safetensors_writer import Outline, TensorInfo, rewrite_tensors, stream_tensors
 from ..types import AdapterState
 from ..weights.diffusers_folder import read_json, weight_files
-from ..weights.header import read_header
+from ..weights.header import OTHER_FILE, read_header
 from ..weights.reading import TensorReader
 from .merge import Job, Merged, MergeReport, Progress, Rounding, made_tensors, plan_jobs
 from .open import BaseFile, BaseWeights
@@ -64,7 +64,7 @@ def merge_into_base(
 
     Raises:
         AdapterError: When an adapter does not fit the base; nothing is written then.
-        BaseModelError: When the base cannot be read.
+        BaseModelError: When the base cannot be read, or its weights are packed.
         NonFiniteError: When a result is not finite; nothing is written then.
         InputError: When something has the name and is not to be replaced.
         StorageError: When the target cannot be written; what was there stays.
@@ -74,6 +74,7 @@ def merge_into_base(
         raise InputError(
             "adapters without layers", "at least one layer to merge", "Name another adapter."
         )
+    _refuse_packed(base)
     work = _Work(jobs, DTYPES[dtype], rounding, progress, replace)
     if base.is_folder:
         _write_folder(base, target, work)
@@ -83,6 +84,16 @@ def merge_into_base(
     return MergeReport(
         target, base.family.name, dict(work.losses), tuple(work.rescaled), tuple(stored)
     )
+
+
+def _refuse_packed(base: BaseWeights) -> None:
+    for file in base.files:
+        for name, packed in file.weights.packed.items():
+            raise file.weights.broken(
+                f"{name} is packed as {packed.stored.name}, which is read and not written",
+                "a base to merge into in bf16, fp16, fp32, fp8_e4m3fn or fp8_scaled",
+                OTHER_FILE,
+            )
 
 
 @dataclasses.dataclass(slots=True)

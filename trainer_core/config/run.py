@@ -23,9 +23,10 @@ class BaseSection(Section):
     path: str = setting(
         "embedded",
         "The base model: 'embedded' (the tiny one that ships with the trainer), a Diffusers "
-        "folder, a single .safetensors file of the denoiser (bf16, fp16, fp32, fp8_e4m3fn or "
-        "fp8_scaled) as ComfyUI has them, or a hub id 'owner/name'. Only a hub id contacts the "
-        "network.",
+        "folder, a single file of the denoiser as ComfyUI's users have them, or a hub id "
+        "'owner/name'. Only a hub id contacts the network. A file is .safetensors (bf16, fp16, "
+        "fp32, fp8_e4m3fn, fp8_scaled, nvfp4, mxfp8, int8_tensorwise, convrot_w4a4 or "
+        "asym_w4a8_int8) or .gguf (Q8_0, Q6_K, Q5_K, Q4_K, Q4_0 and other Q types).",
     )
     encoders: str | None = setting(
         None,
@@ -107,7 +108,7 @@ class MemorySection(Section):
     base_format: BaseFormat = setting(
         "auto",
         "How the base's large weights, the Linear layers of its blocks, are kept. 'dense': in the "
-        "run's precision. 'file': weights of 8 bits as the file has them (fp8, fp8_scaled), others "
+        "run's precision. 'file': as the file has them (fp8, fp8_scaled, GGUF, nvfp4 and the like), others "
         "dense. 'fp8' and 'int8': one byte a weight; 'int8_rotated' keeps outliers apart, for "
         "compute 8bit. 'nf4': half a byte. 'auto': dense.",
         advanced=True,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ..quantization.file_format import FileFormat
 from ..quantization.fp8 import Fp8
 from ..quantization.registry import FORMATS
 from ..quantization.stored_format import StoredFormat
@@ -51,7 +52,10 @@ class Packing:
             name: The tensor in the file.
             shape: Of the rows.
         """
-        if self.base_format in {"file", "fp8"} and reader.format_of(name) in _EIGHT_BITS:
+        packed = reader.packed_as(name)
+        if packed is not None and self.base_format == "file":
+            return packed
+        if self.base_format in {"file", "fp8"} and self._is_fp8(reader, name):
             scale = reader.scale_of(name)
             if scale is None:
                 return Fp8("none")
@@ -69,11 +73,17 @@ class Packing:
         Raises:
             BaseModelError: When the file cannot be read, or a scale is not finite.
         """
-        precision = reader.format_of(name)
-        if isinstance(stored, Fp8) and precision in _EIGHT_BITS:
+        if isinstance(stored, FileFormat):
+            return reader.packed(name, rows)[1]
+        if isinstance(stored, Fp8) and self._is_fp8(reader, name):
             values, scale = reader.kept(name, rows)
             return (
                 {"weight": values} if scale is None else {"weight": values, "weight_scale": scale}
             )
-        (dense,) = reader.read(name, [rows], precision if precision in _PRECISE else torch.float32)
-        return stored.pack(dense)
+        precision = None if reader.packed_as(name) else reader.format_of(name)
+        dtype = precision if precision in _PRECISE else torch.float32
+        return stored.pack(reader.read(name, [rows], dtype)[0])
+
+    @staticmethod
+    def _is_fp8(reader: TensorReader, name: str) -> bool:
+        return reader.packed_as(name) is None and reader.format_of(name) in _EIGHT_BITS

@@ -4,13 +4,14 @@ ComfyUI has two spellings of 8-bit weights with one scale for each layer. The ol
 named ``scaled_fp8`` in the file and ``<layer>.scale_weight``. The new one has
 ``<layer>.weight_scale`` and, for each layer, a ``<layer>.comfy_quant`` tensor with JSON, or all of
 these together in the header as ``_quantization_metadata``. Scales of a layer's input concern its
-arithmetic, not its weights.
+arithmetic, not its weights. In the new spelling there are other formats too, see `packed_weights`.
 
 Source: ComfyUI, ``QUANTIZATION.md``, ``comfy/utils.py`` (`convert_old_quants`), ``comfy/ops.py``.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,13 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BaseModelError
-from ..filesystem.text_files import parse_json
+from ..filesystem.text_files import parse_json, require_regular
+from ..tensors.gguf_reader import read_gguf_header
 from ..tensors.safetensors_reader import Wording, open_tensors
 from ..tensors.safetensors_writer import TensorInfo
+from .packed_weights import PackedWeight, UnfitPartsError, comfyui_weights, gguf_weights
 
-FILE_SUFFIXES = (".safetensors", ".sft")
+GGUF_SUFFIX = ".gguf"
+FILE_SUFFIXES = (".safetensors", ".sft", GGUF_SUFFIX)
 # Endings that say "a file of weights" to a person, so that such a path is never taken for a hub id.
-_WEIGHT_SUFFIXES = (*FILE_SUFFIXES, ".gguf", ".ckpt", ".pt", ".pth", ".bin")
+_WEIGHT_SUFFIXES = (*FILE_SUFFIXES, ".ckpt", ".pt", ".pth", ".bin")
 # ComfyUI's names of the denoiser inside a file; the first that occurs is taken.
 _PREFIXES = ("model.diffusion_model.", "diffusion_model.")
 _ADAPTER = re.compile(
@@ -35,7 +39,10 @@ _PACKED = {
     re.compile(r"\.(qweight|wscales|wzeros|qzeros)$"): "SVDQuant (nunchaku)",
     re.compile(r"\.(absmax|quant_map|nested_absmax)$|\.quant_state\."): "bitsandbytes (nf4)",
 }
-READABLE = "a bf16, fp16, fp32, fp8_e4m3fn or fp8_scaled .safetensors file"
+READABLE = (
+    "a .safetensors file in bf16, fp16, fp32, fp8_e4m3fn, fp8_scaled, nvfp4, mxfp8, "
+    "int8_tensorwise, convrot_w4a4 or asym_w4a8_int8, or a .gguf file (Q2_K to Q8_0)"
+)
 OTHER_FILE = "Use the bf16 or the fp8_scaled file of the same model instead."
 
 
@@ -58,17 +65,20 @@ class WeightFile:
         prefix: What stands before the denoiser's names in the file; often empty.
         tensors: Name without prefix to the tensor.
         metadata: The header's strings.
+        packed: Name of a weight that is packed to its parts; in ``tensors`` it has its own shape.
     """
 
     path: Path
     prefix: str
     tensors: Mapping[str, TensorInfo]
     metadata: Mapping[str, str]
+    packed: Mapping[str, PackedWeight] = dataclasses.field(default_factory=dict)
 
     @property
     def hints(self) -> str:
         """What the file's name and title say of the model, in lower case."""
-        titles = [self.metadata.get(f"modelspec.{key}", "") for key in ("title", "architecture")]
+        keys = ("modelspec.title", "modelspec.architecture", "general.name")
+        titles = [self.metadata.get(key, "") for key in keys]
         return " ".join([self.path.stem, *titles]).lower()
 
     def matrix(self, name: str) -> tuple[int, int]:
@@ -151,18 +161,32 @@ def open_weights(path: Path) -> WeightFile:
             "the weights of a base model",
             "Name the base that the adapter is for as base.path.",
         )
-    return file
+    return _with_packed(file)
+
+
+def _with_packed(file: WeightFile) -> WeightFile:
+    """Give the weights that are packed the shapes that they have as numbers."""
+    try:
+        if file.path.suffix.lower() == GGUF_SUFFIX:
+            packed = gguf_weights(file.tensors)
+        else:
+            packed = comfyui_weights(file.tensors, {} if _is_old(file) else _notes(file))
+    except UnfitPartsError as error:
+        raise file.broken(error.found, error.expected, OTHER_FILE) from error
+    if not packed:
+        return file
+    own = {name: each.weight for name, each in packed.items()}
+    return dataclasses.replace(file, tensors={**file.tensors, **own}, packed=packed)
 
 
 def _refuse_other_endings(path: Path) -> None:
     suffix = path.suffix.lower()
     if suffix in FILE_SUFFIXES:
         return
-    if suffix == ".gguf":
-        raise BaseModelError(f"base.path: {path} is a GGUF file", READABLE, OTHER_FILE)
     raise BaseModelError(
         f"base.path: {path} is a file that ends in {suffix or 'nothing'}",
-        "a .safetensors file (other formats can run code and are not read), or a Diffusers folder",
+        "a .safetensors or .gguf file (other formats can run code and are not read), or a "
+        "Diffusers folder",
         "Name the .safetensors file of the model, or the folder that holds model_index.json.",
     )
 
@@ -171,10 +195,27 @@ def read_header(path: Path) -> tuple[dict[str, TensorInfo], dict[str, str]]:
     """Every tensor's place in a file that exists, by its key, and the metadata.
 
     Raises:
-        BaseModelError: When it is no whole safetensors file.
+        BaseModelError: When it is no whole safetensors or GGUF file.
     """
+    if path.suffix.lower() == GGUF_SUFFIX:
+        return _read_gguf(path)
     with open_tensors(path, _BASE, any_format=True) as file:
         return dict(file.tensors), dict(file.metadata)
+
+
+def _read_gguf(path: Path) -> tuple[dict[str, TensorInfo], dict[str, str]]:
+    try:
+        require_regular(path)
+        return read_gguf_header(path)
+    except OSError as error:
+        raise _BASE.unreadable(path, error) from error
+    except ValueError as error:  # UnicodeDecodeError among them
+        raise BaseModelError(
+            f"base.path: {path}: it is no GGUF file that can be read ({str(error)[:500]})",
+            "a whole GGUF file in F32, F16, BF16, Q8_0, Q6_K, Q5_K, Q5_1, Q5_0, Q4_K, Q4_1, Q4_0, "
+            "Q3_K or Q2_K",
+            "Download or copy the file again, or use one in these formats.",
+        ) from error
 
 
 _PLAIN = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"})
@@ -213,7 +254,7 @@ def check_formats(file: WeightFile) -> Formats:
         BaseModelError: When a weight is in a format that is not read here, or a scale is missing
             or stands beside a weight that nothing says is scaled.
     """
-    if _MARKER in file.tensors and _METADATA not in file.metadata:
+    if _is_old(file):
         suffix = ".scale_weight"
         scaled = (name for name in file.tensors if name.endswith(suffix))
         layers = {name.removesuffix(suffix): "float8_e4m3fn" for name in scaled}
@@ -225,7 +266,9 @@ def check_formats(file: WeightFile) -> Formats:
         _check_layer(file, layer, kind, scale)
         scales[weight] = scale
     beside = {name for name in file.tensors if name == _MARKER or name.endswith(_BESIDE)}
-    stray = sorted(name for name in beside - set(scales.values()) if name.endswith(_WEIGHT_SCALES))
+    known = {*scales.values(), *(name for each in file.packed.values() for name in each.beside)}
+    stray = sorted(name for name in beside - known if name.endswith(_WEIGHT_SCALES))
+    beside |= known
     if stray:
         raise file.broken(
             f"{stray[0]} is a scale, but nothing in the file says what is scaled how",
@@ -233,20 +276,30 @@ def check_formats(file: WeightFile) -> Formats:
             OTHER_FILE,
         )
     for name, info in file.tensors.items():
-        if name not in beside and info.code not in _PLAIN:
+        if name not in beside and name not in file.packed and info.code not in _PLAIN:
             raise file.broken(f"{name} is stored as {info.code}", READABLE, OTHER_FILE)
     return Formats(scales, frozenset(beside))
 
 
+def _is_old(file: WeightFile) -> bool:
+    """Whether a file has the old spelling, in which nothing is noted."""
+    return _MARKER in file.tensors and _METADATA not in file.metadata
+
+
 def _noted_layers(file: WeightFile) -> dict[str, str]:
-    notes = {**_notes_beside(file), **_notes_in_header(file)}
     layers: dict[str, str] = {}
-    for layer, note in notes.items():
+    for layer, note in _notes(file).items():
+        if f"{layer}.weight" in file.packed:
+            continue
         kind = note.get("format") if isinstance(note, dict) else None
         if kind not in _STORED:
             raise file.broken(f"{layer} is stored as {kind}", READABLE, OTHER_FILE)
         layers[layer] = kind
     return layers
+
+
+def _notes(file: WeightFile) -> dict[str, Any]:
+    return {**_notes_beside(file), **_notes_in_header(file)}
 
 
 def _notes_in_header(file: WeightFile) -> dict[str, Any]:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..quantization.file_format import FileFormat
 from ..tensors.rounding import all_finite
 from ..tensors.safetensors_reader import map_tensor
-from ..tensors.safetensors_writer import DTYPES
+from ..tensors.safetensors_writer import DTYPES, TensorInfo
 from ..tensors.widening import widened
 from .header import READABLE, Formats, WeightFile
 
@@ -40,7 +41,8 @@ class TensorReader:
     def read(self, name: str, rows: Sequence[tuple[int, int]], dtype: torch.dtype) -> list[Tensor]:
         """Read a tensor and cut it into parts along its first axis.
 
-        A scaled weight is multiplied by its scale in the dtype of the result, as ComfyUI does it.
+        A scaled weight is multiplied by its scale in the dtype of the result, as ComfyUI does it;
+        a packed one is read as its format says.
 
         Args:
             name: The tensor's name without prefix.
@@ -53,6 +55,8 @@ class TensorReader:
         Raises:
             BaseModelError: When the file cannot be read, or a scale is not finite.
         """
+        if name in self._file.packed:
+            return [self._dense(name, each, dtype) for each in rows]
         scale, raw = self._scale(name), self._tensor(name)
         parts = []
         for start, end in rows:
@@ -97,6 +101,38 @@ class TensorReader:
             return values, None
         return values, (scale if scale.dim() == 0 else scale[part]).to(self._device, copy=True)
 
+    def packed_as(self, name: str) -> FileFormat | None:
+        """How a weight is packed in the file; None for one that is not."""
+        packed = self._file.packed.get(name)
+        return None if packed is None else packed.stored
+
+    def packed(self, name: str, rows: tuple[int, int]) -> tuple[FileFormat, dict[str, Tensor]]:
+        """Copy rows of a weight as it is packed in the file.
+
+        Args:
+            name: A name in the file's ``packed``.
+            rows: Start and end.
+
+        Returns:
+            How it is read, and its parts.
+
+        Raises:
+            BaseModelError: When the file cannot be read, or a scale is not finite.
+        """
+        packed = self._file.packed[name]
+        stored = {part: self._map(info) for part, info in packed.parts.items()}
+        parts = packed.stored.take(stored, *rows)
+        odd = next((k for k, v in parts.items() if k != "weight" and not all_finite(v)), None)
+        if odd is not None:
+            raise self._file.broken(
+                f"{packed.parts[odd].key} is not finite", "scales that are numbers"
+            )
+        return packed.stored, {part: value.to(self._device) for part, value in parts.items()}
+
+    def _dense(self, name: str, rows: tuple[int, int], dtype: torch.dtype) -> Tensor:
+        stored, parts = self.packed(name, rows)
+        return stored.dense(parts, (rows[1] - rows[0], self._file.tensors[name].shape[1]), dtype)
+
     def _convert(self, raw: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
         if self._mapped and scale is None and raw.dtype == dtype:
             return raw
@@ -117,10 +153,12 @@ class TensorReader:
         return value.reshape(()) if value.numel() == 1 else value
 
     def _tensor(self, name: str) -> Tensor:
-        info = self._file.tensors[name]
+        return self._map(self._file.tensors[name])
+
+    def _map(self, info: TensorInfo) -> Tensor:
         try:
             return map_tensor(self._file.path, info)
         except (OSError, ValueError) as error:
             raise self._file.broken(
-                f"{info.key} cannot be read ({error})", "a whole safetensors file"
+                f"{info.key} cannot be read ({error})", "a whole file of weights"
             ) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import math
 import struct
 
 import pytest
@@ -97,7 +98,7 @@ def test_what_is_no_safetensors_file_is_refused(content, found, tmp_path):
 @pytest.mark.parametrize(
     ("name", "found", "remedy"),
     [
-        ("flux1-dev-Q8_0.gguf", "GGUF", OTHER_FILE),
+        ("flux1-dev-Q8_0.gguf", "does not begin with GGUF", "one in these formats"),
         ("flux1-dev.ckpt", "ends in .ckpt", ".safetensors file"),
         ("flux1-dev.pth", "ends in .pth", ".safetensors file"),
         ("model_index.json", "ends in .json", ".safetensors file"),
@@ -273,14 +274,41 @@ def scaled(spelling="new", **changes):
     return tensors, metadata
 
 
-def note(kind):
-    return noted(json.dumps({"format": kind}))
+def note(kind, **more):
+    return noted(json.dumps({"format": kind, **more}))
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["nvfp4", "mxfp8", "int8_tensorwise", "convrot_w4a4", "asym_w4a8_int8", "tomorrow", None],
-)
+PACKED = {
+    "nvfp4": {
+        "weight": torch.zeros(384, 64, dtype=torch.uint8),
+        "weight_scale": torch.zeros(384, 8, dtype=F8),
+        "weight_scale_2": torch.tensor(1.0),
+    },
+    "mxfp8": {
+        "weight": torch.zeros(384, 128, dtype=F8),
+        "weight_scale": torch.zeros(384, 4, dtype=torch.uint8),
+    },
+    "int8_tensorwise": {
+        "weight": torch.zeros(384, 128, dtype=torch.int8),
+        "weight_scale": torch.tensor(1.0),
+    },
+    "convrot_w4a4": {
+        "weight": torch.zeros(384, 64, dtype=torch.int8),
+        "weight_scale": torch.ones(384),
+        "comfy_quant": note("convrot_w4a4", convrot_groupsize=64),
+    },
+    "asym_w4a8_int8": {
+        "weight": torch.zeros(384, 64, dtype=torch.int8),
+        "weight_s_rel": torch.zeros(384, 8, dtype=F8),
+        "weight_s_channel": torch.ones(384),
+        "comfy_quant": note("asym_w4a8_int8", convrot_groupsize=64),
+    },
+}
+for _kind, _parts in PACKED.items():
+    _parts.setdefault("comfy_quant", note(_kind))
+
+
+@pytest.mark.parametrize("kind", ["tomorrow", None])
 def test_formats_that_are_not_read_say_which_file_to_use(kind, tmp_path):
     error = refusal(write(tmp_path, *scaled(comfy_quant=note(kind))))
     assert f"{QKV} is stored as {kind}" in error.found
@@ -293,14 +321,58 @@ def test_formats_that_are_not_read_say_which_file_to_use(kind, tmp_path):
     assert OTHER_FILE in error.remedy
 
 
-def test_a_real_nvfp4_layout_is_refused(tmp_path):
-    changes = {
-        "weight": torch.zeros(384, 64, dtype=torch.uint8),
-        "weight_scale": torch.zeros(384, 8, dtype=F8),
-        "weight_scale_2": torch.tensor(1.0),
-        "comfy_quant": note("nvfp4"),
-    }
-    assert "nvfp4" in refusal(write(tmp_path, *scaled(**changes))).found
+@pytest.mark.parametrize("kind", PACKED)
+def test_a_packed_weight_is_what_its_note_says(kind, tmp_path):
+    """The weight is e4m3 with one scale, which none of these formats is."""
+    error = refusal(write(tmp_path, *scaled(comfy_quant=note(kind))))
+    assert QKV in error.found
+    assert "is stored as F32" in error.found or f"is noted as {kind}, but stored as" in error.found
+    assert OTHER_FILE in error.remedy
+
+
+SPOILT_PARTS = {
+    "nvfp4": {
+        "weight_scale": (
+            torch.zeros(384, 4, dtype=F8),
+            "weight_scale is stored as F8_E4M3 .384, 4",
+        ),
+        "weight_scale_2": (None, "no .*weight_scale_2"),
+        "weight": (torch.zeros(384, 60, dtype=torch.uint8), "the shape .384, 120."),
+    },
+    "mxfp8": {
+        "weight": (torch.zeros(384, 127, dtype=F8), "the shape .384, 127."),
+        "weight_scale": (torch.zeros(3, dtype=torch.uint8), "weight_scale is stored as U8"),
+    },
+    "int8_tensorwise": {
+        "weight": (torch.zeros(2, 2, 2, dtype=torch.int8), "stored as I8 .2, 2, 2."),
+        "weight_scale": (torch.tensor(math.nan), "weight_scale is not finite"),
+        "comfy_quant": (note("int8_tensorwise", convrot=True), "128 columns .* groups of 256"),
+    },
+    "convrot_w4a4": {
+        "comfy_quant": (note("convrot_w4a4", convrot_groupsize=32), "128 columns .* groups of 32"),
+        "weight_scale": (torch.ones(3), "weight_scale is stored as F32 .3."),
+    },
+    "asym_w4a8_int8": {
+        "weight_codebook": (torch.ones(15), "weight_codebook is stored as F32 .15."),
+        "weight_s_channel": (None, "no .*weight_s_channel"),
+        "comfy_quant": (
+            note("asym_w4a8_int8", convrot_groupsize=64, group_size=-1),
+            "group_size -1",
+        ),
+        "weight_s_rel": (torch.full((384, 8), math.inf), "weight_s_rel is not finite"),
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "part"), [(kind, part) for kind, parts in SPOILT_PARTS.items() for part in parts]
+)
+def test_a_packed_weight_that_is_not_whole_is_refused(kind, part, tmp_path):
+    good = {**dict.fromkeys(("weight_scale", "comfy_quant")), **PACKED[kind]}
+    use(write(tmp_path, *scaled(**good)))
+    value, found = SPOILT_PARTS[kind][part]
+    with pytest.raises(BaseModelError, match=found):
+        use(write(tmp_path, *scaled(**{**good, part: value})))
 
 
 @pytest.mark.parametrize(

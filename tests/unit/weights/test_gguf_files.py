@@ -1,0 +1,250 @@
+"""A GGUF file becomes the model that the package gguf reads from it; a hostile one an error."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import struct
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.fixtures.flux_files import random_adapter
+from tests.fixtures.gguf_files import (
+    BLOCKS,
+    TYPES,
+    file_of,
+    listed,
+    random_blocks,
+    text,
+    write_with_gguf,
+)
+from tests.fixtures.native_files import flux_to_native, make_native_flux, make_native_qwen
+from trainer_core.adapters import AdapterConfig, attach
+from trainer_core.bases.locate import detect_base, locate_base
+from trainer_core.bases.open import open_base
+from trainer_core.bases.write_merged import merge_into_base
+from trainer_core.config import BaseSection
+from trainer_core.errors import BaseModelError
+from trainer_core.families.registry import get_family
+from trainer_core.quantization.quantized_linear import QuantizedLinear
+from trainer_core.weights.header import check_formats, open_weights
+from trainer_core.weights.reading import TensorReader
+
+QKV = "double_blocks.0.img_attn.qkv.weight"
+
+
+@functools.cache
+def native(family):
+    model = make_native_flux() if family == "flux" else make_native_qwen()
+    return flux_to_native(model.state_dict()) if family == "flux" else dict(model.state_dict())
+
+
+@pytest.fixture
+def gguf():
+    return pytest.importorskip("gguf", reason="the package gguf, the reference, is not installed")
+
+
+def write(path, family, gguf, prefix=""):
+    """A file with every type by turns, and the numbers that the package reads in it."""
+    plain = itertools.cycle(["F32", "F16", "BF16"])
+    turns = {
+        size: itertools.cycle([k for k in BLOCKS if BLOCKS[k][0] == size]) for size in (32, 256)
+    }
+    tensors, expected = {}, {}
+    for place, (name, value) in enumerate(native(family).items()):
+        width = value.shape[1] if value.ndim == 2 else 1
+        fits = next((size for size in (256, 32) if width % size == 0), None)
+        kind = next(plain if fits is None else turns[fits])
+        if fits:
+            content = random_blocks(kind, *value.shape, place)
+        elif kind == "F16":
+            content = value.half().numpy()
+        else:
+            content = gguf.quants.quantize(value.numpy(), gguf.GGMLQuantizationType[kind])
+        tensors[f"{prefix}{name}"] = (kind, content)
+        number = gguf.quants.dequantize(content, gguf.GGMLQuantizationType[kind])
+        expected[name] = torch.from_numpy(number.copy()).reshape(value.shape)
+    missing = set(TYPES) - {kind for kind, _ in tensors.values()}
+    assert not missing or (family, len(missing)) == ("qwen_image", 2)
+    return write_with_gguf(path, tensors), expected
+
+
+def locate(path, family="flux"):
+    section = BaseSection(path=str(path))
+    return locate_base(section, get_family(family), has_controls=False, needs_encoders=False)
+
+
+def load(path, family="flux", dtype=torch.float32):
+    return get_family(family).load_transformer(locate(path, family), dtype, "cpu")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("family", "prefix"), [("flux", ""), ("qwen_image", "model.diffusion_model.")]
+)
+def test_a_file_becomes_the_numbers_that_the_package_reads(family, prefix, dtype, gguf, tmp_path):
+    path, expected = write(tmp_path / "base.gguf", family, gguf, prefix)
+    assert detect_base(path) == family
+    state = load(path, family, dtype).state_dict()
+    found = flux_to_native(state) if family == "flux" else state
+    assert found.keys() == expected.keys()
+    assert [k for k, v in expected.items() if not torch.equal(found[k], v.to(dtype))] == []
+
+
+def test_a_packed_model_predicts_and_trains_as_the_dense_one(gguf, tmp_path):
+    """Fused layers come apart by rows; no weight is written out."""
+    path, _ = write(tmp_path / "base.gguf", "flux", gguf)
+    dense = load(path)
+    packed = load(path)
+    base, kept = open_base(path), []
+    (file,) = base.files
+    reader = TensorReader(file.weights, file.formats, torch.device("cpu"))
+    for name, layer in list(packed.named_modules()):
+        place = base.place(f"{name}.weight")
+        if place is None or place.swapped or place.name not in file.weights.packed:
+            continue
+        stored, parts = reader.packed(place.name, place.rows)
+        packed.set_submodule(name, QuantizedLinear(stored, place.shape, parts, layer.bias))
+        assert torch.equal(packed.get_submodule(name).dense(torch.float32), layer.weight)
+        kept.append(place)
+    assert (QKV, (128, 256)) in [(place.name, place.rows) for place in kept]
+    assert {file.weights.packed[place.name].stored.name for place in kept} == set(BLOCKS)
+    inputs = (torch.randn(1, 16, 8, 8), torch.tensor([0.5]))
+    words = [{"text_embeddings": torch.randn(7, 48), "pooled_text": torch.randn(24)}]
+    losses = []
+    for model in (dense, packed):
+        torch.manual_seed(0)
+        adapter = attach(model, AdapterConfig(kind="lora", rank=2), targets=[".*attn.to_q"])
+        with torch.no_grad():
+            for parameter in adapter.parameters():
+                parameter.normal_(0, 0.1)
+        velocity = get_family("flux").predict(model, *inputs, words, [], 3.0)
+        velocity.square().sum().backward()
+        gradients = [parameter.grad for parameter in adapter.parameters()]
+        losses.append([velocity.detach(), *gradients])
+    assert all(torch.equal(one, two) for one, two in zip(*losses, strict=True))
+    assert all(bool(each.any()) for each in losses[0])
+
+
+def test_a_base_is_opened_by_its_layers(gguf, tmp_path):
+    path, expected = write(tmp_path / "base.gguf", "flux", gguf)
+    base = open_base(path)
+    rows = expected[QKV][128:256]
+    assert torch.equal(base.weight("transformer_blocks.0.attn.to_k"), rows)
+
+
+def test_nothing_is_merged_into_packed_weights(gguf, tmp_path):
+    path, _ = write(tmp_path / "base.gguf", "flux", gguf)
+    state = random_adapter(make_native_flux(), "attention")
+    with pytest.raises(BaseModelError, match=r"is packed as Q\d_., which is read and not written"):
+        merge_into_base(open_base(path), [(state, 1.0)], tmp_path / "merged.safetensors")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_title_counts_as_the_name(gguf, tmp_path):
+    tensors = {k: ("F32", v.numpy()) for k, v in native("flux").items()}
+    path = write_with_gguf(tmp_path / "base.gguf", tensors, "Flux turbo")
+    with pytest.raises(BaseModelError, match="turbo"):
+        detect_base(path)
+
+
+def good(rows=4):
+    return listed("a", [rows, 32], TYPES["Q8_0"], 0)
+
+
+NOTE = text("note")
+HOSTILE = {
+    "empty": (b"", "byte 0"),
+    "no gguf": (b"PK\3\4" + b"\0" * 100, "does not begin with GGUF"),
+    "cut in the header": (file_of([good()], 136)[:30], "header goes on"),
+    "cut in the data": (file_of([good()], 136)[:-1], "lie from byte"),
+    "version 1": (file_of([good()], 136, version=1), "version 1"),
+    "big-endian": (file_of([good()], 136, version=3 << 24), "version 50331648"),
+    "many tensors": (file_of([good()], 136, tensors=1 << 60), "lists 1152921504606846976 tensors"),
+    "more tensors": (file_of([good()], 136, tensors=90000), "axes|header goes on|name of"),
+    "many entries": (file_of([good()], 136, entries=1 << 40), "1099511627776 entries"),
+    "long name": (file_of([struct.pack("<Q", 1 << 60)], 136), "name of 1152921504606846976 bytes"),
+    "long text": (
+        file_of([], 0, [NOTE + struct.pack("<IQ", 8, 1 << 60)]),
+        "goes on for 1152921504606846976 bytes",
+    ),
+    "long array": (
+        file_of([], 0, [NOTE + struct.pack("<IIQ", 9, 5, 1 << 61)]),
+        "goes on for 9223372036854775808 bytes",
+    ),
+    "many texts": (
+        file_of([], 0, [NOTE + struct.pack("<IIQ", 9, 8, 1 << 50)]),
+        "lists 1125.* texts",
+    ),
+    "array of arrays": (file_of([], 0, [NOTE + struct.pack("<IIQ", 9, 9, 2)]), "value of type 9"),
+    "unknown value": (file_of([], 0, [NOTE + struct.pack("<I", 77)]), "value of type 77"),
+    "no text": (file_of([], 0, [struct.pack("<Q", 2) + b"\xff\xfe"]), "utf-8"),
+    "alignment": (
+        file_of([good()], 136, [text("general.alignment") + struct.pack("<II", 4, 24)]),
+        "alignment is 24",
+    ),
+    "no axis": (file_of([listed("a", [], 0, 0)], 136), "0 axes"),
+    "many axes": (file_of([text("a") + struct.pack("<I", 1 << 31)], 136), "2147483648 axes"),
+    "large": (file_of([listed("a", [1 << 62, 1 << 62], 0, 0)], 136), "lie from byte"),
+    "far": (file_of([listed("a", [4, 32], 8, 1 << 62)], 136), "lie from byte"),
+    "crooked": (file_of([listed("a", [4, 32], 8, 8)], 160), "lie from byte"),
+    "no blocks": (file_of([listed("a", [4, 33], 8, 0)], 160), "no blocks of Q8_0"),
+    "unknown type": (file_of([listed("a", [4, 32], 99, 0)], 160), "stored as type 99"),
+    "type not read": (file_of([listed("a", [4, 256], 23, 0)], 999), "stored as IQ4_XS"),
+    "integers": (file_of([listed("a", [4, 256], 26, 0)], 9999), "stored as I32"),
+    "overlap": (
+        file_of([good(), listed("b", [4, 32], 8, 128)], 300),
+        "'b' overlaps another tensor",
+    ),
+    "twice": (file_of([good(), listed("a", [4, 32], 8, 160)], 300), "'a' is there twice"),
+    "no matrix": (file_of([listed("a", [64], 8, 0)], 300), "a of the shape .64. is Q8_0"),
+    "nothing": (file_of([], 0), "holds no tensor"),
+    "no family": (file_of([good()], 136), "of no family"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_hostile_file_is_one_clear_error(case, tmp_path):
+    content, found = HOSTILE[case]
+    path = tmp_path / "base.gguf"
+    path.write_bytes(content)
+    with pytest.raises(BaseModelError, match=found) as error:
+        detect_base(path)
+    assert all((error.value.found, error.value.expected, error.value.remedy))
+    assert str(path) in error.value.found
+    assert len(error.value.found) < 1000
+
+
+def test_a_folder_and_a_missing_file_are_refused(tmp_path):
+    (tmp_path / "folder.gguf").mkdir()
+    for name in ("folder.gguf", "none.gguf"):
+        with pytest.raises(BaseModelError):
+            detect_base(tmp_path / name)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_a_damaged_header_never_ends_in_another_error(data, tmp_path):
+    notes = [text("general.name") + struct.pack("<I", 8) + text("x")]
+    notes += [NOTE + struct.pack("<IIQ", 9, 8, 2) + text("one") + text("two")]
+    content = bytearray(file_of([good(), listed("b", [4, 32], 8, 160)], 300, notes))
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, 190))] = data.draw(st.integers(0, 255))
+    path = tmp_path / "base.gguf"
+    path.write_bytes(bytes(content))
+    with pytest.raises(BaseModelError):
+        detect_base(path)
+
+
+def test_a_file_that_becomes_shorter_is_named(tmp_path):
+    path = tmp_path / "base.gguf"
+    path.write_bytes(file_of([good()], 136))
+    file = open_weights(path)
+    reader = TensorReader(file, check_formats(file), torch.device("cpu"))
+    assert reader.read("a", [(0, 4)], torch.float32)[0].shape == (4, 32)
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(BaseModelError, match="a cannot be read"):
+        reader.read("a", [(0, 4)], torch.float32)

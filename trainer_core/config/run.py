@@ -108,9 +108,9 @@ class MemorySection(Section):
     base_format: BaseFormat = setting(
         "auto",
         "How the base's large weights, the Linear layers of its blocks, are kept. 'dense': in the "
-        "run's precision. 'file': as the file has them (fp8, fp8_scaled, GGUF, nvfp4 and the like), others "
-        "dense. 'fp8' and 'int8': one byte a weight; 'int8_rotated' keeps outliers apart, for "
-        "compute 8bit. 'nf4': half a byte. 'auto': dense.",
+        "run's precision. 'file': as the file has them (fp8, GGUF, nvfp4 and others), what it has "
+        "in 16 bits dense. 'fp8' and 'int8': one byte a weight; 'int8_rotated' keeps outliers "
+        "apart, for compute 8bit. 'nf4': half a byte. 'auto': dense.",
         advanced=True,
     )
     compute: Literal["dense", "8bit"] = setting(

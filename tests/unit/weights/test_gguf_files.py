@@ -98,20 +98,13 @@ def test_a_packed_model_predicts_and_trains_as_the_dense_one(gguf, tmp_path):
     """Fused layers come apart by rows; no weight is written out."""
     path, _ = write(tmp_path / "base.gguf", "flux", gguf)
     dense = load(path)
-    packed = load(path)
-    base, kept = open_base(path), []
-    (file,) = base.files
-    reader = TensorReader(file.weights, file.formats, torch.device("cpu"))
-    for name, layer in list(packed.named_modules()):
-        place = base.place(f"{name}.weight")
-        if place is None or place.swapped or place.name not in file.weights.packed:
-            continue
-        stored, parts = reader.packed(place.name, place.rows)
-        packed.set_submodule(name, QuantizedLinear(stored, place.shape, parts, layer.bias))
-        assert torch.equal(packed.get_submodule(name).dense(torch.float32), layer.weight)
-        kept.append(place)
-    assert (QKV, (128, 256)) in [(place.name, place.rows) for place in kept]
-    assert {file.weights.packed[place.name].stored.name for place in kept} == set(BLOCKS)
+    packed = get_family("flux").load_transformer(locate(path), torch.float32, "cpu", "file")
+    kept = {n: each for n, each in packed.named_modules() if isinstance(each, QuantizedLinear)}
+    assert {"q", "k", "v"} <= {name.rpartition("attn.to_")[2] for name in kept}
+    # One type is that of layers outside of the blocks, which stay dense.
+    assert len({each.stored.name for each in kept.values()}) == len(BLOCKS) - 1
+    for name, layer in kept.items():
+        assert torch.equal(layer.dense(torch.float32), dense.get_submodule(name).weight)
     inputs = (torch.randn(1, 16, 8, 8), torch.tensor([0.5]))
     words = [{"text_embeddings": torch.randn(7, 48), "pooled_text": torch.randn(24)}]
     losses = []

@@ -163,16 +163,21 @@ def test_swapped_blocks_take_no_more_than_their_slots():
     base.transformer.requires_grad_(False)
     block = sum(each.numel() for each in base.transformer.transformer_blocks[0].parameters())
 
-    def parameters(**memory):
+    def size(**memory):
         config = RunConfig(memory=MemorySection(**memory))
-        return step_size(config, base, 0, 16, torch.device("cpu")).base_parameters
+        return step_size(config, base, 0, 16, torch.device("cpu")).base_bytes
 
     assert base.blocks == 5
-    assert parameters() == parameters(blocks_to_swap=2) == base.parameters
-    assert parameters(blocks_to_swap=4) == base.parameters - 2 * block
-    assert parameters(blocks_to_swap=5, swap_slots=1) == base.parameters - 4 * block
+    assert size() == size(blocks_to_swap=2) == 4 * base.parameters
+    assert size(blocks_to_swap=4) == 4 * (base.parameters - 2 * block)
+    assert size(blocks_to_swap=5, swap_slots=1) == 4 * (base.parameters - 4 * block)
+    # What is kept in fewer bits leaves fewer, and so does the rest of it that is swapped.
+    packed = size(base_format="int8")
+    assert packed < 2 * base.parameters
+    assert (packed - size(base_format="int8", blocks_to_swap=4)) % 2 == 0
+    assert 0 < packed - size(base_format="int8", blocks_to_swap=4) < 4 * block
     with pytest.raises(ConfigError, match="the base has 5 blocks"):
-        parameters(blocks_to_swap=6)
+        size(blocks_to_swap=6)
 
 
 def test_sizes_read_well():

@@ -30,6 +30,7 @@ from trainer_core.config import BaseSection
 from trainer_core.errors import BaseModelError
 from trainer_core.families.registry import get_family
 from trainer_core.quantization.quantized_linear import QuantizedLinear
+from trainer_core.quantization.registry import FORMATS
 from trainer_core.weights.header import check_formats, open_weights
 from trainer_core.weights.reading import TensorReader
 
@@ -77,8 +78,8 @@ def locate(path, family="flux"):
     return locate_base(section, get_family(family), has_controls=False, needs_encoders=False)
 
 
-def load(path, family="flux", dtype=torch.float32):
-    return get_family(family).load_transformer(locate(path, family), dtype, "cpu")
+def load(path, family="flux", dtype=torch.float32, base_format="dense"):
+    return get_family(family).load_transformer(locate(path, family), dtype, "cpu", base_format)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -94,32 +95,67 @@ def test_a_file_becomes_the_numbers_that_the_package_reads(family, prefix, dtype
     assert [k for k, v in expected.items() if not torch.equal(found[k], v.to(dtype))] == []
 
 
-def test_a_packed_model_predicts_and_trains_as_the_dense_one(gguf, tmp_path):
+def packed_layers(model):
+    return {k: v for k, v in model.named_modules() if isinstance(v, QuantizedLinear)}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kind": "lora", "rank": 2},
+        {"kind": "lora", "rank": 2, "dora": True},
+        {"kind": "loha", "rank": 2},
+        {"kind": "lokr", "rank": 2, "factor": 4},
+        {"kind": "oft"},
+    ],
+)
+def test_a_packed_model_predicts_and_trains_as_the_dense_one(options, gguf, tmp_path):
     """Fused layers come apart by rows; no weight is written out."""
     path, _ = write(tmp_path / "base.gguf", "flux", gguf)
-    dense = load(path)
-    packed = get_family("flux").load_transformer(locate(path), torch.float32, "cpu", "file")
-    kept = {n: each for n, each in packed.named_modules() if isinstance(each, QuantizedLinear)}
-    assert {"q", "k", "v"} <= {name.rpartition("attn.to_")[2] for name in kept}
-    # One type is that of layers outside of the blocks, which stay dense.
-    assert len({each.stored.name for each in kept.values()}) == len(BLOCKS) - 1
-    for name, layer in kept.items():
-        assert torch.equal(layer.dense(torch.float32), dense.get_submodule(name).weight)
+    dense, packed = load(path), load(path, base_format="file")
+    layers = packed_layers(packed)
+    assert len(layers) == 40
+    assert len({layer.stored.name for layer in layers.values()}) >= 9
+    for name, layer in layers.items():
+        assert torch.equal(layer.dense(), dense.get_parameter(f"{name}.weight"))
     inputs = (torch.randn(1, 16, 8, 8), torch.tensor([0.5]))
     words = [{"text_embeddings": torch.randn(7, 48), "pooled_text": torch.randn(24)}]
     losses = []
     for model in (dense, packed):
         torch.manual_seed(0)
-        adapter = attach(model, AdapterConfig(kind="lora", rank=2), targets=[".*attn.to_q"])
+        adapter = attach(model, AdapterConfig(**options), targets=[".*attn.to_q"])
         with torch.no_grad():
             for parameter in adapter.parameters():
-                parameter.normal_(0, 0.1)
+                parameter.add_(torch.randn_like(parameter) * 0.1)
         velocity = get_family("flux").predict(model, *inputs, words, [], 3.0)
         velocity.square().sum().backward()
         gradients = [parameter.grad for parameter in adapter.parameters()]
         losses.append([velocity.detach(), *gradients])
-    assert all(torch.equal(one, two) for one, two in zip(*losses, strict=True))
+    for one, two in zip(*losses, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
     assert all(bool(each.any()) for each in losses[0])
+
+
+def test_packed_rows_are_the_rows_of_the_dense_weight(gguf, tmp_path):
+    base = open_base(write(tmp_path / "base.gguf", "flux", gguf)[0])
+    (file,) = base.files
+    reader = TensorReader(file.weights, file.formats, torch.device("cpu"))
+    place = base.place("transformer_blocks.0.attn.to_k.weight")
+    assert (place.name, place.rows) == (QKV, (128, 256))
+    stored, parts = reader.packed(place.name, place.rows)
+    found = stored.dense(parts, place.shape, torch.float32)
+    assert torch.equal(found, base.weight("transformer_blocks.0.attn.to_k"))
+
+
+@pytest.mark.parametrize("name", ["fp8", "int8", "nf4"])
+def test_a_packed_weight_is_packed_again_from_its_numbers(name, gguf, tmp_path):
+    path, _ = write(tmp_path / "base.gguf", "flux", gguf)
+    dense, again = load(path), packed_layers(load(path, base_format=name))
+    assert len(again) > 30
+    for path_of, layer in again.items():
+        stored, weight = FORMATS[name], dense.get_parameter(f"{path_of}.weight")
+        wanted = stored.dense(stored.pack(weight), tuple(weight.shape), torch.float32)
+        assert torch.equal(layer.dense(), wanted)
 
 
 def test_a_base_is_opened_by_its_layers(gguf, tmp_path):

@@ -16,7 +16,7 @@ from .measuring.host_work import BARS, HostWork, measure_host_work
 from .measuring.record import origin, write_record
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
-COLUMNS = ("python_calls", "operations")
+COLUMNS = ("python_calls", "operations", "dispatched")
 
 
 def measure() -> dict[str, dict[str, dict[str, HostWork]]]:

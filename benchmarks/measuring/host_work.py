@@ -43,7 +43,7 @@ class HostWork:
     Attributes:
         python_calls: Calls of Python functions, forward and backward.
         operations: Operations of torch that wrote something (`counters`).
-        dispatched: All operations of torch, views too; no bar is set for them.
+        dispatched: All operations of torch, views too.
     """
 
     python_calls: float

@@ -189,7 +189,7 @@ def clip_gradients(parameters: Sequence[torch.nn.Parameter], limit: float) -> Te
     Returns:
         The norm of all gradients together before, a scalar on their device.
     """
-    gradients = [each.grad for each in parameters if each.grad is not None]
+    gradients = [grad for each in parameters if (grad := each.grad) is not None]
     if not gradients:
         return torch.zeros(())
     norms = torch._foreach_norm(gradients)  # pyright: ignore[reportPrivateImportUsage]

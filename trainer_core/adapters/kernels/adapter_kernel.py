@@ -26,15 +26,22 @@ class LowRankPath:
 
     Attributes:
         lower: Positions of the trained operands that `down` is made of.
-        down: ``(operands, dtype)`` to ``down [R, in / P]``.
+        down: ``(operands, dtype, turned=False)`` to ``down [R, in / P]``, or to its transposed
+            where it is wanted `turned`; lokr is not asked for that.
         upper: ``(operands, scale, dtype)`` to what stands above hidden.
-        add_up: ``(hidden [T * P, R], y [T, out], upper)``: adds to y in place.
+        add_up: ``(hidden, y [T, out], upper)``: adds to y in place.
         up_gradients: ``(g [T, out], hidden, upper, operands, scale)`` to the gradient of hidden and
-            those of the operands, None for those of `down` and for frozen ones.
+            those of the operands, None for those of `down` and for frozen ones. `upper` is empty
+            where it was not saved.
         down_gradients: ``(of_down, operands)``: the gradients of the `lower` operands from that of
             `down`.
         keeps_hidden: Whether hidden is saved for backward; else down and upper are, where these
-            are much smaller, and hidden is recomputed.
+            are much smaller, and hidden is recomputed. What is kept is ``[T * P, R]``, what is
+            recomputed its transposed, because one product mixes the parts of all rows then.
+        leaves_down: Whether `down_gradients` writes `down` where its gradient was, so that backward
+            need not make it beside that.
+        shaped: The operands in the shapes that all others here take, `down` either, or None where
+            they have these. It only makes views, which are saved in the operands' place.
     """
 
     lower: tuple[int, ...]
@@ -44,6 +51,8 @@ class LowRankPath:
     up_gradients: Callable[..., tuple[Tensor, list[Tensor | None]]]
     down_gradients: Callable[[Tensor, Operands], Gradients]
     keeps_hidden: bool = True
+    leaves_down: bool = False
+    shaped: Callable[[Operands], Operands] | None = None
 
 
 @dataclass(frozen=True, slots=True)

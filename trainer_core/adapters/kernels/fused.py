@@ -99,16 +99,20 @@ def _forward(
     path, upper, kept = kernel.path, (), ()
     takes_path = hidden is not None or augmented is not None or kernel.takes_path(operands)
     if takes_path:
+        if path.shaped is not None:
+            operands = path.shaped(operands)
         upper = path.upper(operands, scale, x.dtype)
-        if hidden is None or not path.keeps_hidden:
+        if path.keeps_hidden:
+            if hidden is None:
+                hidden = rows @ path.down(operands, x.dtype, True)
+            kept = (hidden,)
+        else:
             down = path.down(operands, x.dtype)
             kept = (down, *upper)
             if down.shape[1] != rows.shape[1]:
                 parts = rows.view(-1, down.shape[1])
             if hidden is None:
-                hidden = parts @ down.t()
-        if path.keeps_hidden:
-            kept = (hidden,)
+                hidden = down @ parts.t()
     if augmented is not None and hidden is not None:
         y = augmented_product(rows, augmented, bias, *kernel.augment(hidden, operands, scale))
     else:
@@ -164,21 +168,26 @@ def _path_gradients(
     share: RankSlice | None,
 ) -> list[Tensor | None]:
     """The operands' gradients; those of the input, and below a shared input, are added."""
+    upper: Operands = ()
     if path.keeps_hidden:
         (hidden,) = kept
-        down, upper = path.down(operands, g.dtype), path.upper(operands, scale, g.dtype)
+        down = None if path.leaves_down else path.down(operands, g.dtype)
     else:
         down, upper = kept[0], tuple(kept[1:])
         if x.shape[1] != down.shape[1]:
             x = x.view(-1, down.shape[1])
-        hidden = x @ down.t()
+        hidden = down @ x.t()
     of_hidden, found = path.up_gradients(g, hidden, upper, operands, scale)
     if share is not None and share.shares_path:
         share.accumulator.add_path(share, x, of_hidden, down, operands)
         return found
+    turned = of_hidden.t()
+    if not path.keeps_hidden:
+        of_hidden, turned = turned, of_hidden
+    of_down = turned @ x
+    lower = path.down_gradients(of_down, operands)
     if x_gradient is not None:
-        add_below(x_gradient, of_hidden, down)
-    lower = path.down_gradients(of_hidden.t() @ x, operands)
+        add_below(x_gradient, of_hidden, of_down if down is None else down)
     for at, gradient in zip(path.lower, lower, strict=True):
         found[at] = gradient
     return found

@@ -49,12 +49,13 @@ class GradientAccumulator:
         wants_input: Whether the input takes a gradient.
 
     Attributes:
+        path: The same.
         wants_input: The same.
         slices: The layers in the low-rank product, in its order.
     """
 
     def __init__(self, path: LowRankPath, wants_input: bool) -> None:
-        self._path, self.wants_input = path, wants_input
+        self.path, self.wants_input = path, wants_input
         self.slices: list[RankSlice] = []
         self._pass = -1
         self._clear()
@@ -62,7 +63,7 @@ class GradientAccumulator:
     def _clear(self) -> None:
         self._x_gradient: Tensor | None = None
         self._x: Tensor | None = None
-        self._came: dict[RankSlice, tuple[Tensor, Tensor, Operands]] = {}
+        self._came: dict[RankSlice, tuple[Tensor, Tensor | None, Operands]] = {}
 
     def begin(self) -> None:
         """Say that a layer's or the entry's turn has come."""
@@ -80,9 +81,17 @@ class GradientAccumulator:
         return self._x_gradient
 
     def add_path(
-        self, part: RankSlice, x: Tensor, of_hidden: Tensor, down: Tensor, operands: Operands
+        self,
+        part: RankSlice,
+        x: Tensor,
+        of_hidden: Tensor,
+        down: Tensor | None,
+        operands: Operands,
     ) -> None:
-        """Take the gradient of a layer's columns of the low-rank product of x `[T * P, in / P]`."""
+        """Take the gradient of a layer's columns of the low-rank product of x `[T * P, in / P]`.
+
+        `down` is None where the path leaves it.
+        """
         self._x = x
         self._came[part] = of_hidden, down, operands
 
@@ -90,26 +99,31 @@ class GradientAccumulator:
         """The gradients of the input `[T, in]` and of the operands below the low-rank product."""
         x_gradient, x, came = self._x_gradient, self._x, self._came
         self._clear()
-        path = self._path
+        path = self.path
         gradients: list[Tensor | None] = []
         if x is None:
             return x_gradient, [None] * (len(path.lower) * len(self.slices))
         taken = list(came.values())
-        if len(taken) == 1:
-            of_hidden, down, _ = taken[0]
-        else:
+        axis = 1 if path.keeps_hidden else 0
+        of_hidden, down, _ = taken[0]
+        if len(taken) > 1:
             # Only these are needed as one: three small copies instead of three reads of x.
-            of_hidden = torch.cat([each[0] for each in taken], dim=1)
-            down = torch.cat([each[1] for each in taken])
-        if x_gradient is not None:
-            add_below(x_gradient, of_hidden, down)
-        of_downs = (of_hidden.t() @ x).split_with_sizes([each[1].shape[0] for each in taken])
+            of_hidden = torch.cat([each[0] for each in taken], dim=axis)
+            downs = [each[1] for each in taken if each[1] is not None]
+            down = torch.cat(downs) if downs else None
+        turned = of_hidden.t()
+        if not path.keeps_hidden:
+            of_hidden, turned = turned, of_hidden
+        of_down = turned @ x
+        of_downs = of_down.split_with_sizes([each[0].shape[axis] for each in taken])
         found = dict(zip(came, of_downs, strict=True))
         for part in self.slices:
             if part in found:
                 gradients += path.down_gradients(found[part], came[part][2])
             else:
                 gradients += [None] * len(path.lower)
+        if x_gradient is not None:
+            add_below(x_gradient, of_hidden, of_down if down is None else down)
         return x_gradient, gradients
 
 
@@ -140,7 +154,8 @@ class _Entry(torch.autograd.Function):
         if not lower:
             return link, None
         down = torch.cat(downs())
-        product = x.reshape(-1, down.shape[1]) @ down.t()
+        parts = x.reshape(-1, down.shape[1])
+        product = parts @ down.t() if accumulator.path.keeps_hidden else down @ parts.t()
         ctx.mark_non_differentiable(product)
         return link, product
 
@@ -170,5 +185,6 @@ Args:
     lower: The operands below that product, in the order of the slices.
 
 Returns:
-    What the layers' functions hang on, which has no numbers, and the product `[T * P, R]`.
+    What the layers' functions hang on, which has no numbers, and the product, turned as
+    `LowRankPath.keeps_hidden` says.
 """

@@ -139,44 +139,69 @@ def _columns(operands: Operands) -> int:
     return rank * rank if _takes_path(operands) or rank <= _EXACT_RANK else 0
 
 
-def _down(operands: Operands, dtype: torch.dtype) -> Tensor:
+def _shaped(operands: Operands) -> Operands:
+    """Such that products of the two upper ones, and of the two lower ones, are outer products."""
+    first_up, first_down, second_up, second_down = operands
+    return first_up.unsqueeze(2), first_down.unsqueeze(1), second_up.unsqueeze(1), second_down
+
+
+def _down(operands: Operands, dtype: torch.dtype, turned: bool = False) -> Tensor:
     first, second = operands[1], operands[3]
+    rank, inputs = second.shape
+    first = first if first.dim() == 3 else first.unsqueeze(1)
+    shape = (first.shape[0], rank, inputs)
     # Multiplied in the factors' precision: a number is rounded once, as it is written.
-    down = first.new_empty(first.shape[0], *second.shape, dtype=dtype)
-    return torch.mul(first.unsqueeze(1), second, out=down).view(-1, second.shape[1])
+    rounded = None if dtype == first.dtype else first.new_empty(shape, dtype=dtype)
+    down = torch.mul(first, second, out=rounded)
+    if turned:
+        return down.as_strided((inputs, first.shape[0] * rank), (1, inputs))
+    return down.view(-1, inputs)
 
 
 def _upper(operands: Operands, scale: float, dtype: torch.dtype) -> Operands:
-    """``up``, and the factors that it is made of as columns and rows, the first one scaled."""
-    first, second = operands[0], operands[2].unsqueeze(1)
-    columns = (first if scale == 1.0 else first * scale).unsqueeze(2)
-    up = first.new_empty(*first.shape, second.shape[2], dtype=dtype)
-    return torch.mul(columns, second, out=up).view(first.shape[0], -1), columns, second
+    """``up`` as `[out, r, r]`."""
+    first, second = operands[0], operands[2]
+    shape = (first.shape[0], first.shape[1], second.shape[2])
+    rounded = None if dtype == first.dtype else first.new_empty(shape, dtype=dtype)
+    return (torch.mul(first if scale == 1.0 else first * scale, second, out=rounded),)
 
 
 def _add_up(hidden: Tensor, y: Tensor, upper: Operands) -> None:
-    y.addmm_(hidden, upper[0].t())
+    columns = hidden.shape[1]
+    y.addmm_(hidden, upper[0].as_strided((columns, y.shape[1]), (1, columns)))
+
+
+def _augment(hidden: Tensor, operands: Operands, scale: float) -> tuple[Tensor, Tensor]:
+    (up,) = _upper(operands, scale, hidden.dtype)
+    return hidden, up.flatten(1)
 
 
 def _up_gradients(
     g: Tensor, hidden: Tensor, upper: Operands, operands: Operands, scale: float
 ) -> tuple[Tensor, list[Tensor | None]]:
-    up, first, second = upper
-    rank = second.shape[2]
-    of_up = (g.t() @ hidden).view(-1, rank, rank).to(second.dtype).transpose(1, 2)
-    of_first = torch.bmm(second, of_up).squeeze(1)
-    of_second = torch.bmm(of_up, first).squeeze(2)
+    del upper
+    first, second = operands[0], operands[2]
+    outputs, rank = first.shape[0], second.shape[2]
+    if scale != 1.0:
+        first = first * scale
+    of_up = g.t() @ hidden
+    columns = of_up.to(second.dtype).as_strided((outputs, rank, rank), (rank * rank, 1, rank))
+    of_first = torch.bmm(second, columns).squeeze(1)
+    of_second = torch.bmm(columns, first).squeeze(2)
     if scale != 1.0:
         of_first.mul_(scale)
-    return g @ up, [of_first, None, of_second, None]
+    # Its gradient is not needed any more, and gives `up` its memory.
+    torch.mul(first, second, out=of_up.view(outputs, rank, rank))
+    return g @ of_up, [of_first, None, of_second, None]
 
 
 def _down_gradients(of_down: Tensor, operands: Operands) -> Gradients:
     first, second = operands[1], operands[3]
-    columns = of_down.view(first.shape[0], *second.shape).to(first.dtype).permute(2, 0, 1)
-    of_first = torch.bmm(columns, second.t().unsqueeze(2)).squeeze(2)
-    of_second = torch.bmm(columns.transpose(1, 2), first.t().unsqueeze(2)).squeeze(2)
-    return of_first.t().contiguous(), of_second.t().contiguous()
+    parts = of_down.view(first.shape[0], *second.shape)
+    # In the factors' precision. A batch of matrices, one for each input, lies across in memory.
+    found = (parts * second).sum(1), (parts * first).sum(0)
+    torch.mul(first, second, out=parts)  # `leaves_down`
+    return found
 
 
 def _add_whole(x: Tensor, y: Tensor, operands: Operands, scale: float) -> None:
@@ -233,10 +258,12 @@ _KERNEL = AdapterKernel(
         add_up=_add_up,
         up_gradients=_up_gradients,
         down_gradients=_down_gradients,
+        leaves_down=True,
+        shaped=_shaped,
     ),
     takes_path=_takes_path,
     columns=_columns,
-    augment=lambda hidden, operands, scale: (hidden, _upper(operands, scale, hidden.dtype)[0]),
+    augment=_augment,
     whole=WholeDelta(_add_whole, _whole_gradients),
 )
 

@@ -194,14 +194,26 @@ def _columns(operands: Operands) -> int:
 
 
 def _upper(operands: Operands, scale: float, dtype: torch.dtype) -> Operands:
-    return scaled(operands[0], scale, dtype), operands[1].to(dtype)
+    """``w1 [a, c]``, itself and transposed, and the upper part of w2 transposed."""
+    mix = scaled(operands[0], scale, dtype)
+    return mix, mix.t(), operands[1].to(dtype).t()
 
 
 def _add_up(hidden: Tensor, y: Tensor, upper: Operands) -> None:
-    """Mix the groups of ``hidden [T * groups, rank]``, then take each to the outputs."""
-    mix, up = upper
-    mixed = _mix(mix, hidden.view(-1, mix.shape[1], up.shape[1]))
-    y.view(-1, up.shape[0]).addmm_(mixed.view(-1, up.shape[1]), up.t())
+    """Mix the groups of ``hidden [rank, T * c]``, then take each to the outputs.
+
+    As c stands last, one product with w1 mixes the groups of all rows.
+    """
+    _, mix, up = upper
+    rank, width = up.shape
+    mixed = hidden.view(-1, mix.shape[0]) @ mix
+    y.view(-1, width).addmm_(_columns_of(mixed, rank), up)
+
+
+def _columns_of(mixed: Tensor, rank: int) -> Tensor:
+    """``[rank * T, a]`` as ``[T * a, rank]``."""
+    rows = mixed.numel() // rank
+    return mixed.as_strided((rows, rank), (1, rows))
 
 
 def _mix(mix: Tensor, groups: Tensor) -> Tensor:
@@ -211,26 +223,27 @@ def _mix(mix: Tensor, groups: Tensor) -> Tensor:
 
 def _augment(hidden: Tensor, operands: Operands, scale: float) -> tuple[Tensor, Tensor]:
     up = torch.kron(operands[0] * scale, operands[1]).to(hidden.dtype)
-    return hidden.view(-1, up.shape[1]), up
+    groups = hidden.view(hidden.shape[0], -1, operands[0].shape[1]).permute(1, 2, 0)
+    return groups.reshape(-1, up.shape[1]), up
 
 
 def _up_gradients(
     g: Tensor, hidden: Tensor, upper: Operands, operands: Operands, scale: float
 ) -> tuple[Tensor, list[Tensor | None]]:
-    mix, up = upper
-    groups = hidden.view(-1, mix.shape[1], up.shape[1])
-    g_groups = g.view(-1, up.shape[0])
-    of_mixed = (g_groups @ up).view(groups.shape[0], mix.shape[0], up.shape[1])
-    of_first = _mix_gradient(of_mixed, groups, operands[0], scale)
-    each = mix.expand(groups.shape[0], -1, -1)
-    mixed = torch.bmm(each, groups).view(-1, up.shape[1])
-    of_up = (g_groups.t() @ mixed).to(operands[1].dtype)
-    of_hidden = torch.bmm(each.transpose(1, 2), of_mixed).view(hidden.shape)
-    return of_hidden, [of_first, of_up, None]
+    mix, turned, up = upper
+    rank, width = up.shape
+    g = g.as_strided((width, g.numel() // width), (1, width))
+    groups = hidden.view(-1, mix.shape[1])
+    of_mixed = (up @ g).view(-1, mix.shape[0])
+    of_first = (of_mixed.t() @ groups).to(operands[0].dtype)
+    if scale != 1.0:
+        of_first = of_first * scale
+    of_up = (g @ _columns_of(groups @ turned, rank)).to(operands[1].dtype)
+    return (of_mixed @ mix).view(hidden.shape), [of_first, of_up, None]
 
 
 def _add_whole(x: Tensor, y: Tensor, operands: Operands, scale: float) -> None:
-    mix, whole = _upper(operands, scale, x.dtype)
+    mix, whole = scaled(operands[0], scale, x.dtype), operands[1].to(x.dtype)
     groups = x.view(-1, mix.shape[1], whole.shape[1])
     if x.shape[1] <= y.shape[1]:
         mixed = _mix(mix, groups)
@@ -243,7 +256,7 @@ def _add_whole(x: Tensor, y: Tensor, operands: Operands, scale: float) -> None:
 def _whole_gradients(
     g: Tensor, x: Tensor, x_gradient: Tensor | None, operands: Operands, scale: float
 ) -> Gradients:
-    mix, whole = _upper(operands, scale, g.dtype)
+    mix, whole = scaled(operands[0], scale, g.dtype), operands[1].to(g.dtype)
     groups = x.view(-1, mix.shape[1], whole.shape[1])
     g_groups = g.view(-1, mix.shape[0], whole.shape[0])
     if x.shape[1] <= g.shape[1]:

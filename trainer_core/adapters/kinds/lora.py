@@ -68,10 +68,11 @@ def _operands(factors: Factors) -> Operands:
     return (*trained, factors[FIRST_DOWN], factors[FIRST_UP]) if FIRST_DOWN in factors else trained
 
 
-def _down(operands: Operands, dtype: torch.dtype) -> Tensor:
+def _down(operands: Operands, dtype: torch.dtype, turned: bool = False) -> Tensor:
     """``[dA ; A0]``, or the lower factor where it is trained as it is."""
     down = operands[0]
-    return (down if len(operands) == 2 else torch.cat([down, operands[2]])).to(dtype)
+    down = (down if len(operands) == 2 else torch.cat([down, operands[2]])).to(dtype)
+    return down.t() if turned else down
 
 
 def _upper(operands: Operands, scale: float, dtype: torch.dtype) -> Operands:
@@ -89,14 +90,16 @@ def _add_up(hidden: Tensor, y: Tensor, upper: Operands) -> None:
 def _up_gradients(
     g: Tensor, hidden: Tensor, upper: Operands, operands: Operands, scale: float
 ) -> tuple[Tensor, list[Tensor | None]]:
+    del upper
+    (up,) = _upper(operands, scale, g.dtype)
     of_up = (g.t() @ hidden).to(operands[1].dtype)
     if scale != 1.0:
         of_up = of_up * scale
     if len(operands) == 2:
-        return g @ upper[0], [None, of_up]
+        return g @ up, [None, of_up]
     # [B0 + dB | dB] has what is trained twice.
     rank = operands[0].shape[0]
-    return g @ upper[0], [None, of_up[:, :rank] + of_up[:, rank:], None, None]
+    return g @ up, [None, of_up[:, :rank] + of_up[:, rank:], None, None]
 
 
 def _down_gradients(of_down: Tensor, operands: Operands) -> Gradients:

@@ -206,7 +206,8 @@ class _Pass:
         sizes: list[int] = []
         downs = partial(_downs, path, taken, x.dtype, sizes)
         link, product = enter(x, accumulator, forget, downs, *lower)
-        hidden = iter(() if product is None else product.split_with_sizes(sizes, dim=1))
+        axis = 1 if path.keeps_hidden else 0
+        hidden = iter(() if product is None else product.split_with_sizes(sizes, dim=axis))
         for (layer, factors), own, part in zip(layers, operands, slices, strict=True):
             stamp: _Stamp = []
             for factor in factors.values():

@@ -44,6 +44,7 @@ from .preservation import Preservation, compute_missing, plan_preservation
 from .processes import Processes, Shares, SingleProcess
 from .recorder import Recorder, run_header
 from .run_folder import RunFolder, create_version, open_version
+from .sharding import check_settings
 from .start import (
     Start,
     compared_settings,
@@ -109,6 +110,8 @@ def _train(
 ) -> RunResult:
     # What can be refused without loading anything is refused first.
     shares = Shares(config.training, processes.index, processes.count)
+    if processes.sharded:
+        check_settings(config)
     precision = resolve_precision(config.training.precision, processes.device)
     start = find_start(config, precision, processes)
     for note in start.checkpoint.damaged if start.checkpoint and processes.index == 0 else ():
@@ -151,17 +154,18 @@ def _initialize_from_inputs(run: Loaded) -> bool:
     False when the run was cancelled meanwhile.
     """
     count, stopped = run.config.training.gradient_accumulation_steps, False
-    if run.processes.index == 0:
-        compute = _step_maker(run, _plan(run), (0, 1))
-        seen = initialize_from_inputs(
-            run.state.adapter,
-            lambda batch: compute(1 + batch // count, batch % count),
-            run.config.seed,
-            run.observer.cancelled,
-        )
-        stopped = seen is None
-        if seen is not None:
-            run.observer.notify(Warned(seen.summary()))
+    with run.processes.leading(run.transformer) as leads:
+        if leads:
+            compute = _step_maker(run, _plan(run), (0, 1))
+            seen = initialize_from_inputs(
+                run.state.adapter,
+                lambda batch: compute(1 + batch // count, batch % count),
+                run.config.seed,
+                run.observer.cancelled,
+            )
+            stopped = seen is None
+            if seen is not None:
+                run.observer.notify(Warned(seen.summary()))
     if run.processes.sum_numbers([float(stopped)])[0]:
         return False
     run.processes.share(run.state.adapter.parameters())
@@ -186,7 +190,12 @@ def _plan(run: Loaded) -> BatchPlan:
     )
 
 
-def _step_maker(run: Loaded, plan: BatchPlan, part: tuple[int, int]) -> StepMaker:
+def _step_maker(
+    run: Loaded,
+    plan: BatchPlan,
+    part: tuple[int, int],
+    passes: Callable[[int], int] = lambda own: own,
+) -> StepMaker:
     config, kept = run.config, run.preservation
 
     def load_preserved(step: int, micro: int) -> PreservedBatch | None:
@@ -214,6 +223,7 @@ def _step_maker(run: Loaded, plan: BatchPlan, part: tuple[int, int]) -> StepMake
         seed=config.seed,
         part=part,
         device=run.processes.device,
+        passes=passes,
     )
 
 
@@ -221,14 +231,17 @@ def _loop(run: Loaded, shares: Shares, recorder: Recorder | None) -> Loop:
     config, training = run.config, run.config.training
     schedule = make_schedule(training.schedule, run.steps)
     plan = _plan(run)
+    # Only points that the base is held to may have other sizes than the rest of their batch.
+    passes = (run.processes.passes,) if run.preservation else ()
 
     def preview(step: int) -> bool:
         stop = run.observer.cancelled
-        if recorder is not None:
-            with recorder.saved_on_failure(step), run.state.shown():
-                sampler = run.data.sampler(run.transformer, run.processes.device)
-                deliver = functools.partial(recorder.image, step)
-                sample_previews(sampler, config.preview, run.data.prompts, deliver, stop)
+        with run.processes.leading(run.transformer):
+            if recorder is not None:
+                with recorder.saved_on_failure(step), run.state.shown():
+                    sampler = run.data.sampler(run.transformer, run.processes.device)
+                    deliver = functools.partial(recorder.image, step)
+                    sample_previews(sampler, config.preview, run.data.prompts, deliver, stop)
         # All end together; the others wait here until the first process has its previews.
         return run.processes.sum_numbers([float(stop())])[0] > 0
 
@@ -243,7 +256,7 @@ def _loop(run: Loaded, shares: Shares, recorder: Recorder | None) -> Loop:
         steps=run.steps,
         preview_every=config.preview.every,
         micro_batches=shares.micro_batches,
-        micro_step=_step_maker(run, plan, shares.part),
+        micro_step=_step_maker(run, plan, shares.part, *passes),
         parameters=run.state.adapter.parameters(),
         optimizer=run.state.optimizer,
         learning_rate=lambda step: training.optimizer.learning_rate * schedule(step),
@@ -367,26 +380,27 @@ def load(
         InputError: When base, adapter or start do not fit each other.
         StorageError: When what is cached before the first step cannot be written.
     """
-    transformer = data.family.load_transformer(data.location, DTYPES[precision], processes.device)
-    preservation = _preserve(config, data, transformer, f"{base} {precision}", processes, observer)
-    if config.memory.gradient_checkpointing:
-        data.family.enable_checkpointing(transformer)
-    adapter = _attach(config, data, transformer)
-    # Hours of training must not end at a file that cannot be written.
-    check_layouts(adapter.state(), config.output.layouts, data.family.key_map)
+    with processes.turn():
+        transformer, adapter = _load_base(config, data, precision, processes)
+        begun = None if start.checkpoint is not None else start.adapter
+        taken = None if begun is None else start_from(transformer, adapter, begun)
+        blocks = (transformer.get_submodule(each) for each in data.family.repeated_blocks)
+        parts = [part for each in blocks for part in each.children()]
+        processes.shard(transformer, parts, adapter.parameters())
+    preservation = _preserve(
+        config, data, transformer, adapter, f"{base} {precision}", processes, observer
+    )
     # A decomposition of the base's weights may end otherwise in another process.
     processes.share(list(adapter.frozen_tensors().values()))
     if processes.index == 0:
         _tell_notes(adapter, config.training.optimizer.learning_rate, observer)
+        if taken is not None:
+            observer.notify(Warned(taken.summary()))
     groups = parameter_groups(adapter, config.training.optimizer)
     optimizer = make_optimizer(config.training.optimizer, groups)
     state = TrainState(adapter, optimizer)
     if start.checkpoint is not None:
         state.restore(start.checkpoint, config.training.optimizer)
-    elif start.adapter is not None:
-        taken = start_from(transformer, adapter, start.adapter)
-        if processes.index == 0:
-            observer.notify(Warned(taken.summary()))
     return Loaded(
         config=config,
         data=data,
@@ -400,8 +414,15 @@ def load(
     )
 
 
-def _attach(config: RunConfig, data: Prepared, transformer: torch.nn.Module) -> AttachedAdapter:
-    return attach(
+def _load_base(
+    config: RunConfig, data: Prepared, precision: str, processes: Processes
+) -> tuple[torch.nn.Module, AttachedAdapter]:
+    """The whole base with its adapter: on the CPU, where no device is to hold it whole."""
+    device = torch.device("cpu") if processes.sharded else processes.device
+    transformer = data.family.load_transformer(data.location, DTYPES[precision], device)
+    if config.memory.gradient_checkpointing:
+        data.family.enable_checkpointing(transformer)
+    adapter = attach(
         transformer,
         config.adapter,
         presets=data.family.presets,
@@ -409,33 +430,42 @@ def _attach(config: RunConfig, data: Prepared, transformer: torch.nn.Module) -> 
         shared=data.family.shared_inputs,
         seed=config.seed,
     ).train()
+    # Hours of training must not end at a file that cannot be written.
+    check_layouts(adapter.state(), config.output.layouts, data.family.key_map)
+    return transformer, adapter
 
 
 def _preserve(
     config: RunConfig,
     data: Prepared,
     transformer: torch.nn.Module,
+    adapter: AttachedAdapter,
     base: str,
     processes: Processes,
     observer: Observer,
 ) -> Preservation | None:
-    """Let the base, which has no adapter yet, make what it is held to."""
+    """Let the base, without its adapter, make what it is held to."""
     folder = cache_folder(config)
     kept = plan_preservation(config, data.family, data.location, data.dataset, folder, base)
     if kept is None:
         return None
-    if processes.index == 0:
-        predict = functools.partial(
-            data.family.predict, transformer, guidance=config.training.guidance
-        )
-        compute_missing(
-            kept,
-            predict,
-            transformer,
-            processes.device,
-            config.training.batch_size,
-            lambda done, total: observer.notify(CacheProgress(done, total, "points to preserve")),
-        )
+    adapter.strength = 0.0
+    with processes.leading(transformer) as leads:
+        if leads:
+            predict = functools.partial(
+                data.family.predict, transformer, guidance=config.training.guidance
+            )
+            compute_missing(
+                kept,
+                predict,
+                transformer,
+                processes.device,
+                config.training.batch_size,
+                lambda done, total: observer.notify(
+                    CacheProgress(done, total, "points to preserve")
+                ),
+            )
+    adapter.strength = 1.0
     # The others wait here and then only read.
     processes.barrier()
     return kept

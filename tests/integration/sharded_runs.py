@@ -25,7 +25,9 @@ SHARDED = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
 """What accelerate's launcher sets for ``--use_fsdp --fsdp_version 2``."""
 
 _PREVIEW = {"prompts": ["a red circle"], "width": 64, "height": 64, "steps": 2, "guidance": 2.0}
-_HALVES = {"training": {"batch_size": 2, "gradient_accumulation_steps": 1}}
+HALVES = {"batch_size": 2, "gradient_accumulation_steps": 1}
+"""Each process has one of a micro-batch's two samples."""
+
 RUNS: dict[str, dict[str, Any]] = {
     # Points of the base have another size than half of the images: with this seed the processes
     # have use for one pass and two in the same step.
@@ -44,10 +46,11 @@ RUNS: dict[str, dict[str, Any]] = {
     "broken by the second": {},
     "loha": {"adapter": {"kind": "loha", "factor": 8}},
     "oft": {"adapter": {"kind": "oft", "factor": 8, "dropout": 0.0}},
+    "flux": {"family": "flux", "adapter": {"kind": "lora", "factor": 8}},
     "eva": {"adapter": {"kind": "lora", "factor": 8, "init": "eva"}},
     "pissa": {"adapter": {"kind": "lora", "factor": 8, "init": "pissa"}},
-    "lokr": {"adapter": {"dora": True, "dora_axis": "output", "dropout": 0.0}, **_HALVES},
-    "lora": {"adapter": {"kind": "lora", "factor": 8, "dropout": 0.0}, **_HALVES},
+    "lokr": {"adapter": {"dora": True, "dropout": 0.0}, "training": HALVES},
+    "lora": {"adapter": {"kind": "lora", "factor": 8, "dropout": 0.0}, "training": HALVES},
 }
 
 
@@ -57,6 +60,8 @@ def config_of(name: str, folder: Path, cache: Path) -> RunConfig:
     training = {"steps": 4, **overrides.get("training", {})}
     dataset = {"path": str(make_images(folder / "images")), **overrides.get("dataset", {})}
     given = {**overrides, "training": training, "dataset": dataset}
+    if "family" in overrides:
+        given["base"] = {"path": str(cache / name)}
     return run_config(folder / name, cache, **given)
 
 

@@ -20,19 +20,14 @@ from trainer_core.training import train
 PROGRAM = str(Path(__file__).with_name("sharded_runs.py"))
 
 
-def launch_sharded(folder, cache, *names, seconds=150):
+def launch_sharded(folder, cache, *names, seconds=400):
     make_images(folder / "images")  # before two processes do
     return launch([*ALONE, PROGRAM, str(folder), str(cache), *names], SHARDED, seconds)
 
 
-def run_sharded(folder, cache, *names):
-    """What each process said of each run."""
-    done = launch_sharded(folder, cache, *names)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return {
-        name: [json.loads((folder / f"{name} {index}.json").read_text()) for index in range(2)]
-        for name in names
-    }
+def said(folder, name):
+    """What each process said of a run that it finished."""
+    return [json.loads((folder / f"{name} {index}.json").read_text()) for index in range(2)]
 
 
 def train_alone(name, folder, cache, observer=None, **changes):
@@ -57,12 +52,19 @@ def version(folder, name):
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory, cache):
-    """Runs of one launch: the folder, and what each process said."""
+    """Runs of one launch, of which the last fails: their folder."""
     folder = tmp_path_factory.mktemp("sharded")
     stopped = train_alone("resumed", folder, cache, CancelAfter(2), resume="none")
     assert stopped.step == 2
-    names = ("everything", "resumed", "cancelled", "cancelled in a preview")
-    return folder, run_sharded(folder, cache, *names)
+    names = ("everything", "resumed", "cancelled", "cancelled in a preview", "broken by the second")
+    assert_broken(launch_sharded(folder, cache, *names), folder, names[-1])
+    return folder
+
+
+def assert_broken(done, folder, name):
+    assert done.returncode != 0
+    assert "Found: a cable that came loose" in done.stderr, done.stderr[-4000:]
+    assert not list(folder.glob(f"{name}*.json"))
 
 
 @pytest.fixture(scope="module")
@@ -73,24 +75,23 @@ def plain(tmp_path_factory, cache):
 
 @pytest.mark.slow
 def test_two_processes_train_and_preview_what_one_does(together, tmp_path, cache):
-    folder, said = together
-    assert [each["end"] for each in said["everything"]] == ["done 4"] * 2
+    ends = said(together, "everything")
+    assert [each["end"] for each in ends] == ["done 4"] * 2
     one = train_alone("everything", tmp_path, cache).folder
-    two = version(folder, "everything")
+    two = version(together, "everything")
     assert_same_run(two, one)
     images = sorted(path.relative_to(one) for path in one.rglob("*.png"))
     assert len(images) == 3
     for path in images:
         pair = [np.asarray(Image.open(each / path), np.int16) for each in (one, two)]
         assert np.abs(pair[0] - pair[1]).max() <= 1
-    assert sum(each["for others"] for each in said["everything"]) > 0
+    assert sum(each["for others"] for each in ends) > 0
     kept = [sorted(path.name for path in (each / "checkpoints").iterdir()) for each in (one, two)]
     assert kept == [["000002", "000004"]] * 2
 
 
 def test_each_holds_half_of_the_base_and_gathers_a_block_at_a_time(together):
-    _, said = together
-    for process in said["everything"]:
+    for process in said(together, "everything"):
         held, blocks, gathered = process["seen"]
         assert held == pytest.approx(0.5, abs=0.02)
         # One that runs and, in the backward pass, one that comes next.
@@ -98,34 +99,28 @@ def test_each_holds_half_of_the_base_and_gathers_a_block_at_a_time(together):
 
 
 def test_two_go_on_with_the_run_of_one(together, plain):
-    folder, said = together
-    assert [each["end"] for each in said["resumed"]] == ["done 4"] * 2
-    assert_same_run(version(folder, "resumed"), plain)
+    assert [each["end"] for each in said(together, "resumed")] == ["done 4"] * 2
+    assert_same_run(version(together, "resumed"), plain)
 
 
 def test_a_cancel_of_one_ends_all_and_one_goes_on_alone(together, plain, cache):
-    folder, said = together
-    assert [each["end"] for each in said["cancelled"]] == ["cancelled 2"] * 2
-    alone = train_alone("cancelled", folder, cache, resume="latest")
+    assert [each["end"] for each in said(together, "cancelled")] == ["cancelled 2"] * 2
+    alone = train_alone("cancelled", together, cache, resume="latest")
     assert_same_run(alone.folder, plain)
 
 
 def test_a_cancel_in_the_middle_of_a_preview_ends_all(together):
-    folder, said = together
-    assert [each["end"] for each in said["cancelled in a preview"]] == ["cancelled 0"] * 2
-    assert not list(version(folder, "cancelled in a preview").rglob("*.png"))
+    name = "cancelled in a preview"
+    assert [each["end"] for each in said(together, name)] == ["cancelled 0"] * 2
+    assert not list(version(together, name).rglob("*.png"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    ["broken by the second", pytest.param("broken by the first", marks=pytest.mark.exhaustive)],
-)
-def test_an_error_in_one_ends_all_with_its_message(tmp_path, cache, name):
-    done = launch_sharded(tmp_path, cache, name)
-    assert done.returncode != 0
-    assert "Found: a cable that came loose" in done.stderr
-    assert not list(tmp_path.glob("*.json"))
+@pytest.mark.exhaustive
+def test_an_error_in_the_first_ends_all_with_its_message(tmp_path, cache):
+    """One in the second ends the launch of the other tests."""
+    name = "broken by the first"
+    assert_broken(launch_sharded(tmp_path, cache, name), tmp_path, name)
 
 
 @pytest.mark.slow
@@ -133,7 +128,8 @@ def test_an_error_in_one_ends_all_with_its_message(tmp_path, cache, name):
 def test_kinds_initializations_families_and_divided_batches_train_the_same(tmp_path, cache):
     names = ("lora", "loha", "lokr", "oft", "pissa", "eva", "flux")
     make_flux_base(cache / "flux")
-    run_sharded(tmp_path / "two", cache, *names)
+    done = launch_sharded(tmp_path / "two", cache, *names)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     for name in names:
         one = train_alone(name, tmp_path / "one", cache)
         # AdamW's first steps make much of how the halves of a micro-batch are rounded.

@@ -1,21 +1,14 @@
 """Two processes train what one would."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 import yaml
+from launches import launch_two
 from runs import CancelAfter, metrics, run_config, tensors
 
 from trainer_core.training import SingleProcess, train
 from trainer_core.training.encode_dataset import prepare, save_manifest
 from trainer_core.training.observer import SilentObserver
-
-ROOT = Path(__file__).resolve().parents[2]
-
 
 BEGIN = """
 import sys, time
@@ -32,23 +25,6 @@ Path(sys.argv[2], name).write_text(f"{result.status} {result.step}")
 """
 
 
-def launch_two(folder, program, run_file, ends):
-    """Run a program in two processes; accelerate's launcher starts one where there is no GPU."""
-    script = folder / "program.py"
-    script.write_text(BEGIN + program)
-    ends.mkdir()
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc_per_node", "2", str(script), str(run_file), str(ends)]
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=150,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
-    )
-
-
 def how_they_ended(ends):
     return {path.name: path.read_text() for path in ends.iterdir()}
 
@@ -63,7 +39,8 @@ def test_two_gloo_processes_train_the_weights_of_one(tmp_path, cache, training):
     run_file = tmp_path / "run.yaml"
     run_file.write_text(yaml.safe_dump(config.model_dump(mode="json")))
     ends = tmp_path / "ends"
-    done = launch_two(tmp_path, TRAIN, run_file, ends)
+    ends.mkdir()
+    done = launch_two(tmp_path, BEGIN + TRAIN, run_file, ends)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert how_they_ended(ends) == {"0 of 2": "done 5", "1 of 2": "done 5"}
     one = train(run_config(tmp_path / "one", cache, training=training, adapter=adapter))
@@ -89,8 +66,10 @@ def test_two_processes_on_a_finished_cache_resume_the_same_checkpoint(tmp_path, 
     config = run_config(tmp_path, cache, training=training, **finished)
     assert train(config, CancelAfter(3)).status == "cancelled"
     run_file, ends = tmp_path / "run.yaml", tmp_path / "ends"
+    ends.mkdir()
     run_file.write_text(yaml.safe_dump(config.model_dump(mode="json")))
-    done = launch_two(tmp_path, "time.sleep(10 * processes.index)\n" + TRAIN, run_file, ends)
+    program = BEGIN + "time.sleep(10 * processes.index)\n" + TRAIN
+    done = launch_two(tmp_path, program, run_file, ends)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert how_they_ended(ends) == {"0 of 2": "done 6", "1 of 2": "done 6"}
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["v0"]

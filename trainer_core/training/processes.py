@@ -2,12 +2,14 @@
 
 A step always trains ``batch_size * gradient_accumulation_steps`` samples, however many processes
 there are: whole micro-batches are dealt out, or the samples of each micro-batch are. Gradients are
-summed over the adapter's parameters only, so nothing has to wrap the base.
+summed over the adapter's parameters only, so nothing has to wrap the base; where it fits no single
+device, each process keeps a part of it (`sharding`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -16,17 +18,26 @@ from torch import Tensor
 from ..config import TrainingSection
 from ..device import send
 from ..errors import ConfigError, InputError
+from .sharding import is_requested, leading, make_mesh, shard
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
 
 class Processes(Protocol):
-    """What the loop needs to know of the processes that share a run."""
+    """What a run needs to know of the processes that share it.
+
+    Attributes:
+        device: Where this one computes.
+        index: This one.
+        count: How many there are.
+        sharded: Whether each keeps a part of the base; a pass through it then takes all of them.
+    """
 
     device: torch.device
     index: int
     count: int
+    sharded: bool
 
     def backward(self, loss: Tensor) -> None:
         """Add the loss's gradients to the parameters of this process."""
@@ -55,12 +66,50 @@ class Processes(Protocol):
     def barrier(self) -> None:
         """Wait until every process is here."""
 
+    def turn(self) -> AbstractContextManager[None]:
+        """Wait for this process's turn, where a base in parts is loaded.
+
+        One after the other, because each needs the system memory of the whole base until it has
+        its part.
+        """
+        ...
+
+    def shard(
+        self,
+        module: torch.nn.Module,
+        blocks: Iterable[torch.nn.Module],
+        whole: Iterable[torch.nn.Parameter],
+    ) -> None:
+        """Keep a part of a module on the CPU here, and no more; see `sharding.shard`.
+
+        Nothing happens where the base is not sharded.
+        """
+
+    def leading(self, module: torch.nn.Module) -> AbstractContextManager[bool]:
+        """Let the first process run the base alone; the others help where it is in parts.
+
+        Args:
+            module: The base.
+
+        Returns:
+            A context that says whether this process is the first; every process enters it.
+        """
+        ...
+
+    def passes(self, own: int) -> int:
+        """How many passes through the base this process makes where it has use for ``own``.
+
+        In a base in parts as many as that one which has most; each has to ask at the same time.
+        """
+        ...
+
 
 class SingleProcess:
     """One process on one device; keeps no process-wide state, so ComfyUI can host it."""
 
     index = 0
     count = 1
+    sharded = False
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -84,6 +133,27 @@ class SingleProcess:
     def barrier(self) -> None:
         """Do nothing."""
 
+    def turn(self) -> AbstractContextManager[None]:
+        """Now."""
+        return nullcontext()
+
+    def shard(
+        self,
+        module: torch.nn.Module,
+        blocks: Iterable[torch.nn.Module],
+        whole: Iterable[torch.nn.Parameter],
+    ) -> None:
+        """Do nothing: the base is here already."""
+
+    def leading(self, module: torch.nn.Module) -> AbstractContextManager[bool]:
+        """This is the first process."""
+        del module
+        return nullcontext(True)
+
+    def passes(self, own: int) -> int:
+        """As many as it needs."""
+        return own
+
 
 class AccelerateProcesses:
     """The processes of ``accelerate launch``, or a single one without it.
@@ -93,31 +163,33 @@ class AccelerateProcesses:
             accelerate's order, or stay on the CPU when this is the CPU.
 
     Raises:
-        InputError: When the launcher asks for sharded weights (FSDP, DeepSpeed, Megatron).
+        InputError: When the launcher asks for weights in parts by anything but FSDP2 (FSDP1,
+            DeepSpeed, Megatron).
     """
 
     def __init__(self, device: torch.device) -> None:
         from accelerate import Accelerator
         from accelerate.utils import DistributedType
 
+        asked = is_requested()
         # Number formats are the run's own business: an Accelerator would keep the first run's
         # choice for the whole process.
         self._accelerator: Accelerator = Accelerator(cpu=device.type == "cpu", mixed_precision="no")
         kind = self._accelerator.distributed_type
-        sharded = {
-            DistributedType.FSDP,
-            DistributedType.DEEPSPEED,
-            DistributedType.MEGATRON_LM,
-        }
-        if kind in sharded:
+        refused = {DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM}
+        if kind in refused or (kind == DistributedType.FSDP and not asked):
             raise InputError(
                 f"accelerate is set up for {kind.value}",
-                "one process, or several with a whole copy of the base each (MULTI_GPU, MULTI_CPU)",
-                "Run `accelerate config` again without sharding, or launch with --multi_gpu.",
+                "one process, or several with a whole copy of the base each (MULTI_GPU, MULTI_CPU) "
+                "or a part of it (FSDP2)",
+                "Run `accelerate config` again, or launch with --multi_gpu or, where the base does "
+                "not fit into one GPU, with --use_fsdp --fsdp_version 2.",
             )
         self.index: int = self._accelerator.process_index
         self.count: int = self._accelerator.num_processes
         self.device: torch.device = device if self.count == 1 else self._accelerator.device
+        self._mesh = make_mesh(self.device, self.count) if asked and self.count > 1 else None
+        self.sharded: bool = self._mesh is not None
 
     def backward(self, loss: Tensor) -> None:
         """Run autograd through accelerate."""
@@ -167,6 +239,40 @@ class AccelerateProcesses:
     def barrier(self) -> None:
         """Wait for the others."""
         self._accelerator.wait_for_everyone()
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Wait for those before this one, and let those behind it wait."""
+        places = self.count if self.sharded else 0
+        for place in range(places):
+            if place == self.index:
+                yield
+            self.barrier()
+        if not places:
+            yield
+
+    def shard(
+        self,
+        module: torch.nn.Module,
+        blocks: Iterable[torch.nn.Module],
+        whole: Iterable[torch.nn.Parameter],
+    ) -> None:
+        """Keep this process's part."""
+        if self._mesh is not None:
+            shard(module, blocks, whole, self._mesh, self.device)
+
+    def leading(self, module: torch.nn.Module) -> AbstractContextManager[bool]:
+        """The others follow through a base in parts, and have nothing to do for a whole one."""
+        if not self.sharded:
+            return nullcontext(self.index == 0)
+        return leading(module, self.index, self.device)
+
+    def passes(self, own: int) -> int:
+        """The most of all where the base is in parts."""
+        if not self.sharded:
+            return own
+        counts = [float(own * (place == self.index)) for place in range(self.count)]
+        return int(max(self.sum_numbers(counts)))
 
     def _sum(self, tensor: Tensor) -> Tensor:
         total = self._accelerator.reduce(tensor, reduction="sum")

@@ -34,6 +34,7 @@ from ..diffusion.sigma import make_density
 from ..filesystem.allowed_folders import AllowedFolders
 from ..inference.encoders import MakeSource
 from ..inference.pipeline import sample_previews
+from ..offload.swapped import repeated_blocks
 from ..quantization.quantized_linear import set_compute
 from ..requirements import installed_versions
 from ..types import Batch, PreservedBatch, RunResult, RunSummary, StepResult
@@ -47,6 +48,7 @@ from .preservation import Preservation, compute_missing, plan_preservation
 from .processes import Processes, Shares, SingleProcess
 from .recorder import Recorder, run_header
 from .run_folder import RunFolder, create_version, open_version
+from .sharding import check_settings
 from .start import (
     Start,
     compared_settings,
@@ -112,6 +114,8 @@ def _train(
 ) -> RunResult:
     # What can be refused without loading anything is refused first.
     shares = Shares(config.training, processes.index, processes.count)
+    if processes.sharded:
+        check_settings(config)
     precision = resolve_precision(config.training.precision, processes.device)
     start = find_start(config, precision, processes)
     for note in start.checkpoint.damaged if start.checkpoint and processes.index == 0 else ():
@@ -155,17 +159,18 @@ def _initialize_from_inputs(run: Loaded) -> bool:
     False when the run was cancelled meanwhile.
     """
     count, stopped = run.config.training.gradient_accumulation_steps, False
-    if run.processes.index == 0:
-        compute = _step_maker(run, _plan(run), (0, 1))
-        seen = initialize_from_inputs(
-            run.state.adapter,
-            lambda batch: compute(1 + batch // count, batch % count),
-            run.config.seed,
-            run.observer.cancelled,
-        )
-        stopped = seen is None
-        if seen is not None:
-            run.observer.notify(Warned(seen.summary()))
+    with run.processes.leading(run.transformer) as leads:
+        if leads:
+            compute = _step_maker(run, _plan(run), (0, 1))
+            seen = initialize_from_inputs(
+                run.state.adapter,
+                lambda batch: compute(1 + batch // count, batch % count),
+                run.config.seed,
+                run.observer.cancelled,
+            )
+            stopped = seen is None
+            if seen is not None:
+                run.observer.notify(Warned(seen.summary()))
     if run.processes.sum_numbers([float(stopped)])[0]:
         return False
     run.processes.share(run.state.adapter.parameters())
@@ -190,7 +195,12 @@ def _plan(run: Loaded) -> BatchPlan:
     )
 
 
-def _step_maker(run: Loaded, plan: BatchPlan, part: tuple[int, int]) -> StepMaker:
+def _step_maker(
+    run: Loaded,
+    plan: BatchPlan,
+    part: tuple[int, int],
+    passes: Callable[[int], int] = lambda own: own,
+) -> StepMaker:
     config, kept = run.config, run.preservation
 
     def load_preserved(step: int, micro: int) -> PreservedBatch | None:
@@ -218,6 +228,7 @@ def _step_maker(run: Loaded, plan: BatchPlan, part: tuple[int, int]) -> StepMake
         seed=config.seed,
         part=part,
         device=run.processes.device,
+        passes=passes,
     )
 
 
@@ -225,14 +236,17 @@ def _loop(run: Loaded, shares: Shares, recorder: Recorder | None) -> Loop:
     config, training = run.config, run.config.training
     schedule = make_schedule(training.schedule, run.steps)
     plan = _plan(run)
+    # Only points that the base is held to may have other sizes than the rest of their batch.
+    passes = (run.processes.passes,) if run.preservation else ()
 
     def preview(step: int) -> bool:
         stop = run.observer.cancelled
-        if recorder is not None:
-            with recorder.saved_on_failure(step), run.state.shown():
-                sampler = run.data.sampler(run.transformer, run.processes.device)
-                deliver = functools.partial(recorder.image, step)
-                sample_previews(sampler, config.preview, run.data.prompts, deliver, stop)
+        with run.processes.leading(run.transformer):
+            if recorder is not None:
+                with recorder.saved_on_failure(step), run.state.shown():
+                    sampler = run.data.sampler(run.transformer, run.processes.device)
+                    deliver = functools.partial(recorder.image, step)
+                    sample_previews(sampler, config.preview, run.data.prompts, deliver, stop)
         # All end together; the others wait here until the first process has its previews.
         return run.processes.sum_numbers([float(stop())])[0] > 0
 
@@ -247,7 +261,7 @@ def _loop(run: Loaded, shares: Shares, recorder: Recorder | None) -> Loop:
         steps=run.steps,
         preview_every=config.preview.every,
         micro_batches=shares.micro_batches,
-        micro_step=_step_maker(run, plan, shares.part),
+        micro_step=_step_maker(run, plan, shares.part, *passes),
         parameters=run.state.adapter.parameters(),
         optimizer=run.state.optimizer,
         learning_rate=lambda step: training.optimizer.learning_rate * schedule(step),
@@ -373,37 +387,65 @@ def load(
         InputError: When base, adapter or start do not fit each other.
         StorageError: When what is cached before the first step cannot be written.
     """
-    transformer, send_rest = load_base(
-        config.memory, data.family, data.location, DTYPES[precision], processes.device, at_end
-    )
-    _choose_products(config, transformer, processes, observer)
+    with processes.turn():
+        transformer, adapter = _load_with_adapter(
+            config, data, precision, processes, observer, at_end
+        )
+        begun = None if start.checkpoint is not None else start.adapter
+        taken = None if begun is None else start_from(transformer, adapter, begun)
+        blocks = repeated_blocks(transformer, data.family.repeated_blocks)
+        processes.shard(transformer, blocks, adapter.parameters())
     # What the base makes depends on the numbers that it computes with.
     ways = (config.memory.base_format, config.memory.compute)
     numbers = " ".join([base, precision, *(way for way in ways if way not in {"auto", "dense"})])
-    preservation = _preserve(config, data, transformer, numbers, processes, observer)
-    if config.memory.gradient_checkpointing:
-        data.family.enable_checkpointing(transformer)
-    adapter = _attach(config, data, transformer)
-    send_rest()  # the factors of a swapped block were made where its weights lie
-    # Hours of training must not end at a file that cannot be written.
-    check_layouts(adapter.state(), config.output.layouts, data.family.key_map)
+    preservation = _preserve(config, data, transformer, adapter, numbers, processes, observer)
     # A decomposition of the base's weights may end otherwise in another process.
     processes.share(list(adapter.frozen_tensors().values()))
+    if taken is not None:
+        processes.share(adapter.parameters())
     if processes.index == 0:
         _tell_notes(adapter, config.training.optimizer.learning_rate, observer)
+        if taken is not None:
+            observer.notify(Warned(taken.summary()))
     groups = parameter_groups(adapter, config.training.optimizer)
     optimizer = make_optimizer(config.training.optimizer, groups)
     state = TrainState(adapter, optimizer)
     if start.checkpoint is not None:
         state.restore(start.checkpoint, config.training.optimizer)
-    elif start.adapter is not None:
-        taken = start_from(transformer, adapter, start.adapter)
-        if processes.index == 0:
-            observer.notify(Warned(taken.summary()))
     steps = run_length(config)
     return Loaded(
         config, data, precision, transformer, state, processes, observer, steps, preservation
     )
+
+
+def _load_with_adapter(
+    config: RunConfig,
+    data: Prepared,
+    precision: str,
+    processes: Processes,
+    observer: Observer,
+    at_end: contextlib.ExitStack,
+) -> tuple[torch.nn.Module, AttachedAdapter]:
+    """The whole base with its adapter: on the CPU, where no device is to hold it whole."""
+    device = torch.device("cpu") if processes.sharded else processes.device
+    transformer, send_rest = load_base(
+        config.memory, data.family, data.location, DTYPES[precision], device, at_end
+    )
+    _choose_products(config, transformer, processes, observer)
+    if config.memory.gradient_checkpointing:
+        data.family.enable_checkpointing(transformer)
+    adapter = attach(
+        transformer,
+        config.adapter,
+        presets=data.family.presets,
+        unused=data.family.unused_layers(transformer),
+        shared=data.family.shared_inputs,
+        seed=config.seed,
+    ).train()
+    send_rest()  # the factors of a swapped block were made where its weights lie
+    # Hours of training must not end at a file that cannot be written.
+    check_layouts(adapter.state(), config.output.layouts, data.family.key_map)
+    return transformer, adapter
 
 
 def _choose_products(
@@ -419,42 +461,37 @@ def _choose_products(
         )
 
 
-def _attach(config: RunConfig, data: Prepared, transformer: torch.nn.Module) -> AttachedAdapter:
-    return attach(
-        transformer,
-        config.adapter,
-        presets=data.family.presets,
-        unused=data.family.unused_layers(transformer),
-        shared=data.family.shared_inputs,
-        seed=config.seed,
-    ).train()
-
-
 def _preserve(
     config: RunConfig,
     data: Prepared,
     transformer: torch.nn.Module,
+    adapter: AttachedAdapter,
     base: str,
     processes: Processes,
     observer: Observer,
 ) -> Preservation | None:
-    """Let the base, which has no adapter yet, make what it is held to."""
+    """Let the base, without its adapter, make what it is held to."""
     folder = cache_folder(config)
     kept = plan_preservation(config, data.family, data.location, data.dataset, folder, base)
     if kept is None:
         return None
-    if processes.index == 0:
-        predict = functools.partial(
-            data.family.predict, transformer, guidance=config.training.guidance
-        )
-        compute_missing(
-            kept,
-            predict,
-            transformer,
-            processes.device,
-            config.training.batch_size,
-            lambda done, total: observer.notify(CacheProgress(done, total, "points to preserve")),
-        )
+    adapter.strength = 0.0
+    with processes.leading(transformer) as leads:
+        if leads:
+            predict = functools.partial(
+                data.family.predict, transformer, guidance=config.training.guidance
+            )
+            compute_missing(
+                kept,
+                predict,
+                transformer,
+                processes.device,
+                config.training.batch_size,
+                lambda done, total: observer.notify(
+                    CacheProgress(done, total, "points to preserve")
+                ),
+            )
+    adapter.strength = 1.0
     # The others wait here and then only read.
     processes.barrier()
     return kept

@@ -103,6 +103,7 @@ class StepMaker:
         seed: The run's seed.
         part: ``(index, count)``: this process's part of each micro-batch.
         device: Where the base lives.
+        passes: How many passes through the base this process makes where it has use for so many.
     """
 
     load: Callable[[int, int], Batch | None]
@@ -112,6 +113,7 @@ class StepMaker:
     seed: int
     part: tuple[int, int]
     device: torch.device
+    passes: Callable[[int], int] = lambda own: own
 
     def __call__(self, step: int, micro: int) -> MicroStep:
         """Compute one micro-batch with gradients.
@@ -129,7 +131,12 @@ class StepMaker:
         points = [] if batch is None else [self._noisy(batch, step)]
         points += [] if preserved is None else [_held(preserved)]
         # Points of one shape go through the base in one pass.
-        losses = [self._loss(each) for each in _joined(points)]
+        joined = _joined(points)
+        # Asked before the first pass, for which others may wait already.
+        wanted = self.passes(len(joined))
+        losses = [self._loss(each) for each in joined]
+        # Passes that are made for other processes alone count for nothing.
+        losses += [0.0 * self._loss(joined[0]) for _ in range(wanted - len(joined))]
         return MicroStep(
             functools.reduce(torch.add, losses),
             tuple(sigma for each in points for sigma in each.sigmas),

@@ -388,9 +388,7 @@ def load(
         StorageError: When what is cached before the first step cannot be written.
     """
     with processes.turn():
-        transformer, adapter = _load_with_adapter(
-            config, data, precision, processes, observer, at_end
-        )
+        transformer, adapter = _load_adapted(config, data, precision, processes, observer, at_end)
         begun = None if start.checkpoint is not None else start.adapter
         taken = None if begun is None else start_from(transformer, adapter, begun)
         blocks = repeated_blocks(transformer, data.family.repeated_blocks)
@@ -418,7 +416,7 @@ def load(
     )
 
 
-def _load_with_adapter(
+def _load_adapted(
     config: RunConfig,
     data: Prepared,
     precision: str,

@@ -39,6 +39,10 @@ def test_settings_that_keep_whole_weights_are_refused():
     config = RunConfig.model_validate({"adapter": {"kind": "lora", "exact_delta": True}})
     with pytest.raises(ConfigError, match=r"exact_delta, and a base in parts"):
         check_settings(config)
+    for memory in ({"blocks_to_swap": 2}, {"base_format": "nf4"}):
+        config = RunConfig.model_validate({"memory": memory})
+        with pytest.raises(ConfigError, match=rf"memory.{next(iter(memory))} is .*, and a base"):
+            check_settings(config)
 
 
 def test_a_quantized_base_is_refused_before_anything_is_divided():

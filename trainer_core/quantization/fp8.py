@@ -32,6 +32,7 @@ class Fp8(StoredFormat):
         self.scales = scales
 
     name = "fp8"
+    eight_bit = True
 
     def pack(self, weight: Tensor) -> dict[str, Tensor]:
         """Put the largest number of the tensor, or of each row, at `LARGEST`, and round."""

@@ -18,6 +18,7 @@ class Int8Rows(StoredFormat):
     """
 
     name = "int8"
+    eight_bit = True
 
     def pack(self, weight: Tensor) -> dict[str, Tensor]:
         """Round each row to 255 steps; a row of zeros has the scale 0."""

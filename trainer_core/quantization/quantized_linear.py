@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from ..errors import ConfigError
+from . import eight_bit_products
+from .rotation import rotate
 from .stored_format import StoredFormat
+
+Compute = Literal["dense", "8bit"]
 
 
 class QuantizedLinear(nn.Linear):
@@ -25,7 +30,13 @@ class QuantizedLinear(nn.Linear):
         bias: `[out]`, or None.
         precision: What its numbers are read in where nobody asks for another format, such as for
             their norm: what the model computes in.
+
+    Attributes:
+        compute: ``dense`` multiplies the weight as numbers of the input's dtype. ``8bit``
+            multiplies it as it is stored, where the kernels take the product; else as ``dense``.
     """
+
+    compute: Compute = "dense"
 
     def __init__(
         self,
@@ -59,9 +70,30 @@ class QuantizedLinear(nn.Linear):
         """``input @ W.T + bias``, with W read in the dtype of the input."""
         return cast("Tensor", _FrozenProduct.apply(input, self))
 
+    def product(self, x: Tensor) -> Tensor:
+        """What `forward` gives, without a gradient."""
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        if not self._in_8_bits(x):
+            return F.linear(x, self.dense(x.dtype), bias)
+        x = rotate(x) if self.stored.rotates else x
+        return eight_bit_products.product(x, self.weight, self._scale(), bias)
+
+    def input_gradient(self, gradient: Tensor) -> Tensor:
+        """The gradient of the input for one of the output: ``gradient @ W``."""
+        if not self._in_8_bits(gradient):
+            return gradient @ self.dense(gradient.dtype)
+        found = eight_bit_products.input_gradient(gradient, self.weight, self._scale())
+        return rotate(found) if self.stored.rotates else found
+
+    def _in_8_bits(self, rows: Tensor) -> bool:
+        return self.compute == "8bit" and eight_bit_products.can_multiply(rows, self.weight)
+
+    def _scale(self) -> Tensor | None:
+        return self._parameters.get("weight_scale")
+
     def extra_repr(self) -> str:
         """What ``print`` shows."""
-        return f"{super().extra_repr()}, stored={self.stored.name}"
+        return f"{super().extra_repr()}, stored={self.stored.name}, compute={self.compute}"
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> QuantizedLinear:
         """Move the layer as ``module.to`` does; what is stored keeps its number format."""
@@ -81,12 +113,38 @@ class _FrozenProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, layer: QuantizedLinear) -> Tensor:
         ctx.layer = layer
-        bias = layer.bias
-        return F.linear(x, layer.dense(x.dtype), None if bias is None else bias.to(x.dtype))
+        return layer.product(x)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None]:  # type: ignore[override]
         if not ctx.needs_input_grad[0]:
             return None, None
-        return gradient @ ctx.layer.dense(gradient.dtype), None
+        return ctx.layer.input_gradient(gradient), None
+
+
+def set_compute(model: nn.Module, compute: Compute) -> int:
+    """Switch a model's layers to a way of multiplying; those that have no other stay dense.
+
+    Args:
+        model: With or without an adapter.
+        compute: ``dense`` or ``8bit``.
+
+    Returns:
+        How many layers are multiplied so where they are now.
+
+    Raises:
+        ConfigError: When 8 bits are asked for and no weight is kept so.
+    """
+    layers = [each for each in model.modules() if isinstance(each, QuantizedLinear)]
+    layers = [each for each in layers if each.stored.eight_bit]
+    if compute == "8bit" and not layers:
+        raise ConfigError(
+            "memory.compute is 8bit, and the base keeps no weight in 8 bits",
+            "weights in int8 or in fp8 (e4m3), which are multiplied as they are stored",
+            "Set memory.base_format to int8 or fp8, or leave memory.compute out.",
+        )
+    for layer in layers:
+        layer.compute = compute
+    dense = compute == "dense"
+    return sum(dense or eight_bit_products.takes(layer.weight) for layer in layers)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from .fp8 import Fp8
 from .int8 import Int8Rows
 from .nf4 import Nf4
+from .rotated import RotatedInt8Rows
 from .stored_format import StoredFormat
 
-FORMATS: dict[str, StoredFormat] = {each.name: each for each in (Fp8("rows"), Int8Rows(), Nf4())}
+FORMATS: dict[str, StoredFormat] = {
+    each.name: each for each in (Fp8("rows"), Int8Rows(), RotatedInt8Rows(), Nf4())
+}
 """Those that a dense weight can be packed into, by the name in ``memory.base_format``."""

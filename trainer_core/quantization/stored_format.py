@@ -18,9 +18,14 @@ class StoredFormat(ABC):
 
     Attributes:
         name: What ``memory.base_format`` and tables call it.
+        eight_bit: Whether the parts can be multiplied as they are (`eight_bit_products`):
+            ``W = weight_scale * weight``, with a scale for each row, for all, or without one.
+        rotates: Whether that W has rotated rows (`rotation`).
     """
 
     name: ClassVar[str]
+    eight_bit: ClassVar[bool] = False
+    rotates: ClassVar[bool] = False
 
     @abstractmethod
     def pack(self, weight: Tensor) -> dict[str, Tensor]:

@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import AdapterError
+from ...quantization.quantized_linear import QuantizedLinear
 from ..base.weight import StorageMark, dense_weight
 from .adapter_kernel import (
     AdapterKernel,
@@ -139,8 +140,11 @@ def _backward(kernel: AdapterKernel, ctx: Any, g: Tensor) -> tuple[Tensor | None
         link_gradient = g.new_empty(0)
     if ctx.needs_input_grad[0] if share is None else share.accumulator.wants_input:
         # A weight's memory may have been away since the forward pass, to make room.
-        now = weight.to(g.device, g.dtype) if layer is None else _present_weight(layer, g)
-        x_gradient = g @ now if share is None else share.accumulator.add_input(g, now)
+        if layer is not None:
+            x_gradient = _quantized_gradient(layer, g)
+        else:
+            now = weight.to(g.device, g.dtype)
+            x_gradient = g @ now if share is None else share.accumulator.add_input(g, now)
     if takes_path:
         found = _path_gradients(kernel.path, g, x, x_gradient, operands, kept, scale, share)
     else:
@@ -180,8 +184,10 @@ def _path_gradients(
     return found
 
 
-def _present_weight(layer: nn.Module, g: Tensor) -> Tensor:
-    """A quantized layer's numbers where, and in the precision that, a gradient is."""
+def _quantized_gradient(layer: nn.Module, g: Tensor) -> Tensor:
+    """A quantized layer's gradient of the input: its own product, or one with its numbers."""
+    if isinstance(layer, QuantizedLinear) and layer.weight.device == g.device:
+        return layer.input_gradient(g)
     dense = dense_weight(layer, g.dtype)
     if dense.is_meta and not g.is_meta:
         raise AdapterError(
@@ -190,7 +196,7 @@ def _present_weight(layer: nn.Module, g: Tensor) -> Tensor:
             "the base's weights in memory in the backward pass as in the forward pass",
             "Bring them back before the backward pass.",
         )
-    return dense.to(g)
+    return g @ dense.to(g)
 
 
 class AugmentedWeight:

@@ -1,0 +1,437 @@
+"""Products in 8 bits: against whole numbers in float64, and against the weight as it was."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+
+from trainer_core.adapters import attach
+from trainer_core.adapters.kinds.registry import KINDS
+from trainer_core.config import AdapterConfig
+from trainer_core.errors import ConfigError
+from trainer_core.quantization.eight_bit_products import LEAST_ROWS, rounded_rows
+from trainer_core.quantization.quantized_linear import QuantizedLinear, set_compute
+from trainer_core.quantization.registry import FORMATS
+from trainer_core.quantization.rotation import WIDEST, gain, rotate, width_of
+from trainer_core.quantization.stored_format import StoredFormat
+
+E4M3 = torch.float8_e4m3fn
+IN, OUT, TOKENS = 768, 1024, 64
+
+
+class Float8(StoredFormat):
+    """e4m3 with a scale for each row, for the whole weight, or without."""
+
+    name = "float8"
+    eight_bit = True
+
+    def __init__(self, scales: int | None) -> None:
+        self.scales = scales
+
+    def pack(self, weight):
+        if self.scales is None:
+            return {"weight": weight.to(E4M3)}
+        largest = weight.abs().amax(dim=1, keepdim=True) if self.scales else weight.abs().amax()
+        return {"weight": (weight / largest * 448).to(E4M3), "weight_scale": largest / 448}
+
+    def dense(self, parts, shape, dtype):
+        scale = parts.get("weight_scale", torch.ones(()))
+        return (parts["weight"].float() * scale).to(dtype)
+
+    def stored_bytes(self, shape):
+        raise NotImplementedError
+
+
+ALL = {
+    "int8": FORMATS["int8"],
+    "int8_rotated": FORMATS["int8_rotated"],
+    "e4m3 rows": Float8(1),
+    "e4m3 tensor": Float8(0),
+    "e4m3 plain": Float8(None),
+}
+each_format = pytest.mark.parametrize("name", ALL)
+each_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+
+
+def normal(*shape, seed=0, outliers=False):
+    """Gaussian numbers; with outliers, one in a hundred is 20 standard deviations large."""
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(shape, generator=generator)
+    chosen = torch.rand(shape, generator=generator) < 0.01
+    return torch.where(chosen, 20.0 * values.sign(), values) if outliers else values
+
+
+def quantized(name, weight, bias=None, compute="8bit"):
+    layer = QuantizedLinear(ALL[name], tuple(weight.shape), ALL[name].pack(weight), bias)
+    layer.compute = compute
+    return layer
+
+
+def passes(layer, x, g):
+    """Output and gradient of the input."""
+    x = x.detach().requires_grad_()
+    y = layer(x)
+    return y, torch.autograd.grad(y, x, g)[0]
+
+
+def relative(found, expected):
+    found, expected = found.detach().double(), expected.detach().double()
+    return float((found - expected).norm() / expected.norm())
+
+
+def written_out(rows, dtype):
+    """Rows in 8 bits, as numbers in float64."""
+    steps = 127 if dtype == torch.int8 else 448
+    scale = rows.double().abs().amax(dim=1, keepdim=True) / steps
+    values = rows.double() / scale
+    return scale * (values.round() if dtype == torch.int8 else values.to(E4M3).double())
+
+
+@each_format
+def test_both_products_are_those_of_their_whole_numbers(name):
+    """int32 holds the sums of int8, float32 those of e4m3 nearly: only the scales are rounded."""
+    weight, bias, g = normal(OUT, IN), normal(OUT, seed=1), normal(TOKENS, OUT, seed=3)
+    layer, x = quantized(name, weight, bias), normal(TOKENS, IN, seed=2)
+    y, found = passes(layer, x, g)
+    kept, scale = layer.weight.double(), layer.parts().get("weight_scale", torch.ones(())).double()
+    turned = rotate(x) if layer.stored.rotates else x
+    values, own = rounded_rows(turned, layer.weight.dtype)
+    torch.testing.assert_close(
+        y.double(),
+        (values.double() @ kept.t()) * own.double() * scale.view(1, -1) + bias.double(),
+        rtol=1e-6,
+        atol=1e-5,
+    )
+    values, own = rounded_rows(g * scale.view(1, -1).float(), layer.weight.dtype)
+    expected = (values.double() @ kept) * own.double()
+    expected = rotate(expected) if layer.stored.rotates else expected
+    torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=1e-4)
+
+
+@each_format
+def test_both_products_are_what_is_written_out_in_float64(name):
+    weight, g, x = normal(OUT, IN), normal(TOKENS, OUT, seed=3), normal(TOKENS, IN, seed=2)
+    layer = quantized(name, weight)
+    y, found = passes(layer, x, g)
+    stored, scale = layer.weight, layer.parts().get("weight_scale", torch.ones(())).double()
+    turned = rotate(x) if layer.stored.rotates else x
+    expected = (written_out(turned, stored.dtype) @ stored.double().t()) * scale.view(1, -1)
+    # A number in the middle between two steps may go to the other.
+    assert relative(y, expected) < 1e-3
+    expected = written_out(g * scale.view(1, -1), stored.dtype) @ stored.double()
+    assert relative(found, rotate(expected) if layer.stored.rotates else expected) < 1e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, E4M3])
+def test_rows_are_rounded_to_the_nearest(dtype):
+    rows = normal(TOKENS, IN) * torch.logspace(-30, 30, TOKENS).view(-1, 1)
+    values, scale = rounded_rows(rows, dtype)
+    found = scale.double() * values.double()
+    exact = written_out(rows, dtype)
+    # Those that lie in the middle between two may go either way.
+    same = (found - exact).abs() <= 1e-5 * exact.abs()
+    assert same.double().mean() > 0.999
+    largest = values.float().abs().amax(dim=1)
+    assert torch.equal(largest, torch.full_like(largest, 127.0 if dtype == torch.int8 else 448.0))
+
+
+@each_dtype
+@pytest.mark.parametrize(("name", "limit"), [("int8", 1.5e-2), ("int8_rotated", 1.5e-2)])
+def test_error_on_gaussian_numbers(name, limit, dtype):
+    weight, x, g = normal(OUT, IN), normal(TOKENS, IN, seed=1), normal(TOKENS, OUT, seed=2)
+    y, found = passes(quantized(name, weight), x.to(dtype), g.to(dtype))
+    assert y.dtype == found.dtype == dtype
+    assert relative(y, x @ weight.t()) <= limit
+    assert relative(found, g @ weight) <= limit
+
+
+@each_dtype
+@pytest.mark.parametrize("name", [name for name in ALL if name.startswith("e4m3")])
+def test_error_of_e4m3_is_that_of_its_three_bits(name, dtype):
+    weight, x, g = normal(OUT, IN), normal(TOKENS, IN, seed=1), normal(TOKENS, OUT, seed=2)
+    y, found = passes(quantized(name, weight), x.to(dtype), g.to(dtype))
+    assert relative(y, x @ weight.t()) <= 4e-2
+    assert relative(found, g @ weight) <= 4e-2
+
+
+@pytest.mark.parametrize("where", ["input", "weight", "gradient", "all"])
+@each_dtype
+def test_error_with_outliers_when_rotated(where, dtype):
+    weight = normal(OUT, IN, outliers=where in {"weight", "all"})
+    x = normal(TOKENS, IN, seed=1, outliers=where in {"input", "all"})
+    g = normal(TOKENS, OUT, seed=2, outliers=where in {"gradient", "all"})
+    y, found = passes(quantized("int8_rotated", weight), x.to(dtype), g.to(dtype))
+    assert relative(y, x @ weight.t()) <= (1.5e-2 if where != "gradient" else 3e-2)
+    assert relative(found, g @ weight) <= 3e-2
+    plain, _ = passes(quantized("int8", weight), x.to(dtype), g.to(dtype))
+    if where in {"input", "weight", "all"}:
+        assert relative(plain, x @ weight.t()) > 1.5 * relative(y, x @ weight.t())
+
+
+@pytest.mark.parametrize("size", [1, 3, 2, 8, 24, 32 * 3, 128 * 3, 256 * 3, 1024])
+def test_rotation_is_hadamards(size):
+    rows, width = normal(5, size).double(), width_of(size)
+    assert size % width == 0
+    assert width == WIDEST or size // width % 2 == 1
+    expected = torch.zeros_like(rows)
+    for start in range(0, size, width):
+        for i in range(width):
+            for j in range(min(width, 8)):
+                sign = (-1) ** (i & j).bit_count()
+                expected[:, start + j] += sign * rows[:, start + i]
+    expected /= 2 ** (int(math.log2(width)) // 2)
+    known = [at for at in range(size) if at % width < 8]
+    torch.testing.assert_close(rotate(rows)[:, known], expected[:, known])
+    torch.testing.assert_close(rotate(rotate(rows)), rows * gain(size))
+
+
+@each_dtype
+def test_a_rotated_weight_reads_as_it_was(dtype):
+    weight = normal(48, 3 * 128)
+    stored = FORMATS["int8_rotated"]
+    found = stored.dense(stored.pack(weight), (48, 3 * 128), dtype)
+    assert found.dtype == dtype
+    assert relative(found, weight) < 1e-2
+
+
+@each_format
+@pytest.mark.parametrize(
+    ("tokens", "shape"),
+    [(LEAST_ROWS - 1, (OUT, IN)), (TOKENS, (60, 96)), (TOKENS, (96, 100)), (1, (7, 5))],
+)
+def test_what_the_kernels_refuse_goes_the_dense_way(name, tokens, shape):
+    weight, bias = normal(*shape), normal(shape[0], seed=1)
+    x, g = normal(tokens, shape[1], seed=2), normal(tokens, shape[0], seed=3)
+    found = passes(quantized(name, weight, bias), x, g)
+    for value, expected in zip(
+        found, passes(quantized(name, weight, bias, "dense"), x, g), strict=True
+    ):
+        assert torch.equal(value, expected)
+
+
+@each_format
+def test_17_rows_are_multiplied_in_8_bits(name):
+    weight, x, g = normal(96, 64), normal(1, 17, 64, seed=2), normal(1, 17, 96, seed=3)
+    found = passes(quantized(name, weight), x, g)
+    for value, dense in zip(
+        found, passes(quantized(name, weight, None, "dense"), x, g), strict=True
+    ):
+        assert value.shape == dense.shape
+        assert 1e-3 < relative(value, dense) < 5e-2
+
+
+def test_e4m3_takes_multiples_of_16_and_int8_of_8():
+    x, g, weight = normal(TOKENS, 72), normal(TOKENS, 40), normal(40, 72)
+    differ = {
+        name: not torch.equal(
+            passes(quantized(name, weight), x, g)[0],
+            passes(quantized(name, weight, None, "dense"), x, g)[0],
+        )
+        for name in ALL
+    }
+    assert differ == {name: name.startswith("int8") for name in ALL}
+
+
+@each_dtype
+@each_format
+def test_rows_of_zeros_give_the_bias_and_no_gradient(name, dtype):
+    weight, bias = normal(96, 64), normal(96, seed=1)
+    weight[3] = 0.0
+    if name == "e4m3 rows":
+        weight[3] = 1e-3
+    x, g = normal(TOKENS, 64, seed=2).to(dtype), normal(TOKENS, 96, seed=3).to(dtype)
+    x[5], g[7] = 0.0, 0.0
+    y, found = passes(quantized(name, weight, bias.to(dtype)), x, g)
+    assert torch.equal(y[5], bias.to(dtype))
+    assert not found[7].any()
+    assert y.isfinite().all()
+    assert found.isfinite().all()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@each_dtype
+@each_format
+def test_what_is_not_finite_stays_so(name, dtype, bad):
+    weight, bias = normal(96, 64), normal(96, seed=1).to(dtype)
+    x, g = normal(TOKENS, 64, seed=2).to(dtype), normal(TOKENS, 96, seed=3).to(dtype)
+    x[5, 9], g[7, 11] = bad, bad
+    for value, row in zip(passes(quantized(name, weight, bias), x, g), (5, 7), strict=True):
+        assert not value[row].isfinite().any()
+        others = torch.arange(TOKENS) != row
+        assert value[others].isfinite().all()
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@each_format
+def test_size_changes_nothing(name, dtype, size):
+    weight = normal(96, 64)
+    x, g = normal(TOKENS, 64, seed=2), normal(TOKENS, 96, seed=3)
+    found = passes(quantized(name, weight), (x * size).to(dtype), (g * size).to(dtype))
+    for value, expected in zip(found, (x @ weight.t(), g @ weight), strict=True):
+        assert relative(value.double() / size, expected) < 5e-2
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name != "e4m3 plain"])
+def test_float16_overflows_only_where_its_result_does(name):
+    weight = normal(96, 64) * 1e-3
+    x, g = normal(TOKENS, 64, seed=2) * 1e4, normal(TOKENS, 96, seed=3) * 1e4
+    found = passes(quantized(name, weight), x.half(), g.half())
+    for value, expected in zip(found, (x @ weight.t(), g @ weight), strict=True):
+        assert relative(value, expected) < 5e-2
+
+
+class Kernels(TorchDispatchMode):
+    """Names of the operations that compute or copy."""
+
+    _FREE = ("view", "t", "slice", "detach", "new_empty", "empty_like", "as_strided")
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = str(function).split(".")[1]
+        if name not in self._FREE:
+            self.names.append(name)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("name", "forward", "backward"),
+    [("int8", 8, 9), ("int8_rotated", 9, 10), ("e4m3 rows", 8, 9)],
+)
+def test_number_of_kernels(name, forward, backward, dtype):
+    layer = quantized(name, normal(OUT, IN), normal(OUT, seed=1).to(dtype))
+    x = normal(TOKENS, IN, seed=2).to(dtype).requires_grad_()
+    layer(x)
+    with Kernels() as kernels:
+        y = layer(x)
+    g = torch.ones_like(y)
+    assert len(kernels.names) == forward, kernels.names
+    with Kernels() as kernels:
+        torch.autograd.grad(y, x, g)
+    assert len(kernels.names) == backward, kernels.names
+
+
+def adapted(name, compute, options, dtype=torch.float32):
+    """Two layers with an adapter that is not at its first value, as a small base."""
+    layers = [
+        quantized(name, normal(*shape, seed=at) * 0.1, normal(shape[0], seed=9).to(dtype), compute)
+        for at, shape in enumerate([(96, 64), (64, 96)])
+    ]
+    module = nn.Sequential(layers[0], nn.GELU(), layers[1])
+    adapter = attach(module, AdapterConfig(**options), seed=3)
+    return module, adapter
+
+
+ADAPTERS = [
+    {"kind": kind, "rank": 4, **dora}
+    for kind in KINDS
+    for dora in ({}, {"dora": True, "dora_axis": "input"}, {"dora": True, "dora_axis": "output"})
+    if not (dora and KINDS[kind].multiplies)
+]
+
+
+@pytest.mark.parametrize("options", ADAPTERS)
+@pytest.mark.parametrize("name", ["int8", "int8_rotated", "e4m3 rows"])
+def test_a_training_ends_where_the_dense_one_does(name, options):
+    x, wanted = normal(TOKENS, 64, seed=5), normal(TOKENS, 64, seed=6)
+    losses = {}
+    for compute in ("dense", "8bit"):
+        module, adapter = adapted(name, compute, options)
+        optimizer = torch.optim.Adam(adapter.parameters(), lr=1e-2)
+        losses[compute] = []
+        for _ in range(8):
+            loss = (module(x) - wanted).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses[compute].append(loss.item())
+    dense, found = losses["dense"], losses["8bit"]
+    assert found != dense
+    learned = dense[0] - dense[-1]
+    assert learned > 0.02
+    for one, other in zip(found, dense, strict=True):
+        assert abs(one - other) < 0.05 * learned + 2e-3 * other
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not KINDS[kind].multiplies])
+@each_format
+def test_the_factors_see_what_was_not_rounded(name, kind):
+    """With the same input and gradient theirs are those of dense products, bit for bit."""
+    x, g, found = normal(TOKENS, 64, seed=5), normal(TOKENS, 96, seed=6), {}
+    for compute in ("dense", "8bit"):
+        module = nn.Sequential(quantized(name, normal(96, 64), None, compute))
+        adapter = attach(module, AdapterConfig(kind=kind, rank=4), seed=3)
+        with torch.no_grad():
+            for parameter in adapter.parameters():
+                parameter += 0.1
+        rows = x.clone().requires_grad_()
+        y = module(rows)
+        found[compute] = y, *torch.autograd.grad(y, [rows, *adapter.parameters()], g)
+    for at, (one, other) in enumerate(zip(found["8bit"], found["dense"], strict=True)):
+        assert torch.equal(one, other) == (at >= 2)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("name", ["int8_rotated", "e4m3 rows"])
+def test_a_checkpointed_layer_has_the_same_bits(name, reentrant):
+    g, results = normal(TOKENS, 64, seed=6), []
+    for checkpointed in (False, True):
+        module, adapter = adapted(name, "8bit", {"kind": "lora", "rank": 4})
+        x = normal(TOKENS, 64, seed=5).requires_grad_()
+        y = checkpoint(module, x, use_reentrant=reentrant) if checkpointed else module(x)
+        y.backward(g)
+        results.append([y, x.grad, *(each.grad for each in adapter.parameters())])
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", ["int8_rotated", "e4m3 rows"])
+def test_it_is_compiled_as_one_graph(name):
+    layer = quantized(name, normal(96, 64), normal(96, seed=1))
+    x, g = normal(TOKENS, 64, seed=2), normal(TOKENS, 96, seed=3)
+    expected = passes(layer, x, g)
+    torch.compiler.reset()
+    found = passes(torch.compile(layer, backend="aot_eager", fullgraph=True), x, g)
+    for one, other in zip(found, expected, strict=True):
+        # A number in the middle between two steps may go to the other.
+        assert relative(one, other) < 1e-3
+
+
+def test_a_model_is_switched_to_8_bits_and_back():
+    module, _ = adapted("int8", "dense", {"kind": "lora", "rank": 4})
+    x = normal(TOKENS, 64, seed=5)
+    dense = module(x)
+    assert set_compute(module, "8bit") == 2
+    assert not torch.equal(module(x), dense)
+    assert set_compute(module, "dense") == 2
+    assert torch.equal(module(x), dense)
+
+
+def test_layers_that_are_never_multiplied_so_are_not_counted():
+    module = nn.Sequential(quantized("int8", normal(60, 44)), quantized("int8", normal(64, 32)))
+    assert set_compute(module, "8bit") == 1
+
+
+def test_8_bits_of_a_base_without_them_are_refused():
+    module = nn.Sequential(nn.Linear(64, 64))
+    assert set_compute(module, "dense") == 0
+    with pytest.raises(ConfigError) as raised:
+        set_compute(module, "8bit")
+    assert "memory.compute is 8bit" in raised.value.found
+    assert "int8" in raised.value.expected
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_formats_of_8_bits_say_so(name):
+    stored = FORMATS[name]
+    kept = stored.pack(normal(64, 128))["weight"].dtype
+    assert stored.eight_bit == (kept in {torch.int8, E4M3})

@@ -43,6 +43,7 @@ class TrainingSettings(io.ComfyNode):
         SettingInput("output.metadata", advanced=True),
         SettingInput("training.sigma.mode_scale", "sigma_mode_scale", optional=True),
         SettingInput("memory.base_format", optional=True),
+        SettingInput("memory.compute", optional=True),
     )
 
     @classmethod

@@ -47,6 +47,12 @@ def test_no_dataset_named(tmp_path, cache):
     fails(ConfigError, run_config(tmp_path, cache, dataset={"path": ""}), "dataset.path")
 
 
+def test_products_in_8_bits_of_a_base_in_more(tmp_path, cache):
+    config = run_config(tmp_path, cache, memory={"compute": "8bit"})
+    fails(ConfigError, config, "memory.compute is 8bit", "memory.base_format")
+    assert not list(tmp_path.rglob("adapter*.safetensors"))
+
+
 def test_base_folder_with_a_missing_part(tmp_path, cache):
     base = tmp_path / "base"
     shutil.copytree(EMBEDDED, base)

@@ -41,7 +41,7 @@ _SHAREABLE: Mapping[str, tuple[str, ...]] = {
         "upscale",
         "control_area",
     ),
-    "memory": ("gradient_checkpointing", "base_format"),
+    "memory": ("gradient_checkpointing", "base_format", "compute"),
     "output": ("layouts", "dtype"),
     "seed": _ALL,
     "family": _ALL,

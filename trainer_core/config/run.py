@@ -89,6 +89,14 @@ class MemorySection(Section):
         "dense. 'fp8' and 'int8': one byte a weight. 'nf4': half a byte. 'auto': dense.",
         advanced=True,
     )
+    compute: Literal["dense", "8bit"] = setting(
+        "dense",
+        "How the base's weights are multiplied. 'dense': as numbers of the run's precision. "
+        "'8bit': as they are stored, for a base in int8 or fp8; inputs and gradients are rounded "
+        "to 8 bits for it, an error of 1 (int8) to 4 (fp8) percent a layer. For GPUs with 8-bit "
+        "tensor cores.",
+        advanced=True,
+    )
     threads: int | None = setting(
         None,
         "CPU threads of torch. Unset: 1 for the embedded base (its matrices are too small to "

@@ -33,6 +33,7 @@ from ..diffusion.sigma import make_density
 from ..filesystem.allowed_folders import AllowedFolders
 from ..inference.encoders import MakeSource
 from ..inference.pipeline import sample_previews
+from ..quantization.quantized_linear import set_compute
 from ..requirements import installed_versions
 from ..types import Batch, PreservedBatch, RunResult, RunSummary, StepResult
 from .checkpoint import require_newest
@@ -367,12 +368,10 @@ def load(
         InputError: When base, adapter or start do not fit each other.
         StorageError: When what is cached before the first step cannot be written.
     """
-    kept = config.memory.base_format
-    transformer = data.family.load_transformer(
-        data.location, DTYPES[precision], processes.device, kept
-    )
+    transformer = _load_base(config, data, precision, processes, observer)
     # What the base makes depends on the numbers that it computes with.
-    numbers = f"{base} {precision}" + ("" if kept in {"auto", "dense"} else f" {kept}")
+    ways = (config.memory.base_format, config.memory.compute)
+    numbers = " ".join([base, precision, *(way for way in ways if way not in {"auto", "dense"})])
     preservation = _preserve(config, data, transformer, numbers, processes, observer)
     if config.memory.gradient_checkpointing:
         data.family.enable_checkpointing(transformer)
@@ -403,6 +402,24 @@ def load(
         steps=run_length(config),
         preservation=preservation,
     )
+
+
+def _load_base(
+    config: RunConfig, data: Prepared, precision: str, processes: Processes, observer: Observer
+) -> torch.nn.Module:
+    memory, device = config.memory, processes.device
+    transformer = data.family.load_transformer(
+        data.location, DTYPES[precision], device, memory.base_format
+    )
+    taken = set_compute(transformer, memory.compute)
+    if memory.compute == "8bit" and not taken and processes.index == 0:
+        observer.notify(
+            Warned(
+                f"memory.compute is 8bit, and {device} can multiply no weight of this base in 8 "
+                "bits: the run computes with dense weights"
+            )
+        )
+    return transformer
 
 
 def _attach(config: RunConfig, data: Prepared, transformer: torch.nn.Module) -> AttachedAdapter:

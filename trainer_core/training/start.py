@@ -56,6 +56,7 @@ COURSE = frozenset(
         "training.max_grad_norm",
         "training.precision",
         "memory.base_format",
+        "memory.compute",
     }
 )
 """What changes the weights of the steps to come. A resumed run may change it, and says so."""

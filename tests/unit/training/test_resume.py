@@ -100,6 +100,7 @@ CHANGES = {
     "memory.device": "cpu",
     "memory.gradient_checkpointing": False,
     "memory.base_format": "nf4",
+    "memory.compute": "8bit",
     "memory.threads": 2,
     "output.name": "other",
     "output.layouts": ["diffusers"],
@@ -183,7 +184,8 @@ COURSE = {
     path
     for path in CHANGES
     if path.startswith(("training.optimizer.", "training.schedule."))
-    or path in {"training.max_grad_norm", "training.precision", "memory.base_format"}
+    or path in {"training.max_grad_norm", "training.precision"}
+    or path in {"memory.base_format", "memory.compute"}
 }
 
 

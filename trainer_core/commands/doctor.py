@@ -1,7 +1,7 @@
 """``doctor`` and ``dataset``: what this machine has, and what a run would do, before it starts.
 
-No weights are loaded, and nothing is downloaded: the denoiser is built without memory from the
-base's configuration.
+Nothing is downloaded, and the denoiser is built without memory from the base's configuration. Its
+weights are loaded only to say what fewer bits cost, for a run file that names a finished cache.
 """
 
 from __future__ import annotations
@@ -90,6 +90,9 @@ def run_report(config: RunConfig) -> tuple[dict[str, Any], list[str]]:
             report["adapter"] = _adapter_report(config, adapter)
             estimate = memory_estimate(_size(config, base, adapter, controls))
             report["memory_estimate"] = {name: gibibytes(n) for name, n in estimate.items()}
+        narrow = config.memory.base_format not in {"auto", "dense"}
+        if config.cache.manifest and (narrow or config.memory.compute != "dense"):
+            report["velocity_error"] = attempt("memory", lambda: _velocity_error(config))
     return report, problems
 
 
@@ -142,6 +145,19 @@ def _adapter_report(config: RunConfig, adapter: AttachedAdapter) -> dict[str, An
         "unused_layers": list(adapter.excluded_unused),
         "advice": [*adapter.notes, *pace_notes(adapter.plans, rate)],
     }
+
+
+def _velocity_error(config: RunConfig) -> str:
+    import torch
+
+    from ..device import resolve_device
+    from ..training.velocity_error import cached_velocity_error
+
+    try:
+        error = cached_velocity_error(config, resolve_device(config.memory.device))
+    except torch.OutOfMemoryError:
+        return "not measured: the dense base does not fit"
+    return f"{100 * error:.2f} % of that of the dense base, on a batch of the cache"
 
 
 def _size(config: RunConfig, base: EmptyBase, adapter: AttachedAdapter, controls: int) -> Size:

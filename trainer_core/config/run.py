@@ -70,7 +70,7 @@ class PreviewSection(Section):
     seed: int = setting(0, "Seed of the first prompt's noise; the next prompts count up.", ge=0)
 
 
-BaseFormat = Literal["auto", "dense", "file", "fp8", "int8", "nf4"]
+BaseFormat = Literal["auto", "dense", "file", "fp8", "int8", "int8_rotated", "nf4"]
 
 
 class MemorySection(Section):
@@ -86,7 +86,8 @@ class MemorySection(Section):
         "auto",
         "How the base's large weights, the Linear layers of its blocks, are kept. 'dense': in the "
         "run's precision. 'file': weights of 8 bits as the file has them (fp8, fp8_scaled), others "
-        "dense. 'fp8' and 'int8': one byte a weight. 'nf4': half a byte. 'auto': dense.",
+        "dense. 'fp8' and 'int8': one byte a weight; 'int8_rotated' keeps outliers apart, for "
+        "compute 8bit. 'nf4': half a byte. 'auto': dense.",
         advanced=True,
     )
     compute: Literal["dense", "8bit"] = setting(

@@ -2,20 +2,71 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..bases.locate import locate_base
+from ..config import RunConfig
 from ..counters import counter_seed
-from ..device import release_memory, send
+from ..data.batches import BatchPlan, load_batch
+from ..device import DTYPES, release_memory, resolve_precision, send
 from ..diffusion.flow import interpolate
 from ..families.family import Predict
+from ..families.registry import get_family
+from ..quantization.quantized_linear import set_compute
 from ..types import Batch
+from .encode_dataset import read_manifest
 
 SIGMAS = (0.1, 0.5, 0.9)
 """Noise levels that are compared."""
+
+
+def cached_velocity_error(config: RunConfig, device: torch.device) -> float:
+    """Compare a run's base with its dense weights, on a batch of its cache.
+
+    Args:
+        config: A run file with ``cache.manifest``.
+        device: Where the run will be.
+
+    Returns:
+        As `velocity_error`.
+
+    Raises:
+        InputError: When cache, base or settings cannot be used.
+        torch.OutOfMemoryError: When the dense base does not fit.
+    """
+    if not config.cache.manifest:
+        raise ValueError("the run file names no finished cache")
+    cache = read_manifest(Path(config.cache.manifest))
+    dataset, family, memory = cache.dataset, get_family(config.family), config.memory
+    settings = config.base.model_copy(update={"variant": cache.variant})
+    edits = any(dataset.control_buckets)
+    location = locate_base(settings, family, edits, needs_encoders=False)
+    dtype = DTYPES[resolve_precision(config.training.precision, device)]
+
+    def other() -> nn.Module:
+        transformer = family.load_transformer(location, dtype, device, memory.base_format)
+        set_compute(transformer, memory.compute)
+        return transformer
+
+    plan = BatchPlan(
+        buckets=dataset.buckets,
+        control_counts=dataset.control_buckets,
+        batch_size=config.training.batch_size,
+        micro_batches=1,
+        num_repeats=1,
+        seed=config.seed,
+    )
+    batch = load_batch(dataset, plan, step=1, micro=0, caption_dropout=0.0, seed=config.seed)
+    if batch is None:
+        raise ValueError("a plan without points that preserve the base has samples")
+    dense = functools.partial(family.load_transformer, location, dtype, device)
+    return velocity_error(family.predict, dense, other, batch, config.training.guidance, device)
 
 
 def velocity_error(

@@ -1,0 +1,75 @@
+"""Whole runs whose base is multiplied in 8 bits, and what doctor says of it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from runs import CancelAfter, metrics, run_config, tensors
+
+from trainer_core.commands.doctor import run_report
+from trainer_core.quantization.registry import FORMATS
+from trainer_core.training import SingleProcess, train
+from trainer_core.training.encode_dataset import prepare, save_manifest
+from trainer_core.training.observer import SilentObserver, Warned
+
+EIGHT_BIT = [name for name, stored in FORMATS.items() if stored.eight_bit]
+
+
+def settings(name, compute, **training):
+    return {
+        "memory": {"base_format": name, "compute": compute, "gradient_checkpointing": True},
+        "adapter": {"kind": "lora", "rank": 4, "dropout": 0.0},
+        "training": {
+            "steps": 4,
+            "batch_size": 4,
+            "optimizer": {"learning_rate": 1e-2},
+            **training,
+        },
+    }
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", EIGHT_BIT)
+def test_a_run_in_8_bits_resumes_bit_for_bit_near_the_dense_one(tmp_path, cache, name):
+    own = settings(name, "8bit")
+    whole = train(run_config(tmp_path / "a", cache, **own))
+    train(run_config(tmp_path / "b", cache, **own), CancelAfter(2))
+    resumed = train(run_config(tmp_path / "b", cache, **own, resume="latest"))
+    assert metrics(whole.folder) == metrics(resumed.folder)
+    first, second = (tensors(each.adapters[0]) for each in (whole, resumed))
+    assert all(torch.equal(value, second[key]) for key, value in first.items())
+    dense = train(run_config(tmp_path / "c", cache, **settings(name, "dense")))
+    losses = [[row["loss"] for row in metrics(each.folder)] for each in (whole, dense)]
+    assert losses[0] != losses[1]
+    assert losses[0] == pytest.approx(losses[1], rel=0.02)
+
+
+def test_a_run_goes_on_with_other_products_and_says_so(tmp_path, cache):
+    train(run_config(tmp_path, cache, **settings("int8_rotated", "dense", steps=1)))
+    observer = CancelAfter(99)
+    changed = settings("int8_rotated", "8bit", steps=2)
+    result = train(run_config(tmp_path, cache, **changed, resume="latest"), observer)
+    assert (result.status, result.step) == ("done", 2)
+    told = [str(event) for event in observer.events if isinstance(event, Warned)]
+    assert any("memory.compute was 'dense' and is '8bit'" in each for each in told)
+
+
+def test_doctor_says_what_fewer_bits_cost(tmp_path, cache):
+    plain = run_config(tmp_path, cache)
+    with torch.inference_mode(False):
+        prepared = prepare(plain, SilentObserver(), SingleProcess(torch.device("cpu")))
+    manifest = Path(save_manifest(plain, prepared))
+    errors = {}
+    for name, compute in (("auto", "dense"), ("int8", "dense"), ("int8", "8bit"), ("fp8", "8bit")):
+        values = settings(name, compute) | {"cache": {"manifest": str(manifest)}}
+        report, problems = run_report(run_config(tmp_path, cache, **values))
+        assert not problems
+        errors[name, compute] = report.get("velocity_error")
+    assert errors.pop(("auto", "dense")) is None
+    found = {key: float(str(text).split(" %")[0]) for key, text in errors.items()}
+    assert 0.05 < found["int8", "dense"] < found["int8", "8bit"] < found["fp8", "8bit"] < 10.0
+    report, problems = run_report(
+        run_config(tmp_path, cache, memory={"compute": "8bit"}, cache={"manifest": str(manifest)})
+    )
+    assert report["velocity_error"] is None
+    assert any("memory.compute is 8bit" in each for each in problems)

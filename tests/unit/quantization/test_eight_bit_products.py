@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
@@ -18,7 +19,7 @@ from trainer_core.quantization.eight_bit_products import LEAST_ROWS, rounded_row
 from trainer_core.quantization.fp8 import Fp8
 from trainer_core.quantization.quantized_linear import QuantizedLinear, set_compute
 from trainer_core.quantization.registry import FORMATS
-from trainer_core.quantization.rotation import WIDEST, gain, rotate, width_of
+from trainer_core.quantization.rotation import _MATRICES, WIDEST, gain, rotate, width_of
 
 E4M3 = torch.float8_e4m3fn
 IN, OUT, TOKENS = 768, 1024, 64
@@ -386,6 +387,22 @@ def test_it_is_compiled_as_one_graph(name):
     for one, other in zip(found, expected, strict=True):
         # A number in the middle between two steps may go to the other.
         assert relative(one, other) < 1e-3
+
+
+@each_format
+def test_a_step_is_simulated_without_memory(name):
+    """What stands for a tensor there is not kept for a real one."""
+    _MATRICES.clear()
+    stored = ALL[name]
+    parts = stored.pack(normal(96, 64))
+    with FakeTensorMode():
+        parts = {each: torch.empty(part.shape, dtype=part.dtype) for each, part in parts.items()}
+        layer = QuantizedLinear(stored, (96, 64), parts, torch.empty(96))
+        layer.compute = "8bit"
+        y, found = passes(layer, torch.empty(TOKENS, 64), torch.empty(TOKENS, 96))
+    assert (y.shape, found.shape) == ((TOKENS, 96), (TOKENS, 64))
+    layer = quantized(name, normal(96, 64))
+    assert layer(normal(TOKENS, 64)).isfinite().all()
 
 
 def test_a_model_is_switched_to_8_bits_and_back():

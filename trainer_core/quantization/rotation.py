@@ -43,15 +43,24 @@ def rotate(rows: Tensor) -> Tensor:
 
 
 def _matrix(width: int, like: Tensor) -> Tensor:
-    """H, divided; kept for each device, but not of a class that only stands for a tensor."""
+    """H, divided; kept for each device.
+
+    Not what a simulated step has in place of tensors. A compiled graph makes it in one kernel.
+    """
+    if torch.compiler.is_compiling() or type(like) is not Tensor:
+        return _make(width, like)
     key = (width, like.dtype, like.device)
-    if type(like) is Tensor and key in _MATRICES:
-        return _MATRICES[key]
-    with torch.inference_mode(False), torch.no_grad():
-        matrix = torch.ones((1, 1), dtype=like.dtype, device=like.device)
-        while len(matrix) < width:
-            matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
-        matrix /= 2 ** ((width.bit_length() - 1) // 2)
-    if type(like) is Tensor:
-        _MATRICES[key] = matrix
-    return matrix
+    if key not in _MATRICES:
+        with torch.inference_mode(False), torch.no_grad():
+            _MATRICES[key] = _make(width, like)
+    return _MATRICES[key]
+
+
+def _make(width: int, like: Tensor) -> Tensor:
+    place = torch.arange(width, device=like.device)
+    bits = place.view(-1, 1) & place
+    # An entry is -1 where the two places have an odd number of bits in common.
+    for shift in (4, 2, 1):
+        bits = bits ^ (bits >> shift)
+    signs = 1 - 2 * (bits & 1)
+    return signs.to(like.dtype) / 2 ** ((width.bit_length() - 1) // 2)

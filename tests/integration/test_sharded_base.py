@@ -17,6 +17,9 @@ from tests.fixtures.flux_base import make_flux_base
 from trainer_core.config.run import RunConfig
 from trainer_core.training import train
 
+# Each launch loads torch in two processes at once.
+pytestmark = pytest.mark.exhaustive
+
 PROGRAM = str(Path(__file__).with_name("sharded_runs.py"))
 
 
@@ -116,7 +119,6 @@ def test_a_cancel_in_the_middle_of_a_preview_ends_all(together):
 
 
 @pytest.mark.slow
-@pytest.mark.exhaustive
 def test_an_error_in_the_first_ends_all_with_its_message(tmp_path, cache):
     """One in the second ends the launch of the other tests."""
     name = "broken by the first"
@@ -124,7 +126,6 @@ def test_an_error_in_the_first_ends_all_with_its_message(tmp_path, cache):
 
 
 @pytest.mark.slow
-@pytest.mark.exhaustive
 def test_kinds_initializations_families_and_divided_batches_train_the_same(tmp_path, cache):
     names = ("lora", "loha", "lokr", "oft", "pissa", "eva", "flux")
     make_flux_base(cache / "flux")
@@ -138,7 +139,6 @@ def test_kinds_initializations_families_and_divided_batches_train_the_same(tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.exhaustive
 def test_accelerates_launcher_starts_the_command(tmp_path, cache):
     config = config_of("resumed", tmp_path, cache)
     run_file = tmp_path / "run.yaml"

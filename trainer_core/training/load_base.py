@@ -1,4 +1,4 @@
-"""Loads a run's denoiser, with the blocks swapped that the run file names."""
+"""Loads a run's denoiser with its adapter, and the blocks swapped that the run file names."""
 
 from __future__ import annotations
 
@@ -9,14 +9,21 @@ from functools import partial
 import torch
 from torch import nn
 
-from ..config import MemorySection
+from ..adapter_files.write.adapter_file import check_layouts
+from ..adapters import AttachedAdapter, attach
+from ..config import MemorySection, RunConfig
+from ..device import DTYPES
 from ..families.family import Family
 from ..offload.host_weights import make_master
 from ..offload.streamed_blocks import StreamedBlocks
 from ..offload.swapped import swapped_blocks
 from ..offload.transfer import make_transfer
+from ..quantization.quantized_linear import set_compute
 from ..weights.base_location import BaseLocation
+from .encode_dataset import Prepared
 from .memory_estimate import empty_base
+from .observer import Observer, Warned
+from .processes import Processes
 
 
 def load_base(
@@ -65,3 +72,61 @@ def load_base(
     send_rest = partial(streamed.place_rest, transformer, device)
     send_rest()
     return transformer, send_rest
+
+
+def load_adapted(
+    config: RunConfig,
+    data: Prepared,
+    precision: str,
+    processes: Processes,
+    observer: Observer,
+    at_end: contextlib.ExitStack,
+) -> tuple[nn.Module, AttachedAdapter]:
+    """Load a run's base and attach a new adapter.
+
+    Args:
+        config: The run file.
+        data: What `prepare` gave.
+        precision: The number format that is computed in.
+        processes: Those that share the run.
+        observer: Told when the base cannot be multiplied as the run file says.
+        at_end: As `load_base`.
+
+    Returns:
+        The denoiser, and its adapter. They are on the CPU where no device is to hold them whole.
+
+    Raises:
+        InputError: When base and adapter do not fit each other, or as `load_base`.
+    """
+    device = torch.device("cpu") if processes.sharded else processes.device
+    transformer, send_rest = load_base(
+        config.memory, data.family, data.location, DTYPES[precision], device, at_end
+    )
+    _choose_products(config, transformer, processes, observer)
+    if config.memory.gradient_checkpointing:
+        data.family.enable_checkpointing(transformer)
+    adapter = attach(
+        transformer,
+        config.adapter,
+        presets=data.family.presets,
+        unused=data.family.unused_layers(transformer),
+        shared=data.family.shared_inputs,
+        seed=config.seed,
+    ).train()
+    send_rest()  # the factors of a swapped block were made where its weights lie
+    # Hours of training must not end at a file that cannot be written.
+    check_layouts(adapter.state(), config.output.layouts, data.family.key_map)
+    return transformer, adapter
+
+
+def _choose_products(
+    config: RunConfig, transformer: nn.Module, processes: Processes, observer: Observer
+) -> None:
+    taken = set_compute(transformer, config.memory.compute)
+    if config.memory.compute == "8bit" and not taken and processes.index == 0:
+        observer.notify(
+            Warned(
+                f"memory.compute is 8bit, and {processes.device} can multiply no weight of this "
+                "base in 8 bits: the run computes with dense weights"
+            )
+        )

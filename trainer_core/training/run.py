@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from ..adapter_files.write.adapter_file import check_layouts
-from ..adapters import AttachedAdapter, attach
+from ..adapters import AttachedAdapter
 from ..adapters.init.eva import initialize_from_inputs
 from ..adapters.parameter_groups import pace_notes, parameter_groups
 from ..adapters.warm_start import start_from
@@ -23,7 +22,6 @@ from ..config.reading import dump_config
 from ..data.batches import BatchPlan, load_batch, part_of
 from ..data.cache import cache_folder
 from ..device import (
-    DTYPES,
     borrowed_random_state,
     borrowed_threads,
     release_memory,
@@ -35,12 +33,11 @@ from ..filesystem.allowed_folders import AllowedFolders
 from ..inference.encoders import MakeSource
 from ..inference.pipeline import sample_previews
 from ..offload.swapped import repeated_blocks
-from ..quantization.quantized_linear import set_compute
 from ..requirements import installed_versions
 from ..types import Batch, PreservedBatch, RunResult, RunSummary, StepResult
 from .checkpoint import require_newest
 from .encode_dataset import Prepared, content_hashes, prepare
-from .load_base import load_base
+from .load_base import load_adapted
 from .loop import Loop, LoopHooks
 from .observer import CacheProgress, Observer, RunStarted, SilentObserver, Warned
 from .optimizer import make_optimizer, make_schedule
@@ -388,7 +385,7 @@ def load(
         StorageError: When what is cached before the first step cannot be written.
     """
     with processes.turn():
-        transformer, adapter = _load_adapted(config, data, precision, processes, observer, at_end)
+        transformer, adapter = load_adapted(config, data, precision, processes, observer, at_end)
         begun = None if start.checkpoint is not None else start.adapter
         taken = None if begun is None else start_from(transformer, adapter, begun)
         blocks = repeated_blocks(transformer, data.family.repeated_blocks)
@@ -414,49 +411,6 @@ def load(
     return Loaded(
         config, data, precision, transformer, state, processes, observer, steps, preservation
     )
-
-
-def _load_adapted(
-    config: RunConfig,
-    data: Prepared,
-    precision: str,
-    processes: Processes,
-    observer: Observer,
-    at_end: contextlib.ExitStack,
-) -> tuple[torch.nn.Module, AttachedAdapter]:
-    """The whole base with its adapter: on the CPU, where no device is to hold it whole."""
-    device = torch.device("cpu") if processes.sharded else processes.device
-    transformer, send_rest = load_base(
-        config.memory, data.family, data.location, DTYPES[precision], device, at_end
-    )
-    _choose_products(config, transformer, processes, observer)
-    if config.memory.gradient_checkpointing:
-        data.family.enable_checkpointing(transformer)
-    adapter = attach(
-        transformer,
-        config.adapter,
-        presets=data.family.presets,
-        unused=data.family.unused_layers(transformer),
-        shared=data.family.shared_inputs,
-        seed=config.seed,
-    ).train()
-    send_rest()  # the factors of a swapped block were made where its weights lie
-    # Hours of training must not end at a file that cannot be written.
-    check_layouts(adapter.state(), config.output.layouts, data.family.key_map)
-    return transformer, adapter
-
-
-def _choose_products(
-    config: RunConfig, transformer: torch.nn.Module, processes: Processes, observer: Observer
-) -> None:
-    taken = set_compute(transformer, config.memory.compute)
-    if config.memory.compute == "8bit" and not taken and processes.index == 0:
-        observer.notify(
-            Warned(
-                f"memory.compute is 8bit, and {processes.device} can multiply no weight of this "
-                "base in 8 bits: the run computes with dense weights"
-            )
-        )
 
 
 def _preserve(

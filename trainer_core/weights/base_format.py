@@ -76,4 +76,8 @@ class Packing:
                 {"weight": values} if scale is None else {"weight": values, "weight_scale": scale}
             )
         (dense,) = reader.read(name, [rows], precision if precision in _PRECISE else torch.float32)
-        return stored.pack(dense)
+        parts = stored.pack(dense)
+        # What was needed in between lies below them in a CPU's memory: copies take its place, else
+        # the next tensor's would come on top of them and a model's memory be full of holes.
+        del dense
+        return {part: values.clone() for part, values in parts.items()}

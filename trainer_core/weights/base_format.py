@@ -82,7 +82,12 @@ class Packing:
             )
         precision = None if reader.packed_as(name) else reader.format_of(name)
         dtype = precision if precision in _PRECISE else torch.float32
-        return stored.pack(reader.read(name, [rows], dtype)[0])
+        (dense,) = reader.read(name, [rows], dtype)
+        parts = stored.pack(dense)
+        # What was needed in between lies below them in a CPU's memory: copies take its place, else
+        # the next tensor's would come on top of them and a model's memory be full of holes.
+        del dense
+        return {part: values.clone() for part, values in parts.items()}
 
     @staticmethod
     def _is_fp8(reader: TensorReader, name: str) -> bool:

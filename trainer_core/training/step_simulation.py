@@ -29,7 +29,7 @@ from ..config import RunConfig
 from ..diffusion.flow import flow_loss
 from ..families.family import Family
 from ..offload.model_bytes import cast_base, pack_blocks
-from ..quantization.stored_format import StoredFormat
+from ..quantization.stored_format import Parts, StoredFormat
 from .live_bytes import LiveBytes
 from .optimizer import make_optimizer
 from .step import clip_gradients
@@ -97,6 +97,12 @@ class StepSimulation:
         config: The run file.
         inputs: What goes through.
         whole: Run all blocks; it takes some ten times as long, and gives the same.
+
+    Attributes:
+        transformer: As given.
+        family: As given.
+        config: As given, without what is left to chance.
+        inputs: As given.
     """
 
     def __init__(
@@ -108,10 +114,10 @@ class StepSimulation:
         *,
         whole: bool = False,
     ) -> None:
-        self._transformer, self._family, self._inputs = transformer, family, inputs
+        self.transformer, self.family, self.inputs = transformer, family, inputs
         # A layer that is left out by chance needs less than one that is not.
         alone = config.adapter.model_copy(update={"module_dropout": 0.0})
-        self._config = config.model_copy(update={"adapter": alone})
+        self.config = config.model_copy(update={"adapter": alone})
         self._whole = tuple(len(_blocks(transformer, name)) for name in family.repeated_blocks)
         cut = not whole and self._blocks_are_alike()
         self._few = tuple(min(n, 2 * EDGE - 1) if cut else n for n in self._whole)
@@ -127,7 +133,7 @@ class StepSimulation:
             stored: How the blocks' matrices are kept; None as numbers of the run's precision.
         """
         if checkpointing is None:
-            checkpointing = self._config.memory.gradient_checkpointing
+            checkpointing = self.config.memory.gradient_checkpointing
         if checkpointing not in self._dense:
             self._dense[checkpointing] = (
                 self._numbers(self._few, checkpointing),
@@ -158,11 +164,11 @@ class StepSimulation:
 
     def _blocks_are_alike(self) -> bool:
         """Whether all blocks of a list but the last are the same, with their adapter."""
-        transformer = self._transformer
-        adapter = _attach(transformer, self._family, self._config)
+        transformer = self.transformer
+        adapter = _attach(transformer, self.family, self.config)
         plans = [(f"{p.path}.", (p.inputs, p.outputs, p.rank, p.kernel)) for p in adapter.plans]
         adapter.detach()
-        for name in self._family.repeated_blocks:
+        for name in self.family.repeated_blocks:
             found: list[object] = []
             for index, block in enumerate(_blocks(transformer, name)):
                 place = f"{name}.{index}."
@@ -180,16 +186,20 @@ class StepSimulation:
         self, counts: Sequence[int], checkpointing: bool, stored: StoredFormat | None = None
     ) -> _Numbers:
         """Run a step of a model of so many blocks."""
-        family, live = self._family, LiveBytes(_Phase("begin"))
+        family, live = self.family, LiveBytes(_Phase("begin"))
         model = self._model(counts)
         if stored is not None:
-            pack_blocks(model, family.repeated_blocks, stored)
+            pack_blocks(model, family.repeated_blocks, _without_numbers(stored))
         family.prepare(model)
         if checkpointing:
             family.enable_checkpointing(model)
-        adapter = _attach(model, family, self._config).train()
+        adapter = _attach(model, family, self.config).train()
         with FakeTensorMode():
             _give_sizes(model)
+            if self.config.adapter.dora:
+                for layer in adapter.layers.values():
+                    # The part of it that is the weight's own is kept from here on.
+                    layer.norm()
             optimizer = self._optimizer(adapter)
             own = [*adapter.parameters(), *adapter.frozen_tensors().values()]
             states = [each for state in optimizer.state.values() for each in state.values()]
@@ -217,23 +227,23 @@ class StepSimulation:
         """A copy of the denoiser on the meta device, with the first blocks of each list."""
         replaced: list[tuple[dict[str, Any], str, Any]] = []
         try:
-            for name, count in zip(self._family.repeated_blocks, counts, strict=True):
+            for name, count in zip(self.family.repeated_blocks, counts, strict=True):
                 parent, _, leaf = name.rpartition(".")
-                modules: dict[str, Any] = self._transformer.get_submodule(parent)._modules
+                modules: dict[str, Any] = self.transformer.get_submodule(parent)._modules
                 replaced.append((modules, leaf, modules[leaf]))
-                modules[leaf] = nn.ModuleList(_blocks(self._transformer, name)[:count])
-            model = copy.deepcopy(self._transformer)
+                modules[leaf] = nn.ModuleList(_blocks(self.transformer, name)[:count])
+            model = copy.deepcopy(self.transformer)
         finally:
             for modules, leaf, blocks in replaced:
                 modules[leaf] = blocks
-        return cast_base(model, self._inputs.dtype)
+        return cast_base(model, self.inputs.dtype)
 
     def _optimizer(self, adapter: AttachedAdapter) -> torch.optim.Optimizer:
         """The run's, with the state that it has from the first step on."""
-        settings = self._config.training.optimizer
+        settings = self.config.training.optimizer
         optimizer = make_optimizer(settings, parameter_groups(adapter, settings))
         for group in optimizer.param_groups:
-            group["foreach"] = self._inputs.foreach
+            group["foreach"] = self.inputs.foreach
         for each in adapter.parameters():
             each.grad = torch.empty_like(each)
         optimizer.step()
@@ -248,10 +258,10 @@ class StepSimulation:
         live: LiveBytes,
     ) -> None:
         """Make a step as the loop does; of its micro-batches the first two, which tell of all."""
-        training, inputs = self._config.training, self._inputs
+        training, inputs = self.config.training, self.inputs
         samples, micro_batches = training.batch_size, training.gradient_accumulation_steps
         config: Any = model.config
-        shapes = self._family.conditioning_shapes(config, inputs.text)
+        shapes = self.family.conditioning_shapes(config, inputs.text)
         with live:
             image, *controls = (torch.empty(samples, *each) for each in inputs.images)
             target, sigma = torch.empty_like(image), torch.empty(samples)
@@ -262,7 +272,7 @@ class StepSimulation:
             for _ in range(min(micro_batches, 2)):
                 live.flops = 0
                 live.begin(_Phase("begin"))
-                velocity = self._family.predict(
+                velocity = self.family.predict(
                     model, image, sigma, texts, controls, training.guidance
                 )
                 loss = flow_loss(velocity, target).sum()
@@ -273,6 +283,39 @@ class StepSimulation:
             live.begin(_Phase("update"))
             clip_gradients(adapter.parameters(), training.max_grad_norm)
             optimizer.step()
+
+
+class _Sizes(StoredFormat):
+    """Stands for a format that needs numbers to be read, where it reads nothing but the result."""
+
+    name = "sizes"
+
+    def __init__(self, stored: StoredFormat) -> None:
+        self._stored = stored
+
+    def pack(self, weight: Tensor) -> dict[str, Tensor]:
+        size = self.stored_bytes((weight.shape[0], weight.shape[1]))
+        return {"weight": weight.new_empty(size, dtype=torch.uint8)}
+
+    def dense(self, parts: Parts, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+        return parts["weight"].new_empty(shape, dtype=dtype)
+
+    def stored_bytes(self, shape: tuple[int, int]) -> int:
+        return self._stored.stored_bytes(shape)
+
+    def fits(self, shape: tuple[int, int]) -> bool:
+        return self._stored.fits(shape)
+
+
+def _without_numbers(stored: StoredFormat) -> StoredFormat:
+    """The format, or what stands for it where its code leaves torch, as by a table on a CPU."""
+    try:
+        with FakeTensorMode():
+            parts = stored.pack(torch.empty(64, 64))
+            stored.dense(parts, (64, 64), torch.bfloat16)
+    except (RuntimeError, TypeError):
+        return _Sizes(stored)
+    return stored
 
 
 def _attach(model: nn.Module, family: Family, config: RunConfig) -> AttachedAdapter:

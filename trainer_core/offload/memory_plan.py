@@ -23,6 +23,9 @@ from .model_bytes import BaseBytes
 
 Aim = Literal["auto", "fastest", "smallest"]
 
+RESERVE = 1 << 30
+"""Bytes of a device that are left to libraries and the allocator."""
+
 FULL_SPEED = 1.1
 """``auto`` changes no number of the base for a step that is faster by less than this factor."""
 
@@ -52,7 +55,7 @@ class Budget:
     link_bytes_per_s: float
     flops_per_s: float
     file_bytes_per_s: float = 3e9
-    reserve: int = 1 << 30
+    reserve: int = RESERVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +268,8 @@ def _swapped(
         for slots in (2, 1) if settings.swap_slots is None else (settings.swap_slots,):
             ring = sum(base.blocks[g] * min(slots, n) for g, n in groups.items())
             sent = sum(2 * base.blocks[g] * max(0, n - slots) for g, n in groups.items())
+            if wanted is None and ring >= away:
+                continue
             for master in masters:
                 yield replace(
                     resident,

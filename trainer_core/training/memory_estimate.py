@@ -1,21 +1,12 @@
-"""How much device memory a run is expected to take. An estimate, not a measurement.
+"""How much device memory a run is expected to take.
 
-    base        = base parameters x bytes of the precision
-    adapter     = trainable parameters x 16 bytes (weight, gradient and AdamW's two moments, fp32),
-                  and 4 more where the frozen initial factors are kept beside them
-    activations = samples x tokens x width x bytes x states
-    states      = blocks x kept + 15, or blocks + kept + 15 with gradient checkpointing, which keeps
-                  one input for each block and computes the inside of one block again
-    kept        = 20, and 27 for lokr
+    base        = the frozen weights, to the byte
+    adapter     = factors, gradients and the optimizer's state, and the frozen initial factors where
+                  they are kept beside the trained ones
+    activations = everything else at the peak of a step with the largest sample
 
-``kept`` is what a block keeps for the backward pass, in values for each token and unit of width,
-when the attention matrix is not stored; 15 is what the work on one block takes for a moment. Both
-were fitted to peaks measured on narrow FLUX.1 and Qwen-Image models with every kind of adapter, in
-fp32 and bf16, with and without checkpointing; all of them lay between 0.69 and 1.3 of the
-estimate. Tokens are those of the largest sample. Encoders and previews are not counted, nor what
-libraries and the allocator need.
-
-Source of the idea: Korthikanti et al. 2022, section 4.1.
+The last two come from a simulated step (`step_simulation`). Encoders and previews are not counted,
+nor what libraries and the allocator need.
 """
 
 from __future__ import annotations
@@ -23,94 +14,58 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
-from ..adapters import attach
-from ..adapters.kinds.registry import KINDS
 from ..bases.locate import locate_base
 from ..config import RunConfig
 from ..data.cached_dataset import CachedItem
-from ..device import resolve_precision
+from ..device import DTYPES, resolve_precision
 from ..errors import RunError
 from ..families.family import Family
 from ..families.registry import get_family
+from ..offload.model_bytes import base_bytes
 from ..tensors.safetensors_reader import open_tensors
 from ..types import Bucket
 from ..weights.base_location import BaseLocation
 from ..weights.loading import reading_part
 from .encode_dataset import read_manifest
+from .step_simulation import NOT_SIMULATED, StepInputs, StepSimulation
 
 ADAPTER_BYTES = 16
 """Weight, gradient and two moments of one trainable parameter, each fp32."""
 
-WORKING_STATES = 15
-"""Values for each token and unit of width that the work on one block takes for a moment."""
-
-_KEPT_STATES = {"lokr": 27}
-_OTHER_KEPT_STATES = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """What decides the memory of a step.
-
-    Attributes:
-        base_parameters: Parameters of the frozen denoiser.
-        trainable_parameters: Parameters of the adapter.
-        kind: The adapter's kind.
-        blocks: Number of transformer blocks.
-        width: Width of the hidden state.
-        tokens: Tokens of a sample: image, controls and text.
-        samples: Samples in a micro-batch.
-        value_bytes: Bytes of a number in the run's precision.
-        checkpointing: Whether activations are computed again in the backward pass.
-        differences: Whether the frozen initial factors are kept beside the trained ones.
-    """
-
-    base_parameters: int
-    trainable_parameters: int
-    kind: str
-    blocks: int
-    width: int
-    tokens: int
-    samples: int
-    value_bytes: int
-    checkpointing: bool
-    differences: bool = False
-
 
 @dataclass(frozen=True, slots=True)
 class EmptyBase:
-    """A base without weights; `parameters` and `blocks` are counts, `width` the hidden state's."""
+    """A base without weights; `parameters` and `blocks` are counts."""
 
     family: Family
     location: BaseLocation
     transformer: nn.Module
     parameters: int
     blocks: int
-    width: int
 
 
-def memory_estimate(size: Size) -> dict[str, int]:
+def memory_estimate(simulation: StepSimulation) -> dict[str, int]:
     """Estimate the device memory of a training step.
 
     Args:
-        size: What decides it.
+        simulation: Of the run; its base carries no adapter.
 
     Returns:
-        Bytes of ``base``, ``adapter``, ``activations`` and their ``total``.
+        Bytes of ``base``, ``adapter``, ``activations`` and their ``total``. A family that asks for
+        numbers while it computes cannot be simulated: its activations are left out.
     """
-    kept = _KEPT_STATES.get(size.kind, _OTHER_KEPT_STATES)
-    inside = size.blocks + kept if size.checkpointing else size.blocks * kept
-    unit = size.samples * size.tokens * size.width * size.value_bytes
-    parts = {
-        "base": size.base_parameters * size.value_bytes,
-        "adapter": size.trainable_parameters * (ADAPTER_BYTES + 4 * size.differences),
-        "activations": unit * (inside + WORKING_STATES),
-    }
+    lists, dtype = simulation.family.repeated_blocks, simulation.inputs.dtype
+    parts = {"base": base_bytes(simulation.transformer, lists, dtype).total}
+    try:
+        step = simulation.step()
+    except NOT_SIMULATED:
+        parts["adapter"] = ADAPTER_BYTES * simulation.trainable
+    else:
+        parts |= {"adapter": step.adapter, "activations": step.activations}
     return {**parts, "total": sum(parts.values())}
 
 
@@ -134,21 +89,7 @@ def empty_base(location: BaseLocation, family: Family) -> EmptyBase:
         for name in family.repeated_blocks
     )
     count = sum(p.numel() for p in transformer.parameters())
-    config: Any = transformer.config
-    width = family.sizes(config).width
-    return EmptyBase(family, location, transformer, count, blocks, width)
-
-
-def image_tokens(base: EmptyBase, image: Bucket) -> int:
-    """Tokens of one image or control image.
-
-    Args:
-        base: The base.
-        image: Size in pixels.
-    """
-    _, height, width = base.family.latent_shape(base.location, image.width, image.height)
-    # Every family so far makes one token of 2 x 2 latents.
-    return height * width // 4
+    return EmptyBase(family, location, transformer, count, blocks)
 
 
 def text_tokens(items: Iterable[CachedItem]) -> int:
@@ -164,41 +105,30 @@ def text_tokens(items: Iterable[CachedItem]) -> int:
     return max(lengths)
 
 
-def step_size(
+def run_simulation(
     config: RunConfig,
     base: EmptyBase,
-    trainable: int,
-    tokens: int,
+    images: Iterable[Bucket],
     device: torch.device,
     text: int | None = None,
-) -> Size:
-    """Collect what decides the memory of a run's step.
+) -> StepSimulation:
+    """A simulation of a run's step.
 
     Args:
         config: The run file.
-        base: Its base.
-        trainable: Parameters of the adapter.
-        tokens: Tokens of the largest sample's image and controls.
+        base: Its base, without an adapter.
+        images: Sizes in pixels of the largest sample's image and of its control images.
         device: Decides the precision where the run file does not.
-        text: Tokens of the longest text, which are added; None for the most that the family's
-            encoder yields.
-
-    Returns:
-        The argument of `memory_estimate`.
+        text: Tokens of the longest text; None for the most that the family's encoder yields.
     """
-    precision = resolve_precision(config.training.precision, device)
-    return Size(
-        base_parameters=base.parameters,
-        trainable_parameters=trainable,
-        kind=config.adapter.kind,
-        blocks=base.blocks,
-        width=base.width,
-        tokens=tokens + (base.location.text_length if text is None else text),
-        samples=config.training.batch_size,
-        value_bytes=2 if precision == "bf16" else 4,
-        checkpointing=config.memory.gradient_checkpointing,
-        differences=config.adapter.init in KINDS[config.adapter.kind].decompositions,
+    dtype = DTYPES[resolve_precision(config.training.precision, device)]
+    latents = tuple(
+        base.family.latent_shape(base.location, image.width, image.height) for image in images
     )
+    tokens = base.location.text_length if text is None else text
+    # On a CPU torch updates one factor after the other.
+    inputs = StepInputs(latents, tokens, dtype, foreach=device.type != "cpu")
+    return StepSimulation(base.transformer, base.family, config, inputs)
 
 
 def cached_run_estimate(config: RunConfig, device: torch.device) -> dict[str, int]:
@@ -222,26 +152,17 @@ def cached_run_estimate(config: RunConfig, device: torch.device) -> dict[str, in
     edits = any(cache.dataset.control_buckets)
     location = locate_base(settings, family, edits, needs_encoders=False)
     base = empty_base(location, family)
-    tokens = max(
-        sum(image_tokens(base, image) for image in (item.bucket, *item.control_buckets))
-        for item in cache.dataset.items
-    )
-    adapter = attach(
-        base.transformer,
-        config.adapter,
-        presets=family.presets,
-        unused=family.unused_layers(base.transformer),
-    )
-    trainable = sum(parameter.numel() for parameter in adapter.parameters())
+    sizes = ((item.bucket, *item.control_buckets) for item in cache.dataset.items)
+    largest = max(sizes, key=lambda images: sum(each.width * each.height for each in images))
     text = text_tokens(cache.dataset.items)
-    return memory_estimate(step_size(config, base, trainable, tokens, device, text))
+    return memory_estimate(run_simulation(config, base, largest, device, text))
 
 
 def check_memory(estimate: dict[str, int], free: int, device: torch.device) -> str | None:
     """Compare an estimate with what is free.
 
-    Base and adapter are counted, not guessed, so that a run without room for them is refused.
-    Activations are a guess: a run that they alone make too large is only warned of.
+    A run without room for base and adapter is refused. One that activations alone make too large is
+    only warned of: how the device's own kernels compute is not known.
 
     Args:
         estimate: As `memory_estimate` gives it.

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from ..adapters import AttachedAdapter, attach
 from ..adapters.parameter_groups import parameter_groups
@@ -33,6 +34,9 @@ from ..quantization.stored_format import Parts, StoredFormat
 from .live_bytes import LiveBytes
 from .optimizer import make_optimizer
 from .step import clip_gradients
+
+NOT_SIMULATED = (DataDependentOutputException, DynamicOutputShapeException)
+"""What a simulation raises where a model asks for numbers while it computes."""
 
 EDGE = 2
 """Blocks at either end of a list that are looked at one by one; all others lie between them."""
@@ -103,7 +107,10 @@ class StepSimulation:
         family: As given.
         config: As given, without what is left to chance.
         inputs: As given.
+        trainable: Parameters of the adapter.
     """
+
+    trainable: int
 
     def __init__(
         self,
@@ -119,8 +126,10 @@ class StepSimulation:
         alone = config.adapter.model_copy(update={"module_dropout": 0.0})
         self.config = config.model_copy(update={"adapter": alone})
         self._whole = tuple(len(_blocks(transformer, name)) for name in family.repeated_blocks)
-        cut = not whole and self._blocks_are_alike()
-        self._few = tuple(min(n, 2 * EDGE - 1) if cut else n for n in self._whole)
+        cut = self._blocks_are_alike() and not whole
+        few = 2 * EDGE - 1
+        # Two runs, of so many and of one more, have to be quicker than one of all.
+        self._few = tuple(few if cut and n > 2 * few else n for n in self._whole)
         self._dense: dict[bool, tuple[_Numbers, list[_Numbers]]] = {}
 
     def step(
@@ -167,6 +176,7 @@ class StepSimulation:
         transformer = self.transformer
         adapter = _attach(transformer, self.family, self.config)
         plans = [(f"{p.path}.", (p.inputs, p.outputs, p.rank, p.kernel)) for p in adapter.plans]
+        self.trainable = sum(each.numel() for each in adapter.parameters())
         adapter.detach()
         for name in self.family.repeated_blocks:
             found: list[object] = []

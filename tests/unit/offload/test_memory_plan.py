@@ -9,8 +9,12 @@ import pytest
 import torch
 
 from tests.fixtures.full_size import full_size_transformer
+from tests.fixtures.small_transformers import make_small_qwen
+from trainer_core.commands.doctor import plan_rows
+from trainer_core.config import RunConfig
 from trainer_core.errors import RunError
 from trainer_core.families.registry import get_family
+from trainer_core.offload.machine import machine_budget
 from trainer_core.offload.memory_plan import (
     Budget,
     FormatSizes,
@@ -22,6 +26,8 @@ from trainer_core.offload.memory_plan import (
 )
 from trainer_core.offload.model_bytes import BaseBytes, base_bytes
 from trainer_core.quantization.registry import FORMATS
+from trainer_core.training.step_simulation import StepInputs, StepSimulation
+from trainer_core.training.step_sizes import step_sizes
 
 GIB = 1 << 30
 
@@ -189,6 +195,29 @@ def test_more_memory_is_never_slower_and_less_never_larger(aim, seed):
         assert getattr(small, needs[name]) <= getattr(large, needs[name])
         assert small.fits(less)
     assert plans > 20
+
+
+def test_the_doctor_shows_the_plan_and_what_else_there_is():
+    with torch.device("meta"):
+        model = make_small_qwen(3)
+    config = RunConfig.model_validate({"adapter": {"rank": 2}})
+    inputs = StepInputs(((4, 8, 8),), 8, torch.float32)
+    simulation = StepSimulation(model, get_family("qwen_image"), config, inputs)
+    dense = step_sizes(simulation, {}).formats["dense"]
+    short = replace(ROOMY, reserve=0, device_free=dense.base.total + dense.activations[True])
+    rows = plan_rows(simulation, short)
+    assert len(rows) > 1
+    assert rows[0]["blocks_to_swap"] > 0 or rows[0]["base_format"] != "dense"
+    (only,) = plan_rows(simulation, ROOMY)
+    assert (only["base_format"], only["blocks_to_swap"], only["ram"]) == ("dense", 0, "0.0 MiB")
+
+
+def test_this_machine_has_a_budget():
+    found = machine_budget(torch.device("cpu"), torch.float32)
+    assert found.device_free > 0
+    assert 0 < found.pinned_limit <= found.ram_free
+    assert found.flops_per_s > 1e6
+    assert found.link_bytes_per_s == float("inf")
 
 
 @pytest.mark.parametrize("family", ["qwen_image", "flux"])

@@ -166,7 +166,7 @@ def test_reading_a_stored_weight_counts(name):
     ),
 )
 def test_few_blocks_tell_of_all(family, checkpointing):
-    sizes = {"num_layers": 5} | ({"num_single_layers": 6} if family == "flux" else {})
+    sizes = {"num_layers": 7} | ({"num_single_layers": 7} if family == "flux" else {})
     config = make_config(family, memory={"gradient_checkpointing": checkpointing})
     found = simulate(config, torch.float32, sizes=sizes)
     assert found == simulate(config, torch.float32, sizes=sizes, whole=True)

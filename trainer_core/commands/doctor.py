@@ -201,13 +201,13 @@ def plan_rows(
     from ..training.memory_estimate import gibibytes
     from ..training.step_sizes import step_sizes
 
-    settings = PlanSettings(
-        blocks_to_swap=None if can_swap else 0,
-        gradient_checkpointing=simulation.config.memory.gradient_checkpointing,
-    )
     sizes = step_sizes(simulation, {})
     plenty = sizes.formats["dense"].base.total < budget.device_free * _PLENTY
     sizes = sizes if plenty else step_sizes(simulation, FORMATS)
+    settings = PlanSettings(
+        blocks_to_swap=None if can_swap and not plenty else 0,
+        gradient_checkpointing=simulation.config.memory.gradient_checkpointing,
+    )
     return [
         {
             "base_format": plan.base_format,

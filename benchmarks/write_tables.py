@@ -12,7 +12,7 @@ from typing import Any
 from .measuring.record import RESULTS, read_record
 
 ROOT = RESULTS.parents[1]
-DOCUMENTS = ("README.md", "docs/benchmarks.md")
+DOCUMENTS = ("README.md", "docs/benchmarks.md", "docs/memory.md")
 
 Row = Mapping[str, Any]
 
@@ -127,11 +127,54 @@ def own_table() -> str:
     return _table(heads, rows) + f"\n\nCommit {measured['commit'][:10]}, {_machine(measured)}."
 
 
+def peak_table() -> str:
+    """Simulated peaks of full-size bases."""
+    record = read_record(RESULTS / "memory_plans.json")
+    found: dict[tuple[str, ...], dict[str, float]] = {}
+    for row in record["peaks"]:
+        place = _TITLES[row["family"]], f"{row['pixels']} px", row["base_format"]
+        found.setdefault(place, {})[row["swap"]] = row["device"] / (1 << 30)
+    swaps = ("none", "half", "all")
+    rows = [(*place, *(f"{each[swap]:.1f}" for swap in swaps)) for place, each in found.items()]
+    heads = ("Base", "Images", "Format of the blocks", *(f"{swap} swapped" for swap in swaps))
+    return _table(heads, rows) + "\n\n" + _simulated(record)
+
+
+def plan_table() -> str:
+    """The plan that is taken on each GPU."""
+    record = read_record(RESULTS / "memory_plans.json")
+    sizes = list(dict.fromkeys(row["gpu"] for row in record["plans"]))
+    found: dict[tuple[str, ...], dict[int, str]] = {}
+    for row in record["plans"]:
+        place = _TITLES[row["family"]], f"{row['pixels']} px"
+        found.setdefault(place, {})[row["gpu"]] = _plan_cell(row)
+    rows = [(*place, *(each[size] for size in sizes)) for place, each in found.items()]
+    heads = ("Base", "Images", *(f"{size} GB" for size in sizes))
+    return _table(heads, rows) + "\n\n" + _simulated(record)
+
+
+def _plan_cell(row: Row) -> str:
+    if "refused" in row:
+        return "-"
+    best = row["best"][0]
+    swap = f", {best['blocks_to_swap']} swapped" if best["blocks_to_swap"] else ""
+    return f"{best['base_format']}{swap}, {best['seconds']:.1f} s"
+
+
+_TITLES = {"qwen_image": "Qwen-Image", "flux": "FLUX.1"}
+
+
+def _simulated(record: Row) -> str:
+    return f"Simulated with commit {record['counted']['commit'][:10]}; nothing ran on a GPU."
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "step_time": step_table,
     "layers": layer_table,
     "block": block_table,
     "own_images": own_table,
+    "memory_peaks": peak_table,
+    "memory_plans": plan_table,
 }
 """Each table by the name that stands in its comment."""
 

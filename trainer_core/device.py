@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterator
+import math
+import time
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -126,6 +128,45 @@ def release_memory(device: torch.device) -> None:
         torch.mps.empty_cache()
     elif device.type == "xpu":
         torch.xpu.empty_cache()
+
+
+def free_memory(device: torch.device) -> int:
+    """Free bytes of a device; the CPU's are those of RAM."""
+    if device.type in {"cuda", "xpu"}:
+        return int(torch.get_device_module(device).mem_get_info(device)[0])
+    if device.type == "mps":
+        return torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
+    import psutil
+
+    return psutil.virtual_memory().available
+
+
+def product_speed(device: torch.device, dtype: torch.dtype) -> float:
+    """FLOPs a second of a large product."""
+    edge = 512 if device.type == "cpu" else 4096
+    matrix = torch.ones(edge, edge, dtype=dtype, device=device)
+    return 2 * edge**3 / _seconds(lambda: matrix @ matrix, device)
+
+
+def copy_speed(device: torch.device) -> float:
+    """Bytes a second from pinned memory to a device; the CPU's own memory needs no copy."""
+    if device.type == "cpu":
+        return math.inf
+    source = torch.empty(64 << 20, dtype=torch.uint8, pin_memory=device.type == "cuda")
+    target = torch.empty_like(source, device=device)
+    return source.numel() / _seconds(lambda: target.copy_(source, non_blocking=True), device)
+
+
+def _seconds(work: Callable[[], object], device: torch.device) -> float:
+    """The least time of some rounds; the first brings kernels into memory."""
+    times: list[float] = []
+    for _ in range(4):
+        started = time.perf_counter()
+        work()
+        if device.type != "cpu":
+            torch.get_device_module(device).synchronize()
+        times.append(time.perf_counter() - started)
+    return max(min(times), 1e-9)
 
 
 def _best_device() -> torch.device:

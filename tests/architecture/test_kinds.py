@@ -48,7 +48,6 @@ EXCEPTIONS = {
     "trainer_core/commands/adapter_tools.py": "the kind that is extracted when none is named",
     "trainer_core/demo/run.py": "ranks and rates of the demo, measured for each kind",
     "trainer_core/training/start.py": "advice to take the kind that every program reads",
-    "trainer_core/training/memory_estimate.py": "a figure that was measured for each kind",
     "trainer_core/families/flux/keys.py": "XLabs' names of layers",
     "trainer_core/bases/adapter_family.py": "names of foreign files, to tell their model",
     "trainer_core/adapter_files/names/key_parsing.py": "XLabs' factors, which are LoRA's",

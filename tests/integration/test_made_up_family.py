@@ -67,7 +67,8 @@ def test_a_run_goes_from_template_to_adapter(base, tmp_path, capsys, monkeypatch
     (report,) = command(capsys, "doctor", "run.yaml", *settings)
     assert report["run"]["family"] == "lumen"
     assert report["run"]["adapter"]["layers"] == 8
-    assert "memory_estimate" in report["run"]
+    # Its model asks for the lengths of texts while it computes, so that it cannot be simulated.
+    assert set(report["run"]["memory_estimate"]) == {"base", "adapter", "total"}
     events = command(capsys, "train", "run.yaml", *settings)
     result = events[-1]["result"]
     assert (result["status"], len(result["pictures"]), len(result["adapters"])) == ("done", 2, 3)

@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config import BaseSection, RunConfig
-from ..errors import BaseModelError, ConfigError, DatasetError, InputError, TrainerError
+from ..errors import (
+    BaseModelError,
+    ConfigError,
+    DatasetError,
+    InputError,
+    RunError,
+    TrainerError,
+)
 from ..families.run_files import load_config
 from ..filesystem.storage import given_path
 from ..requirements import MissingLibrary, all_requirements, installed_version, meets
@@ -29,7 +36,9 @@ if TYPE_CHECKING:
     from ..adapters import AttachedAdapter
     from ..data.captions import TextLimit
     from ..families.family import Family
-    from ..training.memory_estimate import EmptyBase, Size
+    from ..offload.memory_plan import Budget
+    from ..training.memory_estimate import EmptyBase
+    from ..training.step_simulation import StepSimulation
     from ..weights.base_location import BaseLocation
 
 
@@ -88,8 +97,13 @@ def run_report(config: RunConfig) -> tuple[dict[str, Any], list[str]]:
             from ..training.memory_estimate import gibibytes, memory_estimate
 
             report["adapter"] = _adapter_report(config, adapter)
-            estimate = memory_estimate(_size(config, base, adapter, controls))
+            adapter.detach()
+            simulation = _simulation(config, base, controls)
+            estimate = memory_estimate(base, simulation)
             report["memory_estimate"] = {name: gibibytes(n) for name, n in estimate.items()}
+            if "activations" in estimate:
+                rows = attempt("memory", lambda: _plans_here(config, simulation))
+                report["memory_plans"] = rows
         narrow = config.memory.base_format not in {"auto", "dense"}
         if config.cache.manifest and (narrow or config.memory.compute != "dense"):
             report["velocity_error"] = attempt("memory", lambda: _velocity_error(config))
@@ -160,16 +174,67 @@ def _velocity_error(config: RunConfig) -> str:
     return f"{100 * error:.2f} % of that of the dense base, on a batch of the cache"
 
 
-def _size(config: RunConfig, base: EmptyBase, adapter: AttachedAdapter, controls: int) -> Size:
+def _simulation(config: RunConfig, base: EmptyBase, controls: int) -> StepSimulation:
     from ..device import resolve_device
-    from ..training.memory_estimate import image_tokens, step_size
+    from ..training.memory_estimate import run_simulation
     from ..types import Bucket
 
     multiple = base.family.size_multiple
     edge = max(config.dataset.resolution // multiple, 1) * multiple
-    tokens = image_tokens(base, Bucket(edge, edge)) * (1 + controls)
-    trainable = sum(p.numel() for p in adapter.parameters())
-    return step_size(config, base, trainable, tokens, resolve_device(config.memory.device))
+    images = [Bucket(edge, edge)] * (1 + controls)
+    return run_simulation(config, base, images, resolve_device(config.memory.device))
+
+
+def _plans_here(config: RunConfig, simulation: StepSimulation) -> list[dict[str, Any]]:
+    from ..device import resolve_device
+    from ..offload.machine import machine_budget
+
+    device = resolve_device(config.memory.device)
+    budget = machine_budget(device, simulation.inputs.dtype)
+    try:
+        return plan_rows(simulation, budget, can_swap=device.type != "cpu")
+    except RunError:
+        if device.type != "cpu":
+            raise
+        return []
+
+
+def plan_rows(
+    simulation: StepSimulation, budget: Budget, can_swap: bool = True
+) -> list[dict[str, Any]]:
+    """The best memory plan, and the next two; where nothing is short there is one.
+
+    Args:
+        simulation: Of the run.
+        budget: What the machine has.
+        can_swap: Whether blocks may leave the device; the CPU has them where it computes.
+
+    Raises:
+        RunError: When none fits.
+    """
+    from ..offload.memory_plan import PlanSettings, alternatives, rank_plans
+    from ..quantization.registry import FORMATS
+    from ..training.memory_estimate import gibibytes
+    from ..training.step_sizes import step_sizes
+
+    sizes = step_sizes(simulation, {})
+    plenty = sizes.formats["dense"].base.total < budget.device_free * _PLENTY
+    sizes = sizes if plenty else step_sizes(simulation, FORMATS)
+    settings = PlanSettings(
+        blocks_to_swap=None if can_swap and not plenty else 0,
+        gradient_checkpointing=simulation.config.memory.gradient_checkpointing,
+    )
+    return [
+        {
+            "base_format": plan.base_format,
+            "blocks_to_swap": plan.blocks_to_swap,
+            "swapped_to": plan.master,
+            "device_memory": gibibytes(plan.device),
+            "ram": gibibytes(plan.ram),
+            "predicted_seconds_per_step": float(f"{plan.seconds:.2g}"),
+        }
+        for plan in alternatives(rank_plans(sizes, settings, budget))
+    ]
 
 
 def dataset(arguments: Arguments) -> int:
@@ -265,6 +330,9 @@ def _spread(numbers: list[int]) -> dict[str, int] | None:
         "longest": ordered[-1],
     }
 
+
+_PLENTY = 0.1
+"""Share of the free memory below which a base's weights leave nothing to choose."""
 
 NEEDED = ("torch", "diffusers", "peft", "accelerate", "transformers")
 """What the extra `train` installs."""

@@ -139,6 +139,11 @@ def area_size(width: int, height: int, area: int) -> tuple[int, int]:
     return max(round(wide / _SIDE), 1) * _SIDE, max(round(high / _SIDE), 1) * _SIDE
 
 
+def text_shapes(config: Mapping[str, Any], tokens: int) -> dict[str, tuple[int, ...]]:
+    """`Family.conditioning_shapes` of a denoiser that is given the text alone."""
+    return {"text_embeddings": (tokens, config["joint_attention_dim"])}
+
+
 def guide(conditional: Tensor, unconditional: Tensor, scale: float) -> Tensor:
     """`Family.guide`: plain classifier-free guidance.
 

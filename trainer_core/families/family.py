@@ -26,6 +26,7 @@ from .diffusers_parts import (
     guide,
     kl_latents,
     read_shift,
+    text_shapes,
 )
 
 if TYPE_CHECKING:
@@ -260,6 +261,8 @@ class Family:
             scale) to `[B, C, h, w]`.
         latents: The VAE's configuration to the channels of its latents, and the pixels of an
             image's side for each of them.
+        conditioning_shapes: The configuration of Diffusers' transformer and a number of text tokens
+            to the shapes of a sample's conditioning.
         control_size: (width, height, area) of a control image to the size it is encoded at.
         graph: What CLIP and VAE of a ComfyUI graph are; None where the graph cannot encode.
         embedded: The Diffusers folder of a tiny base of this family that ships with the trainer.
@@ -292,6 +295,9 @@ class Family:
     prepare: Callable[[nn.Module], None] = lambda transformer: None
     guide: Callable[[Tensor, Tensor, float], Tensor] = guide
     latents: Callable[[Mapping[str, Any]], tuple[int, int]] = kl_latents
+    conditioning_shapes: Callable[[Mapping[str, Any], int], Mapping[str, tuple[int, ...]]] = (
+        text_shapes
+    )
     control_size: Callable[[int, int, int], tuple[int, int]] = area_size
     graph: GraphSpec | None = None
     embedded: Path | None = None

@@ -1,23 +1,13 @@
-"""How much device memory a run is expected to take. An estimate, not a measurement.
+"""How much device memory a run is expected to take.
 
-    base        = base parameters on the device x bytes of the precision, and what is kept in fewer
-                  bits to the byte; of the blocks that are swapped only ``memory.swap_slots`` of
-                  one size count
-    adapter     = trainable parameters x 16 bytes (weight, gradient and AdamW's two moments, fp32),
-                  and 4 more where the frozen initial factors are kept beside them
-    activations = samples x tokens x width x bytes x states
-    states      = blocks x kept + 15, or blocks + kept + 15 with gradient checkpointing, which keeps
-                  one input for each block and computes the inside of one block again
-    kept        = 20, and 27 for lokr
+    base        = the frozen weights, to the byte; of the blocks that are swapped only
+                  ``memory.swap_slots`` of one layout count
+    adapter     = factors, gradients and the optimizer's state, and the frozen initial factors where
+                  they are kept beside the trained ones
+    activations = everything else at the peak of a step with the largest sample
 
-``kept`` is what a block keeps for the backward pass, in values for each token and unit of width,
-when the attention matrix is not stored; 15 is what the work on one block takes for a moment. Both
-were fitted to peaks measured on narrow FLUX.1 and Qwen-Image models with every kind of adapter, in
-fp32 and bf16, with and without checkpointing; all of them lay between 0.69 and 1.3 of the
-estimate. Tokens are those of the largest sample. Encoders and previews are not counted, nor what
-libraries and the allocator need.
-
-Source of the idea: Korthikanti et al. 2022, section 4.1.
+The last two come from a simulated step (`step_simulation`). Encoders and previews are not counted,
+nor what libraries and the allocator need.
 """
 
 from __future__ import annotations
@@ -25,65 +15,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
-from ..adapters import attach
-from ..adapters.kinds.registry import KINDS
 from ..bases.locate import locate_base
 from ..config import MemorySection, RunConfig
 from ..data.cached_dataset import CachedItem
-from ..device import resolve_precision
+from ..device import DTYPES, resolve_precision
 from ..errors import RunError
 from ..families.family import Family
 from ..families.registry import get_family
+from ..offload.model_bytes import base_bytes
 from ..offload.swapped import bytes_away, repeated_blocks, swapped_blocks
+from ..quantization.registry import FORMATS
 from ..tensors.safetensors_reader import open_tensors
 from ..types import Bucket
 from ..weights.base_format import Packing
 from ..weights.base_location import BaseLocation
 from ..weights.loading import reading_part, stored_layers
 from .encode_dataset import read_manifest
+from .step_simulation import NOT_SIMULATED, StepInputs, StepSimulation
 
 ADAPTER_BYTES = 16
 """Weight, gradient and two moments of one trainable parameter, each fp32."""
-
-WORKING_STATES = 15
-"""Values for each token and unit of width that the work on one block takes for a moment."""
-
-_KEPT_STATES = {"lokr": 27}
-_OTHER_KEPT_STATES = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """What decides the memory of a step.
-
-    Attributes:
-        base_bytes: The frozen denoiser's weights that are on the device at a time.
-        trainable_parameters: Parameters of the adapter.
-        kind: The adapter's kind.
-        blocks: Number of transformer blocks.
-        width: Width of the hidden state.
-        tokens: Tokens of a sample: image, controls and text.
-        samples: Samples in a micro-batch.
-        value_bytes: Bytes of a number in the run's precision.
-        checkpointing: Whether activations are computed again in the backward pass.
-        differences: Whether the frozen initial factors are kept beside the trained ones.
-    """
-
-    base_bytes: int
-    trainable_parameters: int
-    kind: str
-    blocks: int
-    width: int
-    tokens: int
-    samples: int
-    value_bytes: int
-    checkpointing: bool
-    differences: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +48,6 @@ class EmptyBase:
     Attributes:
         weights: Its parameters by name, as before an adapter is attached.
         blocks: How many there are.
-        width: Of the hidden state.
     """
 
     family: Family
@@ -101,7 +55,6 @@ class EmptyBase:
     transformer: nn.Module
     weights: Mapping[str, nn.Parameter]
     blocks: int
-    width: int
 
     @property
     def parameters(self) -> int:
@@ -109,24 +62,52 @@ class EmptyBase:
         return sum(weight.numel() for weight in self.weights.values())
 
 
-def memory_estimate(size: Size) -> dict[str, int]:
+def memory_estimate(base: EmptyBase, simulation: StepSimulation) -> dict[str, int]:
     """Estimate the device memory of a training step.
 
     Args:
-        size: What decides it.
+        base: Of the run, without an adapter.
+        simulation: Of a step with it.
 
     Returns:
-        Bytes of ``base``, ``adapter``, ``activations`` and their ``total``.
+        Bytes of ``base``, ``adapter``, ``activations`` and their ``total``. A family that asks for
+        numbers while it computes cannot be simulated: its activations are left out.
+
+    Raises:
+        ConfigError: When more blocks are to be swapped than there are.
+        BaseModelError: When the base cannot be kept as ``memory.base_format`` says.
     """
-    kept = _KEPT_STATES.get(size.kind, _OTHER_KEPT_STATES)
-    inside = size.blocks + kept if size.checkpointing else size.blocks * kept
-    unit = size.samples * size.tokens * size.width * size.value_bytes
-    parts = {
-        "base": size.base_bytes,
-        "adapter": size.trainable_parameters * (ADAPTER_BYTES + 4 * size.differences),
-        "activations": unit * (inside + WORKING_STATES),
-    }
+    memory = simulation.config.memory
+    parts = {"base": bytes_on_device(memory, base, simulation.inputs.dtype)}
+    try:
+        step = simulation.step(stored=FORMATS.get(memory.base_format))
+    except NOT_SIMULATED:
+        parts["adapter"] = ADAPTER_BYTES * simulation.trainable
+    else:
+        parts |= {"adapter": step.adapter, "activations": step.activations}
     return {**parts, "total": sum(parts.values())}
+
+
+def bytes_on_device(memory: MemorySection, base: EmptyBase, dtype: torch.dtype) -> int:
+    """Bytes of a base's weights that are on the device at a time.
+
+    Args:
+        memory: How they are kept, and which blocks are swapped.
+        base: Without an adapter.
+        dtype: What is dense is loaded in.
+    """
+    lists = base.family.repeated_blocks
+    packing = Packing.of(memory.base_format, lists)
+    kept = {} if packing is None else stored_layers(base.location, base.family.file, packing)
+    sizes = {id(base.weights[name]): size for name, size in kept.items()}
+
+    def bytes_of(weight: nn.Parameter) -> int:
+        return sizes.get(id(weight), weight.numel() * dtype.itemsize)
+
+    dense = base_bytes(base.transformer, lists, dtype).total
+    saved = sum(base.weights[name].numel() * dtype.itemsize - size for name, size in kept.items())
+    swapped = swapped_blocks(base.transformer, lists, memory)
+    return dense - saved - bytes_away(swapped, memory.swap_slots, bytes_of)
 
 
 def empty_base(location: BaseLocation, family: Family) -> EmptyBase:
@@ -144,23 +125,10 @@ def empty_base(location: BaseLocation, family: Family) -> EmptyBase:
     """
     with reading_part(location.folder / "transformer"):
         transformer = _build_empty(location, family)
+    transformer.requires_grad_(False)
     blocks = len(repeated_blocks(transformer, family.repeated_blocks))
     weights = dict(transformer.named_parameters())
-    config: Any = transformer.config
-    width = family.sizes(config).width
-    return EmptyBase(family, location, transformer, weights, blocks, width)
-
-
-def image_tokens(base: EmptyBase, image: Bucket) -> int:
-    """Tokens of one image or control image.
-
-    Args:
-        base: The base.
-        image: Size in pixels.
-    """
-    _, height, width = base.family.latent_shape(base.location, image.width, image.height)
-    # Every family so far makes one token of 2 x 2 latents.
-    return height * width // 4
+    return EmptyBase(family, location, transformer, weights, blocks)
 
 
 def text_tokens(items: Iterable[CachedItem]) -> int:
@@ -176,62 +144,30 @@ def text_tokens(items: Iterable[CachedItem]) -> int:
     return max(lengths)
 
 
-def step_size(
+def run_simulation(
     config: RunConfig,
     base: EmptyBase,
-    trainable: int,
-    tokens: int,
+    images: Iterable[Bucket],
     device: torch.device,
     text: int | None = None,
-) -> Size:
-    """Collect what decides the memory of a run's step.
+) -> StepSimulation:
+    """A simulation of a run's step.
 
     Args:
         config: The run file.
-        base: Its base, frozen by an adapter.
-        trainable: Parameters of the adapter.
-        tokens: Tokens of the largest sample's image and controls.
+        base: Its base, without an adapter.
+        images: Sizes in pixels of the largest sample's image and of its control images.
         device: Decides the precision where the run file does not.
-        text: Tokens of the longest text, which are added; None for the most that the family's
-            encoder yields.
-
-    Returns:
-        The argument of `memory_estimate`.
-
-    Raises:
-        ConfigError: When more blocks are to be swapped than there are.
-        BaseModelError: When the base cannot be kept as ``memory.base_format`` says.
+        text: Tokens of the longest text; None for the most that the family's encoder yields.
     """
-    value_bytes = 2 if resolve_precision(config.training.precision, device) == "bf16" else 4
-    return Size(
-        base_bytes=_base_bytes(config.memory, base, value_bytes),
-        trainable_parameters=trainable,
-        kind=config.adapter.kind,
-        blocks=base.blocks,
-        width=base.width,
-        tokens=tokens + (base.location.text_length if text is None else text),
-        samples=config.training.batch_size,
-        value_bytes=value_bytes,
-        checkpointing=config.memory.gradient_checkpointing,
-        differences=config.adapter.init in KINDS[config.adapter.kind].decompositions,
+    dtype = DTYPES[resolve_precision(config.training.precision, device)]
+    latents = tuple(
+        base.family.latent_shape(base.location, image.width, image.height) for image in images
     )
-
-
-def _base_bytes(memory: MemorySection, base: EmptyBase, value_bytes: int) -> int:
-    """What of the base is on the device at a time, to the byte."""
-    blocks = base.family.repeated_blocks
-    packing = Packing.of(memory.base_format, blocks)
-    packed: dict[int, int] = {}
-    if packing is not None:
-        stored = stored_layers(base.location, base.family.file, packing)
-        packed = {id(base.weights[name]): size for name, size in stored.items()}
-
-    def bytes_of(weight: nn.Parameter) -> int:
-        return packed.get(id(weight), weight.numel() * value_bytes)
-
-    swapped = swapped_blocks(base.transformer, blocks, memory)
-    whole = sum(map(bytes_of, base.weights.values()))
-    return whole - bytes_away(swapped, memory.swap_slots, bytes_of)
+    tokens = base.location.text_length if text is None else text
+    # On a CPU torch updates one factor after the other.
+    inputs = StepInputs(latents, tokens, dtype, foreach=device.type != "cpu")
+    return StepSimulation(base.transformer, base.family, config, inputs)
 
 
 def cached_run_estimate(config: RunConfig, device: torch.device) -> dict[str, int]:
@@ -255,26 +191,17 @@ def cached_run_estimate(config: RunConfig, device: torch.device) -> dict[str, in
     edits = any(cache.dataset.control_buckets)
     location = locate_base(settings, family, edits, needs_encoders=False)
     base = empty_base(location, family)
-    tokens = max(
-        sum(image_tokens(base, image) for image in (item.bucket, *item.control_buckets))
-        for item in cache.dataset.items
-    )
-    adapter = attach(
-        base.transformer,
-        config.adapter,
-        presets=family.presets,
-        unused=family.unused_layers(base.transformer),
-    )
-    trainable = sum(parameter.numel() for parameter in adapter.parameters())
+    sizes = ((item.bucket, *item.control_buckets) for item in cache.dataset.items)
+    largest = max(sizes, key=lambda images: sum(each.width * each.height for each in images))
     text = text_tokens(cache.dataset.items)
-    return memory_estimate(step_size(config, base, trainable, tokens, device, text))
+    return memory_estimate(base, run_simulation(config, base, largest, device, text))
 
 
 def check_memory(estimate: dict[str, int], free: int, device: torch.device) -> str | None:
     """Compare an estimate with what is free.
 
-    Base and adapter are counted, not guessed, so that a run without room for them is refused.
-    Activations are a guess: a run that they alone make too large is only warned of.
+    A run without room for base and adapter is refused. One that activations alone make too large is
+    only warned of: how the device's own kernels compute is not known.
 
     Args:
         estimate: As `memory_estimate` gives it.
@@ -296,8 +223,9 @@ def check_memory(estimate: dict[str, int], free: int, device: torch.device) -> s
         raise RunError(
             found,
             "room for base and adapter, which stay in memory during the whole run",
-            "Close other programs that use this memory, raise memory.blocks_to_swap, choose a "
-            "smaller base or precision bf16, or save the run file and train on a larger machine.",
+            "Close other programs that use this memory, set memory.base_format to fp8 or nf4, "
+            "raise memory.blocks_to_swap, choose a smaller base or precision bf16, or save the run "
+            "file and train on a larger machine.",
         )
     if estimate["total"] > free:
         return (

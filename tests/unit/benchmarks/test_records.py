@@ -11,11 +11,14 @@ from benchmarks.layers import Section, merge_section
 from benchmarks.measuring.recipes import our_recipes
 from benchmarks.measuring.record import RESULTS, origin, read_record, write_record
 from benchmarks.measuring.single_layer import Layer, measure_layer
+from benchmarks.memory_plans import peak_rows, published, sizes_of
 from benchmarks.step_time import Workload, measure
 from benchmarks.write_tables import DOCUMENTS, ROOT, TABLES, with_tables
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
 from trainer_core.families.registry import get_family
+from trainer_core.offload.model_bytes import base_bytes
+from trainer_core.quantization.registry import FORMATS
 
 FILES = sorted(RESULTS.glob("*.json"))
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -87,13 +90,42 @@ def test_the_tables_of_a_document_come_from_the_files(name):
     text = (ROOT / name).read_text(encoding="utf-8")
     assert with_tables(text) == text, "python -m benchmarks.write_tables writes them"
     # A figure that somebody changes by hand is noticed.
-    spoiled = text.replace("| frozen |", "| frozen | 9.99 |", 1)
+    spoiled = re.sub(r"(<!-- figures: \w+ -->\n\|)", r"\1 9.99 |", text, count=1)
     assert with_tables(spoiled) == text != spoiled
 
 
 def test_every_table_is_told_somewhere():
     text = "".join((ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS)
     assert sorted(re.findall(r"<!-- figures: (\w+) -->", text)) == sorted(TABLES)
+
+
+def test_the_weights_of_a_simulated_peak_are_those_of_the_code():
+    rows = read_record(RESULTS / "memory_plans.json")["peaks"]
+    for name in ("qwen_image", "flux"):
+        family = get_family(name)
+        transformer = published(family)
+        for form in ("dense", *FORMATS):
+            lists, stored = family.repeated_blocks, FORMATS.get(form)
+            total = base_bytes(transformer, lists, torch.bfloat16, stored).total
+            weights = [
+                row["weights"]
+                for row in rows
+                if (row["family"], row["base_format"], row["swap"]) == (name, form, "none")
+            ]
+            assert weights == [total] * 3, (name, form)
+
+
+@EXHAUSTIVE
+def test_a_simulated_peak_is_that_of_the_code():
+    family = get_family("qwen_image")
+    found = peak_rows(sizes_of(published(family), family, 512))
+    # In other formats it depends on how much room reading a weight takes, too.
+    now = {(row["base_format"], row["swap"]): row for row in found if not row["rank"]}
+    rows = read_record(RESULTS / "memory_plans.json")["peaks"]
+    for row in rows:
+        place = row["base_format"], row["swap"]
+        if (row["family"], row["pixels"]) == ("qwen_image", 512) and place in now:
+            assert row["device"] == now[place]["device"], place
 
 
 def test_counting_again_keeps_the_times_and_says_so():

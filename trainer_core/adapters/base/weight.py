@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses import FakeTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ...errors import AdapterError
@@ -16,8 +17,9 @@ from .quantized import STORED_DTYPES, read_quantized, tensors_behind
 DENSE_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 """Number formats that torch computes with directly."""
 
-PLAIN_TYPES = (Tensor, nn.Parameter)
-"""Not those of a library that packs numbers, or keeps them in parts."""
+PLAIN_TYPES = (Tensor, nn.Parameter, FakeTensor)
+"""Not those of a library that packs numbers, or keeps them in parts; a fake one has no numbers, and
+stands for a plain one where a step is simulated."""
 
 
 class StorageMark(StorageWeakRef):

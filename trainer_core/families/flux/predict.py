@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ...types import Conditioning
-from ..diffusers_parts import computing_dtype, inner_module, pack, pipeline_time, unpack
+from ..diffusers_parts import (
+    computing_dtype,
+    inner_module,
+    pack,
+    pipeline_time,
+    text_shapes,
+    unpack,
+)
 
 
 def predict(
@@ -51,6 +59,11 @@ def predict(
 def takes_guidance(transformer: nn.Module) -> bool:
     """Whether it is conditioned on a guidance value: dev and Kontext are, schnell is not."""
     return bool(inner_module(transformer).config.guidance_embeds)
+
+
+def conditioning_shapes(config: Mapping[str, Any], tokens: int) -> dict[str, tuple[int, ...]]:
+    """`Family.conditioning_shapes`."""
+    return {**text_shapes(config, tokens), "pooled_text": (config["pooled_projection_dim"],)}
 
 
 def _positions(latents: Tensor, index: int) -> Tensor:

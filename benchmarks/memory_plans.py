@@ -1,0 +1,128 @@
+"""Peak VRAM of full-size bases in each format, and which plan is taken on a GPU of each size.
+
+Everything is simulated (`trainer_core.training.step_simulation`): no GPU was there. Weights and
+what a step makes are counted to the byte; what libraries and the allocator add is a reserve, and
+speeds of device and link are taken as given (`MACHINE`).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainer_core.config import RunConfig
+from trainer_core.errors import RunError
+from trainer_core.families.family import Family
+from trainer_core.families.registry import get_family
+from trainer_core.offload.memory_plan import (
+    Budget,
+    MemoryPlan,
+    PlanSettings,
+    StepSizes,
+    alternatives,
+    rank_plans,
+)
+from trainer_core.quantization.registry import FORMATS
+from trainer_core.training.step_simulation import StepInputs, StepSimulation
+from trainer_core.training.step_sizes import step_sizes
+from trainer_core.weights.diffusers_folder import read_json
+
+from .measuring.record import RESULTS, origin, write_record
+
+FAMILIES = ("qwen_image", "flux")
+EDGES = (512, 1024, 1328)
+GPUS = (8, 12, 16, 24, 32, 48, 80)
+"""GiB of VRAM."""
+
+TEXT = 256
+"""Tokens of a text: what ComfyUI pads FLUX.1's to, and a long caption for Qwen-Image."""
+
+LATENT = (16, 8)
+"""Channels of both families' latents, and pixels of an image's side for each."""
+
+MACHINE = {
+    "ram_free": 56 << 30,
+    "pinned_limit": 38 << 30,
+    "link_bytes_per_s": 24e9,
+    "flops_per_s": 100e12,
+}
+"""A machine with 64 GB of RAM, PCIe 4.0 x16, and a GPU that reaches 100 TFLOPS in bf16."""
+
+ROOM = Budget(1 << 50, 1 << 50, 1 << 50, 24e9, 100e12)
+"""Where every plan fits."""
+
+
+def main() -> None:
+    """Simulate, and write the file of figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, default=RESULTS / "memory_plans.json")
+    counted = origin()
+    peaks: list[dict[str, Any]] = []
+    plans: list[dict[str, Any]] = []
+    output = parser.parse_args().output
+    for name in FAMILIES:
+        family = get_family(name)
+        transformer = published(family)
+        for edge in EDGES:
+            sizes = sizes_of(transformer, family, edge)
+            base = {"family": name, "pixels": edge}
+            peaks += [base | row for row in peak_rows(sizes)]
+            plans += [base | row for row in plan_rows(sizes)]
+    record = {"counted": counted, "machine": MACHINE, "peaks": peaks, "plans": plans}
+    write_record(output, record)
+
+
+def published(family: Family) -> nn.Module:
+    """The family's published denoiser on the meta device, from its bundled settings."""
+    import diffusers
+
+    facts = read_json(family.file.configs / family.variants[0] / "transformer" / "config.json")
+    kind = getattr(diffusers, family.file.transformer.partition(".")[2])
+    with torch.device("meta"):
+        return kind.from_config(facts)
+
+
+def sizes_of(transformer: nn.Module, family: Family, edge: int) -> StepSizes:
+    """What a LoRA of rank 16 needs on square images, one in a batch, with checkpointing."""
+    channels, pixels = LATENT
+    latents = (channels, edge // pixels, edge // pixels)
+    config = RunConfig.model_validate({"family": family.name, "adapter": {"rank": 16}})
+    inputs = StepInputs((latents,), TEXT, torch.bfloat16)
+    simulation = StepSimulation(transformer, family, config, inputs)
+    return step_sizes(simulation, FORMATS, in_file=("dense",))
+
+
+def peak_rows(sizes: StepSizes) -> Iterator[dict[str, Any]]:
+    """The bytes of each format with no block, half of them, and all of them swapped."""
+    for name, each in sizes.formats.items():
+        blocks = len(each.base.blocks)
+        for label, count in (("none", 0), ("half", blocks // 2), ("all", blocks)):
+            settings = PlanSettings(base_format=name, blocks_to_swap=count, swap_slots=2)
+            yield {"swap": label} | as_row(rank_plans(sizes, settings, ROOM)[0])
+
+
+def plan_rows(sizes: StepSizes) -> Iterator[dict[str, Any]]:
+    """The plan that ``auto`` takes on each GPU, and what it would take next."""
+    for gpu in GPUS:
+        budget = Budget(device_free=gpu << 30, **MACHINE)
+        try:
+            found = alternatives(rank_plans(sizes, PlanSettings(), budget), 2)
+        except RunError as error:
+            yield {"gpu": gpu, "refused": error.found}
+            continue
+        yield {"gpu": gpu, "reserve": budget.reserve, "best": [as_row(each) for each in found]}
+
+
+def as_row(plan: MemoryPlan) -> dict[str, Any]:
+    """A plan as it stands in the file."""
+    return asdict(plan) | {"device": plan.device, "seconds": round(plan.seconds, 2)}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+"""Plans: their bytes, their order, what a refusal says, and that more memory is never worse."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.fixtures.full_size import full_size_transformer
+from tests.fixtures.small_transformers import make_small_qwen
+from trainer_core.commands.doctor import plan_rows
+from trainer_core.config import RunConfig
+from trainer_core.errors import RunError
+from trainer_core.families.registry import get_family
+from trainer_core.offload.machine import machine_budget
+from trainer_core.offload.memory_plan import (
+    Budget,
+    FormatSizes,
+    PlanSettings,
+    StepSizes,
+    alternatives,
+    rank_plans,
+    spread,
+)
+from trainer_core.offload.model_bytes import BaseBytes, base_bytes
+from trainer_core.quantization.registry import FORMATS
+from trainer_core.training.step_simulation import StepInputs, StepSimulation
+from trainer_core.training.step_sizes import step_sizes
+
+GIB = 1 << 30
+
+
+def sizes(scale=1, **formats):
+    kept = formats or {"dense": 4 * GIB, "int8": 2 * GIB, "nf4": GIB}
+    return StepSizes(
+        {
+            name: FormatSizes(
+                BaseBytes((block,) * 10, (0,) * 10, GIB),
+                {True: 2 * GIB * scale, False: 20 * GIB * scale},
+                in_file=name == "dense",
+            )
+            for name, block in kept.items()
+        },
+        adapter=GIB,
+        flops={True: 400 * 10**12, False: 300 * 10**12},
+    )
+
+
+ROOMY = Budget(200 * GIB, 200 * GIB, 200 * GIB, 20e9, 100e12)
+
+
+def best(budget, settings=None, of=None):
+    return rank_plans(of or sizes(), settings or PlanSettings(), budget)[0]
+
+
+def test_what_fits_stays_on_the_device_as_it_is():
+    plan = best(ROOMY)
+    assert (plan.base_format, plan.blocks_to_swap, plan.master) == ("dense", 0, "none")
+    assert (plan.device, plan.ram) == ((41 + 1 + 2) * GIB, 0)
+    assert plan.seconds == plan.compute == 4.0
+    exactly = replace(ROOMY, device_free=45 * GIB)
+    assert best(exactly) == plan
+    assert best(replace(exactly, device_free=45 * GIB - 1)) != plan
+
+
+def test_swapped_blocks_have_slots_and_are_sent_twice():
+    asked = PlanSettings(base_format="dense", blocks_to_swap=6, swap_slots=2, master="pinned")
+    plan = best(ROOMY, asked)
+    assert (plan.weights, plan.ring, plan.ram) == (17 * GIB, 8 * GIB, 24 * GIB)
+    assert plan.transfer == pytest.approx(2 * 4 * 4 * GIB / 20e9)
+    assert plan.seconds == max(4.0, plan.transfer)
+    single = best(ROOMY, replace(asked, swap_slots=1))
+    assert single.seconds == pytest.approx(4.0 + 2 * 5 * 4 * GIB / 20e9)
+    assert single.ring == 4 * GIB
+    mapped = best(ROOMY, replace(asked, master="file"))
+    assert mapped.ram == mapped.pinned == 8 * GIB
+    assert mapped.transfer == pytest.approx(2 * 4 * 4 * GIB / 3e9)
+
+
+def test_blocks_of_two_layouts_have_two_rings():
+    base = BaseBytes((5, 5, 5, 3, 3, 3), (0, 0, 0, 3, 3, 3), 1)
+    known = StepSizes({"dense": FormatSizes(base, {True: 1})}, 1, {True: 1})
+    plan = best(ROOMY, PlanSettings(blocks_to_swap=6, swap_slots=2), known)
+    assert (plan.weights, plan.ring) == (1, 2 * 5 + 2 * 3)
+    assert plan.transfer == pytest.approx(2 * (5 + 3) / 20e9)
+
+
+def test_swapped_blocks_are_spread():
+    assert spread(3, 9) == [1, 4, 7]
+    assert spread(9, 9) == list(range(9))
+    assert all(len(set(spread(n, 57))) == n for n in range(1, 58))
+
+
+def test_what_can_be_hidden_is_swapped_before_weights_are_rounded():
+    tight = replace(ROOMY, device_free=24 * GIB, link_bytes_per_s=60e9)
+    plan = best(tight)
+    assert plan.base_format == "dense"
+    assert plan.blocks_to_swap > 0
+    slow = replace(tight, link_bytes_per_s=5e8)
+    assert best(slow).base_format == "nf4"
+    assert best(slow).blocks_to_swap == 0
+
+
+def test_no_block_is_swapped_without_checkpointing():
+    with pytest.raises(RunError) as caught:
+        best(replace(ROOMY, device_free=30 * GIB), PlanSettings(gradient_checkpointing=False))
+    assert "memory.gradient_checkpointing to true" in caught.value.remedy
+    free = PlanSettings(gradient_checkpointing=None)
+    assert best(ROOMY, free).gradient_checkpointing is False
+    assert best(replace(ROOMY, device_free=30 * GIB), free).gradient_checkpointing is True
+
+
+def test_the_smallest_plan_is_the_smallest():
+    plans = rank_plans(sizes(), PlanSettings(plan="smallest"), ROOMY)
+    assert plans[0].device == min(plan.device for plan in plans)
+    assert (plans[0].base_format, plans[0].blocks_to_swap) == ("nf4", 10)
+
+
+def test_alternatives_differ_in_kind():
+    found = alternatives(rank_plans(sizes(), PlanSettings(), ROOMY))
+    assert len({(plan.base_format, plan.blocks_to_swap > 0) for plan in found}) == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "budget", "remedy"),
+    [
+        (PlanSettings(blocks_to_swap=0, base_format="dense"), {}, "memory.blocks_to_swap to "),
+        (
+            PlanSettings(blocks_to_swap=0, base_format="dense"),
+            {"ram_free": 0, "pinned_limit": 0},
+            "memory.base_format to ",
+        ),
+        (PlanSettings(base_format="int8", master="file"), {}, "memory.master to pinned"),
+        (
+            PlanSettings(base_format="dense", master="pinned"),
+            {"ram_free": 9 * GIB},
+            "memory.master to file",
+        ),
+        (PlanSettings(), {"device_free": 3 * GIB}, "Lower dataset.resolution"),
+    ],
+)
+def test_a_refusal_names_the_setting_that_would_fit(settings, budget, remedy):
+    tight = replace(ROOMY, device_free=18 * GIB)
+    with pytest.raises(RunError) as caught:
+        best(replace(tight, **budget), settings)
+    assert remedy in caught.value.remedy
+    assert caught.value.expected
+
+
+def test_a_refusal_says_how_much_is_missing():
+    with pytest.raises(RunError) as caught:
+        best(
+            replace(ROOMY, device_free=40 * GIB),
+            PlanSettings(base_format="dense", blocks_to_swap=0),
+        )
+    assert "needs 45.00 GiB of VRAM, of which 40.00 GiB are free" in caught.value.found
+
+
+def walk(seed, steps):
+    """Budgets, each with one number smaller than the one before, or larger."""
+    source = random.Random(seed)
+    budget = Budget(20 * GIB, 40 * GIB, 20 * GIB, 20e9, 50e12)
+    for _ in range(steps):
+        name = source.choice(["device_free", "ram_free", "pinned_limit"])
+        value = int(getattr(budget, name) * source.uniform(0.7, 1.4)) + source.randrange(GIB)
+        after = replace(budget, **{name: min(value, 60 * GIB)})
+        yield budget, after, name
+        budget = after
+
+
+def first(known, settings, budget):
+    try:
+        return rank_plans(known, settings, budget)[0]
+    except RunError:
+        return None
+
+
+@pytest.mark.parametrize("aim", ["auto", "fastest", "smallest"])
+@pytest.mark.parametrize("seed", range(3))
+def test_more_memory_is_never_slower_and_less_never_larger(aim, seed):
+    measures = {"auto": "pace", "fastest": "seconds", "smallest": "device"}
+    needs = {"device_free": "device", "ram_free": "ram", "pinned_limit": "pinned"}
+    settings = PlanSettings(plan=aim, gradient_checkpointing=None if seed else True)
+    plans = 0
+    for before, after, name in walk(seed, 60):
+        less, more = sorted((before, after), key=lambda each: getattr(each, name))
+        small, large = first(sizes(), settings, less), first(sizes(), settings, more)
+        if small is None:
+            continue
+        plans += 1
+        assert large is not None
+        assert getattr(large, measures[aim]) <= getattr(small, measures[aim])
+        assert getattr(small, needs[name]) <= getattr(large, needs[name])
+        assert small.fits(less)
+    assert plans > 20
+
+
+def test_the_doctor_shows_the_plan_and_what_else_there_is():
+    with torch.device("meta"):
+        model = make_small_qwen(3)
+    config = RunConfig.model_validate({"adapter": {"rank": 2}})
+    inputs = StepInputs(((4, 8, 8),), 8, torch.float32)
+    simulation = StepSimulation(model, get_family("qwen_image"), config, inputs)
+    dense = step_sizes(simulation, {}).formats["dense"]
+    short = replace(ROOMY, reserve=0, device_free=dense.base.total + dense.activations[True])
+    rows = plan_rows(simulation, short)
+    assert len(rows) > 1
+    assert rows[0]["blocks_to_swap"] > 0 or rows[0]["base_format"] != "dense"
+    (only,) = plan_rows(simulation, ROOMY)
+    assert (only["base_format"], only["blocks_to_swap"], only["ram"]) == ("dense", 0, "0.0 MiB")
+
+
+def test_this_machine_has_a_budget():
+    found = machine_budget(torch.device("cpu"), torch.float32)
+    assert found.device_free > 0
+    assert 0 < found.pinned_limit <= found.ram_free
+    assert found.flops_per_s > 1e6
+    assert found.link_bytes_per_s == float("inf")
+
+
+@pytest.mark.parametrize("family", ["qwen_image", "flux"])
+def test_a_plans_weights_are_those_of_the_published_base(family):
+    model, lists = full_size_transformer(family), get_family(family).repeated_blocks
+    formats = {
+        name: FormatSizes(base_bytes(model, lists, torch.bfloat16, stored), {True: 0})
+        for name, stored in (("dense", None), *FORMATS.items())
+    }
+    known = StepSizes(formats, 0, {True: 1})
+    asked = PlanSettings(base_format="dense")
+    whole = sum(each.numel() * 2 for each in model.parameters())
+    blocks = [
+        sum(each.numel() * 2 for each in block.parameters())
+        for name in lists
+        for block in model.get_submodule(name)
+    ]
+    for plan in rank_plans(known, asked, ROOMY):
+        away = spread(plan.blocks_to_swap, len(blocks)) if plan.blocks_to_swap else []
+        missing = sum(blocks[each] for each in away)
+        assert plan.weights == whole - missing
+        if plan.master == "pinned":
+            assert plan.ram == missing

@@ -1,0 +1,231 @@
+"""A simulated step needs what a real one needs, and a few blocks tell of all."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from diffusers import FluxTransformer2DModel, QwenImageTransformer2DModel
+
+from tests.fixtures.full_size import full_size_transformer
+from trainer_core.adapters import attach
+from trainer_core.adapters.parameter_groups import parameter_groups
+from trainer_core.config import RunConfig
+from trainer_core.families.registry import get_family
+from trainer_core.offload.model_bytes import base_bytes, cast_base, pack_blocks
+from trainer_core.quantization.registry import FORMATS
+from trainer_core.training import SingleProcess
+from trainer_core.training.live_bytes import LiveBytes
+from trainer_core.training.loop import Loop, LoopHooks
+from trainer_core.training.observer import RunRequests
+from trainer_core.training.optimizer import make_optimizer
+from trainer_core.training.step import StepMaker
+from trainer_core.training.step_simulation import StepInputs, StepSimulation
+from trainer_core.types import Batch
+
+CPU = torch.device("cpu")
+QWEN = {"num_layers": 3, "attention_head_dim": 128, "num_attention_heads": 2}
+FLUX = {"num_layers": 2, "num_single_layers": 3, "pooled_projection_dim": 48} | {
+    name: QWEN[name] for name in ("attention_head_dim", "num_attention_heads")
+}
+IMAGE, TEXT = (16, 24, 16), 20
+
+
+def make_model(family, device="cpu", **sizes):
+    with torch.device(device):
+        if family == "flux":
+            return FluxTransformer2DModel(joint_attention_dim=32, **(FLUX | sizes))
+        return QwenImageTransformer2DModel(joint_attention_dim=32, **(QWEN | sizes))
+
+
+def make_config(family="qwen_image", **sections):
+    return RunConfig.model_validate({"family": family, **sections})
+
+
+def real_peak(config, dtype, stored=None):
+    """Peak of the second of two real steps of the real loop, beside the base's weights."""
+    family, training = get_family(config.family), config.training
+    model = cast_base(make_model(config.family), dtype).requires_grad_(False)
+    if stored is not None:
+        pack_blocks(model, family.repeated_blocks, stored)
+    family.prepare(model)
+    live = LiveBytes()
+    weights = live.hold([*model.parameters(), *model.buffers()])
+    if config.memory.gradient_checkpointing:
+        family.enable_checkpointing(model)
+    adapter = attach(
+        model,
+        config.adapter,
+        presets=family.presets,
+        unused=family.unused_layers(model),
+        shared=family.shared_inputs,
+    ).train()
+    live.hold([*adapter.parameters(), *adapter.frozen_tensors().values()])
+    settings = training.optimizer
+    shapes = family.conditioning_shapes(model.config, TEXT)
+    count = training.batch_size
+
+    def load(step, micro):
+        texts = [{n: torch.randn(s, dtype=dtype) for n, s in shapes.items()} for _ in range(count)]
+        return Batch(("a",) * count, tuple(range(count)), torch.randn(count, *IMAGE), (), texts)
+
+    def predict(*args):
+        return family.predict(model, *args, guidance=1.0)
+
+    loop = Loop(
+        settings=training,
+        steps=2,
+        preview_every=0,
+        micro_batches=range(training.gradient_accumulation_steps),
+        micro_step=StepMaker(
+            load, lambda step, micro: None, predict, lambda batch, noise: 0.5, 0, (0, 1), CPU
+        ),
+        parameters=adapter.parameters(),
+        optimizer=make_optimizer(settings, parameter_groups(adapter, settings)),
+        learning_rate=lambda step: 1e-4,
+        epoch=float,
+        processes=SingleProcess(CPU),
+        hooks=LoopHooks(print, print, bool, str, lambda: RunRequests(*(False,) * 4)),
+    )
+    with live:
+        loop.make_step(1)
+        live.peaks.clear()
+        live.begin("second")
+        loop.make_step(2)
+    return live.peaks["second"] - weights
+
+
+def simulate(config, dtype, stored=None, sizes=None, **options):
+    model = make_model(config.family, "meta", **(sizes or {}))
+    inputs = StepInputs((IMAGE,), TEXT, dtype, foreach=False)
+    family = get_family(config.family)
+    return StepSimulation(model, family, config, inputs, **options).step(stored=stored)
+
+
+ADAPTERS = {
+    "lora": {"kind": "lora", "rank": 4},
+    "loha": {"kind": "loha", "rank": 4},
+    "lokr": {"kind": "lokr", "rank": 4},
+    "oft": {"kind": "oft", "rank": 4},
+    "lora with DoRA": {"kind": "lora", "rank": 4, "dora": True},
+    "lokr with DoRA, inputs": {"kind": "lokr", "rank": 4, "dora": True, "dora_axis": "input"},
+    "exact": {"kind": "lora", "rank": 4, "exact_delta": True},
+    "dropout": {"kind": "lora", "rank": 4, "dropout": 0.1, "rank_dropout": 0.1},
+    "frozen factors": {"kind": "lora", "rank": 4, "init": "pissa"},
+    "two ranks": {"kind": "lora", "rank": 2, "rank_pattern": {r"transformer_blocks\.1\..*": 16}},
+}
+CASES = [
+    (family, adapter, checkpointing, "float32")
+    for family, adapters in (("qwen_image", list(ADAPTERS)), ("flux", list(ADAPTERS)[:6]))
+    for adapter in adapters
+    for checkpointing in (True, False)
+] + [("qwen_image", "lora", True, "bfloat16"), ("flux", "lora with DoRA", True, "bfloat16")]
+QUICK = {("qwen_image", "lora", True, "bfloat16"), ("flux", "lokr", False, "float32")}
+
+
+def marked(cases, quick):
+    slow = pytest.mark.exhaustive
+    return [case if case in quick else pytest.param(*case, marks=slow) for case in cases]
+
+
+def agree(found, real):
+    return found.adapter + found.activations == pytest.approx(real, rel=0.05)
+
+
+@pytest.mark.parametrize(("family", "adapter", "checkpointing", "dtype"), marked(CASES, QUICK))
+def test_the_peak_is_that_of_a_real_step(family, adapter, checkpointing, dtype):
+    config = make_config(
+        family, adapter=ADAPTERS[adapter], memory={"gradient_checkpointing": checkpointing}
+    )
+    dtype = getattr(torch, dtype)
+    assert agree(simulate(config, dtype), real_peak(config, dtype))
+
+
+def test_batches_micro_batches_and_stored_weights_count():
+    stored = FORMATS["int8"]
+    config = make_config(training={"batch_size": 2, "gradient_accumulation_steps": 2})
+    found = simulate(config, torch.float32, stored)
+    assert agree(found, real_peak(config, torch.float32, stored))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", FORMATS)
+def test_reading_a_stored_weight_counts(name):
+    config, dense = make_config(), simulate(make_config(), torch.float32)
+    found = simulate(config, torch.float32, FORMATS[name])
+    assert agree(found, real_peak(config, torch.float32, FORMATS[name]))
+    assert found.activations > dense.activations
+
+
+@pytest.mark.parametrize(
+    ("family", "checkpointing"),
+    marked(
+        [(family, each) for family in ("qwen_image", "flux") for each in (True, False)],
+        {("qwen_image", True)},
+    ),
+)
+def test_few_blocks_tell_of_all(family, checkpointing):
+    sizes = {"num_layers": 7} | ({"num_single_layers": 7} if family == "flux" else {})
+    config = make_config(family, memory={"gradient_checkpointing": checkpointing})
+    found = simulate(config, torch.float32, sizes=sizes)
+    assert found == simulate(config, torch.float32, sizes=sizes, whole=True)
+
+
+@pytest.mark.parametrize(
+    "family", ["qwen_image", pytest.param("flux", marks=pytest.mark.exhaustive)]
+)
+def test_the_whole_published_base_is_simulated_and_left_as_it_is(family):
+    model, known = full_size_transformer(family), get_family(family)
+    before = list(model.parameters())
+    inputs = StepInputs(((16, 128, 128),), 256, torch.bfloat16)
+    config = make_config(family, adapter={"rank": 16})
+    found = StepSimulation(model, known, config, inputs).step()
+    assert all(x is y for x, y in zip(model.parameters(), before, strict=True))
+    blocks = sum(len(model.get_submodule(name)) for name in known.repeated_blocks)
+    # A block's input is kept: 4096 image tokens, of 3072 numbers of 2 bytes.
+    assert found.activations > blocks * 4096 * 3072 * 2
+    unused = known.unused_layers(model)
+    adapter = attach(model, config.adapter, presets=known.presets, unused=unused)
+    trained = sum(each.numel() for each in adapter.parameters())
+    adapter.detach()
+    # Weight, gradient and two moments, and AdamW's counters.
+    assert 0 <= found.adapter - 16 * trained < 1e-4 * found.adapter
+    # Each token passes each matrix of a stream three times, a multiplication with its addition.
+    assert 0.9e14 < found.flops < 3e14
+
+
+def test_a_counted_storage_is_given_back():
+    live = LiveBytes("first")
+    kept = torch.empty(100)
+    assert live.hold([kept, kept[10:]]) == 400
+    with live:
+        product = kept.view(10, 10) @ kept.view(10, 10)
+        live.begin("second")
+        seen = product.t()
+        del product
+        assert live.now == 800
+        del seen
+        assert live.now == 400
+    assert live.peaks == {"first": 800, "second": 800}
+    assert live.flops == 2 * 10**3
+
+
+@pytest.mark.parametrize("family", ["qwen_image", "flux"])
+@pytest.mark.parametrize("stored", [None, *FORMATS])
+def test_bytes_of_a_base_are_exact(family, stored):
+    lists = get_family(family).repeated_blocks
+    whole = full_size_transformer(family)
+    found = base_bytes(whole, lists, torch.bfloat16, FORMATS.get(stored))
+    packed = cast_base(copy.deepcopy(whole), torch.bfloat16)
+    if stored is not None:
+        pack_blocks(packed, lists, FORMATS[stored])
+
+    def size(module):
+        tensors = [*module.parameters(), *module.buffers()]
+        return sum(each.numel() * each.element_size() for each in tensors)
+
+    blocks = [block for name in lists for block in packed.get_submodule(name)]
+    assert found.blocks == tuple(map(size, blocks))
+    assert found.total == size(packed)
+    assert len(set(found.groups)) == len(lists)

@@ -1,0 +1,376 @@
+"""`rank_plans`: where a run keeps what, from what is known of the model and of the machine.
+
+Nothing is loaded and nobody is asked here: the same facts always give the same plans.
+
+    device  = resident blocks + slots of swapped blocks + rest of the base + adapter + activations
+    seconds = FLOPs / speed, or bytes that are sent / speed of the link where that is more; both
+              one after the other where a single slot leaves nothing to send ahead
+
+A step sends the blocks that no slot keeps twice: for the forward and for the backward pass. Plans
+have one fixed order, whatever is free, and the first that fits is taken. So more free memory never
+gives a slower plan, and less never one that needs more of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ..errors import RunError
+from .model_bytes import BaseBytes
+
+Aim = Literal["auto", "fastest", "smallest"]
+
+RESERVE = 1 << 30
+"""Bytes of a device that are left to libraries and the allocator."""
+
+FULL_SPEED = 1.1
+"""``auto`` changes no number of the base for a step that is faster by less than this factor."""
+
+STAGED_BYTES_PER_S = 8e9
+"""What one thread copies into pinned memory, where the weights themselves are not pinned."""
+
+_MASTERS = ("pinned", "pageable", "file")
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What a machine has to give.
+
+    Attributes:
+        device_free: Free bytes of the device.
+        ram_free: Free bytes of RAM.
+        pinned_limit: Bytes of it that may be pinned.
+        link_bytes_per_s: From pinned memory to the device.
+        flops_per_s: What the device reaches in the run's precision.
+        file_bytes_per_s: From the disk.
+        reserve: Bytes of the device that libraries and the allocator take.
+    """
+
+    device_free: int
+    ram_free: int
+    pinned_limit: int
+    link_bytes_per_s: float
+    flops_per_s: float
+    file_bytes_per_s: float = 3e9
+    reserve: int = RESERVE
+
+
+@dataclass(frozen=True, slots=True)
+class FormatSizes:
+    """What a base needs in one format.
+
+    Attributes:
+        base: Bytes of its weights.
+        activations: Bytes of a step beside base and adapter, with checkpointing and without it.
+        in_file: Whether the base's file holds the very bytes, so that it can be mapped.
+    """
+
+    base: BaseBytes
+    activations: Mapping[bool, int]
+    in_file: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepSizes:
+    """What a run needs.
+
+    Attributes:
+        formats: By name, the most exact first.
+        adapter: Bytes of factors, gradients and the optimizer's state.
+        flops: Of a step, with checkpointing and without it.
+    """
+
+    formats: Mapping[str, FormatSizes]
+    adapter: int
+    flops: Mapping[bool, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSettings:
+    """What the run file's ``memory`` section asks for; None and ``auto`` leave the choice.
+
+    Attributes:
+        plan: What is best: as fast as can be, or as small; ``auto`` is as fast, but takes a format
+            that rounds the base's weights only where that is worth it (`FULL_SPEED`).
+        base_format: How blocks are kept.
+        blocks_to_swap: How many are off the device.
+        swap_slots: Slots for blocks of one layout.
+        master: Where swapped blocks lie.
+        gradient_checkpointing: Whether activations are computed again.
+    """
+
+    plan: Aim = "auto"
+    base_format: str = "auto"
+    blocks_to_swap: int | None = None
+    swap_slots: int | None = None
+    master: str = "auto"
+    gradient_checkpointing: bool | None = True
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Where a run keeps what.
+
+    Attributes:
+        base_format: How the blocks are kept.
+        rank: Place of the format among all; 0 is the most exact.
+        blocks_to_swap: Blocks that are off the device.
+        swap_slots: Slots for blocks of one layout; 0 without swapped blocks.
+        master: Where swapped blocks lie: ``pinned``, ``pageable``, ``file``; else ``none``.
+        gradient_checkpointing: Whether activations are computed again.
+        weights: Bytes of the base that stay on the device.
+        ring: Bytes of the slots.
+        adapter: Bytes of factors, gradients and the optimizer's state.
+        activations: Bytes of a step beside those.
+        ram: Bytes of RAM.
+        pinned: Bytes of it that are pinned.
+        compute: Predicted seconds that a step computes.
+        transfer: Predicted seconds that a step's blocks are on their way.
+    """
+
+    base_format: str
+    rank: int
+    blocks_to_swap: int
+    swap_slots: int
+    master: str
+    gradient_checkpointing: bool
+    weights: int
+    ring: int
+    adapter: int
+    activations: int
+    ram: int
+    pinned: int
+    compute: float
+    transfer: float
+
+    @property
+    def device(self) -> int:
+        """Bytes on the device, at the peak."""
+        return self.weights + self.ring + self.adapter + self.activations
+
+    @property
+    def seconds(self) -> float:
+        """Predicted seconds of a step."""
+        if self.swap_slots == 1:
+            return self.compute + self.transfer
+        return max(self.compute, self.transfer)
+
+    @property
+    def pace(self) -> float:
+        """Seconds of a step, where all that is near full speed counts alike."""
+        return max(self.seconds, FULL_SPEED * self.compute)
+
+    def fits(self, budget: Budget) -> bool:
+        """Whether there is room for it."""
+        return (
+            self.device + budget.reserve <= budget.device_free
+            and self.ram <= budget.ram_free
+            and self.pinned <= budget.pinned_limit
+        )
+
+
+def rank_plans(sizes: StepSizes, settings: PlanSettings, budget: Budget) -> list[MemoryPlan]:
+    """All plans that fit, the best first.
+
+    Args:
+        sizes: What the run needs.
+        settings: What is asked for.
+        budget: What there is.
+
+    Raises:
+        RunError: When none fits; it names what would.
+    """
+    found = [plan for plan in _plans(sizes, settings, budget) if plan.fits(budget)]
+    if not found:
+        raise _too_large(sizes, settings, budget)
+    return sorted(found, key=lambda plan: _order(plan, settings.plan))
+
+
+def alternatives(plans: list[MemoryPlan], count: int = 3) -> list[MemoryPlan]:
+    """The best plan, and the best of other kinds: another format, or swapping instead of not.
+
+    Args:
+        plans: In their order.
+        count: Of how many.
+    """
+    found: dict[object, MemoryPlan] = {}
+    for plan in plans:
+        kind = plan.base_format, plan.blocks_to_swap > 0, plan.gradient_checkpointing
+        found.setdefault(kind, plan)
+    return list(found.values())[:count]
+
+
+def spread(count: int, blocks: int) -> list[int]:
+    """Which of so many blocks are swapped, evenly, so that each has the same time to come."""
+    return [(2 * each + 1) * blocks // (2 * count) for each in range(count)]
+
+
+def _order(plan: MemoryPlan, aim: Aim) -> tuple[object, ...]:
+    rest = (
+        plan.seconds,
+        plan.rank,
+        plan.blocks_to_swap,
+        (*_MASTERS, "none").index(plan.master),
+        plan.device,
+        plan.swap_slots,
+        plan.gradient_checkpointing,
+    )
+    if aim == "smallest":
+        return plan.device, *rest
+    return (plan.pace, plan.rank, *rest) if aim == "auto" else rest
+
+
+def _plans(sizes: StepSizes, settings: PlanSettings, budget: Budget) -> Iterator[MemoryPlan]:
+    """All plans that the settings allow, whether they fit or not."""
+    wanted = settings.gradient_checkpointing
+    for rank, (name, each) in enumerate(sizes.formats.items()):
+        if settings.base_format not in {"auto", name}:
+            continue
+        for checkpointing in (True, False) if wanted is None else (wanted,):
+            resident = MemoryPlan(
+                base_format=name,
+                rank=rank,
+                blocks_to_swap=0,
+                swap_slots=0,
+                master="none",
+                gradient_checkpointing=checkpointing,
+                weights=each.base.total,
+                ring=0,
+                adapter=sizes.adapter,
+                activations=each.activations[checkpointing],
+                ram=0,
+                pinned=0,
+                compute=sizes.flops[checkpointing] / budget.flops_per_s,
+                transfer=0.0,
+            )
+            if not settings.blocks_to_swap:
+                yield resident
+            if checkpointing:
+                yield from _swapped(resident, each, settings, budget)
+
+
+def _swapped(
+    resident: MemoryPlan, sizes: FormatSizes, settings: PlanSettings, budget: Budget
+) -> Iterator[MemoryPlan]:
+    """The same with swapped blocks."""
+    base, blocks = sizes.base, len(sizes.base.blocks)
+    wanted = settings.blocks_to_swap
+    counts = range(1, blocks + 1) if wanted is None else [min(wanted, blocks)] if wanted else []
+    masters = [m for m in _MASTERS if settings.master in {"auto", m} and _possible(m, sizes)]
+    for count in counts:
+        swapped = spread(count, blocks)
+        away = sum(base.blocks[each] for each in swapped)
+        groups = Counter(base.groups[each] for each in swapped)
+        largest = max(base.blocks[each] for each in swapped)
+        for slots in (2, 1) if settings.swap_slots is None else (settings.swap_slots,):
+            ring = sum(base.blocks[g] * min(slots, n) for g, n in groups.items())
+            sent = sum(2 * base.blocks[g] * max(0, n - slots) for g, n in groups.items())
+            if wanted is None and ring >= away:
+                continue
+            for master in masters:
+                yield replace(
+                    resident,
+                    blocks_to_swap=count,
+                    swap_slots=slots,
+                    master=master,
+                    weights=resident.weights - away,
+                    ring=ring,
+                    # What is not pinned itself goes through two pinned pieces of a block.
+                    ram={"pinned": away, "pageable": away + 2 * largest, "file": 2 * largest}[
+                        master
+                    ],
+                    pinned=away if master == "pinned" else 2 * largest,
+                    transfer=sent / _speed(master, budget),
+                )
+
+
+def _possible(master: str, sizes: FormatSizes) -> bool:
+    return master != "file" or sizes.in_file
+
+
+def _speed(master: str, budget: Budget) -> float:
+    link = budget.link_bytes_per_s
+    if master == "pinned":
+        return link
+    staged = min(link, STAGED_BYTES_PER_S)
+    return staged if master == "pageable" else min(staged, budget.file_bytes_per_s)
+
+
+_FREE = {
+    "blocks_to_swap": None,
+    "master": "auto",
+    "swap_slots": None,
+    "gradient_checkpointing": True,
+    "base_format": "auto",
+}
+"""Settings that may make a run smaller, to the value that leaves the choice; that which may round
+the base's weights comes last."""
+
+
+def _too_large(sizes: StepSizes, settings: PlanSettings, budget: Budget) -> RunError:
+    """Say what would fit: the fewest settings that have to change, and to what."""
+    smallest = _smallest(sizes, settings, budget)
+    needs = "no plan" if smallest is None else f"the smallest plan, {describe(smallest)}, needs"
+    found = f"{needs} {_lacking(smallest, budget)}, with the memory settings of the run file"
+    changed = [{name: value} for name, value in _FREE.items()]
+    for change in (*changed, dict(_FREE)):
+        relaxed = replace(settings, **change)  # pyright: ignore[reportArgumentType]
+        fitting = [plan for plan in _plans(sizes, relaxed, budget) if plan.fits(budget)]
+        if fitting:
+            best = min(fitting, key=lambda plan: _order(plan, settings.plan))
+            values = [f"memory.{name} to {_shown(getattr(best, name))}" for name in change]
+            remedy = f"Set {', '.join(values)}: {describe(best)}."
+            return RunError(found, "a plan that fits", remedy)
+    least = _smallest(sizes, replace(settings, **_FREE), budget)  # pyright: ignore[reportArgumentType]
+    more = "" if least is None else f" (at the least {_lacking(least, budget)})"
+    return RunError(
+        found,
+        f"more memory{more}",
+        "Lower dataset.resolution, training.batch_size or adapter.rank, close other programs that "
+        "use this memory, or save the run file and train on a larger machine.",
+    )
+
+
+def _smallest(sizes: StepSizes, settings: PlanSettings, budget: Budget) -> MemoryPlan | None:
+    plans = _plans(sizes, settings, budget)
+
+    def missing(plan: MemoryPlan) -> tuple[int, int]:
+        over = max(0, plan.ram - budget.ram_free) + max(0, plan.pinned - budget.pinned_limit)
+        return plan.device + over, plan.ram
+
+    return min(plans, key=missing, default=None)
+
+
+def _lacking(plan: MemoryPlan | None, budget: Budget) -> str:
+    if plan is None:
+        return "is possible"
+    needed = {
+        "VRAM": (plan.device + budget.reserve, budget.device_free),
+        "RAM": (plan.ram, budget.ram_free),
+        "pinned RAM": (plan.pinned, budget.pinned_limit),
+    }
+    parts = [
+        f"{_gibibytes(need)} of {name}, of which {_gibibytes(free)} are free"
+        for name, (need, free) in needed.items()
+        if need > free
+    ]
+    return " and ".join(parts) or f"{_gibibytes(plan.device)} of VRAM"
+
+
+def describe(plan: MemoryPlan) -> str:
+    """A plan in a few words."""
+    swap = f"{plan.blocks_to_swap} blocks swapped" if plan.blocks_to_swap else "nothing swapped"
+    where = "" if plan.master == "none" else f" ({plan.master})"
+    kept = "" if plan.gradient_checkpointing else ", no checkpointing"
+    return f"{plan.base_format}, {swap}{where}{kept}, {_gibibytes(plan.device)}"
+
+
+def _gibibytes(count: int) -> str:
+    return f"{count / (1 << 30):.2f} GiB"
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -121,7 +121,8 @@ def show_packages(python: Path, others: Iterable[Path | str]) -> None:
     packages = packages_of(python)[0]
     shutil.copy(Path(__file__).with_name("package_bytecode.py"), packages)
     cache, folders = str(packages.parent / "bytecode"), tuple(map(str, others))
-    lines = [f"import package_bytecode; package_bytecode.install({cache!r}, {folders!r})"]
+    compiled = (str(packages), *folders)
+    lines = [f"import package_bytecode; package_bytecode.install({cache!r}, {compiled!r})"]
     lines += [f"import site; site.addsitedir({folder!r})" for folder in folders]
     (packages / "comfyui_packages.pth").write_text("\n".join(lines) + "\n", encoding="utf-8")
 

@@ -6,6 +6,7 @@ What is moved are the bytes as they are stored: the number format of a tensor is
 from __future__ import annotations
 
 import contextlib
+import mmap
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -160,7 +161,7 @@ class PageableMaster:
 
     def hold(self, spans: tuple[Span, ...]) -> HostBlock:
         """Copy the tensors into one buffer, and let the block have them there."""
-        flat = torch.empty(spans[-1].stop if spans else 0, dtype=torch.uint8)
+        flat = _whole_pages(spans[-1].stop if spans else 0)
         for span, tensor in _present(spans):
             span.view(flat).copy_(tensor)
         return HostBlock(spans, tuple(span.view(flat) for span in spans), flat)
@@ -254,12 +255,20 @@ class PinnedMaster(PageableMaster):
             _runtime().cudaHostUnregister(self._pinned.pop().data_ptr())
 
 
+def _whole_pages(size: int) -> Tensor:
+    """Memory `[size]` on pages of its own: CUDA does not pin a page twice."""
+    room = torch.empty(size + 2 * mmap.PAGESIZE, dtype=torch.uint8)
+    skipped = -room.data_ptr() % mmap.PAGESIZE
+    return room[skipped : skipped + size]
+
+
 def _runtime() -> Any:
     return torch.cuda.cudart()
 
 
 def _register(flat: Tensor) -> bool:
-    if int(_runtime().cudaHostRegister(flat.data_ptr(), flat.numel(), 0)) == 0:
+    size = -(-flat.numel() // mmap.PAGESIZE) * mmap.PAGESIZE
+    if int(_runtime().cudaHostRegister(flat.data_ptr(), size, 0)) == 0:
         return True
     # CUDA tells of a refusal once more, at the next kernel.
     with contextlib.suppress(RuntimeError):

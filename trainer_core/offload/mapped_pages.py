@@ -16,6 +16,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from ..errors import BaseModelError
+from ..filesystem.text_files import read_lines
 
 _MAPS = Path("/proc/self/maps")
 _ENDING = ".safetensors"
@@ -31,8 +32,11 @@ class _Mark(NamedTuple):
     changed: int
 
     @classmethod
-    def of(cls, path: str) -> _Mark:
-        found = Path(path).stat()
+    def of(cls, path: str) -> _Mark | None:
+        try:
+            found = Path(path).stat()
+        except OSError:
+            return None
         return cls(found.st_ino, found.st_size, found.st_mtime_ns)
 
 
@@ -60,11 +64,8 @@ class MappedPages(NamedTuple):
                 does no harm: the mapping keeps what it was made of.
         """
         for path, before in self.files.items():
-            try:
-                now = _Mark.of(path)
-            except OSError:
-                continue
-            if now.number == before.number and now != before:
+            now = _Mark.of(path)
+            if now is not None and now.number == before.number and now != before:
                 raise BaseModelError(
                     f"{path} was written to while blocks are read from it (memory.master is file)",
                     "a base's file that stays as it is until the run has ended",
@@ -91,7 +92,7 @@ def mapped_pages(tensors: Sequence[Tensor]) -> MappedPages | None:
     if not sys.platform.startswith("linux") or not _MAPS.exists():
         return None
     mappings: list[tuple[int, int, str]] = []
-    for line in _MAPS.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+    for line in read_lines(_MAPS):
         if line.endswith(_ENDING):
             place, *_, path = line.split(maxsplit=5)
             first, last = place.split("-")
@@ -103,4 +104,5 @@ def mapped_pages(tensors: Sequence[Tensor]) -> MappedPages | None:
         if inside and tensor.nbytes:
             ranges.append((start, stop))
             paths.add(inside[0])
-    return MappedPages(tuple(ranges), {path: _Mark.of(path) for path in paths})
+    marks = {path: _Mark.of(path) for path in paths}
+    return MappedPages(tuple(ranges), {path: mark for path, mark in marks.items() if mark})

@@ -126,16 +126,17 @@ class StreamedBlocks:
         if held.mapped is not None:
             held.mapped.require_unchanged()
         slot.ticket = self._transfer.submit(held.copies(slot.bytes))
-        if held.mapped is not None:
-            held.mapped.forget()
         slot.block, slot.arriving, slot.used = number, True, self._tick()
         self.loads += 1
         return slot
 
     def _arrive(self, slot: Slot) -> None:
-        if slot.arriving:
+        if slot.arriving and slot.block is not None:
             self._transfer.wait(slot.ticket)
             slot.ticket, slot.arriving = None, False
+            mapped = self._held[slot.block].mapped
+            if mapped is not None:
+                mapped.forget()
 
     def _tick(self) -> int:
         self._clock += 1

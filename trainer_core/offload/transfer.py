@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 import torch
@@ -44,6 +45,9 @@ class PlainTransfer:
 class CudaTransfer:
     """Copies on a side stream while the blocks before compute.
 
+    From memory that is not pinned CUDA copies only when all before is done, while the caller waits.
+    So one thread waits there, and computing can be told to the device meanwhile.
+
     Args:
         device: A CUDA device.
     """
@@ -51,24 +55,32 @@ class CudaTransfer:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)
+        self._waiting = ThreadPoolExecutor(1, "block-swap")  # it starts when it is needed
 
     def submit(self, copies: Copies) -> Any:
         """Queue the copies behind what computes with the slot's last block."""
-        # An event at this moment: the calls of the block before have been issued, those of the
-        # next one have not, so that its computing hides the copy.
-        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        # The calls of the block before have been issued, those of the next one have not, so that
+        # its computing hides the copy.
+        before = torch.cuda.current_stream(self._device).record_event()
+        if all(source.is_pinned() for _, source in copies):
+            return self._copy(copies, before)
+        return self._waiting.submit(self._copy, copies, before)
+
+    def _copy(self, copies: Copies, before: Any) -> Any:
         with torch.cuda.stream(self._stream):
+            self._stream.wait_event(before)
             for target, source in copies:
-                # From memory that is not pinned this returns when the bytes were read.
                 target.copy_(source, non_blocking=True)
             return self._stream.record_event()
 
     def wait(self, ticket: Any) -> None:
-        """Let the present stream wait; the host does not."""
-        torch.cuda.current_stream(self._device).wait_event(ticket)
+        """Let the present stream wait; the host waits only for the thread."""
+        done = ticket.result() if isinstance(ticket, Future) else ticket
+        torch.cuda.current_stream(self._device).wait_event(done)
 
     def close(self) -> None:
-        """Wait for the side stream: slots and pinned memory are given back after it."""
+        """Wait for thread and stream: slots and pinned memory are given back after it."""
+        self._waiting.shutdown(cancel_futures=True)
         self._stream.synchronize()
 
 

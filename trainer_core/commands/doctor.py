@@ -162,16 +162,9 @@ def _adapter_report(config: RunConfig, adapter: AttachedAdapter) -> dict[str, An
 
 
 def _velocity_error(config: RunConfig) -> str:
-    import torch
+    from ..training.velocity_error import velocity_report
 
-    from ..device import resolve_device
-    from ..training.velocity_error import cached_velocity_error
-
-    try:
-        error = cached_velocity_error(config, resolve_device(config.memory.device))
-    except torch.OutOfMemoryError:
-        return "not measured: the dense base does not fit"
-    return f"{100 * error:.2f} % of that of the dense base, on a batch of the cache"
+    return velocity_report(config)
 
 
 def _simulation(config: RunConfig, base: EmptyBase, controls: int) -> StepSimulation:

@@ -14,7 +14,7 @@ from ..bases.locate import locate_base
 from ..config import RunConfig
 from ..counters import counter_seed
 from ..data.batches import BatchPlan, load_batch
-from ..device import DTYPES, release_memory, resolve_precision, send
+from ..device import DTYPES, release_memory, resolve_device, resolve_precision, send
 from ..diffusion.flow import interpolate
 from ..families.family import Predict
 from ..families.registry import get_family
@@ -24,6 +24,19 @@ from .encode_dataset import read_manifest
 
 SIGMAS = (0.1, 0.5, 0.9)
 """Noise levels that are compared."""
+
+
+def velocity_report(config: RunConfig) -> str:
+    """What `cached_velocity_error` gives, in words.
+
+    Raises:
+        InputError: As it does.
+    """
+    try:
+        error = cached_velocity_error(config, resolve_device(config.memory.device))
+    except torch.OutOfMemoryError:
+        return "not measured: the dense base does not fit"
+    return f"{100 * error:.2f} % of that of the dense base, on a batch of the cache"
 
 
 def cached_velocity_error(config: RunConfig, device: torch.device) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -25,8 +26,8 @@ from trainer_core.training.step_simulation import StepInputs, StepSimulation
 from trainer_core.types import Batch
 
 CPU = torch.device("cpu")
-QWEN = {"num_layers": 3, "attention_head_dim": 128, "num_attention_heads": 2}
-FLUX = {"num_layers": 2, "num_single_layers": 3, "pooled_projection_dim": 48} | {
+QWEN: dict[str, Any] = {"num_layers": 3, "attention_head_dim": 128, "num_attention_heads": 2}
+FLUX: dict[str, Any] = {"num_layers": 2, "num_single_layers": 3, "pooled_projection_dim": 48} | {
     name: QWEN[name] for name in ("attention_head_dim", "num_attention_heads")
 }
 IMAGE, TEXT = (16, 24, 16), 20
@@ -67,8 +68,10 @@ def real_peak(config, dtype, stored=None):
     count = training.batch_size
 
     def load(step, micro):
-        texts = [{n: torch.randn(s, dtype=dtype) for n, s in shapes.items()} for _ in range(count)]
-        return Batch(("a",) * count, tuple(range(count)), torch.randn(count, *IMAGE), (), texts)
+        texts = ({n: torch.randn(s, dtype=dtype) for n, s in shapes.items()} for _ in range(count))
+        return Batch(
+            ("a",) * count, tuple(range(count)), torch.randn(count, *IMAGE), (), tuple(texts)
+        )
 
     def predict(*args):
         return family.predict(model, *args, guidance=1.0)
@@ -172,9 +175,8 @@ def test_few_blocks_tell_of_all(family, checkpointing):
     assert found == simulate(config, torch.float32, sizes=sizes, whole=True)
 
 
-@pytest.mark.parametrize(
-    "family", ["qwen_image", pytest.param("flux", marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("family", ["qwen_image", "flux"])
 def test_the_whole_published_base_is_simulated_and_left_as_it_is(family):
     model, known = full_size_transformer(family), get_family(family)
     before = list(model.parameters())

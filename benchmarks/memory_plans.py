@@ -36,6 +36,9 @@ from trainer_core.weights.diffusers_folder import read_json
 from .measuring.record import RESULTS, origin, write_record
 
 FAMILIES = ("qwen_image", "flux")
+COMPARED = ("fp8", "int8", "nf4")
+"""Formats beside dense."""
+
 EDGES = (512, 1024, 1328)
 GPUS = (8, 12, 16, 24, 32, 48, 80)
 """GiB of VRAM."""
@@ -95,7 +98,8 @@ def sizes_of(transformer: nn.Module, family: Family, edge: int) -> StepSizes:
     config = RunConfig.model_validate({"family": family.name, "adapter": {"rank": 16}})
     inputs = StepInputs((latents,), TEXT, torch.bfloat16)
     simulation = StepSimulation(transformer, family, config, inputs)
-    return step_sizes(simulation, FORMATS, in_file=("dense",))
+    formats = {name: FORMATS[name] for name in COMPARED}
+    return step_sizes(simulation, formats, in_file=("dense",))
 
 
 def peak_rows(sizes: StepSizes) -> Iterator[dict[str, Any]]:

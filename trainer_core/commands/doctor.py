@@ -212,7 +212,8 @@ def plan_rows(
 
     sizes = step_sizes(simulation, {})
     plenty = sizes.formats["dense"].base.total < budget.device_free * _PLENTY
-    sizes = sizes if plenty else step_sizes(simulation, FORMATS)
+    plain = {name: each for name, each in FORMATS.items() if not each.rotates}
+    sizes = sizes if plenty else step_sizes(simulation, plain)
     settings = PlanSettings(
         blocks_to_swap=None if can_swap and not plenty else 0,
         gradient_checkpointing=simulation.config.memory.gradient_checkpointing,

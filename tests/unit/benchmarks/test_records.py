@@ -11,7 +11,7 @@ from benchmarks.layers import Section, merge_section
 from benchmarks.measuring.recipes import our_recipes
 from benchmarks.measuring.record import RESULTS, origin, read_record, write_record
 from benchmarks.measuring.single_layer import Layer, measure_layer
-from benchmarks.memory_plans import peak_rows, published, sizes_of
+from benchmarks.memory_plans import COMPARED, peak_rows, published, sizes_of
 from benchmarks.step_time import Workload, measure
 from benchmarks.write_tables import DOCUMENTS, ROOT, TABLES, with_tables
 from trainer_core.bases.locate import locate_base
@@ -104,7 +104,7 @@ def test_the_weights_of_a_simulated_peak_are_those_of_the_code():
     for name in ("qwen_image", "flux"):
         family = get_family(name)
         transformer = published(family)
-        for form in ("dense", *FORMATS):
+        for form in ("dense", *COMPARED):
             lists, stored = family.repeated_blocks, FORMATS.get(form)
             total = base_bytes(transformer, lists, torch.bfloat16, stored).total
             weights = [

@@ -88,8 +88,10 @@ def run_report(config: RunConfig) -> tuple[dict[str, Any], list[str]]:
             from ..training.memory_estimate import gibibytes, memory_estimate
 
             report["adapter"] = _adapter_report(config, adapter)
-            estimate = memory_estimate(_size(config, base, adapter, controls))
-            report["memory_estimate"] = {name: gibibytes(n) for name, n in estimate.items()}
+            size = attempt("memory", lambda: _size(config, base, adapter, controls))
+            if size is not None:
+                estimate = memory_estimate(size)
+                report["memory_estimate"] = {name: gibibytes(n) for name, n in estimate.items()}
     return report, problems
 
 

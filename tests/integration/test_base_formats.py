@@ -1,12 +1,17 @@
 """Whole runs on a base in fewer bits: resumed, exported, and gone on with in another format."""
 
+import json
+import shutil
+
 import pytest
 import torch
 from runs import CancelAfter, metrics, run_config, tensors
 
 from trainer_core.adapter_files.verify.proof import prove
+from trainer_core.bases.locate import locate_base
 from trainer_core.bases.open import base_shapes, open_base
 from trainer_core.commands.doctor import run_report
+from trainer_core.config import BaseSection
 from trainer_core.families.registry import get_family
 from trainer_core.inference.pipeline import sample_prompts
 from trainer_core.quantization.registry import FORMATS
@@ -75,3 +80,15 @@ def test_doctor_counts_what_is_held(tmp_path, cache):
         needed[name] = float(report["memory_estimate"]["base"].removesuffix(" MiB"))
     assert needed["auto"] == needed["dense"] == needed["file"]
     assert needed["nf4"] < needed["int8"] == needed["fp8"] < needed["dense"]
+
+
+def test_doctor_says_that_a_quantized_base_keeps_its_format(tmp_path, cache):
+    qwen = get_family("qwen_image")
+    base = locate_base(BaseSection(), qwen, has_controls=False).folder
+    copied = shutil.copytree(base, tmp_path / "base")
+    path = copied / "transformer" / "config.json"
+    noted = {"quantization_config": {"quant_method": "torchao"}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | noted))
+    own = {**settings("nf4"), "base": {"path": str(copied)}}
+    _, problems = run_report(run_config(tmp_path, cache, **own))
+    assert any(p.startswith("memory: memory.base_format is nf4, and") for p in problems)

@@ -99,11 +99,12 @@ def run_report(config: RunConfig) -> tuple[dict[str, Any], list[str]]:
             report["adapter"] = _adapter_report(config, adapter)
             adapter.detach()
             simulation = _simulation(config, base, controls)
-            estimate = memory_estimate(base, simulation)
-            report["memory_estimate"] = {name: gibibytes(n) for name, n in estimate.items()}
-            if "activations" in estimate:
-                rows = attempt("memory", lambda: _plans_here(config, simulation))
-                report["memory_plans"] = rows
+            estimate = attempt("memory", lambda: memory_estimate(base, simulation))
+            if estimate is not None:
+                report["memory_estimate"] = {k: gibibytes(n) for k, n in estimate.items()}
+                if "activations" in estimate:
+                    plans = attempt("memory", lambda: _plans_here(config, simulation))
+                    report["memory_plans"] = plans
         narrow = config.memory.base_format not in {"auto", "dense"}
         if config.cache.manifest and (narrow or config.memory.compute != "dense"):
             report["velocity_error"] = attempt("memory", lambda: _velocity_error(config))

@@ -4,12 +4,13 @@ import copy
 
 import pytest
 import torch
-from fixtures.combinations import pairwise
+from fixtures.combinations import pairwise, some
 from fixtures.quantized_bases import (
     FORMATS,
     INPUTS,
     NO_LIBRARY,
     OUTPUTS,
+    OWN,
     DenseCopies,
     make_dense,
     make_quantized,
@@ -206,7 +207,9 @@ def test_a_checkpointed_layer_computes_the_same(name, reentrant):
     assert_close(found, expected, 1e-6)
 
 
-@pytest.mark.parametrize("name", ["bnb_nf4", "ao_int8"])
+@pytest.mark.parametrize(
+    "name", some(["bnb_nf4", "ao_int8", *OWN], "bnb_nf4", "ao_int8", "own_int8")
+)
 def test_compiling_changes_nothing(name):
     module = make_quantized(name)
     adapter = attached(module, {**KINDS[0], **DORA[1]})

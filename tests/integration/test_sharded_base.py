@@ -23,9 +23,9 @@ pytestmark = pytest.mark.exhaustive
 PROGRAM = str(Path(__file__).with_name("sharded_runs.py"))
 
 
-def launch_sharded(folder, cache, *names, seconds=400):
+def launch_sharded(folder, cache, *names):
     make_images(folder / "images")  # before two processes do
-    return launch([*ALONE, PROGRAM, str(folder), str(cache), *names], SHARDED, seconds)
+    return launch([*ALONE, PROGRAM, str(folder), str(cache), *names], SHARDED, 400)
 
 
 def said(folder, name):

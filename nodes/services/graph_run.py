@@ -234,8 +234,8 @@ def run_training(
 def _warn_of_memory(config: RunConfig, device: torch.device, observer: NodeObserver) -> None:
     from ...trainer_core.training.memory_estimate import cached_run_estimate, check_memory
 
-    estimate = cached_run_estimate(config, device)
-    warning = check_memory(estimate, comfy_host.free_memory(), device)
+    free = comfy_host.free_memory()
+    warning = check_memory(cached_run_estimate(config, device, free), free, device)
     if warning:
         observer.warn(warning)
     if kept := comfy_host.kept_models():

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from trainer_core.families.registry import get_family
 from trainer_core.training import SingleProcess
 from trainer_core.training.encode_dataset import prepare, read_manifest, save_manifest
-from trainer_core.training.memory_estimate import cached_run_estimate, text_tokens
+from trainer_core.training.memory_estimate import cached_run_estimate, check_memory, text_tokens
 from trainer_core.training.observer import SilentObserver
 
 CPU = torch.device("cpu")
@@ -34,6 +34,15 @@ def test_the_longest_text_of_the_cache_counts(encoded):
     lengths = {len(sample.conditioning["text_embeddings"]) for sample in samples}
     assert text_tokens(dataset.items) == max(lengths)
     assert text_tokens(dataset.items) < get_family("qwen_image").text_length / 10
+
+
+def test_of_a_base_that_is_tiny_beside_what_is_free_nothing_is_simulated(encoded):
+    whole = cached_run_estimate(encoded, CPU)
+    assert whole["total"] > whole["base"]
+    small = cached_run_estimate(encoded, CPU, free=65 * whole["base"])
+    assert small == {"base": whole["base"], "total": whole["base"]}
+    assert check_memory(small, 65 * whole["base"], CPU) is None
+    assert cached_run_estimate(encoded, CPU, free=63 * whole["base"]) == whole
 
 
 def test_the_estimate_grows_with_the_text_alone(encoded):

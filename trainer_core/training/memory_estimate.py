@@ -40,6 +40,9 @@ from .step_simulation import NOT_SIMULATED, StepInputs, StepSimulation
 ADAPTER_BYTES = 16
 """Weight, gradient and two moments of one trainable parameter, each fp32."""
 
+_TINY = 64
+"""How many times a base has to fit into what is free, so that a step of it surely does."""
+
 
 @dataclass(frozen=True, slots=True)
 class EmptyBase:
@@ -160,25 +163,29 @@ def run_simulation(
         device: Decides the precision where the run file does not.
         text: Tokens of the longest text; None for the most that the family's encoder yields.
     """
-    dtype = DTYPES[resolve_precision(config.training.precision, device)]
     latents = tuple(
         base.family.latent_shape(base.location, image.width, image.height) for image in images
     )
     tokens = base.location.text_length if text is None else text
     # On a CPU torch updates one factor after the other.
+    dtype = _dtype(config, device)
     inputs = StepInputs(latents, tokens, dtype, foreach=device.type != "cpu")
     return StepSimulation(base.transformer, base.family, config, inputs)
 
 
-def cached_run_estimate(config: RunConfig, device: torch.device) -> dict[str, int]:
+def cached_run_estimate(
+    config: RunConfig, device: torch.device, free: int | None = None
+) -> dict[str, int]:
     """Estimate the memory of a run whose samples are encoded. Loads no weight.
 
     Args:
         config: A run file with ``cache.manifest``.
         device: Where the run will be.
+        free: Free bytes there. For a base that is tiny beside them nothing is simulated, which
+            would take longer than its first steps.
 
     Returns:
-        As `memory_estimate`.
+        As `memory_estimate`; of a tiny base its bytes alone.
 
     Raises:
         InputError: When cache, base or adapter settings cannot be used.
@@ -191,10 +198,17 @@ def cached_run_estimate(config: RunConfig, device: torch.device) -> dict[str, in
     edits = any(cache.dataset.control_buckets)
     location = locate_base(settings, family, edits, needs_encoders=False)
     base = empty_base(location, family)
+    weights = bytes_on_device(config.memory, base, _dtype(config, device))
+    if free is not None and weights * _TINY < free:
+        return {"base": weights, "total": weights}
     sizes = ((item.bucket, *item.control_buckets) for item in cache.dataset.items)
     largest = max(sizes, key=lambda images: sum(each.width * each.height for each in images))
     text = text_tokens(cache.dataset.items)
     return memory_estimate(base, run_simulation(config, base, largest, device, text))
+
+
+def _dtype(config: RunConfig, device: torch.device) -> torch.dtype:
+    return DTYPES[resolve_precision(config.training.precision, device)]
 
 
 def check_memory(estimate: dict[str, int], free: int, device: torch.device) -> str | None:
@@ -219,7 +233,7 @@ def check_memory(estimate: dict[str, int], free: int, device: torch.device) -> s
         f"the run needs about {gibibytes(estimate['total'])} on {device} ({parts}), and "
         f"{gibibytes(free)} are free"
     )
-    if estimate["base"] + estimate["adapter"] > free:
+    if estimate["base"] + estimate.get("adapter", 0) > free:
         raise RunError(
             found,
             "room for base and adapter, which stay in memory during the whole run",

@@ -73,8 +73,8 @@ def memory_estimate(base: EmptyBase, simulation: StepSimulation) -> dict[str, in
         simulation: Of a step with it.
 
     Returns:
-        Bytes of ``base``, ``adapter``, ``activations`` and their ``total``. A family that asks for
-        numbers while it computes cannot be simulated: its activations are left out.
+        Bytes of ``base``, ``adapter``, ``activations`` and their ``total``. Where a step cannot be
+        simulated, as of a family that asks for numbers while it computes, activations are left out.
 
     Raises:
         ConfigError: When more blocks are to be swapped than there are.
@@ -84,7 +84,8 @@ def memory_estimate(base: EmptyBase, simulation: StepSimulation) -> dict[str, in
     parts = {"base": bytes_on_device(memory, base, simulation.inputs.dtype)}
     try:
         step = simulation.step(stored=FORMATS.get(memory.base_format))
-    except NOT_SIMULATED:
+    except (*NOT_SIMULATED, RuntimeError, TypeError, NotImplementedError):
+        # A torch of another version may not know to pretend: no reason to refuse a run.
         parts["adapter"] = ADAPTER_BYTES * simulation.trainable
     else:
         parts |= {"adapter": step.adapter, "activations": step.activations}

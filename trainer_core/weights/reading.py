@@ -84,6 +84,10 @@ class TensorReader:
             raise self._file.broken(f"{name} is stored as {stored}", READABLE)
         return DTYPES[stored]
 
+    def shape_of(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor, as numbers."""
+        return tuple(self._file.tensors[name].shape)
+
     def scale_of(self, name: str) -> tuple[int, ...] | None:
         """The shape of a weight's scale as it lies in the file; None for a weight without one."""
         scale = self._formats.scales.get(name)

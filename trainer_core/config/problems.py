@@ -475,6 +475,12 @@ def _memory_problems(config: RunConfig) -> Iterator[Problem]:
             "weights that stay on the device, beside which exact_delta puts the adapter's",
             "Set adapter.exact_delta to false, or memory.blocks_to_swap to 0.",
         )
+    if config.memory.compute == "8bit" and config.memory.base_format in {"auto", "dense", "nf4"}:
+        yield Problem(
+            f"memory.compute is 8bit, and memory.base_format is {config.memory.base_format}",
+            "weights that are kept in 8 bits, which are multiplied as they are",
+            "Set memory.base_format to int8 or fp8, or leave memory.compute out.",
+        )
 
 
 def _output_problems(config: RunConfig) -> Iterator[Problem]:

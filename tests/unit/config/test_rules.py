@@ -81,6 +81,8 @@ def problems(values):
             {"memory": {"blocks_to_swap": 1}, "adapter": {"exact_delta": True}},
             "adapter.exact_delta",
         ),
+        ({"memory": {"compute": "8bit"}}, "memory.base_format is auto"),
+        ({"memory": {"compute": "8bit", "base_format": "nf4"}}, "memory.base_format is nf4"),
         ({"output": {"layouts": ["comfyui", "comfyui"]}}, "output.layouts"),
     ],
 )
@@ -102,6 +104,7 @@ def test_contradiction_is_named(values, named):
         {"training": {"sigma": {"density": "shifted", "shift": 3.0, "mean": 1.0}}},
         {"training": {"schedule": {"name": "cosine", "min_ratio": 0.1}}},
         {"memory": {"blocks_to_swap": 0, "gradient_checkpointing": False}},
+        {"memory": {"compute": "8bit", "base_format": "file"}},
         {"adapter": {"kind": "lokr", "factor": 4, "full_matrix": True, "unbalanced": True}},
         {"adapter": {"kind": "lokr", "factor": 1, "rslora": True, "decompose_both": True}},
         {"adapter": {"kind": "lora", "factor": -1}},

@@ -259,7 +259,8 @@ def _whole_pages(size: int) -> Tensor:
     """Memory `[size]` on pages of its own: CUDA does not pin a page twice."""
     room = torch.empty(size + 2 * mmap.PAGESIZE, dtype=torch.uint8)
     skipped = -room.data_ptr() % mmap.PAGESIZE
-    return room[skipped : skipped + size]
+    # With a storage that begins there: torch asks of its first byte whether a tensor is pinned.
+    return torch.from_numpy(room.numpy()[skipped : skipped + size])
 
 
 def _runtime() -> Any:

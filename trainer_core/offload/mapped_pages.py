@@ -19,7 +19,6 @@ from ..errors import BaseModelError
 from ..filesystem.text_files import read_lines
 
 _MAPS = Path("/proc/self/maps")
-_ENDING = ".safetensors"
 _DONTNEED = 4
 """``MADV_DONTNEED`` of Linux: read again from the file when it is asked for again."""
 
@@ -81,7 +80,9 @@ class MappedPages(NamedTuple):
 
 
 def mapped_pages(tensors: Sequence[Tensor]) -> MappedPages | None:
-    """The memory of those tensors that lie in mapped safetensors files.
+    """The memory of those tensors that lie in mapped files, whatever these are called.
+
+    The system has the names behind all links, which in a hub's cache are digests without an ending.
 
     Args:
         tensors: On the CPU.
@@ -93,15 +94,16 @@ def mapped_pages(tensors: Sequence[Tensor]) -> MappedPages | None:
         return None
     mappings: list[tuple[int, int, str]] = []
     for line in read_lines(_MAPS):
-        if line.endswith(_ENDING):
-            place, *_, path = line.split(maxsplit=5)
+        place, *_, path = line.split(maxsplit=5)
+        if path.startswith("/"):
             first, last = place.split("-")
             mappings.append((int(first, 16), int(last, 16), path))
     ranges, paths = [], set()
     for tensor in tensors:
         start, stop = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
         inside = [path for first, last, path in mappings if first <= start and stop <= last]
-        if inside and tensor.nbytes:
+        # What is called after a device, or after no file, has its bytes nowhere else.
+        if inside and tensor.nbytes and Path(inside[0]).is_file():
             ranges.append((start, stop))
             paths.add(inside[0])
     marks = {path: _Mark.of(path) for path in paths}

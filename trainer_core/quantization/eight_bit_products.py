@@ -84,7 +84,8 @@ def rounded_rows(rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     # size / steps, and more than 0 for a row of zeros.
     scale = torch.rsub(size, _LEAST_SCALE, alpha=-1.0 / _STEPS[dtype])
     if dtype != torch.int8:
-        return torch.div(rows, scale, out=torch.empty_like(rows)).to(dtype), scale
+        # Row by row whatever x is a view of, as the GPU's kernel wants it.
+        return torch.div(rows, scale, out=rows.new_empty(rows.shape)).to(dtype), scale
     if torch.compiler.is_compiling():
         return (rows / scale).round().to(dtype), scale
     # Rounded while it is divided: what would be three passes through wider numbers are two.

@@ -113,6 +113,9 @@ class _FrozenProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, layer: QuantizedLinear) -> Tensor:
         ctx.layer = layer
+        # Nothing of it is needed, but to ask for it makes a checkpointed block run again, which
+        # brings weights that have been swapped out meanwhile.
+        ctx.save_for_backward(x.new_empty(0))
         return layer.product(x)
 
     @staticmethod
@@ -120,6 +123,7 @@ class _FrozenProduct(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None]:  # type: ignore[override]
         if not ctx.needs_input_grad[0]:
             return None, None
+        (_,) = ctx.saved_tensors
         return ctx.layer.input_gradient(gradient), None
 
 

@@ -292,8 +292,8 @@ def _noted_layers(file: WeightFile) -> dict[str, str]:
         if f"{layer}.weight" in file.packed:
             continue
         kind = note.get("format") if isinstance(note, dict) else None
-        if kind not in _STORED:
-            raise file.broken(f"{layer} is stored as {kind}", READABLE, OTHER_FILE)
+        if kind not in tuple(_STORED):  # a list, as a hostile note may have, has no hash
+            raise file.broken(f"{layer} is stored as {str(kind)[:100]}", READABLE, OTHER_FILE)
         layers[layer] = kind
     return layers
 
@@ -359,7 +359,7 @@ def _check_layer(file: WeightFile, layer: str, kind: str, scale: str) -> None:
     if info is None:
         raise file.broken(f"there is no {scale}", f"a scale beside {layer}.weight")
     single = all(side == 1 for side in info.shape)
-    if not single and info.shape != (weight.shape[0], *(1,) * (len(weight.shape) - 1)):
+    if not single and info.shape != (*weight.shape[:1], *(1,) * (len(weight.shape) - 1)):
         raise file.broken(
             f"{scale} has the shape {list(info.shape)} for a weight of {list(weight.shape)}",
             "one scale for the layer, or one for each row",

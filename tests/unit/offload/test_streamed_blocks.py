@@ -114,6 +114,27 @@ def test_weights_that_are_read_where_they_lie_are_the_same():
     compare("qwen_image", "lora", "", 2, 4, master=MappedMaster(required=False))
 
 
+def test_a_block_that_ends_in_a_packed_layer_has_its_weights_in_the_backward_pass():
+    """Autograd keeps nothing of such a layer that would make the block run again before it."""
+    stored, seen = FORMATS["int8"], []
+
+    class Noted(QuantizedLinear):
+        def input_gradient(self, gradient):
+            seen.append(self.weight.data_ptr() in slots)
+            return super().input_gradient(gradient)
+
+    parts = [stored.pack(torch.randn(6, 6)) for _ in range(3)]
+    blocks = [nn.Sequential(nn.Tanh(), Noted(stored, (6, 6), each)) for each in parts]
+    streamed = StreamedBlocks(blocks, CPU, 1, PageableMaster(), PlainTransfer())
+    slots = {slot.bytes.data_ptr() for slot in streamed._rings[0].slots}
+    x = torch.randn(2, 6, requires_grad=True)
+    for block in blocks:
+        x = checkpoint(block, x, use_reentrant=False)
+    x.sum().backward()
+    streamed.close()
+    assert seen == [True] * 3
+
+
 def test_a_slot_that_is_read_too_late_is_noticed():
     """Without checkpointing backward would read weights of other blocks; autograd refuses."""
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):

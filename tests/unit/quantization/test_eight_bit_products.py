@@ -118,6 +118,13 @@ def test_rows_are_rounded_to_the_nearest(dtype):
     assert torch.equal(largest, torch.full_like(largest, 127.0 if dtype == torch.int8 else 448.0))
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, E4M3])
+def test_rounded_rows_lie_one_after_another(dtype):
+    # The GPU's kernels take no other matrix; an input may be the transposed of something.
+    values, _ = rounded_rows(normal(IN, TOKENS).t(), dtype)
+    assert values.is_contiguous()
+
+
 @each_dtype
 @pytest.mark.parametrize(("name", "limit"), [("int8", 1.5e-2), ("int8_rotated", 1.5e-2)])
 def test_error_on_gaussian_numbers(name, limit, dtype):

@@ -390,6 +390,7 @@ def test_packed_files_are_refused_by_the_packing(suffixes, packing, tmp_path):
     assert OTHER_FILE in error.remedy
 
 
+EIGHT_BITS = torch.ones(()).to(torch.float8_e4m3fn)
 WRONG_SCALES = {
     "nan": ("new", {"weight_scale": torch.tensor(float("nan"))}, "weight_scale is not finite"),
     "nan old": ("old", {"scale_weight": torch.tensor(float("nan"))}, "scale_weight is not finite"),
@@ -401,6 +402,8 @@ WRONG_SCALES = {
     "per column": ("new", {"weight_scale": torch.ones(128)}, r"shape \[128\] for a weight"),
     "per block": ("new", {"weight_scale": torch.ones(384, 4)}, r"shape \[384, 4\] for a weight"),
     "empty": ("new", {"weight_scale": torch.ones(0)}, r"shape \[0\] for a weight"),
+    "of one number": ("new", {"weight": EIGHT_BITS, "weight_scale": torch.ones(2)}, r"shape \[2\]"),
+    "no name": ("new", {"comfy_quant": noted('{"format": []}')}, r"qkv is stored as \[\]"),
     "integer": ("new", {"weight_scale": torch.tensor(3)}, "scale is stored as I64"),
     "beside bf16": ("new", {"weight": torch.ones(384, 128, dtype=torch.bfloat16)}, "as BF16"),
     "old beside bf16": ("old", {"weight": torch.ones(384, 128, dtype=torch.bfloat16)}, "as BF16"),

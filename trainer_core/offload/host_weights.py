@@ -22,7 +22,7 @@ from .mapped_pages import MappedPages, mapped_pages
 _ALIGNMENT = 256
 """Bytes: every number format fits there, and CUDA's own allocations begin so."""
 
-_PINNED_SHARE = 0.35 if sys.platform == "win32" else 0.6
+PINNED_SHARE = 0.35 if sys.platform == "win32" else 0.6
 """Of the RAM: what pinned memory may take. Windows refuses more than half."""
 
 Copies = list[tuple[Tensor, Tensor]]
@@ -215,7 +215,7 @@ class PinnedMaster(PageableMaster):
 
     def __init__(self, required: bool, limit: int | None = None) -> None:
         total = psutil.virtual_memory().total
-        self._left = int(total * _PINNED_SHARE) if limit is None else limit
+        self._left = int(total * PINNED_SHARE) if limit is None else limit
         self._required = required
         self._pinned: list[Tensor] = []
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
 import torch
 
 from ..device import copy_speed, free_memory, product_speed
+from .host_weights import PINNED_SHARE
 from .memory_plan import RESERVE, Budget
-
-_PINNED_SHARE = 0.35 if sys.platform == "win32" else 0.6
-"""Of the RAM: what may be pinned. Windows refuses more than half."""
 
 _REACHED = 0.7
 """What a whole step is taken to reach of the speed of a large product."""
@@ -29,7 +25,7 @@ def machine_budget(device: torch.device, dtype: torch.dtype) -> Budget:
     return Budget(
         device_free=free_memory(device),
         ram_free=memory.available,
-        pinned_limit=int(min(memory.total * _PINNED_SHARE, memory.available)),
+        pinned_limit=int(min(memory.total * PINNED_SHARE, memory.available)),
         link_bytes_per_s=copy_speed(device),
         flops_per_s=product_speed(device, dtype) * _REACHED,
         reserve=0 if device.type == "cpu" else RESERVE,

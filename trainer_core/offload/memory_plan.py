@@ -20,6 +20,7 @@ from typing import Literal
 
 from ..errors import RunError
 from .model_bytes import BaseBytes
+from .swapped import evenly_spread
 
 Aim = Literal["auto", "fastest", "smallest"]
 
@@ -203,11 +204,6 @@ def alternatives(plans: list[MemoryPlan], count: int = 3) -> list[MemoryPlan]:
     return list(found.values())[:count]
 
 
-def spread(count: int, blocks: int) -> list[int]:
-    """Which of so many blocks are swapped, evenly, so that each has the same time to come."""
-    return [(2 * each + 1) * blocks // (2 * count) for each in range(count)]
-
-
 def _order(plan: MemoryPlan, aim: Aim) -> tuple[object, ...]:
     rest = (
         plan.seconds,
@@ -261,7 +257,7 @@ def _swapped(
     counts = range(1, blocks + 1) if wanted is None else [min(wanted, blocks)] if wanted else []
     masters = [m for m in _MASTERS if settings.master in {"auto", m} and _possible(m, sizes)]
     for count in counts:
-        swapped = spread(count, blocks)
+        swapped = evenly_spread(count, blocks)
         away = sum(base.blocks[each] for each in swapped)
         groups = Counter(base.groups[each] for each in swapped)
         largest = max(base.blocks[each] for each in swapped)

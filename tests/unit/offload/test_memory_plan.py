@@ -22,9 +22,9 @@ from trainer_core.offload.memory_plan import (
     StepSizes,
     alternatives,
     rank_plans,
-    spread,
 )
 from trainer_core.offload.model_bytes import BaseBytes, base_bytes
+from trainer_core.offload.swapped import evenly_spread
 from trainer_core.quantization.registry import FORMATS
 from trainer_core.training.step_simulation import StepInputs, StepSimulation
 from trainer_core.training.step_sizes import step_sizes
@@ -88,9 +88,9 @@ def test_blocks_of_two_layouts_have_two_rings():
 
 
 def test_swapped_blocks_are_spread():
-    assert spread(3, 9) == [1, 4, 7]
-    assert spread(9, 9) == list(range(9))
-    assert all(len(set(spread(n, 57))) == n for n in range(1, 58))
+    assert evenly_spread(3, 9) == [1, 4, 7]
+    assert evenly_spread(9, 9) == list(range(9))
+    assert all(len(set(evenly_spread(n, 57))) == n for n in range(1, 58))
 
 
 def test_what_can_be_hidden_is_swapped_before_weights_are_rounded():
@@ -236,7 +236,7 @@ def test_a_plans_weights_are_those_of_the_published_base(family):
         for block in model.get_submodule(name)
     ]
     for plan in rank_plans(known, asked, ROOMY):
-        away = spread(plan.blocks_to_swap, len(blocks)) if plan.blocks_to_swap else []
+        away = evenly_spread(plan.blocks_to_swap, len(blocks)) if plan.blocks_to_swap else []
         missing = sum(blocks[each] for each in away)
         assert plan.weights == whole - missing
         if plan.master == "pinned":

@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from trainer_core.errors import RunError
 from trainer_core.offload.host_weights import MappedMaster, PageableMaster, PinnedMaster
+from trainer_core.offload.machine import Machine
 from trainer_core.offload.streamed_blocks import StreamedBlocks
 from trainer_core.offload.transfer import CudaTransfer
 from trainer_core.training import train
@@ -17,9 +18,21 @@ from trainer_core.training import train
 pytestmark = pytest.mark.gpu
 CUDA = torch.device("cuda", 0)
 WIDTH, BLOCKS = 2048, 8
+
+
+class LimitedMachine(Machine):
+    """Lets so many bytes be pinned."""
+
+    def __init__(self, limit):
+        self.limit = limit
+
+    def pinned_limit(self):
+        return self.limit
+
+
 MASTERS = {
-    "pinned": lambda: PinnedMaster(required=True),
-    "half pinned": lambda: PinnedMaster(required=False, limit=BLOCKS // 2 * WIDTH * WIDTH * 4 + 99),
+    "pinned": lambda: PinnedMaster(True, Machine()),
+    "half pinned": lambda: PinnedMaster(False, LimitedMachine(BLOCKS // 2 * WIDTH**2 * 4 + 99)),
     "pageable": PageableMaster,
     "as they lie": lambda: MappedMaster(required=False),
 }
@@ -58,7 +71,7 @@ def test_bits_are_those_of_resident_blocks(master, slots):
 
 
 def test_pinned_memory_is_counted_and_given_back():
-    blocks, held = make_blocks("cpu"), PinnedMaster(required=True)
+    blocks, held = make_blocks("cpu"), PinnedMaster(True, Machine())
     streamed = StreamedBlocks(blocks, CUDA, 2, held, CudaTransfer(CUDA))
     assert held.pinned_bytes >= BLOCKS * WIDTH * WIDTH * 4
     assert all(block[0].weight.is_pinned() for block in blocks)
@@ -70,7 +83,7 @@ def test_pinned_memory_is_counted_and_given_back():
 def test_what_is_not_pinned_is_refused_or_left_pageable():
     blocks = make_blocks("cpu")
     with pytest.raises(RunError, match="cannot be pinned"):
-        StreamedBlocks(blocks, CUDA, 2, PinnedMaster(True, 0), CudaTransfer(CUDA))
+        StreamedBlocks(blocks, CUDA, 2, PinnedMaster(True, LimitedMachine(0)), CudaTransfer(CUDA))
     assert not any(block._forward_pre_hooks for block in blocks)
 
 

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from ..adapters import AttachedAdapter
     from ..data.captions import TextLimit
     from ..families.family import Family
+    from ..offload.empty_base import EmptyBase
     from ..offload.memory_plan import Budget
-    from ..training.memory_estimate import EmptyBase
     from ..training.step_simulation import StepSimulation
     from ..weights.base_location import BaseLocation
 
@@ -121,7 +121,7 @@ def _folder_problems(config: RunConfig) -> list[str]:
 
 def _open_base(config: RunConfig, controls: bool) -> EmptyBase:
     from ..families.registry import get_family
-    from ..training.memory_estimate import empty_base
+    from ..offload.empty_base import empty_base
 
     family = get_family(config.family)
     return empty_base(locate_local_base(config.base, family, controls), family)
@@ -181,10 +181,10 @@ def _simulation(config: RunConfig, base: EmptyBase, controls: int) -> StepSimula
 
 def _plans_here(config: RunConfig, simulation: StepSimulation) -> list[dict[str, Any]]:
     from ..device import resolve_device
-    from ..offload.machine import machine_budget
+    from ..offload.machine import Machine, machine_budget
 
     device = resolve_device(config.memory.device)
-    budget = machine_budget(device, simulation.inputs.dtype)
+    budget = machine_budget(Machine(), device, simulation.inputs.dtype)
     try:
         return plan_rows(simulation, budget, can_swap=device.type != "cpu")
     except RunError:

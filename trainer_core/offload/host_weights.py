@@ -7,23 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import psutil
 import torch
 from torch import Tensor, nn
 
 from ..errors import BaseModelError, RunError
+from .machine import Machine
 from .mapped_pages import MappedPages, mapped_pages
 
 _ALIGNMENT = 256
 """Bytes: every number format fits there, and CUDA's own allocations begin so."""
-
-PINNED_SHARE = 0.35 if sys.platform == "win32" else 0.6
-"""Of the RAM: what pinned memory may take. Windows refuses more than half."""
 
 Copies = list[tuple[Tensor, Tensor]]
 """Targets on the device, and what is copied into each, of the same size in bytes."""
@@ -210,12 +206,11 @@ class PinnedMaster(PageableMaster):
 
     Args:
         required: Whether a block that cannot be pinned is an error; else it stays pageable.
-        limit: Most bytes to pin.
+        machine: Says how much may be pinned, and is told what is.
     """
 
-    def __init__(self, required: bool, limit: int | None = None) -> None:
-        total = psutil.virtual_memory().total
-        self._left = int(total * PINNED_SHARE) if limit is None else limit
+    def __init__(self, required: bool, machine: Machine) -> None:
+        self._machine, self._left = machine, machine.pinned_limit()
         self._required = required
         self._pinned: list[Tensor] = []
 
@@ -236,6 +231,7 @@ class PinnedMaster(PageableMaster):
         if flat.numel() <= self._left and _register(flat):
             self._left -= flat.numel()
             self._pinned.append(flat)
+            self._machine.count_pinned(flat.numel())
         elif self._required:
             raise RunError(
                 f"{flat.numel()} bytes of a block cannot be pinned beside {self.pinned_bytes} that "
@@ -252,7 +248,9 @@ class PinnedMaster(PageableMaster):
     def close(self) -> None:
         """Unpin every buffer."""
         while self._pinned:
-            _runtime().cudaHostUnregister(self._pinned.pop().data_ptr())
+            flat = self._pinned.pop()
+            _runtime().cudaHostUnregister(flat.data_ptr())
+            self._machine.count_pinned(-flat.numel())
 
 
 def _whole_pages(size: int) -> Tensor:
@@ -277,12 +275,13 @@ def _register(flat: Tensor) -> bool:
     return False
 
 
-def make_master(name: str, device: torch.device) -> Master:
+def make_master(name: str, device: torch.device, machine: Machine) -> Master:
     """The master of ``memory.master``.
 
     Args:
         name: ``auto``, ``pinned``, ``pageable`` or ``file``.
         device: Where the blocks are used.
+        machine: Whose memory is pinned.
 
     Raises:
         RunError: When memory is to be pinned for a device that does not read it.
@@ -297,4 +296,4 @@ def make_master(name: str, device: torch.device) -> Master:
         return MappedMaster(required=True)
     if name == "pageable" or device.type != "cuda":
         return PageableMaster()
-    return PinnedMaster(required=name == "pinned")
+    return PinnedMaster(name == "pinned", machine)

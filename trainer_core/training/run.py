@@ -32,12 +32,13 @@ from ..diffusion.sigma import make_density
 from ..filesystem.allowed_folders import AllowedFolders
 from ..inference.encoders import MakeSource
 from ..inference.pipeline import sample_previews
+from ..offload.machine import Machine
 from ..offload.swapped import repeated_blocks
 from ..requirements import installed_versions
 from ..types import Batch, PreservedBatch, RunResult, RunSummary, StepResult
 from .checkpoint import require_newest
 from .encode_dataset import Prepared, content_hashes, prepare
-from .load_base import load_adapted
+from .load_adapted import load_adapted
 from .loop import Loop, LoopHooks
 from .observer import CacheProgress, Observer, RunStarted, SilentObserver, Warned
 from .optimizer import make_optimizer, make_schedule
@@ -64,6 +65,7 @@ def train(
     make_source: MakeSource | None = None,
     workflow: Mapping[str, str] | None = None,
     within: AllowedFolders | None = None,
+    machine: Machine | None = None,
 ) -> RunResult:
     """Train an adapter.
 
@@ -76,6 +78,7 @@ def train(
             and, at ``output.metadata: full``, in its adapter files.
         within: What dataset, cache and the run's own folder really have to lie in, for a run file
             that is not the user's own; None follows every link.
+        machine: What the run may take of the computer; unset: all that is free.
 
     Returns:
         Where the files are; ``status`` is ``done`` or ``cancelled``.
@@ -96,7 +99,8 @@ def train(
         try:
             if within is not None:
                 within.require_all(Path(config.output.dir) / config.output.name, "output.name")
-            return _train(config, observer, processes, make_source, workflow or {}, within)
+            on = machine or Machine()
+            return _train(config, observer, processes, make_source, workflow or {}, within, on)
         finally:
             release_memory(processes.device)
 
@@ -108,6 +112,7 @@ def _train(
     make_source: MakeSource | None,
     workflow: Mapping[str, str],
     within: AllowedFolders | None,
+    machine: Machine,
 ) -> RunResult:
     # What can be refused without loading anything is refused first.
     shares = Shares(config.training, processes.index, processes.count)
@@ -126,7 +131,8 @@ def _train(
     )
     start = start.fitted(settings, config, processes, observer)
     with contextlib.ExitStack() as at_end:
-        run = load(config, observer, processes, data, precision, start, hashes["base"], at_end)
+        begin = (data, precision, start, hashes["base"])
+        run = load(config, observer, processes, *begin, machine, at_end)
         if processes.index > 0:
             status, step = _run(run, shares, None)
             return RunResult(Path(config.output.dir), status, step, (), (), ())
@@ -366,6 +372,7 @@ def load(
     precision: str,
     start: Start,
     base: str,
+    machine: Machine,
     at_end: contextlib.ExitStack,
 ) -> Loaded:
     """Load the base, attach the adapter and bring it to where the run starts.
@@ -378,6 +385,7 @@ def load(
         precision: The number format that is computed in.
         start: Where the run starts.
         base: Identity of the base's weights.
+        machine: What the run may take of the computer.
         at_end: Takes down what must not outlive the run, however it ends.
 
     Raises:
@@ -385,7 +393,10 @@ def load(
         StorageError: When what is cached before the first step cannot be written.
     """
     with processes.turn():
-        transformer, adapter = load_adapted(config, data, precision, processes, observer, at_end)
+        placed, adapter = load_adapted(
+            config, data, precision, processes, observer, machine, at_end
+        )
+        transformer = placed.transformer
         begun = None if start.checkpoint is not None else start.adapter
         taken = None if begun is None else start_from(transformer, adapter, begun)
         blocks = repeated_blocks(transformer, data.family.repeated_blocks)

@@ -14,6 +14,7 @@ from trainer_core.offload.host_weights import (
     block_spans,
     make_master,
 )
+from trainer_core.offload.machine import Machine
 
 DTYPES = (
     torch.float8_e4m3fn,
@@ -105,6 +106,6 @@ def test_packed_weights_of_a_library_are_refused():
 def test_memory_is_pinned_for_cuda_alone():
     cpu = torch.device("cpu")
     with pytest.raises(RunError, match=r"memory\.master is pinned, and the run is on cpu"):
-        make_master("pinned", cpu)
-    assert type(make_master("auto", cpu)) is PageableMaster
-    assert type(make_master("file", cpu)) is MappedMaster
+        make_master("pinned", cpu, Machine())
+    assert type(make_master("auto", cpu, Machine())) is PageableMaster
+    assert type(make_master("file", cpu, Machine())) is MappedMaster

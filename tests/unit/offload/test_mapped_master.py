@@ -28,7 +28,8 @@ from trainer_core.bases.locate import locate_base
 from trainer_core.config import AdapterConfig, BaseSection, MemorySection
 from trainer_core.device import release_memory
 from trainer_core.families.registry import get_family
-from trainer_core.training.load_base import load_base
+from trainer_core.offload.load_base import load_base
+from trainer_core.offload.machine import Machine
 
 torch.set_num_threads(1)
 family, cpu = get_family("flux"), torch.device("cpu")
@@ -37,7 +38,8 @@ def train(path, master, blocks):
     location = locate_base(BaseSection(path=path), family, False, needs_encoders=False)
     memory = MemorySection(blocks_to_swap=blocks, master=master)
     with contextlib.ExitStack() as at_end:
-        model, send_rest = load_base(memory, family, location, torch.bfloat16, cpu, at_end)
+        base = load_base(memory, family, location, torch.bfloat16, cpu, Machine(), at_end)
+        model, send_rest = base.transformer, base.send_rest
         family.enable_checkpointing(model)
         adapter = attach(model, AdapterConfig(rank=2), presets=family.presets)
         send_rest()

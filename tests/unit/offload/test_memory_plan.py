@@ -14,7 +14,7 @@ from trainer_core.commands.doctor import plan_rows
 from trainer_core.config import RunConfig
 from trainer_core.errors import RunError
 from trainer_core.families.registry import get_family
-from trainer_core.offload.machine import machine_budget
+from trainer_core.offload.machine import Machine, machine_budget
 from trainer_core.offload.memory_plan import (
     Budget,
     FormatSizes,
@@ -213,7 +213,7 @@ def test_the_doctor_shows_the_plan_and_what_else_there_is():
 
 
 def test_this_machine_has_a_budget():
-    found = machine_budget(torch.device("cpu"), torch.float32)
+    found = machine_budget(Machine(), torch.device("cpu"), torch.float32)
     assert found.device_free > 0
     assert 0 < found.pinned_limit <= found.ram_free
     assert found.flops_per_s > 1e6

@@ -14,12 +14,8 @@ from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection, MemorySection
 from trainer_core.errors import ConfigError, RunError
 from trainer_core.families.registry import get_family
-from trainer_core.training.memory_estimate import (
-    bytes_on_device,
-    check_memory,
-    empty_base,
-    gibibytes,
-)
+from trainer_core.offload.empty_base import bytes_on_device, empty_base
+from trainer_core.training.memory_estimate import check_memory, gibibytes
 
 PROCESS = """
 import gc, sys, torch

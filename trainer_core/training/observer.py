@@ -28,6 +28,46 @@ class CacheProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanRow:
+    """One way to keep a run in memory.
+
+    Attributes:
+        base_format: How the base's blocks are kept.
+        blocks_to_swap: How many of them are off the device.
+        master: Where those lie; ``none`` where there are none.
+        blocks_to_checkpoint: How many of them compute their activations again.
+        checkpoint_inputs: Where these blocks' inputs are kept: ``device`` or ``ram``.
+        device_bytes: Of the device, at the peak.
+        ram_bytes: Of RAM.
+        seconds: Predicted for a step; 0 where it is not known.
+    """
+
+    base_format: str
+    blocks_to_swap: int
+    master: str
+    blocks_to_checkpoint: int
+    checkpoint_inputs: str
+    device_bytes: int
+    ram_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlanned:
+    """Where the run keeps what, before anything is loaded.
+
+    Attributes:
+        rows: The plan that is taken, and the next best ones.
+        device_free: Bytes of the device that were free.
+        ram_free: Bytes of RAM that were.
+    """
+
+    rows: tuple[PlanRow, ...]
+    device_free: int
+    ram_free: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunStarted:
     """Everything is loaded; the first step comes next."""
 
@@ -73,7 +113,16 @@ class RunFinished:
     result: RunResult
 
 
-Event = CacheProgress | RunStarted | StepDone | PreviewDone | CheckpointSaved | Warned | RunFinished
+Event = (
+    CacheProgress
+    | MemoryPlanned
+    | RunStarted
+    | StepDone
+    | PreviewDone
+    | CheckpointSaved
+    | Warned
+    | RunFinished
+)
 
 
 class RunRequests(NamedTuple):

@@ -56,6 +56,14 @@ class Span:
         for held, name, _ in self.places:
             held[name] = tensor
 
+    def mark(self, marked: bool) -> None:
+        """Let the tensor that the block has now carry this span as its identity, or not."""
+        tensor = self.places[0][0][self.places[0][1]]
+        if marked:
+            tensor.weight_identity = self
+        elif hasattr(tensor, "weight_identity"):
+            del tensor.weight_identity
+
     def bindable(self, tensor: Tensor, marked: bool) -> Tensor:
         """A tensor as a module holds it; with this span as its identity if ``marked``."""
         if self.places[0][2]:
@@ -86,6 +94,11 @@ def block_spans(block: nn.Module) -> tuple[Span, ...]:
                     start = -(-span.stop // _ALIGNMENT) * _ALIGNMENT
                 span.places.append((held, name, held is module._parameters))
     return tuple(found.values())
+
+
+def block_size(spans: Sequence[Span]) -> int:
+    """Bytes of a block in one piece."""
+    return spans[-1].stop if spans else 0
 
 
 def _check(tensor: Tensor, name: str) -> None:
@@ -119,7 +132,7 @@ class HostBlock:
     @property
     def size(self) -> int:
         """Bytes of the block on the device."""
-        return self.spans[-1].stop if self.spans else 0
+        return block_size(self.spans)
 
     @property
     def layout(self) -> tuple[Any, ...]:
@@ -135,11 +148,20 @@ class HostBlock:
 
 
 class Master(Protocol):
-    """Keeps the weights of blocks on the host, and never writes to them."""
+    """Keeps the weights of blocks on the host, and never writes to them.
+
+    Attributes:
+        lasting: Whether what it holds takes no memory, so that it is kept of blocks on the device.
+    """
+
+    lasting: bool
 
     def hold(self, spans: tuple[Span, ...]) -> HostBlock:
         """Take over the tensors that a block has now."""
         ...
+
+    def drop(self, held: HostBlock) -> None:
+        """Hear that a block is on the device from now on."""
 
     def close(self) -> None:
         """Give back what the system was asked for; the tensors stay readable."""
@@ -154,12 +176,17 @@ def _present(spans: Sequence[Span]) -> Iterator[tuple[Span, Tensor]]:
 class PageableMaster:
     """Ordinary memory: one flat buffer for each block; only one block is there twice for a time."""
 
+    lasting = False
+
     def hold(self, spans: tuple[Span, ...]) -> HostBlock:
         """Copy the tensors into one buffer, and let the block have them there."""
-        flat = whole_pages(spans[-1].stop if spans else 0)
+        flat = whole_pages(block_size(spans))
         for span, tensor in _present(spans):
             span.view(flat).copy_(tensor)
         return HostBlock(spans, tuple(span.view(flat) for span in spans), flat)
+
+    def drop(self, held: HostBlock) -> None:
+        """Do nothing: the buffer goes with its last tensor."""
 
     def close(self) -> None:
         """Do nothing: the blocks have the buffers."""
@@ -171,6 +198,8 @@ class MappedMaster:
     Args:
         required: Whether a block that is mostly not in a file is an error.
     """
+
+    lasting = True
 
     def __init__(self, required: bool) -> None:
         self._required = required
@@ -192,6 +221,11 @@ class MappedMaster:
                 "Set memory.master to auto, or training.precision to the file's number format.",
             )
         return HostBlock(spans, tensors, mapped=pages)
+
+    def drop(self, held: HostBlock) -> None:
+        """Give the memory that the file was read into back to the system."""
+        if held.mapped is not None:
+            held.mapped.forget()
 
     def close(self) -> None:
         """Do nothing: the file is closed when the last tensor goes."""
@@ -231,6 +265,11 @@ class PinnedMaster(PageableMaster):
                 "memory.blocks_to_swap.",
             )
         return block
+
+    def drop(self, held: HostBlock) -> None:
+        """Unpin the block's buffer."""
+        if held.flat is not None:
+            self._memory.unpin(held.flat)
 
     def close(self) -> None:
         """Unpin every buffer."""

@@ -56,6 +56,43 @@ def checkpointed(count: int | None, swapped: Sequence[int], blocks: int) -> list
     return sorted([*swapped, *(others[each] for each in spread)])
 
 
+def fewest_swapped(count: int, room: int, device_bytes: Callable[[int], int], reserve: int) -> int:
+    """To how many swapped blocks a run may go that has room on the device.
+
+    Args:
+        count: How many are swapped now.
+        room: Bytes that were free at the peak of a step.
+        device_bytes: Bytes of the blocks on the device, by how many are swapped.
+        reserve: Bytes that stay free.
+
+    Returns:
+        The least number that fits; ``count`` where fewer do not.
+    """
+    most = device_bytes(count) + room - reserve
+    return next((each for each in range(count) if device_bytes(each) <= most), count)
+
+
+def enough_swapped(
+    count: int, missing: int, device_bytes: Callable[[int], int], blocks: int
+) -> int:
+    """To how many swapped blocks a run has to go that shall give memory back.
+
+    Args:
+        count: How many are swapped now.
+        missing: Bytes that are wanted.
+        device_bytes: As `fewest_swapped`.
+        blocks: How many there are.
+
+    Returns:
+        The least number that frees so much; where none does, the one that frees most.
+    """
+    wanted = device_bytes(count) - missing
+    more = range(count, blocks + 1)
+    return next(
+        (each for each in more if device_bytes(each) <= wanted), min(more, key=device_bytes)
+    )
+
+
 def swapped_blocks(
     transformer: nn.Module, names: Sequence[str], memory: MemorySection
 ) -> list[nn.Module]:

@@ -24,7 +24,7 @@ class Transfer(Protocol):
         """Let what the device is told from now on see what was copied."""
 
     def close(self) -> None:
-        """Return when nothing is under way any more."""
+        """Return when nothing is under way any more; afterwards it may be used again."""
 
 
 class PlainTransfer:
@@ -82,6 +82,7 @@ class CudaTransfer:
     def close(self) -> None:
         """Wait for thread and stream: slots and pinned memory are given back after it."""
         self._waiting.shutdown(cancel_futures=True)
+        self._waiting = ThreadPoolExecutor(1, "block-swap")
         self._stream.synchronize()
 
 

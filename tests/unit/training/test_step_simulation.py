@@ -18,7 +18,8 @@ from trainer_core.offload.model_bytes import base_bytes, cast_base, pack_blocks
 from trainer_core.quantization.registry import FORMATS
 from trainer_core.training import SingleProcess
 from trainer_core.training.live_bytes import LiveBytes
-from trainer_core.training.loop import Loop, LoopHooks
+from trainer_core.training.loop import Loop
+from trainer_core.training.loop_hooks import LoopHooks
 from trainer_core.training.observer import RunRequests
 from trainer_core.training.optimizer import make_optimizer
 from trainer_core.training.step import StepMaker

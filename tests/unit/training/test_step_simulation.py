@@ -101,7 +101,7 @@ def real_peak(config, dtype, stored=None):
 
 def simulate(config, dtype, stored=None, sizes=None, **options):
     model = make_model(config.family, "meta", **(sizes or {}))
-    inputs = StepInputs((IMAGE,), TEXT, dtype, foreach=False)
+    inputs = StepInputs((IMAGE,), TEXT, dtype, fused=False)
     family = get_family(config.family)
     return StepSimulation(model, family, config, inputs, **options).step(stored=stored)
 

@@ -53,32 +53,34 @@ class AdamW8bit(torch.optim.Optimizer):
         del closure
         for group in self.param_groups:
             plain: list[Tensor] = []
-            packed: dict[float, list[Tensor]] = {}
+            packed: list[Tensor] = []
             for each in group["params"]:
                 if each.grad is None:
                     continue
                 state = self.state[each]
                 if not state:
                     state.update(new_state(each, group))
-                if state[STATES[0]].dtype != torch.uint8:
-                    plain.append(each)
-                    continue
-                state["step"] += 1
-                packed.setdefault(state["step"].item(), []).append(each)
-            self._update_plain(plain, group)
+                is_packed = state[STATES[0]].dtype == torch.uint8
+                (packed if is_packed else plain).append(each)
+            if plain:
+                self._update_plain(plain, group)
+            if packed:
+                torch._foreach_add_([self.state[each]["step"] for each in packed], 1.0)  # pyright: ignore[reportPrivateImportUsage]
             # A layer that was left out by chance is some steps behind.
-            for number, parameters in packed.items():
+            by_step: dict[float, list[Tensor]] = {}
+            for each in packed:
+                by_step.setdefault(self.state[each]["step"].item(), []).append(each)
+            for number, parameters in by_step.items():
                 for few in _portions(parameters):
                     self._update(few, group, number)
 
     def _update_plain(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        if not parameters:
-            return
         states = [self.state[each] for each in parameters]
         adamw(
             parameters,
             [each.grad for each in parameters if each.grad is not None],
-            *([state[name] for state in states] for name in STATES),
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
             [],
             [state["step"] for state in states],
             amsgrad=False,
@@ -90,7 +92,7 @@ class AdamW8bit(torch.optim.Optimizer):
             maximize=False,
         )
 
-    def _update(self, parameters: Sequence[Tensor], group: dict[str, Any], step: float) -> None:
+    def _update(self, parameters: list[Tensor], group: dict[str, Any], step: float) -> None:
         (beta1, beta2), rate = group["betas"], group["lr"]
         gradient = _blocks([each.grad for each in parameters if each.grad is not None])
         stored = [[self.state[each][name] for each in parameters] for name in STATES]
@@ -106,8 +108,8 @@ class AdamW8bit(torch.optim.Optimizer):
             torch._foreach_copy_(parts, each.pack(moment).split(rows))  # pyright: ignore[reportPrivateImportUsage]
         square.sqrt_().div_(math.sqrt(1 - beta2**step)).add_(group["eps"])
         change, divisor = (
-            [part.view(-1)[: p.numel()].view_as(p) for part, p in zip(m, parameters, strict=True)]
-            for m in (mean.split(rows), square.split(rows))
+            [_like(part, each) for part, each in zip(moment.split(rows), parameters, strict=True)]
+            for moment in (mean, square)
         )
         if group["weight_decay"]:
             torch._foreach_mul_(parameters, 1 - rate * group["weight_decay"])  # pyright: ignore[reportPrivateImportUsage]
@@ -148,7 +150,7 @@ def levels(name: str, device: torch.device) -> Levels:
     """The levels of a moment: `STATES`.
 
     With an exponent e from 0 to 6 they are ``10^(e - 6)`` times the middles of equal parts of
-    [0.1, 1]: of ``2^e`` parts, with either sign; or, for squares, of twice as many. 0 and 1 besides.
+    [0.1, 1]: of ``2^e`` parts, with either sign; or, for squares, of twice as many. Then 0 and 1.
     """
     signed = name == STATES[0]
     found = [torch.tensor([0.0, 1.0])]
@@ -198,7 +200,7 @@ def fit_moment(stored: Tensor, parameter: Tensor, group: dict[str, Any], name: s
         return found
     form = levels(name, parameter.device)
     if stored.dtype == torch.uint8:
-        return form.unpack(found).view(-1)[: parameter.numel()].view(parameter.shape)
+        return _like(form.unpack(found), parameter)
     return form.pack(_blocks([found]))
 
 
@@ -223,6 +225,13 @@ def _blocks(tensors: Sequence[Tensor]) -> Tensor:
         if each.numel() % BLOCK:
             parts.append(each.new_zeros(-each.numel() % BLOCK))
     return torch.cat(parts).view(-1, BLOCK)
+
+
+def _like(blocks: Tensor, parameter: Tensor) -> Tensor:
+    """View a parameter's blocks, without what filled them up, in its shape."""
+    if parameter.numel() % BLOCK:
+        blocks = blocks.view(-1)[: parameter.numel()]
+    return blocks.view(parameter.shape)
 
 
 def _portions(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:

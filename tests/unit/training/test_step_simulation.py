@@ -152,6 +152,26 @@ def test_batches_micro_batches_and_stored_weights_count():
     assert agree(found, real_peak(config, torch.float32, stored))
 
 
+def test_moments_in_8_bits_count_to_the_byte():
+    adapter, optimizer = {"kind": "lora", "rank": 32, "dora": True}, {"name": "adamw8bit"}
+    config = make_config(adapter=adapter, training={"optimizer": optimizer})
+    found = simulate(config, torch.float32)
+    assert agree(found, real_peak(config, torch.float32))
+    attached = attach(
+        make_model("qwen_image", "meta"),
+        config.adapter,
+        presets=get_family("qwen_image").presets,
+        unused=get_family("qwen_image").unused_layers(make_model("qwen_image", "meta")),
+    )
+    expected = 0
+    for name, each in attached.named_parameters():
+        packed = each.numel() >= 4096 and not name.endswith("dora_scale")
+        # Weight, gradient, a counter; the moments, whose every 256 numbers have a scale.
+        expected += 8 * each.numel() + 4
+        expected += each.numel() // 256 * 2 * 260 if packed else 8 * each.numel()
+    assert found.adapter == expected
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", FORMATS)
 def test_reading_a_stored_weight_counts(name):

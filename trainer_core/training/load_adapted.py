@@ -52,7 +52,11 @@ def load_adapted(
     )
     transformer = base.transformer
     _choose_products(config, transformer, processes, observer)
-    checkpoint_blocks(transformer, data.family, config.memory, processes.device, machine, at_end)
+    calls = checkpoint_blocks(
+        transformer, data.family, config.memory, processes.device, machine, at_end
+    )
+    if calls is not None:
+        base.before_swap = calls.chosen.update
     adapter = attach(
         transformer,
         config.adapter,

@@ -31,6 +31,31 @@ def evenly_spread(count: int, blocks: int) -> list[int]:
     return [(2 * each + 1) * blocks // (2 * count) for each in range(count)]
 
 
+def checkpointed(count: int | None, swapped: Sequence[int], blocks: int) -> list[int]:
+    """Numbers of the blocks that compute their activations again, evenly spread.
+
+    Args:
+        count: ``memory.blocks_to_checkpoint``; None for all.
+        swapped: Numbers of those that must be among them.
+        blocks: How many there are.
+
+    Raises:
+        ConfigError: When there are fewer, or more have to be.
+    """
+    if count is None:
+        return list(range(blocks))
+    if not len(swapped) <= count <= blocks:
+        raise ConfigError(
+            f"memory.blocks_to_checkpoint is {count}, and the base has {blocks} blocks, of which "
+            f"{len(swapped)} are swapped",
+            f"{len(swapped)} to {blocks}",
+            "Leave memory.blocks_to_checkpoint out to checkpoint all of them.",
+        )
+    others = sorted(set(range(blocks)).difference(swapped))
+    spread = evenly_spread(count - len(swapped), len(others))
+    return sorted([*swapped, *(others[each] for each in spread)])
+
+
 def fewest_swapped(count: int, room: int, device_bytes: Callable[[int], int], reserve: int) -> int:
     """To how many swapped blocks a run may go that has room on the device.
 

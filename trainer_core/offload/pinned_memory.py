@@ -72,7 +72,8 @@ def _register(flat: Tensor) -> bool:
     size = -(-flat.numel() // mmap.PAGESIZE) * mmap.PAGESIZE
     if int(_runtime().cudaHostRegister(flat.data_ptr(), size, 0)) == 0:
         return True
-    # CUDA tells of a refusal once more, at the next kernel.
-    with contextlib.suppress(RuntimeError):
-        torch.zeros(1, device="cuda")
+    if torch.cuda.is_available():
+        # CUDA tells of a refusal once more, at the next kernel.
+        with contextlib.suppress(RuntimeError):
+            torch.zeros(1, device="cuda")
     return False

@@ -10,13 +10,15 @@ from torch import nn
 from ..adapter_files.write.adapter_file import check_layouts
 from ..adapters import AttachedAdapter, attach
 from ..config import RunConfig
-from ..device import DTYPES
+from ..device import DTYPES, is_out_of_memory, release_memory
 from ..offload.checkpointed_blocks import checkpoint_blocks
+from ..offload.empty_base import empty_base
 from ..offload.load_base import PlacedBase, load_base
 from ..offload.machine import Machine
 from ..quantization.quantized_linear import set_compute
 from .encode_dataset import Prepared
 from .observer import Observer, Warned
+from .out_of_memory import first_line, full_memory_error
 from .processes import Processes
 
 
@@ -29,7 +31,7 @@ def load_adapted(
     machine: Machine,
     at_end: contextlib.ExitStack,
 ) -> tuple[PlacedBase, AttachedAdapter]:
-    """Load a run's base and attach a new adapter.
+    """Load a run's base and attach a new adapter, with more blocks swapped where memory is full.
 
     Args:
         config: The run file.
@@ -45,18 +47,75 @@ def load_adapted(
 
     Raises:
         InputError: When base and adapter do not fit each other, or as `load_base`.
+        RunError: When the device's memory is full although all blocks are swapped.
     """
+    while True:
+        try:
+            with contextlib.ExitStack() as attempt:
+                found = _load(config, data, precision, processes, observer, machine, attempt)
+                at_end.push(attempt.pop_all())
+                return found
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            reason = first_line(error)
+        # Behind the handler: the error's frames hold what was loaded.
+        release_memory(processes.device)
+        config = _with_more_swapped(config, data, processes, reason)
+        count = config.memory.blocks_to_swap
+        observer.notify(
+            Warned(f"Memory was full at loading ({reason}): {count} blocks are swapped.")
+        )
+
+
+def _with_more_swapped(
+    config: RunConfig, data: Prepared, processes: Processes, reason: str
+) -> RunConfig:
+    memory, most = config.memory, empty_base(data.location, data.family).blocks
+    before, refused = memory.blocks_to_swap or 0, _unchangeable(config, processes)
+    if refused or not memory.gradient_checkpointing or before >= most:
+        why = refused or f"{before} of {most} blocks are swapped"
+        found = f"the device's memory is full when the base is loaded ({reason}), and {why}"
+        raise full_memory_error(found, "the base and its adapter")
+    count = min(max(1, 2 * before), most)
+    checkpoints = memory.blocks_to_checkpoint
+    more = {
+        "blocks_to_swap": count,
+        "blocks_to_checkpoint": None if checkpoints is None else max(checkpoints, count),
+    }
+    return config.model_copy(update={"memory": memory.model_copy(update=more)})
+
+
+def _unchangeable(config: RunConfig, processes: Processes) -> str | None:
+    """Why a run cannot swap more blocks than it was told to."""
+    if processes.sharded:
+        return "the base is in parts (FSDP2)"
+    # Weights stay on the device, beside which exact_delta puts the adapter's.
+    return "adapter.exact_delta is true" if config.adapter.exact_delta else None
+
+
+def _load(
+    config: RunConfig,
+    data: Prepared,
+    precision: str,
+    processes: Processes,
+    observer: Observer,
+    machine: Machine,
+    at_end: contextlib.ExitStack,
+) -> tuple[PlacedBase, AttachedAdapter]:
     device = torch.device("cpu") if processes.sharded else processes.device
     base = load_base(
         config.memory, data.family, data.location, DTYPES[precision], device, machine, at_end
     )
     transformer = base.transformer
     _choose_products(config, transformer, processes, observer)
-    calls = checkpoint_blocks(
-        transformer, data.family, config.memory, processes.device, machine, at_end
-    )
-    if calls is not None:
-        base.before_swap = calls.chosen.update
+    given = (transformer, data.family, config.memory, processes.device, machine, at_end)
+    checkpoints = checkpoint_blocks(*given)
+    base.refusal = base.refusal or _unchangeable(config, processes)
+    if checkpoints is None:
+        base.refusal = base.refusal or "none is checkpointed"
+    else:
+        base.before_swap = checkpoints.chosen.update
     adapter = attach(
         transformer,
         config.adapter,

@@ -80,7 +80,8 @@ class TrainState:
             yield
             return
         factors = dict(self.adapter.named_parameters())
-        last = {name: each.detach().clone() for name, each in factors.items()}
+        # In RAM: what a run saves last must not need room on a full device.
+        last = {name: each.detach().to("cpu", copy=True) for name, each in factors.items()}
         _fill(factors, self.average)
         try:
             yield

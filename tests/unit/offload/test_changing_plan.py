@@ -1,0 +1,306 @@
+"""Blocks are swapped, and brought back, between steps: the same bits, and never too much memory."""
+
+import gc
+
+import pytest
+import torch
+from torch import nn
+
+from tests.fixtures.combinations import each_once
+from tests.fixtures.small_device import MasterBeside, SmallDevice
+from tests.fixtures.swapped_blocks import BLOCKS, CPU, MAKERS, HesitantTransfer, Trained, place
+from trainer_core.adapters.dora_norm import CachedNorm
+from trainer_core.errors import RunError
+from trainer_core.families.registry import get_family
+from trainer_core.offload import host_weights, pinned_memory
+from trainer_core.offload.host_weights import MappedMaster, PageableMaster, PinnedMaster
+from trainer_core.offload.machine import Machine
+from trainer_core.offload.swapped import enough_swapped, evenly_spread, fewest_swapped
+from trainer_core.quantization.quantized_linear import QuantizedLinear
+from trainer_core.quantization.registry import FORMATS
+
+ADAPTERS = {
+    "lora": {"kind": "lora"},
+    "lora dora": {"kind": "lora", "dora": True},
+    "lokr dora": {"kind": "lokr", "factor": -1, "dora": True},
+    "loha dora output": {"kind": "loha", "dora": True, "dora_axis": "output"},
+    "oft": {"kind": "oft"},
+}
+COURSES = {
+    "from none": (0, {1: 2, 2: 5, 3: 3}),
+    "to none": (4, {1: 2, 2: 0}),
+    "there and back": (0, {1: 5, 2: 0, 3: 1}),
+}
+FORMS = ("dense", "int8", "nf4")
+
+
+class CountingMachine(Machine):
+    """Knows what is pinned."""
+
+    def __init__(self):
+        self.pinned = 0
+
+    def count_pinned(self, change):
+        self.pinned += change
+
+
+class Registry:
+    """What CUDA does of pinning, where there is no CUDA: it knows which pages are locked."""
+
+    def __init__(self, most=10**9):
+        self.locked, self._most = {}, most
+
+    def cudaHostRegister(self, address, size, flags):  # noqa: N802
+        if sum(self.locked.values()) + size > self._most:
+            return 2
+        assert address not in self.locked
+        self.locked[address] = size
+        return 0
+
+    def cudaHostUnregister(self, address):  # noqa: N802
+        del self.locked[address]
+        return 0
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    found = Registry()
+    monkeypatch.setattr(pinned_memory, "_runtime", lambda: found)
+    return found
+
+
+MASTERS = {
+    "pageable": PageableMaster,
+    "mapped": lambda: MappedMaster(required=False),
+    "pinned": lambda: PinnedMaster(True, Machine()),
+}
+
+
+def packing(form):
+    def pack(transformer):
+        for name, layer in list(transformer.named_modules()):
+            if form != "dense" and isinstance(layer, nn.Linear) and "transformer_blocks" in name:
+                stored = FORMATS[form]
+                shape = layer.out_features, layer.in_features
+                packed = QuantizedLinear(stored, shape, stored.pack(layer.weight), layer.bias)
+                transformer.set_submodule(name, packed)
+
+    return pack
+
+
+def compare(family, name, course, master, form):
+    options = {"steps": 4, "prepare": packing(form)}
+    resident = Trained(family, ADAPTERS[name], **options)
+    count, changes = COURSES[course]
+    changed = Trained(
+        family,
+        ADAPTERS[name],
+        count,
+        transfer=HesitantTransfer(),
+        master=MASTERS[master](),
+        changes=changes,
+        **options,
+    )
+    assert changed.equals(resident)
+    assert changed.placed.count == list(changes.values())[-1]
+    changed.placed.close()
+    assert not any(each._forward_pre_hooks for each in changed.transformer.modules())
+    assert not any(hasattr(each, "weight_identity") for each in changed.transformer.parameters())
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "course", "master", "form"),
+    each_once(BLOCKS, ADAPTERS, COURSES, MASTERS, FORMS),
+)
+def test_a_run_whose_plan_changes_learns_what_it_would_have_learned(
+    registry, family, name, course, master, form
+):
+    compare(family, name, course, master, form)
+    assert registry.locked == {}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("master", MASTERS)
+@pytest.mark.parametrize("course", COURSES)
+@pytest.mark.parametrize("name", ADAPTERS)
+@pytest.mark.parametrize("family", BLOCKS)
+def test_so_it_does_in_every_cell(registry, family, name, course, master, form):
+    compare(family, name, course, master, form)
+    assert registry.locked == {}
+
+
+def test_what_backward_divides_by_is_kept_when_blocks_move(monkeypatch):
+    computed = []
+    squares = CachedNorm._squares
+    counted = lambda norm, weight: computed.append(norm) or squares(norm, weight)  # noqa: E731
+    monkeypatch.setattr(CachedNorm, "_squares", counted)
+    adapter = {"kind": "lora", "dora": True}
+    found = Trained("qwen_image", adapter, 0, steps=4, changes={1: 4, 2: 1, 3: 0})
+    assert len(computed) == len(found.adapter.names)
+
+
+def test_blocks_are_spread_evenly_again_and_loaded_as_often_as_from_the_start():
+    found = Trained("qwen_image", {"kind": "lora"}, 2, 1, steps=3, changes={1: 4, 2: 3})
+    assert found.loads[1:] == [2 * (4 - 1) + 1, 2 * (3 - 1) + 1]
+    blocks = list(found.placed.every)
+    hooked = [number for number, each in enumerate(blocks) if each._forward_pre_hooks]
+    assert hooked == evenly_spread(3, 5)
+
+
+@pytest.mark.parametrize("family", BLOCKS)
+def test_neither_side_has_more_than_a_block_too_many_meanwhile(family):
+    """Counted by the device itself, which refuses what does not fit."""
+    transformer, device = MAKERS[family](), SmallDevice()
+    master = MasterBeside(device)
+    placed = place(transformer, get_family(family), 0, master=master)
+    sizes = [host_weights.block_size(spans) for spans in placed.every.values()]
+    small = device.hold(p for each in placed.every for p in each.parameters())
+    assert small <= placed.device_bytes(0) < small + 256 * len(sizes) * 40
+    before = 0
+    with device:
+        for count in (5, 1, 4, 2, 3, 0, 2, 0):
+            # Each tensor of a block begins at an address of its own.
+            most = max(placed.device_bytes(before), placed.device_bytes(count))
+            device.limit = most + max(sizes)
+            placed.swap(count)
+            assert device.now <= placed.device_bytes(count)
+            held = sum(storage.nbytes() for storage in device._elsewhere.values())
+            away = [sizes[each] for each in evenly_spread(count, 5)]
+            assert held == sum(away)
+            before = count
+    assert device.refused == 0
+
+
+def test_what_the_host_refuses_halfway_leaves_a_base_that_computes():
+    class Refusing(PageableMaster):
+        left = 2
+
+        def hold(self, spans):
+            if not self.left:
+                raise RunError("no", "room", "more")
+            self.left -= 1
+            return super().hold(spans)
+
+    master, transformer = Refusing(), MAKERS["qwen_image"]()
+    before = {name: each.clone() for name, each in transformer.state_dict().items()}
+    placed = place(transformer, get_family("qwen_image"), 1, master=master)
+    with pytest.raises(RunError):
+        placed.swap(4)
+    assert placed.count == 1
+    master.left = 9
+    placed.swap(5)
+    placed.swap(2)
+    placed.close()
+    after = transformer.state_dict()
+    assert all(torch.equal(after[name], before[name]) for name in before)
+
+
+def test_pinned_memory_follows_the_blocks_and_is_given_back(registry):
+    machine = CountingMachine()
+    placed = place(
+        MAKERS["flux"](), get_family("flux"), 4, master=PinnedMaster(True, machine), machine=machine
+    )
+    sizes = [host_weights.block_size(spans) for spans in placed.every.values()]
+    for count in (4, 2, 5, 0, 3):
+        placed.swap(count)
+        assert machine.pinned == sum(sizes[each] for each in evenly_spread(count, 5))
+        assert len(registry.locked) == count
+    placed.close()
+    assert (machine.pinned, registry.locked) == (0, {})
+
+
+@pytest.mark.parametrize("required", [True, False])
+def test_a_system_that_pins_no_more(registry, required):
+    transformer, machine = MAKERS["qwen_image"](), CountingMachine()
+    placed = place(transformer, get_family("qwen_image"), 0, machine=machine)
+    size = host_weights.block_size(next(iter(placed.every.values())))
+    registry._most = 2 * size + 3 * 4096
+    placed = place(
+        transformer,
+        get_family("qwen_image"),
+        1,
+        master=PinnedMaster(required, machine),
+        machine=machine,
+    )
+    if required:
+        with pytest.raises(RunError, match="cannot be pinned"):
+            placed.swap(5)
+        assert placed.count < 5
+    else:
+        placed.swap(5)
+        assert placed.count == 5
+    assert len(registry.locked) == 2
+    placed.close()
+    assert (machine.pinned, registry.locked) == (0, {})
+
+
+def test_too_little_ram_is_refused_before_a_block_moves():
+    class Full(Machine):
+        def free_ram(self):
+            return 1000
+
+    placed = place(MAKERS["flux"](), get_family("flux"), 0, machine=Full())
+    with pytest.raises(RunError, match=r"3 swapped blocks take .* GiB more of RAM"):
+        placed.swap(3)
+    assert placed.count == 0
+
+
+def test_a_base_without_checkpoints_or_with_too_few_blocks_is_refused():
+    placed = place(MAKERS["flux"](), get_family("flux"), 0)
+    with pytest.raises(RunError, match="6 blocks are to be swapped, and 5 can be"):
+        placed.swap(6)
+    placed.refusal = "memory.gradient_checkpointing is false"
+    with pytest.raises(RunError, match=r"and memory\.gradient_checkpointing is false"):
+        placed.swap(1)
+    assert (placed.count, placed.most) == (0, 0)
+
+
+def test_who_chooses_the_checkpoints_hears_of_the_blocks():
+    heard = []
+    placed = place(MAKERS["flux"](), get_family("flux"), 0)
+    placed.before_swap = heard.append
+    placed.swap(2)
+    assert heard == [evenly_spread(2, 5)]
+
+
+def test_nothing_is_left_afterwards():
+    hesitant = HesitantTransfer()
+    found = Trained("flux", {"kind": "lora"}, 2, transfer=hesitant, steps=3, changes={1: 5, 2: 1})
+    found.placed.close()
+    found.placed.close()
+    gc.collect()
+    assert all(mark.expired() for _, mark in hesitant.slots.values())
+    assert found.transformer.transformer_blocks[0].attn.to_q.weight.device == CPU
+
+
+def steady(blocks, slots):
+    """Blocks of 100 bytes each."""
+    return lambda count: 100 * (blocks - count + min(slots, count))
+
+
+@pytest.mark.parametrize(
+    ("count", "room", "reserve", "wanted"),
+    [
+        (5, 0, 0, 5),
+        (5, 99, 0, 5),
+        (5, 100, 0, 4),
+        (5, 250, 0, 3),
+        (5, 250, 100, 4),
+        (5, 300, 0, 0),  # the two slots are not needed any more
+        (2, 0, 0, 0),
+        (5, -500, 0, 5),
+        (0, 900, 0, 0),
+        (10, 450, 50, 6),
+    ],
+)
+def test_blocks_come_back_as_far_as_there_is_room(count, room, reserve, wanted):
+    assert fewest_swapped(count, room, steady(10, 2), reserve) == wanted
+
+
+@pytest.mark.parametrize(
+    ("count", "missing", "wanted"),
+    [(0, 1, 3), (0, 100, 3), (0, 101, 4), (3, 250, 6), (3, 10**9, 10), (10, 1, 10), (2, 100, 3)],
+)
+def test_blocks_go_until_enough_is_free(count, missing, wanted):
+    assert enough_swapped(count, missing, steady(10, 2), 10) == wanted

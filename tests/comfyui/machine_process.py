@@ -3,7 +3,7 @@
 Usage: python machine_process.py PACK, with ComfyUI on PYTHONPATH. Prints a line of JSON.
 
 A computer without a GPU pins nothing, so the limit is given to ComfyUI's variables as it sets them
-for NVIDIA, and what would call CUDA in `host_weights` only says that it did.
+for NVIDIA, and in place of CUDA's driver something says that it has pinned.
 """
 
 import importlib
@@ -78,9 +78,13 @@ def blocks_of(count):
 
 def held(machine, host_weights, streamed):
     """The counter while blocks are held, while only some may be, after an error, and after all."""
-    host_weights._register = lambda flat: True
-    host_weights._runtime = lambda: types.SimpleNamespace(cudaHostUnregister=lambda place: 0)
+    driver = types.SimpleNamespace(
+        cudaHostRegister=lambda place, size, flags: 0, cudaHostUnregister=lambda place: 0
+    )
+    pinning = getattr(host_weights, "PinnedMemory", host_weights.PinnedMaster)
+    sys.modules[pinning.__module__]._runtime = lambda: driver
     transfer = importlib.import_module(f"{PACK}.trainer_core.offload.transfer").make_transfer(CPU)
+    errors = importlib.import_module(f"{PACK}.trainer_core.errors")
 
     def stream(blocks, required):
         master = host_weights.PinnedMaster(required, machine)
@@ -98,7 +102,7 @@ def held(machine, host_weights, streamed):
     blocks.close()
     try:
         stream(blocks_of(3), True)
-    except Exception as error:
+    except errors.RunError as error:
         found["refused"] = type(error).__name__
     found["after the error"] = management.TOTAL_PINNED_MEMORY - start
     management.MAX_PINNED_MEMORY = MOST

@@ -59,7 +59,7 @@ export function formatStep(step, steps) {
  */
 export function formatGibibytes(bytes) {
   const size = bytes / 2 ** 30;
-  return size.toFixed(size < 0.1 ? 2 : 1);
+  return size.toFixed(size > 0 && size < 0.1 ? 2 : 1);
 }
 
 /** @param {number} value */

@@ -28,7 +28,8 @@ export class MemoryView {
     if (memory === null || content === this.drawn) return;
     this.drawn = content;
     setText(this.line, memoryLine(memory));
-    const names = ["", "Base", "Blocks swapped", "Checkpointed", `${memory.device}, GiB`, "RAM, GiB", "Step"];
+    const [vram, ram] = [memory.deviceFree, memory.ramFree].map((free) => `of ${formatGibibytes(free)} GiB`);
+    const names = ["", "Base", "Blocks swapped", "Checkpointed", `VRAM ${vram}`, `RAM ${ram}`, "Per step"];
     const head = html("tr", "", {}, names.map((name) => html("th", "", { scope: "col" }, [name])));
     const rows = memory.rows.map((row, i) => tableRow(memory, row, i === 0));
     this.table.replaceChildren(html("thead", "", {}, [head]), html("tbody", "", {}, rows));
@@ -43,7 +44,8 @@ export function memoryLine(memory) {
   const [row] = memory.rows;
   const base = row.format === "dense" ? "Base dense" : `Base in ${row.format === "file" ? "its file's format" : row.format}`;
   const swapped = row.swapped > 0 ? `, ${swappedBlocks(memory, row)}` : "";
-  return `${base}${swapped}; ${amount(row.deviceBytes, memory.deviceFree, " of ")} GiB ${memory.device}`;
+  const [needed, free] = [row.deviceBytes, memory.deviceFree].map(formatGibibytes);
+  return `${base}${swapped}; ${needed} of ${free} GiB VRAM`;
 }
 
 /**
@@ -51,8 +53,21 @@ export function memoryLine(memory) {
  * @param {MemoryRow} row
  */
 function swappedBlocks(memory, row) {
-  const total = memory.blocks > 0 ? ` of ${memory.blocks}` : "";
-  return `${row.swapped}${total} ${row.swapped === 1 && !total ? "block" : "blocks"} in ${PLACES[row.master] ?? "RAM"}`;
+  const one = row.swapped === 1 && memory.blocks === 0;
+  return `${swappedCount(memory, row)} ${one ? "block" : "blocks"} in ${place(row)}`;
+}
+
+/**
+ * @param {Memory} memory
+ * @param {MemoryRow} row
+ */
+function swappedCount(memory, row) {
+  return memory.blocks > 0 ? `${row.swapped} of ${memory.blocks}` : String(row.swapped);
+}
+
+/** @param {MemoryRow} row */
+function place(row) {
+  return PLACES[row.master] ?? "RAM";
 }
 
 /**
@@ -61,24 +76,15 @@ function swappedBlocks(memory, row) {
  * @param {boolean} taken
  */
 function tableRow(memory, row, taken) {
-  const inRam = row.checkpointed > 0 && row.inputs === "ram" ? ", inputs in RAM" : "";
+  const inRam = row.inputs === "ram" ? ", inputs in RAM" : "";
   const cells = [
     row.format,
-    row.swapped > 0 ? swappedBlocks(memory, row).replace(" blocks in ", ", in ").replace(" block in ", ", in ") : "none",
+    row.swapped > 0 ? `${swappedCount(memory, row)}, ${place(row)}` : "none",
     row.checkpointed > 0 ? `${row.checkpointed}${inRam}` : "none",
-    amount(row.deviceBytes, memory.deviceFree, " / "),
-    amount(row.ramBytes, memory.ramFree, " / "),
+    formatGibibytes(row.deviceBytes),
+    formatGibibytes(row.ramBytes),
     formatStepTime(row.seconds),
   ].map((text) => html("td", "", {}, [text]));
-  const mark = html("th", "", { scope: "row" }, [taken ? "Taken" : "or"]);
+  const mark = html("th", "", taken ? { scope: "row", "aria-label": "taken" } : {}, [taken ? "✓" : ""]);
   return html("tr", taken ? "taken" : "", {}, [mark, ...cells]);
-}
-
-/**
- * @param {number} needed
- * @param {number} free
- * @param {string} between
- */
-function amount(needed, free, between) {
-  return `${formatGibibytes(needed)}${between}${formatGibibytes(free)}`;
 }

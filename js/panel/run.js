@@ -24,7 +24,6 @@
  * @property {number | null} seconds of a step
  *
  * @typedef {object} Memory
- * @property {string} device what the memory of the device is called
  * @property {number} blocks of the base, 0 when unknown
  * @property {number} deviceFree
  * @property {number} ramFree
@@ -202,7 +201,6 @@ function toMemory(payload) {
   const message = record(payload);
   if (!Array.isArray(message.rows) || message.rows.length === 0) return null;
   return {
-    device: text(message.device) || "VRAM",
     blocks: natural(message.blocks) ?? 0,
     deviceFree: natural(message.device_free) ?? 0,
     ramFree: natural(message.ram_free) ?? 0,

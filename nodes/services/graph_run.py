@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from ...trainer_core.config import RunConfig
 from ...trainer_core.errors import RunError, TrainerError
 from ..host import comfy_host
 from .adapter_files import adapter_tensors, as_source
@@ -222,7 +223,7 @@ def run_training(
     texts = workflow_texts(workflow, observer.warn)
     make_source = source_of(None, vae, base)
     with guest("train", observer) as device:
-        _tell_kept_models(device, observer)
+        _warn_of_memory(config, device, observer)
         within, machine = comfy_host.allowed_folders(), ComfyMachine()
         where = SingleProcess(device)
         result = train(config, observer, where, make_source, texts, within, machine)
@@ -232,7 +233,13 @@ def run_training(
     return RunHandle(result.folder, result.adapters[0], result.step), result.losses
 
 
-def _tell_kept_models(device: torch.device, observer: NodeObserver) -> None:
+def _warn_of_memory(config: RunConfig, device: torch.device, observer: NodeObserver) -> None:
+    from ...trainer_core.training.memory_estimate import cached_run_estimate, check_memory
+
+    free = comfy_host.free_memory()
+    warning = check_memory(cached_run_estimate(config, device, free), free, device)
+    if warning:
+        observer.warn(warning)
     if kept := comfy_host.kept_models():
         names = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in kept.items())
         observer.warn(f"ComfyUI keeps models on {device}, as it was told (--highvram): {names}.")

@@ -204,9 +204,8 @@ class NodeObserver:
         elif isinstance(event, CacheProgress):
             self._encoded(event)
         elif isinstance(event, MemoryPlanned):
-            on_gpu = comfy_host.device().type != "cpu"
             with PANEL.lock:
-                self.state.memory = {**asdict(event), "device": "VRAM" if on_gpu else "memory"}
+                self.state.memory = asdict(event)
             self._refresh()
         elif isinstance(event, RunStarted):
             self._bar = comfy_host.ProgressBar(self.state.node_id, event.summary.steps)

@@ -35,5 +35,5 @@ export function memory(values = {}) {
     memoryRow({ blocks_to_swap: 40, checkpoint_inputs: "ram", device_bytes: 8 * GIB, ram_bytes: 14 * GIB, seconds: 2.9 }),
     memoryRow({ base_format: "nf4", blocks_to_swap: 0, master: "none", device_bytes: 9 * GIB, ram_bytes: 0, seconds: 0 }),
   ];
-  return { rows, device_free: 12 * GIB, ram_free: 56 * GIB, blocks: 60, device: "VRAM", ...values };
+  return { rows, device_free: 12 * GIB, ram_free: 56 * GIB, blocks: 60, ...values };
 }

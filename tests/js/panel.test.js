@@ -103,16 +103,18 @@ describe("the memory plan", () => {
     expect(find(".adapter-trainer-memory").open).toBe(false);
     expect(line()).toBe("Base in fp8, 20 of 60 blocks in pinned RAM; 11.2 of 12.0 GiB VRAM");
     expect(cells()).toEqual([
-      ["Taken", "fp8", "20 of 60, in pinned RAM", "60", "11.2 / 12.0", "7.0 / 56.0", "2.3 s"],
-      ["or", "fp8", "40 of 60, in pinned RAM", "60, inputs in RAM", "8.0 / 12.0", "14.0 / 56.0", "2.9 s"],
-      ["or", "nf4", "none", "60", "9.0 / 12.0", "0.00 / 56.0", "–"],
+      ["✓", "fp8", "20 of 60, pinned RAM", "60", "11.2", "7.0", "2.3 s"],
+      ["", "fp8", "40 of 60, pinned RAM", "60, inputs in RAM", "8.0", "14.0", "2.9 s"],
+      ["", "nf4", "none", "60", "9.0", "0.0", "–"],
     ]);
+    const heads = [...panel.element.querySelectorAll("thead th")].map((cell) => cell.textContent);
+    expect(heads.slice(4, 6)).toEqual(["VRAM of 12.0 GiB", "RAM of 56.0 GiB"]);
     expect(panel.element.querySelectorAll(".adapter-trainer-taken")).toHaveLength(1);
     expect(find("tbody tr").className).toBe("adapter-trainer-taken");
   });
 
   test.each([
-    [{ base_format: "dense", blocks_to_swap: 0 }, { device: "memory" }, "Base dense; 11.2 of 12.0 GiB memory"],
+    [{ base_format: "dense", blocks_to_swap: 0 }, {}, "Base dense; 11.2 of 12.0 GiB VRAM"],
     [{ base_format: "file", blocks_to_swap: 1, master: "file" }, { blocks: 0 }, "Base in its file's format, 1 block in the file; 11.2 of 12.0 GiB VRAM"],
     [{ master: "pageable", device_bytes: 2 ** 24 }, {}, "Base in fp8, 20 of 60 blocks in RAM; 0.02 of 12.0 GiB VRAM"],
   ])("of %j and %j says so", (row, values, expected) => {
@@ -139,7 +141,7 @@ describe("the memory plan", () => {
 
 test("text from the server is text", () => {
   const evil = "<img src=x onerror=alert(1)>";
-  show({ message: evil, warnings: [evil], memory: memory({ device: evil, rows: [memoryRow({ base_format: evil })] }), samples: [{ ...sampleAt(1), filename: `${evil}.png` }] });
+  show({ message: evil, warnings: [evil], memory: memory({ rows: [memoryRow({ base_format: evil })] }), samples: [{ ...sampleAt(1), filename: `${evil}.png` }] });
   expect(text("message")).toBe(evil);
   expect(panel.element.querySelectorAll("img")).toHaveLength(1);
   const { pathname, searchParams } = new URL(find("img").src, "http://localhost");

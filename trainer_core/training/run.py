@@ -126,7 +126,7 @@ def _train(
     start = find_start(config, precision, processes)
     for note in start.checkpoint.damaged if start.checkpoint and processes.index == 0 else ():
         observer.notify(Warned(note))
-    data = prepare(config, observer, processes, make_source, within)
+    data = prepare(config, observer, processes, make_source, within, machine)
     config = resolved_length(config, data.dataset.own_images)
     hashes = content_hashes(data)
     given = start_identity(config, start.checkpoint)

@@ -49,6 +49,7 @@ class TrainingSettings(io.ComfyNode):
         SettingInput("memory.compute", optional=True),
         SettingInput("memory.blocks_to_checkpoint", optional=True),
         SettingInput("memory.checkpoint_inputs", optional=True),
+        SettingInput("memory.plan", "memory_plan", optional=True),
     )
 
     @classmethod

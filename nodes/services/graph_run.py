@@ -234,12 +234,14 @@ def run_training(
 
 
 def _warn_of_memory(config: RunConfig, device: torch.device, observer: NodeObserver) -> None:
+    from ...trainer_core.offload.machine import Machine
     from ...trainer_core.training.memory_estimate import cached_run_estimate, check_memory
 
-    free = comfy_host.free_memory()
-    warning = check_memory(cached_run_estimate(config, device, free), free, device)
-    if warning:
-        observer.warn(warning)
+    if config.memory.plan == "off" or not Machine().plans_for(device):
+        free = comfy_host.free_memory()
+        warning = check_memory(cached_run_estimate(config, device, free), free, device)
+        if warning:
+            observer.warn(warning)
     if kept := comfy_host.kept_models():
         names = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in kept.items())
         observer.warn(f"ComfyUI keeps models on {device}, as it was told (--highvram): {names}.")

@@ -19,12 +19,13 @@ from pathlib import Path
 import torch
 
 from ..bases.locate import locate_base
-from ..config import RunConfig
+from ..config import MemorySection, RunConfig
 from ..data.cached_dataset import CachedItem
 from ..device import DTYPES, resolve_precision
 from ..errors import RunError
 from ..families.registry import get_family
 from ..offload.empty_base import EmptyBase, bytes_on_device, empty_base
+from ..printable import gibibytes
 from ..quantization.registry import FORMATS
 from ..tensors.safetensors_reader import open_tensors
 from ..types import Bucket
@@ -35,16 +36,22 @@ ADAPTER_BYTES = {"adamw": 16, "adamw8bit": 10 + 1 / 32}
 """Weight, gradient and two moments of one trainable parameter, each fp32; or the moments in 8 bits
 with a scale for 256 of them."""
 
-_TINY = 64
+UNABLE = (*NOT_SIMULATED, RuntimeError, TypeError, NotImplementedError)
+"""What a simulation may raise, also in a torch of another version: no reason to refuse a run."""
+
+TINY = 64
 """How many times a base has to fit into what is free, so that a step of it surely does."""
 
 
-def memory_estimate(base: EmptyBase, simulation: StepSimulation) -> dict[str, int]:
+def memory_estimate(
+    base: EmptyBase, simulation: StepSimulation, memory: MemorySection | None = None
+) -> dict[str, int]:
     """Estimate the device memory of a training step.
 
     Args:
         base: Of the run, without an adapter.
         simulation: Of a step with it.
+        memory: How the base is kept; None as the run file says.
 
     Returns:
         Bytes of ``base``, ``adapter``, ``activations`` and their ``total``. Where a step cannot be
@@ -54,12 +61,11 @@ def memory_estimate(base: EmptyBase, simulation: StepSimulation) -> dict[str, in
         ConfigError: When more blocks are to be swapped than there are.
         BaseModelError: When the base cannot be kept as ``memory.base_format`` says.
     """
-    memory = simulation.config.memory
+    memory = memory or simulation.config.memory
     parts = {"base": bytes_on_device(memory, base, simulation.inputs.dtype)}
     try:
         step = simulation.step(stored=FORMATS.get(memory.base_format))
-    except (*NOT_SIMULATED, RuntimeError, TypeError, NotImplementedError):
-        # A torch of another version may not know to pretend: no reason to refuse a run.
+    except UNABLE:
         parts["adapter"] = math.ceil(
             ADAPTER_BYTES[simulation.config.training.optimizer.name] * simulation.trainable
         )
@@ -79,6 +85,12 @@ def text_tokens(items: Iterable[CachedItem]) -> int:
         with open_tensors(path) as file:
             lengths.append(file.tensors["text_embeddings"].shape[0])
     return max(lengths)
+
+
+def largest_sample(items: Iterable[CachedItem]) -> tuple[Bucket, ...]:
+    """Sizes of the images of that sample which has the most pixels, its control images behind."""
+    sizes = ((item.bucket, *item.control_buckets) for item in items)
+    return max(sizes, key=lambda images: sum(each.width * each.height for each in images))
 
 
 def run_simulation(
@@ -133,10 +145,9 @@ def cached_run_estimate(
     location = locate_base(settings, family, edits, needs_encoders=False)
     base = empty_base(location, family)
     weights = bytes_on_device(config.memory, base, _dtype(config, device))
-    if free is not None and weights * _TINY < free:
+    if free is not None and weights * TINY < free:
         return {"base": weights, "total": weights}
-    sizes = ((item.bucket, *item.control_buckets) for item in cache.dataset.items)
-    largest = max(sizes, key=lambda images: sum(each.width * each.height for each in images))
+    largest = largest_sample(cache.dataset.items)
     text = text_tokens(cache.dataset.items)
     return memory_estimate(base, run_simulation(config, base, largest, device, text))
 
@@ -181,10 +192,3 @@ def check_memory(estimate: dict[str, int], free: int, device: torch.device) -> s
             "gradient checkpointing on."
         )
     return None
-
-
-def gibibytes(count: int) -> str:
-    """Write a number of bytes for a person, as ``1.50 GiB`` or ``12.3 MiB``."""
-    if count >= 1 << 30:
-        return f"{count / (1 << 30):.2f} GiB"
-    return f"{count / (1 << 20):.1f} MiB"

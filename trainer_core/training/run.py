@@ -16,7 +16,7 @@ from ..adapters import AttachedAdapter
 from ..adapters.init.eva import initialize_from_inputs
 from ..adapters.parameter_groups import pace_notes, parameter_groups
 from ..adapters.warm_start import start_from
-from ..config import RunConfig
+from ..config import MemorySection, RunConfig
 from ..config.defaults import preservation_summary, resolved_length, run_length
 from ..config.reading import dump_config
 from ..data.batches import BatchPlan, load_batch, part_of
@@ -39,6 +39,7 @@ from ..offload.swapped import repeated_blocks
 from ..requirements import installed_versions
 from ..types import Batch, PreservedBatch, RunResult, RunSummary, StepResult
 from .checkpoint import require_newest
+from .choose_plan import settle
 from .encode_dataset import Prepared, content_hashes, prepare
 from .load_adapted import load_adapted
 from .loop import Loop
@@ -133,18 +134,22 @@ def _train(
     settings = compared_settings(
         config, precision, hashes["base"], hashes["dataset"], given, data.dataset.source
     )
-    start = start.fitted(settings, config, processes, observer)
+    settled = settle(config, data, precision, start, settings, processes, observer, machine)
+    start, planned = settled.start, settled.config
     with contextlib.ExitStack() as at_end:
         begin = (data, precision, start, hashes["base"])
-        run = load(config, observer, processes, *begin, machine, at_end)
+        run = load(planned, observer, processes, *begin, machine, at_end)
         may_grow = config.memory.blocks_to_swap is None  # the user has not said how many
         if processes.index > 0:
             status, step = _run(run, shares, None, may_grow=may_grow)
             return RunResult(Path(config.output.dir), status, step, (), (), ())
         key_map = data.family.key_map
-        with _open_folder(config, start, hashes, workflow) as folder:
-            header = run_header(config, data, precision, hashes, workflow, observer)
-            recorder = Recorder(folder, config, run.state, key_map, settings, header, observer)
+        # The run file keeps the user's words, so that another machine may choose anew.
+        with _open_folder(config, start, hashes, workflow, planned.memory) as folder:
+            header = run_header(settled.told, data, precision, hashes, workflow, observer)
+            recorder = Recorder(
+                folder, config, run.state, key_map, settled.settings, header, observer
+            )
             with recorder:
                 observer.notify(RunStarted(_summary(run, folder)))
                 status, step = _run(run, shares, recorder, may_grow=may_grow)
@@ -322,13 +327,19 @@ def _sigma_sampler(run: Loaded) -> Callable[[Batch, torch.Generator], float]:
     return lambda batch, generator: by_shape[tuple(batch.latents.shape[1:])](generator)
 
 
+_PLANNED = {"base_format", "blocks_to_swap", "swap_slots", "master"}
+"""Memory settings as the run takes them, which ``run.json`` keeps."""
+
+
 def _open_folder(
     config: RunConfig,
     start: Start,
     hashes: Mapping[str, str],
     workflow: Mapping[str, str],
+    memory: MemorySection,
 ) -> RunFolder:
     record: dict[str, Any] = {
+        "memory": memory.model_dump(mode="json", include=_PLANNED),
         "steps": run_length(config),
         "started": time.time(),
         "versions": installed_versions(),

@@ -15,7 +15,8 @@ from trainer_core.config import BaseSection, MemorySection
 from trainer_core.errors import ConfigError, RunError
 from trainer_core.families.registry import get_family
 from trainer_core.offload.empty_base import bytes_on_device, empty_base
-from trainer_core.training.memory_estimate import check_memory, gibibytes
+from trainer_core.printable import gibibytes
+from trainer_core.training.memory_estimate import check_memory
 
 PROCESS = """
 import gc, sys, torch

@@ -99,6 +99,7 @@ CHANGES = {
     "preview.negative_prompt": "ugly",
     "preview.seed": 5,
     "memory.device": "cpu",
+    "memory.plan": "off",
     "memory.gradient_checkpointing": False,
     "memory.blocks_to_swap": 2,
     "memory.swap_slots": 3,

@@ -46,9 +46,11 @@ unit: $(READY)
 test-full: $(READY)
 	$(PYTEST) -m exhaustive
 
-# What the defaults learn and keep; twenty minutes of one core.
+# What the defaults learn and keep, and what they do on a base in fewer bits; forty minutes of one
+# core.
 bench-learning: $(READY)
 	$(BIN)/python -m benchmarks.own_images --without --output $(RESULTS)/own_images.json
+	$(BIN)/python -m benchmarks.base_formats --output $(RESULTS)/base_formats.json
 
 # Times are worth something on a machine that does nothing else. The last step writes the tables
 # of README and docs again from the files.

@@ -34,7 +34,8 @@ from trainer_core.data.batches import BatchPlan, load_batch
 from trainer_core.data.cache_file import make_entry, write_entry
 from trainer_core.data.cached_dataset import CachedDataset, CachedItem
 from trainer_core.families.registry import get_family
-from trainer_core.training.loop import Loop, LoopHooks
+from trainer_core.training.loop import Loop
+from trainer_core.training.loop_hooks import LoopHooks
 from trainer_core.training.observer import RunRequests
 from trainer_core.training.processes import SingleProcess
 from trainer_core.training.step import StepMaker

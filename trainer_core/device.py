@@ -130,6 +130,55 @@ def release_memory(device: torch.device) -> None:
         torch.xpu.empty_cache()
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that a device has no memory left, whichever of its allocators says it.
+
+    CUDA may tell of such an error once more, at the next kernel; that one is taken off.
+    """
+    if isinstance(error, torch.cuda.OutOfMemoryError):
+        return True
+    text = str(error).lower()
+    accelerator = getattr(torch, "AcceleratorError", None)
+    if accelerator is not None and isinstance(error, accelerator):
+        full = getattr(error, "error_code", None) == 2 or "out of memory" in text
+        if full and torch.cuda.is_available():
+            with contextlib.suppress(RuntimeError):
+                torch.zeros(1, device="cuda").item()
+        return full
+    return isinstance(error, RuntimeError) and any(each in text for each in _FULL)
+
+
+_FULL = (
+    "mps backend out of memory",
+    "defaultcpuallocator: not enough memory",
+    "defaultcpuallocator: can't allocate memory",
+    "cublas_status_alloc_failed",
+)
+
+
+def spare_at_peak(device: torch.device, free: Callable[[], int]) -> tuple[int, int] | None:
+    """Bytes that stay free at the peak of what ran since `begin_peak`, and the device's size.
+
+    Args:
+        device: Where it ran.
+        free: Asks for the device's free bytes.
+
+    Returns:
+        None where the device does not tell.
+    """
+    if device.type != "cuda":
+        return None
+    release_memory(device)
+    above = torch.cuda.max_memory_allocated(device) - torch.cuda.memory_allocated(device)
+    return free() - above, int(torch.cuda.mem_get_info(device)[1])
+
+
+def begin_peak(device: torch.device) -> None:
+    """Let `spare_at_peak` speak of what comes from now on."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
 def free_memory(device: torch.device) -> int:
     """Free bytes of a device; the CPU's are those of RAM."""
     if device.type in {"cuda", "xpu"}:

@@ -47,6 +47,8 @@ class TrainingSettings(io.ComfyNode):
         SettingInput("memory.master", "swap_master", optional=True),
         SettingInput("memory.base_format", optional=True),
         SettingInput("memory.compute", optional=True),
+        SettingInput("memory.blocks_to_checkpoint", optional=True),
+        SettingInput("memory.checkpoint_inputs", optional=True),
     )
 
     @classmethod

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ...trainer_core.config import RunConfig
 from ...trainer_core.errors import RunError, TrainerError
 from ..host import comfy_host
 from .adapter_files import adapter_tensors, as_source
@@ -211,6 +210,7 @@ def run_training(
     """
     from ...trainer_core.adapter_files.metadata import workflow_texts
     from ...trainer_core.training import SingleProcess, train
+    from ..host.comfy_machine import ComfyMachine
 
     _require_same_base(base, cache)
     can_preview = base.embedded or vae is not None
@@ -222,22 +222,17 @@ def run_training(
     texts = workflow_texts(workflow, observer.warn)
     make_source = source_of(None, vae, base)
     with guest("train", observer) as device:
-        _warn_of_memory(config, device, observer)
-        within = comfy_host.allowed_folders()
-        result = train(config, observer, SingleProcess(device), make_source, texts, within=within)
+        _tell_kept_models(device, observer)
+        within, machine = comfy_host.allowed_folders(), ComfyMachine()
+        where = SingleProcess(device)
+        result = train(config, observer, where, make_source, texts, within, machine)
     # In its last step a cancelled run is done; the nodes behind it must not run all the same.
     if result.status == "cancelled" or observer.cancelled():
         comfy_host.raise_interrupted()
     return RunHandle(result.folder, result.adapters[0], result.step), result.losses
 
 
-def _warn_of_memory(config: RunConfig, device: torch.device, observer: NodeObserver) -> None:
-    from ...trainer_core.training.memory_estimate import cached_run_estimate, check_memory
-
-    free = comfy_host.free_memory()
-    warning = check_memory(cached_run_estimate(config, device, free), free, device)
-    if warning:
-        observer.warn(warning)
+def _tell_kept_models(device: torch.device, observer: NodeObserver) -> None:
     if kept := comfy_host.kept_models():
         names = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in kept.items())
         observer.warn(f"ComfyUI keeps models on {device}, as it was told (--highvram): {names}.")

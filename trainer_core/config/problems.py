@@ -18,6 +18,7 @@ from ..printable import MOST, grouped, shortened
 from .adapter import INIT_OF_EVERY_KIND, OF_KIND, UNUSED_BY, AdapterConfig
 from .dataset import PreservationSection, RegularizationSection
 from .dialect import format_value
+from .memory_rules import memory_contradictions
 from .patterns import PATTERN_EXPECTED, PATTERN_REMEDY, pattern_mistake
 from .run import CONFIG_VERSION, RunConfig, find_setting, walk_settings
 from .section import choices_of, expectation, section_of
@@ -213,7 +214,7 @@ def contradictions(config: RunConfig) -> list[Problem]:
         *_training_problems(config),
         *_optimizer_problems(config),
         *_preview_problems(config),
-        *_memory_problems(config),
+        *(Problem(*each) for each in memory_contradictions(config)),
         *_output_problems(config),
     ]
 
@@ -459,27 +460,6 @@ def _preview_problems(config: RunConfig) -> Iterator[Problem]:
             f"base.variant is {variant} and preview.controls has {counts} images for the prompts",
             expected,
             "Change preview.controls, or base.variant.",
-        )
-
-
-def _memory_problems(config: RunConfig) -> Iterator[Problem]:
-    if config.memory.blocks_to_swap and not config.memory.gradient_checkpointing:
-        yield Problem(
-            "memory.blocks_to_swap is set and memory.gradient_checkpointing is false",
-            "gradient checkpointing, which calls a block again before backward reads its weights",
-            "Set memory.gradient_checkpointing to true, or memory.blocks_to_swap to 0.",
-        )
-    if config.memory.blocks_to_swap and config.adapter.exact_delta:
-        yield Problem(
-            "memory.blocks_to_swap is set and adapter.exact_delta is true",
-            "weights that stay on the device, beside which exact_delta puts the adapter's",
-            "Set adapter.exact_delta to false, or memory.blocks_to_swap to 0.",
-        )
-    if config.memory.compute == "8bit" and config.memory.base_format in {"auto", "dense", "nf4"}:
-        yield Problem(
-            f"memory.compute is 8bit, and memory.base_format is {config.memory.base_format}",
-            "weights that are kept in 8 bits, which are multiplied as they are",
-            "Set memory.base_format to int8 or fp8, or leave memory.compute out.",
         )
 
 

@@ -83,6 +83,22 @@ class MemorySection(Section):
     gradient_checkpointing: bool = setting(
         True, "Recompute activations in the backward pass: less memory, about a third slower."
     )
+    blocks_to_checkpoint: int | None = setting(
+        None,
+        "How many blocks compute their activations again; the others keep them: faster, more "
+        "VRAM. Swapped blocks are always among them. Unset: the plan's choice, all where nothing "
+        "is planned.",
+        advanced=True,
+        ge=0,
+        le=1000,
+    )
+    checkpoint_inputs: Literal["auto", "device", "ram"] = setting(
+        "auto",
+        "Where the inputs of checkpointed blocks wait for the backward pass: on the 'device', or "
+        "in 'ram', which takes less VRAM and sends them there and back in each step. 'auto': the "
+        "plan's choice, the device where nothing is planned.",
+        advanced=True,
+    )
     blocks_to_swap: int | None = setting(
         None,
         "Transformer blocks whose weights lie in RAM and come to the device when they are used: "

@@ -363,6 +363,6 @@ def inner_module(transformer: nn.Module) -> Any:
     return transformer if inner is None else inner
 
 
-def enable_checkpointing(transformer: nn.Module) -> None:
+def enable_checkpointing(transformer: nn.Module, call: Callable[..., Any] | None = None) -> None:
     """`Family.enable_checkpointing` of Diffusers' classes."""
-    inner_module(transformer).enable_gradient_checkpointing()
+    inner_module(transformer).enable_gradient_checkpointing(call)

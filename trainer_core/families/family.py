@@ -254,7 +254,8 @@ class Family:
         unexportable: Regular expressions of layers that no file layout can carry, to the reason.
         unused_layers: Gives regular expressions of the layers of this transformer whose output
             does not reach the prediction, so that they get no gradient.
-        enable_checkpointing: Makes the transformer compute activations again in the backward pass.
+        enable_checkpointing: Makes the transformer compute activations again in the backward pass:
+            torch's way, or by the function that calls each block, (block, inputs) to outputs.
         takes_guidance: Whether this transformer is conditioned on a guidance value.
         prepare: What is done to every transformer that was loaded.
         guide: Combines the velocities with and without the prompt: (conditional, unconditional,
@@ -290,7 +291,7 @@ class Family:
     header_names: Mapping[str, HeaderNames] = field(default_factory=dict)
     unexportable: Mapping[str, str] = field(default_factory=dict)
     unused_layers: Callable[[nn.Module], tuple[str, ...]] = lambda transformer: ()
-    enable_checkpointing: Callable[[nn.Module], None] = enable_checkpointing
+    enable_checkpointing: Callable[..., None] = enable_checkpointing
     takes_guidance: Callable[[nn.Module], bool] = lambda transformer: False
     prepare: Callable[[nn.Module], None] = lambda transformer: None
     guide: Callable[[Tensor, Tensor, float], Tensor] = guide

@@ -5,8 +5,6 @@ What is moved are the bytes as they are stored: the number format of a tensor is
 
 from __future__ import annotations
 
-import contextlib
-import mmap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -17,6 +15,7 @@ from torch import Tensor, nn
 from ..errors import BaseModelError, RunError
 from .machine import Machine
 from .mapped_pages import MappedPages, mapped_pages
+from .pinned_memory import PinnedMemory, whole_pages
 
 _ALIGNMENT = 256
 """Bytes: every number format fits there, and CUDA's own allocations begin so."""
@@ -57,6 +56,14 @@ class Span:
         for held, name, _ in self.places:
             held[name] = tensor
 
+    def mark(self, marked: bool) -> None:
+        """Let the tensor that the block has now carry this span as its identity, or not."""
+        tensor = self.places[0][0][self.places[0][1]]
+        if marked:
+            tensor.weight_identity = self
+        elif hasattr(tensor, "weight_identity"):
+            del tensor.weight_identity
+
     def bindable(self, tensor: Tensor, marked: bool) -> Tensor:
         """A tensor as a module holds it; with this span as its identity if ``marked``."""
         if self.places[0][2]:
@@ -87,6 +94,11 @@ def block_spans(block: nn.Module) -> tuple[Span, ...]:
                     start = -(-span.stop // _ALIGNMENT) * _ALIGNMENT
                 span.places.append((held, name, held is module._parameters))
     return tuple(found.values())
+
+
+def block_size(spans: Sequence[Span]) -> int:
+    """Bytes of a block in one piece."""
+    return spans[-1].stop if spans else 0
 
 
 def _check(tensor: Tensor, name: str) -> None:
@@ -120,7 +132,7 @@ class HostBlock:
     @property
     def size(self) -> int:
         """Bytes of the block on the device."""
-        return self.spans[-1].stop if self.spans else 0
+        return block_size(self.spans)
 
     @property
     def layout(self) -> tuple[Any, ...]:
@@ -136,11 +148,20 @@ class HostBlock:
 
 
 class Master(Protocol):
-    """Keeps the weights of blocks on the host, and never writes to them."""
+    """Keeps the weights of blocks on the host, and never writes to them.
+
+    Attributes:
+        lasting: Whether what it holds takes no memory, so that it is kept of blocks on the device.
+    """
+
+    lasting: bool
 
     def hold(self, spans: tuple[Span, ...]) -> HostBlock:
         """Take over the tensors that a block has now."""
         ...
+
+    def drop(self, held: HostBlock) -> None:
+        """Hear that a block is on the device from now on."""
 
     def close(self) -> None:
         """Give back what the system was asked for; the tensors stay readable."""
@@ -155,12 +176,17 @@ def _present(spans: Sequence[Span]) -> Iterator[tuple[Span, Tensor]]:
 class PageableMaster:
     """Ordinary memory: one flat buffer for each block; only one block is there twice for a time."""
 
+    lasting = False
+
     def hold(self, spans: tuple[Span, ...]) -> HostBlock:
         """Copy the tensors into one buffer, and let the block have them there."""
-        flat = _whole_pages(spans[-1].stop if spans else 0)
+        flat = whole_pages(block_size(spans))
         for span, tensor in _present(spans):
             span.view(flat).copy_(tensor)
         return HostBlock(spans, tuple(span.view(flat) for span in spans), flat)
+
+    def drop(self, held: HostBlock) -> None:
+        """Do nothing: the buffer goes with its last tensor."""
 
     def close(self) -> None:
         """Do nothing: the blocks have the buffers."""
@@ -172,6 +198,8 @@ class MappedMaster:
     Args:
         required: Whether a block that is mostly not in a file is an error.
     """
+
+    lasting = True
 
     def __init__(self, required: bool) -> None:
         self._required = required
@@ -194,6 +222,11 @@ class MappedMaster:
             )
         return HostBlock(spans, tensors, mapped=pages)
 
+    def drop(self, held: HostBlock) -> None:
+        """Give the memory that the file was read into back to the system."""
+        if held.mapped is not None:
+            held.mapped.forget()
+
     def close(self) -> None:
         """Do nothing: the file is closed when the last tensor goes."""
 
@@ -201,23 +234,18 @@ class MappedMaster:
 class PinnedMaster(PageableMaster):
     """Flat buffers that the system may not page out, so that copies from them wait for nothing.
 
-    The pages of ordinary buffers are registered with CUDA: torch's own pinned memory is rounded up
-    to a power of two, and is kept after its last use.
-
     Args:
         required: Whether a block that cannot be pinned is an error; else it stays pageable.
         machine: Says how much may be pinned, and is told what is.
     """
 
     def __init__(self, required: bool, machine: Machine) -> None:
-        self._machine, self._left = machine, machine.pinned_limit()
-        self._required = required
-        self._pinned: list[Tensor] = []
+        self._required, self._memory = required, PinnedMemory(machine)
 
     @property
     def pinned_bytes(self) -> int:
         """Bytes that are pinned now."""
-        return sum(flat.numel() for flat in self._pinned)
+        return self._memory.size
 
     def hold(self, spans: tuple[Span, ...]) -> HostBlock:
         """Copy the tensors into one buffer and pin it.
@@ -228,11 +256,7 @@ class PinnedMaster(PageableMaster):
         block = super().hold(spans)
         flat = block.flat
         assert flat is not None
-        if flat.numel() <= self._left and _register(flat):
-            self._left -= flat.numel()
-            self._pinned.append(flat)
-            self._machine.count_pinned(flat.numel())
-        elif self._required:
+        if not self._memory.pin(flat) and self._required:
             raise RunError(
                 f"{flat.numel()} bytes of a block cannot be pinned beside {self.pinned_bytes} that "
                 "are",
@@ -240,39 +264,16 @@ class PinnedMaster(PageableMaster):
                 "Set memory.master to auto, which leaves the rest pageable, or lower "
                 "memory.blocks_to_swap.",
             )
-        else:
-            # Where the system has refused once, it is not asked again.
-            self._left = 0
         return block
+
+    def drop(self, held: HostBlock) -> None:
+        """Unpin the block's buffer."""
+        if held.flat is not None:
+            self._memory.unpin(held.flat)
 
     def close(self) -> None:
         """Unpin every buffer."""
-        while self._pinned:
-            flat = self._pinned.pop()
-            _runtime().cudaHostUnregister(flat.data_ptr())
-            self._machine.count_pinned(-flat.numel())
-
-
-def _whole_pages(size: int) -> Tensor:
-    """Memory `[size]` on pages of its own: CUDA does not pin a page twice."""
-    room = torch.empty(size + 2 * mmap.PAGESIZE, dtype=torch.uint8)
-    skipped = -room.data_ptr() % mmap.PAGESIZE
-    # With a storage that begins there: torch asks of its first byte whether a tensor is pinned.
-    return torch.from_numpy(room.numpy()[skipped : skipped + size])
-
-
-def _runtime() -> Any:
-    return torch.cuda.cudart()
-
-
-def _register(flat: Tensor) -> bool:
-    size = -(-flat.numel() // mmap.PAGESIZE) * mmap.PAGESIZE
-    if int(_runtime().cudaHostRegister(flat.data_ptr(), size, 0)) == 0:
-        return True
-    # CUDA tells of a refusal once more, at the next kernel.
-    with contextlib.suppress(RuntimeError):
-        torch.zeros(1, device="cuda")
-    return False
+        self._memory.close()
 
 
 def make_master(name: str, device: torch.device, machine: Machine) -> Master:

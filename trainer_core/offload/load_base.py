@@ -3,40 +3,127 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
 
 from ..config import MemorySection
+from ..errors import BaseModelError, RunError
 from ..families.family import Family
 from ..weights.base_location import BaseLocation
-from .empty_base import empty_base
-from .host_weights import make_master
+from .empty_base import EmptyBase, bytes_on_device, empty_base
+from .host_weights import Master, Span, block_size, block_spans, make_master
 from .machine import Machine
 from .streamed_blocks import StreamedBlocks
-from .swapped import swapped_blocks
+from .swapped import evenly_spread, repeated_blocks, swapped_blocks
 from .transfer import make_transfer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PlacedBase:
     """A frozen denoiser, of which blocks may be swapped.
 
     Attributes:
         transformer: The denoiser.
         device: Where it computes.
-        streamed: Its swapped blocks; None where there are none.
+        memory: How it is kept.
+        machine: Whose memory it takes.
+        every: The weights of each of its blocks, in the order of their calls; empty where they
+            cannot be swapped.
+        streamed: Its swapped blocks; None where none was ever swapped.
+        refusal: Why blocks cannot be swapped from now on, in words; None where they can.
+        before_swap: Told the numbers of the blocks that will be swapped from now on, each of which
+            has to be checkpointed.
     """
 
     transformer: nn.Module
     device: torch.device
+    memory: MemorySection
+    machine: Machine
+    every: dict[nn.Module, tuple[Span, ...]] = field(default_factory=dict)
     streamed: StreamedBlocks | None = None
+    refusal: str | None = None
+    before_swap: Callable[[Sequence[int]], object] = lambda numbers: None
+
+    @property
+    def count(self) -> int:
+        """How many blocks are swapped."""
+        return 0 if self.streamed is None else self.streamed.count
+
+    @property
+    def most(self) -> int:
+        """How many blocks can be swapped."""
+        return 0 if self.refusal else len(self.every)
 
     def send_rest(self) -> None:
         """Send to the device what is not swapped, such as what an adapter added to the blocks."""
         if self.streamed is not None:
             self.streamed.place_rest(self.transformer, self.device)
+
+    def device_bytes(self, count: int) -> int:
+        """Bytes of the blocks' frozen weights on the device, if so many blocks are swapped."""
+        spans = list(self.every.values())
+        away = set(evenly_spread(count, len(spans)))
+        resident = sum(block_size(each) for number, each in enumerate(spans) if number not in away)
+        layouts = Counter(tuple(span.layout for span in spans[number]) for number in away)
+        sizes = {tuple(span.layout for span in each): block_size(each) for each in spans}
+        slots = self.memory.swap_slots
+        return resident + sum(min(slots, same) * sizes[each] for each, same in layouts.items())
+
+    def swap(self, count: int) -> None:
+        """Swap more or fewer blocks than now; only between two steps.
+
+        No number changes: a run learns what it would have learned. Where the system refuses
+        something halfway, every block is on one side or the other, and may be swapped again.
+
+        Args:
+            count: How many; they are spread evenly again.
+
+        Raises:
+            RunError: When blocks cannot be swapped, or RAM is too small; nothing is changed then.
+        """
+        if count == self.count:
+            return
+        blocks = list(self.every)
+        if self.refusal or count > len(blocks):
+            raise RunError(
+                f"{count} blocks are to be swapped, and {self.refusal or f'{len(blocks)} can be'}",
+                "a base whose blocks are checkpointed one by one and can be swapped",
+                "Set memory.gradient_checkpointing to true and memory.blocks_to_swap to what fits "
+                "before the run starts.",
+            )
+        if self.streamed is None:
+            # Of a base that was loaded onto the device nothing is left of its file.
+            name = self.memory.master if self.memory.master != "file" else "auto"
+            self.stream([], make_master(name, self.device, self.machine))
+        assert self.streamed is not None
+        if not self.streamed.lasting:
+            size = sum(map(block_size, self.every.values())) // len(blocks)
+            _require_ram((count - self.count) * size, count, self.machine)
+        numbers = evenly_spread(count, len(blocks))
+        self.before_swap(numbers)
+        self.streamed.change([blocks[each] for each in numbers])
+
+    def stream(self, blocks: Sequence[nn.Module], master: Master) -> None:
+        """Take blocks off the device for the first time; none is gone yet where there are none."""
+        slots, transfer = self.memory.swap_slots, make_transfer(self.device)
+        self.streamed = StreamedBlocks(blocks, self.device, slots, master, transfer, self.every)
+
+    def mark(self, marked: bool) -> None:
+        """Say of the blocks' weights that nobody changes them, or no more."""
+        for spans in self.every.values():
+            for span in spans:
+                span.mark(marked)
+
+    def close(self) -> None:
+        """Take hooks off, and give memory of the host back; again does nothing."""
+        if self.streamed is not None:
+            self.streamed.close()
+        self.mark(False)
+        self.every.clear()
 
 
 def load_base(
@@ -63,25 +150,57 @@ def load_base(
         ConfigError: When there are fewer blocks; nothing is loaded then.
         BaseModelError: When the base's files are damaged, its blocks cannot be swapped, or are to
             be left in a file that has them in another number format.
-        RunError: When the system does not pin memory that has to be pinned.
+        RunError: When the system does not pin memory that has to be pinned, or there is less RAM
+            than the swapped blocks take; nothing is loaded then.
     """
-    kept = memory.base_format
+    refusal = None if memory.gradient_checkpointing else "memory.gradient_checkpointing is false"
     if not memory.blocks_to_swap:
-        transformer = family.load_transformer(location, dtype, device, kept)
-        return PlacedBase(transformer, device)
-    swapped_blocks(empty_base(location, family).transformer, family.repeated_blocks, memory)
+        transformer = family.load_transformer(location, dtype, device, memory.base_format)
+        placed = PlacedBase(transformer, device, memory, machine, refusal=refusal)
+        at_end.callback(placed.close)
+        try:
+            placed.every |= _every(transformer, family)
+        except BaseModelError as error:
+            placed.refusal = error.found
+        placed.mark(True)
+        return placed
+    empty = empty_base(location, family)
+    swapped_blocks(empty.transformer, family.repeated_blocks, memory)
+    if memory.master != "file":
+        _require_ram(_swapped_bytes(memory, empty, dtype), memory.blocks_to_swap, machine)
     master = make_master(memory.master, device, machine)
     # On the way to another device nothing has to be copied within RAM.
     mapped = memory.master == "file" or device.type != "cpu"
-    transformer = family.load_transformer(location, dtype, "cpu", kept, mapped)
-    streamed = StreamedBlocks(
-        swapped_blocks(transformer, family.repeated_blocks, memory),
-        device,
-        memory.swap_slots,
-        master,
-        make_transfer(device),
-    )
-    at_end.callback(streamed.close)
-    placed = PlacedBase(transformer, device, streamed)
+    transformer = family.load_transformer(location, dtype, "cpu", memory.base_format, mapped)
+    every = _every(transformer, family)
+    placed = PlacedBase(transformer, device, memory, machine, every, refusal=refusal)
+    at_end.callback(placed.close)
+    placed.stream(swapped_blocks(transformer, family.repeated_blocks, memory), master)
     placed.send_rest()
     return placed
+
+
+def _every(transformer: nn.Module, family: Family) -> dict[nn.Module, tuple[Span, ...]]:
+    return {
+        block: block_spans(block) for block in repeated_blocks(transformer, family.repeated_blocks)
+    }
+
+
+def _swapped_bytes(memory: MemorySection, base: EmptyBase, dtype: torch.dtype) -> int:
+    none, all_away = ({"blocks_to_swap": 0}, {"swap_slots": 0})
+    whole, rest = (
+        bytes_on_device(memory.model_copy(update=each), base, dtype) for each in (none, all_away)
+    )
+    return whole - rest
+
+
+def _require_ram(needed: int, count: int, machine: Machine) -> None:
+    free = machine.free_ram()
+    if needed > free:
+        raise RunError(
+            f"{count} swapped blocks take {needed / 2**30:.1f} GiB more of RAM, and "
+            f"{free / 2**30:.1f} GiB are free",
+            "room in RAM for the weights of swapped blocks",
+            "Set memory.master to file, which leaves them in the base's file, or "
+            "memory.base_format to one of fewer bits, or end other programs.",
+        )

@@ -19,14 +19,15 @@ A call of a block with 30 tensors takes 83 calls of Python and 9 microseconds fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from ..device import release_memory
 from .block_ring import BlockRing, Slot
-from .host_weights import HostBlock, Master, block_spans
+from .host_weights import HostBlock, Master, Span, block_spans
 from .transfer import Transfer
 
 
@@ -39,6 +40,8 @@ class StreamedBlocks:
         slots: How many blocks of one layout are on the device at a time.
         master: Keeps the weights.
         transfer: Brings them.
+        every: All blocks that may ever be streamed (`change`), in the order in which they are
+            called, and their weights; unset: of ``blocks`` alone.
 
     Attributes:
         loads: How many times a block was sent to the device.
@@ -55,35 +58,112 @@ class StreamedBlocks:
         slots: int,
         master: Master,
         transfer: Transfer,
+        every: Mapping[nn.Module, tuple[Span, ...]] | None = None,
     ) -> None:
         self.loads = 0
+        self._device, self._slots = device, slots
         self._master, self._transfer = master, transfer
+        self._spans = every or {block: block_spans(block) for block in blocks}
+        self._away: dict[nn.Module, HostBlock] = {}
+        self._lasting: dict[nn.Module, HostBlock] = {}
         self._held: list[HostBlock] = []
         self._rings: list[BlockRing] = []
         self._bound: dict[tuple[int, Slot | None], tuple[Tensor, ...]] = {}
         self._now: list[Slot | None] = []
         self._last, self._clock = 0, 0
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
-        found = [block_spans(block) for block in blocks]
         try:
-            for number, spans in enumerate(found):
-                self._held.append(master.hold(spans))
-                self._now.append(None)
-                self._bind(number, None)
-            groups: dict[object, list[int]] = {}
-            for number, held in enumerate(self._held):
-                groups.setdefault(held.layout, []).append(number)
-            rings = {
-                layout: BlockRing(min(slots, len(same)), self._held[same[0]].size, device)
-                for layout, same in groups.items()
-            }
-            self._rings = [rings[held.layout] for held in self._held]
-            for number, block in enumerate(blocks):
-                hook = partial(self._before, number)
-                self._hooks.append(block.register_forward_pre_hook(hook, prepend=True))
+            if master.lasting:
+                self._lasting = {each: master.hold(spans) for each, spans in self._spans.items()}
+            for block in blocks:
+                self._take(block)
+            self._start()
         except BaseException:
             self.close()
             raise
+
+    @property
+    def count(self) -> int:
+        """How many blocks are off the device."""
+        return len(self._away)
+
+    @property
+    def lasting(self) -> bool:
+        """Whether a block that goes takes no memory of the host."""
+        return self._master.lasting
+
+    def change(self, blocks: Sequence[nn.Module]) -> None:
+        """Stream other blocks than before; only between two steps.
+
+        Blocks go and come in turns, without slots meanwhile, so that neither the device nor the
+        host ever has more than one block above the larger of what it had and what it will have.
+
+        Args:
+            blocks: Some of ``every``.
+        """
+        wanted = set(blocks)
+        leaving = [each for each in blocks if each not in self._away]
+        coming = [each for each in self._away if each not in wanted]
+        self._stop()
+        try:
+            while leaving or coming:
+                if leaving:
+                    self._take(leaving.pop())
+                if coming:
+                    self._give(coming.pop())
+        finally:
+            # What the system refuses halfway leaves every block in one place or the other.
+            release_memory(self._device)
+            self._start()
+
+    def _take(self, block: nn.Module) -> None:
+        """Let a block have its weights on the host."""
+        spans = self._spans[block]
+        held = self._lasting.get(block) or self._master.hold(spans)
+        self._away[block] = held
+        _bind_all(spans, _bindable(spans, held.tensors, marked=True))
+
+    def _give(self, block: nn.Module) -> None:
+        """Let a block have its weights on the device."""
+        held = self._away[block]
+        if held.mapped is not None:
+            held.mapped.require_unchanged()
+        room = torch.empty(held.size, dtype=torch.uint8, device=self._device)
+        for target, source in held.copies(room):
+            target.copy_(source)
+        views = tuple(span.view(room) for span in held.spans)
+        _bind_all(held.spans, _bindable(held.spans, views, marked=True))
+        del self._away[block]
+        self._master.drop(held)
+
+    def _start(self) -> None:
+        """Give the blocks that are away a ring for each layout, and hooks."""
+        streamed = [(block, self._away[block]) for block in self._spans if block in self._away]
+        self._held = [held for _, held in streamed]
+        self._now = [None] * len(streamed)
+        groups: dict[object, list[HostBlock]] = {}
+        for held in self._held:
+            groups.setdefault(held.layout, []).append(held)
+        rings = {
+            layout: BlockRing(min(self._slots, len(same)), same[0].size, self._device)
+            for layout, same in groups.items()
+        }
+        self._rings = [rings[held.layout] for held in self._held]
+        for number, (block, _) in enumerate(streamed):
+            hook = partial(self._before, number)
+            self._hooks.append(block.register_forward_pre_hook(hook, prepend=True))
+
+    def _stop(self) -> None:
+        """Take the hooks off, end what is under way, and leave the slots."""
+        while self._hooks:
+            self._hooks.pop().remove()
+        try:
+            self._transfer.close()
+        finally:
+            for number in range(len(self._now)):
+                self._bind(number, None)
+            self._held, self._rings, self._now, self._last = [], [], [], 0
+            self._bound.clear()
 
     def _before(self, number: int, block: nn.Module, inputs: object) -> None:
         del block, inputs
@@ -148,18 +228,10 @@ class StreamedBlocks:
         held = self._held[number]
         tensors = self._bound.get(key)
         if tensors is None:
-            tensors = self._bound[key] = self._bindable(held, slot, marked=True)
-        for span, tensor in zip(held.spans, tensors, strict=True):
-            span.bind(tensor)
-        self._now[number] = slot
-
-    @staticmethod
-    def _bindable(held: HostBlock, slot: Slot | None, marked: bool) -> tuple[Tensor, ...]:
-        # Made in inference mode, as by a preview, they could not be trained with.
-        with torch.inference_mode(False), torch.no_grad():
             lying = held.tensors if slot is None else [each.view(slot.bytes) for each in held.spans]
-            pairs = zip(held.spans, lying, strict=True)
-            return tuple(span.bindable(tensor, marked) for span, tensor in pairs)
+            tensors = self._bound[key] = _bindable(held.spans, lying, marked=True)
+        _bind_all(held.spans, tensors)
+        self._now[number] = slot
 
     def place_rest(self, module: nn.Module, device: torch.device) -> None:
         """Send everything of a module to a device but the swapped weights.
@@ -175,23 +247,38 @@ class StreamedBlocks:
             for held, name, _ in span.places
         }
         module._apply(lambda tensor: tensor if id(tensor) in kept else tensor.to(device))
-        for block in self._held:
+        for spans in self._spans.values():
+            for span in spans:
+                span.mark(True)
+        for block in (*self._held, *self._lasting.values()):
             if block.mapped is not None:
                 block.mapped.forget()  # whoever made an adapter may have read the weights
 
     def close(self) -> None:
         """Take the hooks off, and give the blocks their weights on the host; again does nothing."""
-        while self._hooks:
-            self._hooks.pop().remove()
         try:
-            self._transfer.close()
+            self._stop()
         finally:
-            for held in self._held[: len(self._now)]:
-                # With the identity gone: from now on whoever likes may change them.
-                for span, tensor in zip(
-                    held.spans, self._bindable(held, None, marked=False), strict=True
-                ):
-                    span.bind(tensor)
-            self._held, self._rings, self._now = [], [], []
-            self._bound.clear()
+            # With the identity gone: from now on whoever likes may change them.
+            for block, spans in self._spans.items():
+                held = self._away.get(block)
+                if held is not None:
+                    _bind_all(spans, _bindable(spans, held.tensors, marked=False))
+                for span in spans:
+                    span.mark(False)
+            self._spans, self._away, self._lasting = {}, {}, {}
             self._master.close()
+
+
+def _bindable(
+    spans: Sequence[Span], tensors: Sequence[Tensor], *, marked: bool
+) -> tuple[Tensor, ...]:
+    # Made in inference mode, as by a preview, they could not be trained with.
+    with torch.inference_mode(False), torch.no_grad():
+        pairs = zip(spans, tensors, strict=True)
+        return tuple(span.bindable(tensor, marked) for span, tensor in pairs)
+
+
+def _bind_all(spans: Sequence[Span], tensors: Sequence[Tensor]) -> None:
+    for span, tensor in zip(spans, tensors, strict=True):
+        span.bind(tensor)

@@ -31,6 +31,68 @@ def evenly_spread(count: int, blocks: int) -> list[int]:
     return [(2 * each + 1) * blocks // (2 * count) for each in range(count)]
 
 
+def checkpointed(count: int | None, swapped: Sequence[int], blocks: int) -> list[int]:
+    """Numbers of the blocks that compute their activations again, evenly spread.
+
+    Args:
+        count: ``memory.blocks_to_checkpoint``; None for all.
+        swapped: Numbers of those that must be among them.
+        blocks: How many there are.
+
+    Raises:
+        ConfigError: When there are fewer, or more have to be.
+    """
+    if count is None:
+        return list(range(blocks))
+    if not len(swapped) <= count <= blocks:
+        raise ConfigError(
+            f"memory.blocks_to_checkpoint is {count}, and the base has {blocks} blocks, of which "
+            f"{len(swapped)} are swapped",
+            f"{len(swapped)} to {blocks}",
+            "Leave memory.blocks_to_checkpoint out to checkpoint all of them.",
+        )
+    others = sorted(set(range(blocks)).difference(swapped))
+    spread = evenly_spread(count - len(swapped), len(others))
+    return sorted([*swapped, *(others[each] for each in spread)])
+
+
+def fewest_swapped(count: int, room: int, device_bytes: Callable[[int], int], reserve: int) -> int:
+    """To how many swapped blocks a run may go that has room on the device.
+
+    Args:
+        count: How many are swapped now.
+        room: Bytes that were free at the peak of a step.
+        device_bytes: Bytes of the blocks on the device, by how many are swapped.
+        reserve: Bytes that stay free.
+
+    Returns:
+        The least number that fits; ``count`` where fewer do not.
+    """
+    most = device_bytes(count) + room - reserve
+    return next((each for each in range(count) if device_bytes(each) <= most), count)
+
+
+def enough_swapped(
+    count: int, missing: int, device_bytes: Callable[[int], int], blocks: int
+) -> int:
+    """To how many swapped blocks a run has to go that shall give memory back.
+
+    Args:
+        count: How many are swapped now.
+        missing: Bytes that are wanted.
+        device_bytes: As `fewest_swapped`.
+        blocks: How many there are.
+
+    Returns:
+        The least number that frees so much; where none does, the one that frees most.
+    """
+    wanted = device_bytes(count) - missing
+    more = range(count, blocks + 1)
+    return next(
+        (each for each in more if device_bytes(each) <= wanted), min(more, key=device_bytes)
+    )
+
+
 def swapped_blocks(
     transformer: nn.Module, names: Sequence[str], memory: MemorySection
 ) -> list[nn.Module]:

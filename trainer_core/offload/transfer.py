@@ -1,4 +1,4 @@
-"""How a block's bytes come to the device: on a stream of their own, or in turn."""
+"""How bytes come to the device, or from it: on a stream of their own, or in turn."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .host_weights import Copies
 
 
 class Transfer(Protocol):
-    """Copies blocks to the device.
+    """Copies blocks to the device, and their inputs to RAM and back.
 
-    A ring waits for what it has submitted into a slot before it submits into that slot again, so
-    that transfers may finish in any order.
+    Whoever submits into some memory, or from it, waits before that memory is submitted into again,
+    so that transfers may finish in any order.
     """
 
     def submit(self, copies: Copies) -> Any:
@@ -24,7 +24,7 @@ class Transfer(Protocol):
         """Let what the device is told from now on see what was copied."""
 
     def close(self) -> None:
-        """Return when nothing is under way any more."""
+        """Return when nothing is under way any more; afterwards it may be used again."""
 
 
 class PlainTransfer:
@@ -62,7 +62,8 @@ class CudaTransfer:
         # The calls of the block before have been issued, those of the next one have not, so that
         # its computing hides the copy.
         before = torch.cuda.current_stream(self._device).record_event()
-        if all(source.is_pinned() for _, source in copies):
+        host = (each for pair in copies for each in pair if each.device.type == "cpu")
+        if all(each.is_pinned() for each in host):
             return self._copy(copies, before)
         return self._waiting.submit(self._copy, copies, before)
 
@@ -81,6 +82,7 @@ class CudaTransfer:
     def close(self) -> None:
         """Wait for thread and stream: slots and pinned memory are given back after it."""
         self._waiting.shutdown(cancel_futures=True)
+        self._waiting = ThreadPoolExecutor(1, "block-swap")
         self._stream.synchronize()
 
 

@@ -11,6 +11,7 @@ from ..adapter_files.write.adapter_file import check_layouts
 from ..adapters import AttachedAdapter, attach
 from ..config import RunConfig
 from ..device import DTYPES
+from ..offload.checkpointed_blocks import checkpoint_blocks
 from ..offload.load_base import PlacedBase, load_base
 from ..offload.machine import Machine
 from ..quantization.quantized_linear import set_compute
@@ -37,7 +38,7 @@ def load_adapted(
         processes: Those that share the run.
         observer: Told when the base cannot be multiplied as the run file says.
         machine: Where it is loaded.
-        at_end: As `load_base`.
+        at_end: As `load_base`, and gives back the RAM of blocks' inputs.
 
     Returns:
         The base, and its adapter. They are on the CPU where no device is to hold them whole.
@@ -51,8 +52,11 @@ def load_adapted(
     )
     transformer = base.transformer
     _choose_products(config, transformer, processes, observer)
-    if config.memory.gradient_checkpointing:
-        data.family.enable_checkpointing(transformer)
+    calls = checkpoint_blocks(
+        transformer, data.family, config.memory, processes.device, machine, at_end
+    )
+    if calls is not None:
+        base.before_swap = calls.chosen.update
     adapter = attach(
         transformer,
         config.adapter,

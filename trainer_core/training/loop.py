@@ -6,35 +6,16 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
 
 import torch
 
 from ..config import TrainingSection
 from ..types import StepResult
+from .loop_hooks import LoopHooks
 from .observer import RunRequests
 from .optimizer import set_learning_rate
 from .processes import Processes
-from .step import MicroStep, clip_gradients, non_finite_error, read_numbers
-
-
-@dataclass(frozen=True, slots=True)
-class LoopHooks:
-    """What the loop calls at its landmarks; every process calls each of them.
-
-    Attributes:
-        record: Write a finished step down and tell the observer.
-        save: Write a checkpoint of the state after a step.
-        preview: Sample the preview images of a step; whether the run was cancelled meanwhile.
-        broken: Save the state before a step that is not finite, and say how to go on.
-        requests: What this process was asked for.
-    """
-
-    record: Callable[[StepResult], None]
-    save: Callable[[int], None]
-    preview: Callable[[int], bool]
-    broken: Callable[[int], str]
-    requests: Callable[[], RunRequests]
+from .step import MicroStep, clip_gradients, forget_gradients, non_finite_error, read_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +63,7 @@ class Loop:
             self.hooks.save(0)
             return "cancelled", 0
         for step in range(done + 1, last + 1):
+            self.hooks.between()
             result, requests = self.make_step(step)
             self.hooks.record(result)
             saved = step == last or requests.end or requests.save or self._due(step, every)
@@ -101,19 +83,19 @@ class Loop:
         learning_rate = self.learning_rate(step)
         set_learning_rate(self.optimizer, learning_rate)
         samples = self.settings.batch_size * self.settings.gradient_accumulation_steps
-        seen: list[MicroStep] = []
-        for micro in self.micro_batches:
-            seen.append(self.micro_step(step, micro))
-            self.processes.backward(seen[-1].loss / samples)
+        seen = self.hooks.compute(step, lambda: self._gradients(step, samples))
         self.processes.sum_gradients(self.parameters)
         norm = clip_gradients(self.parameters, self.settings.max_grad_norm)
         loss, norm, sigma_sum = read_numbers(self.processes, seen, norm, samples)
         if not (math.isfinite(loss) and math.isfinite(norm)):
-            self._stop_at(step, "the loss" if not math.isfinite(loss) else "a gradient", seen)
+            # Nothing of this step has reached the weights: they are the last good state.
+            forget_gradients(self.parameters)
+            what = "the loss" if not math.isfinite(loss) else "a gradient"
+            raise non_finite_error(step, what, seen, self.hooks.broken(step))
         # Asked after the wait, which takes nearly all of a step.
         asked = self.processes.sum_numbers([float(each) for each in self.hooks.requests()])
         self.optimizer.step()
-        self._forget_gradients()
+        forget_gradients(self.parameters)
         result = StepResult(
             step=step,
             epoch=self.epoch(step),
@@ -126,14 +108,12 @@ class Loop:
         )
         return result, RunRequests(*(count > 0 for count in asked))
 
-    def _stop_at(self, step: int, what: str, seen: Sequence[MicroStep]) -> NoReturn:
-        # Nothing of this step has reached the weights: they are the last good state.
-        self._forget_gradients()
-        raise non_finite_error(step, what, seen, self.hooks.broken(step))
-
-    def _forget_gradients(self) -> None:
-        for parameter in self.parameters:
-            parameter.grad = None
+    def _gradients(self, step: int, samples: int) -> list[MicroStep]:
+        seen: list[MicroStep] = []
+        for micro in self.micro_batches:
+            seen.append(self.micro_step(step, micro))
+            self.processes.backward(seen[-1].loss / samples)
+        return seen
 
     @staticmethod
     def _due(step: int, every: int) -> bool:

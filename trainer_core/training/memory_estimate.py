@@ -12,6 +12,7 @@ nor what libraries and the allocator need.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -30,8 +31,9 @@ from ..types import Bucket
 from .encode_dataset import read_manifest
 from .step_simulation import NOT_SIMULATED, StepInputs, StepSimulation
 
-ADAPTER_BYTES = 16
-"""Weight, gradient and two moments of one trainable parameter, each fp32."""
+ADAPTER_BYTES = {"adamw": 16, "adamw8bit": 10 + 1 / 32}
+"""Weight, gradient and two moments of one trainable parameter, each fp32; or the moments in 8 bits
+with a scale for 256 of them."""
 
 _TINY = 64
 """How many times a base has to fit into what is free, so that a step of it surely does."""
@@ -58,7 +60,9 @@ def memory_estimate(base: EmptyBase, simulation: StepSimulation) -> dict[str, in
         step = simulation.step(stored=FORMATS.get(memory.base_format))
     except (*NOT_SIMULATED, RuntimeError, TypeError, NotImplementedError):
         # A torch of another version may not know to pretend: no reason to refuse a run.
-        parts["adapter"] = ADAPTER_BYTES * simulation.trainable
+        parts["adapter"] = math.ceil(
+            ADAPTER_BYTES[simulation.config.training.optimizer.name] * simulation.trainable
+        )
     else:
         parts |= {"adapter": step.adapter, "activations": step.activations}
     return {**parts, "total": sum(parts.values())}
@@ -99,7 +103,7 @@ def run_simulation(
     tokens = base.location.text_length if text is None else text
     # On a CPU torch updates one factor after the other.
     dtype = _dtype(config, device)
-    inputs = StepInputs(latents, tokens, dtype, foreach=device.type != "cpu")
+    inputs = StepInputs(latents, tokens, dtype, fused=device.type == "cuda")
     return StepSimulation(base.transformer, base.family, config, inputs)
 
 

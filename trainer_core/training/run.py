@@ -29,9 +29,11 @@ from ..device import (
     resolve_precision,
 )
 from ..diffusion.sigma import make_density
+from ..errors import RESUME
 from ..filesystem.allowed_folders import AllowedFolders
 from ..inference.encoders import MakeSource
 from ..inference.pipeline import sample_previews
+from ..offload.load_base import PlacedBase
 from ..offload.machine import Machine
 from ..offload.swapped import repeated_blocks
 from ..requirements import installed_versions
@@ -39,9 +41,11 @@ from ..types import Batch, PreservedBatch, RunResult, RunSummary, StepResult
 from .checkpoint import require_newest
 from .encode_dataset import Prepared, content_hashes, prepare
 from .load_adapted import load_adapted
-from .loop import Loop, LoopHooks
+from .loop import Loop
+from .loop_hooks import LoopHooks
 from .observer import CacheProgress, Observer, RunStarted, SilentObserver, Warned
 from .optimizer import make_optimizer, make_schedule
+from .out_of_memory import DeviceRoom, explained, skipped_when_full
 from .preservation import Preservation, compute_missing, plan_preservation
 from .processes import Processes, Shares, SingleProcess
 from .recorder import Recorder, run_header
@@ -133,8 +137,9 @@ def _train(
     with contextlib.ExitStack() as at_end:
         begin = (data, precision, start, hashes["base"])
         run = load(config, observer, processes, *begin, machine, at_end)
+        may_grow = config.memory.blocks_to_swap is None  # the user has not said how many
         if processes.index > 0:
-            status, step = _run(run, shares, None)
+            status, step = _run(run, shares, None, may_grow=may_grow)
             return RunResult(Path(config.output.dir), status, step, (), (), ())
         key_map = data.family.key_map
         with _open_folder(config, start, hashes, workflow) as folder:
@@ -142,17 +147,20 @@ def _train(
             recorder = Recorder(folder, config, run.state, key_map, settings, header, observer)
             with recorder:
                 observer.notify(RunStarted(_summary(run, folder)))
-                status, step = _run(run, shares, recorder)
+                status, step = _run(run, shares, recorder, may_grow=may_grow)
                 return recorder.finish(status, step)
 
 
-def _run(run: Loaded, shares: Shares, recorder: Recorder | None) -> tuple[str, int]:
-    loop = _loop(run, shares, recorder)
+def _run(
+    run: Loaded, shares: Shares, recorder: Recorder | None, *, may_grow: bool
+) -> tuple[str, int]:
+    loop = _loop(run, shares, recorder, may_grow)
     from_inputs = run.config.adapter.init == "eva" and not run.state.step
     if from_inputs and not _initialize_from_inputs(run):
         loop.hooks.save(0)
         return "cancelled", 0
-    return loop.run(run.state.step)
+    with explained("an update of the adapter, or what is saved", f"Go on with {RESUME}."):
+        return loop.run(run.state.step)
 
 
 def _initialize_from_inputs(run: Loaded) -> bool:
@@ -235,7 +243,7 @@ def _step_maker(
     )
 
 
-def _loop(run: Loaded, shares: Shares, recorder: Recorder | None) -> Loop:
+def _loop(run: Loaded, shares: Shares, recorder: Recorder | None, may_grow: bool) -> Loop:
     config, training = run.config, run.config.training
     schedule = make_schedule(training.schedule, run.steps)
     plan = _plan(run)
@@ -244,9 +252,15 @@ def _loop(run: Loaded, shares: Shares, recorder: Recorder | None) -> Loop:
 
     def preview(step: int) -> bool:
         stop = run.observer.cancelled
+        # Of a base in parts every process would have to leave the same pass.
+        skipped = (
+            contextlib.nullcontext()
+            if run.processes.sharded
+            else skipped_when_full(f"previews of step {step}", run.processes.device, run.observer)
+        )
         with run.processes.leading(run.transformer):
             if recorder is not None:
-                with recorder.saved_on_failure(step), run.state.shown():
+                with recorder.saved_on_failure(step), skipped, run.state.shown():
                     sampler = run.data.sampler(run.transformer, run.processes.device)
                     deliver = functools.partial(recorder.image, step)
                     sample_previews(sampler, config.preview, run.data.prompts, deliver, stop)
@@ -259,23 +273,28 @@ def _loop(run: Loaded, shares: Shares, recorder: Recorder | None) -> Loop:
         if recorder is not None:
             recorder.record(result)
 
+    save = recorder.save if recorder else lambda step: None
+    adapter, optimizer = run.state.adapter.parameters(), run.state.optimizer
+    room = DeviceRoom(run.placed, adapter, optimizer, run.observer, save, may_grow=may_grow)
     return Loop(
         settings=training,
         steps=run.steps,
         preview_every=config.preview.every,
         micro_batches=shares.micro_batches,
         micro_step=_step_maker(run, plan, shares.part, *passes),
-        parameters=run.state.adapter.parameters(),
-        optimizer=run.state.optimizer,
+        parameters=adapter,
+        optimizer=optimizer,
         learning_rate=lambda step: training.optimizer.learning_rate * schedule(step),
         epoch=plan.epoch,
         processes=run.processes,
         hooks=LoopHooks(
             record=record,
-            save=recorder.save if recorder else lambda step: None,
+            save=save,
             preview=preview,
             broken=recorder.broken if recorder else _told_elsewhere,
             requests=run.observer.requests,
+            compute=room.compute,
+            between=room.between_steps,
         ),
     )
 
@@ -356,12 +375,17 @@ class Loaded:
     config: RunConfig
     data: Prepared
     precision: str
-    transformer: torch.nn.Module
+    placed: PlacedBase
     state: TrainState
     processes: Processes
     observer: Observer
     steps: int
     preservation: Preservation | None
+
+    @property
+    def transformer(self) -> torch.nn.Module:
+        """The denoiser, with its adapter."""
+        return self.placed.transformer
 
 
 def load(
@@ -419,9 +443,7 @@ def load(
     if start.checkpoint is not None:
         state.restore(start.checkpoint, config.training.optimizer)
     steps = run_length(config)
-    return Loaded(
-        config, data, precision, transformer, state, processes, observer, steps, preservation
-    )
+    return Loaded(config, data, precision, placed, state, processes, observer, steps, preservation)
 
 
 def _preserve(

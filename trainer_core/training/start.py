@@ -45,13 +45,7 @@ dataset and the file that an adapter starts from are compared by content instead
 
 COURSE = frozenset(
     {
-        "training.optimizer.learning_rate",
-        "training.optimizer.beta1",
-        "training.optimizer.beta2",
-        "training.optimizer.eps",
-        "training.optimizer.weight_decay",
-        "training.optimizer.lora_plus_ratio",
-        "training.optimizer.rate_pattern",
+        "training.optimizer",
         "training.schedule",
         "training.max_grad_norm",
         "training.precision",
@@ -185,7 +179,7 @@ def refuse_changes(
     if refused:
         raise ConfigError(
             "resume: another configuration than the checkpoint's: " + "; ".join(map(str, refused)),
-            "the settings that the checkpoint was made with; only learning rate, schedule, "
+            "the settings that the checkpoint was made with; only optimizer, schedule, "
             "clipping, precision, steps, previews, checkpoints, memory and output may change",
             "Undo the change, or start a new run with resume=none.",
         )

@@ -35,6 +35,10 @@ class MicroStep:
     names: tuple[str, ...]
 
 
+Gradients = Callable[[], list[MicroStep]]
+"""Computes the gradients of a whole step."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Points:
     """Noisy latents with what the base should predict there, on the CPU.
@@ -180,6 +184,12 @@ class StepMaker:
     def _generator(self, what: str, step: int, position: int) -> torch.Generator:
         # Drawn on the CPU, so that every device trains on the same numbers.
         return torch.Generator().manual_seed(counter_seed(self.seed, what, step, position))
+
+
+def forget_gradients(parameters: Sequence[torch.nn.Parameter]) -> None:
+    """Give the gradients' memory back."""
+    for parameter in parameters:
+        parameter.grad = None
 
 
 @torch.no_grad()

@@ -8,7 +8,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainer_core.config import TrainingSection
 from trainer_core.errors import NonFiniteError
-from trainer_core.training.loop import Loop, LoopHooks
+from trainer_core.training.loop import Loop
+from trainer_core.training.loop_hooks import LoopHooks
 from trainer_core.training.observer import RunRequests
 from trainer_core.training.processes import SingleProcess
 from trainer_core.training.step import MicroStep, clip_gradients

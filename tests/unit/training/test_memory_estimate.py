@@ -42,7 +42,7 @@ edge = int(pixels) // 8
 config = RunConfig.model_validate({"family": name, "adapter": {"kind": kind, "rank": 8}})
 with torch.device("meta"):
     empty = build()
-inputs = StepInputs(((16, edge, edge),), 128, dtype, foreach=False)
+inputs = StepInputs(((16, edge, edge),), 128, dtype, fused=False)
 simulated = StepSimulation(empty, family, config, inputs).step(checkpointing)
 model = build().to(dtype).requires_grad_(False)
 if checkpointing:

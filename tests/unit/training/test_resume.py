@@ -73,6 +73,7 @@ DECIDES = {
     "seed": 5,
 }
 CHANGES = {
+    "training.optimizer.name": "adamw8bit",
     "training.optimizer.learning_rate": 0.01,
     "training.optimizer.beta1": 0.5,
     "training.optimizer.beta2": 0.5,
@@ -126,7 +127,7 @@ FREE = {
     "output.dir": "elsewhere",
     "resume": "latest",
 }
-ONE_VALUE = {"training.optimizer.name", "config_version"}
+ONE_VALUE = {"config_version"}
 
 
 def setting_paths(model=RunConfig, prefix=""):
@@ -201,7 +202,6 @@ def test_a_free_setting_may_change(path):
 
 
 def test_settings_of_one_value_are_where_they_belong():
-    assert compared()["training.optimizer.name"] == "adamw"
     assert "config_version" not in compared()
 
 

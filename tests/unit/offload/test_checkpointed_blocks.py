@@ -1,0 +1,334 @@
+"""Whatever is computed again, and wherever inputs wait for it, the trained bits are the same."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from functools import cache
+
+import pytest
+import torch
+from torch import nn
+
+from tests.fixtures.combinations import each_once
+from tests.fixtures.swapped_blocks import BLOCKS, CPU, MAKERS, HesitantTransfer, Trained
+from trainer_core.config import MemorySection
+from trainer_core.errors import ConfigError
+from trainer_core.families.registry import get_family
+from trainer_core.offload.checkpointed_blocks import CheckpointedBlocks, checkpoint_blocks
+from trainer_core.offload.host_inputs import HostArena, HostInputs
+from trainer_core.offload.machine import Machine
+from trainer_core.offload.pinned_memory import PinnedMemory
+from trainer_core.offload.swapped import checkpointed, evenly_spread, repeated_blocks
+from trainer_core.offload.transfer import PlainTransfer
+from trainer_core.training.live_bytes import LiveBytes
+
+ADAPTERS = {
+    "lora": {"kind": "lora"},
+    "lokr dora": {"kind": "lokr", "factor": -1, "dora": True},
+    "lora dora output": {"kind": "lora", "dora": True, "dora_axis": "output"},
+    "dropout": {"kind": "lokr", "dropout": 0.3, "rank_dropout": 0.3, "module_dropout": 0.3},
+}
+
+
+class Checkpointing:
+    """Checkpoints some blocks, with their inputs in RAM or not.
+
+    Args:
+        count: Of so many blocks.
+        ram: Whether their inputs go to RAM, with copies that are made as late as can be.
+        swapped: How many blocks are swapped.
+    """
+
+    def __init__(self, count, ram=False, swapped=0):
+        self.count, self.swapped = count, swapped
+        self.transfer = HesitantTransfer() if ram else None
+        self.inputs = HostInputs(HostArena(), self.transfer, worth=1) if ram else None
+
+    def __call__(self, transformer, family):
+        blocks = repeated_blocks(transformer, family.repeated_blocks)
+        away = evenly_spread(self.swapped, len(blocks))
+        chosen = set(checkpointed(self.count, away, len(blocks)))
+        calls = CheckpointedBlocks(dict(enumerate(blocks)), chosen, self.inputs)
+        if self.count != 0:
+            family.enable_checkpointing(transformer, calls)
+
+    def taken(self):
+        """Slots that have an input."""
+        return [slot for slots in self.inputs.arena._slots.values() for slot in slots if slot.taken]
+
+
+@cache
+def plain(family, name):
+    return Trained(family, ADAPTERS[name], accumulation=2, previews=True)
+
+
+WAYS = {"none": 0, "two": 2, "all": None, "two, ram": 2, "all, ram": None}
+
+
+@pytest.mark.parametrize(("family", "name", "way"), each_once(BLOCKS, ADAPTERS, WAYS))
+def test_weights_are_the_same_for_every_count(family, name, way):
+    ways = Checkpointing(WAYS[way], "ram" in way)
+    found = Trained(family, ADAPTERS[name], accumulation=2, previews=True, checkpointing=ways)
+    assert found.equals(plain(family, name))
+    if ways.inputs is not None:
+        assert not ways.taken()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("ram", [False, True])
+@pytest.mark.parametrize("name", ADAPTERS)
+@pytest.mark.parametrize("family", BLOCKS)
+def test_weights_are_the_same_in_every_cell(family, name, ram):
+    for count in range(BLOCKS[family] + 1):
+        ways = Checkpointing(count, ram)
+        found = Trained(family, ADAPTERS[name], accumulation=2, previews=True, checkpointing=ways)
+        assert found.equals(plain(family, name))
+
+
+@pytest.mark.parametrize("family", BLOCKS)
+def test_swapped_blocks_are_among_them(family):
+    for swapped, count in ((2, 3), (3, None)):
+        ways = Checkpointing(count, True, swapped)
+        found = Trained(
+            family, ADAPTERS["lokr dora"], swapped, 1, accumulation=2, previews=True,
+            checkpointing=ways,
+        )  # fmt: skip
+        assert found.equals(plain(family, "lokr dora"))
+
+
+def test_blocks_are_spread_beside_those_that_must_be_checkpointed():
+    assert checkpointed(None, [], 4) == [0, 1, 2, 3]
+    assert checkpointed(0, [], 4) == []
+    assert checkpointed(3, [], 9) == [1, 4, 7]
+    assert checkpointed(3, [4], 9) == [2, 4, 7]
+    with pytest.raises(ConfigError, match="of which 3 are swapped") as caught:
+        checkpointed(2, [1, 2, 3], 9)
+    assert caught.value.expected == "3 to 9"
+    with pytest.raises(ConfigError, match="blocks_to_checkpoint is 10, and the base has 9"):
+        checkpointed(10, [], 9)
+
+
+class Blocks(nn.Module):
+    """Blocks with a shared input, that give two views of one memory.
+
+    Args:
+        spoil: A block that writes into its input.
+        fail: A block that fails when it is called again.
+    """
+
+    def __init__(self, inputs, spoil=None, fail=None):
+        super().__init__()
+        self.weights = nn.ParameterList(torch.randn(8, 8) for _ in range(4))
+        self.inputs, self.spoil, self.fail = inputs, spoil, fail
+        self.seen: list[list[tuple]] = [[] for _ in self.weights]
+
+    def forward(self, image, text, shared, masks):
+        for number in range(len(self.weights)):
+            call = self.call(number)
+            text, image = self.inputs.call(call, number, (image, text, shared, masks))
+        return image.square().sum() + text.sum()
+
+    def call(self, number):
+        def block(image, text, shared, masks):
+            again = bool(self.seen[number])
+            if again and number == self.fail:
+                raise MemoryError
+            each = (image, text, shared)
+            self.seen[number].append(
+                [(x.detach().clone(), x.stride(), x.storage_offset()) for x in each]
+            )
+            if number == self.spoil:
+                image.data.mul_(1), image.detach().mul_(2)
+            both = torch.cat([text, image], 1) @ self.weights[number] * shared * masks[0]
+            both = both.sin()
+            return both[:, : text.shape[1]], both[:, text.shape[1] :]
+
+        return block
+
+
+def make_inputs(**options):
+    return HostInputs(HostArena(), HesitantTransfer(), **{"worth": 1, **options})
+
+
+def start(rows=6, shared=True):
+    torch.manual_seed(3)
+    image = torch.randn(2, rows, 8, requires_grad=True)
+    return image, torch.randn(2, 3, 8), torch.randn(8, requires_grad=shared), (torch.ones(8),)
+
+
+def test_inputs_come_back_as_they_were():
+    inputs = make_inputs()
+    torch.manual_seed(0)
+    model = Blocks(inputs)
+    model(*start()).backward()
+    for calls in model.seen:
+        (first, again) = calls
+        for (a, *layout), (b, *other) in zip(first, again, strict=True):
+            assert torch.equal(a, b)
+            assert layout == other
+
+
+def test_what_is_the_same_memory_is_kept_once():
+    inputs = make_inputs()
+    loss = Blocks(inputs)(*start())
+    kept = list(inputs._known.values())
+    # Image, text, what is shared, and of each block but the last the memory of both its outputs.
+    assert len(kept) == 3 + 3
+    assert sorted(each.calls for each in kept) == [1, 1, 1, 1, 1, 4]
+    image, text, shared = 2 * 6 * 8 * 4, 2 * 3 * 8 * 4, 8 * 4
+    assert inputs.arena.size == 4 * (image + text) + shared
+    loss.backward()
+    del loss, kept
+    assert not inputs._known
+
+
+def test_no_ram_is_taken_in_a_later_step_and_other_sizes_grow_what_is_there():
+    inputs = make_inputs()
+    model = Blocks(inputs)
+    found = []
+    for rows in (6, 6, 4, 9, 6):
+        before = {slot for slots in inputs.arena._slots.values() for slot in slots}
+        model(*start(rows)).backward()
+        after = {slot for slots in inputs.arena._slots.values() for slot in slots}
+        found.append((len(after - before), inputs.arena.size))
+    sizes = [size for _, size in found]
+    assert [new for new, _ in found] == [6, 0, 0, 4, 0]
+    assert sizes == [sizes[0]] * 3 + [sizes[3]] * 2
+
+
+def test_a_slot_that_is_poisoned_after_its_use_is_not_read_again():
+    inputs = make_inputs()
+    torch.manual_seed(0)
+    model, grads = Blocks(inputs), []
+    for _ in range(2):
+        image, *rest = start()
+        model(image, *rest).backward()
+        grads.append(image.grad)
+        for slots in inputs.arena._slots.values():
+            for slot in slots:
+                assert not slot.taken
+                slot.bytes.fill_(255)
+    assert torch.equal(*grads)
+    assert torch.isfinite(grads[0]).all()
+
+
+def test_two_graphs_that_are_alive_at_once_have_ram_of_their_own():
+    inputs = make_inputs()
+    torch.manual_seed(0)
+    model = Blocks(inputs)
+    (image, *rest), (other, *others) = start(), start(4)
+    (model(image, *rest) + model(other, *others)).backward()
+    alone, second = start()[0], start(4)[0]
+    model(alone, *rest).backward()
+    model(second, *others).backward()
+    assert torch.equal(image.grad, alone.grad)
+    assert torch.equal(other.grad, second.grad)
+
+
+def test_backward_twice_through_one_graph():
+    inputs = make_inputs()
+    model = Blocks(inputs)
+    image, *rest = start()
+    loss = model(image, *rest)
+    loss.backward(retain_graph=True)
+    once = image.grad.clone()
+    loss.backward()
+    assert torch.allclose(image.grad, 2 * once)
+
+
+def test_a_block_that_writes_into_its_input_is_named():
+    with pytest.raises(RuntimeError, match="has written into its input 0"):
+        Blocks(make_inputs(), spoil=2)(*start())
+
+
+@pytest.mark.parametrize("options", [{"spoil": 2}, {"fail": 1}, {}])
+def test_ram_is_free_again_after_an_error_and_after_a_step_that_is_given_up(options):
+    inputs = make_inputs()
+    model = Blocks(inputs, **options)
+    loss = None
+    with contextlib.suppress(RuntimeError, MemoryError):
+        loss = model(*start())
+        if "fail" in options:
+            loss.backward()
+    del loss
+    gc.collect()
+    assert not any(slot.taken for slots in inputs.arena._slots.values() for slot in slots)
+    healthy = Blocks(inputs)
+    image, *rest = start()
+    healthy(image, *rest).backward()
+    assert torch.isfinite(image.grad).all()
+
+
+def test_small_inputs_stay_where_they_are():
+    inputs = make_inputs(worth=2 * 6 * 8 * 4)
+    loss = Blocks(inputs)(*start())
+    assert sorted({position for _, position in inputs.arena._slots}) == [0]
+    loss.backward()
+
+
+def test_a_steps_bytes_shrink_by_what_waits_in_ram():
+    class Wide(nn.Module):
+        def forward(self, x):
+            return (x * 2).sin()
+
+    blocks, size = [Wide() for _ in range(6)], 1 << 22
+    peaks = []
+    for ram in (False, True):
+        inputs = HostInputs(HostArena(), PlainTransfer()) if ram else None
+        calls = CheckpointedBlocks(dict(enumerate(blocks)), set(range(6)), inputs)
+        for live in (LiveBytes(), LiveBytes()):
+            with live:
+                x = torch.zeros(1, requires_grad=True) + torch.zeros(size // 4)
+                for block in blocks:
+                    x = calls(block, x)
+                x.sum().backward()
+                del x
+        peaks.append(live.peaks[None] - (inputs.arena.size if inputs else 0))
+    # All inputs but those of the block that is computed again, and of the next one.
+    assert peaks[0] - peaks[1] == pytest.approx(4 * size, rel=0.05)
+
+
+class CountingMachine(Machine):
+    """Lets so many bytes be pinned, and counts them."""
+
+    def __init__(self, limit=0):
+        self.limit, self.pinned = limit, 0
+
+    def pinned_limit(self):
+        return self.limit
+
+    def count_pinned(self, change):
+        self.pinned += change
+
+
+def test_ram_that_may_not_be_pinned_is_used_as_it_is():
+    machine = CountingMachine()
+    inputs = HostInputs(HostArena(PinnedMemory(machine)), PlainTransfer(), worth=1)
+    image, *rest = start()
+    Blocks(inputs)(image, *rest).backward()
+    assert torch.isfinite(image.grad).all()
+    inputs.close()
+    assert inputs.arena.size == machine.pinned == 0
+
+
+@pytest.mark.parametrize(
+    ("memory", "enabled", "ram"),
+    [
+        ({}, True, False),
+        ({"gradient_checkpointing": False}, False, False),
+        ({"blocks_to_checkpoint": 0}, False, False),
+        ({"blocks_to_checkpoint": 2, "checkpoint_inputs": "ram"}, True, True),
+    ],
+)
+def test_settings_decide(memory, enabled, ram):
+    transformer, family = MAKERS["qwen_image"](), get_family("qwen_image")
+    with contextlib.ExitStack() as at_end:
+        calls = checkpoint_blocks(
+            transformer, family, MemorySection(**memory), CPU, Machine(), at_end
+        )
+        assert transformer.gradient_checkpointing is enabled
+        assert (calls is not None) is enabled
+        if calls is not None:
+            assert len(calls.chosen) == memory.get("blocks_to_checkpoint", 5)
+            assert (calls._inputs is not None) is ram

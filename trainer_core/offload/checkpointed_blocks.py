@@ -1,0 +1,87 @@
+"""Which blocks compute their activations again, and where their inputs wait for it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from ..config import MemorySection
+from ..families.family import Family
+from .host_inputs import HostArena, HostInputs
+from .machine import Machine
+from .pinned_memory import PinnedMemory
+from .swapped import checkpointed, evenly_spread, repeated_blocks
+from .transfer import make_transfer
+
+
+class CheckpointedBlocks:
+    """Calls each block of a denoiser as it is to be called while it trains.
+
+    A block is always called as a module, in the backward pass too: its hooks bring its weights.
+
+    Args:
+        blocks: Each block that a choice is made for, by its number.
+        chosen: Numbers of those that compute their activations again; blocks without a number do.
+        inputs: Keeps the inputs of these in RAM; None where they stay on the device.
+    """
+
+    def __init__(
+        self, blocks: Mapping[int, nn.Module], chosen: set[int], inputs: HostInputs | None = None
+    ) -> None:
+        # Not the blocks themselves: they belong to what this belongs to.
+        self._numbers = {id(block): number for number, block in blocks.items()}
+        self.chosen, self._inputs = chosen, inputs
+
+    def __call__(self, block: nn.Module, *args: Any) -> Any:
+        """Call a block."""
+        number = self._numbers.get(id(block))
+        if number is not None and number not in self.chosen:
+            return block(*args)
+        if number is None or self._inputs is None:
+            return checkpoint(block, *args, use_reentrant=False)
+        return self._inputs.call(block, number, args)
+
+
+def checkpoint_blocks(
+    transformer: nn.Module,
+    family: Family,
+    memory: MemorySection,
+    device: torch.device,
+    machine: Machine,
+    at_end: contextlib.ExitStack,
+) -> CheckpointedBlocks | None:
+    """Let a denoiser's blocks compute again what ``memory`` asks for.
+
+    Args:
+        transformer: The denoiser.
+        family: Its family.
+        memory: The settings.
+        device: Where it computes.
+        machine: Whose RAM is pinned.
+        at_end: Gives the RAM back.
+
+    Returns:
+        What calls the blocks; None where all of them keep their activations.
+
+    Raises:
+        ConfigError: When there are fewer blocks than are to be checkpointed.
+    """
+    blocks = repeated_blocks(transformer, family.repeated_blocks)
+    count = memory.blocks_to_checkpoint if memory.gradient_checkpointing else 0
+    swapped = evenly_spread(memory.blocks_to_swap or 0, len(blocks))
+    chosen = set(checkpointed(count, swapped, len(blocks)))
+    if not chosen:
+        return None
+    inputs = None
+    if memory.checkpoint_inputs == "ram":
+        pinned = PinnedMemory(machine) if device.type == "cuda" else None
+        inputs = HostInputs(HostArena(pinned), make_transfer(device))
+        at_end.callback(inputs.close)
+    calls = CheckpointedBlocks(dict(enumerate(blocks)), chosen, inputs)
+    family.enable_checkpointing(transformer, calls)
+    return calls

@@ -1,0 +1,33 @@
+"""What the training loop calls at its landmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..types import StepResult
+from .observer import RunRequests
+from .step import Gradients, MicroStep
+
+
+@dataclass(frozen=True, slots=True)
+class LoopHooks:
+    """What the loop calls at its landmarks; every process calls each of them.
+
+    Attributes:
+        record: Write a finished step down and tell the observer.
+        save: Write a checkpoint of the state after a step.
+        preview: Sample the preview images of a step; whether the run was cancelled meanwhile.
+        broken: Save the state before a step that is not finite, and say how to go on.
+        requests: What this process was asked for.
+        compute: Computes a step's gradients, and does it again where memory was full.
+        between: Called before each step: what is kept where may change.
+    """
+
+    record: Callable[[StepResult], None]
+    save: Callable[[int], None]
+    preview: Callable[[int], bool]
+    broken: Callable[[int], str]
+    requests: Callable[[], RunRequests]
+    compute: Callable[[int, Gradients], list[MicroStep]] = lambda step, gradients: gradients()
+    between: Callable[[], None] = lambda: None

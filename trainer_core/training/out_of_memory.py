@@ -1,0 +1,251 @@
+"""A run stays within the device's memory: what is full is made room in, what is free is used.
+
+All of it swaps more or fewer of the base's blocks, which changes no number: a step that is made
+again, or a run in which others needed memory meanwhile, ends with the bits that it would have had.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TypeVar
+
+import torch
+
+from ..device import begin_peak, is_out_of_memory, release_memory, spare_at_peak
+from ..errors import RESUME, RunError
+from ..offload.load_base import PlacedBase
+from ..offload.swapped import enough_swapped, fewest_swapped
+from .observer import Observer, Warned
+from .step import forget_gradients
+
+Result = TypeVar("Result")
+
+_SHARE, _LEAST = 0.05, 500 * 10**6
+"""Of the device's memory: what stays free when blocks are moved there, and the least of it."""
+
+_REMEDY = (
+    "Lower dataset.resolution or training.batch_size, keep the base in fewer bits "
+    "(memory.base_format), or end other programs on the device."
+)
+
+
+def full_memory_error(what: str, room: str, saved: str = "") -> RunError:
+    """The error of a device without memory.
+
+    Args:
+        what: What was found, such as what torch said, and where.
+        room: What needs the memory.
+        saved: What more to do.
+    """
+    return RunError(what, f"room on the device for {room}", f"{_REMEDY} {saved}".rstrip())
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+@contextlib.contextmanager
+def explained(room: str, saved: str = "") -> Iterator[None]:
+    """End in an error of three parts when the device's memory is full in the body.
+
+    Args:
+        room: What the body needs memory for.
+        saved: How to go on.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        found = f"the device's memory is full ({first_line(error)})"
+        raise full_memory_error(found, room, saved) from error
+
+
+@contextlib.contextmanager
+def skipped_when_full(what: str, device: torch.device, observer: Observer) -> Iterator[None]:
+    """Go on behind the body when the device's memory is full in it.
+
+    Args:
+        what: What is left out, for the warning.
+        device: Its memory is given back.
+        observer: Warned.
+    """
+    reason = None
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        reason = first_line(error)
+    if reason is not None:
+        # Behind the handler: as long as the error lives, its frames hold what filled the device.
+        release_memory(device)
+        observer.notify(Warned(f"No {what}: the device's memory is full ({reason})."))
+
+
+class DeviceRoom:
+    """Swaps more blocks where the device's memory is full, and fewer where there is room.
+
+    Args:
+        placed: The run's base.
+        parameters: The adapter's.
+        optimizer: Over them.
+        observer: Told of every change.
+        save: Saves the state after a step.
+        may_grow: Whether blocks may be moved onto the device, because the user has not said how
+            many are swapped.
+        measure: Bytes that stayed free at the last step's peak, and the device's size; None where
+            it does not tell.
+    """
+
+    def __init__(
+        self,
+        placed: PlacedBase,
+        parameters: Sequence[torch.nn.Parameter],
+        optimizer: torch.optim.Optimizer,
+        observer: Observer,
+        save: Callable[[int], None],
+        *,
+        may_grow: bool = False,
+        measure: Callable[[], tuple[int, int] | None] | None = None,
+    ) -> None:
+        self._placed, self._parameters, self._optimizer = placed, parameters, optimizer
+        self._observer, self._save = observer, save
+        self._may_grow = may_grow
+        self._measure = measure or partial(
+            spare_at_peak, placed.device, partial(placed.machine.free_memory, placed.device)
+        )
+        self._steps, self._pressed = 0, False
+
+    def compute(self, step: int, work: Callable[[], Result]) -> Result:
+        """Compute a step's gradients, with more blocks swapped as often as memory is full.
+
+        Randomness comes from counters, so that the same step gives the same numbers again.
+
+        Args:
+            step: The optimizer step, from 1.
+            work: Leaves gradients behind, and changes nothing else.
+
+        Raises:
+            RunError: When memory is full although all blocks are swapped; the state before the
+                step is saved.
+        """
+        if not self._steps:
+            # What the first update will take is taken once before it, while nothing can be lost.
+            self._until_it_fits(step, partial(rehearse, self._optimizer))
+        result = self._until_it_fits(step, work)
+        self._steps += 1
+        return result
+
+    def between_steps(self) -> None:
+        """Give memory to others that need it; after the first step, use what was free in it."""
+        placed = self._placed
+        missing = placed.machine.missing_memory(placed.device)
+        if missing > 0:
+            self._press(missing)
+        elif self._steps == 0:
+            begin_peak(placed.device)
+        elif self._may_grow and placed.count:
+            self._may_grow = False
+            self._grow()
+
+    def _until_it_fits(self, step: int, work: Callable[[], Result]) -> Result:
+        while True:
+            reason = None
+            try:
+                return work()
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                reason = first_line(error)
+            # Behind the handler: the error's frames hold the graph.
+            self._make_room(step, reason)
+
+    def _make_room(self, step: int, reason: str) -> None:
+        """Forget what was computed of a step, and swap twice as many blocks."""
+        placed, before = self._placed, self._placed.count
+        self._may_grow = False
+        while True:
+            forget_gradients(self._parameters)
+            release_memory(placed.device)
+            refused = placed.refusal if placed.refusal else "all blocks are swapped"
+            if placed.count < placed.most:
+                try:
+                    placed.swap(min(max(1, 2 * placed.count), placed.most))
+                except RunError as error:
+                    refused = error.found
+                except Exception as error:
+                    if not is_out_of_memory(error):
+                        raise
+                    continue
+                else:
+                    self._tell(f"Memory was full in step {step} ({reason})", before)
+                    return
+            saved = ""
+            if step > 1:
+                self._save(step - 1)
+                saved = f"The state before this step is saved: go on with {RESUME}."
+            found = f"the device's memory is full in step {step} ({reason}), and {refused}"
+            raise full_memory_error(found, "a training step", saved)
+
+    def _press(self, missing: int) -> None:
+        placed, before = self._placed, self._placed.count
+        told, self._pressed = self._pressed, True
+        wanted = enough_swapped(before, missing, placed.device_bytes, placed.most)
+        if wanted == before:
+            if not told:
+                release_memory(placed.device)
+            return
+        self._may_grow = False
+        placed.swap(wanted)
+        if not told:
+            self._tell("Others need the device's memory", before)
+
+    def _grow(self) -> None:
+        measured = self._measure()
+        if measured is None:
+            return
+        placed, before, (room, size) = self._placed, self._placed.count, measured
+        reserve = max(int(size * _SHARE), _LEAST)
+        wanted = fewest_swapped(before, room, placed.device_bytes, reserve)
+        if wanted != before:
+            placed.swap(wanted)
+            self._tell(f"{room / 2**30:.1f} GiB were free at the peak of a step", before)
+
+    def _tell(self, why: str, before: int) -> None:
+        now = self._placed.count
+        self._observer.notify(Warned(f"{why}: {now} instead of {before} blocks are swapped."))
+
+
+def rehearse(optimizer: torch.optim.Optimizer) -> None:
+    """Let an optimizer without state take the memory of an update, and change nothing.
+
+    An update that fails halfway would leave some weights and moments changed. Gradients of zero at
+    a learning rate of zero change no bit of a weight, and a new state is all zeros.
+
+    Args:
+        optimizer: AdamW in any form, before its first update; any other one is left alone.
+    """
+    if optimizer.state:
+        return
+    rates = [group["lr"] for group in optimizer.param_groups]
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    try:
+        for group in optimizer.param_groups:
+            group["lr"] = 0.0
+        for each in parameters:
+            each.grad = torch.zeros_like(each)
+        optimizer.step()
+        for state in optimizer.state.values():
+            for tensor in state.values():
+                tensor.zero_()
+    except BaseException:
+        optimizer.state.clear()
+        raise
+    finally:
+        forget_gradients(parameters)
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from .campaign.tables import campaign_table, goals_table
 from .measuring.record import RESULTS, read_record
 
 ROOT = RESULTS.parents[1]
@@ -189,6 +190,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "base_formats": format_table,
     "memory_peaks": peak_table,
     "memory_plans": plan_table,
+    "gpu_campaign": campaign_table,
+    "gpu_goals": goals_table,
 }
 """Each table by the name that stands in its comment."""
 

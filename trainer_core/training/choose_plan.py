@@ -24,9 +24,9 @@ from ..offload.plan_choice import (
 from ..weights.loading import is_quantized
 from .encode_dataset import Prepared
 from .memory_estimate import (
-    ADAPTER_BYTES,
     TINY,
     UNABLE,
+    adapter_bytes,
     largest_sample,
     run_simulation,
     text_tokens,
@@ -179,7 +179,7 @@ def choose_step_plan(
     try:
         return choose(simulated)
     except UNABLE:
-        adapter = ADAPTER_BYTES * simulation.trainable
+        adapter = adapter_bytes(simulation)
     training = config.training
     samples = training.batch_size * training.gradient_accumulation_steps
     # In latents of 2 x 2 to a token; forward, again, and backward for the inputs alone.

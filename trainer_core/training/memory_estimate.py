@@ -32,10 +32,6 @@ from ..types import Bucket
 from .encode_dataset import read_manifest
 from .step_simulation import NOT_SIMULATED, StepInputs, StepSimulation
 
-ADAPTER_BYTES = {"adamw": 16, "adamw8bit": 10 + 1 / 32}
-"""Weight, gradient and two moments of one trainable parameter, each fp32; or the moments in 8 bits
-with a scale for 256 of them."""
-
 UNABLE = (*NOT_SIMULATED, RuntimeError, TypeError, NotImplementedError)
 """What a simulation may raise, also in a torch of another version: no reason to refuse a run."""
 
@@ -66,12 +62,21 @@ def memory_estimate(
     try:
         step = simulation.step(stored=FORMATS.get(memory.base_format))
     except UNABLE:
-        parts["adapter"] = math.ceil(
-            ADAPTER_BYTES[simulation.config.training.optimizer.name] * simulation.trainable
-        )
+        parts["adapter"] = adapter_bytes(simulation)
     else:
         parts |= {"adapter": step.adapter, "activations": step.activations}
     return {**parts, "total": sum(parts.values())}
+
+
+def adapter_bytes(simulation: StepSimulation) -> int:
+    """Bytes of weight, gradient and two moments of each trainable parameter, where none is known.
+
+    Args:
+        simulation: Of a step, which cannot be made.
+    """
+    packed = simulation.config.training.optimizer.name == "adamw8bit"
+    # Each fp32; or the moments in 8 bits with a scale for 256 of them.
+    return math.ceil((10 + 1 / 32 if packed else 16) * simulation.trainable)
 
 
 def text_tokens(items: Iterable[CachedItem]) -> int:

@@ -27,7 +27,8 @@ GPU_OUTPUT ?= build/gpu
 BUDGET ?= 520
 GPU_WHEELS := build/gpu_wheels
 GPU_PACKAGES := diffusers peft accelerate psutil PyYAML safetensors pydantic pydantic_core annotated-types \
-	typing-inspection typing_extensions importlib_metadata zipp gguf pytest pluggy iniconfig filelock
+	typing-inspection typing_extensions importlib_metadata zipp gguf pytest pluggy iniconfig filelock \
+	requests urllib3 idna certifi charset-normalizer
 GPU_PLATFORMS := manylinux_2_28_x86_64 manylinux_2_17_x86_64 manylinux2014_x86_64
 
 .PHONY: demo test test-full bench bench-learning gpu gpu-wheels lint types js js-checks unit matrix matrix-old matrix-new

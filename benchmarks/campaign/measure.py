@@ -9,10 +9,9 @@ import argparse
 import contextlib
 import dataclasses
 import json
-import math
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,10 @@ from trainer_core.errors import ConfigError
 from trainer_core.offload.machine import Machine
 from trainer_core.training import run as runs
 from trainer_core.training.encode_dataset import Prepared
-from trainer_core.training.observer import SilentObserver
+from trainer_core.training.observer import RunRequests, SilentObserver
 from trainer_core.training.processes import Shares, SingleProcess
 from trainer_core.training.start import Start
+from trainer_core.types import StepResult
 
 from .cells import Cell, groups, to_measure
 from .lines import begin, end, write_line
@@ -39,18 +39,67 @@ AGAIN = 75
 WARM_UP, STEPS, LONGEST = 2, 5, 8.0
 """Steps before the timed ones, timed ones at most, and seconds after which no other is timed."""
 
-GIB = 1 << 30
 
+class ImitatedMachine(Machine):
+    """Has no more VRAM than a smaller GPU, and counts what is pinned.
 
-class CountingMachine(Machine):
-    """Counts what is pinned."""
+    Args:
+        card: Bytes of VRAM; None for what there is.
+    """
 
-    pinned = most = 0
+    def __init__(self, card: int | None) -> None:
+        self.card = card
+        self.pinned = self.most = 0
+
+    def plans_for(self, device: torch.device) -> bool:
+        """Whether a run chooses its plan here: also on the CPU of a rehearsal."""
+        return device.type == "cuda" or self.card is not None
+
+    def free_memory(self, device: torch.device) -> int:
+        """Free bytes; what torch is kept from using is not."""
+        free = super().free_memory(device)
+        return free if self.card is None else min(free, self.card)
 
     def count_pinned(self, change: int) -> None:
         """Hear of it."""
         self.pinned += change
         self.most = max(self.most, self.pinned)
+
+
+class Stopwatch(SilentObserver):
+    """Stands where a run has its recorder and its observer: takes times, and says when to end.
+
+    Args:
+        wait: Returns when the device has done what it was told.
+        warm_up: Steps that are not timed.
+        longest: Seconds after which no other step is made.
+    """
+
+    def __init__(self, wait: Callable[[], None], warm_up: int, longest: float) -> None:
+        self.times: list[float] = []
+        self.losses: list[float] = []
+        self._wait, self._warm_up, self._longest = wait, warm_up, longest
+        self._since = time.perf_counter()
+
+    def record(self, result: StepResult) -> None:
+        """Take the time since the last step."""
+        self._wait()
+        now = time.perf_counter()
+        self.losses.append(result.loss)
+        if len(self.losses) > self._warm_up:
+            self.times.append(now - self._since)
+        self._since = time.perf_counter()
+
+    def save(self, step: int) -> None:
+        """Nothing is kept."""
+
+    def broken(self, step: int) -> str:
+        """Nothing is kept."""
+        return f"Step {step} is no measurement."
+
+    def requests(self) -> RunRequests:
+        """Ask for the end when enough was measured."""
+        return RunRequests(stop=sum(self.times) > self._longest)
 
 
 def run_settings(cell: Cell, device: str, blocks: int) -> dict[str, Any]:
@@ -160,54 +209,48 @@ class Bench:
         except ValueError as error:
             raise ConfigError(_told(error), "a run file of this version", "") from error
         precision = resolve_precision(config.training.precision, self.device)
-        machine, started = CountingMachine(), time.perf_counter()
-        processes = SingleProcess(self.device)
+        card, started = first.way.card, time.perf_counter()
+        machine = ImitatedMachine(None if card is None else card * SIZES[self.size].gibibyte)
+        heard, processes, start = SilentObserver(), SingleProcess(self.device), Start()
         ram = psutil.Process().memory_info().rss
+        planned, settle = config, getattr(runs, "settle", None)
+        if settle is not None:
+            planned = settle(config, data, precision, start, {}, processes, heard, machine).config
         with contextlib.ExitStack() as at_end, torch.enable_grad():
-            run = runs.load(
-                config,
-                SilentObserver(),
-                processes,
-                data,
-                precision,
-                Start(),
-                "random",
-                machine,
-                at_end,
-            )
-            self._wait()
+            begin = (data, precision, start, "random", machine, at_end)
+            run = runs.load(planned, heard, processes, *begin)
+            release_memory(self.device)
             loaded = time.perf_counter() - started
             for cell in group:
                 other = random_data(cell.family, self.size, cell.pixels, self.folder / "samples")
-                row = self._steps(dataclasses.replace(run, data=at_size(data, other)))
+                row = self._steps(run, at_size(data, other), config)
                 yield row | {
                     "load_seconds": round(loaded, 2),
                     "ram_bytes": psutil.Process().memory_info().rss,
                     "ram_before": ram,
                     "pinned_bytes": machine.most,
                     "settings": settings,
+                    "memory": planned.memory.model_dump(mode="json"),
                 }
 
-    def _steps(self, run: runs.Loaded) -> dict[str, Any]:
+    def _steps(self, run: runs.Loaded, data: Prepared, config: RunConfig) -> dict[str, Any]:
         """Make steps, and take their time and memory."""
-        loop = runs._loop(run, Shares(run.config.training, 0, 1), None)
         if self.cuda:
             torch.cuda.reset_peak_memory_stats(self.device)
-        times: list[float] = []
-        losses: list[float] = []
-        for step in range(1, WARM_UP + STEPS + 1):
-            self._wait()
-            started = time.perf_counter()
-            result, _ = loop.make_step(step)
-            self._wait()
-            losses.append(result.loss)
-            if not (math.isfinite(result.loss) and math.isfinite(result.grad_norm)):
-                raise RuntimeError(f"step {step}: loss {result.loss}, norm {result.grad_norm}")
-            if step > WARM_UP:
-                times.append(time.perf_counter() - started)
-            if sum(times) > LONGEST:
-                break
-        row = {"seconds": statistics.median(times), "times": times, "losses": losses}
+        watch: Any = Stopwatch(self._wait, WARM_UP, LONGEST)
+        last = run.state.step + WARM_UP + STEPS
+        short = dataclasses.replace(run, data=data, steps=last, observer=watch)
+        runs._run(
+            short,
+            Shares(run.config.training, 0, 1),
+            watch,
+            may_grow=getattr(config.memory, "plan", "off") != "off",
+        )
+        row = {
+            "seconds": statistics.median(watch.times),
+            "times": watch.times,
+            "losses": watch.losses,
+        }
         if self.cuda:
             free, total = torch.cuda.mem_get_info(self.device)
             row |= {
@@ -239,7 +282,8 @@ class Bench:
             return
         release_memory(self.device)
         total = torch.cuda.get_device_properties(self.device).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, gibibytes * GIB / total), self.device)
+        share = min(1.0, gibibytes * SIZES[self.size].gibibyte / total)
+        torch.cuda.set_per_process_memory_fraction(share, self.device)
         try:
             yield
         finally:

@@ -6,6 +6,7 @@ No file of weights is read and no encoder is needed; all else is what a run does
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -49,15 +50,17 @@ class Size:
         divisor: Of the images' sides.
         text: Tokens of a text.
         time: Of a full-size cell's.
+        gibibyte: Bytes of a card's size.
     """
 
     transformer: Mapping[str, Any]
     divisor: int
     text: int
     time: float
+    gibibyte: int
 
 
-SIZES = {"full": Size({}, 1, 256, 1.0), "tiny": Size(_TINY, 16, 32, 0.02)}
+SIZES = {"full": Size({}, 1, 256, 1.0, 1 << 30), "tiny": Size(_TINY, 16, 32, 0.02, 1 << 18)}
 """As published, and for a rehearsal on a CPU."""
 
 
@@ -135,19 +138,35 @@ def _draw(path: str, name: str, empty: Tensor, generator: torch.Generator) -> Te
 
 
 def random_location(name: str, size: str, folder: Path) -> BaseLocation:
-    """A base's settings; for a tiny one they are written into a folder."""
+    """A base's folder: settings, and a file of weights without a byte of weights.
+
+    What looks at the file before loading, as a plan does, finds what is in a published one: names,
+    shapes and bf16. Its numbers are a hole that takes no room on the disk.
+    """
     family = get_family(name)
-    variant = family.variants[0]
-    published = family.file.configs / variant
-    here = published
-    if SIZES[size].transformer:
-        here = folder / f"{name}_{size}"
-        facts = read_json(published / "transformer" / "config.json")
-        facts |= {k: value for k, value in SIZES[size].transformer.items() if k in facts}
-        (here / "transformer").mkdir(parents=True, exist_ok=True)
-        (here / "transformer" / "config.json").write_text(json.dumps(facts), encoding="utf-8")
+    published = family.file.configs / family.variants[0]
+    here = folder / f"{name}_{size}"
     text = SIZES[size].text
-    return BaseLocation(here, published, variant, text, f"random {name} {size}", embedded=False)
+    location = BaseLocation(here, published, family.variants[0], text, f"random {name}", False)
+    weights = here / "transformer" / "diffusion_pytorch_model.safetensors"
+    if weights.is_file():
+        return location
+    facts = read_json(published / "transformer" / "config.json")
+    facts |= {key: value for key, value in SIZES[size].transformer.items() if key in facts}
+    weights.parent.mkdir(parents=True, exist_ok=True)
+    (weights.parent / "config.json").write_text(json.dumps(facts), encoding="utf-8")
+    header: dict[str, Any] = {}
+    end = 0
+    for path, empty in empty_base(location, family).weights.items():
+        start, end = end, end + 2 * empty.numel()
+        place = {"dtype": "BF16", "shape": list(empty.shape), "data_offsets": [start, end]}
+        header[path] = place
+    packed = json.dumps(header).encode()
+    packed += b" " * (-len(packed) % 8)
+    with weights.open("wb") as file:
+        file.write(struct.pack("<Q", len(packed)) + packed)
+        file.truncate(8 + len(packed) + end)
+    return location
 
 
 def random_data(name: str, size: str, pixels: int, folder: Path) -> Prepared:

@@ -131,12 +131,9 @@ def _sizes(size: str, pixels: int, kept: str, settings: str, folder: Path) -> St
     family = get_family(config.family)
     location = random_location(family.name, size, folder)
     side = pixels // SIZES[size].divisor
-    inputs = StepInputs(
-        (family.latent_shape(location, side, side),),
-        location.text_length,
-        torch.bfloat16,
-        foreach=config.memory.device != "cpu",
-    )
+    image = family.latent_shape(location, side, side)
+    together = config.memory.device != "cpu"
+    inputs = StepInputs((image,), location.text_length, torch.bfloat16, together)
     transformer = empty_base(location, family).transformer
     simulation = StepSimulation(transformer, family, config, inputs)
     formats = {kept: FORMATS[kept]} if kept in FORMATS else {}

@@ -47,6 +47,7 @@ class TrainingSettings(io.ComfyNode):
         SettingInput("memory.master", "swap_master", optional=True),
         SettingInput("memory.base_format", optional=True),
         SettingInput("memory.compute", optional=True),
+        SettingInput("memory.compile", optional=True),
     )
 
     @classmethod

@@ -37,6 +37,7 @@ from ..offload.swapped import repeated_blocks
 from ..requirements import installed_versions
 from ..types import Batch, PreservedBatch, RunResult, RunSummary, StepResult
 from .checkpoint import require_newest
+from .compiled_blocks import compiled
 from .encode_dataset import Prepared, content_hashes, prepare
 from .load_adapted import load_adapted
 from .loop import Loop, LoopHooks
@@ -152,7 +153,20 @@ def _run(run: Loaded, shares: Shares, recorder: Recorder | None) -> tuple[str, i
     if from_inputs and not _initialize_from_inputs(run):
         loop.hooks.save(0)
         return "cancelled", 0
-    return loop.run(run.state.step)
+    with _compiled(run):
+        return loop.run(run.state.step)
+
+
+def _compiled(run: Loaded) -> contextlib.AbstractContextManager[None]:
+    if not run.config.memory.compile:
+        return contextlib.nullcontext()
+    blocks = repeated_blocks(run.transformer, run.data.family.repeated_blocks)
+    first = run.processes.index == 0
+    return compiled(
+        blocks,
+        run.processes.device,
+        lambda line: run.observer.notify(Warned(line)) if first else None,
+    )
 
 
 def _initialize_from_inputs(run: Loaded) -> bool:

@@ -146,6 +146,13 @@ class MemorySection(Section):
         "tensor cores.",
         advanced=True,
     )
+    compile: bool = setting(
+        False,
+        "Compile the base's blocks with the adapter in them. For long runs on an NVIDIA GPU: it "
+        "takes a minute or more at the start. Needs Triton; where it is missing, the run goes on "
+        "without.",
+        advanced=True,
+    )
     threads: int | None = setting(
         None,
         "CPU threads of torch. Unset: 1 for the embedded base (its matrices are too small to "

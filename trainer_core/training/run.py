@@ -40,6 +40,7 @@ from ..requirements import installed_versions
 from ..types import Batch, PreservedBatch, RunResult, RunSummary, StepResult
 from .checkpoint import require_newest
 from .choose_plan import settle
+from .compiled_blocks import compiled
 from .encode_dataset import Prepared, content_hashes, prepare
 from .load_adapted import load_adapted
 from .loop import Loop
@@ -164,8 +165,21 @@ def _run(
     if from_inputs and not _initialize_from_inputs(run):
         loop.hooks.save(0)
         return "cancelled", 0
-    with explained("an update of the adapter, or what is saved", f"Go on with {RESUME}."):
+    full = explained("an update of the adapter, or what is saved", f"Go on with {RESUME}.")
+    with _compiled(run), full:
         return loop.run(run.state.step)
+
+
+def _compiled(run: Loaded) -> contextlib.AbstractContextManager[None]:
+    if not run.config.memory.compile:
+        return contextlib.nullcontext()
+    blocks = repeated_blocks(run.transformer, run.data.family.repeated_blocks)
+    first = run.processes.index == 0
+    return compiled(
+        blocks,
+        run.processes.device,
+        lambda line: run.observer.notify(Warned(line)) if first else None,
+    )
 
 
 def _initialize_from_inputs(run: Loaded) -> bool:

@@ -19,6 +19,7 @@ import comfy.model_management as management
 import comfy.model_patcher
 import comfy_aimdo.control
 import comfy_aimdo.host_buffer
+import folder_paths
 import torch
 from torch import nn
 
@@ -28,8 +29,11 @@ MOST, BEFORE, OURS = 10_000_000_000.0, 3_000_000_000, 2_000_000_000
 
 
 def load(pack, *names):
-    # A module beside this file has the name of ComfyUI's server.
-    sys.path.remove(str(Path(__file__).parent))
+    # A module beside this file has the same name, and would be found first.
+    place = Path(folder_paths.__file__).with_name("server.py")
+    spec = importlib.util.spec_from_file_location("server", place)
+    sys.modules["server"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules["server"])
     for name, folder in ((PACK, pack), (f"{PACK}.nodes", pack / "nodes")):
         spec = ModuleSpec(name, None, is_package=True)
         spec.submodule_search_locations = [str(folder)]

@@ -7,7 +7,7 @@ would.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -241,7 +241,7 @@ def sample_prompts(
     make_source: MakeSource | None = None,
     stop: Callable[[], bool] | None = None,
     machine: Machine | None = None,
-) -> Iterator[Tensor]:
+) -> Generator[Tensor, None, None]:
     """Sample the run file's preview prompts with a base and an adapter file.
 
     The prompts are encoded first: encoders and denoiser are never in memory at the same time.

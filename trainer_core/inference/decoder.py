@@ -21,6 +21,11 @@ _STAYS = 20
 """The VAE stays where so many times its size is free beside it, for the activations of a step."""
 
 
+def decoding_bytes(pixels: int, dtype: torch.dtype) -> int:
+    """What it takes at most to decode so many pixels as a whole, in the VAE's format."""
+    return pixels * NUMBERS_PER_PIXEL * dtype.itemsize
+
+
 class PreviewDecoder:
     """Latents to pixels, with a VAE that comes to the device for it.
 
@@ -61,8 +66,8 @@ class PreviewDecoder:
 
     def _decode(self, latents: Tensor) -> Tensor:
         batch, _, height, width = latents.shape
-        numbers = batch * height * width * self._pixels**2 * NUMBERS_PER_PIXEL
-        needed = numbers * self._vae.model.dtype.itemsize
+        pixels = batch * height * width * self._pixels**2
+        needed = decoding_bytes(pixels, self._vae.model.dtype)
         if needed <= self._machine.free_memory(self._device):
             with contextlib.suppress(torch.OutOfMemoryError):
                 return self._vae.decode(latents)

@@ -7,7 +7,7 @@ would.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,6 +43,7 @@ from ..quantization.quantized_linear import set_compute
 from ..tensors.safetensors_reader import Source
 from ..types import AdapterState, Conditioning
 from ..weights.base_location import BaseLocation
+from .decoder import decoding_bytes
 from .encoders import (
     EncodedPrompt,
     EncoderSource,
@@ -52,7 +53,7 @@ from .encoders import (
     encode_prompts,
 )
 from .sampler import Sampler, SampleRequest, SampleSettings
-from .sampling_memory import sampling_memory
+from .sampling_memory import forward_bytes, sampling_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +182,12 @@ class _Place:
         layers = () if adapter is None else adapter.layers.values()
         held = sum(each.nbytes for layer in layers for each in layer.tensors.values())
         reserve = 0 if self.device.type == "cpu" else RESERVE
-        free = self.machine.free_memory(self.device) - reserve - held
         base = empty_base(self.location, self.family)
-        return sampling_memory(self.config.memory, base, dtype, self._tokens(), free)
+        pixels = self.config.preview.width * self.config.preview.height
+        # One after the other; the base stays where it is meanwhile.
+        used = max(forward_bytes(base, dtype, self._tokens()), decoding_bytes(pixels, dtype))
+        room = self.machine.free_memory(self.device) - reserve - held - used
+        return sampling_memory(self.config.memory, base, dtype, room)
 
     def _tokens(self) -> int:
         """Of a preview: its image and control images, two latents a side each, and its text."""
@@ -241,7 +245,7 @@ def sample_prompts(
     make_source: MakeSource | None = None,
     stop: Callable[[], bool] | None = None,
     machine: Machine | None = None,
-) -> Iterator[Tensor]:
+) -> Generator[Tensor, None, None]:
     """Sample the run file's preview prompts with a base and an adapter file.
 
     The prompts are encoded first: encoders and denoiser are never in memory at the same time.

@@ -13,7 +13,7 @@ from ..offload.swapped import repeated_blocks
 
 
 def sampling_memory(
-    memory: MemorySection, base: EmptyBase, dtype: torch.dtype, tokens: int, free: int
+    memory: MemorySection, base: EmptyBase, dtype: torch.dtype, room: int
 ) -> MemorySection:
     """Choose the fewest blocks to swap with which a base has room to sample.
 
@@ -21,15 +21,13 @@ def sampling_memory(
         memory: The run file's; what it says of ``blocks_to_swap`` stays as it is.
         base: The base.
         dtype: What is dense is loaded in.
-        tokens: As for `forward_bytes`.
-        free: Bytes that the device has for it.
+        room: Bytes that the device has for its weights.
 
     Returns:
         The section with ``blocks_to_swap``; that is all of them where none suffice.
     """
     if memory.blocks_to_swap is not None:
         return memory
-    room = free - forward_bytes(base, dtype, tokens)
 
     def swapping(count: int) -> MemorySection:
         return memory.model_copy(update={"blocks_to_swap": count})

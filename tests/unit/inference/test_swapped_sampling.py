@@ -152,21 +152,20 @@ def empty(work, family):
 @pytest.mark.parametrize("family", ["qwen_image", "flux"])
 def test_the_fewest_blocks_are_chosen(work, family):
     memory, base = empty(work, family)
-    dtype, tokens = torch.float32, 100
-    passing = forward_bytes(base, dtype, tokens)
+    dtype = torch.float32
 
     def needed(count):
         section = memory.model_copy(update={"blocks_to_swap": count})
-        return bytes_on_device(section, base, dtype) + passing
+        return bytes_on_device(section, base, dtype)
 
     for count in range(base.blocks + 1):
-        free = needed(count)
-        chosen = sampling_memory(memory, base, dtype, tokens, free).blocks_to_swap
-        assert needed(chosen) <= free
-        assert chosen == 0 or needed(chosen - 1) > free
-    assert sampling_memory(memory, base, dtype, tokens, 0).blocks_to_swap == base.blocks
+        room = needed(count)
+        chosen = sampling_memory(memory, base, dtype, room).blocks_to_swap
+        assert needed(chosen) <= room
+        assert chosen == 0 or needed(chosen - 1) > room
+    assert sampling_memory(memory, base, dtype, 0).blocks_to_swap == base.blocks
     told = memory.model_copy(update={"blocks_to_swap": 0})
-    assert sampling_memory(told, base, dtype, tokens, 0) is told
+    assert sampling_memory(told, base, dtype, 0) is told
 
 
 @pytest.mark.parametrize("family", ["qwen_image", "flux"])

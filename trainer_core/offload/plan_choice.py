@@ -34,7 +34,7 @@ _PLENTY = 0.1
 """Share of the free memory below which a base's weights leave nothing to choose."""
 
 _WORTH = 0.9
-"""A format that rounds weights has to take less than this share of those as they are."""
+"""A format is a choice where it takes less than this share of the more exact one before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,16 +158,22 @@ def weights_and(rest: int, flops: int) -> SizesOf:
 
 
 def auto_formats(base: EmptyBase, dtype: torch.dtype) -> dict[str, KeptFormat]:
-    """What may be chosen, the most exact first: the weights as the file has them, or rounded."""
+    """What may be chosen, the most exact first: the weights as the file has them, or rounded.
+
+    Of two formats that take about the same (fp8 and int8) the first of `FORMATS` stands for both.
+    """
     file = kept_format(base, "file", dtype)
-    name = "dense" if file.stored is None else "file"
-    first = file if name == "file" else kept_format(base, name, dtype)
+    found = {"dense" if file.stored is None else "file": file}
+    if file.stored is None:
+        found["dense"] = kept_format(base, "dense", dtype)
     rounded = {
         name: kept_format(base, name, dtype) for name, each in FORMATS.items() if not each.rotates
     }
-    largest_first = sorted(rounded.items(), key=lambda each: -each[1].base.total)
-    smaller = {n: each for n, each in largest_first if each.base.total < _WORTH * first.base.total}
-    return {name: first, **smaller}
+    for name, each in sorted(rounded.items(), key=lambda each: -each[1].base.total):
+        last = next(reversed(found.values()))
+        if each.base.total < _WORTH * last.base.total:
+            found[name] = each
+    return found
 
 
 def kept_format(base: EmptyBase, name: str, dtype: torch.dtype) -> KeptFormat:

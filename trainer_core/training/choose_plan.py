@@ -129,7 +129,7 @@ def _choose(
     weights = base_bytes(base.transformer, data.family.repeated_blocks, dtype).total
     if memory.plan != "smallest" and weights * TINY < free:
         return unplanned(memory, held)
-    budget = _agreed(machine_budget(machine, device, dtype), processes)
+    budget = agreed_budget(machine_budget(machine, device, dtype), processes)
     release_memory(device)
     items = data.dataset.items
     simulation = run_simulation(config, base, largest_sample(items), device, text_tokens(items))
@@ -218,7 +218,7 @@ def _idle(given: MemorySection, chosen: MemorySection) -> Iterable[str]:
             )
 
 
-def _agreed(own: Budget, processes: Processes) -> Budget:
+def agreed_budget(own: Budget, processes: Processes) -> Budget:
     """What the smallest machine of all processes has: all have to come to the same plan."""
     # Those of one computer share its RAM.
     ram, pinned = own.ram_free // processes.count, own.pinned_limit // processes.count

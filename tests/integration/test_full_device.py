@@ -129,7 +129,7 @@ def test_an_update_that_does_not_fit_ends_at_the_last_checkpoint(tmp_path, cache
     steps = itertools.count()
 
     def full(optimizer, *_, step=torch.optim.AdamW.step):
-        if next(steps) == 2:  # behind the rehearsal, and the first
+        if next(steps) == 3:  # behind the rehearsal's two, and the first
             raise torch.OutOfMemoryError("no room")
         return step(optimizer)
 
@@ -192,3 +192,18 @@ def test_others_get_the_memory_that_they_need_between_steps(tmp_path, cache, who
     assert "Others need the device's memory: 3 instead of 0 blocks are swapped." in notes
     assert machine.asked == 2
     assert_equal_runs(whole, found.folder, 2)
+
+
+class LittleRam(Machine):
+    """Has room for less than a block."""
+
+    def free_ram(self):
+        return 10**6
+
+
+def test_too_little_ram_is_refused_before_anything_is_loaded(tmp_path, cache, monkeypatch):
+    monkeypatch.setattr(load_base, "make_master", None)
+    config = run_config(tmp_path, cache, **merge(SHORT, {"memory": {"blocks_to_swap": 3}}))
+    with pytest.raises(RunError, match=r"3 swapped blocks take .* GiB more of RAM"):
+        train(config, machine=LittleRam())
+    assert not (tmp_path / "run").exists()

@@ -275,9 +275,9 @@ def test_full_memory_is_explained_and_given_back(server):
     message = refused(server, nodes, TRAIN)
     assert "memory is full" in message
     assert "gradient checkpointing" in message
-    assert "The last checkpoint is on disk." in message
+    assert "The state before this step is saved" in message
     folder = run_folder(server, "full")
-    assert (record(folder)["status"], checkpoints(folder)) == ("failed", [2, 4])
+    assert (record(folder)["status"], checkpoints(folder)) == ("failed", [2, 4, 5])
     assert panel(server)["status"] == "failed"
     # The next run goes on from the last checkpoint.
     server.run(nodes)

@@ -26,8 +26,9 @@ _SHARE, _LEAST = 0.05, 500 * 10**6
 """Of the device's memory: what stays free when blocks are moved there, and the least of it."""
 
 _REMEDY = (
-    "Lower dataset.resolution or training.batch_size, keep the base in fewer bits "
-    "(memory.base_format), or end other programs on the device."
+    "Switch gradient checkpointing on (memory.gradient_checkpointing) where it is off, lower the "
+    "resolution, training.batch_size or adapter.rank, keep the base in fewer bits "
+    "(memory.base_format), or close other programs."
 )
 
 
@@ -174,7 +175,7 @@ class DeviceRoom:
             refused = placed.refusal if placed.refusal else "all blocks are swapped"
             if placed.count < placed.most:
                 try:
-                    placed.swap(min(max(1, 2 * placed.count), placed.most))
+                    placed.swap(self._twice())
                 except RunError as error:
                     refused = error.found
                 except Exception as error:
@@ -190,6 +191,12 @@ class DeviceRoom:
                 saved = f"The state before this step is saved: go on with {RESUME}."
             found = f"the device's memory is full in step {step} ({reason}), and {refused}"
             raise full_memory_error(found, "a training step", saved)
+
+    def _twice(self) -> int:
+        """Twice as many blocks; more where the slots would take what is freed."""
+        count, most = self._placed.count, self._placed.most
+        frees = enough_swapped(count, 1, self._placed.device_bytes, most)
+        return min(max(1, 2 * count, frees), most)
 
     def _press(self, missing: int) -> None:
         placed, before = self._placed, self._placed.count
@@ -238,7 +245,8 @@ def rehearse(optimizer: torch.optim.Optimizer) -> None:
             group["lr"] = 0.0
         for each in parameters:
             each.grad = torch.zeros_like(each)
-        optimizer.step()
+        for _ in range(2):  # the second one with the state of all groups beside it
+            optimizer.step()
         for state in optimizer.state.values():
             for tensor in state.values():
                 tensor.zero_()

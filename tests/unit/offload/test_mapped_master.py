@@ -1,5 +1,6 @@
 """Blocks that stay in the base's file: the bits of any other master, and no RAM for them."""
 
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +13,12 @@ from tests.fixtures.flux_files import write_folder, write_native
 from tests.fixtures.native_files import flux_to_native, make_native_flux
 from tests.fixtures.swapped_blocks import CPU, swap
 from trainer_core.bases.locate import locate_base
-from trainer_core.config import BaseSection
+from trainer_core.config import BaseSection, MemorySection
 from trainer_core.errors import BaseModelError
 from trainer_core.families.registry import get_family
 from trainer_core.offload.host_weights import MappedMaster
+from trainer_core.offload.load_base import load_base
+from trainer_core.offload.machine import Machine
 from trainer_core.offload.mapped_pages import mapped_pages
 
 FAMILY = get_family("flux")
@@ -136,6 +139,32 @@ def test_a_file_may_go_but_not_change_while_it_is_read(tmp_path):
     weight = loaded.transformer_blocks[0].attn.to_q.weight
     assert torch.equal(weight, state["transformer_blocks.0.attn.to_q.weight"])
     streamed.close()
+
+
+def load_placed(path, count):
+    memory = MemorySection(blocks_to_swap=count, master="file")
+    with contextlib.ExitStack() as at_end:
+        placed = load_base(memory, FAMILY, locate(path), torch.float32, CPU, Machine(), at_end)
+        return placed, at_end.pop_all()
+
+
+def test_blocks_leave_to_the_file_and_come_back_from_it(tmp_path):
+    state = make_native_flux().state_dict()
+    path = write_native(tmp_path / "flux1-dev.safetensors", state)
+    placed, at_end = load_placed(path, 1)
+    with at_end:
+        for count in (3, 4, 1, 0, 2):
+            placed.swap(count)
+            away = placed.streamed._away.values()
+            assert all(each.flat is None and each.mapped is not None for each in away)
+            assert len(away) == count
+        found = placed.transformer.state_dict()
+        assert all(torch.equal(each, state[name]) for name, each in found.items())
+        with path.open("ab") as file:
+            file.write(b"more")
+        with pytest.raises(BaseModelError, match="was written to while blocks are read from it"):
+            placed.swap(0)
+    assert not any(each._forward_pre_hooks for each in placed.transformer.modules())
 
 
 def write_wide(path, heads, layers):

@@ -1,0 +1,91 @@
+"""Plans that change on CUDA: the same bits, no byte left, and a full device that is survived."""
+
+import gc
+
+import pytest
+import torch
+from runs import CancelAfter, run_config
+from test_block_swap import CUDA, MASTERS, make_blocks, passes
+
+from trainer_core.device import begin_peak, spare_at_peak
+from trainer_core.offload.host_weights import block_spans
+from trainer_core.offload.streamed_blocks import StreamedBlocks
+from trainer_core.offload.swapped import evenly_spread
+from trainer_core.offload.transfer import CudaTransfer
+from trainer_core.training import train
+from trainer_core.training.observer import RunStarted, Warned
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("master", MASTERS)
+def test_bits_are_those_of_resident_blocks_whatever_is_swapped(master):
+    wanted = passes(make_blocks(CUDA))
+    gc.collect()
+    blocks, before = make_blocks(CUDA), torch.cuda.memory_allocated()
+    every = {block: block_spans(block) for block in blocks}
+    held = MASTERS[master]()
+    if held.lasting:
+        blocks = [block.to("cpu") for block in blocks]
+    streamed = StreamedBlocks([], CUDA, 2, held, CudaTransfer(CUDA), every)
+    if held.lasting:
+        for block in blocks:
+            streamed.place_rest(block, CUDA)
+    try:
+        for count in (3, 8, 1, 5, 0):
+            streamed.change([blocks[each] for each in evenly_spread(count, len(blocks))])
+            assert all(map(torch.equal, passes(blocks), wanted))
+        gc.collect()
+        assert torch.cuda.memory_allocated() <= before + 2**20
+    finally:
+        streamed.close()
+    assert not any(block[0].weight.is_pinned() for block in blocks)
+
+
+def test_what_was_free_at_the_peak_is_measured():
+    def work():
+        torch.empty(2**28, dtype=torch.uint8, device=CUDA)
+
+    free = lambda: torch.cuda.mem_get_info(CUDA)[0]  # noqa: E731
+    work()
+    torch.cuda.empty_cache()
+    before = free()
+    begin_peak(CUDA)
+    work()
+    spare, size = spare_at_peak(CUDA, free)
+    assert abs(before - 2**28 - spare) < 2**26
+    assert size == torch.cuda.get_device_properties(CUDA).total_memory
+
+
+class Fills(CancelAfter):
+    """Takes all but so much of the device when the run starts."""
+
+    def __init__(self, left):
+        super().__init__(99)
+        self.left, self.taken = left, None
+
+    def notify(self, event):
+        super().notify(event)
+        if isinstance(event, RunStarted):
+            gc.collect()
+            torch.cuda.empty_cache()
+            allowed = torch.cuda.memory_reserved() + self.left
+            share = allowed / torch.cuda.get_device_properties(CUDA).total_memory
+            torch.cuda.set_per_process_memory_fraction(share, CUDA)
+
+
+def test_a_full_device_is_survived(tmp_path, cache):
+    def run(name, observer=None):
+        memory = {"device": "cuda", "gradient_checkpointing": True, "swap_slots": 1}
+        training = {"steps": 3, "precision": "bf16", "batch_size": 8}
+        return train(run_config(tmp_path / name, cache, memory=memory, training=training), observer)
+
+    wanted = run("resident").losses
+    observer = Fills(2 * 2**20)
+    try:
+        found = run("small", observer)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, CUDA)
+    notes = [each.message for each in observer.events if isinstance(each, Warned)]
+    assert any("blocks are swapped" in each for each in notes)
+    assert found.losses == pytest.approx(wanted, rel=2e-2)

@@ -1,0 +1,209 @@
+"""A device without room: the run swaps more blocks and learns what it would have learned."""
+
+import itertools
+import threading
+
+import pytest
+import torch
+from runs import CancelAfter, merge, run_config
+from test_block_swap import assert_nothing_is_left
+from test_resume import assert_equal_runs
+
+from tests.fixtures.small_device import MasterBeside, SmallDevice
+from trainer_core.errors import RunError
+from trainer_core.offload import load_base
+from trainer_core.offload.machine import Machine
+from trainer_core.training import train
+from trainer_core.training.observer import CheckpointSaved, RunStarted, StepDone, Warned
+from trainer_core.training.recorder import Recorder
+
+SHORT = {
+    "training": {"steps": 2, "batch_size": 1},
+    "memory": {"gradient_checkpointing": True, "swap_slots": 1},
+    "adapter": {"kind": "lora", "dora": True, "dropout": 0.1},
+}
+PREVIEW = {"every": 1, "prompts": ["a red star on blue"], "width": 64, "height": 64, "steps": 1}
+
+
+class OnDevice(CancelAfter):
+    """Sets the limit of a small device when it hears of an event."""
+
+    def __init__(self, device, when, limit):
+        super().__init__(99)
+        self.device, self.when, self.limit = device, when, limit
+
+    def notify(self, event):
+        super().notify(event)
+        if isinstance(event, self.when):
+            self.device.limit = self.limit(self.device.now)
+
+    def notes(self):
+        return [each.message for each in self.events if isinstance(each, Warned)]
+
+
+@pytest.fixture
+def device(monkeypatch):
+    found = SmallDevice()
+    monkeypatch.setattr(load_base, "make_master", lambda *_: MasterBeside(found))
+    for name in ("save", "finish"):  # what is written is copied to RAM first
+        monkeypatch.setattr(Recorder, name, in_ram(found, getattr(Recorder, name)))
+    return found
+
+
+def in_ram(device, method):
+    def call(*given):
+        with device.host():
+            return method(*given)
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, cache):
+    """The folder of a run with room."""
+    return train(run_config(tmp_path_factory.mktemp("whole"), cache, **SHORT)).folder
+
+
+def start(folder, cache, observer, device, **overrides):
+    threads = threading.active_count()
+    try:
+        with device:
+            found = train(run_config(folder, cache, **merge(SHORT, overrides)), observer)
+    finally:
+        device.limit = None
+    assert_nothing_is_left(threads)
+    return found
+
+
+def test_a_step_that_does_not_fit_is_made_again_with_more_blocks_swapped(
+    tmp_path, cache, device, whole
+):
+    observer = OnDevice(device, RunStarted, lambda now: now + 400_000)
+    found = start(tmp_path, cache, observer, device)
+    assert device.refused
+    (note,) = [each for each in observer.notes() if "instead of" in each]
+    assert "blocks are swapped" in note
+    assert_equal_runs(whole, found.folder, 2)
+
+
+@pytest.mark.exhaustive
+def test_a_later_step_of_a_run_that_swaps_already(tmp_path, cache, device, whole):
+    observer = OnDevice(device, StepDone, lambda now: now + 100_000)
+    found = start(tmp_path, cache, observer, device, memory={"blocks_to_swap": 1})
+    assert any("4 instead of" in each or "2 instead of 1" in each for each in observer.notes())
+    assert_equal_runs(whole, found.folder, 2)
+
+
+def test_where_nothing_helps_the_state_before_is_saved_and_the_run_can_go_on(
+    tmp_path, cache, device, whole
+):
+    observer = OnDevice(device, StepDone, lambda now: 2_000_000)
+    with pytest.raises(RunError) as caught:
+        start(tmp_path, cache, observer, device)
+    assert "memory is full in step 2" in caught.value.found
+    assert "all blocks are swapped" in caught.value.found
+    assert "resume=latest" in caught.value.remedy
+    del caught
+    assert_nothing_is_left(threading.active_count())
+    found = train(run_config(tmp_path, cache, **merge(SHORT, {"resume": "latest"})))
+    assert (found.status, found.step) == ("done", 2)
+    assert_equal_runs(whole, found.folder, 2)
+
+
+def test_without_checkpoints_it_says_what_would_help(tmp_path, cache, device):
+    observer = OnDevice(device, RunStarted, lambda now: now + 1000)
+    memory = {"gradient_checkpointing": False}
+    with pytest.raises(RunError, match=r"memory\.gradient_checkpointing is false") as caught:
+        start(tmp_path, cache, observer, device, memory=memory)
+    assert "Switch gradient checkpointing on" in caught.value.remedy
+
+
+def test_a_preview_that_does_not_fit_is_left_out(tmp_path, cache, device):
+    observer = OnDevice(device, CheckpointSaved, lambda now: now + 1000)
+    found = start(tmp_path, cache, observer, device, preview=PREVIEW, training={"steps": 1})
+    assert any(each.startswith("No previews of step 1: the device") for each in observer.notes())
+    assert (found.status, len(found.pictures)) == ("done", 1)  # that of step 0
+
+
+def test_an_update_that_does_not_fit_ends_at_the_last_checkpoint(tmp_path, cache, monkeypatch):
+    steps = itertools.count()
+
+    def full(optimizer, *_, step=torch.optim.AdamW.step):
+        if next(steps) == 3:  # behind the rehearsal's two, and the first
+            raise torch.OutOfMemoryError("no room")
+        return step(optimizer)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", full)
+    config = run_config(tmp_path, cache, **merge(SHORT, {"training": {"checkpoint_every": 1}}))
+    with pytest.raises(RunError, match="an update of the adapter"):
+        train(config)
+    folders = sorted(each.name for each in (tmp_path / "run").rglob("checkpoints/*"))
+    assert folders == ["000001"]
+
+
+@pytest.mark.parametrize("most", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
+def test_a_base_that_does_not_fit_is_loaded_again_with_more_blocks_swapped(
+    tmp_path, cache, monkeypatch, whole, most
+):
+    counts = []
+
+    class Full(load_base.StreamedBlocks):
+        def place_rest(self, *given):
+            counts.append(self.count)
+            if self.count <= most:
+                raise torch.OutOfMemoryError("no room")
+            super().place_rest(*given)
+
+    monkeypatch.setattr(load_base, "StreamedBlocks", Full)
+    observer, threads = CancelAfter(99), threading.active_count()
+    config = run_config(tmp_path, cache, **merge(SHORT, {"memory": {"blocks_to_swap": 1}}))
+    found = train(config, observer)
+    assert counts[: most + 1] == [1, 2, 4][: most + 1]
+    assert_equal_runs(whole, found.folder, 2)
+    monkeypatch.undo()
+    assert_nothing_is_left(threads)
+
+
+def test_a_base_that_fits_in_no_way_is_refused(tmp_path, cache, monkeypatch):
+    def full(*_):
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(load_base.StreamedBlocks, "place_rest", full)
+    config = run_config(tmp_path, cache, **merge(SHORT, {"memory": {"blocks_to_swap": 3}}))
+    with pytest.raises(RunError, match="and 5 of 5 blocks are swapped"):
+        train(config)
+
+
+class Pressed(Machine):
+    """Others want memory before the second step."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def missing_memory(self, device):
+        self.asked += 1
+        return 3 * 10**6 if self.asked == 2 else 0
+
+
+def test_others_get_the_memory_that_they_need_between_steps(tmp_path, cache, whole):
+    observer, machine = CancelAfter(99), Pressed()
+    found = train(run_config(tmp_path, cache, **SHORT), observer, machine=machine)
+    notes = [each.message for each in observer.events if isinstance(each, Warned)]
+    assert "Others need the device's memory: 3 instead of 0 blocks are swapped." in notes
+    assert machine.asked == 2
+    assert_equal_runs(whole, found.folder, 2)
+
+
+class LittleRam(Machine):
+    """Has room for less than a block."""
+
+    def free_ram(self):
+        return 10**6
+
+
+def test_too_little_ram_is_refused_before_anything_is_loaded(tmp_path, cache, monkeypatch):
+    monkeypatch.setattr(load_base, "make_master", None)
+    config = run_config(tmp_path, cache, **merge(SHORT, {"memory": {"blocks_to_swap": 3}}))
+    with pytest.raises(RunError, match=r"3 swapped blocks take .* GiB more of RAM"):
+        train(config, machine=LittleRam())
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,173 @@
+"""Errors of a full device are known, and a rehearsed update changes nothing."""
+
+import pytest
+import torch
+
+from tests.fixtures.small_device import SmallDevice
+from tests.fixtures.swapped_blocks import MAKERS, place
+from trainer_core.device import is_out_of_memory, spare_at_peak
+from trainer_core.errors import RunError
+from trainer_core.families.registry import get_family
+from trainer_core.training.observer import SilentObserver
+from trainer_core.training.out_of_memory import DeviceRoom, explained, rehearse, skipped_when_full
+
+
+@pytest.mark.parametrize(
+    ("error", "known"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), True),
+        (RuntimeError("MPS backend out of memory (MPS allocated: 8 GB)"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (MemoryError(), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_only_a_full_device_is_one(error, known):
+    assert is_out_of_memory(error) is known
+
+
+def test_what_the_cpu_says_of_too_large_a_tensor_is_known():
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**62, dtype=torch.uint8)
+    assert is_out_of_memory(caught.value)
+
+
+@pytest.mark.skipif(not hasattr(torch, "AcceleratorError"), reason="needs torch 2.8")
+def test_what_a_driver_says_is_known():
+    assert is_out_of_memory(torch.AcceleratorError("CUDA error: out of memory"))
+    assert not is_out_of_memory(torch.AcceleratorError("CUDA error: illegal access"))
+
+
+def test_other_errors_pass():
+    with pytest.raises(ZeroDivisionError), explained("a step"):
+        raise ZeroDivisionError
+    with (
+        pytest.raises(ZeroDivisionError),
+        skipped_when_full("previews", torch.device("cpu"), SilentObserver()),
+    ):
+        raise ZeroDivisionError
+    with pytest.raises(RunError, match=r"memory is full \(no room\)"), explained("a step"):
+        raise torch.OutOfMemoryError("no room\nand more")
+
+
+def made(optimizer=torch.optim.AdamW, **options):
+    torch.manual_seed(0)
+    parameters = [torch.nn.Parameter(torch.randn(40, 8)) for _ in range(3)]
+    parameters[1].data.zero_()
+    parameters[2].data.mul_(0.0)  # zeros of both signs
+    groups = [
+        {"params": parameters[:2], "weight_decay": 0.1, "rate": 2.0},
+        {"params": parameters[2:], "weight_decay": 0.0, "lr": 0.5},
+    ]
+    return parameters, optimizer(groups, lr=1e-2, **options)
+
+
+def bits(tensors):
+    return [each.detach().clone().view(torch.int32) for each in tensors]
+
+
+@pytest.mark.parametrize("options", [{}, {"foreach": True}, {"fused": True}])
+def test_a_rehearsal_changes_no_bit(options):
+    found = []
+    for rehearsed in (True, False):
+        parameters, optimizer = made(**options)
+        before = bits(parameters)
+        if rehearsed:
+            rehearse(optimizer)
+            assert all(map(torch.equal, bits(parameters), before))
+            assert all(each.grad is None for each in parameters)
+            assert [group["lr"] for group in optimizer.param_groups] == [1e-2, 0.5]
+            assert len(optimizer.state) == 3
+        for step in range(3):
+            for each in parameters:
+                generator = torch.Generator().manual_seed(step)
+                each.grad = torch.randn(each.shape, generator=generator)
+            optimizer.step()
+        states = [s for each in parameters for s in optimizer.state[each].values()]
+        found.append(bits([*parameters, *states]))
+    assert all(map(torch.equal, *found))
+
+
+def test_an_update_without_room_fails_in_the_rehearsal_and_leaves_nothing():
+    parameters, optimizer = made()
+    before = bits(parameters)
+    device = SmallDevice()
+    with device:
+        device.hold(parameters)
+        device.limit = device.now + 5 * parameters[0].nbytes
+        with pytest.raises(torch.OutOfMemoryError):
+            rehearse(optimizer)
+        assert device.now == device.limit - 5 * parameters[0].nbytes
+        device.limit = None
+        rehearse(optimizer)
+        assert all(map(torch.equal, bits(parameters), before))
+        # From now on an update takes no more than the rehearsal has taken.
+        device.limit = device.peak
+        for each in parameters:
+            each.grad = torch.zeros_like(each)
+        optimizer.step()
+
+
+def room(measured, count=4, **options):
+    placed = place(MAKERS["flux"](), get_family("flux"), count, slots=1)
+    parameters, optimizer = made()
+    given = (placed, parameters, optimizer, SilentObserver(), lambda step: None)
+    return placed, DeviceRoom(*given, measure=lambda: measured, **options)
+
+
+@pytest.mark.parametrize(
+    ("free", "size", "may_grow", "wanted"),
+    [
+        (10**9, 10**9, True, 0),
+        (10**9, 10**9, False, 4),
+        (500 * 10**6, 10**9, True, 4),  # 500 MB stay free
+        (10**9, 20 * 10**9, True, 4),  # 5 percent do
+        (10**9 + 10**8, 20 * 10**9, True, 0),
+        (-1, 10**9, True, 4),
+    ],
+)
+def test_room_is_used_once_and_only_where_the_plan_may_change(free, size, may_grow, wanted):
+    placed, device_room = room((free, size), may_grow=may_grow)
+    device_room.between_steps()
+    assert placed.count == 4  # nothing is known before the first step
+    device_room.compute(1, lambda: None)
+    device_room.between_steps()
+    assert placed.count == wanted
+    placed.swap(5)
+    device_room.compute(2, lambda: None)
+    device_room.between_steps()
+    assert placed.count == 5
+    placed.close()
+
+
+def test_a_device_that_does_not_tell_leaves_the_plan():
+    assert spare_at_peak(torch.device("cpu"), lambda: 10**12) is None
+    placed, device_room = room(None, may_grow=True)
+    device_room.compute(1, lambda: None)
+    device_room.between_steps()
+    assert placed.count == 4
+    placed.close()
+
+
+def test_after_memory_was_full_no_block_comes_back():
+    placed, device_room = room((10**9, 10**9), may_grow=True)
+    fails = iter([True, False])
+
+    def work():
+        if next(fails):
+            raise torch.OutOfMemoryError("no room")
+        return "done"
+
+    assert device_room.compute(1, work) == "done"
+    device_room.between_steps()
+    assert placed.count == 5
+    placed.close()
+
+
+def test_another_error_is_no_reason_to_try_again():
+    placed, device_room = room(None)
+    with pytest.raises(ZeroDivisionError):
+        device_room.compute(1, lambda: 1 / 0)
+    assert placed.count == 4
+    placed.close()

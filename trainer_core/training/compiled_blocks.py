@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree
 
 Forward = Callable[..., Any]
 
@@ -186,8 +187,9 @@ def _layout(block: nn.Module) -> tuple[object, ...]:
 
 
 def _sizes(inputs: object) -> tuple[Any, ...]:
-    leaves = torch.utils._pytree.tree_leaves(inputs)
-    return tuple(each.shape if isinstance(each, Tensor) else None for each in leaves)
+    return tuple(
+        each.shape if isinstance(each, Tensor) else None for each in _pytree.tree_leaves(inputs)
+    )
 
 
 def _first_line(error: Exception) -> str:

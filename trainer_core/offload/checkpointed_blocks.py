@@ -37,6 +37,12 @@ class CheckpointedBlocks:
         self._numbers = {id(block): number for number, block in blocks.items()}
         self.chosen, self._inputs = chosen, inputs
 
+    def checkpoint_all(self) -> int:
+        """Let every block compute its activations again; how many did not."""
+        more = set(self._numbers.values()) - self.chosen
+        self.chosen |= more
+        return len(more)
+
     def __call__(self, block: nn.Module, *args: Any) -> Any:
         """Call a block."""
         number = self._numbers.get(id(block))
@@ -66,14 +72,14 @@ def checkpoint_blocks(
         at_end: Gives the RAM back.
 
     Returns:
-        What calls the blocks; None where all of them keep their activations.
+        What calls the blocks; None without gradient checkpointing.
 
     Raises:
         ConfigError: When there are fewer blocks than are to be checkpointed.
     """
     blocks = repeated_blocks(transformer, family.repeated_blocks)
     chosen = set(chosen_blocks(memory, len(blocks)))
-    if not chosen:
+    if not memory.gradient_checkpointing:
         return None
     inputs = None
     if memory.checkpoint_inputs == "ram":

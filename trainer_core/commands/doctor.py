@@ -218,15 +218,12 @@ def plan_rows(
     settings = PlanSettings(
         blocks_to_swap=None if can_swap and not plenty else 0,
         gradient_checkpointing=simulation.config.memory.gradient_checkpointing,
-        checkpoint_inputs="auto" if can_swap and not plenty else "device",
     )
     return [
         {
             "base_format": plan.base_format,
             "blocks_to_swap": plan.blocks_to_swap,
             "swapped_to": plan.master,
-            "blocks_to_checkpoint": plan.blocks_to_checkpoint,
-            "checkpoint_inputs": plan.checkpoint_inputs,
             "device_memory": gibibytes(plan.device),
             "ram": gibibytes(plan.ram),
             "predicted_seconds_per_step": float(f"{plan.seconds:.2g}"),

@@ -24,6 +24,8 @@ _REACHED = 0.7
 class Machine:
     """A computer that the trainer has for itself."""
 
+    _pinned = 0
+
     def free_memory(self, device: torch.device) -> int:
         """Free bytes of a device that a run may take."""
         return free_memory(device)
@@ -34,11 +36,11 @@ class Machine:
 
     def pinned_limit(self) -> int:
         """Bytes of RAM that may be pinned beside those that are."""
-        return int(psutil.virtual_memory().total * PINNED_SHARE)
+        return max(0, int(psutil.virtual_memory().total * PINNED_SHARE) - self._pinned)
 
     def count_pinned(self, change: int) -> None:
         """Hear that so many bytes were pinned, or given back if it is negative."""
-        del change
+        self._pinned += change
 
     def missing_memory(self, device: torch.device) -> int:
         """Bytes of a device that others need now; a run is asked for them between its steps."""

@@ -18,11 +18,12 @@ from typing import Any
 import psutil
 import torch
 
-from trainer_core.config import MemorySection, RunConfig
+from trainer_core.config import RunConfig
 from trainer_core.device import borrowed_random_state, release_memory, resolve_precision
 from trainer_core.errors import ConfigError
 from trainer_core.offload.machine import Machine
 from trainer_core.training import run as runs
+from trainer_core.training.choose_plan import settle
 from trainer_core.training.encode_dataset import Prepared
 from trainer_core.training.observer import RunRequests, SilentObserver
 from trainer_core.training.processes import Shares, SingleProcess
@@ -111,9 +112,7 @@ def run_settings(cell: Cell, device: str, blocks: int) -> dict[str, Any]:
         blocks: Of the base.
     """
     swapped = {"none": None, "half": blocks // 2, "all": blocks}[cell.way.swap]
-    memory: dict[str, Any] = {"device": device, "blocks_to_swap": swapped}
-    if "plan" in MemorySection.model_fields:
-        memory["plan"] = "off"
+    memory: dict[str, Any] = {"device": device, "blocks_to_swap": swapped, "plan": "off"}
     settings: dict[str, Any] = {
         "family": cell.family,
         "adapter": {"kind": "lora", "rank": 16},
@@ -122,8 +121,8 @@ def run_settings(cell: Cell, device: str, blocks: int) -> dict[str, Any]:
     }
     for section, values in cell.way.settings.items():
         settings[section] = {**settings.get(section, {}), **values}
-    if memory.get("blocks_to_swap") is None:
-        settings["memory"].pop("blocks_to_swap")
+    if settings["memory"].get("blocks_to_checkpoint") == "half":
+        settings["memory"]["blocks_to_checkpoint"] = blocks // 2
     return settings
 
 
@@ -213,9 +212,7 @@ class Bench:
         machine = ImitatedMachine(None if card is None else card * SIZES[self.size].gibibyte)
         heard, processes, start = SilentObserver(), SingleProcess(self.device), Start()
         ram = psutil.Process().memory_info().rss
-        planned, settle = config, getattr(runs, "settle", None)
-        if settle is not None:
-            planned = settle(config, data, precision, start, {}, processes, heard, machine).config
+        planned = settle(config, data, precision, start, {}, processes, heard, machine).config
         with contextlib.ExitStack() as at_end, torch.enable_grad():
             begin = (data, precision, start, "random", machine, at_end)
             run = runs.load(planned, heard, processes, *begin)
@@ -244,7 +241,7 @@ class Bench:
             short,
             Shares(run.config.training, 0, 1),
             watch,
-            may_grow=getattr(config.memory, "plan", "off") != "off",
+            may_grow=config.memory.plan != "off",
         )
         row = {
             "seconds": statistics.median(watch.times),

@@ -43,6 +43,9 @@ GOALS = (
 )
 """Way, pixels, the way that it is compared with, and the most that the ratio may be."""
 
+_UNPLANNED = {"blocks_to_checkpoint", "checkpoint_inputs"}
+"""Settings that `planned` does not ask the planner about."""
+
 PEAK_SHARE = 0.08
 """How far a peak may be from the plan."""
 
@@ -109,7 +112,7 @@ def planned(line: Row, folder: Path) -> MemoryPlan | None:
         folder: Where the settings of a tiny base lie.
     """
     memory = line["settings"]["memory"]
-    if memory.get("plan", "off") != "off":
+    if memory["plan"] != "off" or not memory.keys().isdisjoint(_UNPLANNED):
         return None
     kept = memory.get("base_format", "dense")
     settings = {key: line["settings"][key] for key in ("family", "adapter", "training", "memory")}
@@ -118,7 +121,7 @@ def planned(line: Row, folder: Path) -> MemoryPlan | None:
     sizes = _sizes(line["size"], line["pixels"], kept, json.dumps(settings), folder / "samples")
     wanted = PlanSettings(
         base_format=kept,
-        blocks_to_swap=memory.get("blocks_to_swap", 0),
+        blocks_to_swap=memory["blocks_to_swap"] or 0,
         swap_slots=memory.get("swap_slots", 2),
         gradient_checkpointing=memory.get("gradient_checkpointing", True),
     )

@@ -15,7 +15,7 @@ from ..families.family import Family
 from .host_inputs import HostArena, HostInputs
 from .machine import Machine
 from .pinned_memory import PinnedMemory
-from .swapped import checkpointed, evenly_spread, repeated_blocks
+from .swapped import chosen_blocks, repeated_blocks
 from .transfer import make_transfer
 
 
@@ -72,9 +72,7 @@ def checkpoint_blocks(
         ConfigError: When there are fewer blocks than are to be checkpointed.
     """
     blocks = repeated_blocks(transformer, family.repeated_blocks)
-    count = memory.blocks_to_checkpoint if memory.gradient_checkpointing else 0
-    swapped = evenly_spread(memory.blocks_to_swap or 0, len(blocks))
-    chosen = set(checkpointed(count, swapped, len(blocks)))
+    chosen = set(chosen_blocks(memory, len(blocks)))
     if not chosen:
         return None
     inputs = None

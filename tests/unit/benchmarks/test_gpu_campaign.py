@@ -266,3 +266,5 @@ def test_a_cell_was_planned_to_take_what_the_simulation_says(tmp_path):
     # Two of four blocks are in slots, the other two away.
     assert swapped.weights + swapped.ring < resident.weights
     assert swapped.activations == resident.activations
+    # With room for everything the planner would compute nothing again; the cell did.
+    assert resident.blocks_to_checkpoint == swapped.blocks_to_checkpoint == 4

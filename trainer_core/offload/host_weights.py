@@ -58,8 +58,9 @@ class Span:
 
     def mark(self, marked: bool) -> None:
         """Let the tensor that the block has now carry this span as its identity, or not."""
-        tensor = self.places[0][0][self.places[0][1]]
-        if marked:
+        held, name, _ = self.places[0]
+        tensor: Any = held.get(name)
+        if marked and tensor is not None:
             tensor.weight_identity = self
         elif hasattr(tensor, "weight_identity"):
             del tensor.weight_identity

@@ -151,6 +151,7 @@ def _train(
                 return recorder.finish(status, step)
 
 
+@explained("an update of the adapter, or what is saved", f"Go on with {RESUME}.")
 def _run(
     run: Loaded, shares: Shares, recorder: Recorder | None, *, may_grow: bool
 ) -> tuple[str, int]:
@@ -159,8 +160,7 @@ def _run(
     if from_inputs and not _initialize_from_inputs(run):
         loop.hooks.save(0)
         return "cancelled", 0
-    with explained("an update of the adapter, or what is saved", f"Go on with {RESUME}."):
-        return loop.run(run.state.step)
+    return loop.run(run.state.step)
 
 
 def _initialize_from_inputs(run: Loaded) -> bool:
@@ -388,6 +388,7 @@ class Loaded:
         return self.placed.transformer
 
 
+@explained("the base, and what is made before the first step")
 def load(
     config: RunConfig,
     observer: Observer,

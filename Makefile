@@ -1,6 +1,7 @@
 # Each target makes the virtual environment it needs by itself.
 #   make demo [KIND=lora|loha|lokr] [TASK=generate|edit|own]
 #   make test | test-full | bench | lint | js | matrix
+#   make gpu-wheels, and where a GPU is: make gpu
 # Needs python3 >= 3.11 with pip and venv. Another one: make test PYTHON=python3.12
 # Another build of torch: install it into .venv before anything else, or set TORCH=...
 
@@ -20,7 +21,17 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist loadf
 	--durations 30 --durations-min 3
 RESULTS := benchmarks/results
 
-.PHONY: demo test test-full bench bench-learning lint types js js-checks unit matrix matrix-old matrix-new
+# What is measured where a GPU is: the version of Python there, and what its image may lack.
+GPU_PYTHON ?= 3.12
+GPU_OUTPUT ?= build/gpu
+BUDGET ?= 520
+GPU_WHEELS := build/gpu_wheels
+GPU_PACKAGES := diffusers peft accelerate psutil PyYAML safetensors pydantic pydantic_core annotated-types \
+	typing-inspection typing_extensions importlib_metadata zipp gguf pytest pluggy iniconfig filelock \
+	requests urllib3 idna certifi charset-normalizer
+GPU_PLATFORMS := manylinux_2_28_x86_64 manylinux_2_17_x86_64 manylinux2014_x86_64
+
+.PHONY: demo test test-full bench bench-learning gpu gpu-wheels lint types js js-checks unit matrix matrix-old matrix-new
 
 demo: $(READY)
 	$(BIN)/adapter-trainer demo kind=$(KIND) task=$(TASK) output=$(OUTPUT)
@@ -36,9 +47,11 @@ unit: $(READY)
 test-full: $(READY)
 	$(PYTEST) -m exhaustive
 
-# What the defaults learn and keep; twenty minutes of one core.
+# What the defaults learn and keep, and what they do on a base in fewer bits; forty minutes of one
+# core.
 bench-learning: $(READY)
 	$(BIN)/python -m benchmarks.own_images --without --output $(RESULTS)/own_images.json
+	$(BIN)/python -m benchmarks.base_formats --output $(RESULTS)/base_formats.json
 
 # Times are worth something on a machine that does nothing else. The last step writes the tables
 # of README and docs again from the files.
@@ -51,6 +64,27 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.file_operations --output $(RESULTS)/file_operations.json
 	BENCHMARK_RESULTS=$(RESULTS) $(BIN)/pytest -q tests/comfyui/test_panel_cost.py
 	$(BIN)/python -m benchmarks.write_tables
+
+# The GPU campaign, on the Python that has torch for the GPU. Call it until it says that it is done.
+gpu:
+	$(PYTHON) -m benchmarks.gpu_campaign --output $(GPU_OUTPUT) --budget $(BUDGET)
+
+# What it needs there and may not find: wheels, ComfyUI's training adapters, and which commit this is.
+# The trainer itself is the checkout.
+gpu-wheels: $(READY)
+	rm -rf $(GPU_WHEELS)
+	$(BIN)/python -m pip download --disable-pip-version-check --quiet --no-deps --only-binary :all: \
+		--constraint $(CONSTRAINTS) --implementation cp --python-version $(GPU_PYTHON) \
+		$(addprefix --platform ,$(GPU_PLATFORMS)) --dest $(GPU_WHEELS) $(GPU_PACKAGES)
+	git rev-parse HEAD > $(GPU_WHEELS)/commit.txt
+	@comfy="$${COMFYUI_PATH:-$$HOME/ComfyUI}/comfy/weight_adapter"; \
+	if [ -d "$$comfy" ]; then \
+		mkdir -p $(GPU_WHEELS)/ComfyUI/comfy/weight_adapter && \
+		cp "$$comfy"/*.py $(GPU_WHEELS)/ComfyUI/comfy/weight_adapter; \
+	else \
+		echo "gpu-wheels: no ComfyUI to compare layers with"; \
+	fi
+	@du -sh $(GPU_WHEELS)
 
 # Installs the pack as a guest in two host environments and runs its tests there; -j2 runs both at
 # the same time. Needs the package index.

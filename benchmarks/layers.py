@@ -23,6 +23,7 @@ from .measuring.recipes import OURS, RANK, Recipe, our_recipes
 from .measuring.record import origin, read_record, write_record
 from .measuring.single_layer import Layer, measure_layer
 from .measuring.tables import block_table, fidelity_table, layer_table, verdict_table
+from .measuring.timing import MODES
 
 NARROW, WIDE = (3072, 3072), (3072, 12288)
 DTYPES = {"cpu": (torch.bfloat16, torch.float32), "cuda": (torch.bfloat16,)}
@@ -61,10 +62,12 @@ class Run:
         device: ``cpu`` or ``cuda``.
         rounds: Timed rounds; 0 counts only.
         only: A regular expression; of ``section: row`` what it is found in is measured.
+        modes: How layers are run; a device's others are left out.
     """
 
-    def __init__(self, device: str, rounds: int, only: str) -> None:
+    def __init__(self, device: str, rounds: int, only: str, modes: Sequence[str]) -> None:
         self._device, self._rounds, self._only = device, rounds, re.compile(only)
+        self._modes = modes
         peers, self.absent = peer_recipes()
         self._recipes = [*our_recipes(), *peers]
 
@@ -77,7 +80,7 @@ class Run:
                     continue
                 recipes = recipes_on(layer, self._recipes)
                 if chosen := self._chosen(layer.name, recipes):
-                    rows = measure_layer(layer, chosen, self._rounds)
+                    rows = measure_layer(layer, chosen, self._rounds, self._modes)
                     yield self._section(layer.name, rows, recipes, layer_table(layer.name, rows))
         if chosen := self._chosen(FIDELITY, self._recipes):
             gains = measure_fidelity(chosen, self._device)
@@ -124,7 +127,8 @@ def main() -> None:
     logging.disable(logging.WARNING)
     rounds = ROUNDS[arguments.device] if arguments.rounds is None else arguments.rounds
     found = origin(arguments.device)
-    run = Run(arguments.device, rounds, arguments.only)
+    modes = arguments.modes.split(",") if arguments.modes else MODES[arguments.device]
+    run = Run(arguments.device, rounds, arguments.only, modes)
     for peer, reason in run.absent.items():
         print(f"{peer}: skipped, {reason}")
     sections: dict[str, Sequence[Row]] = {}
@@ -169,6 +173,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--only", default="", help="regular expression on 'section: row', as 'bf16 .*: ours lora'"
     )
+    parser.add_argument("--modes", help=f"with commas between, beginning with eager; all: {MODES}")
     arguments = parser.parse_args()
     if arguments.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: torch sees no CUDA device here")

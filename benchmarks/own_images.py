@@ -66,9 +66,9 @@ def measure(shape: str, seed: int, overrides: list[str], folder: Path) -> dict[s
         "unseen": combination_questions([fresh[row] for row in rows]),
         "kept": base_questions(_KEPT, _IMAGE_SEED),
     }
-    pipeline = open_pipeline(config, has_controls=False)
-    pipeline.put_on(result.adapters[0])
-    shares = {name: _share(pipeline, config, asked) for name, asked in questions.items()}
+    with open_pipeline(config, has_controls=False) as pipeline:
+        pipeline.put_on(result.adapters[0])
+        shares = {name: _share(pipeline, config, asked) for name, asked in questions.items()}
     facts = {"shape": shape, "seed": seed, "steps": result.step, "cpu_seconds": round(seconds, 1)}
     return facts | {name: round(share, 3) for name, share in shares.items()}
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from .campaign.tables import campaign_table, goals_table
 from .measuring.record import RESULTS, read_record
 
 ROOT = RESULTS.parents[1]
@@ -114,15 +115,23 @@ def own_table() -> str:
     rows = []
     for way in dict.fromkeys(row["way"] for row in record["rows"]):
         found = [row for row in record["rows"] if row["way"] == way]
-        cells = []
-        for name in record["bars"]:
-            shares = [row[name] for row in found]
-            cells.append(
-                f"{sum(shares) / len(shares):.0%} ({min(shares):.0%} to {max(shares):.0%})"
-            )
+        cells = [_shares(found, name) for name in record["bars"]]
         steps = sorted({row["steps"] for row in found})
         rows.append((f"{way}, {' or '.join(map(str, steps))} steps", *cells))
     heads = ("Mean of nine runs (least to most)", "Seen colours", "Unseen colours", "Kept")
+    measured = record["measured"]
+    return _table(heads, rows) + f"\n\nCommit {measured['commit'][:10]}, {_machine(measured)}."
+
+
+def format_table() -> str:
+    """What an adapter learns on a base in each format."""
+    record = read_record(RESULTS / "base_formats.json")
+    rows = []
+    for way in dict.fromkeys(row["way"] for row in record["rows"]):
+        found = [row for row in record["rows"] if row["way"] == way]
+        rows.append((way, *(_shares(found, name) for name in ("seen", "unseen", "kept"))))
+    count = len(record["rows"]) // len(rows)
+    heads = (f"Mean of {count} runs (least to most)", "Seen colours", "Unseen colours", "Kept")
     measured = record["measured"]
     return _table(heads, rows) + f"\n\nCommit {measured['commit'][:10]}, {_machine(measured)}."
 
@@ -161,6 +170,11 @@ def _plan_cell(row: Row) -> str:
     return f"{best['base_format']}{swap}, {best['seconds']:.1f} s"
 
 
+def _shares(rows: Sequence[Row], name: str) -> str:
+    shares = [row[name] for row in rows]
+    return f"{sum(shares) / len(shares):.0%} ({min(shares):.0%} to {max(shares):.0%})"
+
+
 _TITLES = {"qwen_image": "Qwen-Image", "flux": "FLUX.1"}
 
 
@@ -173,8 +187,11 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "layers": layer_table,
     "block": block_table,
     "own_images": own_table,
+    "base_formats": format_table,
     "memory_peaks": peak_table,
     "memory_plans": plan_table,
+    "gpu_campaign": campaign_table,
+    "gpu_goals": goals_table,
 }
 """Each table by the name that stands in its comment."""
 

@@ -70,3 +70,10 @@ def _escaped(letter: str) -> str:
     if code < 0x100:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def gibibytes(count: int) -> str:
+    """Write a number of bytes for a person, as ``1.50 GiB`` or ``12.3 MiB``."""
+    if count >= 1 << 30:
+        return f"{count / (1 << 30):.2f} GiB"
+    return f"{count / (1 << 20):.1f} MiB"

@@ -21,7 +21,7 @@ CHANGED = "+changes"
 """Stands behind a commit whose code was changed when it was measured."""
 
 _ROOT = RESULTS.parents[1]
-_MEASURED = ("trainer_core", "benchmarks/*.py", "benchmarks/measuring")
+_MEASURED = ("trainer_core", "benchmarks/*.py", "benchmarks/measuring", "benchmarks/campaign")
 
 
 def origin(device: str = "cpu") -> dict[str, Any]:

@@ -71,13 +71,16 @@ class LayerRow:
 FROZEN = Recipe("frozen", "frozen", frozen_step)
 
 
-def measure_layer(layer: Layer, recipes: Sequence[Recipe], rounds: int) -> list[LayerRow]:
+def measure_layer(
+    layer: Layer, recipes: Sequence[Recipe], rounds: int, modes: Sequence[str] = ()
+) -> list[LayerRow]:
     """Measure recipes on one layer, on the same weight and batch.
 
     Args:
         layer: The layer.
         recipes: What to measure beside the frozen layer.
         rounds: Timed rounds; 0 counts only.
+        modes: How they are run; all that the device has, if left out.
 
     Returns:
         The frozen layer's row, then one for each recipe.
@@ -98,7 +101,7 @@ def measure_layer(layer: Layer, recipes: Sequence[Recipe], rounds: int) -> list[
     if rounds:
         ratios = eager_ratios(steps, steps[0], rounds, layer.device)
         times = [{"eager": ratio} for ratio in ratios]
-        for mode in MODES[layer.device][1:]:
+        for mode in (modes or MODES[layer.device])[1:]:
             for each, found in zip(adapted, times, strict=True):
                 found[mode] = mode_ratio(mode, each, adapted[0], batch, rounds)
     limit = count(steps[0])

@@ -53,6 +53,15 @@ export function formatStep(step, steps) {
   return steps > 0 ? `${step} / ${steps}` : String(step);
 }
 
+/**
+ * @param {number} bytes
+ * @returns {string} `11.2`, `0.03`, without the unit
+ */
+export function formatGibibytes(bytes) {
+  const size = bytes / 2 ** 30;
+  return size.toFixed(size > 0 && size < 0.1 ? 2 : 1);
+}
+
 /** @param {number} value */
 function pad(value) {
   return String(value).padStart(2, "0");

@@ -6,6 +6,7 @@ import { Controls, DEFAULT_LOOK } from "./controls.js";
 import { html, setText } from "./dom.js";
 import { formatNumber } from "./format.js";
 import { Lightbox } from "./lightbox.js";
+import { MemoryView } from "./memory_view.js";
 import { NO_RUN } from "./run.js";
 import { SamplesView } from "./samples_view.js";
 import { smooth } from "./series.js";
@@ -50,6 +51,7 @@ export class TrainPanel {
     this.observer = null;
 
     this.status = new StatusView();
+    this.memory = new MemoryView();
     this.empty = html("p", "empty");
     this.readout = html("div", "readout");
     this.chart = new ChartView((index) => this.readAt(index));
@@ -63,6 +65,7 @@ export class TrainPanel {
     this.actions = new ActionBar(ask);
     this.element = html("section", "panel", { "aria-label": "Training panel" }, [
       this.status.element,
+      this.memory.element,
       this.plot,
       this.readout,
       this.controls.element,
@@ -118,6 +121,7 @@ export class TrainPanel {
   draw() {
     const { run, offline } = this;
     this.status.draw(run, offline);
+    this.memory.draw(run.memory);
     this.actions.draw(run, offline);
     this.samples.draw(run.samples);
     this.lightbox.update(run.samples);

@@ -13,6 +13,22 @@
  * @property {string} subfolder
  * @property {string} type
  *
+ * @typedef {object} MemoryRow one way to keep a run in memory
+ * @property {string} format of the base's blocks
+ * @property {number} swapped how many of them are off the device
+ * @property {string} master where those lie
+ * @property {number} checkpointed how many compute their activations again
+ * @property {string} inputs where those blocks' inputs are kept
+ * @property {number} deviceBytes
+ * @property {number} ramBytes
+ * @property {number | null} seconds of a step
+ *
+ * @typedef {object} Memory
+ * @property {number} blocks of the base, 0 when unknown
+ * @property {number} deviceFree
+ * @property {number} ramFree
+ * @property {MemoryRow[]} rows the one that is taken, and then the next best
+ *
  * @typedef {object} Run
  * @property {string} promptId
  * @property {string} name
@@ -25,9 +41,13 @@
  * @property {number | null} secondsLeft
  * @property {string} message
  * @property {string[]} warnings
+ * @property {Memory | null} memory
  */
 
 import { append, emptySeries, extend } from "./series.js";
+
+/** Of the ways to keep a run in memory: the one that is taken and the next two. */
+const MEMORY_ROWS = 3;
 
 /** A run keeps at most this many images' names; beyond it, steps in the middle are thinned. */
 export const MAX_SAMPLES = 600;
@@ -47,6 +67,7 @@ export const NO_RUN = Object.freeze({
   secondsLeft: null,
   message: "",
   warnings: [],
+  memory: null,
 });
 
 /**
@@ -78,6 +99,7 @@ export function fromSnapshot(payload, before = NO_RUN) {
     steps,
     series: append(emptySeries(steps), message.points),
     warnings: Array.isArray(message.warnings) ? message.warnings.map(text).filter(Boolean) : [],
+    memory: toMemory(message.memory),
   };
   if (before.promptId === run.promptId && before.status !== "idle") {
     run.series = extend(run.series, before.series);
@@ -168,6 +190,30 @@ function toSample(payload) {
     filename,
     subfolder: text(message.subfolder),
     type: text(message.type) || "output",
+  };
+}
+
+/**
+ * @param {unknown} payload
+ * @returns {Memory | null}
+ */
+function toMemory(payload) {
+  const message = record(payload);
+  if (!Array.isArray(message.rows) || message.rows.length === 0) return null;
+  return {
+    blocks: natural(message.blocks) ?? 0,
+    deviceFree: natural(message.device_free) ?? 0,
+    ramFree: natural(message.ram_free) ?? 0,
+    rows: message.rows.slice(0, MEMORY_ROWS).map(record).map((row) => ({
+      format: text(row.base_format),
+      swapped: natural(row.blocks_to_swap) ?? 0,
+      master: text(row.master),
+      checkpointed: natural(row.blocks_to_checkpoint) ?? 0,
+      inputs: text(row.checkpoint_inputs),
+      deviceBytes: natural(row.device_bytes) ?? 0,
+      ramBytes: natural(row.ram_bytes) ?? 0,
+      seconds: positive(row.seconds),
+    })),
   };
 }
 

@@ -49,6 +49,8 @@ class TrainingSettings(io.ComfyNode):
         SettingInput("memory.compute", optional=True),
         SettingInput("memory.blocks_to_checkpoint", optional=True),
         SettingInput("memory.checkpoint_inputs", optional=True),
+        SettingInput("memory.plan", "memory_plan", optional=True),
+        SettingInput("memory.compile", optional=True),
     )
 
     @classmethod

@@ -39,6 +39,7 @@ _ASSETS = Path(__file__).parents[2] / "trainer_core" / "assets"
 _DEMO_SETS = ("demo-generate", "demo-edit", "demo-own")
 _RUN_DEPTH = 2
 _BASE_FOLDERS = ("diffusion_models", "checkpoints", "diffusers")
+_PINNED, _MOST_PINNED = "TOTAL_PINNED_MEMORY", "MAX_PINNED_MEMORY"
 Interrupted = management.InterruptProcessingException
 # Models that were unloaded before a work of ours. With --highvram "unloaded" leaves them where they
 # are, as long as the graph holds them, and ComfyUI itself no longer lists them.
@@ -273,9 +274,34 @@ def unload_models() -> None:
     management.soft_empty_cache()
 
 
-def free_memory() -> int:
-    """Free bytes of ComfyUI's device."""
-    return int(management.get_free_memory(device()))
+def free_memory(on: torch.device | None = None) -> int:
+    """Free bytes of a device, what torch has at hand included; unset: of ComfyUI's device."""
+    return int(management.get_free_memory(on or device()))
+
+
+def unclaimed_memory(on: torch.device) -> int:
+    """Free bytes of a device that torch does not have at hand either."""
+    free, at_hand = management.get_free_memory(on, torch_free_too=True)
+    # Where torch keeps nothing ready, ComfyUI says the same number twice.
+    return int(free if on.type in {"cpu", "mps", "privateuseone"} else free - at_hand)
+
+
+def reserved_memory() -> int:
+    """Bytes of a device that ComfyUI leaves to others, or as many as ``--reserve-vram`` says."""
+    return int(management.extra_reserved_memory())
+
+
+def pinned_left() -> int | None:
+    """Bytes of RAM that ComfyUI would pin yet; None for a ComfyUI that does not count them."""
+    most, now = (getattr(management, name, None) for name in (_MOST_PINNED, _PINNED))
+    # Without pinning, as with --cpu and --disable-pinned-memory, the most is -1.
+    return None if most is None or now is None else max(0, int(most) - int(now))
+
+
+def count_pinned(change: int) -> None:
+    """Have ComfyUI count so many more pinned bytes as if they were its own."""
+    if pinned_left() is not None:
+        setattr(management, _PINNED, getattr(management, _PINNED) + change)
 
 
 def kept_models() -> dict[str, int]:

@@ -211,6 +211,7 @@ def run_training(
     """
     from ...trainer_core.adapter_files.metadata import workflow_texts
     from ...trainer_core.training import SingleProcess, train
+    from ..host.comfy_machine import ComfyMachine
 
     _require_same_base(base, cache)
     can_preview = base.embedded or vae is not None
@@ -223,8 +224,9 @@ def run_training(
     make_source = source_of(None, vae, base)
     with guest("train", observer) as device:
         _warn_of_memory(config, device, observer)
-        within = comfy_host.allowed_folders()
-        result = train(config, observer, SingleProcess(device), make_source, texts, within=within)
+        within, machine = comfy_host.allowed_folders(), ComfyMachine()
+        where = SingleProcess(device)
+        result = train(config, observer, where, make_source, texts, within, machine)
     # In its last step a cancelled run is done; the nodes behind it must not run all the same.
     if result.status == "cancelled" or observer.cancelled():
         comfy_host.raise_interrupted()
@@ -232,12 +234,14 @@ def run_training(
 
 
 def _warn_of_memory(config: RunConfig, device: torch.device, observer: NodeObserver) -> None:
+    from ...trainer_core.offload.machine import Machine
     from ...trainer_core.training.memory_estimate import cached_run_estimate, check_memory
 
-    free = comfy_host.free_memory()
-    warning = check_memory(cached_run_estimate(config, device, free), free, device)
-    if warning:
-        observer.warn(warning)
+    if config.memory.plan == "off" or not Machine().plans_for(device):
+        free = comfy_host.free_memory()
+        warning = check_memory(cached_run_estimate(config, device, free), free, device)
+        if warning:
+            observer.warn(warning)
     if kept := comfy_host.kept_models():
         names = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in kept.items())
         observer.warn(f"ComfyUI keeps models on {device}, as it was told (--highvram): {names}.")

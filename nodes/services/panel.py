@@ -9,7 +9,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from ...trainer_core.training.observer import (
     CacheProgress,
     CheckpointSaved,
     Event,
+    MemoryPlanned,
     PreviewDone,
     RunFinished,
     RunRequests,
@@ -43,6 +44,7 @@ class RunState:
     Attributes:
         points: Step, loss and learning rate; thinned when there are many.
         samples: Preview images with their step, prompt index and place.
+        memory: Where the run keeps what, as JSON values; None as long as nothing was planned.
     """
 
     node_id: str
@@ -56,6 +58,7 @@ class RunState:
     step_seconds: float = 0.0
     message: str = ""
     warnings: list[str] = field(default_factory=list)
+    memory: dict[str, Any] | None = None
 
     def address(self) -> dict[str, Any]:
         """What every event says of itself."""
@@ -68,6 +71,7 @@ class RunState:
             **self.progress(self.points),
             "samples": list(self.samples),
             "warnings": list(self.warnings),
+            "memory": self.memory,
         }
 
     def progress(self, points: list[tuple[int, float, float]]) -> dict[str, Any]:
@@ -199,6 +203,10 @@ class NodeObserver:
             self._step(event)
         elif isinstance(event, CacheProgress):
             self._encoded(event)
+        elif isinstance(event, MemoryPlanned):
+            with PANEL.lock:
+                self.state.memory = asdict(event)
+            self._refresh()
         elif isinstance(event, RunStarted):
             self._bar = comfy_host.ProgressBar(self.state.node_id, event.summary.steps)
             self._folder = event.summary.folder

@@ -247,7 +247,9 @@ def test_import_path_is_left_alone():
 
 def test_foreign_modules_are_left_alone():
     changes = {source.path: found for source in _PRODUCT if (found := foreign_changes(source.tree))}
-    assert changes == {}
+    # ComfyUI's counter of pinned bytes: its own modules change it in the same way.
+    counter = "setattr(management, _PINNED, getattr(management, _PINNED) + change)"
+    assert changes == {"nodes/host/comfy_host.py": [counter]}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,16 @@ import uuid
 
 import pytest
 from browser.page import PANEL
-from comfyui.graphs import TRAIN, checkpoints, graph, hold, release, run_folder, wait_until_held
+from comfyui.graphs import (
+    TRAIN,
+    checkpoints,
+    graph,
+    hold,
+    plan,
+    release,
+    run_folder,
+    wait_until_held,
+)
 
 THUMBNAIL = f"{PANEL} .adapter-trainer-thumbnail"
 TWO_PROMPTS = "a red diamond\na blue circle"
@@ -266,6 +275,48 @@ def test_pointer_smoothing_and_rate_change_what_is_read(page, finished):
     page.load_api(renumbered(training_graph(unique("another")), "70"))
     time.sleep(1.0)
     assert page.text("word") == "Not started"
+    assert page.problems() == []
+
+
+GIB = 1 << 30
+PLANS = (
+    ("fp8", 20, "pinned", 60, "device", int(11.2 * GIB), 7 * GIB, 2.34),
+    ("fp8", 40, "pinned", 60, "ram", 8 * GIB, 14 * GIB, 2.91),
+    ("nf4", 0, "none", 60, "device", 9 * GIB, 0, 0.0),
+    ("nf4", 60, "file", 60, "device", 4 * GIB, 0, 9.0),
+)
+
+
+def test_the_memory_plan_is_a_line_and_a_table_and_survives_a_reload(page):
+    name, node = unique("planned"), "80"
+    page.load_api(renumbered(training_graph(name), node))
+    page.wait_for("Not started")
+    assert page.count(f"{PANEL} .adapter-trainer-memory:not([hidden])") == 0
+    plan(page.server, node, name, *PLANS)
+    page.browser.reload()
+    page.show_train_node()
+    page.wait_for("Loading")
+    said = "Base in fp8, 20 of 60 blocks in pinned RAM; 11.2 of 12.0 GiB VRAM"
+    assert page.text("memory summary") == said
+    assert page.count(f"{PANEL} .adapter-trainer-memory[open]") == 0
+    assert_well_laid_out(page)
+    page.shoot("plan_line")
+
+    page.browser.evaluate("document.querySelector('.adapter-trainer-memory summary').click()")
+    page.wait_for_count(f"{PANEL} .adapter-trainer-memory[open] tbody tr", 3)
+    assert page.text("taken").startswith("✓fp8")
+    assert page.count(f"{PANEL} tbody tr") == 3
+    assert_well_laid_out(page)
+    page.shoot_themes("plan_table")
+    page.browser.evaluate(_MAKE_NARROW)
+    time.sleep(0.5)
+    assert_well_laid_out(page)
+    page.shoot("plan_narrow")
+
+    page.browser.evaluate(_LOSE_CONNECTION)
+    page.browser.wait("return window.seenWords.includes('No connection')")
+    page.wait_for("Loading", 30)
+    assert page.text("memory summary") == said
     assert page.problems() == []
 
 

@@ -126,6 +126,11 @@ def panel(server: ComfyServer, node: str = TRAIN) -> dict[str, Any]:
     return server.get(f"/adapter_trainer/state?node_id={node}")
 
 
+def plan(server: ComfyServer, node: str, name: str, *rows: tuple[Any, ...]) -> None:
+    """Open a node's run on the panel; rows are the values of `PlanRow`."""
+    server.post("/instruments/plan", {"node_id": node, "name": name, "rows": rows})
+
+
 def wish(server: ComfyServer, name: str, node: str = TRAIN) -> tuple[int, Any]:
     return server.post("/adapter_trainer/wish", {"node_id": node, "wish": name})
 

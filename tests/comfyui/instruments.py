@@ -229,6 +229,25 @@ async def get_settings(request):
     return web.json_response(found)
 
 
+@routes.get("/instruments/pinned")
+async def get_pinned(request):
+    return web.json_response([management.TOTAL_PINNED_MEMORY, management.MAX_PINNED_MEMORY])
+
+
+@routes.post("/instruments/plan")
+async def plan(request):
+    """Open a node's run on the panel as one whose memory was planned, or was not."""
+    asked = await request.json()
+    panel = next(sys.modules[name] for name in sys.modules if name.endswith("services.panel"))
+    events = sys.modules[panel.MemoryPlanned.__module__]
+    observer = panel.NodeObserver(asked["node_id"], asked["name"], trains=True)
+    observer.state.prompt_id = asked["name"]
+    if asked["rows"]:
+        rows = tuple(events.PlanRow(*row) for row in asked["rows"])
+        observer.notify(events.MemoryPlanned(rows, 12 << 30, 56 << 30, blocks=60))
+    return web.json_response({})
+
+
 @routes.post("/instruments/settle")
 async def settle(request):
     """Leave what is there by now out of the rounds of the garbage collector, which end each run."""

@@ -14,6 +14,7 @@ from comfyui.graphs import (
     graph,
     hold,
     panel,
+    plan,
     release,
     wait_until_held,
 )
@@ -108,6 +109,36 @@ def test_a_cancel_leaves_nothing(server, warm, at, where, first):
     release(server)
     assert server.failure(server.result(prompt))["event"] == "execution_interrupted"
     assert_nothing_stays(server, warm)
+
+
+def test_a_run_with_swapped_blocks_leaves_nothing(server, warm):
+    """Finished, and cancelled while a block computes: no tensor, and no byte that counts as pinned.
+
+    A machine's free memory is everybody's, so that what the process itself holds is counted.
+    """
+    before = server.get("/instruments/pinned")
+    swapped = {"gradient_checkpointing": True, "blocks_to_swap": 2, "swap_slots": 1}
+    server.run(graph("swapped", settings=swapped))
+    assert_nothing_stays(server, warm)
+    hold(server, 4, "QwenImageTransformerBlock")
+    prompt = server.queue(graph("swapped-cancel", settings=swapped))
+    wait_until_held(server)
+    server.post("/interrupt", {"prompt_id": prompt})
+    release(server)
+    assert server.failure(server.result(prompt))["event"] == "execution_interrupted"
+    assert_nothing_stays(server, warm)
+    assert server.get("/instruments/pinned") == before
+
+
+def test_the_plan_of_a_run_is_kept_for_the_panel(server):
+    row = ("fp8", 20, "pinned", 60, "device", 11 << 30, 7 << 30, 2.5)
+    plan(server, "planned", "any", row, row)
+    memory = panel(server, "planned")["memory"]
+    assert (memory["device_free"], memory["ram_free"], memory["blocks"]) == (12 << 30, 56 << 30, 60)
+    assert tuple(memory["rows"][0].values()) == row
+    assert [*memory["rows"][0]][:3] == ["base_format", "blocks_to_swap", "master"]
+    plan(server, "planned", "any")
+    assert panel(server, "planned")["memory"] is None
 
 
 def test_a_preview_that_fails_leaves_nothing(server, warm):

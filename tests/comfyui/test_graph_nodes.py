@@ -242,6 +242,15 @@ def test_every_setting_is_an_input_or_is_known_not_to_be(settings):
     assert not given & set(NOT_AN_INPUT)
 
 
+def test_all_of_the_memory_section_is_on_one_node(schemas, settings):
+    name = "AdapterTrainerSettings"
+    leaves = {path for path, _ in walk_settings() if path.startswith("memory.")}
+    ids = {path: id for id, path in settings[name].items() if path in leaves}
+    assert set(ids) == leaves - {"memory.device"}
+    shown = {path for path, id in ids.items() if not inputs(schemas[name])[id][1].get("advanced")}
+    assert shown == {"memory.gradient_checkpointing"}
+
+
 def test_inputs_config_and_template_say_the_same(schemas, settings):
     template = facts_of_template()
     compared = 0

@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from trainer_core.errors import RunError
+from trainer_core.inference.pipeline import sample_prompts
 from trainer_core.offload.host_weights import MappedMaster, PageableMaster, PinnedMaster
 from trainer_core.offload.machine import Machine
 from trainer_core.offload.streamed_blocks import StreamedBlocks
@@ -100,4 +101,33 @@ def test_a_run_learns_as_a_resident_one_and_gives_all_memory_back(tmp_path, cach
     swapped = run("swapped", blocks_to_swap=5, master=master)
     gc.collect()
     assert swapped == pytest.approx(resident, rel=2e-2)
+    assert abs(torch.cuda.memory_allocated() - before) < 2**20
+
+
+def test_swapped_sampling_gives_the_images_of_a_resident_base(tmp_path, cache):
+    """With encoders that are streamed too, and a VAE that leaves after each image."""
+
+    class Short(Machine):
+        """Has nothing free: all that can be swapped is."""
+
+        def free_memory(self, device):
+            return 0
+
+    def images(name, machine=None):
+        config = run_config(
+            tmp_path,
+            tmp_path / name,
+            memory={"device": "cuda"},
+            training={"precision": "bf16"},
+            preview={"prompts": ["a red star on blue"], "width": 64, "height": 64, "steps": 4},
+        )
+        return list(sample_prompts(config, None, machine=machine))
+
+    images("resident")
+    gc.collect()
+    before = torch.cuda.memory_allocated()
+    resident = images("resident")
+    swapped = images("swapped", Short())
+    gc.collect()
+    assert all(map(torch.equal, swapped, resident))
     assert abs(torch.cuda.memory_allocated() - before) < 2**20

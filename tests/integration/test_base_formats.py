@@ -69,7 +69,7 @@ def test_a_run_goes_on_in_another_format_and_says_so(tmp_path, cache):
     result = train(run_config(tmp_path, cache, **changed, resume="latest"), observer)
     assert (result.status, result.step) == ("done", 4)
     told = [str(event) for event in observer.events if isinstance(event, Warned)]
-    assert any("memory.base_format was 'auto' and is 'nf4'" in each for each in told)
+    assert any("memory.base_format was 'dense' and is 'nf4'" in each for each in told)
 
 
 def test_doctor_counts_what_is_held(tmp_path, cache):

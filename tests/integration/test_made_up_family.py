@@ -13,10 +13,15 @@ from tests.fixtures.made_up_family.base import make_lumen_base
 from trainer_core.bases.adapter_family import adapter_family
 from trainer_core.bases.locate import detect_base, locate_base
 from trainer_core.cli import main
-from trainer_core.config import BaseSection
-from trainer_core.errors import ConfigError
+from trainer_core.config import BaseSection, RunConfig
+from trainer_core.errors import ConfigError, RunError
 from trainer_core.families.registry import PACKAGES, get_family
 from trainer_core.families.run_files import load_config
+from trainer_core.offload.empty_base import empty_base
+from trainer_core.offload.memory_plan import Budget
+from trainer_core.training.choose_plan import choose_step_plan
+from trainer_core.training.memory_estimate import ADAPTER_BYTES, UNABLE, run_simulation
+from trainer_core.types import Bucket
 
 WEIGHTS = "transformer/diffusion_pytorch_model.safetensors"
 
@@ -77,6 +82,28 @@ def test_a_run_goes_from_template_to_adapter(base, tmp_path, capsys, monkeypatch
     assert told["family"] == "lumen"
     command(capsys, "convert", file, tmp_path / "kohya.safetensors", "--to", "kohya")
     assert adapter_family(tmp_path / "kohya.safetensors").name == "lumen"
+
+
+def test_a_step_that_cannot_be_simulated_is_planned_by_its_weights(base, lumen):
+    section = BaseSection(path=str(base))
+    location = locate_base(section, lumen, has_controls=False, needs_encoders=False)
+    empty, memory = empty_base(location, lumen), {"device": "cpu", "base_format": "dense"}
+    config = RunConfig.model_validate(
+        {"family": "lumen", "memory": memory, "training": {"precision": "fp32"}}
+    )
+    simulation = run_simulation(config, empty, [Bucket(32, 32)], torch.device("cpu"), 8)
+    with pytest.raises(UNABLE):
+        simulation.step()
+    weights = 4 * empty.parameters + ADAPTER_BYTES * simulation.trainable
+    # With room for a step, and without: it is no reason to refuse a run.
+    for free, rest in ((2 * weights, 2 * weights // 4), (weights, 0)):
+        budget = Budget(free, 1 << 40, 1 << 40, 20e9, 1e12, reserve=0)
+        (plan, *_) = choose_step_plan(simulation, empty, budget).plans
+        assert (plan.base_format, plan.blocks_to_swap) == ("dense", 0)
+        assert plan.device == weights + rest
+        assert plan.seconds > 0
+    with pytest.raises(RunError, match="VRAM"):
+        choose_step_plan(simulation, empty, Budget(9, 9, 9, 20e9, 1e12, reserve=0))
 
 
 def test_its_base_is_recognised_as_folder_and_as_file(base, lumen):

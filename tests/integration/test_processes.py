@@ -30,11 +30,17 @@ def how_they_ended(ends):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("training", [{"batch_size": 2, "gradient_accumulation_steps": 2}])
-def test_two_gloo_processes_train_the_weights_of_one(tmp_path, cache, training):
-    training = {**training, "steps": 5, "checkpoint_every": 3}
-    # The initialization come from what one process saw.
-    adapter = {"kind": "lora", "init": "eva"}
+@pytest.mark.parametrize(
+    ("name", "near"),
+    # A gradient's last bit may move a moment to the next of 256 levels.
+    [("adamw", 1e-6), pytest.param("adamw8bit", 1e-4, marks=pytest.mark.exhaustive)],
+)
+def test_two_gloo_processes_train_the_weights_of_one(tmp_path, cache, name, near):
+    training = {"batch_size": 2, "gradient_accumulation_steps": 2, "steps": 5}
+    training |= {"checkpoint_every": 3, "optimizer": {"name": name, "learning_rate": 1e-3}}
+    # The initialization come from what one process saw; of this rank factors are large enough for
+    # 8 bits.
+    adapter = {"kind": "lora", "init": "eva"} | ({"rank": 32} if name == "adamw8bit" else {})
     config = run_config(tmp_path / "two", cache, training=training, adapter=adapter)
     run_file = tmp_path / "run.yaml"
     run_file.write_text(yaml.safe_dump(config.model_dump(mode="json")))
@@ -48,7 +54,7 @@ def test_two_gloo_processes_train_the_weights_of_one(tmp_path, cache, training):
     assert len(list((tmp_path / "two" / "run").iterdir())) == 1, "each process made a folder"
     expected, found = tensors(one.adapters[0]), tensors(two / "run.safetensors")
     for key in expected:
-        torch.testing.assert_close(found[key], expected[key], rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(found[key], expected[key], rtol=1e-4, atol=near)
     for a, b in zip(metrics(two), metrics(one.folder), strict=True):
         assert a["sigma_mean"] == pytest.approx(b["sigma_mean"], rel=1e-12)
         assert a["loss"] == pytest.approx(b["loss"], rel=1e-5)

@@ -3,7 +3,7 @@ import { toLook } from "../../js/panel/controls.js";
 import { TrainPanel } from "../../js/panel/panel.js";
 import { fromSnapshot, NO_RUN } from "../../js/panel/run.js";
 import { serverFrom } from "../../js/panel/server.js";
-import { losses, sampleAt, snapshot } from "./messages.js";
+import { losses, memory, memoryRow, sampleAt, snapshot } from "./messages.js";
 
 const { imageUrl } = serverFrom({ fetchApi: async () => new Response(), apiURL: (route) => `/api${route}` });
 
@@ -94,9 +94,54 @@ test("a stored look is kept within its bounds", () => {
   expect(toLook({ smoothing: 7, showRate: false })).toEqual({ smoothing: 0.99, showRate: false });
 });
 
+describe("the memory plan", () => {
+  const line = () => find(".adapter-trainer-memory summary").textContent;
+  const cells = () => [...panel.element.querySelectorAll("tbody tr")].map((row) => [...row.children].map((cell) => cell.textContent));
+
+  test("is one line, with the ways behind it, the one that is taken first", () => {
+    show({ memory: memory() });
+    expect(find(".adapter-trainer-memory").open).toBe(false);
+    expect(line()).toBe("Base in fp8, 20 of 60 blocks in pinned RAM; 11.2 of 12.0 GiB VRAM");
+    expect(cells()).toEqual([
+      ["✓", "fp8", "20 of 60, pinned RAM", "60", "11.2", "7.0", "2.3 s"],
+      ["", "fp8", "40 of 60, pinned RAM", "60, inputs in RAM", "8.0", "14.0", "2.9 s"],
+      ["", "nf4", "none", "60", "9.0", "0.0", "–"],
+    ]);
+    const heads = [...panel.element.querySelectorAll("thead th")].map((cell) => cell.textContent);
+    expect(heads.slice(4, 6)).toEqual(["VRAM of 12.0 GiB", "RAM of 56.0 GiB"]);
+    expect(panel.element.querySelectorAll(".adapter-trainer-taken")).toHaveLength(1);
+    expect(find("tbody tr").className).toBe("adapter-trainer-taken");
+  });
+
+  test.each([
+    [{ base_format: "dense", blocks_to_swap: 0 }, {}, "Base dense; 11.2 of 12.0 GiB VRAM"],
+    [{ base_format: "file", blocks_to_swap: 1, master: "file" }, { blocks: 0 }, "Base in its file's format, 1 block in the file; 11.2 of 12.0 GiB VRAM"],
+    [{ master: "pageable", device_bytes: 2 ** 24 }, {}, "Base in fp8, 20 of 60 blocks in RAM; 0.02 of 12.0 GiB VRAM"],
+  ])("of %j and %j says so", (row, values, expected) => {
+    show({ memory: memory({ rows: [memoryRow(row)], ...values }) });
+    expect(line()).toBe(expected);
+  });
+
+  test("is not there when nothing was planned", () => {
+    show({});
+    expect(find(".adapter-trainer-memory").hidden).toBe(true);
+    show(null);
+    expect(find(".adapter-trainer-memory").hidden).toBe(true);
+  });
+
+  test("is drawn again only when it has changed", () => {
+    show({ memory: memory() });
+    const row = find("tbody tr");
+    show({ memory: memory(), step: 7 });
+    expect(find("tbody tr")).toBe(row);
+    show({ memory: memory({ blocks: 61 }) });
+    expect(find("tbody tr")).not.toBe(row);
+  });
+});
+
 test("text from the server is text", () => {
   const evil = "<img src=x onerror=alert(1)>";
-  show({ message: evil, warnings: [evil], samples: [{ ...sampleAt(1), filename: `${evil}.png` }] });
+  show({ message: evil, warnings: [evil], memory: memory({ rows: [memoryRow({ base_format: evil })] }), samples: [{ ...sampleAt(1), filename: `${evil}.png` }] });
   expect(text("message")).toBe(evil);
   expect(panel.element.querySelectorAll("img")).toHaveLength(1);
   const { pathname, searchParams } = new URL(find("img").src, "http://localhost");

@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
 import { fromSnapshot, isActive, MAX_SAMPLES, NO_RUN, withProgress, withSample } from "../../js/panel/run.js";
-import { sampleAt, snapshot } from "./messages.js";
+import { memory, sampleAt, snapshot } from "./messages.js";
 
 test("a snapshot is a run", () => {
   const run = fromSnapshot(snapshot({ step: 2, points: [[1, 0.9, 1e-4], [2, 0.8, 2e-4]], samples: [sampleAt(1)] }));
@@ -19,6 +19,7 @@ test("wrong types in a snapshot become nothing", () => {
   const run = fromSnapshot({
     status: "done", step: "7", steps: -1, points: "x", samples: [{}, 3, { step: 1 }], step_seconds: "fast",
     seconds_left: NaN, message: { html: "<b>" }, warnings: [1, "mind"], name: 5, prompt_id: null,
+    memory: { rows: "fp8" },
   });
   expect(run).toEqual({ ...NO_RUN, status: "done", warnings: ["mind"] });
 });
@@ -86,5 +87,20 @@ describe("samples", () => {
     for (let step = 0; step < 2 * MAX_SAMPLES; step++) run = withSample(run, sampleAt(step));
     expect(run.samples.length).toBeLessThanOrEqual(MAX_SAMPLES);
     expect(run.samples.at(-1).step).toBe(2 * MAX_SAMPLES - 1);
+  });
+});
+
+describe("the memory plan", () => {
+  test("stays while the run goes on, and goes with the next run", () => {
+    const run = fromSnapshot(snapshot({ memory: memory() }));
+    expect(run.memory.rows.map((row) => row.swapped)).toEqual([20, 40, 0]);
+    expect(withSample(withProgress(run, { step: 3 }), sampleAt(3)).memory).toBe(run.memory);
+    expect(fromSnapshot(snapshot({ prompt_id: "p2" }), run).memory).toBeNull();
+  });
+
+  test("of wrong types is nothing, or numbers that are zero", () => {
+    for (const wrong of [null, 3, [], {}, { rows: [] }]) expect(fromSnapshot(snapshot({ memory: wrong })).memory).toBeNull();
+    const [row] = fromSnapshot(snapshot({ memory: { rows: [{ seconds: "fast", device_bytes: -1 }, 5] } })).memory.rows;
+    expect(row).toMatchObject({ format: "", deviceBytes: 0, seconds: null });
   });
 });

@@ -19,7 +19,6 @@ from ..errors import (
     ConfigError,
     DatasetError,
     InputError,
-    RunError,
     TrainerError,
 )
 from ..families.run_files import load_config
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
     from ..data.captions import TextLimit
     from ..families.family import Family
     from ..offload.empty_base import EmptyBase
-    from ..offload.memory_plan import Budget
-    from ..training.step_simulation import StepSimulation
     from ..weights.base_location import BaseLocation
 
 
@@ -94,17 +91,11 @@ def run_report(config: RunConfig) -> tuple[dict[str, Any], list[str]]:
         report["base"] = _base_report(base)
         adapter = attempt("adapter", lambda: _attach(config, base))
         if adapter is not None:
-            from ..training.memory_estimate import gibibytes, memory_estimate
+            from .memory_report import memory_report
 
             report["adapter"] = _adapter_report(config, adapter)
             adapter.detach()
-            simulation = _simulation(config, base, controls)
-            estimate = attempt("memory", lambda: memory_estimate(base, simulation))
-            if estimate is not None:
-                report["memory_estimate"] = {k: gibibytes(n) for k, n in estimate.items()}
-                if "activations" in estimate:
-                    plans = attempt("memory", lambda: _plans_here(config, simulation))
-                    report["memory_plans"] = plans
+            report |= memory_report(config, base, controls, attempt)
         narrow = config.memory.base_format not in {"auto", "dense"}
         if config.cache.manifest and (narrow or config.memory.compute != "dense"):
             report["velocity_error"] = attempt("memory", lambda: _velocity_error(config))
@@ -166,70 +157,6 @@ def _velocity_error(config: RunConfig) -> str:
     from ..training.velocity_error import velocity_report
 
     return velocity_report(config)
-
-
-def _simulation(config: RunConfig, base: EmptyBase, controls: int) -> StepSimulation:
-    from ..device import resolve_device
-    from ..training.memory_estimate import run_simulation
-    from ..types import Bucket
-
-    multiple = base.family.size_multiple
-    edge = max(config.dataset.resolution // multiple, 1) * multiple
-    images = [Bucket(edge, edge)] * (1 + controls)
-    return run_simulation(config, base, images, resolve_device(config.memory.device))
-
-
-def _plans_here(config: RunConfig, simulation: StepSimulation) -> list[dict[str, Any]]:
-    from ..device import resolve_device
-    from ..offload.machine import Machine, machine_budget
-
-    device = resolve_device(config.memory.device)
-    budget = machine_budget(Machine(), device, simulation.inputs.dtype)
-    try:
-        return plan_rows(simulation, budget, can_swap=device.type != "cpu")
-    except RunError:
-        if device.type != "cpu":
-            raise
-        return []
-
-
-def plan_rows(
-    simulation: StepSimulation, budget: Budget, can_swap: bool = True
-) -> list[dict[str, Any]]:
-    """The best memory plan, and the next two; where nothing is short there is one.
-
-    Args:
-        simulation: Of the run.
-        budget: What the machine has.
-        can_swap: Whether blocks may leave the device; the CPU has them where it computes.
-
-    Raises:
-        RunError: When none fits.
-    """
-    from ..offload.memory_plan import PlanSettings, alternatives, rank_plans
-    from ..quantization.registry import FORMATS
-    from ..training.memory_estimate import gibibytes
-    from ..training.step_sizes import step_sizes
-
-    sizes = step_sizes(simulation, {})
-    plenty = sizes.formats["dense"].base.total < budget.device_free * _PLENTY
-    plain = {name: each for name, each in FORMATS.items() if not each.rotates}
-    sizes = sizes if plenty else step_sizes(simulation, plain)
-    settings = PlanSettings(
-        blocks_to_swap=None if can_swap and not plenty else 0,
-        gradient_checkpointing=simulation.config.memory.gradient_checkpointing,
-    )
-    return [
-        {
-            "base_format": plan.base_format,
-            "blocks_to_swap": plan.blocks_to_swap,
-            "swapped_to": plan.master,
-            "device_memory": gibibytes(plan.device),
-            "ram": gibibytes(plan.ram),
-            "predicted_seconds_per_step": float(f"{plan.seconds:.2g}"),
-        }
-        for plan in alternatives(rank_plans(sizes, settings, budget))
-    ]
 
 
 def dataset(arguments: Arguments) -> int:
@@ -325,9 +252,6 @@ def _spread(numbers: list[int]) -> dict[str, int] | None:
         "longest": ordered[-1],
     }
 
-
-_PLENTY = 0.1
-"""Share of the free memory below which a base's weights leave nothing to choose."""
 
 NEEDED = ("torch", "diffusers", "peft", "accelerate", "transformers")
 """What the extra `train` installs."""

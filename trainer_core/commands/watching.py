@@ -15,11 +15,14 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
+from ..printable import gibibytes
 from ..training.observer import (
     CacheProgress,
     CheckpointSaved,
     Event,
+    MemoryPlanned,
     Observer,
+    PlanRow,
     PreviewDone,
     RunFinished,
     RunRequests,
@@ -208,6 +211,8 @@ def event_record(event: Event) -> dict[str, Any]:
 
 def event_text(event: Event) -> str:
     """An event other than progress, for a person."""
+    if isinstance(event, MemoryPlanned):
+        return plan_text(event)
     if isinstance(event, RunStarted):
         return summary_text(event.summary)
     if isinstance(event, PreviewDone):
@@ -217,3 +222,22 @@ def event_text(event: Event) -> str:
     if isinstance(event, RunFinished):
         return result_text(event.result)
     return f"Note: {event.message}" if isinstance(event, Warned) else str(event)
+
+
+def plan_text(event: MemoryPlanned) -> str:
+    """The plan that a run takes, and what it could take instead, in two lines."""
+    chosen, *others = map(_row_text, event.rows)
+    free = f"{gibibytes(event.device_free)} and {gibibytes(event.ram_free)} RAM free"
+    lines = [f"memory: {chosen}; {free}"]
+    if others:
+        lines.append(f"  what else fits: {' | '.join(others)}")
+    return "\n".join(lines)
+
+
+def _row_text(row: PlanRow) -> str:
+    places = {"none": "nothing swapped", "file": "read from the file"}
+    kept = places.get(row.master, f"in {row.master} RAM")
+    swapped = f"{row.blocks_to_swap} blocks {kept}" if row.blocks_to_swap else kept
+    ram = f" and {gibibytes(row.ram_bytes)} RAM" if row.ram_bytes else ""
+    pace = f", about {row.seconds:.2g} s a step" if row.seconds else ""
+    return f"{row.base_format}, {swapped}, {gibibytes(row.device_bytes)}{ram}{pace}"

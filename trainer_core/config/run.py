@@ -80,6 +80,14 @@ class MemorySection(Section):
     device: str = setting(
         "auto", "'auto', or a torch device such as 'cuda', 'cuda:1', 'mps', 'xpu' or 'cpu'."
     )
+    plan: Literal["auto", "fastest", "smallest", "off"] = setting(
+        "auto",
+        "Who chooses the memory settings that are left open (base_format, blocks_to_swap, master). "
+        "'auto': the trainer, for what is free: as fast as can be, and the base's weights are "
+        "rounded only where that is worth it. 'fastest': speed alone counts. 'smallest': the least "
+        "VRAM. 'off': nobody; the base is dense and nothing is swapped, unless set.",
+        advanced=True,
+    )
     gradient_checkpointing: bool = setting(
         True, "Recompute activations in the backward pass: less memory, about a third slower."
     )
@@ -102,7 +110,7 @@ class MemorySection(Section):
     blocks_to_swap: int | None = setting(
         None,
         "Transformer blocks whose weights lie in RAM and come to the device when they are used: "
-        "for bases that are larger than the VRAM. Needs gradient checkpointing.",
+        "for bases that are larger than the VRAM. Needs gradient checkpointing. Unset: by 'plan'.",
         advanced=True,
         ge=0,
         le=1000,
@@ -118,7 +126,8 @@ class MemorySection(Section):
     master: Literal["auto", "pinned", "pageable", "file"] = setting(
         "auto",
         "Where swapped blocks lie: 'pinned' RAM, which is read fastest, 'pageable' RAM, or only in "
-        "the base's 'file', which is then read in each step. 'auto' pins what the system allows.",
+        "the base's 'file', which is then read in each step. 'auto': by 'plan'; RAM, of which as "
+        "much is pinned as the system allows, unless it is too small.",
         advanced=True,
     )
     base_format: BaseFormat = setting(
@@ -126,7 +135,7 @@ class MemorySection(Section):
         "How the base's large weights, the Linear layers of its blocks, are kept. 'dense': in the "
         "run's precision. 'file': as the file has them (fp8, GGUF, nvfp4 and others), what it has "
         "in 16 bits dense. 'fp8' and 'int8': one byte a weight; 'int8_rotated' keeps outliers "
-        "apart, for compute 8bit. 'nf4': half a byte. 'auto': dense.",
+        "apart, for compute 8bit. 'nf4': half a byte. 'auto': by 'plan'.",
         advanced=True,
     )
     compute: Literal["dense", "8bit"] = setting(
@@ -135,6 +144,13 @@ class MemorySection(Section):
         "'8bit': as they are stored, for a base in int8 or fp8; inputs and gradients are rounded "
         "to 8 bits for it, an error of 1 (int8) to 4 (fp8) percent a layer. For GPUs with 8-bit "
         "tensor cores.",
+        advanced=True,
+    )
+    compile: bool = setting(
+        False,
+        "Compile the base's blocks with the adapter in them. For long runs on an NVIDIA GPU: it "
+        "takes a minute or more at the start. Needs Triton; where it is missing, the run goes on "
+        "without.",
         advanced=True,
     )
     threads: int | None = setting(

@@ -12,7 +12,11 @@ from .section import Section, setting
 class OptimizerSection(Section):
     """How gradients become updates."""
 
-    name: Literal["adamw"] = setting("adamw", "The optimizer.")
+    name: Literal["adamw", "adamw8bit"] = setting(
+        "adamw",
+        "'adamw', or 'adamw8bit', which keeps its two moments in 8 bits: 10 bytes of memory for a "
+        "trained number instead of 16.",
+    )
     learning_rate: float = setting(1e-4, "Highest learning rate of the run.", gt=0.0, le=10.0)
     beta1: float = setting(0.9, "Decay of the mean gradient.", advanced=True, ge=0.0, lt=1.0)
     beta2: float = setting(

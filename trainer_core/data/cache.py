@@ -88,7 +88,9 @@ def build_cache(
     texts = [item.text for item, _ in prompts]
     builder.find_missing([*(e for recipe in recipes for e in recipe.item.entries), *texts])
     builder.hashes.save()
-    items = [recipe.item for recipe in recipes if builder.complete(recipe)]
+    # All images before all texts: encoders that do not fit together change places once.
+    recipes = [recipe for recipe in recipes if builder.complete_images(recipe)]
+    items = [recipe.item for recipe in recipes if builder.complete_texts(recipe)]
     kept = [item for item, host in prompts if builder.complete_prompt(item, host)]
     if not items:
         raise DatasetError(
@@ -203,21 +205,12 @@ class _Builder:
         if self._missing:
             self.notify(0, self._total)
 
-    def complete(self, recipe: _Recipe) -> bool:
-        """Encode what a sample lacks; False when it has to be left out."""
-        item = recipe.item
-        text_missing = any(entry.key in self._missing for entry in (item.text, item.empty_text))
-        sources = (recipe.image, *recipe.controls)
+    def complete_images(self, recipe: _Recipe) -> bool:
+        """Encode the images that a sample lacks; False when it has to be left out."""
+        item, sources = recipe.item, (recipe.image, *recipe.controls)
         pairs = tuple(zip(sources, (item.latents, *item.controls), strict=True))
-        wanted = [
-            image
-            for image, entry in pairs
-            if entry.key in self._missing or (text_missing and image in recipe.controls)
-        ]
-        try:
-            images = {image: self._decode(image) for image in wanted}
-        except DatasetError as error:
-            self._leave_out(item.name, error)
+        images = self._read(recipe, [s for s, entry in pairs if entry.key in self._missing])
+        if images is None:
             return False
         for image, entry in pairs:
             self._supply(
@@ -225,7 +218,17 @@ class _Builder:
                 lambda image=image: {"latents": self._latents(images[image])},
                 str(image.path),
             )
-        seen = [images[control] for control in recipe.controls] if text_missing else []
+        return True
+
+    def complete_texts(self, recipe: _Recipe) -> bool:
+        """Encode the texts that a sample lacks; False when it has to be left out."""
+        item = recipe.item
+        if all(entry.key not in self._missing for entry in (item.text, item.empty_text)):
+            return True
+        images = self._read(recipe, recipe.controls)
+        if images is None:
+            return False
+        seen = [images[control] for control in recipe.controls]
         for entry, caption in ((item.text, recipe.caption), (item.empty_text, "")):
             self._supply(
                 entry,
@@ -266,6 +269,15 @@ class _Builder:
         if latents.ndim != 4 or latents.shape[0] != 1:
             raise ValueError(f"encode_image gave shape {list(latents.shape)}, not [1, C, h, w]")
         return latents[0]
+
+    def _read(
+        self, recipe: _Recipe, sources: Iterable[_SizedImage]
+    ) -> dict[_SizedImage, Image.Image] | None:
+        try:
+            return {source: self._decode(source) for source in sources}
+        except DatasetError as error:
+            self._leave_out(recipe.item.name, error)
+            return None
 
     def _decode(self, source: _SizedImage) -> Image.Image:
         image = source.sized(self.settings.animated)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -145,8 +146,8 @@ def run_demo(kind: str, task: str, output: Path, observer: Observer | None = Non
         if observer is not None:
             observer.notify(Warned(note))
     with borrowed_threads(config.memory, embedded=True):
-        exam = _Exam(config, task)
-        marks = exam.take(result.adapters[0])
+        with contextlib.closing(_Exam(config, task)) as exam:
+            marks = exam.take(result.adapters[0])
         image = output / f"before_after_{task}_{kind}.png"
         _write_image(image, exam.shown)
     summary = DemoSummary(
@@ -176,6 +177,10 @@ class _Exam:
         self._pipeline = open_pipeline(config, has_controls=False)
         self._task = task
         self._config = config
+
+    def close(self) -> None:
+        """Close the pipeline."""
+        self._pipeline.close()
 
     def take(self, adapter_file: Path) -> tuple[float, float, float]:
         """Give base, adapter and old-skills accuracy."""
@@ -207,6 +212,7 @@ class _Exam:
         drawn = zip(asked, self._sample(self._requests(asked)), strict=True)
         # What an image shows must be plain before an edit of it can be marked.
         plain = [p for question, p in drawn if question.right(read_image(p))]
+        self._pipeline.close()
         self._pipeline = open_pipeline(self._config, has_controls=True)
         controls = [Image.fromarray(image) for image in plain]
         return (

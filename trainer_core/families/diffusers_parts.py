@@ -5,9 +5,10 @@ Most of it is the default of a field of `family.Family`, so that a new family na
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -193,18 +194,40 @@ class Vae:
         return self.normalize((mode[:, :, 0] if self.video else mode).float())
 
     @torch.no_grad()
-    def decode(self, latents: Tensor) -> Tensor:
+    def decode(self, latents: Tensor, tile: int | None = None) -> Tensor:
         """Undo `encode`.
 
         Args:
             latents: `[B, C, h, w]`.
+            tile: Pixels of the side of squares that are decoded by themselves, and blended over a
+                quarter of it; None decodes images as they are.
 
         Returns:
             `[B, 3, H, W]`, float32, in [-1, 1].
         """
+        if tile is not None:
+            with _tiling(self.model, tile):
+                return self.decode(latents)
         raw = self.denormalize(latents.to(self.model.device).float()).to(self.model.dtype)
         pixels = self.model.decode(raw.unsqueeze(2) if self.video else raw, return_dict=False)[0]
         return (pixels[:, :, 0] if self.video else pixels).float().clamp(-1, 1)
+
+
+@contextlib.contextmanager
+def _tiling(model: Any, tile: int) -> Iterator[None]:
+    """Let a model compute in tiles; Diffusers has two ways to say how large they are."""
+    if hasattr(model, "tile_latent_min_size"):
+        scale = 2 ** (len(model.config.block_out_channels) - 1)
+        wanted = {"tile_sample_min_size": tile, "tile_latent_min_size": tile // scale}
+    else:
+        size, stride = ("tile_sample_min_", tile), ("tile_sample_stride_", 3 * tile // 4)
+        wanted = {name + side: n for name, n in (size, stride) for side in ("height", "width")}
+    before = {name: getattr(model, name) for name in ("use_tiling", *wanted)}
+    try:
+        vars(model).update(wanted, use_tiling=True)
+        yield
+    finally:
+        vars(model).update(before)
 
 
 def load_vae(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..data.cache import Encoders
 from ..diffusion.sigma import flow_sigmas, shift_factor
 from ..types import Conditioning
 from ..weights.base_format import Packing
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from ..adapter_files.names.key_map import KeyMap
-    from ..data.cache import Encoders
     from ..data.captions import CountTokens
     from ..weights.base_location import BaseLocation
 
@@ -72,12 +72,26 @@ class Predict(Protocol):
         ...
 
 
+class PartedEncoders(Encoders, Protocol):
+    """Encoders of which only that part has to be on a device which is used."""
+
+    @property
+    def vae(self) -> Vae:
+        """What `encode_image` computes with."""
+        ...
+
+    @property
+    def text_models(self) -> tuple[Any, ...]:
+        """The models that `encode_text` computes with."""
+        ...
+
+
 class LoadEncoders(Protocol):
     """How a family loads its text encoders and the image encoder."""
 
     def __call__(
         self, location: BaseLocation, dtype: torch.dtype, device: torch.device | str
-    ) -> Encoders:
+    ) -> PartedEncoders:
         """Load what turns captions and images into tensors."""
         ...
 

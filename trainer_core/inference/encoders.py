@@ -5,6 +5,7 @@ Prompts are encoded once and kept in the cache beside the samples.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,8 +24,11 @@ from ..data.image import fit_to_bucket, open_image, resize_exact, to_pixels
 from ..device import DTYPES, release_memory, resolve_precision
 from ..errors import ConfigError
 from ..families.family import Family
+from ..offload.machine import Machine
 from ..types import Bucket, Conditioning
 from ..weights.base_location import BaseLocation
+from .decoder import PreviewDecoder
+from .placed_encoders import place_encoders
 from .sampler import SampleRequest
 
 
@@ -67,36 +71,43 @@ class LazyEncoders:
         family: The base's family.
         location: Where the base is.
         device: Where the encoders compute.
+        machine: What they may take of the computer; unset: all that is free.
     """
 
     def __init__(
-        self, config: RunConfig, family: Family, location: BaseLocation, device: torch.device
+        self,
+        config: RunConfig,
+        family: Family,
+        location: BaseLocation,
+        device: torch.device,
+        machine: Machine | None = None,
     ) -> None:
         precision = resolve_precision(config.training.precision, device)
         # In another precision the encoders yield other numbers.
         self.identity = f"{location.identity} {precision}"
-        self._load: Callable[[], Encoders] = lambda: family.load_encoders(
-            location, DTYPES[precision], device
-        )
-        self._load_decoder: Callable[[], Callable[[Tensor], Tensor]] = lambda: family.load_decoder(
-            location, DTYPES[precision], device
-        )
+        self._load = lambda: family.load_encoders(location, DTYPES[precision], "cpu")
+        self._load_vae = lambda: family.load_vae(location, DTYPES[precision], "cpu")
         self._load_counter = lambda: family.load_token_counter(location)
         self._text_length = location.text_length
-        self._device = device
+        self._latents = family.latents
+        self._device, self._memory, self._machine = device, config.memory, machine or Machine()
         self._loaded: Encoders | None = None
         self._decoder: Callable[[Tensor], Tensor] | None = None
+        self._at_close = contextlib.ExitStack()
 
     def open(self) -> Encoders:
         """Load once."""
         if self._loaded is None:
-            self._loaded = self._load()
+            given = self._device, self._memory, self._machine, self._at_close
+            self._loaded = place_encoders(self._load, *given)
         return self._loaded
 
     def decoder(self) -> Callable[[Tensor], Tensor]:
         """Load the VAE's decoder once; it stays, because previews come again and again."""
         if self._decoder is None:
-            self._decoder = self._load_decoder()
+            vae = self._load_vae()
+            _, pixels = self._latents(vae.model.config)
+            self._decoder = PreviewDecoder(vae, pixels, self._device, self._machine)
         return self._decoder
 
     def text_limit(self) -> TextLimit:
@@ -107,6 +118,7 @@ class LazyEncoders:
         """Drop the encoders and give their memory back."""
         if self._loaded is not None:
             self._loaded = None
+            self._at_close.close()
             release_memory(self._device)
 
 

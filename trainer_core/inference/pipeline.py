@@ -6,7 +6,8 @@ would.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,17 +21,29 @@ from ..adapter_files.read.adapter_file import read_adapter
 from ..adapters import AttachedAdapter
 from ..adapters.attach_state import attach_state
 from ..bases.locate import locate_base
-from ..config import PreviewSection, RunConfig
+from ..config import MemorySection, PreviewSection, RunConfig
 from ..data.cache import cache_folder
 from ..data.image import from_pixels, to_pixels
-from ..device import DTYPES, borrowed_threads, resolve_device, resolve_precision
+from ..device import (
+    DTYPES,
+    borrowed_threads,
+    release_memory,
+    resolve_device,
+    resolve_precision,
+)
 from ..diffusion.flow import SamplingStopped
 from ..families.family import Family
 from ..families.registry import get_family
 from ..filesystem.storage import atomic_write
+from ..offload.empty_base import empty_base
+from ..offload.load_base import PlacedBase, load_base
+from ..offload.machine import Machine
+from ..offload.memory_plan import RESERVE
+from ..quantization.quantized_linear import set_compute
 from ..tensors.safetensors_reader import Source
 from ..types import AdapterState, Conditioning
 from ..weights.base_location import BaseLocation
+from .decoder import decoding_bytes
 from .encoders import (
     EncodedPrompt,
     EncoderSource,
@@ -40,22 +53,38 @@ from .encoders import (
     encode_prompts,
 )
 from .sampler import Sampler, SampleRequest, SampleSettings
+from .sampling_memory import forward_bytes, sampling_memory
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Samples images from texts.
+    """Samples images from texts, until `close` or the end of a ``with``.
 
     Attributes:
         sampler: Generates from encoded prompts.
         encoders: Encodes them; loaded when first used.
         key_map: Diffusers' names of layers to ComfyUI's.
+        base: The denoiser, of which blocks may be swapped.
     """
 
     sampler: Sampler
     encoders: EncoderSource
     key_map: KeyMap
+    base: PlacedBase
+    _at_end: contextlib.ExitStack
     _negatives: dict[str, Conditioning] = field(default_factory=dict, init=False, repr=False)
+
+    def __enter__(self) -> Pipeline:
+        """Give the pipeline itself."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close."""
+        self.close()
+
+    def close(self) -> None:
+        """Give back what swapped blocks and encoders have borrowed; again does nothing."""
+        self._at_end.close()
 
     def request(
         self, text: str, seed: int, controls: Sequence[Image.Image] = (), negative: str = ""
@@ -114,6 +143,7 @@ class Pipeline:
         """
         refuse_undivided(state, self.key_map, "the model that generates")
         adapter = attach_state(self.sampler.transformer, state)
+        self.base.send_rest()  # the factors of a swapped block were made where its weights lie
         adapter.eval()
         return adapter
 
@@ -122,58 +152,90 @@ class Pipeline:
 class _Place:
     """A checked base of which nothing is loaded yet."""
 
+    config: RunConfig
     family: Family
     location: BaseLocation
     encoders: EncoderSource
-    precision: str
     device: torch.device
-    base_format: str
+    machine: Machine
 
     @property
     def key_map(self) -> KeyMap:
         return self.family.key_map
 
-    def load(self) -> Pipeline:
-        """Load decoder and denoiser."""
+    def load(self, adapter: AdapterState | None = None) -> Pipeline:
+        """Load decoder and denoiser; the adapter is one that will be attached."""
         decode = self.encoders.decoder()
-        dtype = DTYPES[self.precision]
-        transformer = self.family.load_transformer(
-            self.location, dtype, self.device, self.base_format
-        )
-        sampler = Sampler(self.family, self.location, transformer, decode, self.device)
-        return Pipeline(sampler, self.encoders, self.key_map)
+        dtype = DTYPES[resolve_precision(self.config.training.precision, self.device)]
+        memory = self._memory(dtype, adapter)
+        with contextlib.ExitStack() as at_end:
+            at_end.callback(self.encoders.close)
+            place = self.family, self.location, dtype, self.device, self.machine
+            base = load_base(memory, *place, at_end)
+            set_compute(base.transformer, memory.compute)
+            sampler = Sampler(self.family, self.location, base.transformer, decode, self.device)
+            return Pipeline(sampler, self.encoders, self.key_map, base, at_end.pop_all())
+
+    def _memory(self, dtype: torch.dtype, adapter: AdapterState | None) -> MemorySection:
+        """How the base is kept, by what is free now."""
+        release_memory(self.device)
+        layers = () if adapter is None else adapter.layers.values()
+        held = sum(each.nbytes for layer in layers for each in layer.tensors.values())
+        reserve = 0 if self.device.type == "cpu" else RESERVE
+        base = empty_base(self.location, self.family)
+        pixels = self.config.preview.width * self.config.preview.height
+        # One after the other; the base stays where it is meanwhile.
+        used = max(forward_bytes(base, dtype, self._tokens()), decoding_bytes(pixels, dtype))
+        room = self.machine.free_memory(self.device) - reserve - held - used
+        return sampling_memory(self.config.memory, base, dtype, room)
+
+    def _tokens(self) -> int:
+        """Of a preview: its image and control images, two latents a side each, and its text."""
+        preview, area = self.config.preview, self.config.dataset.control_area or 0
+        _, high, wide = self.family.latent_shape(self.location, preview.width, preview.height)
+        image, pixels = high * wide // 4, preview.width * preview.height
+        controls = max(map(len, preview.controls), default=0)
+        return self.location.text_length + image + controls * max(image, image * area // pixels)
 
 
 def open_pipeline(
-    config: RunConfig, *, has_controls: bool, make_source: MakeSource | None = None
+    config: RunConfig,
+    *,
+    has_controls: bool,
+    make_source: MakeSource | None = None,
+    machine: Machine | None = None,
 ) -> Pipeline:
     """Load a base to sample with.
 
     Args:
-        config: The run file; its family, base, precision and device count.
+        config: The run file; its family, base, precision and memory settings count, and the size of
+            its previews where the blocks to swap are left open.
         has_controls: Whether control images will be given.
         make_source: Gives the encoders; unset: they come from the base's folder.
+        machine: What may be taken of the computer; unset: all that is free.
 
     Returns:
-        The pipeline.
+        The pipeline, which has to be closed.
 
     Raises:
         BaseModelError: When the base cannot be used.
+        ConfigError: When it has fewer blocks than are to be swapped.
     """
-    return _locate(config, has_controls, make_source).load()
+    return _locate(config, has_controls, make_source, machine).load()
 
 
-def _locate(config: RunConfig, has_controls: bool, make_source: MakeSource | None) -> _Place:
-    device = resolve_device(config.memory.device)
-    precision = resolve_precision(config.training.precision, device)
+def _locate(
+    config: RunConfig, has_controls: bool, make_source: MakeSource | None, machine: Machine | None
+) -> _Place:
+    device, machine = resolve_device(config.memory.device), machine or Machine()
     family = get_family(config.family)
     location = locate_base(config.base, family, has_controls, needs_encoders=make_source is None)
     encoders = (
         make_source(family, location)
         if make_source is not None
-        else LazyEncoders(config, family, location, device)
+        else LazyEncoders(config, family, location, device, machine)
     )
-    return _Place(family, location, encoders, precision, device, config.memory.base_format)
+    return _Place(config, family, location, encoders, device, machine)
 
 
 def sample_prompts(
@@ -182,7 +244,8 @@ def sample_prompts(
     strength: float = 1.0,
     make_source: MakeSource | None = None,
     stop: Callable[[], bool] | None = None,
-) -> Iterator[Tensor]:
+    machine: Machine | None = None,
+) -> Generator[Tensor, None, None]:
     """Sample the run file's preview prompts with a base and an adapter file.
 
     The prompts are encoded first: encoders and denoiser are never in memory at the same time.
@@ -193,6 +256,7 @@ def sample_prompts(
         strength: Factor on the adapter; 0 is the base.
         make_source: Gives the encoders; unset: they come from the base's folder.
         stop: Asked after each sampling step whether to give up.
+        machine: What may be taken of the computer; unset: all that is free.
 
     Yields:
         Pixels `[3, H, W]` in [-1, 1], for each prompt in order.
@@ -202,40 +266,46 @@ def sample_prompts(
         InputError: When base, adapter or prompts cannot be used.
     """
     preview = config.preview
-    place = _locate(config, any(preview.controls), make_source)
+    place = _locate(config, any(preview.controls), make_source, machine)
     # What cannot be used is refused before anything is encoded or loaded.
     state = None if adapter_file is None else read_adapter(adapter_file, place.key_map)
     if state is not None:
         refuse_undivided(state, place.key_map, "the model that generates")
     check_controls(preview, place.location.variant)
     place.encoders.decoder()
-    prompts = encode_prompts(
-        preview,
-        config.dataset,
-        place.family,
-        cache_folder(config),
-        place.encoders.identity,
-        place.encoders.open,
-    )
-    place.encoders.close()
-    pipeline = place.load()
-    if state is not None:
-        pipeline.attach(state).strength = strength
+    with contextlib.closing(place.encoders):
+        prompts = encode_prompts(
+            preview,
+            config.dataset,
+            place.family,
+            cache_folder(config),
+            place.encoders.identity,
+            place.encoders.open,
+        )
     size = SampleSettings(preview.width, preview.height, preview.steps, preview.guidance)
-    for index, prompt in enumerate(prompts):
-        yield pipeline.sampler.sample([prompt.request(preview.seed + index)], size, stop)[0]
+    with place.load(state) as pipeline:
+        if state is not None:
+            pipeline.attach(state).strength = strength
+        for index, prompt in enumerate(prompts):
+            yield pipeline.sampler.sample([prompt.request(preview.seed + index)], size, stop)[0]
 
 
 def sample_images(
-    config: RunConfig, adapter_file: Path | None, folder: Path, strength: float = 1.0
+    config: RunConfig,
+    adapter_file: Path | None,
+    folder: Path,
+    strength: float = 1.0,
+    machine: Machine | None = None,
 ) -> list[Path]:
     """Sample the run file's preview prompts into files.
 
     Args:
         config: The run file; its ``preview`` section says what is generated.
         adapter_file: The adapter, or None for the base alone.
-        folder: Where ``0.png``, ``1.png`` ... are written.
+        folder: Where ``0.png``, ``1.png`` ... are written. Nothing is replaced: numbers go on
+            behind the highest one that is there.
         strength: Factor on the adapter; 0 is the base.
+        machine: What may be taken of the computer; unset: all that is free.
 
     Returns:
         The images.
@@ -247,11 +317,17 @@ def sample_images(
     embedded = config.base.path == "embedded"
     with borrowed_threads(config.memory, embedded=embedded), torch.inference_mode(False):
         paths: list[Path] = []
-        for index, pixels in enumerate(sample_prompts(config, adapter_file, strength)):
-            paths.append(folder / f"{index}.png")
+        for pixels in sample_prompts(config, adapter_file, strength, machine=machine):
+            paths.append(_next_image(folder))
             image = from_pixels(pixels)
             atomic_write(paths[-1], lambda target, image=image: image.save(target, format="PNG"))
         return paths
+
+
+def _next_image(folder: Path) -> Path:
+    """Asked anew for each image: another command may write to the same folder."""
+    taken = (int(p.stem) for p in folder.glob("*.png") if p.stem.isascii() and p.stem.isdigit())
+    return folder / f"{max(taken, default=-1) + 1}.png"
 
 
 def sample_previews(

@@ -12,7 +12,8 @@ from ..config import MemorySection
 from ..families.family import Family
 from ..weights.base_format import Packing
 from ..weights.base_location import BaseLocation
-from ..weights.loading import reading_part, stored_layers
+from ..weights.kept_weights import stored_layers
+from ..weights.loading import reading_part
 from .model_bytes import base_bytes
 from .swapped import bytes_away, repeated_blocks, swapped_blocks
 

@@ -59,11 +59,10 @@ class Span:
     def mark(self, marked: bool) -> None:
         """Let the tensor that the block has now carry this span as its identity, or not."""
         held, name, _ = self.places[0]
-        tensor: Any = held.get(name)
-        if marked and tensor is not None:
-            tensor.weight_identity = self
-        elif hasattr(tensor, "weight_identity"):
-            del tensor.weight_identity
+        if marked:
+            held[name].weight_identity = self
+        elif hasattr(held.get(name), "weight_identity"):
+            del held[name].weight_identity
 
     def bindable(self, tensor: Tensor, marked: bool) -> Tensor:
         """A tensor as a module holds it; with this span as its identity if ``marked``."""

@@ -24,6 +24,10 @@ _REACHED = 0.7
 class Machine:
     """A computer that the trainer has for itself."""
 
+    def plans_for(self, device: torch.device) -> bool:
+        """Whether there is a choice of where weights are kept: a CPU has them where it computes."""
+        return device.type != "cpu"
+
     def free_memory(self, device: torch.device) -> int:
         """Free bytes of a device that a run may take."""
         return free_memory(device)
@@ -62,4 +66,5 @@ def machine_budget(machine: Machine, device: torch.device, dtype: torch.dtype) -
         link_bytes_per_s=copy_speed(device),
         flops_per_s=product_speed(device, dtype) * _REACHED,
         reserve=0 if device.type == "cpu" else RESERVE,
+        pins=device.type == "cuda",
     )

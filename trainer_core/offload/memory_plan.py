@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ..errors import RunError
+from ..printable import gibibytes
 from .model_bytes import BaseBytes
 from .swapped import evenly_spread
 
@@ -48,6 +49,7 @@ class Budget:
         flops_per_s: What the device reaches in the run's precision.
         file_bytes_per_s: From the disk.
         reserve: Bytes of the device that libraries and the allocator take.
+        pins: Whether the device reads pinned memory faster.
     """
 
     device_free: int
@@ -57,6 +59,7 @@ class Budget:
     flops_per_s: float
     file_bytes_per_s: float = 3e9
     reserve: int = RESERVE
+    pins: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +70,16 @@ class FormatSizes:
         base: Bytes of its weights.
         activations: Bytes of a step beside base and adapter, with checkpointing and without it.
         in_file: Whether the base's file holds the very bytes, so that it can be mapped.
+        copied: Bytes of RAM that are taken while it is loaded to be swapped: what the file has
+            otherwise.
+        copied_resident: Those that are taken while it is loaded as a whole to the device.
     """
 
     base: BaseBytes
     activations: Mapping[bool, int]
     in_file: bool = False
+    copied: int = 0
+    copied_resident: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +126,7 @@ class MemoryPlan:
     Attributes:
         base_format: How the blocks are kept.
         rank: Place of the format among all; 0 is the most exact.
+        blocks: How many there are.
         blocks_to_swap: Blocks that are off the device.
         swap_slots: Slots for blocks of one layout; 0 without swapped blocks.
         master: Where swapped blocks lie: ``pinned``, ``pageable``, ``file``; else ``none``.
@@ -126,7 +135,7 @@ class MemoryPlan:
         ring: Bytes of the slots.
         adapter: Bytes of factors, gradients and the optimizer's state.
         activations: Bytes of a step beside those.
-        ram: Bytes of RAM.
+        ram: Bytes of RAM, at the most: while the base is loaded, or later.
         pinned: Bytes of it that are pinned.
         compute: Predicted seconds that a step computes.
         transfer: Predicted seconds that a step's blocks are on their way.
@@ -134,6 +143,7 @@ class MemoryPlan:
 
     base_format: str
     rank: int
+    blocks: int
     blocks_to_swap: int
     swap_slots: int
     master: str
@@ -229,6 +239,7 @@ def _plans(sizes: StepSizes, settings: PlanSettings, budget: Budget) -> Iterator
             resident = MemoryPlan(
                 base_format=name,
                 rank=rank,
+                blocks=len(each.base.blocks),
                 blocks_to_swap=0,
                 swap_slots=0,
                 master="none",
@@ -237,7 +248,7 @@ def _plans(sizes: StepSizes, settings: PlanSettings, budget: Budget) -> Iterator
                 ring=0,
                 adapter=sizes.adapter,
                 activations=each.activations[checkpointing],
-                ram=0,
+                ram=each.copied_resident,
                 pinned=0,
                 compute=sizes.flops[checkpointing] / budget.flops_per_s,
                 transfer=0.0,
@@ -255,7 +266,11 @@ def _swapped(
     base, blocks = sizes.base, len(sizes.base.blocks)
     wanted = settings.blocks_to_swap
     counts = range(1, blocks + 1) if wanted is None else [min(wanted, blocks)] if wanted else []
-    masters = [m for m in _MASTERS if settings.master in {"auto", m} and _possible(m, sizes)]
+    masters = [
+        each
+        for each in _MASTERS
+        if settings.master in {"auto", each} and _possible(each, sizes, budget)
+    ]
     for count in counts:
         swapped = evenly_spread(count, blocks)
         away = sum(base.blocks[each] for each in swapped)
@@ -266,6 +281,10 @@ def _swapped(
             sent = sum(2 * base.blocks[g] * max(0, n - slots) for g, n in groups.items())
             if wanted is None and ring >= away:
                 continue
+            # What is not pinned itself goes through two pinned pieces of a block.
+            stage = 2 * largest if budget.pins else 0
+            # Weights that are views into the file are copied from there, the others one by one.
+            loading = sizes.copied + (away if sizes.in_file else largest)
             for master in masters:
                 yield replace(
                     resident,
@@ -274,17 +293,18 @@ def _swapped(
                     master=master,
                     weights=resident.weights - away,
                     ring=ring,
-                    # What is not pinned itself goes through two pinned pieces of a block.
-                    ram={"pinned": away, "pageable": away + 2 * largest, "file": 2 * largest}[
-                        master
-                    ],
-                    pinned=away if master == "pinned" else 2 * largest,
+                    ram={
+                        "pinned": max(away, loading),
+                        "pageable": max(away + stage, loading),
+                        "file": max(stage, sizes.copied),
+                    }[master],
+                    pinned=away if master == "pinned" else stage,
                     transfer=sent / _speed(master, budget),
                 )
 
 
-def _possible(master: str, sizes: FormatSizes) -> bool:
-    return master != "file" or sizes.in_file
+def _possible(master: str, sizes: FormatSizes, budget: Budget) -> bool:
+    return {"pinned": budget.pins, "pageable": True, "file": sizes.in_file}[master]
 
 
 def _speed(master: str, budget: Budget) -> float:
@@ -349,11 +369,11 @@ def _lacking(plan: MemoryPlan | None, budget: Budget) -> str:
         "pinned RAM": (plan.pinned, budget.pinned_limit),
     }
     parts = [
-        f"{_gibibytes(need)} of {name}, of which {_gibibytes(free)} are free"
+        f"{gibibytes(need)} of {name}, of which {gibibytes(free)} are free"
         for name, (need, free) in needed.items()
         if need > free
     ]
-    return " and ".join(parts) or f"{_gibibytes(plan.device)} of VRAM"
+    return " and ".join(parts) or f"{gibibytes(plan.device)} of VRAM"
 
 
 def describe(plan: MemoryPlan) -> str:
@@ -361,11 +381,7 @@ def describe(plan: MemoryPlan) -> str:
     swap = f"{plan.blocks_to_swap} blocks swapped" if plan.blocks_to_swap else "nothing swapped"
     where = "" if plan.master == "none" else f" ({plan.master})"
     kept = "" if plan.gradient_checkpointing else ", no checkpointing"
-    return f"{plan.base_format}, {swap}{where}{kept}, {_gibibytes(plan.device)}"
-
-
-def _gibibytes(count: int) -> str:
-    return f"{count / (1 << 30):.2f} GiB"
+    return f"{plan.base_format}, {swap}{where}{kept}, {gibibytes(plan.device)}"
 
 
 def _shown(value: object) -> str:

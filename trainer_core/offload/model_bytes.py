@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -40,6 +40,7 @@ def base_bytes(
     lists: Sequence[str],
     dtype: torch.dtype,
     stored: StoredFormat | None = None,
+    known: Mapping[str, int] | None = None,
 ) -> BaseBytes:
     """Count the bytes of a base's weights.
 
@@ -48,8 +49,9 @@ def base_bytes(
         lists: Its lists of repeated blocks (`Family.repeated_blocks`).
         dtype: What it is loaded in; what Diffusers keeps in float32 stays so.
         stored: How matrices of blocks are kept, where it fits them; None as numbers of ``dtype``.
+        known: Bytes of weights by name, where a file decides.
     """
-    precise = _precise(transformer)
+    precise, known = _precise(transformer), known or {}
     blocks: list[int] = []
     layouts: list[object] = []
     inside: set[int] = set()
@@ -60,16 +62,20 @@ def base_bytes(
                 inside.add(id(tensor))
                 owner, _, leaf = path.rpartition(".")
                 kept = stored if leaf == "weight" else None
-                if kept is not None and packs(block.get_submodule(owner), kept):
+                full = f"{name}.{number}.{path}"
+                if full in known:
+                    sizes.append(known[full])
+                elif kept is not None and packs(block.get_submodule(owner), kept):
                     rows, columns = tensor.shape
                     sizes.append(kept.stored_bytes((rows, columns)))
                 else:
-                    sizes.append(_size(tensor, f"{name}.{number}.{path}", dtype, precise))
+                    sizes.append(_size(tensor, full, dtype, precise))
             blocks.append(sum(sizes))
-            layouts.append([(path, tensor.shape) for path, tensor in _weights(block)])
+            places = [(path, tensor.shape) for path, tensor in _weights(block)]
+            layouts.append([*zip(places, sizes, strict=True)])
     groups = tuple(layouts.index(each) for each in layouts)
     outside = sum(
-        _size(tensor, path, dtype, precise)
+        known.get(path, _size(tensor, path, dtype, precise))
         for path, tensor in _weights(transformer)
         if id(tensor) not in inside
     )

@@ -182,16 +182,20 @@ class StreamedBlocks:
         if self._now[number] is not slot:
             self._bind(number, slot)
         slot.used = self._tick()
-        following = number + self._direction(number)
+        following = self._following(number)
         self._last = number
         if 0 <= following < len(self._rings) and self._rings[following].holding(following) is None:
             self._send(following, slot)
 
-    def _direction(self, number: int) -> int:
-        """1 forward, -1 backward; from an end there is only one."""
-        if number in (0, len(self._rings) - 1):
-            return 1 if number == 0 else -1
-        return 1 if number > self._last else -1
+    def _following(self, number: int) -> int:
+        """Forward or backward; from an end there is only one."""
+        last = len(self._rings) - 1
+        if number == 0:
+            return 1
+        if number == last:
+            # Where nothing goes backward, as while sampling, a pass follows the other.
+            return last - 1 if torch.is_grad_enabled() else 0
+        return number + (1 if number > self._last else -1)
 
     def _send(self, number: int, spared: Slot | None) -> Slot | None:
         slot = self._rings[number].oldest(spared)

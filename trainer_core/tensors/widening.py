@@ -25,7 +25,7 @@ def widened(values: Tensor, dtype: torch.dtype) -> Tensor:
     Returns:
         A tensor of its own, of the same shape.
     """
-    if values.dtype != torch.float8_e4m3fn or not values.is_cpu:
+    if values.dtype != torch.float8_e4m3fn or not _has_numpy(values):
         return values.to(dtype, copy=True)
     table = torch.arange(256, dtype=torch.uint8).view(values.dtype).to(dtype)
     codes = values.contiguous().view(torch.uint8).view(-1)
@@ -42,7 +42,7 @@ def looked_up(codes: Tensor, table: Tensor) -> Tensor:
     Returns:
         A new tensor `[n, k]`.
     """
-    if not codes.is_cpu:
+    if not _has_numpy(codes):
         return table.index_select(0, codes.int())
     result = torch.empty((len(codes), table.shape[1]), dtype=table.dtype)
     whole = _INTEGERS[table.shape[1] * table.itemsize]
@@ -61,3 +61,8 @@ def looked_up(codes: Tensor, table: Tensor) -> Tensor:
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(look_up, range(threads)))
     return result
+
+
+def _has_numpy(tensor: Tensor) -> bool:
+    """Whether NumPy can read it; a compiled graph is torch's alone."""
+    return tensor.is_cpu and not torch.compiler.is_compiling()

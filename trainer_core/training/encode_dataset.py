@@ -10,6 +10,7 @@ no paths.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections import Counter
@@ -46,6 +47,7 @@ from ..inference.encoders import (
     read_prompt,
 )
 from ..inference.sampler import Sampler
+from ..offload.machine import Machine
 from ..types import Bucket, Sample
 from ..weights.base_location import BaseLocation, file_identity, folder_identity
 from ..weights.loading import file_settings
@@ -95,6 +97,7 @@ def prepare(
     processes: Processes,
     make_source: MakeSource | None = None,
     within: AllowedFolders | None = None,
+    machine: Machine | None = None,
 ) -> Prepared:
     """Scan, plan and encode, or read what is encoded already.
 
@@ -105,6 +108,7 @@ def prepare(
         make_source: Gives the encoders; unset: they come from the base's folder or
             ``base.encoders``.
         within: What the dataset's files really have to lie in; None follows every link.
+        machine: What the encoders may take of the computer; unset: all that is free.
 
     Returns:
         Everything the run needs before the denoiser.
@@ -114,7 +118,8 @@ def prepare(
     """
     _keep_cache_within(config, within)
     if config.cache.manifest:
-        return _from_manifest(config, Path(config.cache.manifest), processes, make_source)
+        path = Path(config.cache.manifest)
+        return _from_manifest(config, path, processes, make_source, machine)
     if not config.dataset.path:
         raise ConfigError(
             "dataset.path: nothing",
@@ -130,18 +135,17 @@ def prepare(
     location = locate_base(config.base, family, has_controls, needs_encoders=make_source is None)
     check_controls(config.preview, location.variant)
     plan = plan_buckets(found.samples, config.dataset, family.size_multiple, family.control_size)
-    encoders = _source(config, family, location, processes, make_source)
+    encoders = _source(config, family, location, processes, make_source, machine)
     # The others wait until the first process has encoded, and then only read.
     if processes.index > 0:
         processes.barrier()
     else:
         for note in remove_leftovers(*cache_folders(cache_folder(config))):
             observer.notify(Warned(note))
-    kept = preservation_prompts(config, edits=has_controls)
-    dataset, prompts = _encode(config, family, plan, encoders, observer, kept)
-    if processes.index == 0:
-        processes.barrier()
-    encoders.close()
+    with contextlib.closing(encoders):
+        dataset, prompts = _encode(config, family, plan, encoders, observer, has_controls)
+        if processes.index == 0:
+            processes.barrier()
     if processes.index == 0:
         notes = _long_captions(config, found.samples, location, encoders)
         for note in (*plan.notes, *dataset.problems, *notes):
@@ -167,7 +171,7 @@ def _encode(
     plan: Plan,
     encoders: EncoderSource,
     observer: Observer,
-    preserved_prompts: Sequence[str],
+    edits: bool,
 ) -> tuple[CachedDataset, tuple[EncodedPrompt, ...]]:
     folder = cache_folder(config)
     dataset = build_cache(
@@ -178,7 +182,7 @@ def _encode(
         config.dataset,
         lambda done, total: observer.notify(CacheProgress(done, total)),
         verify=config.cache.verify,
-        preserved_prompts=preserved_prompts,
+        preserved_prompts=preservation_prompts(config, edits=edits),
     )
     prompts = encode_prompts(
         config.preview, config.dataset, family, folder, encoders.identity, encoders.open
@@ -217,7 +221,11 @@ def _keep_cache_within(config: RunConfig, within: AllowedFolders | None) -> None
 
 
 def _from_manifest(
-    config: RunConfig, path: Path, processes: Processes, make_source: MakeSource | None
+    config: RunConfig,
+    path: Path,
+    processes: Processes,
+    make_source: MakeSource | None,
+    machine: Machine | None,
 ) -> Prepared:
     cache = read_manifest(path)
     if cache.family != config.family:
@@ -242,7 +250,7 @@ def _from_manifest(
         _check_previews(config, cache)
         if make_source is None:
             _require_vae(location)
-    encoders = _source(config, family, location, processes, make_source)
+    encoders = _source(config, family, location, processes, make_source, machine)
     return Prepared(family, location, cache.dataset, cache.prompts, encoders)
 
 
@@ -252,10 +260,11 @@ def _source(
     location: BaseLocation,
     processes: Processes,
     make_source: MakeSource | None,
+    machine: Machine | None,
 ) -> EncoderSource:
     if make_source is not None:
         return make_source(family, location)
-    return LazyEncoders(config, family, location, processes.device)
+    return LazyEncoders(config, family, location, processes.device, machine)
 
 
 def _check_previews(config: RunConfig, cache: Manifest) -> None:

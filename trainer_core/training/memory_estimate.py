@@ -12,37 +12,42 @@ nor what libraries and the allocator need.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 
 from ..bases.locate import locate_base
-from ..config import RunConfig
+from ..config import MemorySection, RunConfig
 from ..data.cached_dataset import CachedItem
 from ..device import DTYPES, resolve_precision
 from ..errors import RunError
 from ..families.registry import get_family
 from ..offload.empty_base import EmptyBase, bytes_on_device, empty_base
+from ..printable import gibibytes
 from ..quantization.registry import FORMATS
 from ..tensors.safetensors_reader import open_tensors
 from ..types import Bucket
 from .encode_dataset import read_manifest
 from .step_simulation import NOT_SIMULATED, StepInputs, StepSimulation
 
-ADAPTER_BYTES = 16
-"""Weight, gradient and two moments of one trainable parameter, each fp32."""
+UNABLE = (*NOT_SIMULATED, RuntimeError, TypeError, NotImplementedError)
+"""What a simulation may raise, also in a torch of another version: no reason to refuse a run."""
 
-_TINY = 64
+TINY = 64
 """How many times a base has to fit into what is free, so that a step of it surely does."""
 
 
-def memory_estimate(base: EmptyBase, simulation: StepSimulation) -> dict[str, int]:
+def memory_estimate(
+    base: EmptyBase, simulation: StepSimulation, memory: MemorySection | None = None
+) -> dict[str, int]:
     """Estimate the device memory of a training step.
 
     Args:
         base: Of the run, without an adapter.
         simulation: Of a step with it.
+        memory: How the base is kept; None as the run file says.
 
     Returns:
         Bytes of ``base``, ``adapter``, ``activations`` and their ``total``. Where a step cannot be
@@ -52,16 +57,26 @@ def memory_estimate(base: EmptyBase, simulation: StepSimulation) -> dict[str, in
         ConfigError: When more blocks are to be swapped than there are.
         BaseModelError: When the base cannot be kept as ``memory.base_format`` says.
     """
-    memory = simulation.config.memory
+    memory = memory or simulation.config.memory
     parts = {"base": bytes_on_device(memory, base, simulation.inputs.dtype)}
     try:
         step = simulation.step(stored=FORMATS.get(memory.base_format))
-    except (*NOT_SIMULATED, RuntimeError, TypeError, NotImplementedError):
-        # A torch of another version may not know to pretend: no reason to refuse a run.
-        parts["adapter"] = ADAPTER_BYTES * simulation.trainable
+    except UNABLE:
+        parts["adapter"] = adapter_bytes(simulation)
     else:
         parts |= {"adapter": step.adapter, "activations": step.activations}
     return {**parts, "total": sum(parts.values())}
+
+
+def adapter_bytes(simulation: StepSimulation) -> int:
+    """Bytes of weight, gradient and two moments of each trainable parameter, where none is known.
+
+    Args:
+        simulation: Of a step, which cannot be made.
+    """
+    packed = simulation.config.training.optimizer.name == "adamw8bit"
+    # Each fp32; or the moments in 8 bits with a scale for 256 of them.
+    return math.ceil((10 + 1 / 32 if packed else 16) * simulation.trainable)
 
 
 def text_tokens(items: Iterable[CachedItem]) -> int:
@@ -75,6 +90,12 @@ def text_tokens(items: Iterable[CachedItem]) -> int:
         with open_tensors(path) as file:
             lengths.append(file.tensors["text_embeddings"].shape[0])
     return max(lengths)
+
+
+def largest_sample(items: Iterable[CachedItem]) -> tuple[Bucket, ...]:
+    """Sizes of the images of that sample which has the most pixels, its control images behind."""
+    sizes = ((item.bucket, *item.control_buckets) for item in items)
+    return max(sizes, key=lambda images: sum(each.width * each.height for each in images))
 
 
 def run_simulation(
@@ -99,7 +120,7 @@ def run_simulation(
     tokens = base.location.text_length if text is None else text
     # On a CPU torch updates one factor after the other.
     dtype = _dtype(config, device)
-    inputs = StepInputs(latents, tokens, dtype, foreach=device.type != "cpu")
+    inputs = StepInputs(latents, tokens, dtype, fused=device.type == "cuda")
     return StepSimulation(base.transformer, base.family, config, inputs)
 
 
@@ -129,10 +150,9 @@ def cached_run_estimate(
     location = locate_base(settings, family, edits, needs_encoders=False)
     base = empty_base(location, family)
     weights = bytes_on_device(config.memory, base, _dtype(config, device))
-    if free is not None and weights * _TINY < free:
+    if free is not None and weights * TINY < free:
         return {"base": weights, "total": weights}
-    sizes = ((item.bucket, *item.control_buckets) for item in cache.dataset.items)
-    largest = max(sizes, key=lambda images: sum(each.width * each.height for each in images))
+    largest = largest_sample(cache.dataset.items)
     text = text_tokens(cache.dataset.items)
     return memory_estimate(base, run_simulation(config, base, largest, device, text))
 
@@ -177,10 +197,3 @@ def check_memory(estimate: dict[str, int], free: int, device: torch.device) -> s
             "gradient checkpointing on."
         )
     return None
-
-
-def gibibytes(count: int) -> str:
-    """Write a number of bytes for a person, as ``1.50 GiB`` or ``12.3 MiB``."""
-    if count >= 1 << 30:
-        return f"{count / (1 << 30):.2f} GiB"
-    return f"{count / (1 << 20):.1f} MiB"

@@ -60,11 +60,13 @@ class MemoryPlanned:
         rows: The plan that is taken, and the next best ones.
         device_free: Bytes of the device that were free.
         ram_free: Bytes of RAM that were.
+        blocks: How many the base has; 0 where it is not said.
     """
 
     rows: tuple[PlanRow, ...]
     device_free: int
     ram_free: int
+    blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,14 @@ from torch import Tensor
 from ..adapters.parameter_groups import ParameterGroup
 from ..config import OptimizerSection, ScheduleSection
 from ..errors import InputError
+from .adamw8bit import STATES, AdamW8bit, fit_moment, new_state, stored_shape
 from .checkpoint import STATE_PREFIX
 
 
 def make_optimizer(
     settings: OptimizerSection, groups: Sequence[ParameterGroup]
 ) -> torch.optim.Optimizer:
-    """Build AdamW, the only optimizer there is.
+    """Build AdamW, with moments in fp32 or in 8 bits.
 
     Args:
         settings: The run file's section.
@@ -26,19 +27,38 @@ def make_optimizer(
     Returns:
         A torch optimizer; `set_learning_rate` is called before each step.
     """
+    torch_groups = [
+        {
+            "params": list(group.parameters),
+            "rate": group.rate,
+            "weight_decay": settings.weight_decay if group.decays else 0.0,
+            # What does not decay is a magnitude: few numbers, whose size is their meaning.
+            "bits": 8 if group.decays and settings.name == "adamw8bit" else 32,
+        }
+        for group in groups
+    ]
+    betas = (settings.beta1, settings.beta2)
+    if settings.name == "adamw8bit":
+        return AdamW8bit(torch_groups, settings.learning_rate, betas, settings.eps)
+    # A few launches for all parameters instead of hundreds. On a CPU earlier runs go on bit for
+    # bit without it.
+    fused = all(each.is_cuda for group in groups for each in group.parameters)
     return torch.optim.AdamW(
-        [
-            {
-                "params": list(group.parameters),
-                "rate": group.rate,
-                "weight_decay": settings.weight_decay if group.decays else 0.0,
-            }
-            for group in groups
-        ],
-        lr=settings.learning_rate,
-        betas=(settings.beta1, settings.beta2),
-        eps=settings.eps,
+        torch_groups, settings.learning_rate, betas, settings.eps, fused=fused or None
     )
+
+
+def allocate_state(optimizer: torch.optim.Optimizer) -> None:
+    """Take the memory of the optimizer's state now, so that no step fails half way for want of it.
+
+    Args:
+        optimizer: Of `make_optimizer`. Its steps are the same, bit for bit.
+    """
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            state = optimizer.state[parameter]
+            if not state:
+                state.update(new_state(parameter, group))
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
@@ -72,7 +92,8 @@ def load_optimizer_tensors(
     Raises:
         InputError: When the state belongs to other parameters, or a part of it is missing.
     """
-    order = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    owner = {id(each): group for group in optimizer.param_groups for each in group["params"]}
+    order = [each for group in optimizer.param_groups for each in group["params"]]
     place = {id(parameter): index for index, parameter in enumerate(order)}
     before = order if stored is None else [each for group in stored for each in group.parameters]
     states: dict[int, dict[str, Tensor]] = {}
@@ -84,24 +105,29 @@ def load_optimizer_tensors(
             raise _misfit(f"the tensor {key}", "names such as optimizer.0.exp_avg")
         if int(number) >= len(before):
             raise _misfit(f"{int(number) + 1} parameters", f"a state of {len(before)} parameters")
-        # torch keeps the very tensors it is given and updates them in place.
-        states.setdefault(place[id(before[int(number)])], {})[name] = tensor.clone()
+        states.setdefault(place[id(before[int(number)])], {})[name] = tensor
     _check_states(states, order)
-    groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": states, "param_groups": groups})
+    for index, state in states.items():
+        parameter = order[index]
+        group = owner[id(parameter)]
+        kept = new_state(parameter, group)
+        kept["step"].copy_(state["step"])
+        for name in STATES:
+            kept[name] = fit_moment(state[name], parameter, group, name)
+        optimizer.state[parameter] = kept
 
 
 def _check_states(states: Mapping[int, Mapping[str, Tensor]], parameters: Sequence[Tensor]) -> None:
     """Refuse what torch would take, and fail at, or go astray with, in the next step."""
-    names = {name for state in states.values() for name in state}
     for index, state in states.items():
-        missing = sorted(names - state.keys())
-        if missing:
-            raise _misfit(f"no {missing[0]} of parameter {index}", "every part of the state")
-        for name, tensor in state.items():
-            if tensor.dim() and tensor.shape != parameters[index].shape:
-                shapes = tuple(tensor.shape), tuple(parameters[index].shape)
-                raise _misfit(f"{name} {index} of shape {shapes[0]}", f"the shape {shapes[1]}")
+        odd = sorted(state.keys() ^ {"step", *STATES})
+        if odd:
+            found = "no" if odd[0] in {"step", *STATES} else "an unknown"
+            raise _misfit(f"{found} {odd[0]} of parameter {index}", "every part of the state")
+        for name in STATES:
+            found, expected = tuple(state[name].shape), stored_shape(state[name], parameters[index])
+            if found != expected:
+                raise _misfit(f"{name} {index} of shape {found}", f"the shape {expected}")
 
 
 def _misfit(found: str, expected: str) -> InputError:

@@ -16,7 +16,7 @@ from ..adapters import AttachedAdapter
 from ..adapters.init.eva import initialize_from_inputs
 from ..adapters.parameter_groups import pace_notes, parameter_groups
 from ..adapters.warm_start import start_from
-from ..config import RunConfig
+from ..config import MemorySection, RunConfig
 from ..config.defaults import preservation_summary, resolved_length, run_length
 from ..config.reading import dump_config
 from ..data.batches import BatchPlan, load_batch, part_of
@@ -28,7 +28,6 @@ from ..device import (
     resolve_device,
     resolve_precision,
 )
-from ..diffusion.sigma import make_density
 from ..errors import RESUME
 from ..filesystem.allowed_folders import AllowedFolders
 from ..inference.encoders import MakeSource
@@ -37,8 +36,10 @@ from ..offload.load_base import PlacedBase
 from ..offload.machine import Machine
 from ..offload.swapped import repeated_blocks
 from ..requirements import installed_versions
-from ..types import Batch, PreservedBatch, RunResult, RunSummary, StepResult
+from ..types import PreservedBatch, RunResult, RunSummary, StepResult
 from .checkpoint import require_newest
+from .choose_plan import settle
+from .compiled_blocks import compiled
 from .encode_dataset import Prepared, content_hashes, prepare
 from .load_adapted import load_adapted
 from .loop import Loop
@@ -51,6 +52,7 @@ from .processes import Processes, Shares, SingleProcess
 from .recorder import Recorder, run_header
 from .run_folder import RunFolder, create_version, open_version
 from .sharding import check_settings
+from .sigma_sampler import sigma_sampler
 from .start import (
     Start,
     compared_settings,
@@ -126,25 +128,29 @@ def _train(
     start = find_start(config, precision, processes)
     for note in start.checkpoint.damaged if start.checkpoint and processes.index == 0 else ():
         observer.notify(Warned(note))
-    data = prepare(config, observer, processes, make_source, within)
+    data = prepare(config, observer, processes, make_source, within, machine)
     config = resolved_length(config, data.dataset.own_images)
     hashes = content_hashes(data)
     given = start_identity(config, start.checkpoint)
     settings = compared_settings(
         config, precision, hashes["base"], hashes["dataset"], given, data.dataset.source
     )
-    start = start.fitted(settings, config, processes, observer)
+    settled = settle(config, data, precision, start, settings, processes, observer, machine)
+    start, planned = settled.start, settled.config
     with contextlib.ExitStack() as at_end:
         begin = (data, precision, start, hashes["base"])
-        run = load(config, observer, processes, *begin, machine, at_end)
+        run = load(planned, observer, processes, *begin, machine, at_end)
         may_grow = config.memory.blocks_to_swap is None  # the user has not said how many
         if processes.index > 0:
             status, step = _run(run, shares, None, may_grow=may_grow)
             return RunResult(Path(config.output.dir), status, step, (), (), ())
         key_map = data.family.key_map
-        with _open_folder(config, start, hashes, workflow) as folder:
-            header = run_header(config, data, precision, hashes, workflow, observer)
-            recorder = Recorder(folder, config, run.state, key_map, settings, header, observer)
+        # The run file keeps the user's words, so that another machine may choose anew.
+        with _open_folder(config, start, hashes, workflow, planned.memory) as folder:
+            header = run_header(settled.told, data, precision, hashes, workflow, observer)
+            recorder = Recorder(
+                folder, config, run.state, key_map, settled.settings, header, observer
+            )
             with recorder:
                 observer.notify(RunStarted(_summary(run, folder)))
                 status, step = _run(run, shares, recorder, may_grow=may_grow)
@@ -160,7 +166,20 @@ def _run(
     if from_inputs and not _initialize_from_inputs(run):
         loop.hooks.save(0)
         return "cancelled", 0
-    return loop.run(run.state.step)
+    with _compiled(run):
+        return loop.run(run.state.step)
+
+
+def _compiled(run: Loaded) -> contextlib.AbstractContextManager[None]:
+    if not run.config.memory.compile:
+        return contextlib.nullcontext()
+    blocks = repeated_blocks(run.transformer, run.data.family.repeated_blocks)
+    first = run.processes.index == 0
+    return compiled(
+        blocks,
+        run.processes.device,
+        lambda line: run.observer.notify(Warned(line)) if first else None,
+    )
 
 
 def _initialize_from_inputs(run: Loaded) -> bool:
@@ -235,7 +254,7 @@ def _step_maker(
         predict=functools.partial(
             run.data.family.predict, run.transformer, guidance=config.training.guidance
         ),
-        sample_sigma=_sigma_sampler(run),
+        sample_sigma=sigma_sampler(run.config.training.sigma, run.data),
         seed=config.seed,
         part=part,
         device=run.processes.device,
@@ -252,12 +271,7 @@ def _loop(run: Loaded, shares: Shares, recorder: Recorder | None, may_grow: bool
 
     def preview(step: int) -> bool:
         stop = run.observer.cancelled
-        # Of a base in parts every process would have to leave the same pass.
-        skipped = (
-            contextlib.nullcontext()
-            if run.processes.sharded
-            else skipped_when_full(f"previews of step {step}", run.processes.device, run.observer)
-        )
+        skipped = skipped_when_full(f"previews of step {step}", run.processes, run.observer)
         with run.processes.leading(run.transformer):
             if recorder is not None:
                 with recorder.saved_on_failure(step), skipped, run.state.shown():
@@ -303,23 +317,8 @@ def _told_elsewhere(step: int) -> str:
     return "The first process says how to go on."
 
 
-def _sigma_sampler(run: Loaded) -> Callable[[Batch, torch.Generator], float]:
-    # One for each size, made before the first step: a shift may be read from the base's files.
-    sigma, data = run.config.training.sigma, run.data
-    by_shape: dict[tuple[int, ...], Callable[[torch.Generator], float]] = {}
-    for bucket in set(data.dataset.buckets):
-        size = (data.location, bucket.width, bucket.height)
-        usual = data.family.training_shift(*size) if sigma.density == "shifted" else 1.0
-        by_shape[data.family.latent_shape(*size)] = make_density(
-            sigma.density,
-            sigma.mean,
-            sigma.std,
-            sigma.shift or usual,
-            sigma.min,
-            sigma.max,
-            sigma.mode_scale,
-        )
-    return lambda batch, generator: by_shape[tuple(batch.latents.shape[1:])](generator)
+_PLANNED = {"base_format", "blocks_to_swap", "swap_slots", "master"}
+"""Memory settings as the run takes them, which ``run.json`` keeps."""
 
 
 def _open_folder(
@@ -327,8 +326,10 @@ def _open_folder(
     start: Start,
     hashes: Mapping[str, str],
     workflow: Mapping[str, str],
+    memory: MemorySection,
 ) -> RunFolder:
     record: dict[str, Any] = {
+        "memory": memory.model_dump(mode="json", include=_PLANNED),
         "steps": run_length(config),
         "started": time.time(),
         "versions": installed_versions(),

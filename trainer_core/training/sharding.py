@@ -77,6 +77,12 @@ def check_settings(config: RunConfig) -> None:
             "one of them: a base in parts is dense, and all of it on the devices",
             f"Leave memory.{setting} out, or launch without sharding: --multi_gpu.",
         )
+    if memory.compile:
+        raise ConfigError(
+            "memory.compile is true, and a base in parts (FSDP2)",
+            "one of them: nobody has tried blocks that are compiled and in parts",
+            "Leave memory.compile out, or launch without sharding: --multi_gpu.",
+        )
 
 
 def make_mesh(device: torch.device, count: int) -> DeviceMesh:

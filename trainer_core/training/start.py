@@ -45,13 +45,7 @@ dataset and the file that an adapter starts from are compared by content instead
 
 COURSE = frozenset(
     {
-        "training.optimizer.learning_rate",
-        "training.optimizer.beta1",
-        "training.optimizer.beta2",
-        "training.optimizer.eps",
-        "training.optimizer.weight_decay",
-        "training.optimizer.lora_plus_ratio",
-        "training.optimizer.rate_pattern",
+        "training.optimizer",
         "training.schedule",
         "training.max_grad_norm",
         "training.precision",
@@ -75,6 +69,9 @@ AROUND = frozenset(
 
 START = "adapter.start_from (content)"
 """Where a checkpoint's settings keep the identity of the file that the adapter started from."""
+
+FORMAT = "memory.base_format"
+"""Where a checkpoint's settings keep how the base was, which nobody may have set."""
 
 _DATASET = "dataset (content)"
 _SOURCE = "dataset (source)"
@@ -127,11 +124,13 @@ def compared_settings(
         source: Identity of the dataset's content in any precision; None where it is not known.
 
     Returns:
-        JSON values by YAML path.
+        JSON values by YAML path. Memory settings are those of the run file; of a format that was
+        chosen nothing is known here.
     """
     flat = _flatten(config.model_dump(mode="json"), "")
     kept = {path: value for path, value in flat.items() if not _is_in(path, FREE)}
     kept["training.precision"] = precision
+    kept[FORMAT] = _made(kept[FORMAT])
     return kept | {"base (content)": base, _DATASET: dataset, _SOURCE: source, START: start}
 
 
@@ -149,6 +148,7 @@ def changed_settings(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> lis
         What differs, by path.
     """
     before = _flatten(RunConfig().model_dump(mode="json"), "") | dict(checkpoint.settings)
+    before[FORMAT] = begun_format(checkpoint)
     changes: list[Change] = []
     for path in sorted(checkpoint.settings.keys() | settings.keys()):
         if path not in checkpoint.settings and _is_in(path, AROUND) and not _is_in(path, COURSE):
@@ -161,6 +161,16 @@ def changed_settings(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> lis
         # The same images and captions, encoded in the other precision.
         changes = [change for change in changes if change.setting != _DATASET]
     return changes
+
+
+def begun_format(checkpoint: Checkpoint) -> str:
+    """The format that the base had in the run that made a checkpoint."""
+    return _made(checkpoint.settings.get(FORMAT, "auto"))
+
+
+def _made(base_format: str) -> str:
+    # Before formats were chosen, and where none is, 'auto' is dense.
+    return "dense" if base_format == "auto" else base_format
 
 
 def refuse_changes(
@@ -185,7 +195,7 @@ def refuse_changes(
     if refused:
         raise ConfigError(
             "resume: another configuration than the checkpoint's: " + "; ".join(map(str, refused)),
-            "the settings that the checkpoint was made with; only learning rate, schedule, "
+            "the settings that the checkpoint was made with; only optimizer, schedule, "
             "clipping, precision, steps, previews, checkpoints, memory and output may change",
             "Undo the change, or start a new run with resume=none.",
         )

@@ -32,7 +32,7 @@ from ..families.family import Family
 from ..offload.model_bytes import cast_base, pack_blocks
 from ..quantization.stored_format import Parts, StoredFormat
 from .live_bytes import LiveBytes
-from .optimizer import make_optimizer
+from .optimizer import allocate_state, make_optimizer
 from .step import clip_gradients
 
 NOT_SIMULATED = (DataDependentOutputException, DynamicOutputShapeException)
@@ -50,13 +50,13 @@ class StepInputs:
         images: Latents ``(C, h, w)`` of a sample's image, and of its control images behind it.
         text: Text tokens of a sample.
         dtype: What the base is computed in.
-        foreach: Whether the optimizer updates all factors at once, as torch does on a GPU.
+        fused: Whether the optimizer updates all factors at once, as on a GPU.
     """
 
     images: tuple[tuple[int, int, int], ...]
     text: int
     dtype: torch.dtype
-    foreach: bool = True
+    fused: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,11 +253,8 @@ class StepSimulation:
         settings = self.config.training.optimizer
         optimizer = make_optimizer(settings, parameter_groups(adapter, settings))
         for group in optimizer.param_groups:
-            group["foreach"] = self.inputs.foreach
-        for each in adapter.parameters():
-            each.grad = torch.empty_like(each)
-        optimizer.step()
-        optimizer.zero_grad()
+            group["fused"] = self.inputs.fused
+        allocate_state(optimizer)
         return optimizer
 
     def _run(

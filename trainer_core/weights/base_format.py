@@ -104,6 +104,10 @@ class Packing:
                 kept[part][place : place + len(values)] = values
         return kept
 
+    def leaves_there(self, stored: StoredFormat, reader: TensorReader, name: str) -> bool:
+        """Whether `read` may leave a weight of a mapped file where it is."""
+        return isinstance(stored, Fp8) and self._is_fp8(reader, name)
+
     @staticmethod
     def _is_fp8(reader: TensorReader, name: str) -> bool:
         return reader.packed_as(name) is None and reader.format_of(name) in _EIGHT_BITS

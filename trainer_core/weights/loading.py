@@ -165,7 +165,7 @@ class _Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class WeightPlan:
     """What is read from where.
 
     Attributes:
@@ -247,7 +247,7 @@ def load_packed(
 
 
 def _filled(
-    plan: _Plan, spec: FileSpec, dtype: torch.dtype, device: torch.device | str
+    plan: WeightPlan, spec: FileSpec, dtype: torch.dtype, device: torch.device | str
 ) -> nn.Module:
     """Read the weights of a model that is without memory."""
     model, since = plan.model, 0
@@ -279,22 +279,26 @@ def empty_model(location: BaseLocation, spec: FileSpec) -> nn.Module:
     return _plan_file(location, spec, torch.device("meta"), None).model
 
 
-def stored_layers(location: BaseLocation, spec: FileSpec, packing: Packing) -> dict[str, int]:
-    """Bytes of each weight that `load_file` or `load_packed` would keep in fewer bits, by name.
+def plan_weights(
+    location: BaseLocation, spec: FileSpec, device: torch.device, packing: Packing | None
+) -> WeightPlan:
+    """What is read from where, of a folder or a single file; no weight is read.
 
     Raises:
-        BaseModelError: As they do; no weight is read.
+        BaseModelError: As `load_file` and `load_packed`.
     """
     planned = _plan_folder if location.file is None else _plan_file
-    plan = planned(location, spec, torch.device("meta"), packing)
-    found: dict[str, int] = {}
-    for name, cut in plan.cuts.items():
-        for index, target in enumerate(cut.targets):
-            stored = plan.stored(name, index)
-            if stored is not None:
-                layer = plan.model.get_submodule(target.removesuffix(".weight"))
-                found[target] = stored.stored_bytes((layer.out_features, layer.in_features))
-    return found
+    return planned(location, spec, device, packing)
+
+
+def is_quantized(location: BaseLocation) -> bool:
+    """Whether a library has quantized the base, which then keeps its format."""
+    path = location.folder / "transformer" / "config.json"
+    return location.file is None and _names_quantization(read_json(path))
+
+
+def _names_quantization(settings: Mapping[str, Any]) -> bool:
+    return isinstance(settings.get("quantization_config"), dict)
 
 
 def _plan_file(
@@ -303,23 +307,23 @@ def _plan_file(
     device: torch.device,
     packing: Packing | None,
     mapped: bool = False,
-) -> _Plan:
+) -> WeightPlan:
     file = _tidy_file(location, spec)
     formats = check_formats(file)
     model = _build(location, spec, file)
     cuts = _plan_cuts(file, formats, spec, model)
     reader = TensorReader(file, formats, device, mapped)
-    return _Plan(model, cuts, dict.fromkeys(cuts, reader), packing)
+    return WeightPlan(model, cuts, dict.fromkeys(cuts, reader), packing)
 
 
 def _plan_folder(
-    location: BaseLocation, spec: FileSpec, device: torch.device, packing: Packing
-) -> _Plan:
+    location: BaseLocation, spec: FileSpec, device: torch.device, packing: Packing | None
+) -> WeightPlan:
     folder = location.folder / "transformer"
     library, name = spec.transformer.split(".")
     kind = getattr(importlib.import_module(library), name)
     settings = read_json(folder / "config.json")
-    if isinstance(settings.get("quantization_config"), dict):
+    if packing is not None and _names_quantization(settings):
         raise BaseModelError(
             f"memory.base_format is {packing.base_format}, and {folder} is quantized already",
             "a base in bf16, fp16 or fp32, where the trainer is to choose the format",
@@ -338,8 +342,11 @@ def _plan_folder(
     missing = sorted(wanted.keys() - readers.keys())
     if missing:
         raise _unreadable(folder, f"{len(missing)} weights are missing, {missing[0]} first")
-    cuts = {name: _Cut((name,), ((0, shape[0]),), False) for name, shape in wanted.items()}
-    return _Plan(model, cuts, readers, packing)
+    cuts = {
+        name: _Cut((name,), ((0, shape[0] if shape else 1),), False)
+        for name, shape in wanted.items()
+    }
+    return WeightPlan(model, cuts, readers, packing)
 
 
 def file_settings(location: BaseLocation, spec: FileSpec) -> dict[str, Any]:

@@ -84,6 +84,11 @@ class TensorReader:
             raise self._file.broken(f"{name} is stored as {stored}", READABLE)
         return DTYPES[stored]
 
+    def has(self, name: str, dtype: torch.dtype) -> bool:
+        """Whether the file has the very numbers of a tensor in a format."""
+        plain = name not in self._file.packed and name not in self._formats.scales
+        return plain and self._file.tensors[name].code in DTYPES and self.format_of(name) == dtype
+
     def shape_of(self, name: str) -> tuple[int, ...]:
         """The shape of a tensor, as numbers."""
         return tuple(self._file.tensors[name].shape)

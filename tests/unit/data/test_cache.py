@@ -92,6 +92,19 @@ def test_only_what_changed_is_encoded_again(world, change, expected):
     assert world.encoders.counts() == expected
 
 
+def test_all_images_are_encoded_before_the_first_text(world):
+    """Encoders that do not fit a device together change places once."""
+    for number in range(3):
+        world.add(f"{number}.png", f"caption {number}", control=True)
+    calls, encoders = [], world.encoders
+    image, text = encoders.encode_image, encoders.encode_text
+    encoders.encode_image = lambda pixels: calls.append("image") or image(pixels)
+    encoders.encode_text = lambda *given: calls.append("text") or text(*given)
+    world.build()
+    assert calls == sorted(calls)
+    assert len(set(calls)) == 2
+
+
 def test_equal_images_and_captions_are_encoded_once(world):
     world.add("a.png", "same")
     shutil.copy(world.data / "a.png", world.data / "b.png")

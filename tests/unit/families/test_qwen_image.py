@@ -13,8 +13,9 @@ from PIL import Image
 
 from tests.fixtures.qwen_base import make_qwen_base, make_qwen_transformer, open_qwen_pipeline
 from tests.fixtures.recorded_calls import RecordedCalls, relative_error
+from trainer_core.adapters import attach
 from trainer_core.bases.locate import locate_base
-from trainer_core.config import BaseSection
+from trainer_core.config import AdapterConfig, BaseSection
 from trainer_core.diffusion.flow import sample_euler
 from trainer_core.errors import DatasetError
 from trainer_core.families.diffusers_parts import pack, unpack
@@ -251,6 +252,40 @@ def test_equal_captions_need_no_mask(generate):
     conditioning = generate.text(CAPTIONS[0])
     FAMILY.predict(transformer, noise_like(2), torch.ones(2), [conditioning] * 2, (), 1.0)
     assert calls.inputs[0]["encoder_hidden_states_mask"] is None
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_texts_of_different_lengths_are_kept_apart_beside_large_images(checkpointing):
+    """As one by one; with an adapter, whose gradients are those with a mask."""
+    transformer = make_qwen_transformer().requires_grad_(False)
+    masked = copy.deepcopy(transformer)
+    FAMILY.prepare(transformer)
+    generator = torch.Generator().manual_seed(0)
+    texts = [{"text_embeddings": torch.randn(n, 32, generator=generator)} for n in (3, 9, 9)]
+    noisy = torch.randn(3, 4, 64, 64, generator=generator)
+    found = []
+    for model in (transformer, masked):
+        adapter = attach(
+            model, AdapterConfig(), presets=FAMILY.presets, shared=FAMILY.shared_inputs
+        )
+        with torch.no_grad():
+            for each in adapter.parameters():
+                each.copy_(torch.linspace(-0.1, 0.1, each.numel()).view_as(each))
+        if checkpointing:
+            FAMILY.enable_checkpointing(model.train())
+        calls = RecordedCalls()
+        calls.watch(model)
+        velocity = FAMILY.predict(model, noisy, torch.full((3,), 0.5), texts, (), 1.0)
+        assert (calls.inputs[0]["encoder_hidden_states_mask"] is None) == (model is transformer)
+        velocity.square().sum().backward()
+        gradients = [each.grad for each in adapter.parameters() if each.grad is not None]
+        found.append((velocity.detach(), torch.cat([each.reshape(-1) for each in gradients])))
+    for one, other in zip(*found, strict=True):
+        assert relative_error(one, other) <= 1e-5
+    for index in range(3):
+        at = slice(index, index + 1)
+        alone = FAMILY.predict(transformer, noisy[at], torch.full((1,), 0.5), texts[at], (), 1.0)
+        assert relative_error(found[0][0][at], alone.detach()) <= 1e-6
 
 
 @pytest.mark.parametrize("zero_cond_t", [False, True])

@@ -9,9 +9,6 @@ import pytest
 import torch
 
 from tests.fixtures.full_size import full_size_transformer
-from tests.fixtures.small_transformers import make_small_qwen
-from trainer_core.commands.doctor import plan_rows
-from trainer_core.config import RunConfig
 from trainer_core.errors import RunError
 from trainer_core.families.registry import get_family
 from trainer_core.offload.machine import Machine, machine_budget
@@ -26,8 +23,6 @@ from trainer_core.offload.memory_plan import (
 from trainer_core.offload.model_bytes import BaseBytes, base_bytes
 from trainer_core.offload.swapped import evenly_spread
 from trainer_core.quantization.registry import FORMATS
-from trainer_core.training.step_simulation import StepInputs, StepSimulation
-from trainer_core.training.step_sizes import step_sizes
 
 GIB = 1 << 30
 
@@ -197,19 +192,27 @@ def test_more_memory_is_never_slower_and_less_never_larger(aim, seed):
     assert plans > 20
 
 
-def test_the_doctor_shows_the_plan_and_what_else_there_is():
-    with torch.device("meta"):
-        model = make_small_qwen(3)
-    config = RunConfig.model_validate({"adapter": {"rank": 2}})
-    inputs = StepInputs(((4, 8, 8),), 8, torch.float32)
-    simulation = StepSimulation(model, get_family("qwen_image"), config, inputs)
-    dense = step_sizes(simulation, {}).formats["dense"]
-    short = replace(ROOMY, reserve=0, device_free=dense.base.total + dense.activations[True])
-    rows = plan_rows(simulation, short)
-    assert len(rows) > 1
-    assert rows[0]["blocks_to_swap"] > 0 or rows[0]["base_format"] != "dense"
-    (only,) = plan_rows(simulation, ROOMY)
-    assert (only["base_format"], only["blocks_to_swap"], only["ram"]) == ("dense", 0, "0.0 MiB")
+def test_a_plan_has_the_ram_that_loading_takes():
+    """Of a base that its file has otherwise, all is in RAM before its blocks are pinned there."""
+    asked = PlanSettings(base_format="dense", blocks_to_swap=6, swap_slots=2)
+    for known, masters in (
+        ({"in_file": True}, {"pinned": 24, "pageable": 32, "file": 8}),
+        ({"in_file": True, "copied": GIB}, {"pinned": 25, "pageable": 32, "file": 8}),
+        ({"copied": 41 * GIB}, {"pinned": 45, "pageable": 45}),
+    ):
+        dense = FormatSizes(BaseBytes((4 * GIB,) * 10, (0,) * 10, GIB), {True: GIB}, **known)
+        of = StepSizes({"dense": dense}, GIB, {True: 10**12})
+        found = {plan.master: plan.ram // GIB for plan in rank_plans(of, asked, ROOMY)}
+        assert found == masters
+    whole = StepSizes({"dense": replace(dense, copied_resident=41 * GIB)}, GIB, {True: 10**12})
+    assert best(ROOMY, PlanSettings(blocks_to_swap=0), whole).ram == 41 * GIB
+
+
+def test_nothing_is_pinned_for_a_device_that_has_no_use_for_it():
+    asked = PlanSettings(base_format="dense", blocks_to_swap=6)
+    found = rank_plans(sizes(), asked, replace(ROOMY, pins=False, pinned_limit=0))
+    assert {plan.master for plan in found} == {"pageable", "file"}
+    assert {plan.pinned for plan in found} == {0}
 
 
 def test_this_machine_has_a_budget():

@@ -141,6 +141,33 @@ def test_a_slot_that_is_read_too_late_is_noticed():
         Trained("qwen_image", {"kind": "lora"}, 5, checkpointing=False)
 
 
+@pytest.mark.parametrize("slots", [2, 3])
+@pytest.mark.parametrize("name", BLOCKS)
+def test_passes_without_gradients_wait_for_no_block_but_the_first(name, slots):
+    """As while sampling: behind the last block the first one is sent for."""
+    family, transformer = get_family(name), MAKERS[name]()
+    noisy, sigma, conditionings, _ = make_batch(name)
+
+    def predict():
+        with torch.no_grad():
+            return family.predict(transformer, noisy, sigma, conditionings, [], 2.0)
+
+    wanted = predict()
+    streamed = swap(transformer, family, BLOCKS[name], slots)
+    late, need = [], streamed.need
+
+    def noted(number):
+        if streamed._rings[number].holding(number) is None:
+            late.append(number)
+        need(number)
+
+    streamed.need = noted
+    for _ in range(4):
+        assert torch.equal(predict(), wanted)
+    streamed.close()
+    assert late == [0]
+
+
 @pytest.mark.parametrize("slots", SLOTS)
 def test_a_step_loads_each_block_twice_but_for_those_in_the_slots(slots):
     found = Trained("qwen_image", {"kind": "lora"}, 5, slots)

@@ -15,7 +15,8 @@ from trainer_core.config import BaseSection, MemorySection
 from trainer_core.errors import ConfigError, RunError
 from trainer_core.families.registry import get_family
 from trainer_core.offload.empty_base import bytes_on_device, empty_base
-from trainer_core.training.memory_estimate import check_memory, gibibytes
+from trainer_core.printable import gibibytes
+from trainer_core.training.memory_estimate import check_memory
 
 PROCESS = """
 import gc, sys, torch
@@ -42,7 +43,7 @@ edge = int(pixels) // 8
 config = RunConfig.model_validate({"family": name, "adapter": {"kind": kind, "rank": 8}})
 with torch.device("meta"):
     empty = build()
-inputs = StepInputs(((16, edge, edge),), 128, dtype, foreach=False)
+inputs = StepInputs(((16, edge, edge),), 128, dtype, fused=False)
 simulated = StepSimulation(empty, family, config, inputs).step(checkpointing)
 model = build().to(dtype).requires_grad_(False)
 if checkpointing:

@@ -73,6 +73,7 @@ DECIDES = {
     "seed": 5,
 }
 CHANGES = {
+    "training.optimizer.name": "adamw8bit",
     "training.optimizer.learning_rate": 0.01,
     "training.optimizer.beta1": 0.5,
     "training.optimizer.beta2": 0.5,
@@ -98,6 +99,7 @@ CHANGES = {
     "preview.negative_prompt": "ugly",
     "preview.seed": 5,
     "memory.device": "cpu",
+    "memory.plan": "off",
     "memory.gradient_checkpointing": False,
     "memory.blocks_to_swap": 2,
     "memory.swap_slots": 3,
@@ -126,7 +128,7 @@ FREE = {
     "output.dir": "elsewhere",
     "resume": "latest",
 }
-ONE_VALUE = {"training.optimizer.name", "config_version"}
+ONE_VALUE = {"config_version"}
 
 
 def setting_paths(model=RunConfig, prefix=""):
@@ -201,7 +203,6 @@ def test_a_free_setting_may_change(path):
 
 
 def test_settings_of_one_value_are_where_they_belong():
-    assert compared()["training.optimizer.name"] == "adamw"
     assert "config_version" not in compared()
 
 

@@ -102,7 +102,7 @@ def real_peak(config, dtype, stored=None):
 
 def simulate(config, dtype, stored=None, sizes=None, **options):
     model = make_model(config.family, "meta", **(sizes or {}))
-    inputs = StepInputs((IMAGE,), TEXT, dtype, foreach=False)
+    inputs = StepInputs((IMAGE,), TEXT, dtype, fused=False)
     family = get_family(config.family)
     return StepSimulation(model, family, config, inputs, **options).step(stored=stored)
 
@@ -151,6 +151,26 @@ def test_batches_micro_batches_and_stored_weights_count():
     config = make_config(training={"batch_size": 2, "gradient_accumulation_steps": 2})
     found = simulate(config, torch.float32, stored)
     assert agree(found, real_peak(config, torch.float32, stored))
+
+
+def test_moments_in_8_bits_count_to_the_byte():
+    adapter, optimizer = {"kind": "lora", "rank": 32, "dora": True}, {"name": "adamw8bit"}
+    config = make_config(adapter=adapter, training={"optimizer": optimizer})
+    found = simulate(config, torch.float32)
+    assert agree(found, real_peak(config, torch.float32))
+    attached = attach(
+        make_model("qwen_image", "meta"),
+        config.adapter,
+        presets=get_family("qwen_image").presets,
+        unused=get_family("qwen_image").unused_layers(make_model("qwen_image", "meta")),
+    )
+    expected = 0
+    for name, each in attached.named_parameters():
+        packed = each.numel() >= 4096 and not name.endswith("dora_scale")
+        # Weight, gradient, a counter; the moments, whose every 256 numbers have a scale.
+        expected += 8 * each.numel() + 4
+        expected += each.numel() // 256 * 2 * 260 if packed else 8 * each.numel()
+    assert found.adapter == expected
 
 
 @pytest.mark.exhaustive

@@ -24,7 +24,7 @@ from trainer_core.quantization.quantized_linear import QuantizedLinear
 from trainer_core.quantization.registry import FORMATS
 from trainer_core.weights.base_format import Packing
 from trainer_core.weights.base_location import BaseLocation
-from trainer_core.weights.loading import stored_layers
+from trainer_core.weights.kept_weights import stored_layers
 
 FLUX = get_family("flux")
 PRECISIONS = [torch.float32, torch.bfloat16]

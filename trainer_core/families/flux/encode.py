@@ -79,6 +79,11 @@ class FluxEncoders:
     variant: str
     text_length: int
 
+    @property
+    def text_models(self) -> tuple[Any, ...]:
+        """CLIP and T5."""
+        return self.text_encoder, self.text_encoder_2
+
     def encode_image(self, pixels: Tensor) -> Tensor:
         """Images `[B, 3, H, W]` in [-1, 1] to normalised latents `[B, C, h, w]`, float32."""
         return self.vae.encode(pixels)

@@ -71,14 +71,16 @@ def prompt_text(variant: str, caption: str, counts: Sequence[int]) -> str:
 def qwen_vae(model: Any) -> Vae:
     """The statistics of a VAE: Diffusers' ``AutoencoderKLQwenImage``, with one for each channel."""
     mean, std = (
-        torch.tensor(values).view(1, -1, 1, 1).to(model.device)
+        torch.tensor(values).view(1, -1, 1, 1)
         for values in (model.config.latents_mean, model.config.latents_std)
     )
     return Vae(
         model,
-        normalize=lambda raw: (raw - mean) / std,
+        normalize=lambda raw: (raw - mean.to(raw.device)) / std.to(raw.device),
         # Divided by the inverse, as the pipeline does it, so that the images are the same bits.
-        denormalize=lambda latents: latents / (1.0 / std) + mean,
+        denormalize=lambda latents: (
+            latents / (1.0 / std.to(latents.device)) + mean.to(latents.device)
+        ),
         video=True,
     )
 
@@ -106,6 +108,11 @@ class QwenEncoders:
     variant: str
     text_length: int
 
+    @property
+    def text_models(self) -> tuple[Any, ...]:
+        """The model without its word predictor, whose logits nobody needs."""
+        return (self.text_encoder.model,)
+
     def encode_image(self, pixels: Tensor) -> Tensor:
         """Images `[B, 3, H, W]` in [-1, 1] to normalised latents `[B, C, h, w]`, float32."""
         return self.vae.encode(pixels)
@@ -132,8 +139,8 @@ class QwenEncoders:
         ids = self.tokenizer(text, return_tensors="pt").input_ids
         ids = ids[:, : self._longest(ids[0], prefix + self.text_length + sum(counts))]
         device = self.text_encoder.device
-        # The model without its word predictor, whose logits nobody needs.
-        output = self.text_encoder.model(
+        (model,) = self.text_models
+        output = model(
             input_ids=ids.to(device),
             attention_mask=torch.ones_like(ids).to(device),
             **{name: value.to(device) for name, value in images.items()},

@@ -10,11 +10,15 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from ...types import Conditioning
-from ..diffusers_parts import computing_dtype, pack, pipeline_time, unpack
+from ..diffusers_parts import computing_dtype, inner_module, pack, pipeline_time, unpack
+from .attention import LENGTHS, keep_texts_apart, knows_lengths
+
+_LONG = 1024
+"""Image tokens from which on a sample alone keeps a device busy: those of 512 x 512 pixels."""
 
 
 def prepare(transformer: nn.Module) -> None:
-    """`Family.prepare`: rotary tables are remembered by the model itself.
+    """`Family.prepare`: rotary tables are remembered by the model itself; attention needs no mask.
 
     Diffusers remembers them in caches of the class, which would keep those of every model that was
     ever loaded, on a GPU in its memory. These caches go with the model.
@@ -24,6 +28,7 @@ def prepare(transformer: nn.Module) -> None:
         plain = getattr(getattr(type(rope), name, None), "__wrapped__", None)
         if plain is not None:
             setattr(rope, name, lru_cache(maxsize=128)(partial(plain, rope)))
+    keep_texts_apart(transformer)
 
 
 def predict(
@@ -47,12 +52,17 @@ def predict(
     # Rotary positions are read from the first sample: a batch has one size.
     shape = [(1, image.shape[-2] // 2, image.shape[-1] // 2) for image in images]
     text, mask = pad_text([item["text_embeddings"] for item in conditionings])
+    lengths: dict[str, tuple[int, ...]] | None = None
+    if mask is not None and tokens.shape[1] >= _LONG and knows_lengths(inner_module(transformer)):
+        lengths = {LENGTHS: tuple(len(item["text_embeddings"]) for item in conditionings)}
+        mask = None
     output = transformer(
         hidden_states=tokens,
         timestep=pipeline_time(sigma, dtype),
         encoder_hidden_states=text.to(tokens),
         encoder_hidden_states_mask=None if mask is None else mask.to(tokens.device),
         img_shapes=[shape] * noisy.shape[0],
+        attention_kwargs=lengths,
         return_dict=False,
     )[0]
     return unpack(output, *noisy.shape[-2:]).to(noisy.dtype)

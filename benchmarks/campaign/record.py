@@ -1,0 +1,200 @@
+"""Makes the committed figures of a campaign's results: ``python -m benchmarks.campaign.record``.
+
+It runs where there is time, on a CPU: what each cell was planned to take is simulated here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.measuring.record import RESULTS, read_record, write_record
+from benchmarks.memory_plans import ROOM
+from trainer_core.config import RunConfig
+from trainer_core.families.registry import get_family
+from trainer_core.offload.empty_base import empty_base
+from trainer_core.offload.memory_plan import MemoryPlan, PlanSettings, StepSizes, rank_plans
+from trainer_core.quantization.registry import FORMATS
+from trainer_core.training.step_simulation import StepInputs, StepSimulation
+from trainer_core.training.step_sizes import step_sizes
+
+from .cells import BASELINE
+from .lines import read_lines
+from .random_base import SIZES, random_location
+
+Row = dict[str, Any]
+
+_KEPT = ("cell", "family", "pixels", "way", "device", "status", "seconds", "error")
+_BYTES = ("peak_bytes", "reserved_bytes", "used_bytes", "pinned_bytes")
+
+GOALS = (
+    ("bf16, all swapped", 1024, BASELINE, 1.05),
+    ("bf16, all swapped", 512, BASELINE, 1.35),
+    ("fp8, all swapped", 512, "fp8", 1.10),
+    ("int8, 8bit, compile", 1024, BASELINE, 0.6),
+    ("auto, 12 GB", 1024, BASELINE, 1.05),
+    ("bf16, all swapped, 8 GB", 1024, BASELINE, 1.10),
+)
+"""Way, pixels, the way that it is compared with, and the most that the ratio may be."""
+
+PEAK_SHARE = 0.08
+"""How far a peak may be from the plan."""
+
+
+def figures(folder: Path, simulate: bool = True) -> Row:
+    """What goes into ``benchmarks/results/gpu_campaign.json``.
+
+    Args:
+        folder: The output of the campaign.
+        simulate: Also say what each cell was planned to take.
+    """
+    lines = read_lines(folder)
+    calls = {line["call"]: line["origin"] for line in lines if line["part"] == "machine"}
+    measured = [line for line in lines if line["part"] == "bases"]
+    best = {line["cell"]: line for line in sorted(measured, key=_worth)}
+    rows = [_row(line, measured, folder, simulate) for line in best.values()]
+    left = [line["left_bytes"] for line in lines if line["part"] == "memory"]
+    tests = [line for line in lines if line["part"] == "tests"]
+    return {
+        "benchmark": "gpu_campaign",
+        "calls": calls,
+        "tests": [{k: v for k, v in each.items() if k != "part"} for each in tests],
+        "rows": rows,
+        "goals": _goals(rows, left),
+    }
+
+
+def _worth(line: Row) -> tuple[bool, str]:
+    """The last measurement of a cell counts, or else the last of its failures."""
+    return line["status"] == "measured", line["call"]
+
+
+def _row(line: Row, measured: Sequence[Row], folder: Path, simulate: bool) -> Row:
+    row: Row = {key: line[key] for key in _KEPT if key in line}
+    row |= {key: line[key] for key in _BYTES if key in line}
+    if line["status"] != "measured":
+        return row
+    row["ram_bytes"] = line["ram_bytes"] - line["ram_before"]
+    row["load_seconds"] = line["load_seconds"]
+    base = f"{line['family']} {line['pixels']} {BASELINE}"
+    row["ratio"] = _ratio(line, base, measured)
+    if line["way"].startswith("fp8"):
+        row["ratio_to_fp8"] = _ratio(line, f"{line['family']} {line['pixels']} fp8", measured)
+    plan = planned(line, folder) if simulate else None
+    if plan is not None:
+        row |= {"plan_bytes": plan.device, "plan_ram_bytes": plan.ram}
+    return row
+
+
+def _ratio(line: Row, base: str, measured: Sequence[Row]) -> float | None:
+    """A cell's time over another's of the same call, or else of the same kind of GPU."""
+    found = [each for each in measured if each["cell"] == base and "seconds" in each]
+    here = [each for each in found if each["call"] == line["call"]]
+    alike = [each for each in found if each["device"] == line["device"]]
+    chosen = (here or alike)[-1:]
+    return round(line["seconds"] / chosen[0]["seconds"], 3) if chosen else None
+
+
+def planned(line: Row, folder: Path) -> MemoryPlan | None:
+    """What a cell was planned to take; None where the run planned for itself.
+
+    Args:
+        line: The cell's result.
+        folder: Where the settings of a tiny base lie.
+    """
+    memory = line["settings"]["memory"]
+    if memory.get("plan", "off") != "off":
+        return None
+    kept = memory.get("base_format", "dense")
+    settings = {key: line["settings"][key] for key in ("family", "adapter", "training", "memory")}
+    placed = ("blocks_to_swap", "swap_slots", "master", "compute")
+    settings["memory"] = {key: value for key, value in memory.items() if key not in placed}
+    sizes = _sizes(line["size"], line["pixels"], kept, json.dumps(settings), folder / "samples")
+    wanted = PlanSettings(
+        base_format=kept,
+        blocks_to_swap=memory.get("blocks_to_swap", 0),
+        swap_slots=memory.get("swap_slots", 2),
+        gradient_checkpointing=memory.get("gradient_checkpointing", True),
+    )
+    return rank_plans(sizes, wanted, ROOM)[0]
+
+
+@functools.cache
+def _sizes(size: str, pixels: int, kept: str, settings: str, folder: Path) -> StepSizes:
+    config = RunConfig.model_validate_json(settings)
+    family = get_family(config.family)
+    location = random_location(family.name, size, folder)
+    side = pixels // SIZES[size].divisor
+    image = family.latent_shape(location, side, side)
+    together = config.memory.device != "cpu"
+    inputs = StepInputs((image,), location.text_length, torch.bfloat16, together)
+    transformer = empty_base(location, family).transformer
+    simulation = StepSimulation(transformer, family, config, inputs)
+    formats = {kept: FORMATS[kept]} if kept in FORMATS else {}
+    return step_sizes(simulation, formats)
+
+
+def _goals(rows: Sequence[Row], left: Sequence[int]) -> list[Row]:
+    found: list[Row] = []
+    for way, pixels, against, limit in GOALS:
+        key = "ratio" if against == BASELINE else f"ratio_to_{against}"
+        for row in rows:
+            if (row["way"], row["pixels"]) == (way, pixels):
+                goal = f"{row['cell']}, time over {against}"
+                found.append(_verdict(goal, limit, row.get(key)))
+    off = [
+        abs(row["peak_bytes"] / row["plan_bytes"] - 1)
+        for row in rows
+        if "plan_bytes" in row and "peak_bytes" in row
+    ]
+    found.append(_verdict("peak beside the plan, largest", PEAK_SHARE, max(off, default=None)))
+    most = max(map(abs, left), default=None)
+    found.append(_verdict("bytes of a GPU that are not given back", 0, most))
+    return found
+
+
+def _verdict(goal: str, limit: float, value: float | None) -> Row:
+    return {
+        "goal": goal,
+        "limit": limit,
+        "measured": value if value is None else round(value, 3),
+        "met": None if value is None else value <= limit,
+    }
+
+
+def known_commit(content: Any, commit: str) -> Any:
+    """Put a commit where a machine without git could say none."""
+    if isinstance(content, Mapping):
+        return {
+            key: commit if (key, value) == ("commit", "unknown") else known_commit(value, commit)
+            for key, value in content.items()
+        }
+    return (
+        [known_commit(each, commit) for each in content] if isinstance(content, list) else content
+    )
+
+
+def main() -> None:
+    """Write the committed files."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="the output folder of the campaign")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    content = figures(given.folder)
+    write_record(given.output / "gpu_campaign.json", content)
+    layers = read_record(given.folder / "layers_cuda.json")
+    commits = [origin["commit"] for origin in content["calls"].values()]
+    if layers and commits:
+        write_record(given.output / "layers_cuda.json", known_commit(layers, commits[-1]))
+    for each in content["goals"]:
+        print(f"{each['goal']}: {each['measured']} <= {each['limit']}: {each['met']}")
+
+
+if __name__ == "__main__":
+    main()

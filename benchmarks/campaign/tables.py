@@ -1,0 +1,75 @@
+"""The tables that documents show of a campaign."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.measuring.record import RESULTS, read_record
+
+Row = Mapping[str, Any]
+
+NOTHING = "Not measured yet: `make gpu` has not run on a GPU, or its results were not kept."
+_GIB = 1 << 30
+
+
+def campaign_table() -> str:
+    """Every cell that was measured."""
+    return table_of(read_record(RESULTS / "gpu_campaign.json"))
+
+
+def goals_table() -> str:
+    """What was to be reached."""
+    record = read_record(RESULTS / "gpu_campaign.json")
+    if not record:
+        return NOTHING
+    rows = [
+        (each["goal"], f"{each['limit']:g}", _number(each["measured"]), _WORDS[each["met"]])
+        for each in record["goals"]
+    ]
+    return _table(("Goal", "At most", "Measured", ""), rows)
+
+
+_WORDS = {True: "met", False: "not met", None: "not measured"}
+
+
+def table_of(record: Row) -> str:
+    """The table of a file of figures."""
+    if not record:
+        return NOTHING
+    rows = [
+        (
+            row["family"],
+            f"{row['pixels']} px",
+            row["way"],
+            _number(row.get("seconds")) if row["status"] == "measured" else row["status"],
+            _number(row.get("ratio")),
+            _gib(row.get("peak_bytes")),
+            _gib(row.get("plan_bytes")),
+            _gib(row.get("ram_bytes")),
+        )
+        for row in record["rows"]
+        if row["status"] != "refused"
+    ]
+    heads = ("Base", "Images", "Way", "s/step", "Over bf16", "Peak VRAM", "Planned", "Host RAM")
+    said = "; ".join(dict.fromkeys(map(_origin, record["calls"].values())))
+    return _table(heads, rows) + f"\n\nBytes in GiB. {said}."
+
+
+def _origin(origin: Row) -> str:
+    versions = origin["versions"]
+    name = origin["machine"]["device"]
+    return f"Commit {origin['commit'][:10]}, {name}, torch {versions['torch']}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+def _gib(value: int | None) -> str:
+    return "-" if value is None else f"{value / _GIB:.1f}"
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

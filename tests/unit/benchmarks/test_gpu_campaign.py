@@ -1,0 +1,277 @@
+"""The GPU campaign rehearsed on a CPU with tiny bases: what runs there is what runs here."""
+
+import dataclasses
+import json
+import time
+import zipfile
+
+import pytest
+
+from benchmarks import gpu_campaign
+from benchmarks.campaign import measure, record, tables
+from benchmarks.campaign.cells import BASELINE, WAYS, Cell, Way, all_cells, groups, to_measure
+from benchmarks.campaign.lines import NAME, begin, begun, read_lines, write_line
+from benchmarks.campaign.machine import describe
+from benchmarks.campaign.measure import AGAIN, Bench
+from benchmarks.campaign.packages import add_missing
+from benchmarks.gpu_campaign import FAILED, Campaign, counted, first_batch
+
+CELLS = {cell.name: cell for cell in all_cells()}
+SWAPPED = "bf16, all swapped"
+QUICK = {
+    ("qwen_image", BASELINE),
+    ("qwen_image", SWAPPED),
+    ("qwen_image", "bf16, all swapped, 8 GB"),
+    ("flux", BASELINE),
+    ("flux", "int8, 8bit"),
+    ("flux", "nf4, half swapped"),
+    ("flux", "int8, lokr, dora output"),
+}
+LATER = {"memory.compile", "memory.plan", "checkpoint_inputs", "blocks_to_checkpoint", "optimizer"}
+"""Settings that another version has."""
+
+EVERY = [
+    pytest.param(group, id=group[0].name, marks=() if key in QUICK else pytest.mark.exhaustive)
+    for group in groups(all_cells())
+    if not group[0].way.alone
+    for key in [(group[0].family, group[0].way_name)]
+]
+
+
+@pytest.fixture(autouse=True)
+def _two_steps(monkeypatch):
+    monkeypatch.setattr(measure, "WARM_UP", 1)
+    monkeypatch.setattr(measure, "STEPS", 1)
+
+
+def bench(folder, call="first"):
+    return Bench(folder, "tiny", "cpu", call)
+
+
+def measured(folder):
+    return [line for line in read_lines(folder) if line["part"] == "bases"]
+
+
+@pytest.mark.parametrize("group", EVERY)
+def test_a_way_is_measured_in_the_real_loop(tmp_path, group):
+    done = bench(tmp_path).measure(group)
+    lines = measured(tmp_path)
+    assert [line["cell"] for line in lines] == [cell.name for cell in group]
+    for line in lines:
+        if line["status"] == "refused":
+            assert any(name in line["error"] for name in LATER), line["error"]
+            continue
+        assert line["status"] == "measured", line["error"]
+        assert done
+        assert len(line["losses"]) == 2
+        assert all(0 < loss < 100 for loss in line["losses"])
+        assert line["seconds"] > 0
+    assert begun(tmp_path) is None
+
+
+def test_swapped_blocks_learn_from_the_same_base(tmp_path):
+    for way in (BASELINE, SWAPPED):
+        bench(tmp_path).measure([CELLS[f"qwen_image 512 {way}"]])
+    resident, swapped = measured(tmp_path)
+    assert swapped["settings"]["memory"]["blocks_to_swap"] == 4
+    assert swapped["losses"] == resident["losses"]
+
+
+class Breaking(Bench):
+    """Breaks at the second size."""
+
+    steps = 0
+
+    def _steps(self, run, data, config):
+        self.steps += 1
+        if self.steps == 2:
+            raise RuntimeError("CUDA out of memory.")
+        return super()._steps(run, data, config)
+
+
+def test_what_a_cell_dies_of_is_its_result(tmp_path):
+    cells = [CELLS[f"qwen_image {pixels} {BASELINE}"] for pixels in (1024, 512)]
+    breaking = Breaking(tmp_path, "tiny", "cpu", "first")
+    assert breaking.work(cells, time.time() + 100) == AGAIN
+    assert [line["status"] for line in measured(tmp_path)] == ["measured", "out of memory"]
+    # A setting that no version has: nothing was loaded, and the process may go on.
+    odd = dataclasses.replace(cells[0], way=Way({"memory": {"magic": True}}))
+    assert bench(tmp_path).measure([odd])
+    assert measured(tmp_path)[-1]["status"] == "refused"
+
+
+def test_nothing_is_begun_that_does_not_fit_the_time(tmp_path):
+    assert bench(tmp_path).work(all_cells(), time.time() + 0.5) == 0
+    assert read_lines(tmp_path) == []
+
+
+def test_cells_are_whole_and_baselines_come_first():
+    names = list(CELLS)
+    assert len(names) == len(set(names)) == len(all_cells())
+    assert names[:4] == [f"{f} {p} {BASELINE}" for f in ("flux", "qwen_image") for p in (1024, 512)]
+    assert all(cell.baseline in CELLS for cell in all_cells())
+    assert [cell.name for cell in to_measure({}, "a")] == names
+    known = dict.fromkeys(names[:-1], "a")
+    last = CELLS[names[-1]]
+    assert [cell.name for cell in to_measure(known, "b")] == [last.baseline, last.name]
+    assert to_measure(known, "a") == [last]
+    assert to_measure(dict.fromkeys(names, "a"), "b") == []
+    compiled = [group for group in groups(all_cells()) if group[0].way.alone]
+    assert all(len(group) == 1 for group in compiled)
+    assert first_batch(compiled[0] + compiled[1]) == compiled[0]
+    assert {cell.way_name for cell in all_cells()} == set(WAYS)
+
+
+class InOneProcess(Campaign):
+    """Measures in this process, and dies once of a cell."""
+
+    dies_of = ""
+    starts = 0
+
+    def _run(self, command, limit, stuck=None):
+        if command[1] != "benchmarks.campaign.measure":
+            return super()._run(command, limit, stuck)
+        self.starts += 1
+        words = list(command[2:])
+        names = json.loads(words[-1])
+        if names[0] == self.dies_of:
+            begin(self.output, names[0])
+            return -9, "killed"
+        if self.dies_of in names:
+            words[-1] = json.dumps(names[: names.index(self.dies_of)])
+        return measure.main(words), ""
+
+
+def short(monkeypatch, *names):
+    chosen = [CELLS[name] for name in names]
+    monkeypatch.setattr("benchmarks.campaign.cells.all_cells", lambda: chosen)
+
+
+def campaign(folder, seconds=100.0, kind=InOneProcess):
+    return kind(folder, time.monotonic() + seconds, "tiny", "cpu", {})
+
+
+def test_a_campaign_goes_on_after_a_crash_and_in_the_next_call(tmp_path, monkeypatch):
+    base, swapped, other = (
+        f"qwen_image 512 {way}" for way in (BASELINE, SWAPPED, "int8, half swapped")
+    )
+    short(monkeypatch, base, swapped, other)
+    first = campaign(tmp_path)
+    first.dies_of = swapped
+    first.bases()
+    found = {line["cell"]: line["status"] for line in measured(tmp_path)}
+    assert found == {base: "measured", swapped: "crashed", other: "measured"}
+    assert "status -9: killed" in measured(tmp_path)[1]["error"]
+    again = campaign(tmp_path)
+    again.bases()
+    assert again.starts == 0
+    # The line of the last cell is lost in the middle: the next call measures it, and its baseline.
+    lines = (tmp_path / NAME).read_text().splitlines(keepends=True)
+    at = next(i for i, line in enumerate(lines) if f'"cell": "{other}", "size"' in line)
+    (tmp_path / NAME).write_text("".join(lines[:at]) + lines[at][:40] + "\n")
+    campaign(tmp_path).bases()
+    assert [line["cell"] for line in measured(tmp_path)][2:] == [base, other]
+
+
+def test_a_part_is_given_up_when_no_process_lives(tmp_path):
+    class Dying(Campaign):
+        def _run(self, command, limit, stuck=None):
+            return 1, "no torch"
+
+    campaign(tmp_path, kind=Dying).bases()
+    assert [line["status"] for line in measured(tmp_path)] == ["crashed"] * gpu_campaign.CRASHES
+
+
+def test_processes_are_stopped_at_their_limit_or_when_they_are_stuck(tmp_path, monkeypatch):
+    here = campaign(tmp_path, kind=Campaign)
+    sleep = ["-c", "import time; print('begun', flush=True); time.sleep(60)"]
+    assert here._run(sleep, 1.0) == (-9, "begun\n")
+    monkeypatch.setattr(gpu_campaign, "LONGEST_CELL", 0.3)
+    started = time.monotonic()
+    assert here._run(sleep, 60.0, here._stuck)[0] == -9
+    assert time.monotonic() - started < 20
+    assert here._run(["-c", f"raise SystemExit({FAILED})"], 60.0) == (FAILED, "")
+    assert FAILED == AGAIN
+
+
+def test_what_pytest_reports_is_counted(tmp_path):
+    report = tmp_path / "report.xml"
+    report.write_text(
+        '<testsuites><testsuite tests="3" skipped="1">'
+        '<testcase name="good"/><testcase name="left"><skipped message="no GPU"/></testcase>'
+        '<testcase name="bad"><failure message="1 is not 2"/></testcase></testsuite></testsuites>'
+    )
+    found = counted(report)
+    assert (found["passed"], found["failed"], found["skipped"]) == (1, 1, 1)
+    assert found["failures"] == ["bad: 1 is not 2"]
+    assert counted(tmp_path / "none.xml")["failed"] is None
+
+
+def test_wheels_are_added_where_a_package_is_absent_or_too_old(tmp_path):
+    for name, version in (("made_up_package", "1.5"), ("numpy", "1.0"), ("diffusers", "99.0")):
+        info = f"{name}-{version}.dist-info"
+        with zipfile.ZipFile(tmp_path / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+            wheel.writestr(f"{name}/__init__.py", "")
+            wheel.writestr(
+                f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+            )
+            wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\n")
+            wheel.writestr(f"{info}/RECORD", "")
+    site = tmp_path / "site"
+    # The project has a diffusers that is new enough: it stays.
+    assert add_missing(tmp_path, site) == ["made_up_package 1.5"]
+    assert (site / "made_up_package" / "__init__.py").is_file()
+    assert not (site / "numpy").exists()
+    assert add_missing(tmp_path / "absent", site) == []
+
+
+def lines_of_a_campaign(folder):
+    """What a campaign on a GPU would write."""
+    origin = {**describe("cpu"), "commit": "0" * 40}
+    write_line(folder, {"part": "machine", "call": "a", "origin": origin})
+    for name, seconds, peak in (
+        (f"qwen_image 1024 {BASELINE}", 2.0, 40 << 30),
+        (f"qwen_image 1024 {SWAPPED}", 2.08, 4 << 30),
+        ("qwen_image 512 fp8", 1.0, 20 << 30),
+        ("qwen_image 512 fp8, all swapped", 1.2, 2 << 30),
+        ("qwen_image 1024 nf4", None, None),
+    ):
+        cell: Cell = CELLS[name]
+        line = {"part": "bases", "call": "a", "cell": name, "size": "full", "device": "GPU"}
+        line |= {"family": cell.family, "pixels": cell.pixels, "way": cell.way_name}
+        if seconds is None:
+            line |= {"status": "out of memory", "error": "CUDA out of memory."}
+        else:
+            line |= {"status": "measured", "seconds": seconds, "peak_bytes": peak}
+            line |= {"ram_bytes": 3 << 30, "ram_before": 1 << 30, "load_seconds": 9.0}
+        write_line(folder, line)
+    write_line(folder, {"part": "memory", "call": "a", "cell": "x", "left_bytes": 512})
+    write_line(folder, {"part": "tests", "call": "a", "file": "test_x.py", "status": 0})
+
+
+def test_the_figures_say_what_was_reached(tmp_path):
+    lines_of_a_campaign(tmp_path)
+    found = record.figures(tmp_path, simulate=False)
+    assert json.loads(json.dumps(found)) == found
+    goals = {each["goal"]: (each["measured"], each["met"]) for each in found["goals"]}
+    assert goals[f"qwen_image 1024 {SWAPPED}, time over bf16"] == (1.04, True)
+    assert goals["qwen_image 512 fp8, all swapped, time over fp8"] == (1.2, False)
+    assert goals["bytes of a GPU that are not given back"] == (512, False)
+    assert goals["peak beside the plan, largest"] == (None, None)
+    text = tables.table_of(found)
+    assert f"| qwen_image | 1024 px | {SWAPPED} | 2.08 | 1.04 | 4.0 | - | 2.0 |" in text
+    assert "| nf4 | out of memory | - |" in text
+    assert tables.table_of({}) == tables.NOTHING
+    assert record.known_commit([{"commit": "unknown"}], "c") == [{"commit": "c"}]
+
+
+def test_a_cell_was_planned_to_take_what_the_simulation_says(tmp_path):
+    for way in (BASELINE, SWAPPED):
+        bench(tmp_path).measure([CELLS[f"qwen_image 512 {way}"]])
+    resident, swapped = (record.planned(line, tmp_path) for line in measured(tmp_path))
+    assert resident is not None
+    assert swapped is not None
+    assert swapped.blocks_to_swap == 4
+    # Two of four blocks are in slots, the other two away.
+    assert swapped.weights + swapped.ring < resident.weights
+    assert swapped.activations == resident.activations

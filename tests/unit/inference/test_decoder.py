@@ -1,0 +1,121 @@
+"""A VAE that comes for a preview and goes, and decodes in tiles where memory is short."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from diffusers import AutoencoderKL, AutoencoderKLQwenImage
+
+from tests.fixtures.flux_base import make_flux_vae
+from trainer_core.families.flux.encode import flux_vae
+from trainer_core.families.registry import get_family
+from trainer_core.inference.decoder import NUMBERS_PER_PIXEL, TILE, PreviewDecoder
+from trainer_core.offload.machine import Machine
+from trainer_core.training.live_bytes import LiveBytes
+
+CPU, ELSEWHERE = torch.device("cpu"), torch.device("meta")
+FAMILIES = Path(__file__).parents[3] / "trainer_core" / "families"
+
+
+class SmallMachine(Machine):
+    """Has so many bytes free on its device."""
+
+    def __init__(self, free):
+        self.free = free
+
+    def free_memory(self, device):
+        return self.free
+
+
+@pytest.fixture
+def vae():
+    model = make_flux_vae().float().eval().requires_grad_(False)
+    return flux_vae(model)
+
+
+def noted(vae, monkeypatch):
+    """Places that the model is sent to, without going there: this machine has one device."""
+    places = []
+    monkeypatch.setattr(
+        type(vae.model), "to", lambda model, place: places.append(str(place)) or model
+    )
+    return places
+
+
+def test_it_stays_where_there_is_room_and_goes_where_there_is_not(vae, monkeypatch):
+    places, latents = noted(vae, monkeypatch), torch.randn(1, 4, 8, 8)
+    wanted = vae.decode(latents)
+    size = sum(each.nbytes for each in vae.model.parameters())
+    for free, visits in ((1 << 40, ["meta"]), (19 * size, ["meta", "cpu"])):
+        places.clear()
+        assert torch.equal(PreviewDecoder(vae, 8, ELSEWHERE, SmallMachine(free))(latents), wanted)
+        assert places == visits
+    places.clear()
+    assert torch.equal(PreviewDecoder(vae, 8, CPU, SmallMachine(0))(latents), wanted)
+    assert places == []
+
+
+def test_it_goes_also_when_decoding_fails(vae, monkeypatch):
+    places = noted(vae, monkeypatch)
+    with pytest.raises(RuntimeError):
+        PreviewDecoder(vae, 8, ELSEWHERE, SmallMachine(0))(torch.randn(1, 3, 8, 8))
+    assert places == ["meta", "cpu"]
+
+
+def test_an_image_that_does_not_fit_is_decoded_in_tiles(vae):
+    latents = torch.randn(1, 4, 96, 72)
+    needed = 96 * 72 * 64 * NUMBERS_PER_PIXEL * 4
+    whole, tiled = vae.decode(latents), vae.decode(latents, TILE)
+    assert not torch.equal(whole, tiled)
+    for free, wanted in ((needed, whole), (needed - 1, tiled)):
+        assert torch.equal(PreviewDecoder(vae, 8, CPU, SmallMachine(free))(latents), wanted)
+    assert not vae.model.use_tiling, "as it was"
+
+
+def test_so_is_one_that_runs_out_of_memory(vae):
+    calls = []
+
+    def fail_once(*given):
+        calls.append(given)
+        if len(calls) == 1:
+            raise torch.OutOfMemoryError("as a GPU says it")
+
+    vae.model.decoder.register_forward_pre_hook(fail_once)
+    latents = torch.randn(1, 4, 72, 72)
+    found = PreviewDecoder(vae, 8, CPU, SmallMachine(1 << 50))(latents)
+    assert torch.equal(found, vae.decode(latents, TILE))
+
+
+def test_tiles_are_close_to_the_whole(vae):
+    """Their borders are blended; what differs is what a VAE sees beyond a border."""
+    family = get_family("qwen_image")
+    trained = family.load_vae(_embedded(family), torch.float32, "cpu")
+    x = torch.linspace(-1, 1, 192).expand(1, 3, 192, 192)
+    latents = trained.encode(x)
+    whole, tiled = trained.decode(latents), trained.decode(latents, 128)
+    assert not torch.equal(whole, tiled)
+    assert (whole - tiled).abs().mean() < (whole - x).abs().mean()
+
+
+def _embedded(family):
+    from trainer_core.bases.locate import locate_base
+    from trainer_core.config import BaseSection
+
+    return locate_base(BaseSection(), family, has_controls=False)
+
+
+@pytest.mark.parametrize("kind", [AutoencoderKL, AutoencoderKLQwenImage])
+def test_the_published_vaes_need_no_more_than_is_said(kind):
+    """Counted on models without numbers."""
+    name = "flux" if kind is AutoencoderKL else "qwen_image"
+    path = FAMILIES / name / "configs" / "generate" / "vae" / "config.json"
+    with torch.device("meta"):
+        model = kind.from_config(json.loads(path.read_text())).to(torch.bfloat16)
+    most = 0
+    for side in (512, 1024, 1328):
+        latents = torch.zeros(1, 16, side // 8, side // 8, dtype=torch.bfloat16, device="meta")
+        with torch.no_grad(), LiveBytes() as live:
+            model.decode(latents[:, :, None] if name == "qwen_image" else latents)
+        most = max(most, live.peaks[None] / 2 / side**2)
+    assert 0.9 * NUMBERS_PER_PIXEL < most <= NUMBERS_PER_PIXEL

@@ -1,0 +1,171 @@
+"""Encoders that do not fit a device: the same bits, one part there at a time, nothing left."""
+
+import contextlib
+import gc
+import weakref
+
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from tests.fixtures.flux_base import make_flux_base
+from trainer_core.bases.locate import locate_base
+from trainer_core.config import BaseSection, MemorySection, RunConfig
+from trainer_core.families.registry import get_family
+from trainer_core.inference.encoders import LazyEncoders
+from trainer_core.inference.placed_encoders import PlacedEncoders, layers_to_swap, place_encoders
+from trainer_core.offload.machine import Machine
+
+CPU = torch.device("cpu")
+TEXT = "a red circle on a blue background"
+
+
+class SmallMachine(Machine):
+    """Has so many bytes free on its device."""
+
+    def __init__(self, free):
+        self.free = free
+
+    def free_memory(self, device):
+        return self.free
+
+
+@pytest.fixture(scope="module")
+def loaders(tmp_path_factory):
+    """Family and variant to what loads its encoders, in bf16 as views into the files."""
+    flux = make_flux_base(tmp_path_factory.mktemp("flux"))
+    bases = {
+        "qwen_image": BaseSection(),
+        "qwen_image edit": BaseSection(variant="edit"),
+        "flux": BaseSection(path=str(flux)),
+    }
+
+    def loader(name):
+        family = get_family(name.split()[0])
+        location = locate_base(bases[name], family, has_controls=name.endswith("edit"))
+        return lambda: family.load_encoders(location, torch.bfloat16, "cpu")
+
+    return {name: loader(name) for name in bases}
+
+
+def size(models):
+    held = {id(each): each for m in models for each in (*m.parameters(), *m.buffers())}
+    return sum(each.nbytes for each in held.values())
+
+
+def controls_of(name):
+    return [Image.new("RGB", (64, 64), "red")] if name.endswith("edit") else []
+
+
+@pytest.mark.parametrize(
+    ("name", "slots"), [("qwen_image", 1), ("qwen_image edit", 2), ("flux", 1)]
+)
+def test_embeddings_are_those_of_resident_encoders(loaders, name, slots):
+    resident, controls = loaders[name](), controls_of(name)
+    texts = [resident.encode_text(text, controls) for text in (TEXT, "", TEXT)]
+    pixels = torch.rand(1, 3, 64, 64) * 2 - 1
+    latents = resident.encode_image(pixels)
+    needed = size(resident.text_models)
+    for free in (needed, needed - 1, 0):
+        memory = MemorySection(swap_slots=slots)
+        placed = PlacedEncoders(loaders[name], CPU, memory, SmallMachine(free))
+        for text, wanted in zip((TEXT, "", TEXT), texts, strict=True):
+            found = placed.encode_text(text, controls)
+            assert found.keys() == wanted.keys()
+            assert all(torch.equal(found[key], wanted[key]) for key in wanted)
+        assert (placed.streamed is None) == (free == needed)
+        assert torch.equal(placed.encode_image(pixels), latents)
+        placed.close()
+
+
+def test_loads_and_bytes_are_as_said(loaders):
+    memory, machine = MemorySection(swap_slots=1), SmallMachine(0)
+    placed = PlacedEncoders(loaders["flux"], CPU, memory, machine)
+    placed.encode_text(TEXT)
+    models, streamed = placed._loaded.text_models, placed.streamed
+    clip = next(each for each in models[0].modules() if isinstance(each, nn.ModuleList))
+    layers = [*clip, *models[1].encoder.block]
+    assert [block.size for block in streamed._held] == pytest.approx(
+        [size([layer]) for layer in layers], abs=256 * 20
+    )
+    before = streamed.loads
+    for _ in range(3):
+        placed.encode_text(TEXT)
+    # T5's first layer alone has the table of positions: it has a slot of its own, and keeps it.
+    assert streamed.loads - before == 3 * 2
+    rings = {id(ring): ring for ring in streamed._rings}.values()
+    on_device = [slot.bytes.numel() for ring in rings for slot in ring.slots]
+    assert len(on_device) == 3
+    assert sum(on_device) < sum(size([layer]) for layer in layers)
+    placed.close()
+
+
+def test_as_many_layers_are_swapped_as_are_missing(loaders):
+    models = loaders["qwen_image edit"]().text_models
+    layers = list(models[0].language_model.layers) + list(models[0].visual.blocks)
+    one = min(size([each]) for each in models[0].language_model.layers)
+    assert len(layers_to_swap(models, 1, slots=1)) == 2, "one of a layout lies in the slot"
+    assert set(layers_to_swap(models, one, slots=1)) <= set(models[0].language_model.layers)
+    everything = layers_to_swap(models, 1 << 40, slots=1)
+    assert set(everything) == set(layers)
+    assert everything[0] is models[0].visual.blocks[0], "the order of their calls"
+
+
+def test_one_part_is_there_at_a_time_and_nothing_after_close(loaders):
+    seen = []
+
+    def load():
+        seen.append(loaders["flux"]())
+        return seen[-1]
+
+    placed = PlacedEncoders(load, CPU, MemorySection(), SmallMachine(0))
+    placed.encode_image(torch.zeros(1, 3, 32, 32))
+    vae = weakref.ref(seen.pop().vae.model)
+    placed.encode_image(torch.zeros(1, 3, 32, 32))
+    assert (placed.part, seen) == ("image", []), "loaded once"
+    placed.encode_text(TEXT)
+    text = weakref.ref(seen.pop().text_models[1])
+    gc.collect()
+    assert (placed.part, vae()) == ("text", None)
+    streamed = placed.streamed
+    placed.close()
+    gc.collect()
+    assert (text(), placed.part, placed.streamed, streamed._hooks) == (None, "", None, [])
+
+
+def test_an_exception_while_they_are_placed_leaves_nothing(loaders):
+    def load():
+        found = loaders["flux"]()
+        found.text_encoder_2.encoder.block[0].requires_grad_(True)
+        return found
+
+    placed = PlacedEncoders(load, CPU, MemorySection(), SmallMachine(0))
+    with pytest.raises(Exception, match="is trained"):
+        placed.encode_text(TEXT)
+    assert placed.part == ""
+
+
+def test_where_there_is_room_they_are_the_familys_own(loaders):
+    with contextlib.ExitStack() as at_end:
+        given = loaders["flux"], CPU, MemorySection()
+        models = (lambda e: (e.vae.model, *e.text_models))(loaders["flux"]())
+        fits = place_encoders(*given, SmallMachine(size(models)), at_end)
+        assert not isinstance(fits, PlacedEncoders)
+        assert isinstance(fits.vae.model, nn.Module)
+        short = place_encoders(*given, SmallMachine(size(models) - 1), at_end)
+        short.encode_text(TEXT)
+        assert isinstance(short, PlacedEncoders)
+    assert short.part == ""
+
+
+def test_the_source_closes_them():
+    family = get_family("qwen_image")
+    location = locate_base(BaseSection(), family, has_controls=False)
+    source = LazyEncoders(RunConfig(), family, location, CPU, SmallMachine(0))
+    encoders = source.open()
+    encoders.encode_text(TEXT, ())
+    assert encoders is source.open()
+    source.close()
+    assert encoders.part == ""
+    assert source.open() is not encoders

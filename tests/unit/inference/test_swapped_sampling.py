@@ -1,0 +1,205 @@
+"""Sampling on a base of which blocks are swapped: the same images, and nothing left behind."""
+
+import gc
+from pathlib import Path
+
+import diffusers
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch._subclasses import FakeTensorMode
+
+from tests.fixtures.flux_base import make_flux_base
+from tests.fixtures.full_size import FLUX_DEV, QWEN_IMAGE
+from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.adapters import attach
+from trainer_core.bases.locate import locate_base
+from trainer_core.config import RunConfig
+from trainer_core.diffusion.flow import SamplingStopped
+from trainer_core.errors import ConfigError
+from trainer_core.families.registry import get_family
+from trainer_core.inference.pipeline import open_pipeline, sample_images, sample_prompts
+from trainer_core.inference.sampling_memory import forward_bytes, sampling_memory
+from trainer_core.offload.empty_base import EmptyBase, bytes_on_device, empty_base
+from trainer_core.offload.machine import Machine
+from trainer_core.offload.model_bytes import cast_base
+from trainer_core.offload.streamed_blocks import StreamedBlocks
+from trainer_core.offload.swapped import repeated_blocks
+from trainer_core.training.live_bytes import LiveBytes
+from trainer_core.training.step_simulation import _give_sizes
+from trainer_core.weights.base_location import BaseLocation
+
+PROMPTS = ["a red circle on a blue background", "a white cross on a green background"]
+TEXTS = ["red", "white"]
+FLUX = {"family": "flux", "prompts": TEXTS, "width": 32, "height": 32}
+LARGE = {"width": 96, "height": 96}
+"""Enough tokens for products in 8 bits."""
+FEW = {"num_layers": 2, "num_single_layers": 2}
+
+
+class SmallMachine(Machine):
+    """Has so many bytes free on its device."""
+
+    def __init__(self, free):
+        self.free = free
+
+    def free_memory(self, device):
+        return self.free
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("swapped")
+    make_flux_base(folder / "flux")
+    return folder
+
+
+def run_config(work, memory, family="qwen_image", **preview):
+    base = {"base": {"path": str(work / "flux")}} if family == "flux" else {}
+    return RunConfig.model_validate(
+        {
+            "family": family,
+            **base,
+            "cache": {"dir": str(work / "cache")},
+            "training": {"precision": "fp32"},
+            "memory": {"device": "cpu", "threads": 1, **memory},
+            "preview": {"prompts": PROMPTS, "width": 64, "height": 64, "steps": 2, **preview},
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def adapter_file(work):
+    """An adapter of random factors, large enough to change every image."""
+    config = run_config(work, {})
+    with open_pipeline(config, has_controls=False) as pipeline:
+        family, transformer = pipeline.sampler.family, pipeline.sampler.transformer
+        settings = config.adapter.model_copy(update={"kind": "lora", "rank": 2, "dora": True})
+        adapter = attach(transformer, settings, presets=family.presets)
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for parameter in adapter.parameters():
+                parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
+        write_adapter(work / "adapter.safetensors", adapter.state(), "comfyui", family.key_map, {})
+    return work / "adapter.safetensors"
+
+
+def held():
+    """How many swapped bases still have hooks."""
+    gc.collect()
+    return sum(isinstance(each, StreamedBlocks) and bool(each._hooks) for each in gc.get_objects())
+
+
+WAYS = {
+    "all": {"blocks_to_swap": 4},
+    "one slot": {"blocks_to_swap": 3, "swap_slots": 1},
+    "int8, 8 bit": {"blocks_to_swap": 4, "base_format": "int8", "compute": "8bit"},
+    "nf4": {"blocks_to_swap": 2, "base_format": "nf4"},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_images_are_those_of_a_resident_base(work, adapter_file, way):
+    one = {"prompts": PROMPTS[:1], "guidance": 2.0, **LARGE}
+    resident = {**WAYS[way], "blocks_to_swap": 0}
+    wanted = list(sample_prompts(run_config(work, resident, **one), adapter_file))
+    found = list(sample_prompts(run_config(work, WAYS[way], **one), adapter_file))
+    assert all(map(torch.equal, found, wanted))
+    assert held() == 0
+
+
+def test_eight_bit_products_are_used(work):
+    ways = ({"base_format": "int8", "compute": how} for how in ("dense", "8bit"))
+    one, other = (next(sample_prompts(run_config(work, way, **LARGE), None)) for way in ways)
+    assert not torch.equal(one, other)
+
+
+def test_a_machine_with_too_little_memory_gets_swapped_blocks(work):
+    wanted = list(sample_prompts(run_config(work, {"blocks_to_swap": 4}, **FLUX), None))
+    with open_pipeline(run_config(work, {}, **FLUX), has_controls=False) as pipeline:
+        assert pipeline.base.streamed is None
+    machine = SmallMachine(0)
+    config = run_config(work, {}, **FLUX)
+    with open_pipeline(config, has_controls=False, machine=machine) as pipeline:
+        streamed = pipeline.base.streamed
+        assert streamed is not None
+        assert len(streamed._held) == 4
+    assert streamed._hooks == streamed._held == []
+    assert all(map(torch.equal, sample_prompts(config, None, machine=machine), wanted))
+
+
+def test_nothing_is_left_when_sampling_ends_early(work, adapter_file):
+    config = run_config(work, {"blocks_to_swap": 4})
+    images = sample_prompts(config, adapter_file)
+    next(images)
+    assert held() == 1
+    images.close()
+    assert held() == 0
+    with pytest.raises(SamplingStopped):
+        next(sample_prompts(config, adapter_file, stop=lambda: True))
+    assert held() == 0
+    with pytest.raises(ConfigError, match=r"blocks_to_swap is 99"):
+        next(sample_prompts(run_config(work, {"blocks_to_swap": 99}), None))
+
+
+def empty(work, family):
+    config = run_config(work, {}, family)
+    found = get_family(family)
+    return config.memory, empty_base(locate_base(config.base, found, has_controls=False), found)
+
+
+@pytest.mark.parametrize("family", ["qwen_image", "flux"])
+def test_the_fewest_blocks_are_chosen(work, family):
+    memory, base = empty(work, family)
+    dtype = torch.float32
+
+    def needed(count):
+        section = memory.model_copy(update={"blocks_to_swap": count})
+        return bytes_on_device(section, base, dtype)
+
+    for count in range(base.blocks + 1):
+        room = needed(count)
+        chosen = sampling_memory(memory, base, dtype, room).blocks_to_swap
+        assert needed(chosen) <= room
+        assert chosen == 0 or needed(chosen - 1) > room
+    assert sampling_memory(memory, base, dtype, 0).blocks_to_swap == base.blocks
+    told = memory.model_copy(update={"blocks_to_swap": 0})
+    assert sampling_memory(told, base, dtype, 0) is told
+
+
+@pytest.mark.parametrize("family", ["qwen_image", "flux"])
+def test_the_guess_for_a_pass_is_cautious(family):
+    """Against the bytes of a pass of the published sizes, on tensors without numbers."""
+    found, few = get_family(family), {"qwen_image": {"num_layers": 2}, "flux": FEW}[family]
+    settings, text = {"qwen_image": QWEN_IMAGE, "flux": FLUX_DEV}[family], 512
+    with torch.device("meta"):
+        model = getattr(diffusers, found.file.transformer.split(".")[1])(**(settings | few))
+    model = cast_base(model.requires_grad_(False), torch.bfloat16).eval()
+    found.prepare(model)
+    place = BaseLocation(Path(), Path(), "generate", text, "", embedded=False)
+    blocks = len(repeated_blocks(model, found.repeated_blocks))
+    base = EmptyBase(found, place, model, dict(model.named_parameters()), blocks)
+    guess = forward_bytes(base, torch.bfloat16, text + 64 * 64)
+    fake, live = FakeTensorMode(), LiveBytes()
+    with fake:
+        _give_sizes(model)
+    with fake, torch.no_grad(), live:
+        weights = live.hold([*model.parameters(), *model.buffers()])
+        given = {"text_embeddings": torch.randn(text, settings["joint_attention_dim"])}
+        given |= {"pooled_text": torch.randn(768)} if family == "flux" else {}
+        noisy = torch.randn(1, 16, 128, 128)
+        found.predict(model, noisy, torch.full((1,), 0.5), [given], [], 1.0)
+    needed = live.peaks[None] - weights
+    assert needed < guess < 3 * needed
+
+
+def test_images_go_on_behind_those_that_are_there(work, tmp_path):
+    config = run_config(work, {})
+    first = sample_images(config, None, tmp_path)
+    before = [np.asarray(Image.open(path)) for path in first]
+    (tmp_path / "7.png").write_bytes(b"somebody's")
+    (tmp_path / "note.png").write_bytes(b"somebody's")
+    second = sample_images(config, None, tmp_path)
+    assert [path.name for path in first + second] == ["0.png", "1.png", "8.png", "9.png"]
+    assert all(map(np.array_equal, before, (np.asarray(Image.open(path)) for path in first)))

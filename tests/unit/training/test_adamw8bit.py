@@ -1,0 +1,238 @@
+"""AdamW with moments in 8 bits, against bitsandbytes' and torch's."""
+
+import platform
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.unit.training.test_optimizer import run_steps
+from trainer_core.adapters.parameter_groups import ParameterGroup
+from trainer_core.config import OptimizerSection
+from trainer_core.errors import InputError
+from trainer_core.training.adamw8bit import STATES, AdamW8bit, levels
+from trainer_core.training.optimizer import (
+    allocate_state,
+    load_optimizer_tensors,
+    make_optimizer,
+    optimizer_tensors,
+)
+
+CPU = torch.device("cpu")
+SHAPES = ((64, 64), (8192,), (5, 4, 256), (33, 129), (63, 65), (7,))
+"""Whole blocks; others with a part of one; too small for 8 bits, by one number and by far."""
+PACKED = 4
+HAS_BITSANDBYTES = platform.system() == "Linux" and platform.machine() == "x86_64"
+
+
+def parameters(seed=0, shapes=SHAPES):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
+
+
+def make(weights, name="adamw8bit", **settings):
+    section = OptimizerSection.model_validate({"name": name, **settings})
+    return make_optimizer(section, [ParameterGroup(tuple(weights))])
+
+
+def same(one, other):
+    return [torch.equal(a, b) for a, b in zip(one, other, strict=True)]
+
+
+@pytest.mark.skipif(not HAS_BITSANDBYTES, reason="bitsandbytes is installed on Linux x86-64 alone")
+def test_levels_and_steps_are_those_of_bitsandbytes():
+    import bitsandbytes as bnb
+    from bitsandbytes.functional import create_dynamic_map
+
+    for name, signed in zip(STATES, (True, False), strict=True):
+        assert torch.equal(levels(name, CPU).values, create_dynamic_map(signed=signed))
+    ours, theirs = parameters(), parameters()
+    settings = {"learning_rate": 0.01, "weight_decay": 0.1, "beta2": 0.95}
+    one = make(ours, **settings)
+    other = bnb.optim.AdamW8bit(theirs, lr=0.01, betas=(0.9, 0.95), weight_decay=0.1)
+    for step in range(4):
+        run_steps(one, ours, 1, seed=step)
+        run_steps(other, theirs, 1, seed=step)
+    for start, mine, their in zip(parameters(), ours, theirs, strict=True):
+        assert (mine - their).norm() <= 5e-3 * (their - start).norm()
+        kept, expected = one.state[mine], other.state[their]
+        if expected["state1"].dtype != torch.uint8:
+            continue
+        for number, name in enumerate(STATES, 1):
+            read = levels(name, CPU).unpack(kept[name]).view(-1)[: mine.numel()]
+            code, scale = expected[f"state{number}"].view(-1), expected[f"absmax{number}"]
+            known = torch.ops.bitsandbytes.dequantize_blockwise(
+                code, scale, expected[f"qmap{number}"], 256, torch.float32
+            )
+            assert (read - known).norm() <= 5e-3 * known.norm()
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_each_number_gets_the_nearest_level(name):
+    """Looked up one by one in float64: bitsandbytes' own table for a CPU is coarse near zero."""
+    form = levels(name, CPU)
+    moment = torch.randn(8, 256, generator=torch.Generator().manual_seed(0)) ** 5
+    moment[3] = 0.0
+    moment = moment.abs() if name == "exp_avg_sq" else moment
+    packed = form.pack(moment)
+    scale = moment.abs().amax(1, keepdim=True).double()
+    share = moment.double() / scale.clamp_min(1e-300)
+    distance = (share[..., None] - form.values.double()).abs()
+    nearest = distance[..., int(name == "exp_avg_sq") :].min(-1).values
+    chosen = distance.gather(-1, packed[:, :256, None].long())[..., 0]
+    assert torch.allclose(chosen, nearest, rtol=0, atol=1e-7)
+    assert torch.equal(packed[:, 256:].view(torch.float32), scale.float())
+    assert not form.unpack(packed)[3].any()
+
+
+def test_steps_are_close_to_those_in_fp32_and_small_parameters_have_just_those():
+    plain, packed = parameters(), parameters()
+    run_steps(make(plain, "adamw"), plain, 10, seed=1)
+    optimizer = make(packed)
+    run_steps(optimizer, packed, 10, seed=1)
+    for start, one, other in zip(parameters(), plain, packed, strict=True):
+        assert (one - other).norm() < 0.02 * (one - start).norm()
+    assert same(plain, packed) == [False] * PACKED + [True] * (len(SHAPES) - PACKED)
+    for index, each in enumerate(packed):
+        assert optimizer.state[each]["exp_avg"].dtype == (
+            torch.uint8 if index < PACKED else torch.float32
+        )
+
+
+def test_magnitudes_stay_in_fp32():
+    section = OptimizerSection(name="adamw8bit")
+    factor, magnitude = parameters(shapes=((8192,), (8192,)))
+    groups = [ParameterGroup((factor,)), ParameterGroup((magnitude,), decays=False)]
+    optimizer = make_optimizer(section, groups)
+    allocate_state(optimizer)
+    assert optimizer.state[factor]["exp_avg"].dtype == torch.uint8
+    assert optimizer.state[magnitude]["exp_avg"].dtype == torch.float32
+
+
+def test_the_moments_take_two_bytes_and_a_scale_for_256():
+    (weight,) = parameters(shapes=((1024, 16),))
+    optimizer = make([weight])
+    allocate_state(optimizer)
+    state = optimizer.state[weight]
+    assert sum(state[name].nbytes for name in STATES) == 2 * (16384 + 4 * 64)
+
+
+@pytest.mark.parametrize("name", ["adamw", "adamw8bit"])
+def test_a_state_that_is_allocated_before_changes_no_bit(name):
+    plain, ready = parameters(), parameters()
+    optimizer = make(ready, name)
+    allocate_state(optimizer)
+    allocated = {id(t) for state in optimizer.state.values() for t in state.values()}
+    run_steps(optimizer, ready, 3, seed=1)
+    assert {id(t) for state in optimizer.state.values() for t in state.values()} == allocated
+    reference = torch.optim.AdamW(plain, lr=1e-4) if name == "adamw" else make(plain)
+    run_steps(reference, plain, 3, seed=1)
+    assert all(same(plain, ready))
+
+
+def test_a_resumed_state_goes_on_bit_for_bit_also_in_other_groups():
+    whole = parameters()
+    optimizer = make(whole)
+    run_steps(optimizer, whole, 3, seed=1)
+    copies = [torch.nn.Parameter(each.detach().clone()) for each in whole]
+    groups = [ParameterGroup(tuple(copies[::2])), ParameterGroup(tuple(copies[1::2]))]
+    other = make_optimizer(OptimizerSection(name="adamw8bit"), groups)
+    load_optimizer_tensors(other, optimizer_tensors(optimizer), [ParameterGroup(tuple(copies))])
+    run_steps(optimizer, whole, 3, seed=2)
+    run_steps(other, copies, 3, seed=2)
+    assert all(same(whole, copies))
+
+
+@pytest.mark.parametrize(("before", "after"), [("adamw", "adamw8bit"), ("adamw8bit", "adamw")])
+def test_a_state_is_converted(before, after):
+    whole = parameters()
+    optimizer = make(whole, before)
+    run_steps(optimizer, whole, 5, seed=1)
+    other = make(whole, after)
+    load_optimizer_tensors(other, optimizer_tensors(optimizer))
+    there_and_back = make(whole, before)
+    load_optimizer_tensors(there_and_back, optimizer_tensors(other))
+    for each in whole:
+        kept, back = optimizer.state[each], there_and_back.state[each]
+        assert kept["step"] == other.state[each]["step"] == 5
+        for name in STATES:
+            one, two = (
+                levels(name, CPU).unpack(m) if m.dtype == torch.uint8 else m
+                for m in (kept[name], back[name])
+            )
+            assert (one - two).norm() < 0.03 * one.norm()
+
+
+def test_what_does_not_fit_is_refused():
+    whole = parameters()
+    optimizer = make(whole)
+    run_steps(optimizer, whole, 1, seed=1)
+    stored = optimizer_tensors(optimizer)
+    with pytest.raises(InputError, match=r"exp_avg 0 of shape \(15, 260\)"):
+        load_optimizer_tensors(
+            make(whole), stored | {"optimizer.0.exp_avg": stored["optimizer.0.exp_avg"][:15]}
+        )
+    with pytest.raises(InputError, match="no exp_avg_sq of parameter 1"):
+        load_optimizer_tensors(
+            make(whole), {k: v for k, v in stored.items() if k != "optimizer.1.exp_avg_sq"}
+        )
+
+
+def test_a_layer_that_is_left_out_keeps_its_weights_state_and_step():
+    alone, both = parameters(shapes=((8192,),)), parameters(shapes=((8192,), (8192,)))
+    one, two = make(alone), make(both)
+    assert isinstance(two, AdamW8bit)
+    for step in range(4):
+        run_steps(one, alone, 1, seed=step)
+        both[0].grad = alone[0].grad
+        both[1].grad = torch.ones(8192) if step % 2 else None
+        two.step()
+    assert torch.equal(alone[0], both[0])
+    assert [two.state[each]["step"].item() for each in both] == [4, 2]
+
+
+def test_a_small_gradient_beside_a_large_one_makes_no_leap():
+    """Its mean square, rounded to nothing, would let the mean gradient be divided by eps."""
+    (weight,) = parameters(shapes=((4096,),))
+    before = weight.detach().clone()
+    optimizer = make([weight], learning_rate=0.01, weight_decay=0.0)
+    gradient = torch.full((4096,), 1e-4)
+    gradient[::256] = 1.0
+    for each in (gradient, torch.zeros(4096), torch.zeros(4096)):
+        weight.grad = each.clone()
+        optimizer.step()
+    assert (weight - before).abs().max() < 3 * 0.01
+
+
+class Operations(TorchDispatchMode):
+    """Counts what writes: what only looks at memory in another way starts nothing on a device."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        looks = any(argument.alias_info is not None for argument in function._schema.returns)
+        writes = function._schema.is_mutable
+        self.count += writes or not looks
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["adamw", "adamw8bit"])
+def test_the_operations_of_a_step_do_not_grow_with_the_layers(name):
+    """``fused`` is what a GPU gets: there, as here in tests, it is one operation for all."""
+
+    def operations(count):
+        weights = parameters(shapes=((4096,),) * count)
+        optimizer = make(weights, name)
+        optimizer.param_groups[0]["fused"] = True
+        allocate_state(optimizer)
+        for each in weights:
+            each.grad = torch.ones_like(each)
+        optimizer.step()  # makes the table of levels, once
+        with Operations() as found:
+            optimizer.step()
+        # A number on the CPU is read without a wait for a device.
+        return found.count - (count if name == "adamw8bit" else 0)
+
+    assert operations(64) == operations(8) < 50

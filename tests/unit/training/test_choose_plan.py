@@ -1,0 +1,109 @@
+"""Several processes come to one plan; the doctor and the command line show the table of a run."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import torch
+
+from tests.fixtures.machines import SmallMachine
+from trainer_core.bases.locate import locate_base
+from trainer_core.commands.memory_report import memory_report
+from trainer_core.commands.watching import event_text
+from trainer_core.config import RunConfig
+from trainer_core.errors import TrainerError
+from trainer_core.families.registry import get_family
+from trainer_core.offload.empty_base import empty_base
+from trainer_core.offload.memory_plan import Budget
+from trainer_core.training.choose_plan import agreed_budget
+from trainer_core.training.observer import MemoryPlanned, PlanRow
+from trainer_core.training.processes import SingleProcess
+
+GIB, MIB = 1 << 30, 1 << 20
+CPU = torch.device("cpu")
+
+
+class Threads(SingleProcess):
+    """One of several, each in a thread of its own."""
+
+    def __init__(self, index, told, barrier):
+        super().__init__(CPU)
+        self.index, self.count = index, len(told)
+        self._told, self._barrier = told, barrier
+
+    def sum_numbers(self, numbers, on_device=()):
+        self._told[self.index] = list(numbers)
+        self._barrier.wait()
+        found = [sum(each) for each in zip(*self._told, strict=True)]
+        self._barrier.wait()
+        return found
+
+
+def test_several_processes_plan_for_the_smallest_device():
+    own = [
+        Budget(24 * GIB, 60 * GIB, 30 * GIB, 20e9, 100e12),
+        Budget(12 * GIB, 63 * GIB, 33 * GIB, 25e9, 90e12),
+        Budget(16 * GIB, 66 * GIB, 27 * GIB, 22e9, 95e12),
+    ]
+    told, barrier = [[]] * 3, threading.Barrier(3, timeout=60)
+
+    def work(index):
+        return agreed_budget(own[index], Threads(index, told, barrier))
+
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(work, range(3)))
+    # They share the RAM of their computer.
+    assert found == [Budget(12 * GIB, 20 * GIB, 9 * GIB, 20e9, 90e12)] * 3
+    assert agreed_budget(own[0], SingleProcess(CPU)) == replace(own[0])
+
+
+def test_the_doctor_shows_what_a_run_would_choose_from():
+    family = get_family("qwen_image")
+    values = {
+        "adapter": {"rank": 2, "targets": [".*\\.attn\\.to_q"]},
+        "memory": {"device": "cpu", "base_format": "dense"},
+        "dataset": {"resolution": 64},
+        "base": {"text_length": 32},
+    }
+    config = RunConfig.model_validate(values)
+    base = empty_base(locate_base(config.base, family, False, needs_encoders=False), family)
+    problems = []
+
+    def attempt(name, work):
+        try:
+            return work()
+        except TrainerError as error:
+            problems.append(f"{name}: {error}")
+            return None
+
+    small = memory_report(config, base, 0, attempt, SmallMachine(4 * base.parameters))
+    assert problems == []
+    assert small["memory_free"]["ram"] == "64.00 GiB"
+    (row, *_) = small["memory_plans"]
+    assert (row["base_format"], row["swapped_to"]) == ("dense", "pageable")
+    assert row["blocks_to_swap"] > 0
+    assert row["device_memory"] == small["memory_estimate"]["total"]
+    # What the settings come to is no plan of anybody, and not refused.
+    off = config.model_copy(update={"memory": config.memory.model_copy(update={"plan": "off"})})
+    as_it_is = memory_report(off, base, 0, attempt, SmallMachine(4 * base.parameters))
+    assert problems == []
+    assert "memory_plans" not in as_it_is
+    assert memory_report(config, base, 0, attempt, SmallMachine(MIB)) == {}
+    assert len(problems) == 1
+    assert "memory.base_format" in problems[0] or "Lower dataset.resolution" in problems[0]
+
+
+def test_the_plan_is_told_in_two_lines():
+    rows = (
+        PlanRow("fp8", 31, "pinned", 60, "device", 11 * GIB, 20 * GIB, 2.34),
+        PlanRow("nf4", 0, "none", 60, "device", 10 * GIB, 0, 0.0),
+    )
+    told = event_text(MemoryPlanned(rows, 12 * GIB, 56 * GIB)).splitlines()
+    assert told == [
+        "memory: fp8, 31 blocks in pinned RAM, 11.00 GiB and 20.00 GiB RAM, about 2.3 s a step; "
+        "12.00 GiB and 56.00 GiB RAM free",
+        "  what else fits: nf4, nothing swapped, 10.00 GiB",
+    ]
+    assert len(event_text(MemoryPlanned(rows[:1], 12 * GIB, GIB)).splitlines()) == 1

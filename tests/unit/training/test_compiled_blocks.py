@@ -1,0 +1,258 @@
+"""Compiled blocks: few graphs, the numbers of blocks that are not compiled, and nothing left."""
+
+from __future__ import annotations
+
+import gc
+import types
+import weakref
+from contextlib import contextmanager, nullcontext
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from tests.fixtures.flux_base import make_flux_transformer
+from tests.fixtures.qwen_base import make_qwen_transformer
+from tests.fixtures.swapped_blocks import Trained
+from trainer_core.adapters import attach
+from trainer_core.config import AdapterConfig
+from trainer_core.families.registry import get_family
+from trainer_core.offload.model_bytes import pack_blocks
+from trainer_core.offload.swapped import repeated_blocks
+from trainer_core.quantization.quantized_linear import set_compute
+from trainer_core.quantization.registry import FORMATS
+from trainer_core.training.compiled_blocks import compiled, missing_compiler
+
+CPU = torch.device("cpu")
+GRAPHS = {"qwen_image": 3, "flux": 4}
+"""qwen_image: the first block, whose input learns nothing, the last, whose text goes nowhere, and
+the others. flux: two for each of its two lists."""
+ADAPTERS = {
+    "lora": {"kind": "lora"},
+    "loha": {"kind": "loha"},
+    "lokr": {"kind": "lokr"},
+    "oft": {"kind": "oft"},
+    "lora, DoRA": {"kind": "lora", "dora": True},
+    "loha, DoRA over inputs": {"kind": "loha", "dora": True, "dora_axis": "input"},
+    "pissa": {"kind": "lora", "init": "pissa"},
+    "dropouts": {"kind": "lora", "dropout": 0.2, "rank_dropout": 0.2},
+    "few layers": {"kind": "lora", "targets": [r"transformer_blocks\..*\.to_q"]},
+}
+SKIPPED = {"kind": "lora", "module_dropout": 0.5}
+
+
+class Around:
+    """Compiles the blocks of the denoiser that it is called with.
+
+    Attributes:
+        graphs: How many graphs there are.
+        lines: What was told.
+    """
+
+    def __init__(self, family, backend="eager"):
+        self._family = get_family(family)
+        self._backend = CompileCounterWithBackend(backend) if type(backend) is str else backend
+        self.lines = []
+
+    @property
+    def graphs(self):
+        return self._backend.frame_count
+
+    @contextmanager
+    def __call__(self, transformer):
+        blocks = repeated_blocks(transformer, self._family.repeated_blocks)
+        with compiled(blocks, CPU, self.lines.append, self._backend):
+            yield
+        assert not any("forward" in vars(block) for block in blocks)
+
+
+def difference(found, expected):
+    norms = [(x - y).norm() / y.norm() for x, y in zip(found, expected, strict=True)]
+    return float(max(norms))
+
+
+def test_checkpointed_swapped_blocks_with_dropouts_and_previews_have_the_same_bits():
+    options = ("qwen_image", ADAPTERS["dropouts"])
+    plain = Trained(*options, steps=3, previews=True)
+    around = Around("qwen_image")
+    found = Trained(*options, steps=3, previews=True, count=4, slots=1, around=around)
+    assert found.equals(plain)
+    assert around.graphs == GRAPHS["qwen_image"] < 5
+    assert around.lines == []
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("adapter", ADAPTERS)
+@pytest.mark.parametrize("family", GRAPHS)
+def test_every_adapter_has_few_graphs(family, adapter):
+    plain = Trained(family, ADAPTERS[adapter])
+    around = Around(family)
+    resident = Trained(family, ADAPTERS[adapter], around=around)
+    assert (around.graphs, around.lines) == (GRAPHS[family], [])
+    # Layers add their gradients to a shared input one by one.
+    assert difference(resident.weights, plain.weights) < 1e-4
+    for slots in (1, 2):
+        around = Around(family)
+        swapped = Trained(family, ADAPTERS[adapter], count=5, slots=slots, around=around)
+        assert (around.graphs, around.lines) == (GRAPHS[family], [])
+        assert swapped.equals(resident)
+
+
+def quick(name):
+    return name if name == "nf4" else pytest.param(name, marks=pytest.mark.exhaustive)
+
+
+@pytest.mark.parametrize("stored", [quick(name) for name in (*FORMATS, "int8 8bit", "fp8 8bit")])
+def test_every_format_has_few_graphs(stored):
+    def prepare(transformer):
+        name, _, compute = stored.partition(" ")
+        pack_blocks(transformer, ["transformer_blocks"], FORMATS[name])
+        if compute:
+            set_compute(transformer, "8bit")
+
+    options = ("qwen_image", ADAPTERS["few layers"])
+    plain, around = Trained(*options, prepare=prepare), Around("qwen_image")
+    found = Trained(*options, prepare=prepare, around=around)
+    # The last block has no adapter in its text either: it is as the others.
+    assert (around.graphs, around.lines) == (2, [])
+    # An activation between two steps of 8 bits goes to the other one, about once in 15,000.
+    assert difference(found.weights, plain.weights) < (0.1 if " " in stored else 1e-4)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("family", GRAPHS)
+def test_an_exact_delta_has_few_graphs(family):
+    adapter, around = {"kind": "lora", "exact_delta": True}, Around(family)
+    plain, found = Trained(family, adapter), Trained(family, adapter, around=around)
+    assert (around.graphs, around.lines) == (GRAPHS[family], [])
+    assert difference(found.weights, plain.weights) < 1e-4
+
+
+SIZES = [(8, 8, 5, 5), (8, 12, 7, 7), (12, 8, 9, 9), (8, 8, 6, 6), (16, 16, 12, 12), (8, 8, 5, 5)]
+MASKED = [(8, 8, 5, 7), (12, 8, 8, 3)]
+
+
+def passes(family, sizes, around=nullcontext, each=lambda: None):
+    """Outputs and gradients of batches of two of different sizes; ``each`` is called after each."""
+    known = get_family(family)
+    make = {"qwen_image": make_qwen_transformer, "flux": make_flux_transformer}[family]
+    transformer = make()
+    unused = known.unused_layers(transformer)
+    config = AdapterConfig(kind="lora", rank=2, init="pissa")
+    adapter = attach(transformer, config, presets=known.presets, unused=unused, seed=1).train()
+    seen = []
+    with around(transformer):
+        for height, width, *texts in sizes:
+            generator = torch.Generator().manual_seed(height + width)
+            noisy = torch.randn(2, 4, height, width, generator=generator)
+            given = [{"text_embeddings": torch.randn(n, 32, generator=generator)} for n in texts]
+            if family == "flux":
+                given = [one | {"pooled_text": torch.ones(24)} for one in given]
+            y = known.predict(transformer, noisy, torch.tensor([0.4, 0.7]), given, [], 2.0)
+            seen += [y.detach(), *torch.autograd.grad(y.square().mean(), adapter.parameters())]
+            each()
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("family", "sizes", "graphs"),
+    [
+        ("qwen_image", SIZES[:3], [2, 4, 4]),
+        pytest.param(
+            "qwen_image", SIZES + MASKED, [2] + [4] * 5 + [6, 6], marks=pytest.mark.exhaustive
+        ),
+        pytest.param("flux", SIZES, [3] + [6] * 5, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_two_graphs_are_made_for_any_number_of_sizes(family, sizes, graphs):
+    around, seen = Around(family), []
+    found = passes(family, sizes, around, lambda: seen.append(around.graphs))
+    assert difference(found, passes(family, sizes)) < 1e-4
+    assert (seen, around.lines) == (graphs, [])
+
+
+class Breaks:
+    """A backend that fails after some graphs."""
+
+    def __init__(self, after):
+        self.frame_count, self._after = 0, after
+
+    def __call__(self, graph, inputs):
+        self.frame_count += 1
+        if self.frame_count > self._after:
+            raise OSError("no room for a kernel\nand more")
+        return graph.forward
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_what_cannot_be_compiled_is_told_once_and_goes_on(after):
+    options, around = ("qwen_image", ADAPTERS["few layers"]), Around("qwen_image", Breaks(after))
+    assert Trained(*options, steps=1, around=around).equals(Trained(*options, steps=1))
+    (line,) = around.lines
+    assert "(no room for a kernel);" in line
+    assert around.graphs == after + 1
+
+
+def test_what_cannot_be_traced_goes_on_with_the_same_random_numbers():
+    options, around = ("qwen_image", SKIPPED), Around("qwen_image")
+    assert Trained(*options, steps=1, around=around).equals(Trained(*options, steps=1))
+    assert len(around.lines) == 1
+
+
+class Watched(nn.Linear):
+    """A class whose code is not torch's own."""
+
+    def forward(self, x):
+        return torch.tanh(super().forward(x))
+
+
+def test_blocks_of_many_kinds_are_not_all_compiled():
+    lines, backend = [], CompileCounterWithBackend("eager")
+    blocks = [Watched(width, width) for width in range(2, 20)]
+    with compiled(blocks, CPU, lines.append, backend):
+        for block in blocks:
+            assert block(torch.ones(2, block.in_features)).shape == (2, block.in_features)
+    (line,) = lines
+    assert "more than 16 kinds" in line
+    assert backend.frame_count == 16
+
+
+def test_a_run_that_fails_leaves_no_code_and_no_block():
+    block, before = Watched(4, 4), code_objects(Watched.forward)
+    with pytest.raises(KeyError):
+        break_off(block, before)
+    assert "forward" not in vars(block)
+    gone = weakref.ref(block.weight), weakref.ref(block)
+    del block
+    gc.collect()
+    assert [each() for each in gone] == [None, None]
+    assert code_objects(Watched.forward) == before
+
+
+def break_off(block, before):
+    with compiled([block], CPU, pytest.fail, "eager"):
+        block(torch.ones(2, 4)).sum().backward()
+        assert code_objects(Watched.forward) > before
+        raise KeyError
+
+
+def code_objects(function):
+    """How many copies of a function's code there are."""
+    own = function.__code__
+    return sum(
+        type(each) is types.FunctionType and each.__code__ == own for each in gc.get_objects()
+    )
+
+
+def test_a_missing_compiler_is_named():
+    assert "no Triton for mps" in str(missing_compiler(torch.device("mps")))
+    lines, block = [], nn.Linear(2, 2)
+    with compiled([block], torch.device("mps"), lines.append):
+        assert "forward" not in vars(block)
+    (line,) = lines
+    assert "the run goes on without it" in line
+    from torch._inductor import config
+
+    with config.patch({"cpp.cxx": ("/nowhere/cxx",)}):
+        assert "no C++ compiler" in str(missing_compiler(CPU))

@@ -1,0 +1,119 @@
+"""What ``doctor`` says of memory: the plan that a run would take, its parts, and what else fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..config import RunConfig
+from ..errors import RunError
+from ..printable import gibibytes
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..offload.empty_base import EmptyBase
+    from ..offload.machine import Machine
+    from ..offload.plan_choice import PlanChoice
+    from ..training.step_simulation import StepSimulation
+
+
+def memory_report(
+    config: RunConfig,
+    base: EmptyBase,
+    controls: int,
+    attempt: Callable[[str, Callable[[], Any]], Any],
+    machine: Machine | None = None,
+) -> dict[str, Any]:
+    """Say what a run would take.
+
+    Args:
+        config: The run file.
+        base: Its base.
+        controls: Control images of a sample, where no finished cache tells.
+        attempt: Gives what a function gives, or None when what stops it would stop the run.
+        machine: Where the run would be; unset: here.
+    """
+    from ..device import resolve_device
+    from ..offload.machine import Machine
+    from ..training.memory_estimate import memory_estimate
+
+    machine, device = machine or Machine(), resolve_device(config.memory.device)
+    simulation = attempt("cache", lambda: run_step(config, base, controls, device))
+    if simulation is None:
+        return {}
+    choice = attempt("memory", lambda: planned(simulation, base, device, machine))
+    if choice is None:
+        return {}
+    estimate = attempt("memory", lambda: memory_estimate(base, simulation, choice.memory))
+    if estimate is None:
+        return {}
+    report: dict[str, Any] = {
+        "memory_estimate": {name: gibibytes(size) for name, size in estimate.items()}
+    }
+    if choice.budget is not None and "activations" in estimate:
+        report["memory_plans"] = table(choice)
+        free = {"device_memory": choice.budget.device_free, "ram": choice.budget.ram_free}
+        report["memory_free"] = {name: gibibytes(size) for name, size in free.items()}
+    return report
+
+
+def run_step(
+    config: RunConfig, base: EmptyBase, controls: int, device: torch.device
+) -> StepSimulation:
+    """A run's largest step: of the cache where one is finished, else of square images."""
+    from ..training.encode_dataset import read_manifest
+    from ..training.memory_estimate import largest_sample, run_simulation, text_tokens
+    from ..types import Bucket
+
+    if config.cache.manifest:
+        items = read_manifest(Path(config.cache.manifest)).dataset.items
+        return run_simulation(config, base, largest_sample(items), device, text_tokens(items))
+    multiple = base.family.size_multiple
+    edge = max(config.dataset.resolution // multiple, 1) * multiple
+    return run_simulation(config, base, [Bucket(edge, edge)] * (1 + controls), device)
+
+
+def planned(
+    simulation: StepSimulation, base: EmptyBase, device: torch.device, machine: Machine
+) -> PlanChoice:
+    """The plan that a run would take; where none is made, what its settings come to.
+
+    Raises:
+        RunError: When none fits.
+    """
+    from ..offload.machine import machine_budget
+    from ..offload.plan_choice import unplanned
+    from ..training.choose_plan import choose_step_plan
+    from ..weights.loading import is_quantized
+
+    memory = simulation.config.memory
+    budget = machine_budget(machine, device, simulation.inputs.dtype)
+    if memory.plan != "off" and machine.plans_for(device) and not is_quantized(base.location):
+        return choose_step_plan(simulation, base, budget)
+    as_it_is = unplanned(memory)
+    if is_quantized(base.location):
+        return as_it_is
+    try:
+        return choose_step_plan(simulation, base, budget, memory=as_it_is.memory)
+    except RunError:
+        # It is no plan that the run asks for, and only a guess that its settings do not fit.
+        return as_it_is
+
+
+def table(choice: PlanChoice) -> list[dict[str, Any]]:
+    """The plan that is taken, and the next two."""
+    from ..training.choose_plan import plan_rows
+
+    return [
+        {
+            "base_format": row.base_format,
+            "blocks_to_swap": row.blocks_to_swap,
+            "swapped_to": row.master,
+            "device_memory": gibibytes(row.device_bytes),
+            "ram": gibibytes(row.ram_bytes),
+            "predicted_seconds_per_step": float(f"{row.seconds:.2g}"),
+        }
+        for row in plan_rows(choice)
+    ]

@@ -1,0 +1,75 @@
+"""`PreviewDecoder`: a VAE that takes no room of a training between two previews."""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch
+from torch import Tensor
+
+from ..device import release_memory
+from ..families.diffusers_parts import Vae
+from ..offload.machine import Machine
+
+TILE = 512
+"""Pixels of the side of the squares that are decoded by themselves where memory is short."""
+
+NUMBERS_PER_PIXEL = 1840
+"""What decoding an image needs at most, of numbers in the VAE's format; of both published VAEs."""
+
+_STAYS = 20
+"""The VAE stays where so many times its size is free beside it, for the activations of a step."""
+
+
+def decoding_bytes(pixels: int, dtype: torch.dtype) -> int:
+    """What it takes at most to decode so many pixels as a whole, in the VAE's format."""
+    return pixels * NUMBERS_PER_PIXEL * dtype.itemsize
+
+
+class PreviewDecoder:
+    """Latents to pixels, with a VAE that comes to the device for it.
+
+    It stays there while there is plenty of room, as it does on the CPU. An image that does not fit
+    as a whole is decoded in overlapping tiles.
+
+    Args:
+        vae: On any device.
+        pixels: Of an image's side for each of its latents.
+        device: Where it decodes.
+        machine: Says how much of it is free.
+    """
+
+    def __init__(self, vae: Vae, pixels: int, device: torch.device, machine: Machine) -> None:
+        self._vae, self._pixels, self._device, self._machine = vae, pixels, device, machine
+        self._size = sum(weight.nbytes for weight in vae.model.parameters())
+
+    def __call__(self, latents: Tensor) -> Tensor:
+        """Decode.
+
+        Args:
+            latents: `[B, C, h, w]`, normalised.
+
+        Returns:
+            `[B, 3, H, W]`, float32, in [-1, 1].
+        """
+        if self._device.type == "cpu":
+            return self._decode(latents)
+        release_memory(self._device)  # what the steps before have left counts as taken
+        self._vae.model.to(self._device)
+        try:
+            return self._decode(latents)
+        finally:
+            release_memory(self._device)
+            if self._machine.free_memory(self._device) < _STAYS * self._size:
+                self._vae.model.to("cpu")
+                release_memory(self._device)
+
+    def _decode(self, latents: Tensor) -> Tensor:
+        batch, _, height, width = latents.shape
+        pixels = batch * height * width * self._pixels**2
+        needed = decoding_bytes(pixels, self._vae.model.dtype)
+        if needed <= self._machine.free_memory(self._device):
+            with contextlib.suppress(torch.OutOfMemoryError):
+                return self._vae.decode(latents)
+            release_memory(self._device)
+        return self._vae.decode(latents, TILE)

@@ -1,0 +1,57 @@
+"""How many blocks of a base are swapped while it samples, where the run file leaves that open."""
+
+from __future__ import annotations
+
+import bisect
+
+import torch
+from torch import nn
+
+from ..config import MemorySection
+from ..offload.empty_base import EmptyBase, bytes_on_device
+from ..offload.swapped import repeated_blocks
+
+
+def sampling_memory(
+    memory: MemorySection, base: EmptyBase, dtype: torch.dtype, room: int
+) -> MemorySection:
+    """Choose the fewest blocks to swap with which a base has room to sample.
+
+    Args:
+        memory: The run file's; what it says of ``blocks_to_swap`` stays as it is.
+        base: The base.
+        dtype: What is dense is loaded in.
+        room: Bytes that the device has for its weights.
+
+    Returns:
+        The section with ``blocks_to_swap``; that is all of them where none suffice.
+    """
+    if memory.blocks_to_swap is not None:
+        return memory
+
+    def swapping(count: int) -> MemorySection:
+        return memory.model_copy(update={"blocks_to_swap": count})
+
+    def fits(count: int) -> bool:
+        return bytes_on_device(swapping(count), base, dtype) <= room
+
+    if fits(0):
+        return swapping(0)
+    return swapping(bisect.bisect_left(range(base.blocks), True, lo=1, key=fits))
+
+
+def forward_bytes(base: EmptyBase, dtype: torch.dtype, tokens: int) -> int:
+    """A cautious guess of what a forward pass of one image takes beside the weights.
+
+    Every output of every layer of the widest block, as if all were there at once and each layer
+    saw all tokens, and the largest weight once more, as of a format that is written out.
+
+    Args:
+        base: The base.
+        dtype: What it computes in.
+        tokens: Of the image, its control images and its text.
+    """
+    blocks = repeated_blocks(base.transformer, base.family.repeated_blocks)
+    widths = [[m.out_features for m in b.modules() if isinstance(m, nn.Linear)] for b in blocks]
+    largest = max(weight.numel() for weight in base.weights.values())
+    return (tokens * max(map(sum, widths)) + largest) * dtype.itemsize

@@ -1,0 +1,246 @@
+"""Chooses where a run keeps what, before anything of its base is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..config import MemorySection, RunConfig
+from ..device import DTYPES, release_memory
+from ..errors import RunError
+from ..offload.empty_base import EmptyBase, empty_base
+from ..offload.machine import Machine, machine_budget
+from ..offload.memory_plan import Budget, StepSizes
+from ..offload.model_bytes import base_bytes
+from ..offload.plan_choice import (
+    KeptFormat,
+    PlanChoice,
+    SizesOf,
+    choose_plan,
+    unplanned,
+    weights_and,
+)
+from ..weights.loading import is_quantized
+from .encode_dataset import Prepared
+from .memory_estimate import (
+    TINY,
+    UNABLE,
+    adapter_bytes,
+    largest_sample,
+    run_simulation,
+    text_tokens,
+)
+from .observer import MemoryPlanned, Observer, PlanRow, Warned
+from .processes import Processes
+from .start import FORMAT, Start, begun_format
+from .step_simulation import StepSimulation
+from .step_sizes import step_sizes
+
+_CAUTION = 4
+"""One part in so many of a device is left to a step that cannot be simulated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Where a run starts, and how.
+
+    Attributes:
+        config: The run file, of whose memory settings none is left open.
+        start: Where it starts.
+        settings: What its checkpoints keep.
+        told: The run file with the format that the base is kept in, for the headers of its files.
+    """
+
+    config: RunConfig
+    start: Start
+    settings: Mapping[str, Any]
+    told: RunConfig
+
+
+def settle(
+    config: RunConfig,
+    data: Prepared,
+    precision: str,
+    start: Start,
+    settings: Mapping[str, Any],
+    processes: Processes,
+    observer: Observer,
+    machine: Machine,
+) -> Settled:
+    """Choose a plan, compare the checkpoint with the run, and tell of both.
+
+    A run goes on with its base in the format that it began with, as long as that fits.
+
+    Args:
+        config: The run file.
+        data: What `prepare` gave.
+        precision: The number format that is computed in.
+        start: What was found to go on from.
+        settings: What `compared_settings` gave.
+        processes: All of them come to the same plan.
+        observer: Told of the plan.
+        machine: What the run may take of the computer.
+
+    Raises:
+        RunError: When the base fits in no way; nothing was loaded.
+        InputError: As `Start.fitted`, and for a base or adapter settings that cannot be used.
+    """
+    given = (config, data, precision, processes, machine)
+    held = None if start.checkpoint is None else begun_format(start.checkpoint)
+    choice = _choose(*given, held)
+    chosen = {**settings, FORMAT: choice.memory.base_format}
+    start = start.fitted(chosen, config, processes, observer)
+    if held is not None and start.checkpoint is None:
+        # A new version owes nothing to the one that it is not.
+        choice = _choose(*given, None)
+    if processes.index == 0:
+        for note in _idle(config.memory, choice.memory):
+            observer.notify(Warned(note))
+        if choice.budget is not None:
+            budget = choice.budget
+            rows = tuple(plan_rows(choice))
+            observer.notify(MemoryPlanned(rows, budget.device_free, budget.ram_free))
+    kept = {"base_format": choice.memory.base_format}
+    return Settled(
+        config.model_copy(update={"memory": choice.memory}),
+        start,
+        {**settings, FORMAT: choice.memory.base_format},
+        config.model_copy(update={"memory": config.memory.model_copy(update=kept)}),
+    )
+
+
+def _choose(
+    config: RunConfig,
+    data: Prepared,
+    precision: str,
+    processes: Processes,
+    machine: Machine,
+    held: str | None,
+) -> PlanChoice:
+    memory, device, dtype = config.memory, processes.device, DTYPES[precision]
+    if memory.plan == "off" or processes.sharded:
+        return unplanned(memory)
+    if not machine.plans_for(device) or is_quantized(data.location):
+        return unplanned(memory, held)
+    release_memory(device)
+    (free,) = _least(processes, [machine.free_memory(device)])
+    base = empty_base(data.location, data.family)
+    weights = base_bytes(base.transformer, data.family.repeated_blocks, dtype).total
+    if memory.plan != "smallest" and weights * TINY < free:
+        return unplanned(memory, held)
+    budget = agreed_budget(machine_budget(machine, device, dtype), processes)
+    release_memory(device)
+    items = data.dataset.items
+    simulation = run_simulation(config, base, largest_sample(items), device, text_tokens(items))
+    return choose_step_plan(simulation, base, budget, held)
+
+
+def choose_step_plan(
+    simulation: StepSimulation,
+    base: EmptyBase,
+    budget: Budget,
+    held: str | None = None,
+    memory: MemorySection | None = None,
+) -> PlanChoice:
+    """Choose a plan for a run's step.
+
+    Args:
+        simulation: Of the step. One that is impossible refuses no run: then the weights are
+            counted, and the rest is guessed.
+        base: Of the run.
+        budget: What there is.
+        held: The format that is kept to as long as it fits.
+        memory: The memory settings; None for the run file's.
+
+    Raises:
+        RunError: When nothing fits; it names what would.
+    """
+    config, inputs = simulation.config, simulation.inputs
+
+    def simulated(formats: Mapping[str, KeptFormat]) -> StepSizes:
+        stored = {name: each.stored for name, each in formats.items() if each.stored is not None}
+        sizes = step_sizes(simulation, stored)
+        beside = {name: sizes.formats.get(name, sizes.formats["dense"]) for name in formats}
+        kept = {name: each.sizes(beside[name].activations) for name, each in formats.items()}
+        return replace(sizes, formats=kept)
+
+    def choose(sizes_of: SizesOf) -> PlanChoice:
+        return choose_plan(
+            memory or config.memory,
+            base,
+            inputs.dtype,
+            budget,
+            sizes_of,
+            swappable=not config.adapter.exact_delta,
+            held=held,
+        )
+
+    try:
+        return choose(simulated)
+    except UNABLE:
+        adapter = adapter_bytes(simulation)
+    training = config.training
+    samples = training.batch_size * training.gradient_accumulation_steps
+    # In latents of 2 x 2 to a token; forward, again, and backward for the inputs alone.
+    tokens = inputs.text + sum(height * width for _, height, width in inputs.images) // 4
+    flops = 6 * base.parameters * tokens * samples
+    try:
+        return choose(weights_and(adapter + budget.device_free // _CAUTION, flops))
+    except RunError:
+        return choose(weights_and(adapter, flops))
+
+
+def plan_rows(choice: PlanChoice) -> Iterable[PlanRow]:
+    """The chosen plan and what else there is, as they are told."""
+    for plan in choice.plans:
+        yield PlanRow(
+            base_format=plan.base_format,
+            blocks_to_swap=plan.blocks_to_swap,
+            master=plan.master,
+            blocks_to_checkpoint=plan.blocks if plan.gradient_checkpointing else 0,
+            checkpoint_inputs="device",
+            device_bytes=plan.device,
+            ram_bytes=plan.ram,
+            seconds=plan.seconds,
+        )
+
+
+def _idle(given: MemorySection, chosen: MemorySection) -> Iterable[str]:
+    if chosen.blocks_to_swap:
+        return
+    for name in ("swap_slots", "master"):
+        value = getattr(given, name)
+        if value != MemorySection.model_fields[name].default:
+            yield (
+                f"memory.{name} is {value}, and no block is swapped: it changes nothing. "
+                "memory.blocks_to_swap says how many are."
+            )
+
+
+def agreed_budget(own: Budget, processes: Processes) -> Budget:
+    """What the smallest machine of all processes has: all have to come to the same plan."""
+    # Those of one computer share its RAM.
+    ram, pinned = own.ram_free // processes.count, own.pinned_limit // processes.count
+    link, speed = own.link_bytes_per_s, own.flops_per_s
+    least = _least(processes, [own.device_free, ram, pinned, link, speed])
+    device, ram, pinned = map(int, least[:3])
+    return replace(
+        own,
+        device_free=device,
+        ram_free=ram,
+        pinned_limit=pinned,
+        link_bytes_per_s=least[3],
+        flops_per_s=least[4],
+    )
+
+
+def _least(processes: Processes, own: Sequence[float]) -> list[float]:
+    """The least of each number over all processes."""
+    spread = [
+        number if place == processes.index else 0.0
+        for place in range(processes.count)
+        for number in own
+    ]
+    found = processes.sum_numbers(spread)
+    return [min(found[index :: len(own)]) for index in range(len(own))]

@@ -39,6 +39,9 @@ FAMILIES = ("qwen_image", "flux")
 COMPARED = ("fp8", "int8", "nf4")
 """Formats beside dense."""
 
+NOT_CHECKPOINTED = "none, not checkpointed"
+INPUTS_IN_RAM = "all, inputs in RAM"
+
 EDGES = (512, 1024, 1328)
 GPUS = (8, 12, 16, 24, 32, 48, 80)
 """GiB of VRAM."""
@@ -92,7 +95,7 @@ def published(family: Family) -> nn.Module:
 
 
 def sizes_of(transformer: nn.Module, family: Family, edge: int) -> StepSizes:
-    """What a LoRA of rank 16 needs on square images, one in a batch, with checkpointing."""
+    """What a LoRA of rank 16 needs on square images, one in a batch."""
     channels, pixels = LATENT
     latents = (channels, edge // pixels, edge // pixels)
     config = RunConfig.model_validate({"family": family.name, "adapter": {"rank": 16}})
@@ -103,11 +106,23 @@ def sizes_of(transformer: nn.Module, family: Family, edge: int) -> StepSizes:
 
 
 def peak_rows(sizes: StepSizes) -> Iterator[dict[str, Any]]:
-    """The bytes of each format with no block, half of them, and all of them swapped."""
+    """The bytes of each format, with none to all blocks swapped, and checkpointed or not."""
     for name, each in sizes.formats.items():
         blocks = len(each.base.blocks)
-        for label, count in (("none", 0), ("half", blocks // 2), ("all", blocks)):
-            settings = PlanSettings(base_format=name, blocks_to_swap=count, swap_slots=2)
+        for label, swapped, again, inputs in (
+            (NOT_CHECKPOINTED, 0, 0, "device"),
+            ("none", 0, blocks, "device"),
+            ("half", blocks // 2, blocks, "device"),
+            ("all", blocks, blocks, "device"),
+            (INPUTS_IN_RAM, blocks, blocks, "ram"),
+        ):
+            settings = PlanSettings(
+                base_format=name,
+                blocks_to_swap=swapped,
+                swap_slots=2,
+                blocks_to_checkpoint=again,
+                checkpoint_inputs=inputs,
+            )
             yield {"swap": label} | as_row(rank_plans(sizes, settings, ROOM)[0])
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from .campaign.tables import campaign_table, goals_table
 from .measuring.record import RESULTS, read_record
+from .memory_plans import INPUTS_IN_RAM, NOT_CHECKPOINTED
 
 ROOT = RESULTS.parents[1]
 DOCUMENTS = ("README.md", "docs/benchmarks.md", "docs/memory.md")
@@ -143,9 +144,15 @@ def peak_table() -> str:
     for row in record["peaks"]:
         place = _TITLES[row["family"]], f"{row['pixels']} px", row["base_format"]
         found.setdefault(place, {})[row["swap"]] = row["device"] / (1 << 30)
-    swaps = ("none", "half", "all")
-    rows = [(*place, *(f"{each[swap]:.1f}" for swap in swaps)) for place, each in found.items()]
-    heads = ("Base", "Images", "Format of the blocks", *(f"{swap} swapped" for swap in swaps))
+    heads = {
+        NOT_CHECKPOINTED: "none swapped, none checkpointed",
+        "none": "none swapped",
+        "half": "half swapped",
+        "all": "all swapped",
+        INPUTS_IN_RAM: "all swapped, inputs in RAM",
+    }
+    rows = [(*place, *(f"{each[swap]:.1f}" for swap in heads)) for place, each in found.items()]
+    heads = ("Base", "Images", "Format of the blocks", *heads.values())
     return _table(heads, rows) + "\n\n" + _simulated(record)
 
 
@@ -167,7 +174,10 @@ def _plan_cell(row: Row) -> str:
         return "-"
     best = row["best"][0]
     swap = f", {best['blocks_to_swap']} swapped" if best["blocks_to_swap"] else ""
-    return f"{best['base_format']}{swap}, {best['seconds']:.1f} s"
+    fewer = best["blocks_to_checkpoint"] < best["blocks"]
+    again = f", {best['blocks_to_checkpoint']} checkpointed" if fewer else ""
+    inputs = ", inputs in RAM" if best["checkpoint_inputs"] == "ram" else ""
+    return f"{best['base_format']}{swap}{again}{inputs}, {best['seconds']:.1f} s"
 
 
 def _shares(rows: Sequence[Row], name: str) -> str:

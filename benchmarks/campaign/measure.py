@@ -22,10 +22,12 @@ from trainer_core.config import MemorySection, RunConfig
 from trainer_core.device import borrowed_random_state, release_memory, resolve_precision
 from trainer_core.errors import ConfigError
 from trainer_core.offload.machine import Machine
-from trainer_core.training import run as runs
+from trainer_core.training.choose_plan import settle
 from trainer_core.training.encode_dataset import Prepared
+from trainer_core.training.loaded import Loaded, load
 from trainer_core.training.observer import RunRequests, SilentObserver
 from trainer_core.training.processes import Shares, SingleProcess
+from trainer_core.training.run_loop import run_loop
 from trainer_core.training.start import Start
 from trainer_core.types import StepResult
 
@@ -213,12 +215,10 @@ class Bench:
         machine = ImitatedMachine(None if card is None else card * SIZES[self.size].gibibyte)
         heard, processes, start = SilentObserver(), SingleProcess(self.device), Start()
         ram = psutil.Process().memory_info().rss
-        planned, settle = config, getattr(runs, "settle", None)
-        if settle is not None:
-            planned = settle(config, data, precision, start, {}, processes, heard, machine).config
+        planned = settle(config, data, precision, start, {}, processes, heard, machine).config
         with contextlib.ExitStack() as at_end, torch.enable_grad():
             begin = (data, precision, start, "random", machine, at_end)
-            run = runs.load(planned, heard, processes, *begin)
+            run = load(planned, heard, processes, *begin)
             release_memory(self.device)
             loaded = time.perf_counter() - started
             for cell in group:
@@ -233,18 +233,18 @@ class Bench:
                     "memory": planned.memory.model_dump(mode="json"),
                 }
 
-    def _steps(self, run: runs.Loaded, data: Prepared, config: RunConfig) -> dict[str, Any]:
+    def _steps(self, run: Loaded, data: Prepared, config: RunConfig) -> dict[str, Any]:
         """Make steps, and take their time and memory."""
         if self.cuda:
             torch.cuda.reset_peak_memory_stats(self.device)
         watch: Any = Stopwatch(self._wait, WARM_UP, LONGEST)
         last = run.state.step + WARM_UP + STEPS
         short = dataclasses.replace(run, data=data, steps=last, observer=watch)
-        runs._run(
+        run_loop(
             short,
             Shares(run.config.training, 0, 1),
             watch,
-            may_grow=getattr(config.memory, "plan", "off") != "off",
+            may_grow=config.memory.plan != "off",
         )
         row = {
             "seconds": statistics.median(watch.times),

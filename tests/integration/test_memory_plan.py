@@ -10,7 +10,7 @@ from test_resume import assert_equal_runs
 from tests.fixtures.machines import SmallMachine
 from trainer_core.errors import RunError
 from trainer_core.offload.machine import Machine
-from trainer_core.training import run, train
+from trainer_core.training import loaded, train
 from trainer_core.training.observer import MemoryPlanned, Warned
 
 MIB = 1 << 20
@@ -45,7 +45,8 @@ class Unasked(SmallMachine):
 
 
 def test_what_does_not_fit_is_swapped_and_gives_the_bits_of_a_resident_run(tmp_path, cache):
-    dense = {"memory": {"base_format": "dense"}}
+    kept_so = {"blocks_to_checkpoint": 5, "checkpoint_inputs": "device"}
+    dense = {"memory": {"base_format": "dense", **kept_so}}
     whole, (roomy,), _ = watched(short(tmp_path / "a", cache, **dense), SmallMachine(60 * MIB))
     first = roomy.rows[0]
     assert (first.blocks_to_swap, first.master, first.blocks_to_checkpoint) == (0, "none", 5)
@@ -68,7 +69,7 @@ def test_what_fits_in_no_way_is_refused_before_anything_is_read(tmp_path, cache,
     def load(*args):
         raise AssertionError("loaded")
 
-    monkeypatch.setattr(run, "load_adapted", load)
+    monkeypatch.setattr(loaded, "load_adapted", load)
     asked = {"memory": {"base_format": "dense", "blocks_to_swap": 0}}
     with pytest.raises(RunError) as caught:
         watched(short(tmp_path / "run", cache, **asked), SmallMachine(12 * MIB))
@@ -88,6 +89,8 @@ def test_a_run_goes_on_in_the_format_that_it_began_with_as_long_as_it_fits(tmp_p
         "blocks_to_swap": 0,
         "swap_slots": 2,
         "master": "auto",
+        "blocks_to_checkpoint": None,
+        "checkpoint_inputs": "auto",
     }
     # As dense it does not fit, whatever is swapped.
     changed, (plan,), told = watched(on, SmallMachine(5 * MIB), 2)

@@ -111,6 +111,8 @@ def table(choice: PlanChoice) -> list[dict[str, Any]]:
             "base_format": row.base_format,
             "blocks_to_swap": row.blocks_to_swap,
             "swapped_to": row.master,
+            "blocks_to_checkpoint": row.blocks_to_checkpoint,
+            "checkpoint_inputs": row.checkpoint_inputs,
             "device_memory": gibibytes(row.device_bytes),
             "ram": gibibytes(row.ram_bytes),
             "predicted_seconds_per_step": float(f"{row.seconds:.2g}"),

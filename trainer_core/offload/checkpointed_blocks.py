@@ -15,7 +15,7 @@ from ..families.family import Family
 from .host_inputs import HostArena, HostInputs
 from .machine import Machine
 from .pinned_memory import PinnedMemory
-from .swapped import checkpointed, evenly_spread, repeated_blocks
+from .swapped import chosen_blocks, repeated_blocks
 from .transfer import make_transfer
 
 
@@ -36,6 +36,12 @@ class CheckpointedBlocks:
         # Not the blocks themselves: they belong to what this belongs to.
         self._numbers = {id(block): number for number, block in blocks.items()}
         self.chosen, self._inputs = chosen, inputs
+
+    def checkpoint_all(self) -> int:
+        """Let every block compute its activations again; how many did not."""
+        more = set(self._numbers.values()) - self.chosen
+        self.chosen |= more
+        return len(more)
 
     def __call__(self, block: nn.Module, *args: Any) -> Any:
         """Call a block."""
@@ -66,16 +72,14 @@ def checkpoint_blocks(
         at_end: Gives the RAM back.
 
     Returns:
-        What calls the blocks; None where all of them keep their activations.
+        What calls the blocks; None without gradient checkpointing.
 
     Raises:
         ConfigError: When there are fewer blocks than are to be checkpointed.
     """
     blocks = repeated_blocks(transformer, family.repeated_blocks)
-    count = memory.blocks_to_checkpoint if memory.gradient_checkpointing else 0
-    swapped = evenly_spread(memory.blocks_to_swap or 0, len(blocks))
-    chosen = set(checkpointed(count, swapped, len(blocks)))
-    if not chosen:
+    chosen = set(chosen_blocks(memory, len(blocks)))
+    if not memory.gradient_checkpointing:
         return None
     inputs = None
     if memory.checkpoint_inputs == "ram":

@@ -37,6 +37,7 @@ class PlacedBase:
         refusal: Why blocks cannot be swapped from now on, in words; None where they can.
         before_swap: Told the numbers of the blocks that will be swapped from now on, each of which
             has to be checkpointed.
+        checkpoint_all: Checkpoints every block, and says how many were not.
     """
 
     transformer: nn.Module
@@ -47,6 +48,7 @@ class PlacedBase:
     streamed: StreamedBlocks | None = None
     refusal: str | None = None
     before_swap: Callable[[Sequence[int]], object] = lambda numbers: None
+    checkpoint_all: Callable[[], int] = lambda: 0
 
     @property
     def count(self) -> int:

@@ -6,22 +6,27 @@ Nothing is loaded and nobody is asked here: the same facts always give the same 
     seconds = FLOPs / speed, or bytes that are sent / speed of the link where that is more; both
               one after the other where a single slot leaves nothing to send ahead
 
-A step sends the blocks that no slot keeps twice: for the forward and for the backward pass. Plans
-have one fixed order, whatever is free, and the first that fits is taken. So more free memory never
-gives a slower plan, and less never one that needs more of it.
+A step sends the blocks that no slot keeps twice: for the forward and for the backward pass. Inputs
+of checkpointed blocks that wait in RAM are sent there and back; blocks that are not checkpointed
+take more of the device and compute less. Swapped blocks are always checkpointed.
+
+Plans have one fixed order, whatever is free, and the first that fits is taken. So more free memory
+never gives a slower plan, and less never one that needs more of it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Literal
 
 from ..errors import RunError
 from ..printable import gibibytes
 from .model_bytes import BaseBytes
-from .swapped import evenly_spread
+from .step_profile import StepProfile
+from .swapped import checkpointed, evenly_spread
 
 Aim = Literal["auto", "fastest", "smallest"]
 
@@ -33,6 +38,12 @@ FULL_SPEED = 1.1
 
 STAGED_BYTES_PER_S = 8e9
 """What one thread copies into pinned memory, where the weights themselves are not pinned."""
+
+_COARSE = 0.05
+"""Of the full speed: ``auto`` swaps no block more for what makes a step faster by less."""
+
+_PARTS = 4
+"""Numbers of checkpointed blocks that are looked at beside all, where blocks are swapped."""
 
 _MASTERS = ("pinned", "pageable", "file")
 
@@ -68,7 +79,7 @@ class FormatSizes:
 
     Attributes:
         base: Bytes of its weights.
-        activations: Bytes of a step beside base and adapter, with checkpointing and without it.
+        activations: What a step takes beside base and adapter, and how much it computes.
         in_file: Whether the base's file holds the very bytes, so that it can be mapped.
         copied: Bytes of RAM that are taken while it is loaded to be swapped: what the file has
             otherwise.
@@ -76,7 +87,7 @@ class FormatSizes:
     """
 
     base: BaseBytes
-    activations: Mapping[bool, int]
+    activations: StepProfile
     in_file: bool = False
     copied: int = 0
     copied_resident: int = 0
@@ -89,12 +100,10 @@ class StepSizes:
     Attributes:
         formats: By name, the most exact first.
         adapter: Bytes of factors, gradients and the optimizer's state.
-        flops: Of a step, with checkpointing and without it.
     """
 
     formats: Mapping[str, FormatSizes]
     adapter: int
-    flops: Mapping[bool, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +117,9 @@ class PlanSettings:
         blocks_to_swap: How many are off the device.
         swap_slots: Slots for blocks of one layout.
         master: Where swapped blocks lie.
-        gradient_checkpointing: Whether activations are computed again.
+        gradient_checkpointing: Whether activations may be computed again.
+        blocks_to_checkpoint: How many blocks do so.
+        checkpoint_inputs: Where their inputs wait: ``device`` or ``ram``.
     """
 
     plan: Aim = "auto"
@@ -116,7 +127,9 @@ class PlanSettings:
     blocks_to_swap: int | None = None
     swap_slots: int | None = None
     master: str = "auto"
-    gradient_checkpointing: bool | None = True
+    gradient_checkpointing: bool = True
+    blocks_to_checkpoint: int | None = None
+    checkpoint_inputs: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +143,8 @@ class MemoryPlan:
         blocks_to_swap: Blocks that are off the device.
         swap_slots: Slots for blocks of one layout; 0 without swapped blocks.
         master: Where swapped blocks lie: ``pinned``, ``pageable``, ``file``; else ``none``.
-        gradient_checkpointing: Whether activations are computed again.
+        blocks_to_checkpoint: Blocks that compute their activations again.
+        checkpoint_inputs: Where the inputs of these wait: ``device`` or ``ram``.
         weights: Bytes of the base that stay on the device.
         ring: Bytes of the slots.
         adapter: Bytes of factors, gradients and the optimizer's state.
@@ -138,7 +152,8 @@ class MemoryPlan:
         ram: Bytes of RAM, at the most: while the base is loaded, or later.
         pinned: Bytes of it that are pinned.
         compute: Predicted seconds that a step computes.
-        transfer: Predicted seconds that a step's blocks are on their way.
+        transfer: Predicted seconds that a step's blocks and inputs are on their way.
+        full: Predicted seconds of a step of which nothing is waited for, all blocks checkpointed.
     """
 
     base_format: str
@@ -147,7 +162,8 @@ class MemoryPlan:
     blocks_to_swap: int
     swap_slots: int
     master: str
-    gradient_checkpointing: bool
+    blocks_to_checkpoint: int
+    checkpoint_inputs: str
     weights: int
     ring: int
     adapter: int
@@ -156,6 +172,12 @@ class MemoryPlan:
     pinned: int
     compute: float
     transfer: float
+    full: float
+
+    @property
+    def gradient_checkpointing(self) -> bool:
+        """Whether any block computes its activations again."""
+        return self.blocks_to_checkpoint > 0
 
     @property
     def device(self) -> int:
@@ -172,7 +194,7 @@ class MemoryPlan:
     @property
     def pace(self) -> float:
         """Seconds of a step, where all that is near full speed counts alike."""
-        return max(self.seconds, FULL_SPEED * self.compute)
+        return max(self.seconds, FULL_SPEED * self.full)
 
     def fits(self, budget: Budget) -> bool:
         """Whether there is room for it."""
@@ -209,7 +231,7 @@ def alternatives(plans: list[MemoryPlan], count: int = 3) -> list[MemoryPlan]:
     """
     found: dict[object, MemoryPlan] = {}
     for plan in plans:
-        kind = plan.base_format, plan.blocks_to_swap > 0, plan.gradient_checkpointing
+        kind = plan.base_format, plan.blocks_to_swap > 0
         found.setdefault(kind, plan)
     return list(found.values())[:count]
 
@@ -220,43 +242,96 @@ def _order(plan: MemoryPlan, aim: Aim) -> tuple[object, ...]:
         plan.rank,
         plan.blocks_to_swap,
         (*_MASTERS, "none").index(plan.master),
+        plan.checkpoint_inputs,
         plan.device,
         plan.swap_slots,
-        plan.gradient_checkpointing,
     )
     if aim == "smallest":
         return plan.device, *rest
-    return (plan.pace, plan.rank, *rest) if aim == "auto" else rest
+    if aim == "fastest":
+        return rest
+    # Nearly the same speed is not worth a link that is busy all the time.
+    return plan.pace, plan.rank, plan.seconds // (_COARSE * plan.full), plan.blocks_to_swap, *rest
 
 
 def _plans(sizes: StepSizes, settings: PlanSettings, budget: Budget) -> Iterator[MemoryPlan]:
     """All plans that the settings allow, whether they fit or not."""
-    wanted = settings.gradient_checkpointing
     for rank, (name, each) in enumerate(sizes.formats.items()):
         if settings.base_format not in {"auto", name}:
             continue
-        for checkpointing in (True, False) if wanted is None else (wanted,):
-            resident = MemoryPlan(
-                base_format=name,
-                rank=rank,
-                blocks=len(each.base.blocks),
-                blocks_to_swap=0,
-                swap_slots=0,
-                master="none",
-                gradient_checkpointing=checkpointing,
-                weights=each.base.total,
-                ring=0,
-                adapter=sizes.adapter,
-                activations=each.activations[checkpointing],
-                ram=each.copied_resident,
-                pinned=0,
-                compute=sizes.flops[checkpointing] / budget.flops_per_s,
-                transfer=0.0,
+        full = each.activations.flops / budget.flops_per_s
+        resident = MemoryPlan(
+            base_format=name,
+            rank=rank,
+            blocks=len(each.base.blocks),
+            blocks_to_swap=0,
+            swap_slots=0,
+            master="none",
+            blocks_to_checkpoint=0,
+            checkpoint_inputs="device",
+            weights=each.base.total,
+            ring=0,
+            adapter=sizes.adapter,
+            activations=0,
+            ram=each.copied_resident,
+            pinned=0,
+            compute=full,
+            transfer=0.0,
+            full=full,
+        )
+        terms = cache(partial(_terms, each.activations, resident.blocks))
+        beside = (terms, bool(each.activations.blocks), settings, budget)
+        if not settings.blocks_to_swap:
+            yield from _checkpointed(resident, *beside)
+        for plan in _swapped(resident, each, settings, budget):
+            yield from _checkpointed(plan, *beside)
+
+
+def _terms(step: StepProfile, blocks: int, away: int, count: int) -> tuple[int, int, int, int]:
+    """Activations with inputs on the device and in RAM, bytes of these, and FLOPs."""
+    chosen = frozenset(checkpointed(count, evenly_spread(away, blocks), blocks))
+    bytes_of = (step.activations(chosen), step.activations(chosen, in_ram=True))
+    return *bytes_of, step.inputs(chosen), step.computed(chosen)
+
+
+def _checkpointed(
+    plan: MemoryPlan,
+    terms: Callable[[int, int], tuple[int, int, int, int]],
+    known: bool,
+    settings: PlanSettings,
+    budget: Budget,
+) -> Iterator[MemoryPlan]:
+    """A plan with each number of checkpointed blocks, and with their inputs here and there."""
+    blocks, away, counts = plan.blocks, plan.blocks_to_swap, {plan.blocks}
+    if not settings.gradient_checkpointing:
+        counts = {0}
+    elif not known:
+        pass  # what a block would keep is only guessed
+    elif settings.blocks_to_checkpoint is not None:
+        counts = {min(settings.blocks_to_checkpoint, blocks)}
+    elif not away:
+        counts = set(range(blocks + 1))
+    elif plan.master == "pinned" and plan.swap_slots > 1:
+        counts |= {away + (blocks - away) * part // _PARTS for part in range(_PARTS)}
+    for count in counts:
+        if count < away:
+            continue
+        # Which blocks are swapped does not matter where all are checkpointed.
+        here, there, inputs, flops = terms(0 if count == blocks else away, count)
+        for place in ("device", "ram") if count else ("device",):
+            if settings.checkpoint_inputs not in {"auto", place}:
+                continue
+            moved = inputs if place == "ram" else 0
+            yield replace(
+                plan,
+                blocks_to_checkpoint=count,
+                checkpoint_inputs=place,
+                activations=there if moved else here,
+                ram=plan.ram + moved,
+                pinned=plan.pinned + (moved if budget.pins else 0),
+                compute=flops / budget.flops_per_s,
+                transfer=plan.transfer + 2 * moved / budget.link_bytes_per_s,
             )
-            if not settings.blocks_to_swap:
-                yield resident
-            if checkpointing:
-                yield from _swapped(resident, each, settings, budget)
 
 
 def _swapped(
@@ -320,6 +395,8 @@ _FREE = {
     "master": "auto",
     "swap_slots": None,
     "gradient_checkpointing": True,
+    "blocks_to_checkpoint": None,
+    "checkpoint_inputs": "auto",
     "base_format": "auto",
 }
 """Settings that may make a run smaller, to the value that leaves the choice; that which may round
@@ -380,8 +457,10 @@ def describe(plan: MemoryPlan) -> str:
     """A plan in a few words."""
     swap = f"{plan.blocks_to_swap} blocks swapped" if plan.blocks_to_swap else "nothing swapped"
     where = "" if plan.master == "none" else f" ({plan.master})"
-    kept = "" if plan.gradient_checkpointing else ", no checkpointing"
-    return f"{plan.base_format}, {swap}{where}{kept}, {gibibytes(plan.device)}"
+    kept = plan.blocks_to_checkpoint
+    again = "" if kept == plan.blocks else f", {kept} of {plan.blocks} checkpointed"
+    inputs = ", inputs in RAM" if plan.checkpoint_inputs == "ram" else ""
+    return f"{plan.base_format}, {swap}{where}{again}{inputs}, {gibibytes(plan.device)}"
 
 
 def _shown(value: object) -> str:

@@ -28,6 +28,7 @@ from .memory_plan import (
     rank_plans,
 )
 from .model_bytes import BaseBytes, base_bytes
+from .step_profile import StepProfile
 from .swapped import swapped_blocks
 
 _PLENTY = 0.1
@@ -53,7 +54,7 @@ class KeptFormat:
     copied: int
     copied_resident: int
 
-    def sizes(self, activations: Mapping[bool, int]) -> FormatSizes:
+    def sizes(self, activations: StepProfile) -> FormatSizes:
         """With what a step takes beside the weights."""
         return FormatSizes(self.base, activations, self.in_file, self.copied, self.copied_resident)
 
@@ -124,6 +125,8 @@ def choose_plan(
         swap_slots=memory.swap_slots,
         master=memory.master,
         gradient_checkpointing=memory.gradient_checkpointing,
+        blocks_to_checkpoint=memory.blocks_to_checkpoint,
+        checkpoint_inputs=memory.checkpoint_inputs,
     )
     formats: dict[str, KeptFormat] = {}
     wanted = held if memory.base_format == "auto" else memory.base_format
@@ -150,9 +153,8 @@ def weights_and(rest: int, flops: int) -> SizesOf:
     """
 
     def sizes_of(formats: Mapping[str, KeptFormat]) -> StepSizes:
-        every = {True: rest, False: rest}
-        sizes = {name: each.sizes(every) for name, each in formats.items()}
-        return StepSizes(sizes, 0, {True: flops, False: flops})
+        step = StepProfile((), rest, 0, flops)
+        return StepSizes({name: each.sizes(step) for name, each in formats.items()}, 0)
 
     return sizes_of
 
@@ -219,6 +221,8 @@ def _choice(memory: MemorySection, plans: list[MemoryPlan], budget: Budget) -> P
     chosen = {
         "base_format": best.base_format,
         "blocks_to_swap": best.blocks_to_swap,
+        "blocks_to_checkpoint": best.blocks_to_checkpoint,
+        "checkpoint_inputs": best.checkpoint_inputs,
         # Of RAM as much is pinned as can be, whatever was expected: nothing is lost by it.
         "master": "file" if best.master == "file" else memory.master,
     }

@@ -93,6 +93,18 @@ def enough_swapped(
     )
 
 
+def chosen_blocks(memory: MemorySection, blocks: int) -> list[int]:
+    """Numbers of the blocks that ``memory`` lets compute their activations again.
+
+    Raises:
+        ConfigError: As `checkpointed`.
+    """
+    if not memory.gradient_checkpointing:
+        return []
+    away = evenly_spread(memory.blocks_to_swap or 0, blocks)
+    return checkpointed(memory.blocks_to_checkpoint, away, blocks)
+
+
 def swapped_blocks(
     transformer: nn.Module, names: Sequence[str], memory: MemorySection
 ) -> list[nn.Module]:

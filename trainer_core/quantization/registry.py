@@ -9,6 +9,7 @@ from .rotated import RotatedInt8Rows
 from .stored_format import StoredFormat
 
 FORMATS: dict[str, StoredFormat] = {
-    each.name: each for each in (Fp8("rows"), Int8Rows(), RotatedInt8Rows(), Nf4())
+    each.name: each for each in (Int8Rows(), Fp8("rows"), RotatedInt8Rows(), Nf4())
 }
-"""Those that a dense weight can be packed into, by the name in ``memory.base_format``."""
+"""Those that a dense weight can be packed into, by the name in ``memory.base_format``. Of two that
+take the same, the more exact one is first: a plan takes it."""

@@ -100,7 +100,8 @@ def settle(
         if choice.budget is not None:
             budget = choice.budget
             rows = tuple(plan_rows(choice))
-            observer.notify(MemoryPlanned(rows, budget.device_free, budget.ram_free))
+            blocks = choice.plans[0].blocks
+            observer.notify(MemoryPlanned(rows, budget.device_free, budget.ram_free, blocks))
     kept = {"base_format": choice.memory.base_format}
     return Settled(
         config.model_copy(update={"memory": choice.memory}),
@@ -198,8 +199,8 @@ def plan_rows(choice: PlanChoice) -> Iterable[PlanRow]:
             base_format=plan.base_format,
             blocks_to_swap=plan.blocks_to_swap,
             master=plan.master,
-            blocks_to_checkpoint=plan.blocks if plan.gradient_checkpointing else 0,
-            checkpoint_inputs="device",
+            blocks_to_checkpoint=plan.blocks_to_checkpoint,
+            checkpoint_inputs=plan.checkpoint_inputs,
             device_bytes=plan.device,
             ram_bytes=plan.ram,
             seconds=plan.seconds,

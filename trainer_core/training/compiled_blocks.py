@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree
 
 Forward = Callable[..., Any]
 
@@ -59,6 +60,10 @@ def compiled(
 
 def missing_compiler(device: torch.device) -> str | None:
     """What a device lacks to have code compiled for it; None where nothing is missing."""
+    from torch._dynamo.eval_frame import is_dynamo_supported
+
+    if not is_dynamo_supported():
+        return f"torch {torch.__version__} compiles nothing with this Python"
     if device.type == "cpu":
         try:
             from torch._inductor import cpp_builder
@@ -109,9 +114,11 @@ class _Graphs:
     """The compiled forwards, by layout and sizes."""
 
     def __init__(self, backend: str | Callable[..., Any], warn: Callable[[str], None]) -> None:
-        from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
+        from torch._dynamo import exc
 
-        self.errors = TorchDynamoException, FailOnRecompileLimitHit
+        # An older torch has another name for it.
+        limit = getattr(exc, "FailOnRecompileLimitHit", exc.TorchDynamoException)
+        self.errors: tuple[type[Exception], ...] = exc.TorchDynamoException, limit
         self._backend, self._warn = _whole(backend), warn
         self._stopped = False
         self._forwards: dict[object, Forward] = {}
@@ -154,8 +161,12 @@ def _whole(backend: str | Callable[..., Any]) -> Callable[..., Any]:
 
     make: Callable[..., Any] = lookup_backend(backend)
 
+    whole = {"force_non_lazy_backward_lowering": True}
+    # An older torch has no such setting.
+    known = {name: value for name, value in whole.items() if hasattr(config, name)}
+
     def compile_whole(graph: Any, inputs: Any) -> Any:
-        with config.patch(force_non_lazy_backward_lowering=True):
+        with config.patch(known):
             return make(graph, inputs)
 
     return compile_whole
@@ -186,8 +197,9 @@ def _layout(block: nn.Module) -> tuple[object, ...]:
 
 
 def _sizes(inputs: object) -> tuple[Any, ...]:
-    leaves = torch.utils._pytree.tree_leaves(inputs)
-    return tuple(each.shape if isinstance(each, Tensor) else None for each in leaves)
+    return tuple(
+        each.shape if isinstance(each, Tensor) else None for each in _pytree.tree_leaves(inputs)
+    )
 
 
 def _first_line(error: Exception) -> str:

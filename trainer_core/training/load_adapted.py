@@ -116,6 +116,7 @@ def _load(
         base.refusal = base.refusal or "none is checkpointed"
     else:
         base.before_swap = checkpoints.chosen.update
+        base.checkpoint_all = checkpoints.checkpoint_all
     adapter = attach(
         transformer,
         config.adapter,

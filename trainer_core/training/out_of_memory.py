@@ -173,6 +173,10 @@ class DeviceRoom:
         while True:
             forget_gradients(self._parameters)
             release_memory(placed.device)
+            if more := placed.checkpoint_all():
+                line = f"{more} more blocks compute their activations again."
+                self._observer.notify(Warned(f"Memory was full in step {step} ({reason}): {line}"))
+                return
             refused = placed.refusal if placed.refusal else "all blocks are swapped"
             if placed.count < placed.most:
                 try:

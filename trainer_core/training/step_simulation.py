@@ -14,9 +14,11 @@ adapter's layers would take for somebody's wish to be called; so it is not used.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -26,10 +28,13 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 
 from ..adapters import AttachedAdapter, attach
 from ..adapters.parameter_groups import parameter_groups
-from ..config import RunConfig
+from ..config import MemorySection, RunConfig
 from ..diffusion.flow import flow_loss
 from ..families.family import Family
+from ..offload.host_inputs import WORTH
 from ..offload.model_bytes import cast_base, pack_blocks
+from ..offload.step_profile import BlockTerms, StepProfile
+from ..offload.swapped import chosen_blocks
 from ..quantization.stored_format import Parts, StoredFormat
 from .live_bytes import LiveBytes
 from .optimizer import allocate_state, make_optimizer
@@ -37,6 +42,8 @@ from .step import clip_gradients
 
 NOT_SIMULATED = (DataDependentOutputException, DynamicOutputShapeException)
 """What a simulation raises where a model asks for numbers while it computes."""
+
+_PARTS = ("begin", "forward", "end", "backward", "update")
 
 EDGE = 2
 """Blocks at either end of a list that are looked at one by one; all others lie between them."""
@@ -78,7 +85,8 @@ class _Phase(NamedTuple):
     """A part of a step: of a block, or outside of blocks.
 
     Attributes:
-        what: ``forward`` and ``backward`` of a block; else ``begin``, ``end`` or ``update``.
+        what: ``forward`` and ``backward`` of a block; else ``begin``, ``end`` or ``update``. Also
+            what `_Marks` notes.
         group: Which list of blocks.
         block: Which of them; below 0 it is counted from the end.
     """
@@ -100,6 +108,7 @@ class StepSimulation:
         family: Its family.
         config: The run file.
         inputs: What goes through.
+        worth: Bytes of a block's input that can wait in RAM; smaller ones stay on the device.
         whole: Run all blocks; it takes some ten times as long, and gives the same.
 
     Attributes:
@@ -119,9 +128,11 @@ class StepSimulation:
         config: RunConfig,
         inputs: StepInputs,
         *,
+        worth: int = WORTH,
         whole: bool = False,
     ) -> None:
         self.transformer, self.family, self.inputs = transformer, family, inputs
+        self._worth = worth
         # A layer that is left out by chance needs less than one that is not.
         alone = config.adapter.model_copy(update={"module_dropout": 0.0})
         self.config = config.model_copy(update={"adapter": alone})
@@ -130,38 +141,106 @@ class StepSimulation:
         few = 2 * EDGE - 1
         # Two runs, of so many and of one more, have to be quicker than one of all.
         self._few = tuple(few if cut and n > 2 * few else n for n in self._whole)
-        self._dense: dict[bool, tuple[_Numbers, list[_Numbers]]] = {}
+        self._known: dict[tuple[bool, StoredFormat | None], _Numbers] = {}
+        self._few_dense: dict[bool, _Numbers] = {}
 
     def step(
-        self, checkpointing: bool | None = None, stored: StoredFormat | None = None
+        self, stored: StoredFormat | None = None, memory: MemorySection | None = None
     ) -> SimulatedStep:
         """Simulate a step.
 
         Args:
-            checkpointing: Whether activations are computed again; None as the run file says.
             stored: How the blocks' matrices are kept; None as numbers of the run's precision.
+            memory: Says which blocks are checkpointed; None for the run file's.
         """
-        if checkpointing is None:
-            checkpointing = self.config.memory.gradient_checkpointing
-        if checkpointing not in self._dense:
-            self._dense[checkpointing] = (
-                self._numbers(self._few, checkpointing),
-                [self._numbers(counts, checkpointing) for counts in self._longer().values()],
+        memory = memory or self.config.memory
+        chosen = chosen_blocks(memory, sum(self._whole))
+        in_ram = memory.checkpoint_inputs == "ram"
+        if in_ram or 0 < len(chosen) < sum(self._whole):
+            profile = self.profile(stored)
+            found = profile.activations(chosen, in_ram), profile.computed(chosen)
+        else:
+            numbers = self._numbers(bool(chosen), stored)
+            found = _peak(numbers, _PARTS) - numbers["adapter"], numbers["flops"]
+        return SimulatedStep(self._numbers(bool(chosen))["adapter"], *found)
+
+    def profile(self, stored: StoredFormat | None = None) -> StepProfile:
+        """Simulate a step for every choice of checkpointed blocks.
+
+        Args:
+            stored: As for `step`.
+        """
+        again, dense, kept = self._numbers(True, stored), self._numbers(True), self._numbers(False)
+        adapter = again["adapter"]
+        waiting = [self._along(numbers, "waiting") for numbers in (kept, dense)]
+        ends = [numbers[_Phase("waiting")] for numbers in (kept, dense)]
+        more = [x - y for x, y in zip(*waiting, strict=True)] + [ends[0] - ends[1]]
+        flops = [*self._along(dense, "flops"), dense[_Phase("flops")]]
+        forward = [after - before for before, after in pairwise(flops)]
+        share = (dense["flops"] - kept["flops"]) / max(sum(forward), 1)
+        # Reading weights in another way takes the same for a moment, whatever else is there.
+        peaks = [self._peaks(numbers) for numbers in (again, dense, kept)]
+        blocks = [
+            BlockTerms(
+                checkpointed=first - adapter,
+                kept=third + first - second - adapter,
+                more=after - before,
+                inputs=inputs,
+                flops=round(share * products),
             )
-        dense, longer = self._dense[checkpointing]
-        found = dense if stored is None else self._numbers(self._few, checkpointing, stored)
+            for first, second, third, before, after, inputs, products in zip(
+                *peaks, more, more[1:], self._along(dense, "inputs"), forward, strict=False
+            )
+        ]
+        outside, between = _peak(again, ("begin", "update")), _peak(again, ("end",))
+        return StepProfile(tuple(blocks), outside - adapter, between - adapter, again["flops"])
+
+    def _peaks(self, numbers: _Numbers) -> list[int]:
+        """The peak of each block, in the order of their calls."""
+        return list(map(max, self._along(numbers, "forward"), self._along(numbers, "backward")))
+
+    def _along(self, numbers: _Numbers, what: str) -> list[int]:
+        """A number of each block, in the order of their calls; of those between by their ends."""
+        found: list[int] = []
+        for group, (few, whole) in enumerate(zip(self._few, self._whole, strict=True)):
+            phase = _Phase(what, group)
+            if few == whole:
+                found += [numbers[phase._replace(block=each)] for each in range(whole)]
+                continue
+            first = [numbers[phase._replace(block=each)] for each in range(EDGE)]
+            last = [numbers[phase._replace(block=each)] for each in range(-EDGE, 0)]
+            steps = whole - 2 * EDGE + 1
+            between = [
+                first[-1] + (last[0] - first[-1]) * each // steps for each in range(1, steps)
+            ]
+            found += [*first, *between, *last]
+        return found
+
+    def _numbers(self, checkpointing: bool, stored: StoredFormat | None = None) -> _Numbers:
+        """What a step of the whole base takes, with all blocks checkpointed or none."""
+        key = checkpointing, stored
+        if key not in self._known:
+            self._known[key] = self._extrapolated(checkpointing, stored)
+        return self._known[key]
+
+    def _extrapolated(self, checkpointing: bool, stored: StoredFormat | None) -> _Numbers:
+        found = self._run_few(self._few, checkpointing, stored)
         total = dict(found)
-        # What a further block adds does not depend on how its weights are kept.
-        for group, numbers in zip(self._longer(), longer, strict=True):
+        if stored is not None:
+            # What a further block adds does not depend on how its weights are kept.
+            whole, dense = self._numbers(checkpointing), self._few_dense[checkpointing]
+            total = {key: each + whole[key] - dense[key] for key, each in found.items()}
+            # Reading the weights in another way changes some products of every block.
+            more = sum(self._whole) // sum(self._few) - 1
+            total["flops"] += (found["flops"] - dense["flops"]) * more
+            return total
+        for group, counts in self._longer().items():
+            longer = self._run_few(counts, checkpointing)
             further = self._whole[group] - self._few[group]
             for key in total:
-                total[key] += (numbers[key] - dense[key]) * further
-        # Reading the weights in another way changes some products of every block.
-        flops = total.pop("flops") + (found["flops"] - dense["flops"]) * (
-            sum(self._whole) // sum(self._few) - 1
-        )
-        adapter = total.pop("adapter")
-        return SimulatedStep(adapter, max(total.values()) - adapter, flops)
+                total[key] += (longer[key] - found[key]) * further
+        self._few_dense[checkpointing] = found
+        return total
 
     def _longer(self) -> dict[int, tuple[int, ...]]:
         """For each list that is cut, the numbers of blocks with one more of it."""
@@ -192,11 +271,11 @@ class StepSimulation:
                 return False
         return True
 
-    def _numbers(
+    def _run_few(
         self, counts: Sequence[int], checkpointing: bool, stored: StoredFormat | None = None
     ) -> _Numbers:
         """Run a step of a model of so many blocks."""
-        family, live = self.family, LiveBytes(_Phase("begin"))
+        family, live, marks = self.family, LiveBytes(_Phase("begin")), _Marks()
         model = self._model(counts)
         if stored is not None:
             pack_blocks(model, family.repeated_blocks, _without_numbers(stored))
@@ -220,17 +299,18 @@ class StepSimulation:
             live.hold(each for _, _, each in _tensors(model))
             for group, name in enumerate(family.repeated_blocks):
                 for index, block in enumerate(_blocks(model, name)):
-                    _watch(block, live, group, index)
-            self._run(model, adapter, optimizer, live)
+                    _watch(block, live, marks, _Phase("", group, index))
+            self._run(model, adapter, optimizer, live, marks)
         gradients = sum(each.numel() * each.element_size() for each in adapter.parameters())
         numbers: _Numbers = {"adapter": held + gradients, "flops": live.flops}
-        for phase, peak in live.peaks.items():
+        points = {phase: peak - base for phase, peak in live.peaks.items()}
+        for phase, value in {**points, **marks.numbers(self._worth)}.items():
             cut = phase.group >= 0 and self._few[phase.group] < self._whole[phase.group]
             if not cut or phase.block < EDGE:
-                numbers[phase] = peak - base
+                numbers[phase] = value
             if cut and phase.block >= counts[phase.group] - EDGE:
                 from_end = phase.block - counts[phase.group]
-                numbers[phase._replace(block=from_end)] = peak - base
+                numbers[phase._replace(block=from_end)] = value
         return numbers
 
     def _model(self, counts: Sequence[int]) -> nn.Module:
@@ -263,6 +343,7 @@ class StepSimulation:
         adapter: AttachedAdapter,
         optimizer: torch.optim.Optimizer,
         live: LiveBytes,
+        marks: _Marks,
     ) -> None:
         """Make a step as the loop does; of its micro-batches the first two, which tell of all."""
         training, inputs = self.config.training, self.inputs
@@ -284,6 +365,7 @@ class StepSimulation:
                 )
                 loss = flow_loss(velocity, target).sum()
                 live.begin(_Phase("end"))
+                marks.note(_Phase(""), live, ())
                 (loss / samples).backward()
                 del velocity, loss
             live.flops *= micro_batches
@@ -357,15 +439,49 @@ def _give_sizes(model: nn.Module) -> None:
         held[name] = fake
 
 
-def _watch(block: nn.Module, live: LiveBytes, group: int, index: int) -> None:
-    """Tell when the forward pass comes to a block, and when the backward pass does."""
-    forward, backward = (_Phase(what, group, index) for what in ("forward", "backward"))
+class _Marks:
+    """What waits for the backward pass when a block is called, and the products so far."""
 
-    def enter(*args: object) -> None:
-        del args
+    def __init__(self) -> None:
+        self._noted: dict[_Phase, tuple[int, int]] = {}
+        self._inputs: dict[_Phase, dict[int, int]] = {}
+
+    def note(self, where: _Phase, live: LiveBytes, inputs: tuple[object, ...]) -> None:
+        """Note what there is when a block is called, or behind the last one."""
+        self._noted[where] = live.now, live.flops
+        memories = [each.untyped_storage() for each in inputs if isinstance(each, Tensor)]
+        self._inputs[where] = {each._cdata: each.nbytes() for each in memories}
+
+    def numbers(self, worth: int) -> dict[_Phase, int]:
+        """By phase: bytes that wait, products, and bytes of inputs that one block alone has."""
+        users = Counter(memory for inputs in self._inputs.values() for memory in inputs)
+        found: dict[_Phase, int] = {}
+        for where, (waiting, flops) in self._noted.items():
+            alone = [
+                size
+                for memory, size in self._inputs[where].items()
+                if users[memory] == 1 and size >= worth
+            ]
+            found[where._replace(what="waiting")] = waiting
+            found[where._replace(what="flops")] = flops
+            found[where._replace(what="inputs")] = sum(alone)
+        return found
+
+
+def _peak(numbers: _Numbers, whats: Collection[str]) -> int:
+    return max(n for key, n in numbers.items() if isinstance(key, _Phase) and key.what in whats)
+
+
+def _watch(block: nn.Module, live: LiveBytes, marks: _Marks, where: _Phase) -> None:
+    """Tell when the forward pass comes to a block, and when the backward pass does."""
+    forward, backward = (where._replace(what=what) for what in ("forward", "backward"))
+
+    def enter(module: nn.Module, inputs: tuple[object, ...]) -> None:
+        del module
         # In a backward pass it is called to compute its activations again.
         if torch._C._current_graph_task_id() < 0:
             live.begin(forward)
+            marks.note(where, live, inputs)
 
     def leave(module: nn.Module, args: object, output: Any) -> None:
         del module, args

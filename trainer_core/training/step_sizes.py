@@ -25,14 +25,11 @@ def step_sizes(
     Returns:
         The sizes; the format of the most bytes first, as it says most of a number.
     """
-    checkpointing = simulation.config.memory.gradient_checkpointing
-    dense = simulation.step()
     found: dict[str, FormatSizes] = {}
     for name, stored in (("dense", None), *formats.items()):
-        step = dense if stored is None else simulation.step(stored=stored)
         lists, dtype = simulation.family.repeated_blocks, simulation.inputs.dtype
         weights = base_bytes(simulation.transformer, lists, dtype, stored)
-        found[name] = FormatSizes(weights, {checkpointing: step.activations}, name in in_file)
+        found[name] = FormatSizes(weights, simulation.profile(stored), name in in_file)
     by_size = sorted(found, key=lambda name: -found[name].base.total)
     kept = {name: found[name] for name in by_size}
-    return StepSizes(kept, dense.adapter, {checkpointing: dense.flops})
+    return StepSizes(kept, simulation.step().adapter)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import replace
 
 import pytest
@@ -21,10 +22,27 @@ from trainer_core.offload.memory_plan import (
     rank_plans,
 )
 from trainer_core.offload.model_bytes import BaseBytes, base_bytes
+from trainer_core.offload.step_profile import BlockTerms, StepProfile
 from trainer_core.offload.swapped import evenly_spread
 from trainer_core.quantization.registry import FORMATS
 
 GIB = 1 << 30
+
+
+def profile(blocks=10, least=2 * GIB, most=20 * GIB, flops=400 * 10**12, inputs=GIB // 10):
+    """A step that takes ``most`` and computes 3/4 of ``flops`` where no block is checkpointed."""
+    more, part = (most - least) // max(blocks, 1), flops // (4 * max(blocks, 1))
+    terms = (
+        BlockTerms(
+            checkpointed=least - (blocks - 1 - number) * inputs,
+            kept=least + (number + 1) * more,
+            more=more,
+            inputs=inputs,
+            flops=part,
+        )
+        for number in range(blocks)
+    )
+    return StepProfile(tuple(terms), outside=least // 8, between=least // 2, flops=flops)
 
 
 def sizes(scale=1, **formats):
@@ -33,13 +51,12 @@ def sizes(scale=1, **formats):
         {
             name: FormatSizes(
                 BaseBytes((block,) * 10, (0,) * 10, GIB),
-                {True: 2 * GIB * scale, False: 20 * GIB * scale},
+                profile(least=2 * GIB * scale, most=20 * GIB * scale),
                 in_file=name == "dense",
             )
             for name, block in kept.items()
         },
         adapter=GIB,
-        flops={True: 400 * 10**12, False: 300 * 10**12},
     )
 
 
@@ -51,17 +68,76 @@ def best(budget, settings=None, of=None):
 
 
 def test_what_fits_stays_on_the_device_as_it_is():
-    plan = best(ROOMY)
+    all_of_them = PlanSettings(blocks_to_checkpoint=10, checkpoint_inputs="device")
+    plan = best(ROOMY, all_of_them)
     assert (plan.base_format, plan.blocks_to_swap, plan.master) == ("dense", 0, "none")
     assert (plan.device, plan.ram) == ((41 + 1 + 2) * GIB, 0)
     assert plan.seconds == plan.compute == 4.0
     exactly = replace(ROOMY, device_free=45 * GIB)
-    assert best(exactly) == plan
-    assert best(replace(exactly, device_free=45 * GIB - 1)) != plan
+    assert best(exactly, all_of_them) == plan
+    assert best(replace(exactly, device_free=45 * GIB - 1), all_of_them) != plan
+
+
+def test_with_room_to_spare_fewer_blocks_are_checkpointed():
+    plan = best(ROOMY)
+    assert (plan.blocks_to_checkpoint, plan.seconds) == (0, 3.0)
+    assert plan.device == (41 + 1) * GIB + 2 * GIB + 10 * (18 * GIB // 10)
+    half = best(replace(ROOMY, device_free=56 * GIB))
+    assert 0 < half.blocks_to_checkpoint < 10
+    assert half.seconds == pytest.approx(3.0 + half.blocks_to_checkpoint / 10)
+    asked = best(ROOMY, PlanSettings(blocks_to_checkpoint=7))
+    assert (asked.blocks_to_checkpoint, asked.seconds) == (7, pytest.approx(3.7))
+
+
+def test_with_too_little_room_inputs_wait_in_ram():
+    resident = PlanSettings(base_format="dense", blocks_to_swap=0)
+    plan = best(replace(ROOMY, device_free=(41 + 1 + 1 + 1) * GIB + GIB // 2), resident)
+    assert (plan.checkpoint_inputs, plan.blocks_to_checkpoint) == ("ram", 10)
+    assert plan.activations == 2 * GIB - 8 * (GIB // 10)
+    assert plan.ram == plan.pinned == 10 * (GIB // 10)
+    assert plan.transfer == pytest.approx(2 * plan.ram / 20e9)
+    with pytest.raises(RunError) as caught:
+        best(
+            replace(ROOMY, device_free=44 * GIB),
+            replace(resident, checkpoint_inputs="device", master="pinned"),
+        )
+    assert "memory.blocks_to_swap to " in caught.value.remedy
+    best(ROOMY, PlanSettings(checkpoint_inputs="ram", blocks_to_swap=4))
+
+
+def test_swapped_blocks_are_checkpointed_in_every_plan():
+    plans = rank_plans(sizes(), PlanSettings(), ROOMY)
+    assert all(plan.blocks_to_checkpoint >= plan.blocks_to_swap for plan in plans)
+    assert {plan.blocks_to_checkpoint for plan in plans if plan.blocks_to_swap == 4} >= {4, 7, 10}
+    few = PlanSettings(blocks_to_checkpoint=3)
+    assert max(plan.blocks_to_swap for plan in rank_plans(sizes(), few, ROOMY)) == 3
+
+
+def test_there_are_few_plans_and_they_are_made_at_once():
+    kept = {"dense": 4 * GIB, "fp8": 2 * GIB + 1, "int8": 2 * GIB, "nf4": GIB}
+    formats = {
+        name: FormatSizes(BaseBytes((block,) * 60, (0,) * 60, GIB), profile(60), name == "dense")
+        for name, block in kept.items()
+    }
+    known = StepSizes(formats, GIB)
+    huge = Budget(*(1 << 50,) * 3, 20e9, 100e12)
+    plans, seconds = rank_plans(known, PlanSettings(), huge), []
+    assert len(plans) < 5000
+    for _ in range(3):
+        started = time.process_time()
+        rank_plans(known, PlanSettings(), huge)
+        seconds.append(time.process_time() - started)
+    assert min(seconds) < 0.3
 
 
 def test_swapped_blocks_have_slots_and_are_sent_twice():
-    asked = PlanSettings(base_format="dense", blocks_to_swap=6, swap_slots=2, master="pinned")
+    asked = PlanSettings(
+        base_format="dense",
+        blocks_to_swap=6,
+        swap_slots=2,
+        master="pinned",
+        blocks_to_checkpoint=10,
+    )
     plan = best(ROOMY, asked)
     assert (plan.weights, plan.ring, plan.ram) == (17 * GIB, 8 * GIB, 24 * GIB)
     assert plan.transfer == pytest.approx(2 * 4 * 4 * GIB / 20e9)
@@ -76,7 +152,7 @@ def test_swapped_blocks_have_slots_and_are_sent_twice():
 
 def test_blocks_of_two_layouts_have_two_rings():
     base = BaseBytes((5, 5, 5, 3, 3, 3), (0, 0, 0, 3, 3, 3), 1)
-    known = StepSizes({"dense": FormatSizes(base, {True: 1})}, 1, {True: 1})
+    known = StepSizes({"dense": FormatSizes(base, profile(6, 1, 1, 1, 0))}, 1)
     plan = best(ROOMY, PlanSettings(blocks_to_swap=6, swap_slots=2), known)
     assert (plan.weights, plan.ring) == (1, 2 * 5 + 2 * 3)
     assert plan.transfer == pytest.approx(2 * (5 + 3) / 20e9)
@@ -102,9 +178,7 @@ def test_no_block_is_swapped_without_checkpointing():
     with pytest.raises(RunError) as caught:
         best(replace(ROOMY, device_free=30 * GIB), PlanSettings(gradient_checkpointing=False))
     assert "memory.gradient_checkpointing to true" in caught.value.remedy
-    free = PlanSettings(gradient_checkpointing=None)
-    assert best(ROOMY, free).gradient_checkpointing is False
-    assert best(replace(ROOMY, device_free=30 * GIB), free).gradient_checkpointing is True
+    assert best(ROOMY, PlanSettings(gradient_checkpointing=False)).blocks_to_checkpoint == 0
 
 
 def test_the_smallest_plan_is_the_smallest():
@@ -148,7 +222,7 @@ def test_a_refusal_says_how_much_is_missing():
     with pytest.raises(RunError) as caught:
         best(
             replace(ROOMY, device_free=40 * GIB),
-            PlanSettings(base_format="dense", blocks_to_swap=0),
+            PlanSettings(base_format="dense", blocks_to_swap=0, checkpoint_inputs="device"),
         )
     assert "needs 45.00 GiB of VRAM, of which 40.00 GiB are free" in caught.value.found
 
@@ -177,7 +251,7 @@ def first(known, settings, budget):
 def test_more_memory_is_never_slower_and_less_never_larger(aim, seed):
     measures = {"auto": "pace", "fastest": "seconds", "smallest": "device"}
     needs = {"device_free": "device", "ram_free": "ram", "pinned_limit": "pinned"}
-    settings = PlanSettings(plan=aim, gradient_checkpointing=None if seed else True)
+    settings = PlanSettings(plan=aim, blocks_to_checkpoint=None if seed else 10)
     plans = 0
     for before, after, name in walk(seed, 60):
         less, more = sorted((before, after), key=lambda each: getattr(each, name))
@@ -195,16 +269,17 @@ def test_more_memory_is_never_slower_and_less_never_larger(aim, seed):
 def test_a_plan_has_the_ram_that_loading_takes():
     """Of a base that its file has otherwise, all is in RAM before its blocks are pinned there."""
     asked = PlanSettings(base_format="dense", blocks_to_swap=6, swap_slots=2)
+    step = StepProfile((), GIB, 0, 10**12)
     for known, masters in (
         ({"in_file": True}, {"pinned": 24, "pageable": 32, "file": 8}),
         ({"in_file": True, "copied": GIB}, {"pinned": 25, "pageable": 32, "file": 8}),
         ({"copied": 41 * GIB}, {"pinned": 45, "pageable": 45}),
     ):
-        dense = FormatSizes(BaseBytes((4 * GIB,) * 10, (0,) * 10, GIB), {True: GIB}, **known)
-        of = StepSizes({"dense": dense}, GIB, {True: 10**12})
+        dense = FormatSizes(BaseBytes((4 * GIB,) * 10, (0,) * 10, GIB), step, **known)
+        of = StepSizes({"dense": dense}, GIB)
         found = {plan.master: plan.ram // GIB for plan in rank_plans(of, asked, ROOMY)}
         assert found == masters
-    whole = StepSizes({"dense": replace(dense, copied_resident=41 * GIB)}, GIB, {True: 10**12})
+    whole = StepSizes({"dense": replace(dense, copied_resident=41 * GIB)}, GIB)
     assert best(ROOMY, PlanSettings(blocks_to_swap=0), whole).ram == 41 * GIB
 
 
@@ -227,11 +302,11 @@ def test_this_machine_has_a_budget():
 def test_a_plans_weights_are_those_of_the_published_base(family):
     model, lists = full_size_transformer(family), get_family(family).repeated_blocks
     formats = {
-        name: FormatSizes(base_bytes(model, lists, torch.bfloat16, stored), {True: 0})
+        name: FormatSizes(base_bytes(model, lists, torch.bfloat16, stored), profile(0, 0, 0, 1, 0))
         for name, stored in (("dense", None), *FORMATS.items())
     }
-    known = StepSizes(formats, 0, {True: 1})
-    asked = PlanSettings(base_format="dense")
+    known = StepSizes(formats, 0)
+    asked = PlanSettings(base_format="dense", checkpoint_inputs="device")
     whole = sum(each.numel() * 2 for each in model.parameters())
     blocks = [
         sum(each.numel() * 2 for each in block.parameters())

@@ -21,7 +21,7 @@ from trainer_core.training.choose_plan import agreed_budget
 from trainer_core.training.observer import MemoryPlanned, PlanRow
 from trainer_core.training.processes import SingleProcess
 
-GIB, MIB = 1 << 30, 1 << 20
+GIB = 1 << 30
 CPU = torch.device("cpu")
 
 
@@ -90,9 +90,6 @@ def test_the_doctor_shows_what_a_run_would_choose_from():
     as_it_is = memory_report(off, base, 0, attempt, SmallMachine(4 * base.parameters))
     assert problems == []
     assert "memory_plans" not in as_it_is
-    assert memory_report(config, base, 0, attempt, SmallMachine(MIB)) == {}
-    assert len(problems) == 1
-    assert "memory.base_format" in problems[0] or "Lower dataset.resolution" in problems[0]
 
 
 def test_the_plan_is_told_in_two_lines():

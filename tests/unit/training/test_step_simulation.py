@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import mmap
 from typing import Any
 
 import pytest
@@ -12,9 +13,13 @@ from diffusers import FluxTransformer2DModel, QwenImageTransformer2DModel
 from tests.fixtures.full_size import full_size_transformer
 from trainer_core.adapters import attach
 from trainer_core.adapters.parameter_groups import parameter_groups
-from trainer_core.config import RunConfig
+from trainer_core.config import MemorySection, RunConfig
 from trainer_core.families.registry import get_family
+from trainer_core.offload.checkpointed_blocks import CheckpointedBlocks
+from trainer_core.offload.host_inputs import HostArena, HostInputs
 from trainer_core.offload.model_bytes import base_bytes, cast_base, pack_blocks
+from trainer_core.offload.swapped import chosen_blocks, repeated_blocks
+from trainer_core.offload.transfer import PlainTransfer
 from trainer_core.quantization.registry import FORMATS
 from trainer_core.training import SingleProcess
 from trainer_core.training.live_bytes import LiveBytes
@@ -54,8 +59,14 @@ def real_peak(config, dtype, stored=None):
     family.prepare(model)
     live = LiveBytes()
     weights = live.hold([*model.parameters(), *model.buffers()])
-    if config.memory.gradient_checkpointing:
-        family.enable_checkpointing(model)
+    blocks = repeated_blocks(model, family.repeated_blocks)
+    inputs = None
+    if config.memory.checkpoint_inputs == "ram":
+        inputs = HostInputs(HostArena(), PlainTransfer(), worth=1)
+    chosen = set(chosen_blocks(config.memory, len(blocks)))
+    if chosen:
+        calls = CheckpointedBlocks(dict(enumerate(blocks)), chosen, inputs)
+        family.enable_checkpointing(model, calls)
     adapter = attach(
         model,
         config.adapter,
@@ -97,14 +108,18 @@ def real_peak(config, dtype, stored=None):
         live.peaks.clear()
         live.begin("second")
         loop.make_step(2)
-    return live.peaks["second"] - weights
+    slots = [slot for each in inputs.arena._slots.values() for slot in each] if inputs else []
+    # RAM is counted as it is asked for, and once more as the whole pages within.
+    ram = sum(2 * (slot.bytes.numel() + mmap.PAGESIZE) for slot in slots)
+    return live.peaks["second"] - weights - ram
 
 
 def simulate(config, dtype, stored=None, sizes=None, **options):
     model = make_model(config.family, "meta", **(sizes or {}))
     inputs = StepInputs((IMAGE,), TEXT, dtype, fused=False)
     family = get_family(config.family)
-    return StepSimulation(model, family, config, inputs, **options).step(stored=stored)
+    simulation = StepSimulation(model, family, config, inputs, worth=1, **options)
+    return simulation.step(stored=stored)
 
 
 ADAPTERS = {
@@ -171,6 +186,39 @@ def test_moments_in_8_bits_count_to_the_byte():
         expected += 8 * each.numel() + 4
         expected += each.numel() // 256 * 2 * 260 if packed else 8 * each.numel()
     assert found.adapter == expected
+
+
+CHOICES = [
+    (family, count, place)
+    for family in ("qwen_image", "flux")
+    for count, place in ((0, "device"), (2, "device"), (2, "ram"), (None, "ram"))
+]
+
+
+@pytest.mark.parametrize(
+    ("family", "count", "place"),
+    marked(CHOICES, {("flux", 2, "ram")}),
+)
+def test_the_peak_follows_the_checkpointed_blocks_and_where_their_inputs_wait(family, count, place):
+    memory = {"blocks_to_checkpoint": count, "checkpoint_inputs": place}
+    config = make_config(family, adapter=ADAPTERS["lokr"], memory=memory)
+    assert agree(simulate(config, torch.float32), real_peak(config, torch.float32))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("family", ["qwen_image", "flux"])
+def test_few_blocks_tell_of_every_choice(family):
+    sizes = {"num_layers": 8} | ({"num_single_layers": 7} if family == "flux" else {})
+    given = (get_family(family), make_config(family), StepInputs((IMAGE,), TEXT, torch.float32))
+    few, all_of_them = (
+        StepSimulation(make_model(family, "meta", **sizes), *given, worth=1, whole=whole)
+        for whole in (False, True)
+    )
+    for count, place in ((5, "device"), (5, "ram"), (0, "device"), (None, "ram")):
+        memory = MemorySection(blocks_to_checkpoint=count, checkpoint_inputs=place)
+        found, whole = few.step(memory=memory), all_of_them.step(memory=memory)
+        assert found.activations == pytest.approx(whole.activations, rel=1e-3)
+        assert found.flops == pytest.approx(whole.flops, rel=1e-3)
 
 
 @pytest.mark.exhaustive

@@ -1,0 +1,157 @@
+"""A run with everything in memory, ready for its first step."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from dataclasses import dataclass
+
+import torch
+
+from ..adapters import AttachedAdapter
+from ..adapters.parameter_groups import pace_notes, parameter_groups
+from ..adapters.warm_start import start_from
+from ..config import RunConfig
+from ..config.defaults import run_length
+from ..data.cache import cache_folder
+from ..offload.load_base import PlacedBase
+from ..offload.machine import Machine
+from ..offload.swapped import repeated_blocks
+from .encode_dataset import Prepared
+from .load_adapted import load_adapted
+from .observer import CacheProgress, Observer, Warned
+from .optimizer import make_optimizer
+from .out_of_memory import explained
+from .preservation import Preservation, compute_missing, plan_preservation
+from .processes import Processes
+from .start import (
+    Start,
+)
+from .state import TrainState
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A run with everything in memory, ready for its first step."""
+
+    config: RunConfig
+    data: Prepared
+    precision: str
+    placed: PlacedBase
+    state: TrainState
+    processes: Processes
+    observer: Observer
+    steps: int
+    preservation: Preservation | None
+
+    @property
+    def transformer(self) -> torch.nn.Module:
+        """The denoiser, with its adapter."""
+        return self.placed.transformer
+
+
+@explained("the base, and what is made before the first step")
+def load(
+    config: RunConfig,
+    observer: Observer,
+    processes: Processes,
+    data: Prepared,
+    precision: str,
+    start: Start,
+    base: str,
+    machine: Machine,
+    at_end: contextlib.ExitStack,
+) -> Loaded:
+    """Load the base, attach the adapter and bring it to where the run starts.
+
+    Args:
+        config: The run file.
+        observer: Hears progress and notes.
+        processes: Those that share the run.
+        data: What `prepare` gave.
+        precision: The number format that is computed in.
+        start: Where the run starts.
+        base: Identity of the base's weights.
+        machine: What the run may take of the computer.
+        at_end: Takes down what must not outlive the run, however it ends.
+
+    Raises:
+        InputError: When base, adapter or start do not fit each other.
+        StorageError: When what is cached before the first step cannot be written.
+    """
+    with processes.turn():
+        placed, adapter = load_adapted(
+            config, data, precision, processes, observer, machine, at_end
+        )
+        transformer = placed.transformer
+        begun = None if start.checkpoint is not None else start.adapter
+        taken = None if begun is None else start_from(transformer, adapter, begun)
+        blocks = repeated_blocks(transformer, data.family.repeated_blocks)
+        processes.shard(transformer, blocks, adapter.parameters())
+    # What the base makes depends on the numbers that it computes with.
+    ways = (config.memory.base_format, config.memory.compute)
+    numbers = " ".join([base, precision, *(way for way in ways if way not in {"auto", "dense"})])
+    preservation = _preserve(config, data, transformer, adapter, numbers, processes, observer)
+    # A decomposition of the base's weights may end otherwise in another process.
+    processes.share(list(adapter.frozen_tensors().values()))
+    if taken is not None:
+        processes.share(adapter.parameters())
+    if processes.index == 0:
+        _tell_notes(adapter, config.training.optimizer.learning_rate, observer)
+        if taken is not None:
+            observer.notify(Warned(taken.summary()))
+    groups = parameter_groups(adapter, config.training.optimizer)
+    optimizer = make_optimizer(config.training.optimizer, groups)
+    state = TrainState(adapter, optimizer)
+    if start.checkpoint is not None:
+        state.restore(start.checkpoint, config.training.optimizer)
+    steps = run_length(config)
+    return Loaded(config, data, precision, placed, state, processes, observer, steps, preservation)
+
+
+def _preserve(
+    config: RunConfig,
+    data: Prepared,
+    transformer: torch.nn.Module,
+    adapter: AttachedAdapter,
+    base: str,
+    processes: Processes,
+    observer: Observer,
+) -> Preservation | None:
+    """Let the base, without its adapter, make what it is held to."""
+    folder = cache_folder(config)
+    kept = plan_preservation(config, data.family, data.location, data.dataset, folder, base)
+    if kept is None:
+        return None
+    adapter.strength = 0.0
+    with processes.leading(transformer) as leads:
+        if leads:
+            predict = functools.partial(
+                data.family.predict, transformer, guidance=config.training.guidance
+            )
+            compute_missing(
+                kept,
+                predict,
+                transformer,
+                processes.device,
+                config.training.batch_size,
+                lambda done, total: observer.notify(
+                    CacheProgress(done, total, "points to preserve")
+                ),
+            )
+    adapter.strength = 1.0
+    # The others wait here and then only read.
+    processes.barrier()
+    return kept
+
+
+def _tell_notes(adapter: AttachedAdapter, learning_rate: float, observer: Observer) -> None:
+    for note in (*adapter.notes, *pace_notes(adapter.plans, learning_rate)):
+        observer.notify(Warned(note))
+    if adapter.skipped_duplicates:
+        observer.notify(
+            Warned(
+                f"{adapter.skipped_duplicates} matches named a layer that was chosen already; each "
+                "layer is adapted once."
+            )
+        )

@@ -185,9 +185,11 @@ class Pressed(Machine):
         return 3 * 10**6 if self.asked == 2 else 0
 
 
-def test_others_get_the_memory_that_they_need_between_steps(tmp_path, cache, whole):
+@pytest.mark.parametrize("memory", [{}, {"blocks_to_checkpoint": 1, "checkpoint_inputs": "ram"}])
+def test_others_get_the_memory_that_they_need_between_steps(tmp_path, cache, whole, memory):
     observer, machine = CancelAfter(99), Pressed()
-    found = train(run_config(tmp_path, cache, **SHORT), observer, machine=machine)
+    config = run_config(tmp_path, cache, **merge(SHORT, {"memory": memory}))
+    found = train(config, observer, machine=machine)
     notes = [each.message for each in observer.events if isinstance(each, Warned)]
     assert "Others need the device's memory: 3 instead of 0 blocks are swapped." in notes
     assert machine.asked == 2

@@ -58,11 +58,11 @@ class Span:
 
     def mark(self, marked: bool) -> None:
         """Let the tensor that the block has now carry this span as its identity, or not."""
-        tensor = self.places[0][0][self.places[0][1]]
+        held, name, _ = self.places[0]
         if marked:
-            tensor.weight_identity = self
-        elif hasattr(tensor, "weight_identity"):
-            del tensor.weight_identity
+            held[name].weight_identity = self
+        elif hasattr(held.get(name), "weight_identity"):
+            del held[name].weight_identity
 
     def bindable(self, tensor: Tensor, marked: bool) -> Tensor:
         """A tensor as a module holds it; with this span as its identity if ``marked``."""

@@ -234,7 +234,8 @@ class StreamedBlocks:
         if tensors is None:
             lying = held.tensors if slot is None else [each.view(slot.bytes) for each in held.spans]
             tensors = self._bound[key] = _bindable(held.spans, lying, marked=True)
-        _bind_all(held.spans, tensors)
+        for span, tensor in zip(held.spans, tensors, strict=True):
+            span.bind(tensor)
         self._now[number] = slot
 
     def place_rest(self, module: nn.Module, device: torch.device) -> None:

@@ -21,6 +21,7 @@ from .encode_dataset import Prepared
 from .load_adapted import load_adapted
 from .observer import CacheProgress, Observer, Warned
 from .optimizer import make_optimizer
+from .out_of_memory import explained
 from .preservation import Preservation, compute_missing, plan_preservation
 from .processes import Processes
 from .start import (
@@ -49,6 +50,7 @@ class Loaded:
         return self.placed.transformer
 
 
+@explained("the base, and what is made before the first step")
 def load(
     config: RunConfig,
     observer: Observer,

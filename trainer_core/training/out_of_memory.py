@@ -18,6 +18,7 @@ from ..errors import RESUME, RunError
 from ..offload.load_base import PlacedBase
 from ..offload.swapped import enough_swapped, fewest_swapped
 from .observer import Observer, Warned
+from .processes import Processes
 from .step import forget_gradients
 
 Result = TypeVar("Result")
@@ -66,24 +67,24 @@ def explained(room: str, saved: str = "") -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def skipped_when_full(what: str, device: torch.device, observer: Observer) -> Iterator[None]:
+def skipped_when_full(what: str, processes: Processes, observer: Observer) -> Iterator[None]:
     """Go on behind the body when the device's memory is full in it.
 
     Args:
         what: What is left out, for the warning.
-        device: Its memory is given back.
+        processes: Of a base in parts each would have to leave the same pass; there the error stays.
         observer: Warned.
     """
     reason = None
     try:
         yield
     except Exception as error:
-        if not is_out_of_memory(error):
+        if processes.sharded or not is_out_of_memory(error):
             raise
         reason = first_line(error)
     if reason is not None:
         # Behind the handler: as long as the error lives, its frames hold what filled the device.
-        release_memory(device)
+        release_memory(processes.device)
         observer.notify(Warned(f"No {what}: the device's memory is full ({reason})."))
 
 

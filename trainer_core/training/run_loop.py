@@ -27,6 +27,7 @@ from .recorder import Recorder
 from .step import StepMaker
 
 
+@explained("an update of the adapter, or what is saved", f"Go on with {RESUME}.")
 def run_loop(
     run: Loaded, shares: Shares, recorder: Recorder | None, *, may_grow: bool
 ) -> tuple[str, int]:
@@ -46,8 +47,7 @@ def run_loop(
     if from_inputs and not _initialize_from_inputs(run):
         loop.hooks.save(0)
         return "cancelled", 0
-    full = explained("an update of the adapter, or what is saved", f"Go on with {RESUME}.")
-    with _compiled(run), full:
+    with _compiled(run):
         return loop.run(run.state.step)
 
 
@@ -152,12 +152,7 @@ def _loop(run: Loaded, shares: Shares, recorder: Recorder | None, may_grow: bool
 
     def preview(step: int) -> bool:
         stop = run.observer.cancelled
-        # Of a base in parts every process would have to leave the same pass.
-        skipped = (
-            contextlib.nullcontext()
-            if run.processes.sharded
-            else skipped_when_full(f"previews of step {step}", run.processes.device, run.observer)
-        )
+        skipped = skipped_when_full(f"previews of step {step}", run.processes, run.observer)
         with run.processes.leading(run.transformer):
             if recorder is not None:
                 with recorder.saved_on_failure(step), skipped, run.state.shown():

@@ -10,6 +10,7 @@ from trainer_core.errors import RunError
 from trainer_core.families.registry import get_family
 from trainer_core.training.observer import SilentObserver
 from trainer_core.training.out_of_memory import DeviceRoom, explained, rehearse, skipped_when_full
+from trainer_core.training.processes import SingleProcess
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ def test_other_errors_pass():
         raise ZeroDivisionError
     with (
         pytest.raises(ZeroDivisionError),
-        skipped_when_full("previews", torch.device("cpu"), SilentObserver()),
+        skipped_when_full("previews", SingleProcess(torch.device("cpu")), SilentObserver()),
     ):
         raise ZeroDivisionError
     with pytest.raises(RunError, match=r"memory is full \(no room\)"), explained("a step"):

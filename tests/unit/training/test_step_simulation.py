@@ -60,9 +60,8 @@ def real_peak(config, dtype, stored=None):
     live = LiveBytes()
     weights = live.hold([*model.parameters(), *model.buffers()])
     blocks = repeated_blocks(model, family.repeated_blocks)
-    inputs = None
-    if config.memory.checkpoint_inputs == "ram":
-        inputs = HostInputs(HostArena(), PlainTransfer(), worth=1)
+    kept = config.memory.checkpoint_inputs == "ram"
+    inputs = HostInputs(HostArena(), PlainTransfer(), worth=1) if kept else None
     chosen = set(chosen_blocks(config.memory, len(blocks)))
     if chosen:
         calls = CheckpointedBlocks(dict(enumerate(blocks)), chosen, inputs)
@@ -81,9 +80,8 @@ def real_peak(config, dtype, stored=None):
 
     def load(step, micro):
         texts = ({n: torch.randn(s, dtype=dtype) for n, s in shapes.items()} for _ in range(count))
-        return Batch(
-            ("a",) * count, tuple(range(count)), torch.randn(count, *IMAGE), (), tuple(texts)
-        )
+        names, places = ("a",) * count, tuple(range(count))
+        return Batch(names, places, torch.randn(count, *IMAGE), (), tuple(texts))
 
     def predict(*args):
         return family.predict(model, *args, guidance=1.0)

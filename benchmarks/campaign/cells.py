@@ -109,7 +109,7 @@ WAYS: Mapping[str, Way] = {
     "nf4, half swapped": Way(_kept("nf4"), swap="half", pixels=(512,)),
     "bf16, no checkpointing": Way({"memory": {"gradient_checkpointing": False}}, **_SMALL),
     "bf16, inputs in RAM": Way({"memory": {"checkpoint_inputs": "ram"}}, **_LARGE),
-    "bf16, half checkpointed": Way({"memory": {"blocks_to_checkpoint": 28}}, **_SMALL),
+    "bf16, half checkpointed": Way({"memory": {"blocks_to_checkpoint": "half"}}, **_SMALL),
     "bf16, 8-bit AdamW": Way({"training": {"optimizer": {"name": "adamw8bit"}}}, **_SMALL),
     "int8, loha": Way(_adapter(kind="loha", rank=16), **_SMALL),
     "int8, lokr": Way(_adapter(kind="lokr", rank=16), **_SMALL),

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import torch
 
-from trainer_core.config import MemorySection, RunConfig
+from trainer_core.config import RunConfig
 from trainer_core.device import borrowed_random_state, release_memory, resolve_precision
 from trainer_core.errors import ConfigError
 from trainer_core.offload.machine import Machine
@@ -113,9 +113,7 @@ def run_settings(cell: Cell, device: str, blocks: int) -> dict[str, Any]:
         blocks: Of the base.
     """
     swapped = {"none": None, "half": blocks // 2, "all": blocks}[cell.way.swap]
-    memory: dict[str, Any] = {"device": device, "blocks_to_swap": swapped}
-    if "plan" in MemorySection.model_fields:
-        memory["plan"] = "off"
+    memory: dict[str, Any] = {"device": device, "blocks_to_swap": swapped, "plan": "off"}
     settings: dict[str, Any] = {
         "family": cell.family,
         "adapter": {"kind": "lora", "rank": 16},
@@ -124,8 +122,8 @@ def run_settings(cell: Cell, device: str, blocks: int) -> dict[str, Any]:
     }
     for section, values in cell.way.settings.items():
         settings[section] = {**settings.get(section, {}), **values}
-    if memory.get("blocks_to_swap") is None:
-        settings["memory"].pop("blocks_to_swap")
+    if settings["memory"].get("blocks_to_checkpoint") == "half":
+        settings["memory"]["blocks_to_checkpoint"] = blocks // 2
     return settings
 
 

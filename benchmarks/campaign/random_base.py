@@ -60,7 +60,7 @@ class Size:
     gibibyte: int
 
 
-SIZES = {"full": Size({}, 1, 256, 1.0, 1 << 30), "tiny": Size(_TINY, 16, 32, 0.02, 1 << 18)}
+SIZES = {"full": Size({}, 1, 256, 1.0, 1 << 30), "tiny": Size(_TINY, 16, 32, 0.02, 1 << 19)}
 """As published, and for a rehearsal on a CPU."""
 
 

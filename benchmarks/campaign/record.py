@@ -43,6 +43,11 @@ GOALS = (
 )
 """Way, pixels, the way that it is compared with, and the most that the ratio may be."""
 
+_SIMULATED = ("device", "gradient_checkpointing", "compile")
+"""Memory settings that a simulated step depends on; it is the same wherever blocks lie."""
+
+_ALL = 1 << 20
+
 PEAK_SHARE = 0.08
 """How far a peak may be from the plan."""
 
@@ -109,18 +114,20 @@ def planned(line: Row, folder: Path) -> MemoryPlan | None:
         folder: Where the settings of a tiny base lie.
     """
     memory = line["settings"]["memory"]
-    if memory.get("plan", "off") != "off":
+    if memory["plan"] != "off":
         return None
     kept = memory.get("base_format", "dense")
     settings = {key: line["settings"][key] for key in ("family", "adapter", "training", "memory")}
-    placed = ("blocks_to_swap", "swap_slots", "master", "compute")
-    settings["memory"] = {key: value for key, value in memory.items() if key not in placed}
+    settings["memory"] = {key: value for key, value in memory.items() if key in _SIMULATED}
     sizes = _sizes(line["size"], line["pixels"], kept, json.dumps(settings), folder / "samples")
     wanted = PlanSettings(
         base_format=kept,
-        blocks_to_swap=memory.get("blocks_to_swap", 0),
+        blocks_to_swap=memory["blocks_to_swap"] or 0,
         swap_slots=memory.get("swap_slots", 2),
         gradient_checkpointing=memory.get("gradient_checkpointing", True),
+        # A planner that is free to choose, with all the room there is, would keep activations.
+        blocks_to_checkpoint=memory.get("blocks_to_checkpoint", _ALL),
+        checkpoint_inputs=memory.get("checkpoint_inputs", "device"),
     )
     return rank_plans(sizes, wanted, ROOM)[0]
 

@@ -163,6 +163,7 @@ def encode(
     from ...trainer_core.device import borrowed_threads
     from ...trainer_core.training import SingleProcess
     from ...trainer_core.training.encode_dataset import prepare, save_manifest
+    from ..host.comfy_machine import ComfyMachine
 
     shown = previews.values if previews else {}
     output = {"dir": str(comfy_host.output_folder()), "name": "cache"}
@@ -175,7 +176,8 @@ def encode(
     ):
         make_source = source_of(clip, vae, base)
         within = comfy_host.allowed_folders()
-        prepared = prepare(config, observer, SingleProcess(device), make_source, within=within)
+        machine = ComfyMachine()
+        prepared = prepare(config, observer, SingleProcess(device), make_source, within, machine)
         manifest = save_manifest(config, prepared)
     return EncodedCache(manifest, base, dataset, previews)
 
@@ -332,6 +334,7 @@ def preview_by_hand(
     from ...trainer_core.device import borrowed_threads
     from ...trainer_core.diffusion.flow import SamplingStopped
     from ...trainer_core.inference.pipeline import sample_prompts
+    from ..host.comfy_machine import ComfyMachine
 
     output = {"dir": str(comfy_host.output_folder())}
     config = run_config(base, {"preview": previews.values, "output": output})
@@ -345,7 +348,9 @@ def preview_by_hand(
         memory = config.memory.model_copy(update={"device": str(device)})
         config = config.model_copy(update={"memory": memory})
         try:
-            for pixels in sample_prompts(config, adapter, strength, make_source, stop):
+            for pixels in sample_prompts(
+                config, adapter, strength, make_source, stop, ComfyMachine()
+            ):
                 images.append((pixels / 2 + 0.5).clamp(0, 1).permute(1, 2, 0).float().cpu())
                 if bar.show(len(images)) or stop():
                     comfy_host.raise_interrupted()

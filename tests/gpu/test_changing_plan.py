@@ -5,8 +5,8 @@ import gc
 import pytest
 import torch
 from runs import CancelAfter, run_config
-from test_block_swap import CUDA, MASTERS, make_blocks, passes
 
+from tests.gpu.test_block_swap import CUDA, MASTERS, make_blocks, passes
 from trainer_core.device import begin_peak, spare_at_peak
 from trainer_core.offload.host_weights import block_spans
 from trainer_core.offload.streamed_blocks import StreamedBlocks

@@ -18,7 +18,8 @@ def sampling_memory(
     """Choose the fewest blocks to swap with which a base has room to sample.
 
     Args:
-        memory: The run file's; what it says of ``blocks_to_swap`` stays as it is.
+        memory: The run file's; what it says of ``blocks_to_swap`` stays as it is, and all of it
+            where nothing is to be planned.
         base: The base.
         dtype: What is dense is loaded in.
         room: Bytes that the device has for its weights.
@@ -26,7 +27,7 @@ def sampling_memory(
     Returns:
         The section with ``blocks_to_swap``; that is all of them where none suffice.
     """
-    if memory.blocks_to_swap is not None:
+    if memory.blocks_to_swap is not None or memory.plan == "off":
         return memory
 
     def swapping(count: int) -> MemorySection:

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..config import MemorySection
 from ..families.family import Family
-from .host_inputs import HostArena, HostInputs
+from .host_inputs import WORTH, HostArena, HostInputs
 from .machine import Machine
 from .pinned_memory import PinnedMemory
 from .swapped import chosen_blocks, repeated_blocks
@@ -84,7 +84,7 @@ def checkpoint_blocks(
     inputs = None
     if memory.checkpoint_inputs == "ram":
         pinned = PinnedMemory(machine) if device.type == "cuda" else None
-        inputs = HostInputs(HostArena(pinned), make_transfer(device))
+        inputs = HostInputs(HostArena(pinned), make_transfer(device), WORTH)
         at_end.callback(inputs.close)
     calls = CheckpointedBlocks(dict(enumerate(blocks)), chosen, inputs)
     family.enable_checkpointing(transformer, calls)

@@ -24,6 +24,8 @@ _REACHED = 0.7
 class Machine:
     """A computer that the trainer has for itself."""
 
+    _pinned = 0
+
     def plans_for(self, device: torch.device) -> bool:
         """Whether there is a choice of where weights are kept: a CPU has them where it computes."""
         return device.type != "cpu"
@@ -38,11 +40,11 @@ class Machine:
 
     def pinned_limit(self) -> int:
         """Bytes of RAM that may be pinned beside those that are."""
-        return int(psutil.virtual_memory().total * PINNED_SHARE)
+        return max(0, int(psutil.virtual_memory().total * PINNED_SHARE) - self._pinned)
 
     def count_pinned(self, change: int) -> None:
         """Hear that so many bytes were pinned, or given back if it is negative."""
-        del change
+        self._pinned += change
 
     def missing_memory(self, device: torch.device) -> int:
         """Bytes of a device that others need now; a run is asked for them between its steps."""

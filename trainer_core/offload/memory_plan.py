@@ -16,6 +16,7 @@ never gives a slower plan, and less never one that needs more of it.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -39,8 +40,8 @@ FULL_SPEED = 1.1
 STAGED_BYTES_PER_S = 8e9
 """What one thread copies into pinned memory, where the weights themselves are not pinned."""
 
-_COARSE = 0.05
-"""Of the full speed: ``auto`` swaps no block more for what makes a step faster by less."""
+_COARSE = 0.1
+"""Of the full speed: ``auto`` sends nothing more for what makes a step faster by less."""
 
 _PARTS = 4
 """Numbers of checkpointed blocks that are looked at beside all, where blocks are swapped."""
@@ -251,7 +252,8 @@ def _order(plan: MemoryPlan, aim: Aim) -> tuple[object, ...]:
     if aim == "fastest":
         return rest
     # Nearly the same speed is not worth a link that is busy all the time.
-    return plan.pace, plan.rank, plan.seconds // (_COARSE * plan.full), plan.blocks_to_swap, *rest
+    coarse = plan.seconds // (_COARSE * plan.full)
+    return plan.pace, plan.rank, coarse, plan.checkpoint_inputs, plan.blocks_to_swap, *rest
 
 
 def _plans(sizes: StepSizes, settings: PlanSettings, budget: Budget) -> Iterator[MemoryPlan]:
@@ -313,12 +315,14 @@ def _checkpointed(
         counts = set(range(blocks + 1))
     elif plan.master == "pinned" and plan.swap_slots > 1:
         counts |= {away + (blocks - away) * part // _PARTS for part in range(_PARTS)}
+    # Where the device computes in RAM, nothing is gained by keeping anything elsewhere in it.
+    apart = math.isfinite(budget.link_bytes_per_s)
     for count in counts:
         if count < away:
             continue
         # Which blocks are swapped does not matter where all are checkpointed.
         here, there, inputs, flops = terms(0 if count == blocks else away, count)
-        for place in ("device", "ram") if count else ("device",):
+        for place in ("device", "ram") if count and apart else ("device",):
             if settings.checkpoint_inputs not in {"auto", place}:
                 continue
             moved = inputs if place == "ram" else 0

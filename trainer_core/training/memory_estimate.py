@@ -193,7 +193,7 @@ def check_memory(estimate: dict[str, int], free: int, device: torch.device) -> s
         )
     if estimate["total"] > free:
         return (
-            f"{found}. If it runs out of memory: lower resolution or batch size, or switch "
-            "gradient checkpointing on."
+            f"{found}. If it runs out of memory: lower resolution or batch size, switch "
+            "gradient checkpointing on for all blocks, or set memory.checkpoint_inputs to ram."
         )
     return None

@@ -70,6 +70,12 @@ def check_settings(config: RunConfig) -> None:
             "Set adapter.exact_delta=false, or launch without sharding: --multi_gpu.",
         )
     memory = config.memory
+    if memory.checkpoint_inputs == "ram":
+        raise ConfigError(
+            "memory.checkpoint_inputs is ram, and a base in parts (FSDP2)",
+            "one of them: that a base in parts is called again with inputs from RAM is not tested",
+            "Leave memory.checkpoint_inputs out, or launch without sharding: --multi_gpu.",
+        )
     if memory.blocks_to_swap or memory.base_format not in {"auto", "dense"}:
         setting = "blocks_to_swap" if memory.blocks_to_swap else "base_format"
         raise ConfigError(

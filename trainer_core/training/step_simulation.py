@@ -3,7 +3,7 @@
 A model of few blocks with the real adapter runs forward, backward and the optimizer on tensors that
 have sizes and no numbers (torch's fake tensors), while `LiveBytes` counts. It takes a second and no
 memory. What the step of the whole base needs follows from it: blocks are alike, so that from one
-landmark of a step to the next (`_Phase`) the bytes grow by the same with each further block, and
+landmark of a step to the next (`Phase`) the bytes grow by the same with each further block, and
 the peak is the largest of all phases'. Where blocks are not alike, all of them run.
 
 Torch has a tracker of its own (`torch.distributed._tools.mem_tracker`). It is private, absent where
@@ -14,12 +14,10 @@ adapter's layers would take for somebody's wish to be called; so it is not used.
 from __future__ import annotations
 
 import copy
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +37,7 @@ from ..quantization.stored_format import Parts, StoredFormat
 from .live_bytes import LiveBytes
 from .optimizer import allocate_state, make_optimizer
 from .step import clip_gradients
+from .step_marks import Marks, Phase, watch
 
 NOT_SIMULATED = (DataDependentOutputException, DynamicOutputShapeException)
 """What a simulation raises where a model asks for numbers while it computes."""
@@ -81,22 +80,7 @@ class SimulatedStep:
     flops: int
 
 
-class _Phase(NamedTuple):
-    """A part of a step: of a block, or outside of blocks.
-
-    Attributes:
-        what: ``forward`` and ``backward`` of a block; else ``begin``, ``end`` or ``update``. Also
-            what `_Marks` notes.
-        group: Which list of blocks.
-        block: Which of them; below 0 it is counted from the end.
-    """
-
-    what: str
-    group: int = -1
-    block: int = 0
-
-
-_Numbers = dict[_Phase | str, int]
+_Numbers = dict[Phase | str, int]
 """Peaks of phases, in bytes beside the base; and ``adapter`` (bytes) and ``flops``."""
 
 
@@ -173,9 +157,9 @@ class StepSimulation:
         again, dense, kept = self._numbers(True, stored), self._numbers(True), self._numbers(False)
         adapter = again["adapter"]
         waiting = [self._along(numbers, "waiting") for numbers in (kept, dense)]
-        ends = [numbers[_Phase("waiting")] for numbers in (kept, dense)]
+        ends = [numbers[Phase("waiting")] for numbers in (kept, dense)]
         more = [x - y for x, y in zip(*waiting, strict=True)] + [ends[0] - ends[1]]
-        flops = [*self._along(dense, "flops"), dense[_Phase("flops")]]
+        flops = [*self._along(dense, "flops"), dense[Phase("flops")]]
         forward = [after - before for before, after in pairwise(flops)]
         share = (dense["flops"] - kept["flops"]) / max(sum(forward), 1)
         # Reading weights in another way takes the same for a moment, whatever else is there.
@@ -203,7 +187,7 @@ class StepSimulation:
         """A number of each block, in the order of their calls; of those between by their ends."""
         found: list[int] = []
         for group, (few, whole) in enumerate(zip(self._few, self._whole, strict=True)):
-            phase = _Phase(what, group)
+            phase = Phase(what, group)
             if few == whole:
                 found += [numbers[phase._replace(block=each)] for each in range(whole)]
                 continue
@@ -275,7 +259,7 @@ class StepSimulation:
         self, counts: Sequence[int], checkpointing: bool, stored: StoredFormat | None = None
     ) -> _Numbers:
         """Run a step of a model of so many blocks."""
-        family, live, marks = self.family, LiveBytes(_Phase("begin")), _Marks()
+        family, live, marks = self.family, LiveBytes(Phase("begin")), Marks()
         model = self._model(counts)
         if stored is not None:
             pack_blocks(model, family.repeated_blocks, _without_numbers(stored))
@@ -299,7 +283,7 @@ class StepSimulation:
             live.hold(each for _, _, each in _tensors(model))
             for group, name in enumerate(family.repeated_blocks):
                 for index, block in enumerate(_blocks(model, name)):
-                    _watch(block, live, marks, _Phase("", group, index))
+                    watch(block, live, marks, Phase("", group, index))
             self._run(model, adapter, optimizer, live, marks)
         gradients = sum(each.numel() * each.element_size() for each in adapter.parameters())
         numbers: _Numbers = {"adapter": held + gradients, "flops": live.flops}
@@ -343,7 +327,7 @@ class StepSimulation:
         adapter: AttachedAdapter,
         optimizer: torch.optim.Optimizer,
         live: LiveBytes,
-        marks: _Marks,
+        marks: Marks,
     ) -> None:
         """Make a step as the loop does; of its micro-batches the first two, which tell of all."""
         training, inputs = self.config.training, self.inputs
@@ -359,17 +343,17 @@ class StepSimulation:
             ]
             for _ in range(min(micro_batches, 2)):
                 live.flops = 0
-                live.begin(_Phase("begin"))
+                live.begin(Phase("begin"))
                 velocity = self.family.predict(
                     model, image, sigma, texts, controls, training.guidance
                 )
                 loss = flow_loss(velocity, target).sum()
-                live.begin(_Phase("end"))
-                marks.note(_Phase(""), live, ())
+                live.begin(Phase("end"))
+                marks.note(Phase(""), live, ())
                 (loss / samples).backward()
                 del velocity, loss
             live.flops *= micro_batches
-            live.begin(_Phase("update"))
+            live.begin(Phase("update"))
             clip_gradients(adapter.parameters(), training.max_grad_norm)
             optimizer.step()
 
@@ -439,61 +423,5 @@ def _give_sizes(model: nn.Module) -> None:
         held[name] = fake
 
 
-class _Marks:
-    """What waits for the backward pass when a block is called, and the products so far."""
-
-    def __init__(self) -> None:
-        self._noted: dict[_Phase, tuple[int, int]] = {}
-        self._inputs: dict[_Phase, dict[int, int]] = {}
-
-    def note(self, where: _Phase, live: LiveBytes, inputs: tuple[object, ...]) -> None:
-        """Note what there is when a block is called, or behind the last one."""
-        self._noted[where] = live.now, live.flops
-        memories = [each.untyped_storage() for each in inputs if isinstance(each, Tensor)]
-        self._inputs[where] = {each._cdata: each.nbytes() for each in memories}
-
-    def numbers(self, worth: int) -> dict[_Phase, int]:
-        """By phase: bytes that wait, products, and bytes of inputs that one block alone has."""
-        users = Counter(memory for inputs in self._inputs.values() for memory in inputs)
-        found: dict[_Phase, int] = {}
-        for where, (waiting, flops) in self._noted.items():
-            alone = [
-                size
-                for memory, size in self._inputs[where].items()
-                if users[memory] == 1 and size >= worth
-            ]
-            found[where._replace(what="waiting")] = waiting
-            found[where._replace(what="flops")] = flops
-            found[where._replace(what="inputs")] = sum(alone)
-        return found
-
-
 def _peak(numbers: _Numbers, whats: Collection[str]) -> int:
-    return max(n for key, n in numbers.items() if isinstance(key, _Phase) and key.what in whats)
-
-
-def _watch(block: nn.Module, live: LiveBytes, marks: _Marks, where: _Phase) -> None:
-    """Tell when the forward pass comes to a block, and when the backward pass does."""
-    forward, backward = (where._replace(what=what) for what in ("forward", "backward"))
-
-    def enter(module: nn.Module, inputs: tuple[object, ...]) -> None:
-        del module
-        # In a backward pass it is called to compute its activations again.
-        if torch._C._current_graph_task_id() < 0:
-            live.begin(forward)
-            marks.note(where, live, inputs)
-
-    def leave(module: nn.Module, args: object, output: Any) -> None:
-        del module, args
-        if torch._C._current_graph_task_id() < 0:
-            for each in output if isinstance(output, tuple) else (output,):
-                if isinstance(each, Tensor) and each.requires_grad:
-                    each.register_hook(partial(_begin, live, backward))
-
-    block.register_forward_pre_hook(enter)
-    block.register_forward_hook(leave)
-
-
-def _begin(live: LiveBytes, phase: _Phase, gradient: Tensor) -> None:
-    del gradient
-    live.begin(phase)
+    return max(n for key, n in numbers.items() if isinstance(key, Phase) and key.what in whats)

@@ -20,16 +20,10 @@ CELLS = {cell.name: cell for cell in all_cells()}
 SWAPPED = "bf16, all swapped"
 QUICK = {
     ("qwen_image", BASELINE),
-    ("qwen_image", SWAPPED),
-    ("qwen_image", "bf16, all swapped, 8 GB"),
     ("flux", BASELINE),
     ("flux", "int8, 8bit"),
     ("flux", "nf4, half swapped"),
-    ("flux", "int8, lokr, dora output"),
 }
-LATER = {"memory.compile", "memory.plan", "checkpoint_inputs", "blocks_to_checkpoint", "optimizer"}
-"""Settings that another version has."""
-
 EVERY = [
     pytest.param(group, id=group[0].name, marks=() if key in QUICK else pytest.mark.exhaustive)
     for group in groups(all_cells())
@@ -58,10 +52,7 @@ def test_a_way_is_measured_in_the_real_loop(tmp_path, group):
     lines = measured(tmp_path)
     assert [line["cell"] for line in lines] == [cell.name for cell in group]
     for line in lines:
-        if line["status"] == "refused":
-            assert any(name in line["error"] for name in LATER), line["error"]
-            continue
-        assert line["status"] == "measured", line["error"]
+        assert line["status"] == "measured", line.get("error")
         assert done
         assert len(line["losses"]) == 2
         assert all(0 < loss < 100 for loss in line["losses"])
@@ -275,3 +266,5 @@ def test_a_cell_was_planned_to_take_what_the_simulation_says(tmp_path):
     # Two of four blocks are in slots, the other two away.
     assert swapped.weights + swapped.ring < resident.weights
     assert swapped.activations == resident.activations
+    # With room for everything the planner would compute nothing again; the cell did.
+    assert resident.blocks_to_checkpoint == swapped.blocks_to_checkpoint == 4

@@ -105,7 +105,8 @@ def test_each_missing_package_is_one_line_with_the_remedy():
 def test_doctor_says_what_a_run_would_adapt(images, tmp_path, capsys):
     run_file = tmp_path / "run.yaml"
     run_file.write_text(
-        "dataset: {path: images, resolution: 64}\nadapter: {kind: lora, rank: 4}\n",
+        "dataset: {path: images, resolution: 64}\nadapter: {kind: lora, rank: 4}\n"
+        "memory: {blocks_to_checkpoint: 0}\n",
         encoding="utf-8",
     )
     found = report(capsys, "doctor", str(run_file))

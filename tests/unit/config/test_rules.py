@@ -81,6 +81,22 @@ def problems(values):
             {"memory": {"blocks_to_swap": 1}, "adapter": {"exact_delta": True}},
             "adapter.exact_delta",
         ),
+        (
+            {"memory": {"blocks_to_checkpoint": 1, "gradient_checkpointing": False}},
+            "memory.gradient_checkpointing is false",
+        ),
+        (
+            {"memory": {"blocks_to_checkpoint": 1, "blocks_to_swap": 2}},
+            "memory.blocks_to_checkpoint is 1 and memory.blocks_to_swap is 2",
+        ),
+        (
+            {"memory": {"checkpoint_inputs": "ram", "gradient_checkpointing": False}},
+            "no block is checkpointed",
+        ),
+        (
+            {"memory": {"checkpoint_inputs": "ram", "blocks_to_checkpoint": 0}},
+            "no block is checkpointed",
+        ),
         ({"memory": {"compute": "8bit"}}, "memory.base_format is auto"),
         ({"memory": {"compute": "8bit", "base_format": "nf4"}}, "memory.base_format is nf4"),
         ({"output": {"layouts": ["comfyui", "comfyui"]}}, "output.layouts"),
@@ -104,6 +120,8 @@ def test_contradiction_is_named(values, named):
         {"training": {"sigma": {"density": "shifted", "shift": 3.0, "mean": 1.0}}},
         {"training": {"schedule": {"name": "cosine", "min_ratio": 0.1}}},
         {"memory": {"blocks_to_swap": 0, "gradient_checkpointing": False}},
+        {"memory": {"blocks_to_checkpoint": 0, "gradient_checkpointing": False}},
+        {"memory": {"blocks_to_checkpoint": 2, "blocks_to_swap": 2, "checkpoint_inputs": "ram"}},
         {"memory": {"compute": "8bit", "base_format": "file"}},
         {"adapter": {"kind": "lokr", "factor": 4, "full_matrix": True, "unbalanced": True}},
         {"adapter": {"kind": "lokr", "factor": 1, "rslora": True, "decompose_both": True}},

@@ -164,7 +164,7 @@ def passes(family, sizes, around=nullcontext, each=lambda: None, prepare=lambda 
         pytest.param(
             "qwen_image", SIZES + MASKED, [2] + [4] * 5 + [6, 6], marks=pytest.mark.exhaustive
         ),
-        pytest.param("flux", SIZES, [3] + [6] * 5, marks=pytest.mark.exhaustive),
+        pytest.param("flux", SIZES, [4] + [8] * 5, marks=pytest.mark.exhaustive),
     ],
 )
 def test_two_graphs_are_made_for_any_number_of_sizes(family, sizes, graphs):

@@ -39,7 +39,13 @@ def test_settings_that_keep_whole_weights_are_refused():
     config = RunConfig.model_validate({"adapter": {"kind": "lora", "exact_delta": True}})
     with pytest.raises(ConfigError, match=r"exact_delta, and a base in parts"):
         check_settings(config)
-    for memory in ({"blocks_to_swap": 2}, {"base_format": "nf4"}, {"compile": True}):
+    check_settings(RunConfig.model_validate({"memory": {"blocks_to_checkpoint": 2}}))
+    for memory in (
+        {"blocks_to_swap": 2},
+        {"base_format": "nf4"},
+        {"compile": True},
+        {"checkpoint_inputs": "ram"},
+    ):
         config = RunConfig.model_validate({"memory": memory})
         with pytest.raises(ConfigError, match=rf"memory.{next(iter(memory))} is .*, and a base"):
             check_settings(config)

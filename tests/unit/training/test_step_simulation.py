@@ -60,8 +60,8 @@ def real_peak(config, dtype, stored=None):
     live = LiveBytes()
     weights = live.hold([*model.parameters(), *model.buffers()])
     blocks = repeated_blocks(model, family.repeated_blocks)
-    kept = config.memory.checkpoint_inputs == "ram"
-    inputs = HostInputs(HostArena(), PlainTransfer(), worth=1) if kept else None
+    in_ram = config.memory.checkpoint_inputs == "ram"
+    inputs = HostInputs(HostArena(), PlainTransfer(), worth=1) if in_ram else None
     chosen = set(chosen_blocks(config.memory, len(blocks)))
     if chosen:
         calls = CheckpointedBlocks(dict(enumerate(blocks)), chosen, inputs)
@@ -80,8 +80,9 @@ def real_peak(config, dtype, stored=None):
 
     def load(step, micro):
         texts = ({n: torch.randn(s, dtype=dtype) for n, s in shapes.items()} for _ in range(count))
-        names, places = ("a",) * count, tuple(range(count))
-        return Batch(names, places, torch.randn(count, *IMAGE), (), tuple(texts))
+        return Batch(
+            ("a",) * count, tuple(range(count)), torch.randn(count, *IMAGE), (), tuple(texts)
+        )
 
     def predict(*args):
         return family.predict(model, *args, guidance=1.0)
@@ -106,10 +107,13 @@ def real_peak(config, dtype, stored=None):
         live.peaks.clear()
         live.begin("second")
         loop.make_step(2)
+    return live.peaks["second"] - weights - counted_ram(inputs)
+
+
+def counted_ram(inputs):
+    """What `LiveBytes` counts of the RAM: as it is asked for, and the whole pages within."""
     slots = [slot for each in inputs.arena._slots.values() for slot in each] if inputs else []
-    # RAM is counted as it is asked for, and once more as the whole pages within.
-    ram = sum(2 * (slot.bytes.numel() + mmap.PAGESIZE) for slot in slots)
-    return live.peaks["second"] - weights - ram
+    return sum(2 * (slot.bytes.numel() + mmap.PAGESIZE) for slot in slots)
 
 
 def simulate(config, dtype, stored=None, sizes=None, **options):

@@ -80,8 +80,9 @@ def real_peak(config, dtype, stored=None):
 
     def load(step, micro):
         texts = ({n: torch.randn(s, dtype=dtype) for n, s in shapes.items()} for _ in range(count))
-        names, places = ("a",) * count, tuple(range(count))
-        return Batch(names, places, torch.randn(count, *IMAGE), (), tuple(texts))
+        return Batch(
+            ("a",) * count, tuple(range(count)), torch.randn(count, *IMAGE), (), tuple(texts)
+        )
 
     def predict(*args):
         return family.predict(model, *args, guidance=1.0)

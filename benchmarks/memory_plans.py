@@ -36,7 +36,7 @@ from trainer_core.weights.diffusers_folder import read_json
 from .measuring.record import RESULTS, origin, write_record
 
 FAMILIES = ("qwen_image", "flux")
-COMPARED = ("fp8", "int8", "nf4")
+COMPARED = ("int8", "fp8", "nf4")
 """Formats beside dense."""
 
 NOT_CHECKPOINTED = "none, not checkpointed"
@@ -98,7 +98,9 @@ def sizes_of(transformer: nn.Module, family: Family, edge: int) -> StepSizes:
     """What a LoRA of rank 16 needs on square images, one in a batch."""
     channels, pixels = LATENT
     latents = (channels, edge // pixels, edge // pixels)
-    config = RunConfig.model_validate({"family": family.name, "adapter": {"rank": 16}})
+    config = RunConfig.model_validate(
+        {"family": family.name, "adapter": {"kind": "lora", "rank": 16}}
+    )
     inputs = StepInputs((latents,), TEXT, torch.bfloat16)
     simulation = StepSimulation(transformer, family, config, inputs)
     formats = {name: FORMATS[name] for name in COMPARED}

@@ -266,6 +266,21 @@ def test_more_memory_is_never_slower_and_less_never_larger(aim, seed):
     assert plans > 20
 
 
+def test_four_bits_are_taken_only_where_eight_are_slower_by_half():
+    """Ten blocks of 4 GiB dense, 2 in int8, 1 in nf4; a step computes for 4 seconds."""
+    room = replace(ROOMY, device_free=17 * GIB)
+    only = PlanSettings(blocks_to_checkpoint=10, checkpoint_inputs="device", swap_slots=2)
+    found = {link: best(replace(room, link_bytes_per_s=link * GIB), only) for link in (8, 4, 2)}
+    slower = {
+        link: best(replace(room, link_bytes_per_s=link * GIB), replace(only, base_format="int8"))
+        for link in found
+    }
+    for link, plan in found.items():
+        wins = slower[link].seconds > 1.5 * 1.1 * plan.full
+        assert plan.base_format == ("nf4" if wins else "int8"), link
+    assert {plan.base_format for plan in found.values()} == {"int8", "nf4"}
+
+
 def test_a_plan_has_the_ram_that_loading_takes():
     """Of a base that its file has otherwise, all is in RAM before its blocks are pinned there."""
     asked = PlanSettings(base_format="dense", blocks_to_swap=6, swap_slots=2)

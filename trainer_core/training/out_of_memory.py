@@ -120,7 +120,7 @@ class DeviceRoom:
         self._measure = measure or partial(
             spare_at_peak, placed.device, partial(placed.machine.free_memory, placed.device)
         )
-        self._steps, self._pressed = 0, False
+        self._steps, self._pressed, self._yields = 0, False, True
 
     def compute(self, step: int, work: Callable[[], Result]) -> Result:
         """Compute a step's gradients, with more blocks swapped as often as memory is full.
@@ -146,7 +146,7 @@ class DeviceRoom:
         """Give memory to others that need it; after the first step, use what was free in it."""
         placed = self._placed
         missing = placed.machine.missing_memory(placed.device)
-        if missing > 0:
+        if missing > 0 and self._yields:
             self._press(missing)
         elif self._steps == 0:
             begin_peak(placed.device)
@@ -212,7 +212,14 @@ class DeviceRoom:
                 release_memory(placed.device)
             return
         self._may_grow = False
-        placed.swap(wanted)
+        try:
+            placed.swap(wanted)
+        except RunError as error:
+            # Nobody's need is worth a run that has all that it needs itself.
+            self._yields = False
+            line = f"Others need the device's memory, and no more is given: {error.found}."
+            self._observer.notify(Warned(line))
+            return
         if not told:
             self._tell("Others need the device's memory", before)
 

@@ -8,6 +8,7 @@ from tests.fixtures.swapped_blocks import MAKERS, place
 from trainer_core.device import is_out_of_memory, spare_at_peak
 from trainer_core.errors import RunError
 from trainer_core.families.registry import get_family
+from trainer_core.offload.machine import Machine
 from trainer_core.training.observer import SilentObserver
 from trainer_core.training.out_of_memory import DeviceRoom, explained, rehearse, skipped_when_full
 from trainer_core.training.processes import SingleProcess
@@ -19,6 +20,7 @@ from trainer_core.training.processes import SingleProcess
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), True),
         (RuntimeError("MPS backend out of memory (MPS allocated: 8 GB)"), True),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"), True),
+        (RuntimeError("CUDA error: out of memory"), True),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
         (MemoryError(), False),
         (ValueError("out of memory"), False),
@@ -163,6 +165,34 @@ def test_after_memory_was_full_no_block_comes_back():
     assert device_room.compute(1, work) == "done"
     device_room.between_steps()
     assert placed.count == 5
+    placed.close()
+
+
+class Pressed(Machine):
+    """Others need all of its device, and its RAM is full."""
+
+    def missing_memory(self, device):
+        return 10**9
+
+    def free_ram(self):
+        return 0
+
+
+def test_others_that_need_memory_do_not_end_a_run_without_ram_for_its_blocks():
+    placed = place(MAKERS["flux"](), get_family("flux"), 2, slots=1, machine=Pressed())
+    heard: list[str] = []
+
+    class Listener(SilentObserver):
+        def notify(self, event):
+            heard.append(event.message)
+
+    device_room = DeviceRoom(placed, *made(), Listener(), lambda step: None)
+    for step in (1, 2):
+        device_room.between_steps()
+        assert device_room.compute(step, lambda: "done") == "done"
+    assert placed.count == 2
+    assert len(heard) == 1
+    assert "0.0 GiB are free" in heard[0]
     placed.close()
 
 

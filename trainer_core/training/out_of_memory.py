@@ -7,6 +7,7 @@ again, or a run in which others needed memory meanwhile, ends with the bits that
 from __future__ import annotations
 
 import contextlib
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
@@ -62,6 +63,8 @@ def explained(room: str, saved: str = "") -> Iterator[None]:
     except Exception as error:
         if not is_out_of_memory(error):
             raise
+        # Who hears of it may keep it, and with it what filled the device.
+        traceback.clear_frames(error.__traceback__)
         found = f"the device's memory is full ({first_line(error)})"
         raise full_memory_error(found, room, saved) from error
 
@@ -82,8 +85,9 @@ def skipped_when_full(what: str, processes: Processes, observer: Observer) -> It
         if processes.sharded or not is_out_of_memory(error):
             raise
         reason = first_line(error)
+        # The error lives until the body's ``with`` is over; its frames hold what filled the device.
+        traceback.clear_frames(error.__traceback__)
     if reason is not None:
-        # Behind the handler: as long as the error lives, its frames hold what filled the device.
         release_memory(processes.device)
         observer.notify(Warned(f"No {what}: the device's memory is full ({reason})."))
 

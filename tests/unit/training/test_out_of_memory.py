@@ -1,5 +1,7 @@
 """Errors of a full device are known, and a rehearsed update changes nothing."""
 
+import weakref
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from trainer_core.device import is_out_of_memory, spare_at_peak
 from trainer_core.errors import RunError
 from trainer_core.families.registry import get_family
 from trainer_core.offload.machine import Machine
+from trainer_core.training import out_of_memory
 from trainer_core.training.observer import SilentObserver
 from trainer_core.training.out_of_memory import DeviceRoom, explained, rehearse, skipped_when_full
 from trainer_core.training.processes import SingleProcess
@@ -52,6 +55,30 @@ def test_other_errors_pass():
         raise ZeroDivisionError
     with pytest.raises(RunError, match=r"memory is full \(no room\)"), explained("a step"):
         raise torch.OutOfMemoryError("no room\nand more")
+
+
+@pytest.mark.parametrize("raised", [True, False])
+def test_what_filled_the_device_goes_before_the_error_does(raised, monkeypatch):
+    held: list[weakref.ref[torch.Tensor]] = []
+    alive: list[bool] = []
+
+    def fill():
+        full = torch.ones(3)
+        held.append(weakref.ref(full))
+        raise torch.OutOfMemoryError("no room")
+
+    if raised:
+        with pytest.raises(RunError) as caught, explained("a step"):
+            fill()
+        alive.append(held[0]() is not None)
+        assert caught.value.__cause__ is not None
+    else:
+        note = lambda device: alive.append(held[0]() is not None)  # noqa: E731
+        monkeypatch.setattr(out_of_memory, "release_memory", note)
+        processes = SingleProcess(torch.device("cpu"))
+        with skipped_when_full("previews", processes, SilentObserver()):
+            fill()
+    assert alive == [False]
 
 
 def made(optimizer=torch.optim.AdamW, **options):

@@ -234,9 +234,19 @@ class DeviceRoom:
         placed, before, (room, size) = self._placed, self._placed.count, measured
         reserve = max(int(size * _SHARE), _LEAST)
         wanted = fewest_swapped(before, room, placed.device_bytes, reserve)
-        if wanted != before:
+        if wanted == before:
+            return
+        try:
             placed.swap(wanted)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+        else:
             self._tell(f"{room / 2**30:.1f} GiB were free at the peak of a step", before)
+            return
+        # Behind the handler: others were quicker, or the room is in pieces.
+        release_memory(placed.device)
+        placed.swap(before)
 
     def _tell(self, why: str, before: int) -> None:
         now = self._placed.count

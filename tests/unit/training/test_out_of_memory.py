@@ -11,6 +11,7 @@ from trainer_core.device import is_out_of_memory, spare_at_peak
 from trainer_core.errors import RunError
 from trainer_core.families.registry import get_family
 from trainer_core.offload.machine import Machine
+from trainer_core.offload.streamed_blocks import StreamedBlocks
 from trainer_core.training import out_of_memory
 from trainer_core.training.observer import SilentObserver
 from trainer_core.training.out_of_memory import DeviceRoom, explained, rehearse, skipped_when_full
@@ -168,6 +169,24 @@ def test_room_is_used_once_and_only_where_the_plan_may_change(free, size, may_gr
     device_room.compute(2, lambda: None)
     device_room.between_steps()
     assert placed.count == 5
+    placed.close()
+
+
+def test_room_that_is_gone_when_it_is_used_leaves_the_plan(monkeypatch):
+    placed, device_room = room((10**9, 10**9), may_grow=True)
+    give, calls = StreamedBlocks._give, []
+
+    def full_at_the_second(streamed, block):
+        calls.append(block)
+        if len(calls) == 2:
+            raise torch.OutOfMemoryError("no room")
+        give(streamed, block)
+
+    monkeypatch.setattr(StreamedBlocks, "_give", full_at_the_second)
+    device_room.compute(1, lambda: None)
+    device_room.between_steps()
+    assert len(calls) == 2
+    assert placed.count == 4
     placed.close()
 
 

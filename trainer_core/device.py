@@ -150,6 +150,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 _FULL = (
     "mps backend out of memory",
+    "cuda error: out of memory",  # as torch before 2.8 says what a driver says
+    "hip error: out of memory",
     "defaultcpuallocator: not enough memory",
     "defaultcpuallocator: can't allocate memory",
     "cublas_status_alloc_failed",
@@ -212,8 +214,11 @@ def _seconds(work: Callable[[], object], device: torch.device) -> float:
     for _ in range(4):
         started = time.perf_counter()
         work()
-        if device.type != "cpu":
-            torch.get_device_module(device).synchronize()
+        if device.type == "mps":
+            torch.mps.synchronize()
+        elif device.type != "cpu":
+            # Of this device, which need not be the current one.
+            torch.get_device_module(device).synchronize(device)
         times.append(time.perf_counter() - started)
     return max(min(times), 1e-9)
 

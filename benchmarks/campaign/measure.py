@@ -60,10 +60,14 @@ class ImitatedMachine(Machine):
     def free_memory(self, device: torch.device) -> int:
         """Free bytes; what torch is kept from using is not."""
         free = super().free_memory(device)
-        return free if self.card is None else min(free, self.card)
+        if self.card is None:
+            return free
+        taken = torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
+        return min(free, self.card - taken)
 
     def count_pinned(self, change: int) -> None:
         """Hear of it."""
+        super().count_pinned(change)
         self.pinned += change
         self.most = max(self.most, self.pinned)
 

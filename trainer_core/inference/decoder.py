@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import torch
 from torch import Tensor
 
-from ..device import release_memory
+from ..device import is_out_of_memory, release_memory
 from ..families.diffusers_parts import Vae
 from ..offload.machine import Machine
 
@@ -55,8 +53,8 @@ class PreviewDecoder:
         if self._device.type == "cpu":
             return self._decode(latents)
         release_memory(self._device)  # what the steps before have left counts as taken
-        self._vae.model.to(self._device)
         try:
+            self._vae.model.to(self._device)
             return self._decode(latents)
         finally:
             release_memory(self._device)
@@ -69,7 +67,11 @@ class PreviewDecoder:
         pixels = batch * height * width * self._pixels**2
         needed = decoding_bytes(pixels, self._vae.model.dtype)
         if needed <= self._machine.free_memory(self._device):
-            with contextlib.suppress(torch.OutOfMemoryError):
+            try:
                 return self._vae.decode(latents)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+            # Behind the handler: the error's frames hold what filled the device.
             release_memory(self._device)
         return self._vae.decode(latents, TILE)

@@ -53,9 +53,11 @@ class HostArena:
 
     Attributes:
         pinned: Pins it; None where nobody reads pinned memory.
+        drain: Returns when nobody reads or writes memory any more that is not taken.
     """
 
     pinned: PinnedMemory | None = None
+    drain: Callable[[], object] = lambda: None
     _slots: dict[Place, list[_Slot]] = field(default_factory=dict)
 
     @property
@@ -69,6 +71,8 @@ class HostArena:
         slot = next((each for each in slots if not each.taken), None)
         if slot is not None and slot.bytes.numel() < size:
             slots.remove(slot)
+            # The micro-batch before may have been told to the device, and not computed yet.
+            self.drain()
             if self.pinned is not None:
                 self.pinned.unpin(slot.bytes)
             slot = None
@@ -222,6 +226,7 @@ class HostInputs:
 
     def __init__(self, arena: HostArena, transfer: Transfer, worth: int = WORTH) -> None:
         self.arena, self._transfer, self._worth = arena, transfer, worth
+        arena.drain = transfer.drain
         self._known: WeakValueDictionary[tuple[int, torch.dtype], _Kept] = WeakValueDictionary()
         self._last: ref[_Call] | None = None
 

@@ -23,6 +23,9 @@ class Transfer(Protocol):
     def wait(self, ticket: Any) -> None:
         """Let what the device is told from now on see what was copied."""
 
+    def drain(self) -> None:
+        """Return when the device is done with what was waited for: that memory may go now."""
+
     def close(self) -> None:
         """Return when nothing is under way any more; afterwards it may be used again."""
 
@@ -37,6 +40,9 @@ class PlainTransfer:
 
     def wait(self, ticket: None) -> None:
         """Do nothing: it is done."""
+
+    def drain(self) -> None:
+        """Do nothing: nothing is under way."""
 
     def close(self) -> None:
         """Do nothing: nothing is under way."""
@@ -78,6 +84,10 @@ class CudaTransfer:
         """Let the present stream wait; the host waits only for the thread."""
         done = ticket.result() if isinstance(ticket, Future) else ticket
         torch.cuda.current_stream(self._device).wait_event(done)
+
+    def drain(self) -> None:
+        """Wait for the stream: `wait` lets the present one wait, and the host goes on at once."""
+        self._stream.synchronize()
 
     def close(self) -> None:
         """Wait for thread and stream: slots and pinned memory are given back after it."""

@@ -116,7 +116,9 @@ def _load(
         base.refusal = base.refusal or "none is checkpointed"
     else:
         base.before_swap = checkpoints.chosen.update
-        base.checkpoint_all = checkpoints.checkpoint_all
+        # A step that one process makes again would wait for the others' parts for ever.
+        if not processes.sharded:
+            base.checkpoint_all = checkpoints.checkpoint_all
     adapter = attach(
         transformer,
         config.adapter,

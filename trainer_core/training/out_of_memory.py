@@ -7,6 +7,7 @@ again, or a run in which others needed memory meanwhile, ends with the bits that
 from __future__ import annotations
 
 import contextlib
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
@@ -62,6 +63,8 @@ def explained(room: str, saved: str = "") -> Iterator[None]:
     except Exception as error:
         if not is_out_of_memory(error):
             raise
+        # Who hears of it may keep it, and with it what filled the device.
+        traceback.clear_frames(error.__traceback__)
         found = f"the device's memory is full ({first_line(error)})"
         raise full_memory_error(found, room, saved) from error
 
@@ -82,8 +85,9 @@ def skipped_when_full(what: str, processes: Processes, observer: Observer) -> It
         if processes.sharded or not is_out_of_memory(error):
             raise
         reason = first_line(error)
+        # The error lives until the body's ``with`` is over; its frames hold what filled the device.
+        traceback.clear_frames(error.__traceback__)
     if reason is not None:
-        # Behind the handler: as long as the error lives, its frames hold what filled the device.
         release_memory(processes.device)
         observer.notify(Warned(f"No {what}: the device's memory is full ({reason})."))
 
@@ -120,7 +124,7 @@ class DeviceRoom:
         self._measure = measure or partial(
             spare_at_peak, placed.device, partial(placed.machine.free_memory, placed.device)
         )
-        self._steps, self._pressed = 0, False
+        self._steps, self._pressed, self._yields = 0, False, True
 
     def compute(self, step: int, work: Callable[[], Result]) -> Result:
         """Compute a step's gradients, with more blocks swapped as often as memory is full.
@@ -146,7 +150,7 @@ class DeviceRoom:
         """Give memory to others that need it; after the first step, use what was free in it."""
         placed = self._placed
         missing = placed.machine.missing_memory(placed.device)
-        if missing > 0:
+        if missing > 0 and self._yields:
             self._press(missing)
         elif self._steps == 0:
             begin_peak(placed.device)
@@ -212,7 +216,14 @@ class DeviceRoom:
                 release_memory(placed.device)
             return
         self._may_grow = False
-        placed.swap(wanted)
+        try:
+            placed.swap(wanted)
+        except RunError as error:
+            # Nobody's need is worth a run that has all that it needs itself.
+            self._yields = False
+            line = f"Others need the device's memory, and no more is given: {error.found}."
+            self._observer.notify(Warned(line))
+            return
         if not told:
             self._tell("Others need the device's memory", before)
 
@@ -223,9 +234,19 @@ class DeviceRoom:
         placed, before, (room, size) = self._placed, self._placed.count, measured
         reserve = max(int(size * _SHARE), _LEAST)
         wanted = fewest_swapped(before, room, placed.device_bytes, reserve)
-        if wanted != before:
+        if wanted == before:
+            return
+        try:
             placed.swap(wanted)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+        else:
             self._tell(f"{room / 2**30:.1f} GiB were free at the peak of a step", before)
+            return
+        # Behind the handler: others were quicker, or the room is in pieces.
+        release_memory(placed.device)
+        placed.swap(before)
 
     def _tell(self, why: str, before: int) -> None:
         now = self._placed.count

@@ -63,6 +63,20 @@ def test_it_goes_also_when_decoding_fails(vae, monkeypatch):
     assert places == ["meta", "cpu"]
 
 
+def test_it_goes_also_when_only_a_part_of_it_finds_room(vae, monkeypatch):
+    places = []
+
+    def move(model, place):
+        places.append(str(place))
+        if str(place) == "meta":
+            raise torch.OutOfMemoryError("as a GPU says it")
+
+    monkeypatch.setattr(type(vae.model), "to", move)
+    with pytest.raises(torch.OutOfMemoryError):
+        PreviewDecoder(vae, 8, ELSEWHERE, SmallMachine(0))(torch.randn(1, 4, 8, 8))
+    assert places == ["meta", "cpu"]
+
+
 def test_an_image_that_does_not_fit_is_decoded_in_tiles(vae):
     latents = torch.randn(1, 4, 96, 72)
     needed = 96 * 72 * 64 * NUMBERS_PER_PIXEL * 4

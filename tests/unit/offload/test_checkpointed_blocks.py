@@ -15,6 +15,7 @@ from tests.fixtures.swapped_blocks import BLOCKS, CPU, MAKERS, HesitantTransfer,
 from trainer_core.config import MemorySection
 from trainer_core.errors import ConfigError
 from trainer_core.families.registry import get_family
+from trainer_core.offload import pinned_memory
 from trainer_core.offload.checkpointed_blocks import CheckpointedBlocks, checkpoint_blocks
 from trainer_core.offload.host_inputs import HostArena, HostInputs
 from trainer_core.offload.machine import Machine
@@ -302,6 +303,45 @@ class CountingMachine(Machine):
         self.pinned += change
 
 
+class LateDriver:
+    """Reads pinned memory until it is drained."""
+
+    def __init__(self):
+        self.reading, self.gone = True, 0
+
+    def cudaHostRegister(self, address, size, flags):  # noqa: N802
+        return 0
+
+    def cudaHostUnregister(self, address):  # noqa: N802
+        assert not self.reading
+        self.gone += 1
+        return 0
+
+
+def test_ram_that_became_too_small_is_kept_until_nobody_reads_it(monkeypatch):
+    driver = LateDriver()
+    monkeypatch.setattr(pinned_memory, "_runtime", lambda: driver)
+
+    class Transfer(PlainTransfer):
+        def submit(self, copies):
+            driver.reading = True
+            super().submit(copies)
+
+        def drain(self):
+            driver.reading = False
+
+        close = drain
+
+    inputs = HostInputs(HostArena(PinnedMemory(CountingMachine(10**6))), Transfer(), worth=1)
+    # Micro-batches of two sizes, between which nobody waits for the device.
+    for size in (16, 64):
+        x = torch.randn(size, 8, requires_grad=True)
+        inputs.call(nn.Tanh(), 0, (x,)).sum().backward()
+    assert driver.gone == 1
+    inputs.close()
+    assert driver.gone == 2
+
+
 def test_ram_that_may_not_be_pinned_is_used_as_it_is():
     machine = CountingMachine()
     inputs = HostInputs(HostArena(PinnedMemory(machine)), PlainTransfer(), worth=1)
@@ -317,7 +357,7 @@ def test_ram_that_may_not_be_pinned_is_used_as_it_is():
     [
         ({}, True, False),
         ({"gradient_checkpointing": False}, False, False),
-        ({"blocks_to_checkpoint": 0}, False, False),
+        ({"blocks_to_checkpoint": 0}, True, False),  # more may be later
         ({"blocks_to_checkpoint": 2, "checkpoint_inputs": "ram"}, True, True),
     ],
 )

@@ -1,5 +1,7 @@
 """Errors of a full device are known, and a rehearsed update changes nothing."""
 
+import weakref
+
 import pytest
 import torch
 
@@ -8,6 +10,9 @@ from tests.fixtures.swapped_blocks import MAKERS, place
 from trainer_core.device import is_out_of_memory, spare_at_peak
 from trainer_core.errors import RunError
 from trainer_core.families.registry import get_family
+from trainer_core.offload.machine import Machine
+from trainer_core.offload.streamed_blocks import StreamedBlocks
+from trainer_core.training import out_of_memory
 from trainer_core.training.observer import SilentObserver
 from trainer_core.training.out_of_memory import DeviceRoom, explained, rehearse, skipped_when_full
 from trainer_core.training.processes import SingleProcess
@@ -19,6 +24,7 @@ from trainer_core.training.processes import SingleProcess
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), True),
         (RuntimeError("MPS backend out of memory (MPS allocated: 8 GB)"), True),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"), True),
+        (RuntimeError("CUDA error: out of memory"), True),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
         (MemoryError(), False),
         (ValueError("out of memory"), False),
@@ -50,6 +56,30 @@ def test_other_errors_pass():
         raise ZeroDivisionError
     with pytest.raises(RunError, match=r"memory is full \(no room\)"), explained("a step"):
         raise torch.OutOfMemoryError("no room\nand more")
+
+
+@pytest.mark.parametrize("raised", [True, False])
+def test_what_filled_the_device_goes_before_the_error_does(raised, monkeypatch):
+    held: list[weakref.ref[torch.Tensor]] = []
+    alive: list[bool] = []
+
+    def fill():
+        full = torch.ones(3)
+        held.append(weakref.ref(full))
+        raise torch.OutOfMemoryError("no room")
+
+    if raised:
+        with pytest.raises(RunError) as caught, explained("a step"):
+            fill()
+        alive.append(held[0]() is not None)
+        assert caught.value.__cause__ is not None
+    else:
+        note = lambda device: alive.append(held[0]() is not None)  # noqa: E731
+        monkeypatch.setattr(out_of_memory, "release_memory", note)
+        processes = SingleProcess(torch.device("cpu"))
+        with skipped_when_full("previews", processes, SilentObserver()):
+            fill()
+    assert alive == [False]
 
 
 def made(optimizer=torch.optim.AdamW, **options):
@@ -142,6 +172,24 @@ def test_room_is_used_once_and_only_where_the_plan_may_change(free, size, may_gr
     placed.close()
 
 
+def test_room_that_is_gone_when_it_is_used_leaves_the_plan(monkeypatch):
+    placed, device_room = room((10**9, 10**9), may_grow=True)
+    give, calls = StreamedBlocks._give, []
+
+    def full_at_the_second(streamed, block):
+        calls.append(block)
+        if len(calls) == 2:
+            raise torch.OutOfMemoryError("no room")
+        give(streamed, block)
+
+    monkeypatch.setattr(StreamedBlocks, "_give", full_at_the_second)
+    device_room.compute(1, lambda: None)
+    device_room.between_steps()
+    assert len(calls) == 2
+    assert placed.count == 4
+    placed.close()
+
+
 def test_a_device_that_does_not_tell_leaves_the_plan():
     assert spare_at_peak(torch.device("cpu"), lambda: 10**12) is None
     placed, device_room = room(None, may_grow=True)
@@ -163,6 +211,34 @@ def test_after_memory_was_full_no_block_comes_back():
     assert device_room.compute(1, work) == "done"
     device_room.between_steps()
     assert placed.count == 5
+    placed.close()
+
+
+class Pressed(Machine):
+    """Others need all of its device, and its RAM is full."""
+
+    def missing_memory(self, device):
+        return 10**9
+
+    def free_ram(self):
+        return 0
+
+
+def test_others_that_need_memory_do_not_end_a_run_without_ram_for_its_blocks():
+    placed = place(MAKERS["flux"](), get_family("flux"), 2, slots=1, machine=Pressed())
+    heard: list[str] = []
+
+    class Listener(SilentObserver):
+        def notify(self, event):
+            heard.append(event.message)
+
+    device_room = DeviceRoom(placed, *made(), Listener(), lambda step: None)
+    for step in (1, 2):
+        device_room.between_steps()
+        assert device_room.compute(step, lambda: "done") == "done"
+    assert placed.count == 2
+    assert len(heard) == 1
+    assert "0.0 GiB are free" in heard[0]
     placed.close()
 
 

@@ -138,7 +138,9 @@ def _choose(
     return choose_step_plan(simulation, base, budget, held)
 
 
-def leaves_no_choice(memory: MemorySection, base: EmptyBase, dtype: torch.dtype, free: int) -> bool:
+def leaves_no_choice(
+    memory: MemorySection, base: EmptyBase, dtype: torch.dtype, free: float
+) -> bool:
     """Whether a base is so tiny beside the free bytes of a device that no plan is made for it."""
     weights = base_bytes(base.transformer, base.family.repeated_blocks, dtype).total
     return memory.plan != "smallest" and weights * TINY < free

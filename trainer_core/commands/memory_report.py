@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..config import RunConfig
+from ..config import MemorySection, RunConfig
 from ..errors import RunError
 from ..printable import gibibytes
 
@@ -85,21 +85,37 @@ def planned(
     """
     from ..offload.machine import machine_budget
     from ..offload.plan_choice import unplanned
-    from ..training.choose_plan import choose_step_plan
+    from ..training.choose_plan import choose_step_plan, leaves_no_choice
     from ..weights.loading import is_quantized
 
-    memory = simulation.config.memory
-    budget = machine_budget(machine, device, simulation.inputs.dtype)
-    if memory.plan != "off" and machine.plans_for(device) and not is_quantized(base.location):
+    memory, dtype = simulation.config.memory, simulation.inputs.dtype
+    budget = machine_budget(machine, device, dtype)
+    quantized = is_quantized(base.location)
+    if (
+        memory.plan != "off"
+        and machine.plans_for(device)
+        and not quantized
+        and not leaves_no_choice(memory, base, dtype, budget.device_free)
+    ):
         return choose_step_plan(simulation, base, budget)
     as_it_is = unplanned(memory)
-    if is_quantized(base.location):
+    if quantized:
         return as_it_is
     try:
-        return choose_step_plan(simulation, base, budget, memory=as_it_is.memory)
+        return choose_step_plan(simulation, base, budget, memory=_settled(as_it_is.memory, base))
     except RunError:
         # It is no plan that the run asks for, and only a guess that its settings do not fit.
         return as_it_is
+
+
+def _settled(memory: MemorySection, base: EmptyBase) -> MemorySection:
+    """What a run without a plan makes of settings that are left open."""
+    count, place = memory.blocks_to_checkpoint, memory.checkpoint_inputs
+    known = {
+        "blocks_to_checkpoint": base.blocks if count is None else count,
+        "checkpoint_inputs": "device" if place == "auto" else place,
+    }
+    return memory.model_copy(update=known)
 
 
 def table(choice: PlanChoice) -> list[dict[str, Any]]:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from ..config import MemorySection, RunConfig
 from ..device import DTYPES, release_memory
 from ..errors import RunError
@@ -127,14 +129,21 @@ def _choose(
     release_memory(device)
     (free,) = _least(processes, [machine.free_memory(device)])
     base = empty_base(data.location, data.family)
-    weights = base_bytes(base.transformer, data.family.repeated_blocks, dtype).total
-    if memory.plan != "smallest" and weights * TINY < free:
+    if leaves_no_choice(memory, base, dtype, free):
         return unplanned(memory, held)
     budget = agreed_budget(machine_budget(machine, device, dtype), processes)
     release_memory(device)
     items = data.dataset.items
     simulation = run_simulation(config, base, largest_sample(items), device, text_tokens(items))
     return choose_step_plan(simulation, base, budget, held)
+
+
+def leaves_no_choice(
+    memory: MemorySection, base: EmptyBase, dtype: torch.dtype, free: float
+) -> bool:
+    """Whether a base is so tiny beside the free bytes of a device that no plan is made for it."""
+    weights = base_bytes(base.transformer, base.family.repeated_blocks, dtype).total
+    return memory.plan != "smallest" and weights * TINY < free
 
 
 def choose_step_plan(

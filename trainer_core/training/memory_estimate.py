@@ -60,7 +60,7 @@ def memory_estimate(
     memory = memory or simulation.config.memory
     parts = {"base": bytes_on_device(memory, base, simulation.inputs.dtype)}
     try:
-        step = simulation.step(stored=FORMATS.get(memory.base_format))
+        step = simulation.step(FORMATS.get(memory.base_format), memory)
     except UNABLE:
         parts["adapter"] = adapter_bytes(simulation)
     else:

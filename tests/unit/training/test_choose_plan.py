@@ -6,6 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import pytest
 import torch
 
 from tests.fixtures.machines import SmallMachine
@@ -16,6 +17,7 @@ from trainer_core.config import RunConfig
 from trainer_core.errors import TrainerError
 from trainer_core.families.registry import get_family
 from trainer_core.offload.empty_base import empty_base
+from trainer_core.offload.machine import Machine
 from trainer_core.offload.memory_plan import Budget
 from trainer_core.training.choose_plan import agreed_budget
 from trainer_core.training.observer import MemoryPlanned, PlanRow
@@ -90,6 +92,27 @@ def test_the_doctor_shows_what_a_run_would_choose_from():
     as_it_is = memory_report(off, base, 0, attempt, SmallMachine(4 * base.parameters))
     assert problems == []
     assert "memory_plans" not in as_it_is
+
+
+@pytest.mark.parametrize(
+    ("machine", "checkpointed"),
+    [(Machine(), 5), (SmallMachine(4 * GIB), 5), (SmallMachine(1 * GIB // 2), 0)],
+    ids=["cpu", "tiny", "planned"],
+)
+def test_the_doctor_shows_the_blocks_that_a_run_checkpoints(machine, checkpointed):
+    family = get_family("qwen_image")
+    values = {
+        "adapter": {"rank": 2, "targets": [".*\\.attn\\.to_q"]},
+        "memory": {"device": "cpu"},
+        "dataset": {"resolution": 64},
+        "base": {"text_length": 32},
+    }
+    config = RunConfig.model_validate(values)
+    base = empty_base(locate_base(config.base, family, False, needs_encoders=False), family)
+    report = memory_report(config, base, 0, lambda name, work: work(), machine)
+    (row, *_) = report["memory_plans"]
+    assert (row["base_format"], row["blocks_to_checkpoint"]) == ("dense", checkpointed)
+    assert row["device_memory"] == report["memory_estimate"]["total"]
 
 
 def test_the_plan_is_told_in_two_lines():

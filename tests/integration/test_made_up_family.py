@@ -20,7 +20,7 @@ from trainer_core.families.run_files import load_config
 from trainer_core.offload.empty_base import empty_base
 from trainer_core.offload.memory_plan import Budget
 from trainer_core.training.choose_plan import choose_step_plan
-from trainer_core.training.memory_estimate import ADAPTER_BYTES, UNABLE, run_simulation
+from trainer_core.training.memory_estimate import UNABLE, adapter_bytes, run_simulation
 from trainer_core.types import Bucket
 
 WEIGHTS = "transformer/diffusion_pytorch_model.safetensors"
@@ -94,7 +94,7 @@ def test_a_step_that_cannot_be_simulated_is_planned_by_its_weights(base, lumen):
     simulation = run_simulation(config, empty, [Bucket(32, 32)], torch.device("cpu"), 8)
     with pytest.raises(UNABLE):
         simulation.step()
-    weights = 4 * empty.parameters + ADAPTER_BYTES * simulation.trainable
+    weights = 4 * empty.parameters + adapter_bytes(simulation)
     # With room for a step, and without: it is no reason to refuse a run.
     for free, rest in ((2 * weights, 2 * weights // 4), (weights, 0)):
         budget = Budget(free, 1 << 40, 1 << 40, 20e9, 1e12, reserve=0)

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..config import MemorySection, RunConfig
-from ..errors import RunError
+from ..config import RunConfig
 from ..printable import gibibytes
 
 if TYPE_CHECKING:
@@ -52,10 +51,10 @@ def memory_report(
     report: dict[str, Any] = {
         "memory_estimate": {name: gibibytes(size) for name, size in estimate.items()}
     }
-    if choice.budget is not None and "activations" in estimate:
+    if choice.plans:
         report["memory_plans"] = table(choice)
-        free = {"device_memory": choice.budget.device_free, "ram": choice.budget.ram_free}
-        report["memory_free"] = {name: gibibytes(size) for name, size in free.items()}
+    free = {"device_memory": machine.free_memory(device), "ram": machine.free_ram()}
+    report["memory_free"] = {name: gibibytes(size) for name, size in free.items()}
     return report
 
 
@@ -89,33 +88,14 @@ def planned(
     from ..weights.loading import is_quantized
 
     memory, dtype = simulation.config.memory, simulation.inputs.dtype
-    budget = machine_budget(machine, device, dtype)
-    quantized = is_quantized(base.location)
     if (
-        memory.plan != "off"
-        and machine.plans_for(device)
-        and not quantized
-        and not leaves_no_choice(memory, base, dtype, budget.device_free)
+        memory.plan == "off"
+        or not machine.plans_for(device)
+        or is_quantized(base.location)
+        or leaves_no_choice(memory, base, dtype, machine.free_memory(device))
     ):
-        return choose_step_plan(simulation, base, budget)
-    as_it_is = unplanned(memory)
-    if quantized:
-        return as_it_is
-    try:
-        return choose_step_plan(simulation, base, budget, memory=_settled(as_it_is.memory, base))
-    except RunError:
-        # It is no plan that the run asks for, and only a guess that its settings do not fit.
-        return as_it_is
-
-
-def _settled(memory: MemorySection, base: EmptyBase) -> MemorySection:
-    """What a run without a plan makes of settings that are left open."""
-    count, place = memory.blocks_to_checkpoint, memory.checkpoint_inputs
-    known = {
-        "blocks_to_checkpoint": base.blocks if count is None else count,
-        "checkpoint_inputs": "device" if place == "auto" else place,
-    }
-    return memory.model_copy(update=known)
+        return unplanned(memory)
+    return choose_step_plan(simulation, base, machine_budget(machine, device, dtype))
 
 
 def table(choice: PlanChoice) -> list[dict[str, Any]]:

@@ -82,14 +82,17 @@ class MemorySection(Section):
     )
     plan: Literal["auto", "fastest", "smallest", "off"] = setting(
         "auto",
-        "Who chooses the memory settings that are left open (base_format, blocks_to_swap, master). "
+        "Who chooses the memory settings that are left open (base_format, blocks_to_swap, "
+        "blocks_to_checkpoint and others). "
         "'auto': the trainer, for what is free: as fast as can be, and the base's weights are "
         "rounded only where that is worth it. 'fastest': speed alone counts. 'smallest': the least "
         "VRAM. 'off': nobody; the base is dense and nothing is swapped, unless set.",
         advanced=True,
     )
     gradient_checkpointing: bool = setting(
-        True, "Recompute activations in the backward pass: less memory, about a third slower."
+        True,
+        "Lets blocks compute their activations again in the backward pass: less memory, about a "
+        "third slower where all of them do.",
     )
     blocks_to_checkpoint: int | None = setting(
         None,

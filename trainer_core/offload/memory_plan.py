@@ -38,8 +38,8 @@ FULL_SPEED = 1.1
 """``auto`` changes no number of the base for a step that is faster by less than this factor."""
 
 PRICE = {"nf4": 1.5}
-"""What a format costs in exactness: ``auto`` takes one with a price for a step that is faster by more
-than this factor. What 4 bits leave of a weight is ten times as far from it as what 8 bits do."""
+"""What a format costs in exactness: ``auto`` takes one with a price for a step that is faster by
+more than this factor. 4 bits round a weight ten times as much as 8 bits do."""
 
 STAGED_BYTES_PER_S = 8e9
 """What one thread copies into pinned memory, where the weights themselves are not pinned."""

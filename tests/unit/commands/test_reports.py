@@ -133,10 +133,8 @@ def test_doctor_says_what_a_run_would_adapt(images, tmp_path, capsys):
     assert run["adapter"]["trainable_parameters"] == trainable
     assert run["dataset"]["samples"] == 3
     assert set(run["memory_estimate"]) == {"base", "adapter", "activations", "total"}
-    (plan,) = run["memory_plans"]
-    assert (plan["base_format"], plan["blocks_to_swap"]) == ("dense", 0)
-    assert plan["device_memory"] == run["memory_estimate"]["total"]
-    assert plan["predicted_seconds_per_step"] > 0
+    assert "memory_plans" not in run, "on a CPU nothing is planned"
+    assert set(run["memory_free"]) == {"device_memory", "ram"}
 
 
 def test_doctor_collects_all_problems(images, tmp_path, capsys):

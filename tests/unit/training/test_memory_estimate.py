@@ -40,11 +40,13 @@ def build():
 
 family = get_family(name)
 edge = int(pixels) // 8
-config = RunConfig.model_validate({"family": name, "adapter": {"kind": kind, "rank": 8}})
+memory = {"gradient_checkpointing": checkpointing}
+adapter = {"kind": kind, "rank": 8}
+config = RunConfig.model_validate({"family": name, "adapter": adapter, "memory": memory})
 with torch.device("meta"):
     empty = build()
 inputs = StepInputs(((16, edge, edge),), 128, dtype, fused=False)
-simulated = StepSimulation(empty, family, config, inputs).step(checkpointing)
+simulated = StepSimulation(empty, family, config, inputs).step()
 model = build().to(dtype).requires_grad_(False)
 if checkpointing:
     family.enable_checkpointing(model)

@@ -173,7 +173,8 @@ def _plan_cell(row: Row) -> str:
     if "refused" in row:
         return "-"
     best = row["best"][0]
-    swap = f", {best['blocks_to_swap']} swapped" if best["blocks_to_swap"] else ""
+    ram = f"{best['ram'] / (1 << 30):.0f} GiB of RAM"
+    swap = f", {best['blocks_to_swap']} in {ram}" if best["blocks_to_swap"] else ""
     fewer = best["blocks_to_checkpoint"] < best["blocks"]
     again = f", {best['blocks_to_checkpoint']} checkpointed" if fewer else ""
     inputs = ", inputs in RAM" if best["checkpoint_inputs"] == "ram" else ""

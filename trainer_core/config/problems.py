@@ -168,7 +168,7 @@ def _found(where: str, value: Any) -> str:
 
 
 def _nearest(path: str, value: Any, words: Sequence[str]) -> str:
-    near = difflib.get_close_matches(str(value)[:_LONGEST_VALUE], words, n=1, cutoff=0.4)
+    near = difflib.get_close_matches(str(value)[:_LONGEST_VALUE], words, n=1, cutoff=0.41)
     if near:
         return f"Did you mean {near[0]}?"
     return f"Change {path}, or leave it out for its default."

@@ -104,7 +104,8 @@ def test_loads_and_bytes_are_as_said(loaders):
 def test_as_many_layers_are_swapped_as_are_missing(loaders):
     models = loaders["qwen_image edit"]().text_models
     layers = list(models[0].language_model.layers) + list(models[0].visual.blocks)
-    one = min(size([each]) for each in models[0].language_model.layers)
+    # Of some versions each layer has small buffers beside its weights.
+    one = min(sum(p.nbytes for p in each.parameters()) for each in models[0].language_model.layers)
     assert len(layers_to_swap(models, 1, slots=1)) == 2, "one of a layout lies in the slot"
     assert set(layers_to_swap(models, one, slots=1)) <= set(models[0].language_model.layers)
     everything = layers_to_swap(models, 1 << 40, slots=1)

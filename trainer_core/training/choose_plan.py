@@ -151,7 +151,6 @@ def choose_step_plan(
     base: EmptyBase,
     budget: Budget,
     held: str | None = None,
-    memory: MemorySection | None = None,
 ) -> PlanChoice:
     """Choose a plan for a run's step.
 
@@ -161,7 +160,6 @@ def choose_step_plan(
         base: Of the run.
         budget: What there is.
         held: The format that is kept to as long as it fits.
-        memory: The memory settings; None for the run file's.
 
     Raises:
         RunError: When nothing fits; it names what would.
@@ -177,7 +175,7 @@ def choose_step_plan(
 
     def choose(sizes_of: SizesOf) -> PlanChoice:
         return choose_plan(
-            memory or config.memory,
+            config.memory,
             base,
             inputs.dtype,
             budget,

@@ -46,10 +46,16 @@ class PreviewPrompts(io.ComfyNode):
         )
 
     @classmethod
+    def validate_inputs(cls, prompts: str = "") -> bool | str:
+        """Refuse settings that cannot be when the graph is queued."""
+        return sockets.refusal(cls, sockets.settings_check(cls.SETTINGS))
+
+    @classmethod
     def execute(cls, controls: Any = None, **given: Any) -> io.NodeOutput:
         """Describe the previews; control images are kept as files."""
         from ..services.choices import PreviewChoice
 
+        sockets.settings_check(cls.SETTINGS)(given)
         values = section_values(cls.SETTINGS, given)["preview"]
         if controls is not None:
             from ..services.image_folder import write_controls

@@ -68,9 +68,9 @@ class TrainAdapter(io.ComfyNode):
 
         Whether there is the checkpoint is left to `execute`, which says what to do.
         """
-        from ..services.choices import name_problem
+        from ..services.choices import check_run_name
 
-        return name_problem(name) or True
+        return sockets.refusal(cls, check_run_name)
 
     @classmethod
     def fingerprint_inputs(cls, name: str | None, **given: Any) -> int:
@@ -101,7 +101,9 @@ class TrainAdapter(io.ComfyNode):
         own = {**section_values(RUN_SETTINGS, given), "resume": begin}
         node_id = str(cls.hidden.unique_id)
         workflow = comfy_host.queued_graph(cls.hidden.prompt, cls.hidden.extra_pnginfo)
-        handle, losses = run_training(node_id, base, cache, adapter, settings, vae, own, workflow)
+        handle, losses = run_training(
+            node_id, base, cache, adapter, settings, vae, own, workflow, keep_in_loras
+        )
         ADAPTERS.hand_on(node_id, given["name"], handle.adapter)
         return io.NodeOutput(*run_outputs(handle, losses))
 

@@ -23,6 +23,7 @@ from .choices import (
     run_config,
     training_config,
 )
+from .kept_adapters import LoraKeeper
 from .panel import NodeObserver
 
 if TYPE_CHECKING:
@@ -110,7 +111,12 @@ def _forget_frames(error: BaseException) -> None:
 
 
 def _tell(observer: NodeObserver | None, error: BaseException) -> None:
-    if observer is not None:
+    if observer is None:
+        return
+    if isinstance(error, TrainerError):
+        # Its three parts follow from where it is told in the words of the graph.
+        observer.failed(f"stopped after step {observer.state.step}" if observer.state.step else "")
+    else:
         observer.failed(str(error).splitlines()[0] if str(error) else type(error).__name__)
 
 
@@ -191,6 +197,7 @@ def run_training(
     vae: Any,
     own: Mapping[str, Any],
     workflow: Mapping[str, object],
+    keep_in_loras: int = 0,
 ) -> tuple[RunHandle, Sequence[float]]:
     """Train what a node's inputs describe.
 
@@ -203,6 +210,7 @@ def run_training(
         vae: Decodes previews, or None for a base with its own and for no previews.
         own: What the node itself says of the run file.
         workflow: What `queued_graph` gave; kept with the run.
+        keep_in_loras: The adapter of every so many checkpoints goes to the loras folder; 0: none.
 
     Returns:
         The run, and its losses.
@@ -220,6 +228,9 @@ def run_training(
     output = str(comfy_host.output_folder())
     config = training_config(cache, adapter, settings, own, output, can_preview=can_preview)
     observer = NodeObserver(node_id, config.output.name, trains=True)
+    if keep_in_loras:
+        every = config.training.checkpoint_every
+        observer.keeper = LoraKeeper(config.output.name, keep_in_loras, every)
     if cache.previews and not can_preview:
         observer.warn("Previews are off: connect a VAE to Train Adapter to see them.")
     texts = workflow_texts(workflow, observer.warn)

@@ -126,7 +126,13 @@ class TrainingSection(Section):
         le=100.0,
     )
     checkpoint_every: int = setting(250, "Steps between checkpoints; 0 saves only the end.", ge=0)
-    keep_checkpoints: int = setting(3, "How many checkpoints stay on disk.", ge=1, le=10000)
+    keep_checkpoints: int = setting(
+        3,
+        "How many checkpoints stay on disk; the oldest give way. The newest stays, and the one "
+        "that the run was told to go on from.",
+        ge=1,
+        le=10000,
+    )
     optimizer: OptimizerSection = Field(
         default_factory=OptimizerSection, description="How gradients become updates."
     )

@@ -14,15 +14,8 @@ from .setting_inputs import KEEPING, READING, SettingInput, section_values
 
 _NO_FOLDER = "none"
 _ORDINARY = (
-    SettingInput(
-        "dataset.regularization.weight", "regularization_weight", advanced=True, optional=True
-    ),
-    SettingInput(
-        "dataset.regularization.num_repeats",
-        "regularization_repeats",
-        advanced=True,
-        optional=True,
-    ),
+    SettingInput("dataset.regularization.weight", "regularization_weight", optional=True),
+    SettingInput("dataset.regularization.num_repeats", "regularization_repeats", optional=True),
 )
 
 
@@ -45,8 +38,9 @@ class DatasetFolder(io.ComfyNode):
                 io.Combo.Input(
                     "folder",
                     options=comfy_host.dataset_names(),
-                    tooltip="A folder below ComfyUI's datasets, input or output folder. More "
-                    "places: the key 'datasets' in extra_model_paths.yaml.",
+                    tooltip="Choose the folder with your training images. It lies below "
+                    "ComfyUI's datasets, input or output folder. More places: the key "
+                    "'datasets' in extra_model_paths.yaml.",
                 ),
                 *(each.input() for each in READING),
                 *(each.input() for each in KEEPING),

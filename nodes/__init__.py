@@ -25,6 +25,7 @@ from .definitions.save_adapter import SaveAdapter
 from .definitions.save_run_file import SaveRunFile
 from .definitions.sockets import checked
 from .definitions.train_adapter import TrainAdapter
+from .definitions.train_quick import TrainQuick
 from .definitions.training_settings import TrainingSettings
 from .host import comfy_host
 
@@ -43,6 +44,7 @@ _NODES: tuple[type[io.ComfyNode], ...] = (
     CheckAdapter,
     SaveRunFile,
     LoadRun,
+    TrainQuick,
 )
 NODES = tuple(map(checked, _NODES))
 

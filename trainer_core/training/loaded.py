@@ -19,6 +19,7 @@ from ..offload.machine import Machine
 from ..offload.swapped import repeated_blocks
 from .encode_dataset import Prepared
 from .load_adapted import load_adapted
+from .longer_run import PlannedAnew, planned_anew, replan_note
 from .observer import CacheProgress, Observer, Warned
 from .optimizer import make_optimizer
 from .out_of_memory import explained
@@ -43,6 +44,7 @@ class Loaded:
     observer: Observer
     steps: int
     preservation: Preservation | None
+    anew: PlannedAnew | None
 
     @property
     def transformer(self) -> torch.nn.Module:
@@ -105,8 +107,13 @@ def load(
     state = TrainState(adapter, optimizer)
     if start.checkpoint is not None:
         state.restore(start.checkpoint, config.training.optimizer)
+    anew = planned_anew(config, start.checkpoint)
+    if anew is not None and anew.step == state.step and processes.index == 0:
+        observer.notify(Warned(replan_note(config, anew)))
     steps = run_length(config)
-    return Loaded(config, data, precision, placed, state, processes, observer, steps, preservation)
+    return Loaded(
+        config, data, precision, placed, state, processes, observer, steps, preservation, anew
+    )
 
 
 def _preserve(

@@ -52,7 +52,7 @@ NODES = tuple(map(checked, _NODES))
 def _state(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
     from .services.panel import shown_state
 
-    return shown_state(query.get("node_id", ""))
+    return shown_state(query)
 
 
 def _request(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:

@@ -50,10 +50,11 @@ def planned_anew(config: RunConfig, checkpoint: Checkpoint | None) -> PlannedAne
         return None
     kept = checkpoint.settings.get(SCHEDULE)
     before = None if kept is None else PlannedAnew(int(kept[0]), float(kept[1]))
-    steps, planned = run_length(config), checkpoint.settings.get("training.steps")
-    longer = planned is not None and steps > planned
+    steps = run_length(config)
+    planned: int = checkpoint.settings.get("training.steps") or steps
+    longer = steps > planned
     # Shorter than planned anew: the same way again, so that it still ends at the last rate.
-    shorter = planned is not None and steps < planned and before is not None
+    shorter = steps < planned and before is not None
     if checkpoint.step <= schedule.warmup_steps or not (longer or shorter):
         return before
     here = make_schedule(schedule, planned, before)(checkpoint.step)

@@ -241,9 +241,9 @@ def test_a_longer_cosine_goes_on_where_it_stands_and_again_bit_for_bit(tmp_path,
     observer = CancelAfter(99)
     whole = go_on("whole", observer)
     (said,) = [text for text in warnings(observer) if "planned anew" in text]
-    assert "from 0.0001 at step 5 to 0 at step 9" in said
+    assert "from 0.00025 at step 5 to 0 at step 9" in said
     rates = [entry["learning_rate"] for entry in metrics(whole.folder)]
-    assert rates[4] == pytest.approx(1e-4)
+    assert rates[4] == pytest.approx(2.5e-4)
     assert sorted(rates[4:], reverse=True) == rates[4:]
 
     assert go_on("cut", CancelAfter(7)).status == "cancelled"

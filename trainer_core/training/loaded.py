@@ -107,10 +107,9 @@ def load(
     state = TrainState(adapter, optimizer)
     if start.checkpoint is not None:
         state.restore(start.checkpoint, config.training.optimizer)
-    anew = planned_anew(config, start.checkpoint)
-    if anew is not None and anew.step == state.step and processes.index == 0:
-        observer.notify(Warned(replan_note(config, anew)))
-    steps = run_length(config)
+    steps, anew = run_length(config), planned_anew(config, start.checkpoint)
+    if anew is not None and processes.index == 0:
+        _tell_plan(config, anew, state.step, observer)
     return Loaded(
         config, data, precision, placed, state, processes, observer, steps, preservation, anew
     )
@@ -150,6 +149,12 @@ def _preserve(
     # The others wait here and then only read.
     processes.barrier()
     return kept
+
+
+def _tell_plan(config: RunConfig, anew: PlannedAnew, step: int, observer: Observer) -> None:
+    # Once: a run that is stopped again goes on as it was told.
+    if anew.step == step:
+        observer.notify(Warned(replan_note(config, anew)))
 
 
 def _tell_notes(adapter: AttachedAdapter, learning_rate: float, observer: Observer) -> None:

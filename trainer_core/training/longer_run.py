@@ -12,7 +12,7 @@ from .optimizer import make_schedule
 SCHEDULE = "training.schedule (planned anew)"
 """Where a checkpoint's settings keep what `planned_anew` gave for the steps that led to it."""
 
-LEAST = 0.1
+LEAST = 0.25
 """Of the highest rate: what a run that has fallen below goes on with, or it would learn nothing."""
 
 _SECTION = "training.schedule."

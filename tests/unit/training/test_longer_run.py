@@ -4,7 +4,7 @@ import json
 
 import numpy
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from trainer_core.config import RunConfig
@@ -48,7 +48,7 @@ def test_the_rest_of_a_longer_run_falls_from_where_it_stands():
     numpy.testing.assert_allclose(now[20:], cosine(here, 0.02, 50), atol=1e-15)
 
 
-def test_a_run_at_its_end_goes_on_with_a_tenth():
+def test_a_run_at_its_end_goes_on_with_a_quarter():
     anew = planned_anew(run(60), stopped(run(40), 40))
     assert anew == (40, LEAST)
     numpy.testing.assert_allclose(factors(run(60), anew)[40:], cosine(LEAST, 0, 20), atol=1e-15)
@@ -56,7 +56,7 @@ def test_a_run_at_its_end_goes_on_with_a_tenth():
 
 def test_it_says_both_rates():
     anew = planned_anew(run(60), stopped(run(40), 40))
-    assert "from 0.0001 at step 41 to 0 at step 60" in replan_note(run(60), anew)
+    assert "from 0.00025 at step 41 to 0 at step 60" in replan_note(run(60), anew)
 
 
 @pytest.mark.parametrize(
@@ -83,14 +83,15 @@ def test_a_checkpoint_that_knows_nothing_of_it_is_of_a_plain_schedule():
 
 @given(
     lengths=st.lists(st.integers(2, 60), min_size=1, max_size=4),
-    shares=st.lists(st.floats(0.05, 1), min_size=4, max_size=4),
     warmup=st.integers(0, 8),
-    low=st.floats(0, 1),
+    low=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+    seed=st.integers(0, 99),
 )
-def test_no_resume_jumps_above_the_rate_where_it_stands_or_a_tenth(lengths, shares, warmup, low):
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_no_resume_jumps_above_the_rate_where_it_stands_or_a_quarter(lengths, warmup, low, seed):
     steps, anew = 30 + warmup, None
     config = run(steps, warmup_steps=warmup, min_ratio=low)
-    for more, share in zip(lengths, shares, strict=False):
+    for more, share in zip(lengths, numpy.random.default_rng(seed).random(4), strict=False):
         step = max(1, round(share * steps))
         checkpoint = stopped(config, step, anew)
         before = factors(config, anew)

@@ -25,6 +25,7 @@ from .definitions.save_adapter import SaveAdapter
 from .definitions.save_run_file import SaveRunFile
 from .definitions.sockets import checked
 from .definitions.train_adapter import TrainAdapter
+from .definitions.train_quick import TrainQuick
 from .definitions.training_settings import TrainingSettings
 from .host import comfy_host, queued
 
@@ -43,6 +44,7 @@ _NODES: tuple[type[io.ComfyNode], ...] = (
     CheckAdapter,
     SaveRunFile,
     LoadRun,
+    TrainQuick,
 )
 NODES = tuple(map(checked, _NODES))
 
@@ -50,7 +52,7 @@ NODES = tuple(map(checked, _NODES))
 def _state(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
     from .services.panel import shown_state
 
-    return shown_state(query.get("node_id", ""))
+    return shown_state(query)
 
 
 def _request(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:

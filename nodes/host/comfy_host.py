@@ -27,7 +27,6 @@ from .folders import ADD_ROOT, folders_below, resolve_below, saved_checkpoints
 
 if TYPE_CHECKING:
     import torch
-    from PIL.Image import Image
 
     from ...trainer_core.filesystem.allowed_folders import AllowedFolders
 
@@ -347,15 +346,14 @@ class ProgressBar:
         self._bar = comfy.utils.ProgressBar(total, node_id=node_id)
         self._total = total
 
-    def show(self, done: int, image: Image | None = None) -> bool:
-        """Show how far the work is, and an image on the node.
+    def show(self, done: int) -> bool:
+        """Show how far the work is.
 
         Returns:
             Whether the user has cancelled; ComfyUI asks at each update, and forgets the answer.
         """
-        preview = None if image is None else ("JPEG", image, 512)
         try:
-            self._bar.update_absolute(done, self._total, preview)
+            self._bar.update_absolute(done, self._total)
         except Interrupted:
             return True
         return False

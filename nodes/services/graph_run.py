@@ -82,6 +82,8 @@ def guest(work: Work, observer: NodeObserver | None = None) -> Iterator[torch.de
                 _release(device)
                 if not isinstance(error, comfy_host.Interrupted):
                     _tell(observer, error)
+                elif observer is not None:
+                    observer.interrupted()
                 raise
         if failure is not None:
             _forget_frames(failure)
@@ -227,7 +229,13 @@ def run_training(
     can_preview = base.embedded or vae is not None
     output = str(comfy_host.output_folder())
     config = training_config(cache, adapter, settings, own, output, can_preview=can_preview)
-    observer = NodeObserver(node_id, config.output.name, trains=True)
+    observer = NodeObserver(
+        node_id,
+        config.output.name,
+        trains=True,
+        prompts=config.preview.prompts,
+        workflow=_workflow_id(workflow),
+    )
     if keep_in_loras:
         every = config.training.checkpoint_every
         observer.keeper = LoraKeeper(config.output.name, keep_in_loras, every)
@@ -244,6 +252,12 @@ def run_training(
     if result.status == "cancelled" or observer.cancelled():
         comfy_host.raise_interrupted()
     return RunHandle(result.folder, result.adapters[0], result.step), result.losses
+
+
+def _workflow_id(queued: Mapping[str, object]) -> str:
+    """What the page knows the workflow by; nothing without a page."""
+    workflow = queued.get("workflow")
+    return str(workflow.get("id") or "") if isinstance(workflow, Mapping) else ""
 
 
 def _warn_of_memory(config: RunConfig, device: torch.device, observer: NodeObserver) -> None:
@@ -265,6 +279,11 @@ def run_outputs(handle: RunHandle, losses: Sequence[float]) -> tuple[Any, ...]:
     images = _latest_images(handle.folder, handle.step)
     shown = _image_batch(images) if images else comfy_host.blocked()
     return adapter_tensors(handle.adapter), {"loss": list(losses)}, shown, handle
+
+
+def shown_run(handle: RunHandle) -> dict[str, list[str]]:
+    """What the page hears of a run, also when ComfyUI only remembers the node's outputs."""
+    return {"adapter_trainer_run": [f"{handle.folder.parent.name}/{handle.folder.name}"]}
 
 
 def _latest_images(folder: Path, step: int) -> list[Path]:

@@ -10,6 +10,7 @@ import { TrainPanel } from "./panel/panel.js";
 import { serverFrom } from "./panel/server.js";
 import { addStyle } from "./panel/style.js";
 import { handOnWheel } from "./panel/wheel.js";
+import { inputsIn } from "./errors/boxes.js";
 import { addWorkflowButton } from "./run/workflow.js";
 
 /** @typedef {import("./comfyui.js").GraphNode} GraphNode */
@@ -34,6 +35,7 @@ function addPanel(node) {
   const panel = new TrainPanel({
     ask: (request) => binding.ask(request),
     imageUrl: server.imageUrl,
+    inputs: inputsIn(node, app),
     onLook: (look) => {
       node.properties[LOOK_PROPERTY] = { ...look };
     },

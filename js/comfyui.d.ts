@@ -3,6 +3,7 @@
 export interface GraphNode {
   id: number | string;
   comfyClass?: string;
+  title?: string;
   graph?: Graph | null;
   /** Set on nodes that stand for a subgraph. */
   subgraph?: Graph;
@@ -15,6 +16,7 @@ export interface GraphNode {
   onConfigure?: (...args: unknown[]) => void;
   computeSize(): [number, number];
   setSize(size: [number, number]): void;
+  removeWidget(widget: unknown): void;
   addDOMWidget(
     name: string,
     type: string,
@@ -45,7 +47,7 @@ export interface Extension {
 export interface App {
   graph: Graph;
   rootGraph?: Graph;
-  canvas?: { canvas: HTMLCanvasElement };
+  canvas?: { canvas: HTMLCanvasElement; selectNode?(node: GraphNode): void };
   extensionManager: { toast: { add(message: ToastMessage): void } };
   registerExtension(extension: Extension): void;
   /** Opens a workflow in a tab of this name. */

@@ -52,7 +52,9 @@ const CSS = `
 .adapter-trainer-stats dd { margin: 0; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .adapter-trainer-warnings { color: var(--at-rate); max-height: 6em; overflow-y: auto; }
 .adapter-trainer-warnings summary { cursor: pointer; }
-.adapter-trainer-warnings ul { margin: 2px 0 0; padding-left: 18px; overflow-wrap: anywhere; }
+.adapter-trainer-notes { flex: none; font-size: 11px; color: var(--at-quiet); max-height: 6em; overflow-y: auto; }
+.adapter-trainer-notes summary { cursor: pointer; }
+.adapter-trainer-notes ul, .adapter-trainer-warnings ul { margin: 2px 0 0; padding-left: 18px; overflow-wrap: anywhere; }
 :is(.adapter-trainer-memory, .adapter-trainer-choices) { flex: none; font-size: 11px; color: var(--at-quiet); }
 :is(.adapter-trainer-memory, .adapter-trainer-choices)[open] { flex: 0 1 auto; min-height: 4.5em; overflow-y: auto; }
 :is(.adapter-trainer-memory, .adapter-trainer-choices) summary { cursor: pointer; overflow-wrap: anywhere; }

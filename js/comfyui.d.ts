@@ -17,6 +17,7 @@ export interface GraphNode {
   computeSize(): [number, number];
   setSize(size: [number, number]): void;
   removeWidget(widget: unknown): void;
+  setDirtyCanvas?(foreground: boolean, background: boolean): void;
   addDOMWidget(
     name: string,
     type: string,

@@ -25,6 +25,9 @@ const WIDGET = "adapter_trainer_error";
 const LOOK = 500;
 const TOAST = 12_000;
 const LEAST_HEIGHT = 90;
+const PADDING = 10;
+/** What ComfyUI leaves free around an element of a widget. */
+const MARGIN = 10;
 
 export class ErrorBoxes {
   /** @param {() => App} page */
@@ -50,7 +53,8 @@ export class ErrorBoxes {
     const app = this.page();
     const node = nodeOf(String(payload.node_id), app.rootGraph ?? app.graph);
     if (!error || !node) return;
-    const detail = `${error.found}. ${error.remedy}`;
+    const { found, expected, remedy } = error;
+    const detail = `${found}\nExpected: ${expected}\nTo do: ${remedy}`;
     const summary = node.title ?? "";
     app.extensionManager.toast.add({ severity: "error", summary, detail, life: TOAST });
     if (!payload.in_panel) this.show(node, error);
@@ -144,6 +148,8 @@ function inputsOf(node) {
 function grow(node) {
   const [, height] = node.computeSize();
   if (node.size[1] < height) node.setSize([node.size[0], height]);
+  // The canvas lays its widgets out when it draws.
+  node.setDirtyCanvas?.(true, true);
 }
 
 /** @param {HTMLElement} element */
@@ -155,7 +161,7 @@ function contentHeight(element) {
     const child = /** @type {HTMLElement} */ (each);
     return child.offsetTop + child.offsetHeight;
   }));
-  return bottom + 10;
+  return bottom + PADDING + 2 * MARGIN;
 }
 
 /**

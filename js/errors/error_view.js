@@ -44,7 +44,7 @@ export class ErrorView {
   draw(error) {
     this.element.hidden = error === null;
     if (!error) return;
-    setText(this.found, capital(error.found));
+    setText(this.found, error.found);
     setText(this.expected, `Expected: ${error.expected}`);
     setText(this.remedy, `To do: ${error.remedy}`);
     this.input = error.input;
@@ -66,9 +66,4 @@ export function toError(value) {
 /** @param {unknown} value */
 function text(value) {
   return typeof value === "string" ? value : "";
-}
-
-/** @param {string} sentence */
-function capital(sentence) {
-  return sentence.charAt(0).toUpperCase() + sentence.slice(1);
 }

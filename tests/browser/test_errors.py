@@ -49,8 +49,9 @@ TRAIN_CLASS = "AdapterTrainerTrain"
 
 
 @pytest.fixture
-def bare(server) -> Iterator[Path]:
-    folder = write_images(server.data / "datasets" / "bare", (None,) * 12)
+def torn(server) -> Iterator[Path]:
+    folder = write_images(server.data / "datasets" / "torn")
+    (folder / "2.png").write_text("no image")
     yield folder
     shutil.rmtree(folder)
 
@@ -76,22 +77,18 @@ def assert_inside(page, node_class: str) -> None:
     page.browser.wait(f"return (() => {{{_OUTSIDE}}})().every((each) => each <= 2)", node_class)
 
 
-def test_a_folder_without_captions_is_told_under_its_node(page, bare):
-    page.load_api(graph("bare", dataset={"folder": "datasets/bare"}))
+def test_a_torn_image_is_told_under_the_dataset(page, torn):
+    page.load_api(graph("torn", dataset={"folder": "datasets/torn"}))
     press_run(page, DATASET_CLASS)
-    found, expected, remedy, button = said(page)
-    assert found == (
-        "0.png has no caption file; 1.png has no caption file; 10.png has no caption file; "
-        "11.png has no caption file; 2.png has no caption file; and 7 more"
-    )
-    assert expected.startswith("Expected: a caption file")
-    assert "set missing_caption to empty" in remedy
-    assert "dataset." not in remedy
-    assert button == "Show missing_caption"
+    sentences = [
+        "datasets/torn/2.png cannot be read as an image (its content is no image)",
+        "Expected: whole images as PNG, JPEG, WebP or BMP",
+        "To do: Save the images again with an image editor, or set unreadable to skip.",
+    ]
+    assert said(page) == [*sentences, "Show unreadable"]
     page.wait_for_count(TOAST, 1)
-    assert "0.png has no caption file" in page.browser.evaluate(
-        "return document.querySelector(argument).innerText", TOAST
-    )
+    toast = "return document.querySelector(argument).innerText"
+    assert page.browser.evaluate(toast, f"{TOAST}-text .p-toast-detail").split("\n") == sentences
     errors = page.browser.evaluate("return Object.values(window.app.lastNodeErrors)")
     assert [(each["class_type"], len(each["errors"])) for each in errors] == [(DATASET_CLASS, 1)]
     assert_inside(page, DATASET_CLASS)
@@ -103,7 +100,7 @@ def test_a_folder_without_captions_is_told_under_its_node(page, bare):
     )
     assert_inside(page, DATASET_CLASS)
     page.shoot("error_with_its_input")
-    page.browser.evaluate(_SET, [DATASET_CLASS, "missing_caption", "empty"])
+    page.browser.evaluate(_SET, [DATASET_CLASS, "unreadable", "skip"])
     wait_until_gone(page)
     page.browser.forget_problems()
 

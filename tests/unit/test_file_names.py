@@ -12,8 +12,28 @@ from trainer_core.filesystem.file_names import LONGEST_NAME, name_mistake
 
 TAKEN = [
     *("my_adapter", "a", "v1.2 final", "A (2)", "100% wool", "été", "Müller's", "кошка", "猫の絵"),
-    *("고양이", "قطة", "חתול", "แมว", "बिल्ली", "γάτα", "ネコ・ver.2", "🐱", "👩\u200d🎨", "👍🏽 style"),
-    *("می\u200cخواهم", "क्\u200dष", "x" * LONGEST_NAME, "_hidden", "~home", "#1 & co", "conny", "com10"),
+    *(
+        "고양이",
+        "قطة",
+        "חתול",
+        "แมว",
+        "बिल्ली",
+        "γάτα",
+        "ネコ・ver.2",
+        "🐱",
+        "👩\u200d🎨",
+        "👍🏽 style",
+    ),
+    *(
+        "می\u200cخواهم",
+        "क्\u200dष",
+        "x" * LONGEST_NAME,
+        "_hidden",
+        "~home",
+        "#1 & co",
+        "conny",
+        "com10",
+    ),
 ]
 REFUSED = {
     "": "empty",

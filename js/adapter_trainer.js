@@ -10,7 +10,7 @@ import { TrainPanel } from "./panel/panel.js";
 import { serverFrom } from "./panel/server.js";
 import { addStyle } from "./panel/style.js";
 import { handOnWheel } from "./panel/wheel.js";
-import { inputsIn } from "./errors/boxes.js";
+import { inputsIn, panels as errorPanels } from "./errors/boxes.js";
 import { addWorkflowButton } from "./run/workflow.js";
 
 /** @typedef {import("./comfyui.js").GraphNode} GraphNode */
@@ -42,6 +42,7 @@ function addPanel(node) {
   });
   binding = new Binding(node, panel, server, () => app.rootGraph ?? app.graph);
   panels.set(node, panel);
+  errorPanels.set(node, (error) => panel.tell(error));
   handOnWheel(panel.element, () => app.canvas?.canvas);
 
   const { onAdded, onRemoved, onConfigure } = node;

@@ -15,12 +15,19 @@ import { ErrorView, toError } from "./error_view.js";
  *
  * @typedef {object} Box
  * @property {GraphNode} node
- * @property {any} widget
+ * @property {any} widget null where a panel shows the error
  * @property {string} inputs what they were when the error was told
  */
 
 export const EVENT = "adapter_trainer.error";
 const WIDGET = "adapter_trainer_error";
+/**
+ * Nodes that show an error in a panel of their own, with what takes it; null takes it away.
+ *
+ * @type {WeakMap<GraphNode, (error: NodeError | null) => void>}
+ */
+export const panels = new WeakMap();
+
 /** Milliseconds between two looks whether an input has changed; no hook tells it everywhere. */
 const LOOK = 500;
 const TOAST = 12_000;
@@ -66,6 +73,19 @@ export class ErrorBoxes {
    */
   show(node, error) {
     this.remove(node);
+    const taken = panels.get(node);
+    taken?.(error);
+    const widget = taken ? null : this.addBox(node, error);
+    this.boxes.set(node, { node, widget, inputs: inputsOf(node) });
+    if (widget) grow(node);
+    this.timer ??= setInterval(() => this.look(), LOOK);
+  }
+
+  /**
+   * @param {GraphNode} node
+   * @param {NodeError} error
+   */
+  addBox(node, error) {
     const view = new ErrorView(inputsIn(node, this.page()));
     view.draw(error);
     let height = LEAST_HEIGHT;
@@ -74,7 +94,6 @@ export class ErrorBoxes {
       hideOnZoom: false,
       getMinHeight: () => height,
     });
-    this.boxes.set(node, { node, widget, inputs: inputsOf(node) });
     // How high the sentences are is known once they are laid out at the node's width.
     new ResizeObserver(() => {
       const wanted = contentHeight(view.element);
@@ -82,8 +101,7 @@ export class ErrorBoxes {
       height = wanted;
       grow(node);
     }).observe(view.element);
-    grow(node);
-    this.timer ??= setInterval(() => this.look(), LOOK);
+    return widget;
   }
 
   /** Removes the boxes of nodes whose inputs have changed, or that are gone. */
@@ -102,7 +120,8 @@ export class ErrorBoxes {
     const box = this.boxes.get(node);
     if (!box) return;
     this.boxes.delete(node);
-    if (node.widgets?.includes(box.widget)) {
+    panels.get(node)?.(null);
+    if (box.widget && node.widgets?.includes(box.widget)) {
       const room = Math.max(0, node.size[1] - node.computeSize()[1]);
       node.removeWidget(box.widget);
       node.setSize([node.size[0], node.computeSize()[1] + room]);

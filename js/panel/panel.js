@@ -56,6 +56,8 @@ export class TrainPanel {
 
     this.status = new StatusView();
     this.error = new ErrorView(inputs);
+    /** What went wrong before there was a run. @type {import("../errors/error_view.js").NodeError | null} */
+    this.told = null;
     this.notes = new NotesView();
     this.memory = new MemoryView();
     this.choices = new ChoicesView();
@@ -114,6 +116,12 @@ export class TrainPanel {
     this.schedule();
   }
 
+  /** @param {import("../errors/error_view.js").NodeError | null} error */
+  tell(error) {
+    this.told = error;
+    this.schedule();
+  }
+
   /** @param {Look} look */
   setLook(look) {
     this.look = look;
@@ -131,7 +139,7 @@ export class TrainPanel {
   draw() {
     const { run, offline } = this;
     this.status.draw(run, offline);
-    this.error.draw(run.error);
+    this.error.draw(this.told ?? run.error);
     this.notes.draw(run.notes);
     this.memory.draw(run.memory);
     this.choices.draw(run.choices);

@@ -125,7 +125,7 @@ def test_what_only_two_nodes_know_is_told_by_the_one_that_needs_both(server, fol
 
 
 def test_nothing_is_refused_early_while_another_prompt_may_still_write_it(server, folders):
-    """Whoever queues a graph that fills a folder, and one that trains on it, has made no mistake."""
+    """Whoever queues a graph that fills a folder, and one that trains on it, is right."""
     hold(server, at=1)
     server.queue(graph("first", train={"steps": 1, "seed": 5}))
     wait_until_held(server)

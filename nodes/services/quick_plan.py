@@ -30,6 +30,7 @@ _LABELS = {
     "preview.every": "previews",
     "training.schedule.name": "schedule",
     "training.optimizer.name": "optimizer",
+    "training.sigma.density": "noise",
     "memory.plan": "memory",
 }
 

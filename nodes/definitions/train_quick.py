@@ -56,7 +56,7 @@ class TrainQuick(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, folder: str = "") -> bool | str:
-        """Refuse what names and captions say when the graph is queued; what is linked comes later."""
+        """Refuse at the queue what names and captions tell; what is linked comes later."""
         return sockets.refusal(cls, _check)
 
     @classmethod
@@ -156,6 +156,8 @@ def _questions() -> list[io.Input]:
 
 def _advanced() -> list[io.Input]:
     """What is left alone at first."""
+    seed = SettingInput("seed", optional=True).input()
+    seed.advanced = True
     return [
         io.String.Input(
             "prompts",
@@ -175,7 +177,7 @@ def _advanced() -> list[io.Input]:
             advanced=True,
             tooltip="How long to train. 0: from your number of images and the quality.",
         ),
-        SettingInput("seed", advanced=True, optional=True).input(),
+        seed,
         io.Boolean.Input(
             "resume",
             default=True,

@@ -29,7 +29,7 @@ def quick_graph(name: str):
     answers = {**ANSWERS, "name": name}
     return {
         "51": {"class_type": "AdapterTrainerQuick", "inputs": answers},
-        "52": {"class_type": "PreviewImage", "inputs": {"images": ["51", 2]}},
+        "52": {"class_type": "ImageInvert", "inputs": {"image": ["51", 2]}},
     }
 
 
@@ -104,7 +104,7 @@ def test_a_few_answers_train_and_open_as_the_full_graph(page):
     press_button(page)
     page.browser.wait("return window.app.graph.nodes.length === 9")
     page.browser.wait("return document.body.textContent.includes('Ctrl+Z takes both back')")
-    assert kinds(page) == CHAIN | {"AdapterTrainerQuick", "PreviewImage"}
+    assert kinds(page) == CHAIN | {"AdapterTrainerQuick", "ImageInvert"}
     assert page.browser.evaluate(_OVERLAPS) == []
     time.sleep(0.6)  # the view moves to the new nodes
     page.shoot("quick_full_graph")
@@ -113,9 +113,9 @@ def test_a_few_answers_train_and_open_as_the_full_graph(page):
     status, told = page.server.post("/adapter_trainer/full_graph", {**ANSWERS, "name": name})
     assert status == 200
     # The quick node is bypassed, so that it is not queued; what hung on it hangs on the new one.
-    assert values(queued) == {**values(told["nodes"]), "PreviewImage": {}}
+    assert values(queued) == {**values(told["nodes"]), "ImageInvert": {}}
     train = next(k for k, node in queued.items() if node["class_type"] == "AdapterTrainerTrain")
-    assert queued["52"]["inputs"]["images"] == [train, 2]
+    assert queued["52"]["inputs"]["image"] == [train, 2]
 
     page.browser.press("Control+z")
     page.browser.wait("return window.app.graph.nodes.length === 2", seconds=5)

@@ -10,6 +10,7 @@ import { TrainPanel } from "./panel/panel.js";
 import { serverFrom } from "./panel/server.js";
 import { addStyle } from "./panel/style.js";
 import { handOnWheel } from "./panel/wheel.js";
+import { inputsIn, panels as errorPanels } from "./errors/boxes.js";
 import { addWorkflowButton } from "./run/workflow.js";
 
 /** @typedef {import("./comfyui.js").GraphNode} GraphNode */
@@ -34,12 +35,14 @@ function addPanel(node) {
   const panel = new TrainPanel({
     ask: (request) => binding.ask(request),
     imageUrl: server.imageUrl,
+    inputs: inputsIn(node, app),
     onLook: (look) => {
       node.properties[LOOK_PROPERTY] = { ...look };
     },
   });
   binding = new Binding(node, panel, server, () => app.rootGraph ?? app.graph);
   panels.set(node, panel);
+  errorPanels.set(node, (error) => panel.tell(error));
   handOnWheel(panel.element, () => app.canvas?.canvas);
 
   const { onAdded, onRemoved, onConfigure } = node;

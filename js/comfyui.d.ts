@@ -3,6 +3,7 @@
 export interface GraphNode {
   id: number | string;
   comfyClass?: string;
+  title?: string;
   graph?: Graph | null;
   /** Set on nodes that stand for a subgraph. */
   subgraph?: Graph;
@@ -20,6 +21,8 @@ export interface GraphNode {
   setSize(size: [number, number]): void;
   findInputSlot(name: string): number;
   connect(output: number, target: GraphNode, input: number): unknown;
+  removeWidget(widget: unknown): void;
+  setDirtyCanvas?(foreground: boolean, background: boolean): void;
   addDOMWidget(
     name: string,
     type: string,
@@ -73,6 +76,7 @@ export interface App {
     emitBeforeChange(): void;
     emitAfterChange(): void;
     selectItems(items: GraphNode[]): void;
+    selectNode?(node: GraphNode): void;
   };
   extensionManager: {
     toast: { add(message: ToastMessage): void };

@@ -5,9 +5,11 @@ import { ChartView } from "./chart_view.js";
 import { ChoicesView } from "./choices_view.js";
 import { Controls, DEFAULT_LOOK } from "./controls.js";
 import { html, setText } from "./dom.js";
+import { ErrorView } from "../errors/error_view.js";
 import { formatNumber } from "./format.js";
 import { Lightbox } from "./lightbox.js";
 import { MemoryView } from "./memory_view.js";
+import { NotesView } from "./notes_view.js";
 import { NO_RUN } from "./run.js";
 import { SamplesView } from "./samples_view.js";
 import { smooth } from "./series.js";
@@ -39,8 +41,9 @@ export class TrainPanel {
    * @param {(request: RunRequest) => Promise<{ taken: boolean, reason: string }>} host.ask
    * @param {(sample: import("./run.js").Sample, thumbnail: boolean) => string} host.imageUrl
    * @param {(look: Look) => void} host.onLook told what the reader chose
+   * @param {import("../errors/error_view.js").Inputs} [host.inputs] of the panel's node
    */
-  constructor({ ask, imageUrl, onLook }) {
+  constructor({ ask, imageUrl, onLook, inputs }) {
     /** @type {Run} */
     this.run = NO_RUN;
     this.offline = false;
@@ -52,6 +55,10 @@ export class TrainPanel {
     this.observer = null;
 
     this.status = new StatusView();
+    this.error = new ErrorView(inputs);
+    /** What went wrong before there was a run. @type {import("../errors/error_view.js").NodeError | null} */
+    this.told = null;
+    this.notes = new NotesView();
     this.memory = new MemoryView();
     this.choices = new ChoicesView();
     this.empty = html("p", "empty");
@@ -67,6 +74,8 @@ export class TrainPanel {
     this.actions = new ActionBar(ask);
     this.element = html("section", "panel", { "aria-label": "Training panel" }, [
       this.status.element,
+      this.error.element,
+      this.notes.element,
       this.memory.element,
       this.choices.element,
       this.plot,
@@ -107,6 +116,12 @@ export class TrainPanel {
     this.schedule();
   }
 
+  /** @param {import("../errors/error_view.js").NodeError | null} error */
+  tell(error) {
+    this.told = error;
+    this.schedule();
+  }
+
   /** @param {Look} look */
   setLook(look) {
     this.look = look;
@@ -124,6 +139,8 @@ export class TrainPanel {
   draw() {
     const { run, offline } = this;
     this.status.draw(run, offline);
+    this.error.draw(this.told ?? run.error);
+    this.notes.draw(run.notes);
     this.memory.draw(run.memory);
     this.choices.draw(run.choices);
     this.actions.draw(run, offline);

@@ -46,10 +46,13 @@
  * @property {number | null} secondsLeft
  * @property {string} message
  * @property {string[]} warnings
+ * @property {string[]} notes what is good to know
+ * @property {import("../errors/error_view.js").NodeError | null} error
  * @property {Memory | null} memory
  * @property {Choice[]} choices
  */
 
+import { toError } from "../errors/error_view.js";
 import { append, emptySeries, extend } from "./series.js";
 
 /** Of the ways to keep a run in memory: the one that is taken and the next two. */
@@ -73,6 +76,8 @@ export const NO_RUN = Object.freeze({
   secondsLeft: null,
   message: "",
   warnings: [],
+  notes: [],
+  error: null,
   memory: null,
   choices: [],
 });
@@ -105,7 +110,9 @@ export function fromSnapshot(payload, before = NO_RUN) {
     name: text(message.name),
     steps,
     series: append(emptySeries(steps), message.points),
-    warnings: Array.isArray(message.warnings) ? message.warnings.map(text).filter(Boolean) : [],
+    warnings: texts(message.warnings),
+    notes: texts(message.notes),
+    error: toError(message.error),
     memory: toMemory(message.memory),
     choices: toChoices(message.choices),
   };
@@ -258,6 +265,11 @@ function natural(value) {
  */
 function positive(value, least = 1e-9) {
   return typeof value === "number" && Number.isFinite(value) && value >= least ? value : null;
+}
+
+/** @param {unknown} value */
+function texts(value) {
+  return Array.isArray(value) ? value.map(text).filter(Boolean) : [];
 }
 
 /** @param {unknown} value */

@@ -52,7 +52,9 @@ const CSS = `
 .adapter-trainer-stats dd { margin: 0; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .adapter-trainer-warnings { color: var(--at-rate); max-height: 6em; overflow-y: auto; }
 .adapter-trainer-warnings summary { cursor: pointer; }
-.adapter-trainer-warnings ul { margin: 2px 0 0; padding-left: 18px; overflow-wrap: anywhere; }
+.adapter-trainer-notes { flex: none; font-size: 11px; color: var(--at-quiet); max-height: 6em; overflow-y: auto; }
+.adapter-trainer-notes summary { cursor: pointer; }
+.adapter-trainer-notes ul, .adapter-trainer-warnings ul { margin: 2px 0 0; padding-left: 18px; overflow-wrap: anywhere; }
 :is(.adapter-trainer-memory, .adapter-trainer-choices) { flex: none; font-size: 11px; color: var(--at-quiet); }
 :is(.adapter-trainer-memory, .adapter-trainer-choices)[open] { flex: 0 1 auto; min-height: 4.5em; overflow-y: auto; }
 :is(.adapter-trainer-memory, .adapter-trainer-choices) summary { cursor: pointer; overflow-wrap: anywhere; }
@@ -62,7 +64,7 @@ const CSS = `
 }
 .adapter-trainer-memory td:nth-last-child(-n+3) { white-space: nowrap; }
 .adapter-trainer-taken > :is(th, td) { color: var(--at-text); font-weight: 600; }
-.adapter-trainer-choices[open] { flex: 2 1 0; min-height: 9em; }
+.adapter-trainer-choices[open] { flex: 2 1 0; min-height: 12em; }
 .adapter-trainer-choices th { white-space: nowrap; }
 .adapter-trainer-choices :is(tbody th, td:nth-child(2)) { color: var(--at-text); overflow-wrap: anywhere; }
 .adapter-trainer-plot { position: relative; flex: 3 1 0; min-height: 90px; }

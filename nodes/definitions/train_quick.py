@@ -56,7 +56,7 @@ class TrainQuick(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, folder: str = "") -> bool | str:
-        """Refuse at the queue what names and captions tell; what is linked comes later."""
+        """Refuse what names and captions say when the graph is queued; links come later."""
         return sockets.refusal(cls, _check)
 
     @classmethod

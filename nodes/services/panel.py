@@ -20,6 +20,7 @@ from ...trainer_core.training.observer import (
     CheckpointSaved,
     Event,
     MemoryPlanned,
+    Noted,
     PreviewDone,
     RunFinished,
     RunRequests,
@@ -348,7 +349,7 @@ class NodeObserver:
                 self.keeper.keep(event, self)
         elif isinstance(event, Warned) and event.message != TENSORBOARD_ABSENT:
             # The panel shows what TensorBoard would.
-            self.warn(event.message)
+            (self.note if isinstance(event, Noted) else self.warn)(event.message)
         elif isinstance(event, RunFinished):
             result, steps = event.result, self.state.steps
             early = result.status == "done" and result.step < steps

@@ -83,7 +83,7 @@ def test_changed_settings_start_a_new_version_and_say_so(server):
     first, second = runs(server, "moved")
     assert record(first)["status"] == "cancelled"
     assert record(second)["status"] == "done"
-    assert any("seed" in warning for warning in panel(server)["warnings"])
+    assert any("seed" in note for note in panel(server)["notes"])
 
 
 def test_a_cancel_in_the_last_step_is_heard(server):

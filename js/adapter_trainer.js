@@ -5,6 +5,7 @@ import { api } from "../../scripts/api.js";
 import { app } from "../../scripts/app.js";
 import { Binding } from "./panel/binding.js";
 import { toLook } from "./panel/controls.js";
+import { goOn } from "./panel/go_on.js";
 import { Hub } from "./panel/hub.js";
 import { TrainPanel } from "./panel/panel.js";
 import { serverFrom } from "./panel/server.js";
@@ -33,6 +34,7 @@ function addPanel(node) {
   let binding;
   const panel = new TrainPanel({
     ask: (request) => binding.ask(request),
+    goOn: (more) => goOn(binding, more, () => app.queuePrompt(0)),
     imageUrl: server.imageUrl,
     onLook: (look) => {
       node.properties[LOOK_PROPERTY] = { ...look };
@@ -42,7 +44,7 @@ function addPanel(node) {
   panels.set(node, panel);
   handOnWheel(panel.element, () => app.canvas?.canvas);
 
-  const { onAdded, onRemoved, onConfigure } = node;
+  const { onAdded, onRemoved, onConfigure, onExecuted } = node;
   node.onAdded = function (...args) {
     onAdded?.apply(this, args);
     panel.connect();
@@ -56,6 +58,10 @@ function addPanel(node) {
   node.onConfigure = function (...args) {
     onConfigure?.apply(this, args);
     panel.setLook(toLook(node.properties[LOOK_PROPERTY]));
+  };
+  node.onExecuted = function (output) {
+    onExecuted?.call(this, output);
+    binding.onExecuted(output);
   };
 
   node.addDOMWidget("training", "adapter_trainer_panel", panel.element, {
@@ -74,7 +80,9 @@ app.registerExtension({
   },
   nodeCreated(node) {
     if (TRAIN_CLASSES.has(node.comfyClass ?? "") && !panels.has(node)) addPanel(node);
-    if (node.comfyClass === LOAD_RUN_CLASS) addWorkflowButton(node, server, app);
+    if (node.comfyClass === LOAD_RUN_CLASS) {
+      addWorkflowButton(node, server, app, (run) => hub.open(run));
+    }
   },
   afterConfigureGraph() {
     hub.restore();

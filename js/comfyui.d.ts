@@ -8,11 +8,13 @@ export interface GraphNode {
   subgraph?: Graph;
   size: [number, number];
   properties: Record<string, unknown>;
-  widgets?: { name: string; value?: unknown }[];
+  widgets?: Widget[];
   inputs?: { name: string; link?: unknown }[];
   onAdded?: (...args: unknown[]) => void;
   onRemoved?: (...args: unknown[]) => void;
   onConfigure?: (...args: unknown[]) => void;
+  onExecuted?: (output: unknown) => void;
+  setDirtyCanvas?(foreground: boolean, background: boolean): void;
   computeSize(): [number, number];
   setSize(size: [number, number]): void;
   addDOMWidget(
@@ -30,7 +32,15 @@ export interface GraphNode {
   ): { serialize?: boolean; tooltip?: string };
 }
 
+export interface Widget {
+  name: string;
+  value?: unknown;
+  options?: { max?: number };
+  callback?: (value: unknown) => void;
+}
+
 export interface Graph {
+  id?: string;
   nodes: GraphNode[];
   isRootGraph?: boolean;
 }
@@ -47,6 +57,8 @@ export interface App {
   rootGraph?: Graph;
   canvas?: { canvas: HTMLCanvasElement };
   extensionManager: { toast: { add(message: ToastMessage): void } };
+  /** Presses Run; says whether the server took it. */
+  queuePrompt(number: number): Promise<boolean>;
   registerExtension(extension: Extension): void;
   /** Opens a workflow in a tab of this name. */
   loadGraphData(

@@ -74,8 +74,8 @@ export class TrainPanel {
     this.actions = new ActionBar(ask, goOn);
     this.element = html("section", "panel", { "aria-label": "Training panel" }, [
       this.status.element,
-      this.choices.element,
       this.memory.element,
+      this.choices.element,
       this.plot,
       this.readout,
       this.controls.element,

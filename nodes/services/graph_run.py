@@ -147,6 +147,7 @@ def encode(
     vae: Any,
     previews: PreviewChoice | None,
     options: dict[str, Any],
+    observer: NodeObserver | None = None,
 ) -> EncodedCache:
     """Encode what is missing in the cache, and list it.
 
@@ -158,6 +159,7 @@ def encode(
         vae: Its image encoder, or None.
         previews: Prompts to encode.
         options: Further values of the run file.
+        observer: Of a node that trains afterwards; unset: the node only encodes.
 
     Raises:
         TrainerError: When dataset, base or encoders cannot be used, or the disk is full.
@@ -171,7 +173,7 @@ def encode(
     output = {"dir": str(comfy_host.output_folder()), "name": "cache"}
     given = {"dataset": dataset.values, "preview": shown, "output": output}
     config = run_config(base, given, options)
-    observer = NodeObserver(node_id, "cache", trains=False)
+    observer = observer or NodeObserver(node_id, "cache", trains=False)
     with (
         guest("encode", observer) as device,
         borrowed_threads(config.memory, embedded=base.embedded),
@@ -193,6 +195,7 @@ def run_training(
     vae: Any,
     own: Mapping[str, Any],
     workflow: Mapping[str, object],
+    observer: NodeObserver | None = None,
 ) -> tuple[RunHandle, Sequence[float]]:
     """Train what a node's inputs describe.
 
@@ -205,6 +208,7 @@ def run_training(
         vae: Decodes previews, or None for a base with its own and for no previews.
         own: What the node itself says of the run file.
         workflow: What `queued_graph` gave; kept with the run.
+        observer: Of a node that has encoded before; unset: the node only trains.
 
     Returns:
         The run, and its losses.
@@ -221,13 +225,10 @@ def run_training(
     can_preview = base.embedded or vae is not None
     output = str(comfy_host.output_folder())
     config = training_config(cache, adapter, settings, own, output, can_preview=can_preview)
-    observer = NodeObserver(
-        node_id,
-        config.output.name,
-        trains=True,
-        prompts=config.preview.prompts,
-        workflow=_workflow_id(workflow),
+    observer = observer or NodeObserver(
+        node_id, config.output.name, trains=True, workflow=workflow_id(workflow)
     )
+    observer.prompts = config.preview.prompts
     if cache.previews and not can_preview:
         observer.warn("Previews are off: connect a VAE to Train Adapter to see them.")
     texts = workflow_texts(workflow, observer.warn)
@@ -243,7 +244,7 @@ def run_training(
     return RunHandle(result.folder, result.adapters[0], result.step), result.losses
 
 
-def _workflow_id(queued: Mapping[str, object]) -> str:
+def workflow_id(queued: Mapping[str, object]) -> str:
     """What the page knows the workflow by; nothing without a page."""
     workflow = queued.get("workflow")
     return str(workflow.get("id") or "") if isinstance(workflow, Mapping) else ""

@@ -260,6 +260,9 @@ class NodeObserver:
     """Observer of one node's work.
 
     A node that only encodes does not train, and has a line of text instead of a panel.
+
+    Attributes:
+        prompts: What the preview images show; known when the run is described.
     """
 
     def __init__(
@@ -268,13 +271,17 @@ class NodeObserver:
         name: str,
         *,
         trains: bool,
-        prompts: Sequence[str] = (),
+        steps: int = 0,
+        choices: Sequence[Mapping[str, str]] = (),
         workflow: str = "",
     ) -> None:
-        # How many steps there are is known when the images are counted.
-        self.state = RunState(node_id, comfy_host.current_prompt(), name, 0, workflow)
-        self._prompts = prompts
+        # Where nobody says how many steps there are, it is known when the images are counted.
+        self.state = RunState(node_id, comfy_host.current_prompt(), name, steps, workflow)
+        self.state.choices = [dict(choice) for choice in choices]
+        self.prompts: Sequence[str] = ()
         self._trains = trains
+        # What is encoded before the first step: which kind, so many, after so many of other kinds.
+        self._what, self._items, self._earlier = "", 0, 0
         self._folder: Path | None = None
         self._bar: comfy_host.ProgressBar | None = None
         self._throttle = _Throttle()
@@ -297,11 +304,12 @@ class NodeObserver:
                 self.state.memory = asdict(event)
             self._refresh()
         elif isinstance(event, RunStarted):
-            self._bar = comfy_host.ProgressBar(self.state.node_id, event.summary.steps)
+            total = self._earlier + self._items + event.summary.steps
+            self._bar = comfy_host.ProgressBar(self.state.node_id, total)
             self._folder = event.summary.folder
             with PANEL.lock:
                 self.state.steps = event.summary.steps
-                self.state.take_history(self._folder, self._prompts)
+                self.state.take_history(self._folder, self.prompts)
                 self.state.resumable = self.has_checkpoint
             self._set(
                 "training",
@@ -367,7 +375,7 @@ class NodeObserver:
         # What does not pass goes with what follows; the end of the run sends everything.
         if not self._throttle.passes():
             return
-        if self._bar is not None and self._bar.show(result.step):
+        if self._bar is not None and self._bar.show(self._place(result.step)):
             self._cancel = True
         if self._behind:
             self._send_state()
@@ -375,10 +383,17 @@ class NodeObserver:
             self._send("progress", state.progress(self._unsent))
             self._unsent = []
 
+    def _place(self, step: int) -> int:
+        """Where a step is on the bar, behind all that was encoded."""
+        return self._earlier + self._items + step
+
     def _encoded(self, event: CacheProgress) -> None:
-        if self._bar is None:
-            self._bar = comfy_host.ProgressBar(self.state.node_id, event.total)
-        if self._bar.show(event.done) or comfy_host.interrupted():
+        if self._bar is None or event.what != self._what:
+            self._earlier += self._items
+            self._what, self._items = event.what, event.total
+            total = self._place(self.state.steps)
+            self._bar = comfy_host.ProgressBar(self.state.node_id, total)
+        if self._bar.show(self._earlier + event.done) or comfy_host.interrupted():
             # What is encoded is on disk already: the next run goes on there.
             comfy_host.raise_interrupted()
         if self._throttle.passes() or event.done == event.total:
@@ -386,12 +401,12 @@ class NodeObserver:
             if not self._trains:
                 comfy_host.show_text(self.state.node_id, text)
             with PANEL.lock:
-                self.state.message = text
+                self.state.status, self.state.message = "caching", text
             self._send("progress", self.state.progress([]))
 
     def _preview(self, event: PreviewDone) -> None:
         place = comfy_host.output_place(event.path)
-        sample = sample_of(event.step, event.prompt_index, self._prompts, place)
+        sample = sample_of(event.step, event.prompt_index, self.prompts, place)
         with PANEL.lock:
             self.state.samples.append(sample)
         if not self._throttle.passes():
@@ -401,7 +416,7 @@ class NodeObserver:
             self._send_state()
         else:
             self._send("sample", sample)
-        if self._bar is not None and self._bar.show(self.state.step):
+        if self._bar is not None and self._bar.show(self._place(self.state.step)):
             self._cancel = True
 
     def _refresh(self) -> None:

@@ -22,6 +22,12 @@ export async function goOn(binding, more, queue) {
   if (![undefined, NEWEST].includes(/** @type {any} */ (valueOf(node, "resume_from")))) {
     changes.push(["resume_from", NEWEST]);
   }
+  // ComfyUI may have changed the seed since, and another seed would be another run.
+  if (run.seed !== null && valueOf(node, "seed") !== undefined) {
+    if (valueOf(node, "seed") !== run.seed) changes.push(["seed", run.seed]);
+    const after = valueOf(node, "control_after_generate");
+    if (after !== undefined && after !== "fixed") changes.push(["control_after_generate", "fixed"]);
+  }
   if (more !== null) changes.push(["steps", Math.max(run.step, run.steps) + more]);
   const linked = changes.find(([name]) => isLinked(node, name));
   if (linked) {

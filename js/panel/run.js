@@ -39,6 +39,7 @@
  * @property {string} promptId
  * @property {string} name
  * @property {string} version name and version, such as `my_adapter/v0`; empty before it has one
+ * @property {number | null} seed that decides which run it is
  * @property {boolean} resumable whether there is a checkpoint that it can go on from
  * @property {Status} status
  * @property {number} step
@@ -70,6 +71,7 @@ export const NO_RUN = Object.freeze({
   promptId: "",
   name: "",
   version: "",
+  seed: null,
   resumable: false,
   status: "idle",
   step: 0,
@@ -111,6 +113,7 @@ export function fromSnapshot(payload, before = NO_RUN) {
     promptId: text(message.prompt_id),
     name: text(message.name),
     version: text(message.run),
+    seed: natural(message.seed),
     resumable: message.resumable === true,
     steps,
     series: append(emptySeries(steps), message.points),

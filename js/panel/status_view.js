@@ -26,7 +26,9 @@ export class StatusView {
   constructor() {
     this.word = html("span", "word", { role: "status" });
     this.message = html("span", "message");
-    this.version = html("span", "version");
+    this.runName = html("span", "run-name");
+    this.number = html("span", "");
+    this.version = html("span", "version", {}, [this.runName, this.number]);
     this.bar = html("progress", "bar", { max: "1", "aria-label": "Training progress" });
     this.values = STATS.map(() => html("dd", ""));
     const stats = STATS.map((name, i) => html("div", "", {}, [html("dt", "", {}, [name]), this.values[i]]));
@@ -54,7 +56,10 @@ export class StatusView {
     const message = offline ? "Waiting for the server." : run.message;
     setText(this.message, message);
     this.message.title = message;
-    setText(this.version, run.version);
+    // A long name may be cut, the number never.
+    const slash = Math.max(0, run.version.lastIndexOf("/"));
+    setText(this.runName, run.version.slice(0, slash));
+    setText(this.number, run.version.slice(slash));
     this.version.title = `The run and its version, in output/adapter_trainer: ${run.version}`;
     this.version.hidden = !run.version;
     const idle = run.status === "idle";

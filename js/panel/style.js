@@ -42,8 +42,9 @@ const CSS = `
 .adapter-trainer-word { font-weight: 600; flex: none; }
 .adapter-trainer-message { color: var(--at-quiet); min-width: 0; overflow-wrap: anywhere; max-height: 4.2em; overflow-y: auto; }
 .adapter-trainer-version {
-  margin-left: auto; flex: 0 1 auto; max-width: 45%; min-width: 3em; font-size: 11px; color: var(--at-quiet); overflow: hidden; text-overflow: ellipsis; white-space: nowrap;
+  display: flex; margin-left: auto; flex: none; max-width: 38%; font-size: 11px; color: var(--at-quiet); white-space: nowrap;
 }
+.adapter-trainer-run-name { min-width: 0; overflow: hidden; text-overflow: ellipsis; }
 .adapter-trainer-bar {
   appearance: none; width: 100%; height: 4px; border: 0; border-radius: 2px; overflow: hidden; background: var(--at-line);
 }

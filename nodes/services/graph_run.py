@@ -228,7 +228,7 @@ def run_training(
     observer = observer or NodeObserver(
         node_id, config.output.name, trains=True, workflow=workflow_id(workflow)
     )
-    observer.prompts = config.preview.prompts
+    observer.describe(config.preview.prompts, config.seed)
     if cache.previews and not can_preview:
         observer.warn("Previews are off: connect a VAE to Train Adapter to see them.")
     texts = workflow_texts(workflow, observer.warn)

@@ -29,7 +29,7 @@ from ...trainer_core.training.observer import (
 )
 from ..host import comfy_host
 from .run_files import CONTINUED
-from .run_history import POINTS, Ending, read_ending, read_history, read_prompts, sample_of
+from .run_history import POINTS, Ending, read_ending, read_history, read_run_file, sample_of
 
 _EVENTS_PER_SECOND = 5
 _SMOOTH = 0.9
@@ -48,6 +48,7 @@ class RunState:
     Attributes:
         workflow: The id of the workflow that it was started from; empty where it is not known.
         run: Its name and version, such as ``my_adapter/v0``; empty as long as it has no folder.
+        seed: What decides which run it is; None where it is not known.
         resumable: Whether there is a checkpoint that it can go on from.
         points: Step, loss and learning rate; thinned when there are many.
         samples: Preview images with their step, prompt and its index, and place.
@@ -61,6 +62,7 @@ class RunState:
     steps: int
     workflow: str = ""
     run: str = ""
+    seed: int | None = None
     resumable: bool = False
     status: str = "loading"
     step: int = 0
@@ -87,6 +89,7 @@ class RunState:
         return {
             **self.address(),
             **self.progress(self.points),
+            "seed": self.seed,
             "resumable": self.resumable,
             "samples": list(self.samples),
             "warnings": list(self.warnings),
@@ -232,7 +235,8 @@ def _state_on_disk(node_id: str, run: str, workflow: str) -> RunState | None:
         return None
     state = RunState(node_id, run, folder.parent.name, ending.steps, workflow)
     state.status = "lost" if ending.status == "running" else ending.status
-    state.take_history(folder, read_prompts(folder))
+    prompts, state.seed = read_run_file(folder)
+    state.take_history(folder, prompts)
     state.step, state.message = max(state.step, ending.step), ending.message
     state.resumable = _has_checkpoint(folder)
     return state
@@ -260,9 +264,6 @@ class NodeObserver:
     """Observer of one node's work.
 
     A node that only encodes does not train, and has a line of text instead of a panel.
-
-    Attributes:
-        prompts: What the preview images show; known when the run is described.
     """
 
     def __init__(
@@ -278,7 +279,7 @@ class NodeObserver:
         # Where nobody says how many steps there are, it is known when the images are counted.
         self.state = RunState(node_id, comfy_host.current_prompt(), name, steps, workflow)
         self.state.choices = [dict(choice) for choice in choices]
-        self.prompts: Sequence[str] = ()
+        self._prompts: Sequence[str] = ()
         self._trains = trains
         # What is encoded before the first step: which kind, so many, after so many of other kinds.
         self._what, self._items, self._earlier = "", 0, 0
@@ -309,7 +310,7 @@ class NodeObserver:
             self._folder = event.summary.folder
             with PANEL.lock:
                 self.state.steps = event.summary.steps
-                self.state.take_history(self._folder, self.prompts)
+                self.state.take_history(self._folder, self._prompts)
                 self.state.resumable = self.has_checkpoint
             self._set(
                 "training",
@@ -331,6 +332,10 @@ class NodeObserver:
             early = result.status == "done" and result.step < steps
             ending = Ending("stopped" if early else result.status, result.step, steps)
             self._set(ending.status, ending.message)
+
+    def describe(self, prompts: Sequence[str], seed: int) -> None:
+        """Take what the run file says of the preview images, and the seed."""
+        self._prompts, self.state.seed = prompts, seed
 
     @property
     def has_checkpoint(self) -> bool:
@@ -406,7 +411,7 @@ class NodeObserver:
 
     def _preview(self, event: PreviewDone) -> None:
         place = comfy_host.output_place(event.path)
-        sample = sample_of(event.step, event.prompt_index, self.prompts, place)
+        sample = sample_of(event.step, event.prompt_index, self._prompts, place)
         with PANEL.lock:
             self.state.samples.append(sample)
         if not self._throttle.passes():

@@ -62,7 +62,7 @@ def test_a_stopped_run_goes_on_when_asked_and_its_course_is_whole(server):
     about = {"name": "onward", "workflow": "some", "run": "onward/v0"}
     kept = panel(server, **about)
     assert kept["message"] == f"Trained {STEPS} steps."
-    for same in ("status", "step", "steps", "points", "samples", "run"):
+    for same in ("status", "step", "steps", "points", "samples", "run", "seed"):
         assert kept[same] == state[same]
     assert kept["step_seconds"] > 0
 

@@ -182,6 +182,13 @@ describe("going on", () => {
     expect([value("resume"), value("resume_from")]).toEqual([true, "newest"]);
   });
 
+  test("takes the run's own seed, which ComfyUI may have changed", async () => {
+    const { press, widgets, value } = trained({ seed: 3 });
+    widgets.push({ name: "seed", value: 8 }, { name: "control_after_generate", value: "randomize" });
+    await press(null);
+    expect([value("seed"), value("control_after_generate")]).toEqual([3, "fixed"]);
+  });
+
   test("leaves alone what comes from another node, and says what to set there", async () => {
     const { press, queued, value } = trained({}, { inputs: [{ name: "steps", link: 5 }] });
     expect(await press(30)).toEqual({ taken: false, reason: "steps comes from another node: set it to 90 there, and press Run." });

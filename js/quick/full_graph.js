@@ -64,6 +64,8 @@ export async function openFullGraph(node, api, app) {
     } finally {
       app.canvas?.emitAfterChange();
     }
+    // Where the nodes are, the canvas knows after it has drawn them.
+    await nextFrames();
     await app.extensionManager.command.execute("Comfy.Canvas.FitView");
     const detail = "The quick node is bypassed. Ctrl+Z takes both back.";
     toast.add({ severity: "info", summary: LABEL, detail, life: 6000 });

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...trainer_core.errors import InputError
 from ...trainer_core.training.observer import (
@@ -30,6 +30,9 @@ from ...trainer_core.training.observer import (
 from ..host import comfy_host
 from .run_files import CONTINUED
 from .run_history import POINTS, Ending, read_ending, read_history, read_run_file, sample_of
+
+if TYPE_CHECKING:
+    from .kept_adapters import LoraKeeper
 
 _EVENTS_PER_SECOND = 5
 _SMOOTH = 0.9
@@ -52,6 +55,9 @@ class RunState:
         resumable: Whether there is a checkpoint that it can go on from.
         points: Step, loss and learning rate; thinned when there are many.
         samples: Preview images with their step, prompt and its index, and place.
+        error: What was found, expected and is to do, when it failed with an error of ours.
+        warnings: What the person can do something about.
+        notes: What is good to know.
         memory: Where the run keeps what, as JSON values; None as long as nothing was planned.
         choices: What a preset chose and why: ``setting``, ``value`` and ``why`` of each.
     """
@@ -70,7 +76,9 @@ class RunState:
     samples: list[dict[str, Any]] = field(default_factory=list)
     step_seconds: float = 0.0
     message: str = ""
+    error: dict[str, str] | None = None
     warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     memory: dict[str, Any] | None = None
     choices: list[dict[str, str]] = field(default_factory=list)
 
@@ -93,6 +101,8 @@ class RunState:
             "resumable": self.resumable,
             "samples": list(self.samples),
             "warnings": list(self.warnings),
+            "notes": list(self.notes),
+            "error": self.error,
             "memory": self.memory,
             "choices": list(self.choices),
         }
@@ -150,6 +160,17 @@ class Panel:
         with self.lock:
             state = self._states.get(node_id)
             return {} if state is None else state.snapshot()
+
+    def explain(self, node_id: str, prompt_id: str, error: dict[str, str]) -> bool:
+        """Show why a node's run has failed; says whether the node has such a run to show it on."""
+        with self.lock:
+            state = self._states.get(node_id)
+            if state is None or state.prompt_id != prompt_id or state.status != "failed":
+                return False
+            state.error = error
+            shown = state.snapshot()
+        comfy_host.send("adapter_trainer.state", shown)
+        return True
 
     def request(self, node_id: str, asked: str) -> str:
         """Note that a button was pressed; says why not, or nothing.
@@ -284,6 +305,7 @@ class NodeObserver:
         # What is encoded before the first step: which kind, so many, after so many of other kinds.
         self._what, self._items, self._earlier = "", 0, 0
         self._folder: Path | None = None
+        self.keeper: LoraKeeper | None = None
         self._bar: comfy_host.ProgressBar | None = None
         self._throttle = _Throttle()
         self._unsent: list[tuple[int, float, float]] = []
@@ -320,10 +342,13 @@ class NodeObserver:
         elif isinstance(event, PreviewDone):
             self._preview(event)
         elif isinstance(event, CheckpointSaved):
+            dropped = _dropped(event.dropped)
             with PANEL.lock:
-                self.state.message = f"checkpoint of step {event.step} saved"
+                self.state.message = f"checkpoint of step {event.step} saved{dropped}"
                 self.state.resumable = True
             self._refresh()
+            if self.keeper is not None:
+                self.keeper.keep(event, self)
         elif isinstance(event, Warned) and event.message != TENSORBOARD_ABSENT:
             # The panel shows what TensorBoard would.
             self.warn(event.message)
@@ -347,6 +372,14 @@ class NodeObserver:
         comfy_host.logger.warning("%s: %s", self.state.name, message)
         with PANEL.lock:
             self.state.warnings.append(message)
+        self._refresh()
+
+    def note(self, message: str, instead_of: str = "") -> None:
+        """Show something that is good to know, in place of an earlier note where one is named."""
+        comfy_host.logger.info("%s: %s", self.state.name, message)
+        with PANEL.lock:
+            notes = [each for each in self.state.notes if each != instead_of]
+            self.state.notes = [*notes, message]
         self._refresh()
 
     def failed(self, message: str) -> None:
@@ -443,3 +476,8 @@ class NodeObserver:
     def _send(self, event: str, values: dict[str, Any]) -> None:
         if self._trains:
             comfy_host.send(f"adapter_trainer.{event}", {**self.state.address(), **values})
+
+
+def _dropped(steps: Sequence[int]) -> str:
+    which = ", ".join(map(str, steps))
+    return f"; that of step {which} gave way (keep_checkpoints)" if steps else ""

@@ -43,4 +43,6 @@ def run_quick(
     )
     cache = encode(node_id, parts.dataset, parts.base, clip, vae, parts.previews, {}, observer)
     adapter, settings, own = parts.adapter, parts.settings, parts.own
-    return run_training(node_id, parts.base, cache, adapter, settings, vae, own, workflow, observer)
+    return run_training(
+        node_id, parts.base, cache, adapter, settings, vae, own, workflow, observer=observer
+    )

@@ -17,6 +17,8 @@ export interface GraphNode {
   onAdded?: (...args: unknown[]) => void;
   onRemoved?: (...args: unknown[]) => void;
   onConfigure?: (...args: unknown[]) => void;
+  onExecuted?: (output: unknown) => void;
+  setDirtyCanvas?(foreground: boolean, background: boolean): void;
   computeSize(): [number, number];
   setSize(size: [number, number]): void;
   findInputSlot(name: string): number;
@@ -42,6 +44,7 @@ export interface Widget {
   name: string;
   value?: unknown;
   serialize?: boolean;
+  options?: { max?: number };
   callback?: (value: unknown) => void;
 }
 
@@ -53,6 +56,7 @@ export interface Link {
 }
 
 export interface Graph {
+  id?: string;
   nodes: GraphNode[];
   add(node: GraphNode): unknown;
   getLink(id: number): Link | null | undefined;
@@ -82,6 +86,8 @@ export interface App {
     toast: { add(message: ToastMessage): void };
     command: { execute(id: string): Promise<void> };
   };
+  /** Presses Run; says whether the server took it. */
+  queuePrompt(number: number): Promise<boolean>;
   registerExtension(extension: Extension): void;
   /** Opens a workflow in a tab of this name. */
   loadGraphData(

@@ -61,7 +61,7 @@ class TrainQuick(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, folder: str, base: str, name: str | None = "", **given: Any) -> str:
-        """Changes with the images, with the base, and when the adapter was deleted."""
+        """Changes with images and base, and when the adapter was deleted or is to go on."""
         from ..services.run_files import train_stamp
 
         path = comfy_host.base_path(base)

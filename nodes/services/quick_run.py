@@ -39,7 +39,6 @@ def run_quick(
         trains=True,
         steps=steps,
         choices=plan.choices,
-        prompts=plan.values["preview.prompts"],
         workflow=workflow_id(workflow),
     )
     cache = encode(node_id, parts.dataset, parts.base, clip, vae, parts.previews, {}, observer)

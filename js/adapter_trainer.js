@@ -5,6 +5,7 @@ import { api } from "../../scripts/api.js";
 import { app } from "../../scripts/app.js";
 import { Binding } from "./panel/binding.js";
 import { toLook } from "./panel/controls.js";
+import { goOn } from "./panel/go_on.js";
 import { Hub } from "./panel/hub.js";
 import { TrainPanel } from "./panel/panel.js";
 import { serverFrom } from "./panel/server.js";
@@ -34,6 +35,7 @@ function addPanel(node) {
   let binding;
   const panel = new TrainPanel({
     ask: (request) => binding.ask(request),
+    goOn: (more) => goOn(binding, more, () => app.queuePrompt(0)),
     imageUrl: server.imageUrl,
     inputs: inputsIn(node, app),
     onLook: (look) => {
@@ -45,7 +47,7 @@ function addPanel(node) {
   errorPanels.set(node, (error) => panel.tell(error));
   handOnWheel(panel.element, () => app.canvas?.canvas);
 
-  const { onAdded, onRemoved, onConfigure } = node;
+  const { onAdded, onRemoved, onConfigure, onExecuted } = node;
   node.onAdded = function (...args) {
     onAdded?.apply(this, args);
     panel.connect();
@@ -59,6 +61,10 @@ function addPanel(node) {
   node.onConfigure = function (...args) {
     onConfigure?.apply(this, args);
     panel.setLook(toLook(node.properties[LOOK_PROPERTY]));
+  };
+  node.onExecuted = function (output) {
+    onExecuted?.call(this, output);
+    binding.onExecuted(output);
   };
 
   node.addDOMWidget("training", "adapter_trainer_panel", panel.element, {
@@ -77,7 +83,9 @@ app.registerExtension({
   },
   nodeCreated(node) {
     if (TRAIN_CLASSES.has(node.comfyClass ?? "") && !panels.has(node)) addPanel(node);
-    if (node.comfyClass === LOAD_RUN_CLASS) addWorkflowButton(node, server, app);
+    if (node.comfyClass === LOAD_RUN_CLASS) {
+      addWorkflowButton(node, server, app, (run) => hub.open(run));
+    }
   },
   afterConfigureGraph() {
     hub.restore();

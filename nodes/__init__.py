@@ -67,6 +67,12 @@ def _workflow(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
     return kept_workflow(query.get("run", ""))
 
 
+def _full_graph(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
+    from .definitions.full_graph import shown_graph
+
+    return shown_graph(body)
+
+
 class AdapterTrainerExtension(ComfyExtension):
     """The pack as ComfyUI sees it."""
 
@@ -75,6 +81,7 @@ class AdapterTrainerExtension(ComfyExtension):
         comfy_host.add_route("GET", "/adapter_trainer/state", _state)
         comfy_host.add_route("POST", "/adapter_trainer/wish", _request)
         comfy_host.add_route("GET", "/adapter_trainer/workflow", _workflow)
+        comfy_host.add_route("POST", "/adapter_trainer/full_graph", _full_graph)
         queued.listen()
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:

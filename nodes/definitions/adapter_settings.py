@@ -19,7 +19,7 @@ _LOKR = (
     SettingInput("adapter.decompose_both"),
     SettingInput("adapter.unbalanced"),
 )
-_SHARED = (
+SHARED = (
     SettingInput("adapter.rank"),
     SettingInput("adapter.alpha", step=1.0),
     SettingInput("adapter.dora"),
@@ -36,14 +36,20 @@ _SHARED = (
     SettingInput("adapter.dora_axis"),
     SettingInput("adapter.exact_delta"),
 )
+"""The inputs of every kind."""
 _OWN = {"lora": _LORA, "lokr": _LOKR}
 _KINDS = choices_of(SettingInput("adapter.kind").field)
+
+
+def settings_of(kind: str) -> tuple[SettingInput, ...]:
+    """The inputs that only a kind has."""
+    return _OWN.get(kind, ())
 
 
 class AdapterSettings(io.ComfyNode):
     """Kind, size and targets of the adapter."""
 
-    SETTINGS = (*_SHARED, *_LORA, *_LOKR)
+    SETTINGS = (*SHARED, *_LORA, *_LOKR)
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -66,7 +72,7 @@ class AdapterSettings(io.ComfyNode):
                     ],
                     tooltip=kind.description,
                 ),
-                *(each.input() for each in _SHARED),
+                *(each.input() for each in SHARED),
                 io.Combo.Input(
                     "start_from",
                     options=sockets.lora_choices(),
@@ -103,7 +109,7 @@ class AdapterSettings(io.ComfyNode):
 def _values(kind: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """The run file's ``adapter`` section, without the file to start from."""
     own = section_values(_OWN.get(kind["kind"], ()), kind).get("adapter", {})
-    return {**section_values(_SHARED, given).get("adapter", {}), "kind": kind["kind"], **own}
+    return {**section_values(SHARED, given).get("adapter", {}), "kind": kind["kind"], **own}
 
 
 def _check(given: Mapping[str, Any]) -> None:

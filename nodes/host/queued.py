@@ -27,12 +27,22 @@ def listen() -> None:
 
 def constants(node_id: str) -> dict[str, Any] | None:
     """A node's inputs that are no links, in the prompt that is checked; None outside of a check."""
+    inputs = _inputs(node_id)
+    if inputs is None:
+        return None
+    return {name: value for name, value in inputs.items() if not isinstance(value, list)}
+
+
+def links(node_id: str) -> set[str]:
+    """The names of a node's inputs that come over a link, in the prompt that is checked."""
+    return {name for name, value in (_inputs(node_id) or {}).items() if isinstance(value, list)}
+
+
+def _inputs(node_id: str) -> Mapping[str, Any] | None:
     nodes = (_asked.get() or {}).get("prompt")
     node = nodes.get(node_id) if isinstance(nodes, Mapping) else None
     inputs = node.get("inputs") if isinstance(node, Mapping) else None
-    if not isinstance(inputs, Mapping):
-        return None
-    return {name: value for name, value in inputs.items() if not isinstance(value, list)}
+    return inputs if isinstance(inputs, Mapping) else None
 
 
 def tell_sender(event: str, payload: dict[str, Any]) -> None:

@@ -153,6 +153,7 @@ def encode(
     vae: Any,
     previews: PreviewChoice | None,
     options: dict[str, Any],
+    observer: NodeObserver | None = None,
 ) -> EncodedCache:
     """Encode what is missing in the cache, and list it.
 
@@ -164,6 +165,7 @@ def encode(
         vae: Its image encoder, or None.
         previews: Prompts to encode.
         options: Further values of the run file.
+        observer: Of a node that trains afterwards; unset: the node only encodes.
 
     Raises:
         TrainerError: When dataset, base or encoders cannot be used, or the disk is full.
@@ -177,7 +179,7 @@ def encode(
     output = {"dir": str(comfy_host.output_folder()), "name": "cache"}
     given = {"dataset": dataset.values, "preview": shown, "output": output}
     config = run_config(base, given, options)
-    observer = NodeObserver(node_id, "cache", trains=False)
+    observer = observer or NodeObserver(node_id, "cache", trains=False)
     with (
         guest("encode", observer) as device,
         borrowed_threads(config.memory, embedded=base.embedded),
@@ -200,6 +202,7 @@ def run_training(
     own: Mapping[str, Any],
     workflow: Mapping[str, object],
     keep_in_loras: int = 0,
+    observer: NodeObserver | None = None,
 ) -> tuple[RunHandle, Sequence[float]]:
     """Train what a node's inputs describe.
 
@@ -213,6 +216,7 @@ def run_training(
         own: What the node itself says of the run file.
         workflow: What `queued_graph` gave; kept with the run.
         keep_in_loras: The adapter of every so many checkpoints goes to the loras folder; 0: none.
+        observer: Of a node that has encoded before; unset: the node only trains.
 
     Returns:
         The run, and its losses.
@@ -229,32 +233,28 @@ def run_training(
     can_preview = base.embedded or vae is not None
     output = str(comfy_host.output_folder())
     config = training_config(cache, adapter, settings, own, output, can_preview=can_preview)
-    observer = NodeObserver(
-        node_id,
-        config.output.name,
-        trains=True,
-        prompts=config.preview.prompts,
-        workflow=_workflow_id(workflow),
+    observer = observer or NodeObserver(
+        node_id, config.output.name, trains=True, workflow=workflow_id(workflow)
     )
+    observer.describe(config.preview.prompts, config.seed)
     if keep_in_loras:
         every = config.training.checkpoint_every
         observer.keeper = LoraKeeper(config.output.name, keep_in_loras, every)
     if cache.previews and not can_preview:
         observer.warn("Previews are off: connect a VAE to Train Adapter to see them.")
     texts = workflow_texts(workflow, observer.warn)
-    make_source = source_of(None, vae, base)
     with guest("train", observer) as device:
         _warn_of_memory(config, device, observer)
         within, machine = comfy_host.allowed_folders(), ComfyMachine()
         where = SingleProcess(device)
-        result = train(config, observer, where, make_source, texts, within, machine)
+        result = train(config, observer, where, source_of(None, vae, base), texts, within, machine)
     # In its last step a cancelled run is done; the nodes behind it must not run all the same.
     if result.status == "cancelled" or observer.cancelled():
         comfy_host.raise_interrupted()
     return RunHandle(result.folder, result.adapters[0], result.step), result.losses
 
 
-def _workflow_id(queued: Mapping[str, object]) -> str:
+def workflow_id(queued: Mapping[str, object]) -> str:
     """What the page knows the workflow by; nothing without a page."""
     workflow = queued.get("workflow")
     return str(workflow.get("id") or "") if isinstance(workflow, Mapping) else ""

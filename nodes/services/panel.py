@@ -30,7 +30,7 @@ from ...trainer_core.training.observer import (
 )
 from ..host import comfy_host
 from .run_files import CONTINUED
-from .run_history import POINTS, Ending, read_ending, read_history, read_prompts, sample_of
+from .run_history import POINTS, Ending, read_ending, read_history, read_run_file, sample_of
 
 if TYPE_CHECKING:
     from .kept_adapters import LoraKeeper
@@ -52,6 +52,7 @@ class RunState:
     Attributes:
         workflow: The id of the workflow that it was started from; empty where it is not known.
         run: Its name and version, such as ``my_adapter/v0``; empty as long as it has no folder.
+        seed: What decides which run it is; None where it is not known.
         resumable: Whether there is a checkpoint that it can go on from.
         points: Step, loss and learning rate; thinned when there are many.
         samples: Preview images with their step, prompt and its index, and place.
@@ -68,6 +69,7 @@ class RunState:
     steps: int
     workflow: str = ""
     run: str = ""
+    seed: int | None = None
     resumable: bool = False
     status: str = "loading"
     step: int = 0
@@ -96,6 +98,7 @@ class RunState:
         return {
             **self.address(),
             **self.progress(self.points),
+            "seed": self.seed,
             "resumable": self.resumable,
             "samples": list(self.samples),
             "warnings": list(self.warnings),
@@ -254,7 +257,8 @@ def _state_on_disk(node_id: str, run: str, workflow: str) -> RunState | None:
         return None
     state = RunState(node_id, run, folder.parent.name, ending.steps, workflow)
     state.status = "lost" if ending.status == "running" else ending.status
-    state.take_history(folder, read_prompts(folder))
+    prompts, state.seed = read_run_file(folder)
+    state.take_history(folder, prompts)
     state.step, state.message = max(state.step, ending.step), ending.message
     state.resumable = _has_checkpoint(folder)
     return state
@@ -290,13 +294,17 @@ class NodeObserver:
         name: str,
         *,
         trains: bool,
-        prompts: Sequence[str] = (),
+        steps: int = 0,
+        choices: Sequence[Mapping[str, str]] = (),
         workflow: str = "",
     ) -> None:
-        # How many steps there are is known when the images are counted.
-        self.state = RunState(node_id, comfy_host.current_prompt(), name, 0, workflow)
-        self._prompts = prompts
+        # Where nobody says how many steps there are, it is known when the images are counted.
+        self.state = RunState(node_id, comfy_host.current_prompt(), name, steps, workflow)
+        self.state.choices = [dict(choice) for choice in choices]
+        self._prompts: Sequence[str] = ()
         self._trains = trains
+        # What is encoded before the first step: which kind, so many, after so many of other kinds.
+        self._what, self._items, self._earlier = "", 0, 0
         self._folder: Path | None = None
         self.keeper: LoraKeeper | None = None
         self._bar: comfy_host.ProgressBar | None = None
@@ -320,7 +328,8 @@ class NodeObserver:
                 self.state.memory = asdict(event)
             self._refresh()
         elif isinstance(event, RunStarted):
-            self._bar = comfy_host.ProgressBar(self.state.node_id, event.summary.steps)
+            total = self._earlier + self._items + event.summary.steps
+            self._bar = comfy_host.ProgressBar(self.state.node_id, total)
             self._folder = event.summary.folder
             with PANEL.lock:
                 self.state.steps = event.summary.steps
@@ -349,6 +358,10 @@ class NodeObserver:
             early = result.status == "done" and result.step < steps
             ending = Ending("stopped" if early else result.status, result.step, steps)
             self._set(ending.status, ending.message)
+
+    def describe(self, prompts: Sequence[str], seed: int) -> None:
+        """Take what the run file says of the preview images, and the seed."""
+        self._prompts, self.state.seed = prompts, seed
 
     @property
     def has_checkpoint(self) -> bool:
@@ -401,7 +414,7 @@ class NodeObserver:
         # What does not pass goes with what follows; the end of the run sends everything.
         if not self._throttle.passes():
             return
-        if self._bar is not None and self._bar.show(result.step):
+        if self._bar is not None and self._bar.show(self._place(result.step)):
             self._cancel = True
         if self._behind:
             self._send_state()
@@ -409,10 +422,17 @@ class NodeObserver:
             self._send("progress", state.progress(self._unsent))
             self._unsent = []
 
+    def _place(self, step: int) -> int:
+        """Where a step is on the bar, behind all that was encoded."""
+        return self._earlier + self._items + step
+
     def _encoded(self, event: CacheProgress) -> None:
-        if self._bar is None:
-            self._bar = comfy_host.ProgressBar(self.state.node_id, event.total)
-        if self._bar.show(event.done) or comfy_host.interrupted():
+        if self._bar is None or event.what != self._what:
+            self._earlier += self._items
+            self._what, self._items = event.what, event.total
+            total = self._place(self.state.steps)
+            self._bar = comfy_host.ProgressBar(self.state.node_id, total)
+        if self._bar.show(self._earlier + event.done) or comfy_host.interrupted():
             # What is encoded is on disk already: the next run goes on there.
             comfy_host.raise_interrupted()
         if self._throttle.passes() or event.done == event.total:
@@ -420,7 +440,7 @@ class NodeObserver:
             if not self._trains:
                 comfy_host.show_text(self.state.node_id, text)
             with PANEL.lock:
-                self.state.message = text
+                self.state.status, self.state.message = "caching", text
             self._send("progress", self.state.progress([]))
 
     def _preview(self, event: PreviewDone) -> None:
@@ -435,7 +455,7 @@ class NodeObserver:
             self._send_state()
         else:
             self._send("sample", sample)
-        if self._bar is not None and self._bar.show(self.state.step):
+        if self._bar is not None and self._bar.show(self._place(self.state.step)):
             self._cancel = True
 
     def _refresh(self) -> None:

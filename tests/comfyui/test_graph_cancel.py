@@ -51,7 +51,9 @@ def test_a_cancelled_run_goes_on_and_ends_with_the_same_bits(server):
     assert record(folder)["step"] == 5
     assert checkpoints(folder) == [5]
     assert not (folder / "cut.safetensors").exists()
-    assert panel(server)["status"] == "cancelled"
+    state = panel(server)
+    assert (state["status"], state["resumable"]) == ("cancelled", True)
+    assert state["message"] == "Stopped at step 5. Run goes on from there."
 
     nodes["30"] = {"class_type": "PreviewAny", "inputs": {"source": [TRAIN, 1]}}
     result = server.run(nodes)

@@ -145,5 +145,7 @@ def test_what_cannot_be_trained_is_refused_when_it_is_queued(server):
     images = write_images(server.data / "input" / "silent", captions=(None,) * 2)
     assert "no image of input/silent has a caption" in refusal(server, folder="input/silent")
     (images / "0.txt").write_text("sleeping", encoding="utf-8")
-    assert "1.png has no caption file" in refusal(server, folder="input/silent")
-    assert "output.name" in refusal(server, name="a/b")
+    assert "1 of 2 images in input/silent have no caption: 1.png" in refusal(
+        server, folder="input/silent"
+    )
+    assert "Found: name is a/b" in refusal(server, name="a/b")

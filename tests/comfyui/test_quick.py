@@ -10,10 +10,11 @@ from comfyui.conftest import write_images
 from comfyui.graphs import cached_nodes, panel, run_folder
 from comfyui.server import ROOT
 
+from trainer_core.families import presets
+
 pytestmark = pytest.mark.comfy
 
 GOALS = ("person", "style", "object", "edit")
-QUALITIES = ("fast", "standard", "thorough")
 
 
 def answers(goal: str, quality: str = "fast", **others):
@@ -108,6 +109,15 @@ def test_the_edit_shows_its_own_pairs(planned):
     preview = yaml.safe_load(planned["edit"]["graph"])["preview"]
     assert len(preview["controls"]) == len(preview["prompts"]) == 2
     assert all("control_images" in path for paths in preview["controls"] for path in paths)
+
+
+def test_the_node_asks_for_what_presets_know(server):
+    asked = server.get("/object_info/AdapterTrainerQuick")["AdapterTrainerQuick"]["input"]
+    assert tuple(asked["required"]["goal"][1]["options"]) == presets.GOALS == GOALS
+    assert tuple(asked["required"]["quality"][1]["options"]) == presets.QUALITIES
+    assert len(asked["required"]) <= 8
+    advanced = {name for name, (_, facts) in asked["optional"].items() if facts.get("advanced")}
+    assert advanced == {"prompts", "steps", "seed", "resume"}
 
 
 NODE = "51"

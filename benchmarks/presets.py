@@ -27,6 +27,7 @@ from benchmarks.measuring.record import origin, write_record
 from scripts.embedded_base.demo_datasets import own_combinations, write_own_dataset
 from scripts.embedded_base.drawing import draw, random_scene, with_frame
 from scripts.embedded_base.vocabulary import held_out_combinations, training_combinations
+from trainer_core.config import RunConfig
 from trainer_core.data.image import from_pixels
 from trainer_core.demo.checker import read_image
 from trainer_core.demo.exam import (
@@ -35,16 +36,21 @@ from trainer_core.demo.exam import (
     base_questions,
     combination_questions,
     frame_questions,
+    mark,
 )
 from trainer_core.demo.run import sample_settings
 from trainer_core.demo.vocabulary import COLORS, FRAME_EDIT, Combination
 from trainer_core.families.presets import plan_preset
 from trainer_core.families.registry import embedded_family
 from trainer_core.families.run_files import config_of
-from trainer_core.inference.pipeline import open_pipeline
+from trainer_core.inference.pipeline import Pipeline, open_pipeline
 from trainer_core.training import train
 
+BASE = "none"
+"""In the place of a quality: nothing is trained, and the base alone is asked."""
+
 WAYS = (
+    (BASE, "auto"),
     ("fast", "auto"),
     ("standard", "auto"),
     ("thorough", "auto"),
@@ -68,7 +74,7 @@ def measure(goal: str, quality: str, kind: str, seed: int, folder: Path) -> dict
 
     Args:
         goal: One of `GOALS`.
-        quality: Of the preset.
+        quality: Of the preset, or `BASE`.
         kind: Of the adapter.
         seed: Of the images, of the run and of the questions.
         folder: For everything that is written.
@@ -78,32 +84,42 @@ def measure(goal: str, quality: str, kind: str, seed: int, folder: Path) -> dict
         before (``kept``); steps; CPU seconds of the run.
     """
     images = folder / goal
-    learned, kept = _PREPARE[goal](images, seed)
+    asked = _PREPARE[goal](images, seed)
     preset = plan_preset(
-        embedded_family().name, goal, quality, images=_IMAGES[goal], kind=kind, embedded=True
+        embedded_family().name,
+        goal,
+        "standard" if quality == BASE else quality,
+        images=_IMAGES[goal],
+        kind=kind,
+        embedded=True,
     )
     values = {**preset.values, "dataset.path": str(images), "output.dir": str(folder / "runs")}
     config = config_of({**values, "seed": seed, "memory.device": "cpu"})
-    started = time.process_time()
-    result = train(config)
-    seconds = time.process_time() - started
-    with open_pipeline(config, has_controls=goal == "edit") as pipeline:
-        pipeline.put_on(result.adapters[0])
-        shares = []
-        for questions in (learned, kept):
-            requests = [
-                pipeline.request(q.text, _IMAGE_SEED + i, () if q.control is None else (q.control,))
-                for i, q in enumerate(questions)
-            ]
-            found = pipeline.sample(requests, sample_settings(config))
-            right = [
-                q.right(read_image(np.asarray(from_pixels(image))))
-                for q, image in zip(questions, found, strict=True)
-            ]
-            shares.append(round(sum(right) / len(right), 3))
     facts = {"goal": goal, "quality": quality, "kind": config.adapter.kind, "seed": seed}
-    figures = {"steps": result.step, "learned": shares[0], "kept": shares[1]}
-    return facts | figures | {"cpu_seconds": round(seconds, 1)}
+    adapter: Path | None = None
+    if quality != BASE:
+        started = time.process_time()
+        result = train(config)
+        seconds = round(time.process_time() - started, 1)
+        facts |= {"steps": result.step, "cpu_seconds": seconds}
+        adapter = result.adapters[0]
+    with open_pipeline(config, has_controls=goal == "edit") as pipeline:
+        if adapter is not None:
+            pipeline.put_on(adapter)
+        learned, kept = (_share(pipeline, config, questions) for questions in asked)
+    return facts | {"learned": learned, "kept": kept}
+
+
+def _share(pipeline: Pipeline, config: RunConfig, questions: list[Question]) -> float:
+    """Of right images; generated as previews are."""
+    requests = [
+        pipeline.request(
+            each.text, _IMAGE_SEED + i, () if each.control is None else (each.control,)
+        )
+        for i, each in enumerate(questions)
+    ]
+    images = pipeline.sample(requests, sample_settings(config))
+    return round(mark(questions, [np.asarray(from_pixels(image)) for image in images]), 3)
 
 
 def _object(folder: Path, seed: int) -> Asked:

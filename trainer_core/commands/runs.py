@@ -161,11 +161,12 @@ def template(arguments: Arguments) -> int:
             "one of " + ", ".join(templates()),
             f"Name a family, such as `adapter-trainer template {next(iter(templates()))}`.",
         )
-    family, name, quality = (*arguments.words, *("generate", None)[len(arguments.words) - 1 :])[:3]
+    family, *rest = arguments.words
+    name, more = (rest or ["generate"])[0], rest[1:]
     if name in GOALS:
-        text = _for_goal(family, name, quality or "standard", given)
-    elif quality or given or (family in templates() and name not in templates()[family]):
-        raise _no_goal(family, name, quality or next(iter(given), ""))
+        text = _for_goal(family, name, (more or ["standard"])[0], given)
+    elif more or given or (family in templates() and name not in templates()[family]):
+        raise _no_goal(family, name, next(iter([*more, *given]), ""))
     else:
         text = run_file_template(family, name)
     text = text.rstrip("\n")

@@ -1,4 +1,4 @@
-"""Every goal and quality gives a run file, with a source for each figure and a reason for people."""
+"""Every goal and quality gives a run file, with sources for its figures and reasons for people."""
 
 from __future__ import annotations
 
@@ -84,11 +84,20 @@ def test_every_combination_is_a_run_file_with_reasons(family, embedded, tmp_path
         for chosen in found.chosen:
             assert chosen.value == found.values[chosen.setting]
             assert re.fullmatch(r"[A-Z0-9][^{}\n]{20,150}\.", chosen.why), chosen
+
+
+@pytest.mark.parametrize(("family", "embedded"), BASES)
+def test_a_run_file_is_read_back_as_it_was_meant(family, embedded, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     path = tmp_path / "run.yaml"
-    notes = [each.why for each in found.chosen]
-    path.write_text(run_file_of("A title.", found.values, notes), encoding="utf-8")
-    assert load_config(path) == config
-    assert notes[0] in path.read_text(encoding="utf-8")
+    for goal in GOALS:
+        found = preset(goal, family=family, embedded=embedded)
+        notes = [each.why for each in found.chosen]
+        text = run_file_of("A title.", found.values, notes)
+        path.write_text(text, encoding="utf-8")
+        assert load_config(path) == config_of(found.values)
+        assert f"\n# - {notes[0]}\n" in text
+        assert max(map(len, text.splitlines())) <= 100
 
 
 @pytest.mark.parametrize(("family", "variant"), [(f, v) for f in PACKAGES for v in variants_of(f)])
@@ -198,6 +207,7 @@ def test_a_file_that_holds_no_figures_is_refused(tmp_path):
 
 
 def test_presets_need_no_torch():
-    code = "import sys, trainer_core.families.presets as p; p.plan_preset(%r, 'edit', 'fast', images=3)"
-    code += "; assert not {'torch', 'diffusers'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code % TINY], check=True, timeout=60)
+    code = "import sys; from trainer_core.families.presets import plan_preset\n"
+    code += f"plan_preset({TINY!r}, 'edit', 'fast', images=3)\n"
+    code += "assert not {'torch', 'diffusers'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

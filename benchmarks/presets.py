@@ -4,7 +4,7 @@ Goals ``object``, ``edit`` and ``style`` in each quality, ``standard`` with anot
 seeds decide datasets, runs and questions; no figure of a preset was tuned on them.
 
 An object is a shape that the base cannot generate, twelve images. An edit is the grey frame around
-an image, sixteen pairs. A style is sixteen ordinary images that all have the frame, with captions
+an image, sixteen pairs. A style is 24 ordinary images that all have the frame, with captions
 that do not name it: learned is what has a grey border and shows what is asked for inside it, kept
 what shows it there, whatever the border is. Run: ``python -m benchmarks.presets``.
 """
@@ -62,7 +62,7 @@ SHAPES = ("corner", "diamond")
 """One for each seed."""
 
 _ASKED = 24
-_IMAGES = {"object": 12, "style": 16, "edit": 16}
+_IMAGES = {"object": 12, "style": 24, "edit": 16}
 _IMAGE_SEED = 2_000_000
 _BORDER = 4
 """Pixels on each side that are grey in the style; what is asked for is read inside twice that."""

@@ -148,8 +148,8 @@ def _questions() -> list[io.Input]:
             "kind",
             options=["auto", *kinds],
             default="auto",
-            tooltip="Form of the adapter. Leave it at auto unless you have to hand on a "
-            "certain one. " + (kind.description or ""),
+            tooltip="Leave it at auto, which takes what suits the goal. Take lora where the result "
+            "has to work in other programs: every one of them reads it.",
         ),
     ]
 

@@ -33,7 +33,7 @@ class PreviewPrompts(io.ComfyNode):
             category="Adapter Trainer",
             description="Prompts whose images are generated while the adapter trains, always from "
             "the same seeds, so that the images show what it learns.",
-            search_aliases=["sample prompts", "validation prompts"],
+            search_aliases=["sample prompts", "validation prompts", "samples while training"],
             inputs=[
                 *(each.input() for each in cls.SETTINGS),
                 io.Image.Input(

@@ -35,6 +35,7 @@ function makeNode() {
     setSize(size) {
       node.size = size;
     },
+    setDirtyCanvas() {},
     addWidget(type, name, value, pressed, options) {
       const added = { type, name, value, pressed, options };
       node.widgets.push(added);

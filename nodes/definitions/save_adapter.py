@@ -11,6 +11,8 @@ from . import sockets
 from .setting_inputs import form_inputs, layout_input, overwrite_input
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ..services.choices import RunHandle
 
 
@@ -43,8 +45,8 @@ class SaveAdapter(io.ComfyNode):
                 ),
                 io.String.Input(
                     "name",
-                    default="my_adapter",
-                    tooltip="Set it to what the file should be called; folders with /.",
+                    default="",
+                    tooltip="Name of the file; folders with /. Empty: the run's name.",
                 ),
                 layout_input(),
                 overwrite_input(),
@@ -52,6 +54,11 @@ class SaveAdapter(io.ComfyNode):
             ],
             outputs=[io.String.Output(display_name="path")],
         )
+
+    @classmethod
+    def validate_inputs(cls, name: str = "") -> bool | str:
+        """Refuse a bad name when the graph is queued."""
+        return sockets.refusal(cls, _check)
 
     @classmethod
     def execute(
@@ -74,5 +81,13 @@ class SaveAdapter(io.ComfyNode):
                 "Connect the output run of Train Adapter, or a LORA_MODEL.",
             )
         form = {"overwrite": overwrite, "fused": fused, "dtype": dtype}
+        name = name or (run.folder.parent.name if run else "adapter")
         path, _ = write_adapter_file(run.adapter if run else lora, name, layout, **form)
         return io.NodeOutput(str(path))
+
+
+def _check(given: Mapping[str, Any]) -> None:
+    from ..services.adapter_files import check_file_name
+
+    if given.get("name"):
+        check_file_name(given["name"])

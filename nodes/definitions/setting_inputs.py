@@ -126,6 +126,15 @@ class SettingInput(NamedTuple):
         one_word = kind == "text or lines" and len(lines) == 1 and lines[0].isidentifier()
         return lines[0] if one_word else lines
 
+    def written(self, value: Any) -> Any:
+        """What the input says for a value of the run file: `read` gives the same value back."""
+        kind, may_be_unset = _kind(self.field.annotation)
+        if value is None and may_be_unset:
+            return "" if kind == "text" else 0
+        if isinstance(value, Mapping):
+            return "\n".join(f"{pattern} = {number}" for pattern, number in value.items())
+        return "\n".join(value) if isinstance(value, list | tuple) else value
+
 
 @functools.cache
 def _settings() -> dict[str, FieldInfo]:
@@ -247,6 +256,21 @@ def overwrite_input() -> io.Input:
     """Whether an adapter's file may be replaced."""
     told = "Leave it off to keep older files: a number is added. On: this name is replaced."
     return io.Boolean.Input("overwrite", default=False, tooltip=told)
+
+
+def keep_in_loras_input() -> io.Input:
+    """How many of a run's checkpoints Load LoRA lists; in saved workflows behind all others."""
+    return io.Int.Input(
+        "keep_in_loras",
+        default=0,
+        min=0,
+        max=1000,
+        optional=True,
+        advanced=True,
+        tooltip="Leave it at 0, unless you want to compare steps in Load LoRA. 1: the adapter of "
+        "every checkpoint is copied to the loras folder as name_step_000500; 2: of every second "
+        "one. They stay there until you delete them.",
+    )
 
 
 def form_inputs() -> list[io.Input]:

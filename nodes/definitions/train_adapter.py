@@ -9,7 +9,7 @@ from comfy_api.latest import io
 from ...trainer_core.errors import InputError
 from ..host import comfy_host
 from . import sockets
-from .setting_inputs import RUN_SETTINGS, section_values
+from .setting_inputs import RUN_SETTINGS, keep_in_loras_input, section_values
 
 if TYPE_CHECKING:
     from ..services.choices import AdapterChoice, BaseChoice, EncodedCache, SettingsChoice
@@ -73,6 +73,7 @@ class TrainAdapter(io.ComfyNode):
                     "With resume on: the checkpoint to go on from, also of a finished "
                     "run. The later ones of that run are made again.",
                 ),
+                keep_in_loras_input(),
             ],
             outputs=sockets.run_outputs(),
             hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.extra_pnginfo],
@@ -84,16 +85,16 @@ class TrainAdapter(io.ComfyNode):
 
         Whether there is the checkpoint is left to `execute`, which says what to do.
         """
-        from ..services.choices import name_problem
+        from ..services.choices import check_run_name
 
-        return name_problem(name) or True
+        return sockets.refusal(cls, check_run_name)
 
     @classmethod
-    def fingerprint_inputs(cls, name: str | None, **given: Any) -> int:
-        """Changes when the adapter that this node handed on was deleted."""
-        from ..services.run_files import ADAPTERS
+    def fingerprint_inputs(cls, name: str | None, **given: Any) -> str:
+        """Changes when the adapter that this node handed on was deleted, or is to go on."""
+        from ..services.run_files import train_stamp
 
-        return ADAPTERS.missing_count(str(cls.hidden.unique_id), name)
+        return train_stamp(str(cls.hidden.unique_id), name)
 
     @classmethod
     def execute(
@@ -105,10 +106,11 @@ class TrainAdapter(io.ComfyNode):
         resume_from: str = comfy_host.NEWEST,
         settings: SettingsChoice | None = None,
         vae: Any = None,
+        keep_in_loras: int = 0,
         **given: Any,
     ) -> io.NodeOutput:
         """Train, or go on."""
-        from ..services.graph_run import run_outputs, run_training
+        from ..services.graph_run import run_outputs, run_training, shown_run
         from ..services.run_files import ADAPTERS
 
         comfy_host.require_libraries()
@@ -116,9 +118,11 @@ class TrainAdapter(io.ComfyNode):
         own = {**section_values(RUN_SETTINGS, given), "resume": begin}
         node_id = str(cls.hidden.unique_id)
         workflow = comfy_host.queued_graph(cls.hidden.prompt, cls.hidden.extra_pnginfo)
-        handle, losses = run_training(node_id, base, cache, adapter, settings, vae, own, workflow)
+        handle, losses = run_training(
+            node_id, base, cache, adapter, settings, vae, own, workflow, keep_in_loras
+        )
         ADAPTERS.hand_on(node_id, given["name"], handle.adapter)
-        return io.NodeOutput(*run_outputs(handle, losses))
+        return io.NodeOutput(*run_outputs(handle, losses), ui=shown_run(handle))
 
 
 def _resume_setting(resume: bool, resume_from: str) -> str:

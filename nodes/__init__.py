@@ -17,6 +17,8 @@ from .definitions.check_adapter import CheckAdapter
 from .definitions.convert_adapter import ConvertAdapter
 from .definitions.dataset_from_folder import DatasetFolder
 from .definitions.dataset_from_images import DatasetImages
+from .definitions.embedded_model import EmbeddedModel
+from .definitions.embedded_text import EmbeddedText
 from .definitions.load_base import LoadBase
 from .definitions.load_run import LoadRun
 from .definitions.preview_adapter import PreviewAdapter
@@ -43,6 +45,8 @@ _NODES: tuple[type[io.ComfyNode], ...] = (
     CheckAdapter,
     SaveRunFile,
     LoadRun,
+    EmbeddedModel,
+    EmbeddedText,
 )
 NODES = tuple(map(checked, _NODES))
 

@@ -38,6 +38,8 @@ SOCKETS = {
     "Check": (["MODEL", "LORA_MODEL?"], ["STRING", "BOOLEAN"]),
     "SaveRunFile": (["base", "cache", "adapter", "settings?"], ["STRING"]),
     "LoadRun": ([], ["LORA_MODEL", "LOSS_MAP", "IMAGE", "run"]),
+    "EmbeddedModel": ([], ["MODEL", "VAE"]),
+    "EmbeddedText": (["IMAGE?"], ["CONDITIONING", "CONDITIONING"]),
     "Quick": (["CLIP?", "VAE?"], ["LORA_MODEL", "LOSS_MAP", "IMAGE", "run"]),
 }
 NODES = [f"AdapterTrainer{name}" for name in SOCKETS]

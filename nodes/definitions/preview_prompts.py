@@ -51,8 +51,8 @@ class PreviewPrompts(io.ComfyNode):
                     default=_NO_FOLDER,
                     optional=True,
                     advanced=True,
-                    tooltip="For bases that edit, where no image is connected: a dataset folder "
-                    "whose first control images are used.",
+                    tooltip="Choose it only for a base that edits, where no image is "
+                    "connected: a dataset folder whose first control images are used.",
                 ),
             ],
             outputs=[sockets.Previews.Output(display_name="previews")],

@@ -28,6 +28,7 @@
  * @property {(...args: any[]) => void} [onDrawForeground]
  * @property {() => [number, number]} computeSize
  * @property {(size: [number, number]) => void} setSize
+ * @property {(foreground: boolean, background: boolean) => void} setDirtyCanvas
  * @property {(type: "button", label: string, value: null, pressed: () => void, options: object) => Widget} addWidget
  *
  * @typedef {[unknown, Record<string, any>?]} Spec
@@ -102,6 +103,7 @@ class Folding {
         told?.set?.call(node, value);
         this.show();
         this.fit(room);
+        node.setDirtyCanvas(true, true);
       },
     });
     const { onConfigure, onDrawForeground } = node;
@@ -257,8 +259,12 @@ function hasAdvanced(spec) {
 /**
  * Shows all inputs of a node, whichever renderer there is.
  *
- * @param {FoldingNode} node
+ * @param {FoldingNode & { id?: unknown }} node
  */
 export function unfold(node) {
+  if (node.showAdvanced) return;
+  // The button of Nodes 2.0 remembers by itself what it did last.
+  const place = `[data-node-id="${node.id}"] [data-testid="advanced-inputs-button"]`;
+  /** @type {HTMLElement | null} */ (document.querySelector(place))?.click();
   if (!node.showAdvanced) node.showAdvanced = true;
 }

@@ -8,18 +8,25 @@ export interface GraphNode {
   subgraph?: Graph;
   size: [number, number];
   properties: Record<string, unknown>;
-  widgets?: { name: string; value?: unknown }[];
+  widgets?: Widget[];
   inputs?: { name: string; link?: unknown }[];
   onAdded?: (...args: unknown[]) => void;
   onRemoved?: (...args: unknown[]) => void;
   onConfigure?: (...args: unknown[]) => void;
+  onDragOver?: (event: DragEvent) => boolean;
+  onDragDrop?: (event: DragEvent) => Promise<boolean>;
   computeSize(): [number, number];
   setSize(size: [number, number]): void;
   addDOMWidget(
     name: string,
     type: string,
     element: HTMLElement,
-    options: { serialize?: boolean; hideOnZoom?: boolean; getMinHeight?: () => number },
+    options: {
+      serialize?: boolean;
+      hideOnZoom?: boolean;
+      getMinHeight?: () => number;
+      getMaxHeight?: () => number;
+    },
   ): unknown;
   addWidget(
     type: "button",
@@ -28,6 +35,13 @@ export interface GraphNode {
     pressed: () => void,
     options: { serialize?: boolean },
   ): { serialize?: boolean; tooltip?: string };
+}
+
+export interface Widget {
+  name: string;
+  value?: unknown;
+  options?: { values?: unknown };
+  callback?: (...args: unknown[]) => unknown;
 }
 
 export interface Graph {
@@ -45,7 +59,7 @@ export interface Extension {
 export interface App {
   graph: Graph;
   rootGraph?: Graph;
-  canvas?: { canvas: HTMLCanvasElement };
+  canvas?: { canvas: HTMLCanvasElement; setDirty?(front: boolean, back: boolean): void };
   extensionManager: { toast: { add(message: ToastMessage): void } };
   registerExtension(extension: Extension): void;
   /** Opens a workflow in a tab of this name. */

@@ -24,6 +24,7 @@ export interface GraphNode {
     options: {
       serialize?: boolean;
       hideOnZoom?: boolean;
+      margin?: number;
       getMinHeight?: () => number;
       getMaxHeight?: () => number;
     },

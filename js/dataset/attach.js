@@ -5,7 +5,7 @@ import { handOnWheel } from "../panel/wheel.js";
 import { Dialog } from "./dialog.js";
 import { holdsFiles } from "./files.js";
 import { Strip } from "./strip.js";
-import { HEIGHT } from "./style.js";
+import { HEIGHT, MARGIN } from "./style.js";
 
 /**
  * @typedef {import("../comfyui.js").GraphNode} GraphNode
@@ -57,8 +57,9 @@ export function addStrip(node, server, app) {
   node.addDOMWidget("dataset", "adapter_trainer_dataset", strip.element, {
     serialize: false,
     hideOnZoom: false,
-    getMinHeight: () => HEIGHT,
-    getMaxHeight: () => HEIGHT,
+    margin: MARGIN,
+    getMinHeight: () => HEIGHT + 2 * MARGIN,
+    getMaxHeight: () => HEIGHT + 2 * MARGIN,
   });
   acceptDrops(node, strip);
 

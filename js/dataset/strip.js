@@ -19,7 +19,7 @@ import { ACCEPTED, filesOf, holdsFiles, suggestedName, upload } from "./files.js
  */
 
 const INPUT = "input/";
-const SHOWN_LEFT_OUT = 20;
+const NOTICE_SECONDS = 8;
 
 export class Strip {
   /**
@@ -34,9 +34,16 @@ export class Strip {
     /** @type {Item[]} */
     this.items = [];
     this.asked = 0;
+    /** What came of the last upload. */
+    this.notice = "";
+    /** @type {import("./files.js").LeftOut[]} */
+    this.leftOut = [];
+    this.fading = 0;
+    this.failed = false;
     /** @type {AbortController | null} */
     this.uploading = null;
 
+    this.message = "";
     this.count = html("span", "dataset-count", { "aria-live": "polite" });
     this.add = button("dataset-button", "Add images…", () => this.picker.click());
     this.add.title = "Choose images, .txt captions or a .zip; or drop them on this node.";
@@ -110,7 +117,19 @@ export class Strip {
     setText(this.count, report ? counted(report) : "");
     this.images.replaceChildren();
     this.addImages(this.items, 0);
-    if (!this.uploading) this.line.replaceChildren(...(report ? this.problems(report) : [message]));
+    this.message = message;
+    this.drawLine();
+  }
+
+  drawLine() {
+    if (this.uploading || !this.form.hidden) return;
+    const { leftOut, notice, report } = this;
+    const list = button("dataset-problem", this.failed ? "Why?" : `${leftOut.length} left out`, () => showLeftOut(leftOut));
+    this.line.replaceChildren(
+      ...(notice ? [html("span", "dataset-notice", {}, [notice])] : []),
+      ...(leftOut.length ? [list] : []),
+      ...(report ? this.problems(report) : [this.message]),
+    );
     this.line.title = this.line.textContent ?? "";
   }
 
@@ -120,7 +139,7 @@ export class Strip {
       button("dataset-problem", `${count} × ${words}`, () => this.host.open(first)),
     );
     const rest = report.others.length ? [html("span", "", {}, [report.others[0]])] : [];
-    if (kinds.length || rest.length) return [...kinds, ...rest];
+    if (kinds.length || rest.length || this.notice) return [...kinds, ...rest];
     return [report.editable ? "Click an image for its caption." : "A bundled example. Drop your own images here."];
   }
 
@@ -163,6 +182,7 @@ export class Strip {
    */
   offer(files) {
     if (!files.length || this.uploading) return;
+    this.tell("", []);
     const folders = this.host.folders().filter((name) => name.startsWith(INPUT));
     const taken = folders.map((name) => name.slice(INPUT.length));
     const own = this.ownFolder();
@@ -209,6 +229,7 @@ export class Strip {
     if (this.uploading || !place.folder) return;
     const stop = new AbortController();
     this.uploading = stop;
+    this.failed = false;
     const bar = html("progress", "bar", { max: String(files.length), value: "0" });
     this.ask([bar, button("dataset-button", "Cancel", () => stop.abort())]);
     const progress = (/** @type {number} */ done) => {
@@ -224,24 +245,30 @@ export class Strip {
       message = `${done.added} file${done.added === 1 ? "" : "s"} ${place.add ? "added to" : "in"} ${done.folder}`;
       this.host.choose(done.folder);
     } catch (error) {
-      message = stop.signal.aborted ? "Cancelled, nothing was kept." : `Nothing was uploaded: ${told(error)}`;
+      message = stop.signal.aborted ? "Cancelled, nothing was kept." : "Nothing was uploaded.";
+      this.failed = !stop.signal.aborted;
+      if (this.failed) left = [{ name: "", reason: told(error) }];
     }
     this.uploading = null;
+    this.tell(message, left);
     this.close();
     await this.refresh();
-    this.tell(message, left);
   }
 
   /**
+   * Says what came of an upload, for a while; what was left out can be read until the next one.
+   *
    * @param {string} message
    * @param {import("./files.js").LeftOut[]} left
    */
   tell(message, left) {
-    if (!message) return;
-    const names = left.slice(0, SHOWN_LEFT_OUT).map(({ name, reason }) => told(reason, name));
-    const rest = left.length > names.length ? [`and ${left.length - names.length} more`] : [];
-    this.say(left.length ? `${message}. Left out: ${[...names, ...rest].join("; ")}` : message);
-    this.line.classList.toggle("adapter-trainer-long", left.length > 0);
+    clearTimeout(this.fading);
+    this.notice = message;
+    this.leftOut = left;
+    this.fading = window.setTimeout(() => {
+      this.notice = "";
+      this.drawLine();
+    }, NOTICE_SECONDS * 1000);
   }
 
   /** @param {Node[]} children */
@@ -254,12 +281,11 @@ export class Strip {
   close() {
     this.form.hidden = true;
     this.head.hidden = false;
-    if (this.report) this.line.replaceChildren(...this.problems(this.report));
+    this.drawLine();
   }
 
   /** @param {string} message */
   say(message) {
-    this.line.classList.remove("adapter-trainer-long");
     this.line.replaceChildren(message);
     this.line.title = message;
   }
@@ -267,7 +293,21 @@ export class Strip {
   disconnect() {
     this.uploading?.abort();
     this.asked += 1;
+    clearTimeout(this.fading);
   }
+}
+
+/** @param {import("./files.js").LeftOut[]} left */
+function showLeftOut(left) {
+  const lines = left.map(({ name, reason }) => html("li", "", {}, [told(reason, name)]));
+  const close = button("close", "✕", () => dialog.remove());
+  const dialog = html("dialog", "lightbox adapter-trainer-dataset-list", { "aria-label": "Left out" }, [
+    html("div", "dataset-title", {}, ["What was not taken"]), html("ul", "", {}, lines), close,
+  ]);
+  dialog.addEventListener("keydown", (event) => event.stopPropagation());
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
 }
 
 /** @param {Report} report */

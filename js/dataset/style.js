@@ -3,10 +3,13 @@
 
 const ID = "adapter-trainer-dataset-style";
 
-export const HEIGHT = 132;
+export const HEIGHT = 126;
+
+/** Space around it in the classic renderer, where the widget takes it from its height. */
+export const MARGIN = 5;
 
 const CSS = `
-.adapter-trainer-dataset, .adapter-trainer-dataset-dialog {
+.adapter-trainer-dataset, .adapter-trainer-dataset-dialog, .adapter-trainer-dataset-list {
   --at-text: var(--input-text, #ddd);
   --at-quiet: color-mix(in srgb, var(--at-text) 72%, transparent);
   --at-line: color-mix(in srgb, var(--at-text) 18%, transparent);
@@ -40,7 +43,7 @@ const CSS = `
 }
 .adapter-trainer-dataset-form .adapter-trainer-bar { flex: 1; }
 .adapter-trainer-dataset-images {
-  flex: none; display: flex; gap: 4px; height: 66px; overflow-x: auto; overflow-y: hidden; overscroll-behavior: contain; scrollbar-width: thin;
+  flex: none; display: flex; gap: 4px; height: 64px; overflow-x: auto; overflow-y: hidden; overscroll-behavior: contain; scrollbar-width: thin;
 }
 .adapter-trainer-dataset-image {
   flex: none; width: 54px; height: 54px; padding: 0; overflow: hidden; cursor: zoom-in; border: 1px solid var(--at-line); border-radius: 4px; background: var(--at-line);
@@ -49,7 +52,9 @@ const CSS = `
 .adapter-trainer-dataset-image img { display: block; width: 100%; height: 100%; object-fit: cover; font-size: 9px; color: var(--at-quiet); }
 .adapter-trainer-dataset-more { flex: none; height: 54px; padding: 0 10px; font: inherit; color: inherit; cursor: pointer; border: 1px dashed var(--at-line); border-radius: 4px; background: none; }
 .adapter-trainer-dataset-line { flex: 1; min-height: 0; color: var(--at-quiet); overflow: hidden; white-space: nowrap; text-overflow: ellipsis; }
-.adapter-trainer-dataset-line.adapter-trainer-long { white-space: normal; overflow-y: auto; color: var(--at-rate); font-size: 11px; line-height: 1.2; }
+.adapter-trainer-dataset-notice { margin-right: 10px; color: var(--at-text); }
+.adapter-trainer-dataset-list { max-width: 640px; padding-right: 56px; }
+.adapter-trainer-dataset-list li { margin: 4px 0; overflow-wrap: anywhere; }
 .adapter-trainer-dataset-problem { margin: 0 10px 0 0; padding: 0; font: inherit; color: var(--at-rate); cursor: pointer; border: 0; background: none; text-decoration: underline dotted; }
 .adapter-trainer-dataset :focus-visible { outline: 2px solid var(--at-loss); outline-offset: -2px; }
 .adapter-trainer-dataset-dialog[open] { display: flex; gap: 16px; width: 94vw; height: 90vh; }

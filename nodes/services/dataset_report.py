@@ -30,6 +30,8 @@ SETTINGS = (
 
 PAGE = 60
 _MUCH_CROPPED = 0.25
+# A little less than the training size is nothing that a person would do something about.
+_SMALL_SHARE = 0.7
 _KEPT_REPORTS = 8
 _MOST_OTHERS = 20
 _SMALL = 256
@@ -163,7 +165,7 @@ class Report:
         if kept < 1 - _MUCH_CROPPED:
             text = f"{1 - kept:.0%} of its area is cut off at the training size."
             problems.append({"kind": "cropped", "grave": False, "text": text})
-        if across * down < settings.resolution**2:
+        if across * down < _SMALL_SHARE * settings.resolution**2:
             problems.append({"kind": "small", "grave": False, "text": _told_small(bucket, size)})
 
 

@@ -63,6 +63,8 @@ export interface App {
   canvas?: { canvas: HTMLCanvasElement; setDirty?(front: boolean, back: boolean): void };
   extensionManager: { toast: { add(message: ToastMessage): void } };
   registerExtension(extension: Extension): void;
+  /** What the key R does, without its messages. */
+  reloadNodeDefs?(): Promise<void>;
   /** Opens a workflow in a tab of this name. */
   loadGraphData(
     workflow: unknown,

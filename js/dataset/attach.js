@@ -141,4 +141,6 @@ function choose(node, folder, app) {
   widget.value = folder;
   widget.callback?.(folder);
   app.canvas?.setDirty?.(true, true);
+  // Nodes that are added later read their lists from there.
+  void app.reloadNodeDefs?.()?.catch(() => {});
 }

@@ -32,6 +32,8 @@ LARGEST_DROP = 8 * 2**30
 
 CAPTION = ".txt"
 ARCHIVE = ".zip"
+_USABLE = "PNG, JPEG, WebP or BMP images and .txt captions in UTF-8, or a .zip of them"
+_SAVE_AS = "Save it as PNG or JPEG (a text: as UTF-8), or leave it out."
 _MOST_DROPS = 16
 _IDLE_SECONDS = 3600.0
 _MOST_ENTRIES = 4 * MOST_FILES
@@ -318,9 +320,9 @@ def _check(path: Path, name: str, extension: str) -> None:
         else:
             open_image(path, "first_frame")
     except DatasetError as error:
-        raise DatasetError(
-            error.found.replace(str(path), name), error.expected, error.remedy
-        ) from error
+        # What Pillow says of a file that it does not know names the temporary one.
+        found = error.found.replace(str(path), name).partition(" (cannot identify")[0]
+        raise DatasetError(found, _USABLE, _SAVE_AS) from error
 
 
 def _over() -> InputError:
@@ -330,11 +332,7 @@ def _over() -> InputError:
 
 
 def _unusable(name: str, why: str) -> DatasetError:
-    return DatasetError(
-        f"{name[-_NAME_BYTES:]} {why}",
-        "PNG, JPEG, WebP or BMP images and .txt captions, or a .zip of them",
-        "Save it as PNG or JPEG, or leave it out.",
-    )
+    return DatasetError(f"{name[-_NAME_BYTES:]} {why}", _USABLE, _SAVE_AS)
 
 
 def _unwrap(staging: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...trainer_core.errors import InputError, TrainerError
+from ...trainer_core.errors import DatasetError, InputError, TrainerError
 from ..host import comfy_host
 from . import caption_edits, dataset_report
 from .dataset_upload import DROPS
@@ -16,6 +16,7 @@ _LARGEST_TEXT = 2 * 2**20
 _LARGEST_SETTINGS = 4096
 _MOST_ITEMS = 200
 _SHOWN = 50
+_LONGEST_NAME = 200
 
 
 def _report(query: _Query, body: bytes) -> Any:
@@ -65,8 +66,13 @@ def _begin(query: _Query, body: bytes) -> Any:
 
 
 def _file(query: _Query, body: bytes) -> Any:
-    drop = DROPS.get(query["drop"])
-    return {"taken": drop.take(query["name"], body)}
+    drop, name = DROPS.get(query["drop"]), query["name"]
+    try:
+        return {"taken": drop.take(name, body)}
+    except DatasetError as error:
+        # One file; the others go on.
+        drop.skipped.append((name[-_LONGEST_NAME:], f"{error.found}. {error.remedy}"))
+        return {"taken": 0}
 
 
 def _finish(query: _Query, body: bytes) -> Any:

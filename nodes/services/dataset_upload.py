@@ -159,8 +159,9 @@ class Drop:
             self._require_open()
             self.closed = True
             if not self.files:
+                why = f": {self.skipped[0][1]}" if self.skipped else ""
                 raise DatasetError(
-                    "nothing that was dropped can be used",
+                    f"nothing that was dropped can be used{why}",
                     "PNG, JPEG, WebP or BMP images, and text files of the same names",
                     "Save the images as PNG or JPEG, and drop them again.",
                 )

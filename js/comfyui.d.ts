@@ -7,9 +7,12 @@ export interface GraphNode {
   /** Set on nodes that stand for a subgraph. */
   subgraph?: Graph;
   size: [number, number];
+  pos: [number, number];
+  mode: number;
   properties: Record<string, unknown>;
   widgets?: Widget[];
-  inputs?: { name: string; link?: unknown }[];
+  inputs?: { name: string; link?: number | null }[];
+  outputs?: { links?: number[] | null }[];
   onAdded?: (...args: unknown[]) => void;
   onRemoved?: (...args: unknown[]) => void;
   onConfigure?: (...args: unknown[]) => void;
@@ -17,6 +20,8 @@ export interface GraphNode {
   onDragDrop?: (event: DragEvent) => Promise<boolean>;
   computeSize(): [number, number];
   setSize(size: [number, number]): void;
+  findInputSlot(name: string): number;
+  connect(output: number, target: GraphNode, input: number): unknown;
   addDOMWidget(
     name: string,
     type: string,
@@ -42,11 +47,23 @@ export interface Widget {
   name: string;
   value?: unknown;
   options?: { values?: unknown };
-  callback?: (...args: unknown[]) => unknown;
+  serialize?: boolean;
+  callback?: (value: unknown) => unknown;
+}
+
+export interface Link {
+  origin_id: number | string;
+  origin_slot: number;
+  target_id: number | string;
+  target_slot: number;
 }
 
 export interface Graph {
   nodes: GraphNode[];
+  add(node: GraphNode): unknown;
+  getLink(id: number): Link | null | undefined;
+  getNodeById(id: number | string): GraphNode | null;
+  setDirtyCanvas(front: boolean, back: boolean): void;
   isRootGraph?: boolean;
 }
 
@@ -60,8 +77,17 @@ export interface Extension {
 export interface App {
   graph: Graph;
   rootGraph?: Graph;
-  canvas?: { canvas: HTMLCanvasElement; setDirty?(front: boolean, back: boolean): void };
-  extensionManager: { toast: { add(message: ToastMessage): void } };
+  canvas?: {
+    canvas: HTMLCanvasElement;
+    setDirty(front: boolean, back: boolean): void;
+    emitBeforeChange(): void;
+    emitAfterChange(): void;
+    selectItems(items: GraphNode[]): void;
+  };
+  extensionManager: {
+    toast: { add(message: ToastMessage): void };
+    command: { execute(id: string): Promise<void> };
+  };
   registerExtension(extension: Extension): void;
   /** What the key R does, without its messages. */
   reloadNodeDefs?(): Promise<void>;
@@ -86,4 +112,10 @@ export interface Api {
   fetchApi(route: string, options?: RequestInit): Promise<Response>;
   apiURL(route: string): string;
   addEventListener(type: string, listener: (event: CustomEvent) => void): void;
+}
+
+declare global {
+  interface Window {
+    LiteGraph: { createNode(type: string): GraphNode | null };
+  }
 }

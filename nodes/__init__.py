@@ -25,8 +25,9 @@ from .definitions.save_adapter import SaveAdapter
 from .definitions.save_run_file import SaveRunFile
 from .definitions.sockets import checked
 from .definitions.train_adapter import TrainAdapter
+from .definitions.train_quick import TrainQuick
 from .definitions.training_settings import TrainingSettings
-from .host import comfy_host
+from .host import comfy_host, queued
 
 _NODES: tuple[type[io.ComfyNode], ...] = (
     DatasetFolder,
@@ -43,6 +44,7 @@ _NODES: tuple[type[io.ComfyNode], ...] = (
     CheckAdapter,
     SaveRunFile,
     LoadRun,
+    TrainQuick,
 )
 NODES = tuple(map(checked, _NODES))
 
@@ -50,7 +52,7 @@ NODES = tuple(map(checked, _NODES))
 def _state(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
     from .services.panel import shown_state
 
-    return shown_state(query.get("node_id", ""))
+    return shown_state(query)
 
 
 def _request(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
@@ -80,17 +82,25 @@ _OF_DATASETS = {
 }
 
 
+def _full_graph(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
+    from .definitions.full_graph import shown_graph
+
+    return shown_graph(body)
+
+
 class AdapterTrainerExtension(ComfyExtension):
     """The pack as ComfyUI sees it."""
 
     async def on_load(self) -> None:
-        """Add the routes of the panel, of a run's workflow and of datasets to the server."""
+        """Add the routes to the server, and hear what is queued."""
         comfy_host.add_route("GET", "/adapter_trainer/state", _state)
         comfy_host.add_route("POST", "/adapter_trainer/wish", _request)
         comfy_host.add_route("GET", "/adapter_trainer/workflow", _workflow)
+        comfy_host.add_route("POST", "/adapter_trainer/full_graph", _full_graph)
         for method, names in _OF_DATASETS.items():
             for name in names:
                 comfy_host.add_route(method, f"/adapter_trainer/dataset/{name}", _dataset(name))
+        queued.listen()
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         """All nodes, in the order of the data's way."""

@@ -21,6 +21,8 @@ const SETTINGS = [
   "layout", "caption_extension", "resolution", "max_aspect_ratio", "upscale",
   "missing_caption", "missing_image", "missing_control", "unreadable", "animated",
 ];
+/** Those of Train LoRA (Quick), from which the server chooses the settings. */
+const ANSWERS = [FOLDER, "base", "goal", "quality", "trigger_word", "kind"];
 const SOON = 250;
 
 /**
@@ -32,8 +34,9 @@ export function addStrip(node, server, app) {
   const widget = (/** @type {string} */ name) => node.widgets?.find((each) => each.name === name);
   const linked = () => node.inputs?.some((input) => input.name === FOLDER && input.link != null);
   const folder = () => (linked() ? null : String(widget(FOLDER)?.value ?? "") || null);
-  const settings = () =>
-    Object.fromEntries(SETTINGS.flatMap((name) => (widget(name) ? [[name, widget(name)?.value]] : [])));
+  const values = (/** @type {string[]} */ names) =>
+    Object.fromEntries(names.flatMap((name) => (widget(name) ? [[name, widget(name)?.value]] : [])));
+  const settings = () => (widget("goal") ? { answers: values(ANSWERS) } : values(SETTINGS));
   const dialog = new Dialog(server, { folder, settings, closed: () => void strip.refresh() });
   const strip = new Strip(server, {
     folder,
@@ -52,7 +55,7 @@ export function addStrip(node, server, app) {
   const back = () => {
     if (!strip.uploading && !dialog.element.open && strip.form.hidden) soon();
   };
-  for (const name of [FOLDER, ...SETTINGS]) follow(widget(name), soon);
+  for (const name of new Set([...SETTINGS, ...ANSWERS])) follow(widget(name), soon);
   handOnWheel(strip.element, () => app.canvas?.canvas);
   node.addDOMWidget("dataset", "adapter_trainer_dataset", strip.element, {
     serialize: false,

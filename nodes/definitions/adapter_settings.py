@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from comfy_api.latest import io
@@ -15,16 +16,16 @@ _LORA = (SettingInput("adapter.init"),)
 _LOKR = (
     SettingInput("adapter.factor"),
     SettingInput("adapter.full_matrix"),
-    SettingInput("adapter.decompose_both", advanced=False),
+    SettingInput("adapter.decompose_both"),
     SettingInput("adapter.unbalanced"),
 )
-_SHARED = (
+SHARED = (
     SettingInput("adapter.rank"),
     SettingInput("adapter.alpha", step=1.0),
     SettingInput("adapter.dora"),
     SettingInput("adapter.targets"),
-    SettingInput("adapter.include", advanced=True),
-    SettingInput("adapter.exclude", advanced=True),
+    SettingInput("adapter.include"),
+    SettingInput("adapter.exclude"),
     SettingInput("adapter.dropout"),
     SettingInput("adapter.rank_dropout"),
     SettingInput("adapter.rank_dropout_scale"),
@@ -35,13 +36,20 @@ _SHARED = (
     SettingInput("adapter.dora_axis"),
     SettingInput("adapter.exact_delta"),
 )
+"""The inputs of every kind."""
 _OWN = {"lora": _LORA, "lokr": _LOKR}
+_KINDS = choices_of(SettingInput("adapter.kind").field)
+
+
+def settings_of(kind: str) -> tuple[SettingInput, ...]:
+    """The inputs that only a kind has."""
+    return _OWN.get(kind, ())
 
 
 class AdapterSettings(io.ComfyNode):
     """Kind, size and targets of the adapter."""
 
-    SETTINGS = (*_SHARED, *_LORA, *_LOKR)
+    SETTINGS = (*SHARED, *_LORA, *_LOKR)
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -64,7 +72,7 @@ class AdapterSettings(io.ComfyNode):
                     ],
                     tooltip=kind.description,
                 ),
-                *(each.input() for each in _SHARED),
+                *(each.input() for each in SHARED),
                 io.Combo.Input(
                     "start_from",
                     options=sockets.lora_choices(),
@@ -76,6 +84,11 @@ class AdapterSettings(io.ComfyNode):
         )
 
     @classmethod
+    def validate_inputs(cls, rank: int = 1) -> bool | str:
+        """Refuse settings that cannot be when the graph is queued."""
+        return sockets.refusal(cls, _check)
+
+    @classmethod
     def fingerprint_inputs(cls, start_from: str, **given: Any) -> str:
         """Changes with the file that training starts from."""
         return sockets.lora_stamp(start_from)
@@ -84,10 +97,26 @@ class AdapterSettings(io.ComfyNode):
     def execute(cls, kind: dict[str, Any], start_from: str, **given: Any) -> io.NodeOutput:
         """Describe the adapter."""
         from ..services.choices import AdapterChoice
+        from ..services.node_checks import check_settings
 
-        own = section_values(_OWN.get(kind["kind"], ()), kind).get("adapter", {})
-        values = section_values(_SHARED, given)["adapter"]
-        values |= {"kind": kind["kind"], **own}
+        values = _values(kind, given)
+        check_settings({"adapter": values})
         if start_from != sockets.NO_FILE:
             values["start_from"] = str(comfy_host.lora_path(start_from))
         return io.NodeOutput(AdapterChoice(values))
+
+
+def _values(kind: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The run file's ``adapter`` section, without the file to start from."""
+    own = section_values(_OWN.get(kind["kind"], ()), kind).get("adapter", {})
+    return {**section_values(SHARED, given).get("adapter", {}), "kind": kind["kind"], **own}
+
+
+def _check(given: Mapping[str, Any]) -> None:
+    from ..services.node_checks import check_settings
+
+    chosen = given.get("kind")
+    if chosen in _KINDS:
+        # ComfyUI writes what belongs to a choice as "kind.init".
+        own = {name.removeprefix("kind."): value for name, value in given.items()}
+        check_settings({"adapter": _values({**own, "kind": chosen}, given)})

@@ -11,6 +11,8 @@ from . import sockets
 from .setting_inputs import form_inputs, layout_input, overwrite_input
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ..services.choices import RunHandle
 
 
@@ -30,15 +32,21 @@ class SaveAdapter(io.ComfyNode):
             is_output_node=True,
             inputs=[
                 sockets.Run.Input(
-                    "run", optional=True, tooltip="A run; its facts go into the file's header."
+                    "run",
+                    optional=True,
+                    tooltip="Connect the output run of Train Adapter; "
+                    "its facts go into the file's header.",
                 ),
                 sockets.LoraModel.Input(
                     "lora",
                     optional=True,
-                    tooltip="An adapter without a run, such as a converted one.",
+                    tooltip="Connect it in place of run for an adapter that has none, such as "
+                    "a converted one.",
                 ),
                 io.String.Input(
-                    "name", default="my_adapter", tooltip="Name of the file; folders with /."
+                    "name",
+                    default="",
+                    tooltip="Name of the file; folders with /. Empty: the run's name.",
                 ),
                 layout_input(),
                 overwrite_input(),
@@ -46,6 +54,11 @@ class SaveAdapter(io.ComfyNode):
             ],
             outputs=[io.String.Output(display_name="path")],
         )
+
+    @classmethod
+    def validate_inputs(cls, name: str = "") -> bool | str:
+        """Refuse a bad name when the graph is queued."""
+        return sockets.refusal(cls, _check)
 
     @classmethod
     def execute(
@@ -68,5 +81,13 @@ class SaveAdapter(io.ComfyNode):
                 "Connect the output run of Train Adapter, or a LORA_MODEL.",
             )
         form = {"overwrite": overwrite, "fused": fused, "dtype": dtype}
+        name = name or (run.folder.parent.name if run else "adapter")
         path, _ = write_adapter_file(run.adapter if run else lora, name, layout, **form)
         return io.NodeOutput(str(path))
+
+
+def _check(given: Mapping[str, Any]) -> None:
+    from ..services.adapter_files import check_file_name
+
+    if given.get("name"):
+        check_file_name(given["name"])

@@ -36,9 +36,9 @@ _NOTES = {
 }
 _UNSET = {"int": " 0: unset.", "float": " 0: unset.", "text": " Empty: unset."}
 _LAYOUTS = (
-    "comfyui: for ComfyUI's own loaders. diffusers: for Diffusers. peft: a folder for PEFT. kohya: "
-    "names of kohya's scripts and of musubi. lycoris: LyCORIS's names. ComfyUI loads the last two "
-    "as well."
+    "Leave it on comfyui for ComfyUI's own loaders. diffusers: for Diffusers. peft: a folder "
+    "for PEFT. kohya: names of kohya's scripts and of musubi. lycoris: LyCORIS's names. "
+    "ComfyUI loads the last two as well."
 )
 
 
@@ -49,7 +49,6 @@ class SettingInput(NamedTuple):
         path: The setting's YAML path.
         name: The input's id; unset: the last part of the path.
         step: Step of the arrows of a number with a fraction.
-        advanced: Whether the node hides it; unset: as the setting says.
         optional: Whether a prompt may leave it out, as those do that were saved before it existed.
             It stands behind the others, because a saved graph keeps values by their places.
     """
@@ -57,7 +56,6 @@ class SettingInput(NamedTuple):
     path: str
     name: str = ""
     step: float = 0.01
-    advanced: bool | None = None
     optional: bool = False
 
     @property
@@ -74,11 +72,10 @@ class SettingInput(NamedTuple):
         """The input, for a node's schema."""
         field = self.field
         kind, may_be_unset = _kind(field.annotation)
-        advanced = is_advanced(field) if self.advanced is None else self.advanced
         note = (_UNSET if may_be_unset else _NOTES).get(kind, "")
         shared: dict[str, Any] = {
             "tooltip": (field.description or "") + note,
-            "advanced": advanced or None,
+            "advanced": is_advanced(field) or None,
         }
         if self.optional:
             shared["optional"] = True
@@ -125,6 +122,15 @@ class SettingInput(NamedTuple):
             return dict(_table_line(self.path, line) for line in lines)
         one_word = kind == "text or lines" and len(lines) == 1 and lines[0].isidentifier()
         return lines[0] if one_word else lines
+
+    def written(self, value: Any) -> Any:
+        """What the input says for a value of the run file: `read` gives the same value back."""
+        kind, may_be_unset = _kind(self.field.annotation)
+        if value is None and may_be_unset:
+            return "" if kind == "text" else 0
+        if isinstance(value, Mapping):
+            return "\n".join(f"{pattern} = {number}" for pattern, number in value.items())
+        return "\n".join(value) if isinstance(value, list | tuple) else value
 
 
 @functools.cache
@@ -195,11 +201,11 @@ READING = (
     SettingInput("dataset.trigger_word"),
     SettingInput("dataset.caption_dropout"),
     SettingInput("dataset.num_repeats"),
-    SettingInput("dataset.missing_caption", advanced=True),
-    SettingInput("dataset.missing_image", advanced=True),
-    SettingInput("dataset.missing_control", advanced=True),
-    SettingInput("dataset.unreadable", advanced=True),
-    SettingInput("dataset.animated", advanced=True),
+    SettingInput("dataset.missing_caption"),
+    SettingInput("dataset.missing_image"),
+    SettingInput("dataset.missing_control"),
+    SettingInput("dataset.unreadable"),
+    SettingInput("dataset.animated"),
     SettingInput("dataset.caption_extension"),
     SettingInput("dataset.max_aspect_ratio"),
     SettingInput("dataset.upscale"),
@@ -209,9 +215,7 @@ READING = (
 
 KEEPING = (
     SettingInput("dataset.preservation.share", "preservation", optional=True),
-    SettingInput(
-        "dataset.preservation.prompts", "preservation_prompts", advanced=True, optional=True
-    ),
+    SettingInput("dataset.preservation.prompts", "preservation_prompts", optional=True),
     SettingInput("dataset.preservation.count", "preservation_count", optional=True),
     SettingInput("dataset.preservation.steps", "preservation_steps", optional=True),
 )
@@ -247,8 +251,23 @@ def layout_input() -> io.Input:
 
 def overwrite_input() -> io.Input:
     """Whether an adapter's file may be replaced."""
-    told = "Replace a file of this name; off: a number is added."
+    told = "Leave it off to keep older files: a number is added. On: this name is replaced."
     return io.Boolean.Input("overwrite", default=False, tooltip=told)
+
+
+def keep_in_loras_input() -> io.Input:
+    """How many of a run's checkpoints Load LoRA lists; in saved workflows behind all others."""
+    return io.Int.Input(
+        "keep_in_loras",
+        default=0,
+        min=0,
+        max=1000,
+        optional=True,
+        advanced=True,
+        tooltip="Leave it at 0, unless you want to compare steps in Load LoRA. 1: the adapter of "
+        "every checkpoint is copied to the loras folder as name_step_000500; 2: of every second "
+        "one. They stay there until you delete them.",
+    )
 
 
 def form_inputs() -> list[io.Input]:
@@ -259,8 +278,9 @@ def form_inputs() -> list[io.Input]:
             default=False,
             optional=True,
             advanced=True,
-            tooltip="Layout comfyui: write q, k and v as ComfyUI's one layer, for its bypass "
-            "loaders, which drop slices. Layout kohya always does.",
+            tooltip="Leave it off unless you load the file with ComfyUI's bypass loaders, "
+            "which drop slices. Layout comfyui: writes q, k and v as ComfyUI's one "
+            "layer. Layout kohya always does.",
         ),
         io.Combo.Input(
             "dtype",
@@ -268,6 +288,7 @@ def form_inputs() -> list[io.Input]:
             default="keep",
             optional=True,
             advanced=True,
-            tooltip="Number format of the file. keep: that of the adapter.",
+            tooltip="Leave it on keep; take bf16 or fp16 for a smaller file. Number format of "
+            "the file. keep: that of the adapter.",
         ),
     ]

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from comfy_api.latest import io
 
-from ...trainer_core.errors import InputError
+from ...trainer_core.errors import InputError, TrainerError
 from ...trainer_core.printable import shortened
-from ..host import comfy_host
+from ..host import comfy_host, queued
 from ..host.folders import file_stamp
+from .refusals import as_refused, as_shown, know
+from .setting_inputs import SettingInput, section_values
 
 Dataset = io.Custom("ADAPTER_TRAINER_DATASET")
 Base = io.Custom("ADAPTER_TRAINER_BASE")
@@ -48,9 +50,13 @@ def training_inputs(base: str) -> list[io.Input]:
     """The sockets that say what is trained; `base` is the help text of the first."""
     return [
         Base.Input("base", tooltip=base),
-        Cache.Input("cache", tooltip="The encoded dataset."),
-        Adapter.Input("adapter", tooltip="What is trained."),
-        Settings.Input("settings", optional=True, tooltip="Without it, the defaults."),
+        Cache.Input("cache", tooltip="Connect Cache Embeddings: the encoded dataset."),
+        Adapter.Input("adapter", tooltip="Connect Adapter Config: what is trained."),
+        Settings.Input(
+            "settings",
+            optional=True,
+            tooltip="Leave it open for the defaults; connect Training Settings to change them.",
+        ),
     ]
 
 
@@ -70,13 +76,17 @@ class FileOrLora(io.ComfyNode):
     @classmethod
     def file_input(cls) -> io.Input:
         """The choice of the file."""
-        help_text = "A file of the loras folder; none: the lora input."
+        help_text = "Choose a file of the loras folder, or leave it on none and connect lora."
         return io.Combo.Input("file", options=lora_choices(), default=NO_FILE, tooltip=help_text)
 
     @classmethod
     def lora_input(cls) -> io.Input:
         """The socket in the file's place."""
-        return LoraModel.Input("lora", optional=True, tooltip="An adapter of the graph.")
+        return LoraModel.Input(
+            "lora",
+            optional=True,
+            tooltip="Connect an adapter of the graph in place of a file; set file to none then.",
+        )
 
     @classmethod
     def validate_inputs(cls, file: str) -> bool:
@@ -119,18 +129,59 @@ def chosen_lora(file: str, lora: Any) -> Any:
 def checked(node: _Node) -> _Node:
     """Let a node's ``execute`` refuse what its inputs are not made for, before it does anything.
 
-    The node is changed, and returned.
+    An error that it raises is told in the words of the graph. The node is changed, and returned.
     """
+    know(node)
     inner: Callable[..., io.NodeOutput] = node.execute.__func__  # type: ignore[attr-defined]
 
     @functools.wraps(inner)
     def run(cls: type[io.ComfyNode], **given: Any) -> io.NodeOutput:
-        for each in cls.SCHEMA.inputs:
-            _check(cls.SCHEMA, each, given)
-        return inner(cls, **given)
+        try:
+            for each in cls.SCHEMA.inputs:
+                _check(cls.SCHEMA, each, given)
+            return inner(cls, **given)
+        except TrainerError as error:
+            raise as_shown(cls, error) from None
 
     node.execute = classmethod(run)  # type: ignore[assignment]
     return node
+
+
+def refusal(node: type[io.ComfyNode], check: Callable[[Mapping[str, Any]], None]) -> bool | str:
+    """What a node's ``validate_inputs`` returns.
+
+    Nothing is checked while another prompt waits or runs: it may be about to write a folder.
+
+    Args:
+        node: The node.
+        check: Given the node's constants by name; raises an error of the trainer. What comes over a
+            link is not known yet.
+
+    Returns:
+        True, or what is wrong, in lines.
+    """
+    constants = queued.constants(comfy_host.current_node())
+    if constants is None or comfy_host.is_busy():
+        return True
+    try:
+        for each in node.SCHEMA.inputs:
+            if each.id in constants and not isinstance(each, io.DynamicCombo.Input):
+                _check_value(node.SCHEMA, each, constants[each.id])
+        check(constants)
+    except TrainerError as error:
+        return as_refused(node, error)
+    return True
+
+
+def settings_check(settings: Sequence[SettingInput]) -> Callable[[Mapping[str, Any]], None]:
+    """A check of nothing but settings, given by the ids of their inputs."""
+
+    def check(given: Mapping[str, Any]) -> None:
+        from ..services.node_checks import check_settings
+
+        check_settings(section_values(settings, given))
+
+    return check
 
 
 def _check(schema: io.Schema, asked: io.Input, given: Mapping[str, Any]) -> None:

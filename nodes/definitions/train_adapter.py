@@ -9,7 +9,7 @@ from comfy_api.latest import io
 from ...trainer_core.errors import InputError
 from ..host import comfy_host
 from . import sockets
-from .setting_inputs import RUN_SETTINGS, section_values
+from .setting_inputs import RUN_SETTINGS, keep_in_loras_input, section_values
 
 if TYPE_CHECKING:
     from ..services.choices import AdapterChoice, BaseChoice, EncodedCache, SettingsChoice
@@ -27,25 +27,31 @@ class TrainAdapter(io.ComfyNode):
             node_id="AdapterTrainerTrain",
             display_name="Train Adapter",
             category="Adapter Trainer",
-            description="Trains the adapter. Cancel finishes the step and saves its state; the "
-            "next run goes on from there. Behind it: Load LoRA Model, KSampler, Save Adapter.",
+            description="Trains the adapter and hands it on to Load LoRA Model, KSampler and "
+            "Save Adapter. Cancel finishes the step and saves its state; the next "
+            "run goes on from there.",
             search_aliases=["train lora", "train lokr", "train loha", "fine-tune", "finetune"],
             is_output_node=True,
             inputs=[
-                *sockets.training_inputs("The base that the adapter is trained on."),
+                *sockets.training_inputs(
+                    "Connect Load Training Base: the model that you will generate with later."
+                ),
                 io.Vae.Input(
                     "vae",
                     optional=True,
-                    tooltip="Decodes previews. Without it there are none; the embedded base has "
-                    "its own.",
+                    tooltip="Connect it to see previews; without it there are none. Leave it "
+                    "open for the embedded base, which has its own. It decodes "
+                    "previews.",
                 ),
                 *(each.input() for each in RUN_SETTINGS),
                 io.Boolean.Input(
                     "resume",
                     default=True,
-                    tooltip="Go on with the newest checkpoint of this name, if it is of the same "
-                    "base, images, adapter, batch and seed. Other settings may have changed; a "
-                    "finished run only gets longer. Off: always start a new version.",
+                    tooltip="Leave it on, to go on where a run stopped; switch it off to start "
+                    "again from nothing, as a new version. Goes on with the newest "
+                    "checkpoint of this name, if it is of the same base, images, "
+                    "adapter, batch and seed. Other settings may have changed; a "
+                    "finished run only gets longer.",
                 ),
                 io.Combo.Input(
                     "resume_from",
@@ -53,9 +59,11 @@ class TrainAdapter(io.ComfyNode):
                     default=comfy_host.NEWEST,
                     optional=True,
                     advanced=True,
-                    tooltip="With resume on: the checkpoint to go on from, also of a finished run. "
-                    "The later ones of that run are made again.",
+                    tooltip="Leave it on newest unless the run was better at an earlier step. "
+                    "With resume on: the checkpoint to go on from, also of a finished "
+                    "run. The later ones of that run are made again.",
                 ),
+                keep_in_loras_input(),
             ],
             outputs=sockets.run_outputs(),
             hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.extra_pnginfo],
@@ -67,16 +75,16 @@ class TrainAdapter(io.ComfyNode):
 
         Whether there is the checkpoint is left to `execute`, which says what to do.
         """
-        from ..services.choices import name_problem
+        from ..services.choices import check_run_name
 
-        return name_problem(name) or True
+        return sockets.refusal(cls, check_run_name)
 
     @classmethod
-    def fingerprint_inputs(cls, name: str | None, **given: Any) -> int:
-        """Changes when the adapter that this node handed on was deleted."""
-        from ..services.run_files import ADAPTERS
+    def fingerprint_inputs(cls, name: str | None, **given: Any) -> str:
+        """Changes when the adapter that this node handed on was deleted, or is to go on."""
+        from ..services.run_files import train_stamp
 
-        return ADAPTERS.missing_count(str(cls.hidden.unique_id), name)
+        return train_stamp(str(cls.hidden.unique_id), name)
 
     @classmethod
     def execute(
@@ -88,10 +96,11 @@ class TrainAdapter(io.ComfyNode):
         resume_from: str = comfy_host.NEWEST,
         settings: SettingsChoice | None = None,
         vae: Any = None,
+        keep_in_loras: int = 0,
         **given: Any,
     ) -> io.NodeOutput:
         """Train, or go on."""
-        from ..services.graph_run import run_outputs, run_training
+        from ..services.graph_run import run_outputs, run_training, shown_run
         from ..services.run_files import ADAPTERS
 
         comfy_host.require_libraries()
@@ -99,9 +108,11 @@ class TrainAdapter(io.ComfyNode):
         own = {**section_values(RUN_SETTINGS, given), "resume": begin}
         node_id = str(cls.hidden.unique_id)
         workflow = comfy_host.queued_graph(cls.hidden.prompt, cls.hidden.extra_pnginfo)
-        handle, losses = run_training(node_id, base, cache, adapter, settings, vae, own, workflow)
+        handle, losses = run_training(
+            node_id, base, cache, adapter, settings, vae, own, workflow, keep_in_loras
+        )
         ADAPTERS.hand_on(node_id, given["name"], handle.adapter)
-        return io.NodeOutput(*run_outputs(handle, losses))
+        return io.NodeOutput(*run_outputs(handle, losses), ui=shown_run(handle))
 
 
 def _resume_setting(resume: bool, resume_from: str) -> str:

@@ -18,7 +18,7 @@ class TrainingSettings(io.ComfyNode):
         SettingInput("training.gradient_accumulation_steps"),
         SettingInput("preview.every", "preview_every"),
         SettingInput("training.checkpoint_every"),
-        SettingInput("training.keep_checkpoints", advanced=True),
+        SettingInput("training.keep_checkpoints"),
         SettingInput("training.schedule.name", "schedule"),
         SettingInput("training.schedule.warmup_steps"),
         SettingInput("training.schedule.min_ratio"),
@@ -39,8 +39,8 @@ class TrainingSettings(io.ComfyNode):
         SettingInput("training.optimizer.rate_pattern"),
         SettingInput("memory.gradient_checkpointing"),
         SettingInput("memory.threads"),
-        SettingInput("output.dtype", advanced=True),
-        SettingInput("output.metadata", advanced=True),
+        SettingInput("output.dtype"),
+        SettingInput("output.metadata"),
         SettingInput("training.sigma.mode_scale", "sigma_mode_scale", optional=True),
         SettingInput("memory.blocks_to_swap", optional=True),
         SettingInput("memory.swap_slots", optional=True),
@@ -68,8 +68,14 @@ class TrainingSettings(io.ComfyNode):
         )
 
     @classmethod
+    def validate_inputs(cls, batch_size: int = 1) -> bool | str:
+        """Refuse settings that cannot be when the graph is queued."""
+        return sockets.refusal(cls, sockets.settings_check(cls.SETTINGS))
+
+    @classmethod
     def execute(cls, **given: Any) -> io.NodeOutput:
         """Describe the settings."""
         from ..services.choices import SettingsChoice
 
+        sockets.settings_check(cls.SETTINGS)(given)
         return io.NodeOutput(SettingsChoice(section_values(cls.SETTINGS, given)))

@@ -21,12 +21,28 @@ _LONGEST_NAME = 200
 
 def _report(query: _Query, body: bytes) -> Any:
     folder = comfy_host.dataset_path(query["folder"])
-    settings = dataset_report.read_settings(folder, _json(query.get("settings", "{}").encode()))
+    given = dict(_json(query.get("settings", "{}").encode()))
+    given |= _planned(given.pop("answers", None))
+    settings = dataset_report.read_settings(folder, given)
     report = dataset_report.REPORTS.get(settings, comfy_host.allowed_folders())
     first, count = max(0, _number(query, "first")), _number(query, "count", dataset_report.PAGE)
     edits = _edits(folder).count() if _is_own(query["folder"]) else 0
     found = report.page(first, max(1, min(count, _MOST_ITEMS)))
     return {**found, "editable": _is_own(query["folder"]), "edits": edits}
+
+
+def _planned(answers: object) -> Mapping[str, Any]:
+    """What Train LoRA (Quick) chooses for a folder; nothing as long as it cannot choose."""
+    from .quick_plan import answers_of, plan_run
+
+    if answers is None:
+        return {}
+    try:
+        values = plan_run(answers_of(answers)).values
+    except TrainerError:
+        return {}
+    given = {name: values.get(f"dataset.{name}") for name in dataset_report.SETTINGS}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _image(query: _Query, body: bytes) -> Any:

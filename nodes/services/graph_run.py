@@ -23,6 +23,7 @@ from .choices import (
     run_config,
     training_config,
 )
+from .kept_adapters import LoraKeeper
 from .panel import NodeObserver
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ def guest(work: Work, observer: NodeObserver | None = None) -> Iterator[torch.de
                 _release(device)
                 if not isinstance(error, comfy_host.Interrupted):
                     _tell(observer, error)
+                elif observer is not None:
+                    observer.interrupted()
                 raise
         if failure is not None:
             _forget_frames(failure)
@@ -110,7 +113,12 @@ def _forget_frames(error: BaseException) -> None:
 
 
 def _tell(observer: NodeObserver | None, error: BaseException) -> None:
-    if observer is not None:
+    if observer is None:
+        return
+    if isinstance(error, TrainerError):
+        # Its three parts follow from where it is told in the words of the graph.
+        observer.failed(f"stopped after step {observer.state.step}" if observer.state.step else "")
+    else:
         observer.failed(str(error).splitlines()[0] if str(error) else type(error).__name__)
 
 
@@ -145,6 +153,7 @@ def encode(
     vae: Any,
     previews: PreviewChoice | None,
     options: dict[str, Any],
+    observer: NodeObserver | None = None,
 ) -> EncodedCache:
     """Encode what is missing in the cache, and list it.
 
@@ -156,6 +165,7 @@ def encode(
         vae: Its image encoder, or None.
         previews: Prompts to encode.
         options: Further values of the run file.
+        observer: Of a node that trains afterwards; unset: the node only encodes.
 
     Raises:
         TrainerError: When dataset, base or encoders cannot be used, or the disk is full.
@@ -169,7 +179,7 @@ def encode(
     output = {"dir": str(comfy_host.output_folder()), "name": "cache"}
     given = {"dataset": dataset.values, "preview": shown, "output": output}
     config = run_config(base, given, options)
-    observer = NodeObserver(node_id, "cache", trains=False)
+    observer = observer or NodeObserver(node_id, "cache", trains=False)
     with (
         guest("encode", observer) as device,
         borrowed_threads(config.memory, embedded=base.embedded),
@@ -191,6 +201,8 @@ def run_training(
     vae: Any,
     own: Mapping[str, Any],
     workflow: Mapping[str, object],
+    keep_in_loras: int = 0,
+    observer: NodeObserver | None = None,
 ) -> tuple[RunHandle, Sequence[float]]:
     """Train what a node's inputs describe.
 
@@ -203,6 +215,8 @@ def run_training(
         vae: Decodes previews, or None for a base with its own and for no previews.
         own: What the node itself says of the run file.
         workflow: What `queued_graph` gave; kept with the run.
+        keep_in_loras: The adapter of every so many checkpoints goes to the loras folder; 0: none.
+        observer: Of a node that has encoded before; unset: the node only trains.
 
     Returns:
         The run, and its losses.
@@ -219,7 +233,16 @@ def run_training(
     can_preview = base.embedded or vae is not None
     output = str(comfy_host.output_folder())
     config = training_config(cache, adapter, settings, own, output, can_preview=can_preview)
-    observer = NodeObserver(node_id, config.output.name, trains=True)
+    observer = observer or NodeObserver(
+        node_id,
+        config.output.name,
+        trains=True,
+        prompts=config.preview.prompts,
+        workflow=workflow_id(workflow),
+    )
+    if keep_in_loras:
+        every = config.training.checkpoint_every
+        observer.keeper = LoraKeeper(config.output.name, keep_in_loras, every)
     if cache.previews and not can_preview:
         observer.warn("Previews are off: connect a VAE to Train Adapter to see them.")
     texts = workflow_texts(workflow, observer.warn)
@@ -233,6 +256,12 @@ def run_training(
     if result.status == "cancelled" or observer.cancelled():
         comfy_host.raise_interrupted()
     return RunHandle(result.folder, result.adapters[0], result.step), result.losses
+
+
+def workflow_id(queued: Mapping[str, object]) -> str:
+    """What the page knows the workflow by; nothing without a page."""
+    workflow = queued.get("workflow")
+    return str(workflow.get("id") or "") if isinstance(workflow, Mapping) else ""
 
 
 def _warn_of_memory(config: RunConfig, device: torch.device, observer: NodeObserver) -> None:
@@ -254,6 +283,11 @@ def run_outputs(handle: RunHandle, losses: Sequence[float]) -> tuple[Any, ...]:
     images = _latest_images(handle.folder, handle.step)
     shown = _image_batch(images) if images else comfy_host.blocked()
     return adapter_tensors(handle.adapter), {"loss": list(losses)}, shown, handle
+
+
+def shown_run(handle: RunHandle) -> dict[str, list[str]]:
+    """What the page hears of a run, also when ComfyUI only remembers the node's outputs."""
+    return {"adapter_trainer_run": [f"{handle.folder.parent.name}/{handle.folder.name}"]}
 
 
 def _latest_images(folder: Path, step: int) -> list[Path]:

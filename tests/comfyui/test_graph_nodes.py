@@ -38,6 +38,7 @@ SOCKETS = {
     "Check": (["MODEL", "LORA_MODEL?"], ["STRING", "BOOLEAN"]),
     "SaveRunFile": (["base", "cache", "adapter", "settings?"], ["STRING"]),
     "LoadRun": ([], ["LORA_MODEL", "LOSS_MAP", "IMAGE", "run"]),
+    "Quick": (["CLIP?", "VAE?"], ["LORA_MODEL", "LOSS_MAP", "IMAGE", "run"]),
 }
 NODES = [f"AdapterTrainer{name}" for name in SOCKETS]
 # Settings that the graph gives in another way, and why.

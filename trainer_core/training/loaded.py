@@ -19,6 +19,7 @@ from ..offload.machine import Machine
 from ..offload.swapped import repeated_blocks
 from .encode_dataset import Prepared
 from .load_adapted import load_adapted
+from .longer_run import PlannedAnew, planned_anew, replan_note
 from .observer import CacheProgress, Observer, Warned
 from .optimizer import make_optimizer
 from .out_of_memory import explained
@@ -43,6 +44,7 @@ class Loaded:
     observer: Observer
     steps: int
     preservation: Preservation | None
+    anew: PlannedAnew | None
 
     @property
     def transformer(self) -> torch.nn.Module:
@@ -105,8 +107,12 @@ def load(
     state = TrainState(adapter, optimizer)
     if start.checkpoint is not None:
         state.restore(start.checkpoint, config.training.optimizer)
-    steps = run_length(config)
-    return Loaded(config, data, precision, placed, state, processes, observer, steps, preservation)
+    steps, anew = run_length(config), planned_anew(config, start.checkpoint)
+    if anew is not None and processes.index == 0:
+        _tell_plan(config, anew, state.step, observer)
+    return Loaded(
+        config, data, precision, placed, state, processes, observer, steps, preservation, anew
+    )
 
 
 def _preserve(
@@ -143,6 +149,12 @@ def _preserve(
     # The others wait here and then only read.
     processes.barrier()
     return kept
+
+
+def _tell_plan(config: RunConfig, anew: PlannedAnew, step: int, observer: Observer) -> None:
+    # Once: a run that is stopped again goes on as it was told.
+    if anew.step == step:
+        observer.notify(Warned(replan_note(config, anew)))
 
 
 def _tell_notes(adapter: AttachedAdapter, learning_rate: float, observer: Observer) -> None:

@@ -95,10 +95,11 @@ class PreviewDone:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSaved:
-    """A resumable checkpoint is whole on disk."""
+    """A resumable checkpoint is whole on disk; `dropped` are the steps of those that gave way."""
 
     step: int
     folder: Path
+    dropped: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,7 @@ def _step_maker(
 
 def _loop(run: Loaded, shares: Shares, recorder: Recorder | None, may_grow: bool) -> Loop:
     config, training = run.config, run.config.training
-    schedule = make_schedule(training.schedule, run.steps)
+    schedule = make_schedule(training.schedule, run.steps, run.anew)
     plan = _plan(run)
     # Only points that the base is held to may have other sizes than the rest of their batch.
     passes = (run.processes.passes,) if run.preservation else ()

@@ -19,6 +19,7 @@ from ..errors import AdapterFileError, ConfigError, InputError, RunError
 from ..families.registry import FAMILIES, get_family
 from ..types import AdapterState
 from .checkpoint import Checkpoint, find_checkpoint, read_whole_checkpoint
+from .longer_run import SCHEDULE
 from .observer import Observer, Warned
 from .processes import Processes
 from .run_folder import read_record, version_number
@@ -150,7 +151,7 @@ def changed_settings(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> lis
     before = _flatten(RunConfig().model_dump(mode="json"), "") | dict(checkpoint.settings)
     before[FORMAT] = begun_format(checkpoint)
     changes: list[Change] = []
-    for path in sorted(checkpoint.settings.keys() | settings.keys()):
+    for path in sorted((checkpoint.settings.keys() | settings.keys()) - {SCHEDULE}):
         if path not in checkpoint.settings and _is_in(path, AROUND) and not _is_in(path, COURSE):
             continue
         if path != _SOURCE and before.get(path) != settings.get(path):

@@ -1,0 +1,187 @@
+"""The node that trains with a handful of answers: everything else follows from a preset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from comfy_api.latest import io
+
+from ...trainer_core.config.section import choices_of
+from ..host import comfy_host, queued
+from ..host.folders import file_stamp, folder_stamp
+from . import sockets
+from .setting_inputs import SettingInput
+
+_GOALS = ("person", "style", "object", "edit")
+_QUALITIES = ("fast", "standard", "thorough")
+
+
+class TrainQuick(io.ComfyNode):
+    """Trains an adapter from a folder of images and a few answers."""
+
+    SETTINGS = ()
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        """The node's inputs and outputs."""
+        return io.Schema(
+            node_id="AdapterTrainerQuick",
+            display_name="Train LoRA (Quick)",
+            category="Adapter Trainer",
+            description="Choose a folder with your images, a base model and what you are teaching, "
+            "and press Run. Everything else is chosen for your images and your GPU; the panel says "
+            "what, and why. Cancel keeps what was learned: the next Run goes on from there. "
+            "'Open as full graph' shows every setting.",
+            search_aliases=["train lora", "quick", "easy", "simple training", "fine-tune"],
+            is_output_node=True,
+            inputs=[
+                *_questions(),
+                io.Clip.Input(
+                    "clip",
+                    optional=True,
+                    tooltip="The text encoder of the base, from its loader. The embedded base has "
+                    "its own.",
+                ),
+                io.Vae.Input(
+                    "vae",
+                    optional=True,
+                    tooltip="The VAE of the base, from its loader. The embedded base has its own.",
+                ),
+                *_advanced(),
+            ],
+            outputs=sockets.run_outputs(),
+            hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.extra_pnginfo],
+        )
+
+    @classmethod
+    def validate_inputs(cls, folder: str = "") -> bool | str:
+        """Refuse what names and captions say when the graph is queued; what is linked comes later."""
+        return sockets.refusal(cls, _check)
+
+    @classmethod
+    def fingerprint_inputs(cls, folder: str, base: str, name: str | None = "", **given: Any) -> str:
+        """Changes with the images, with the base, and when the adapter was deleted."""
+        from ..services.run_files import train_stamp
+
+        path = comfy_host.base_path(base)
+        stamp = "" if path == comfy_host.EMBEDDED else file_stamp(path)
+        images = folder_stamp(comfy_host.dataset_path(folder))
+        return f"{images} {stamp} {train_stamp(str(cls.hidden.unique_id), name)}"
+
+    @classmethod
+    def execute(cls, clip: Any = None, vae: Any = None, **given: Any) -> io.NodeOutput:
+        """Plan, encode and train."""
+        from ..services.graph_run import run_outputs, shown_run
+        from ..services.quick_plan import Answers
+        from ..services.quick_run import run_quick
+        from ..services.run_files import ADAPTERS
+
+        comfy_host.require_libraries()
+        node_id = str(cls.hidden.unique_id)
+        workflow = comfy_host.queued_graph(cls.hidden.prompt, cls.hidden.extra_pnginfo)
+        handle, losses = run_quick(node_id, Answers(**given), clip, vae, workflow)
+        ADAPTERS.hand_on(node_id, given["name"], handle.adapter)
+        return io.NodeOutput(*run_outputs(handle, losses), ui=shown_run(handle))
+
+
+def _check(given: Mapping[str, Any]) -> None:
+    from ..services.quick_plan import Answers, check_answers
+
+    if {"folder", "base", "goal", "trigger_word"} <= given.keys():
+        linked = queued.links(comfy_host.current_node())
+        name = given.get("name", "")
+        answers = Answers(
+            given["folder"], given["base"], given["goal"], "", name, given["trigger_word"]
+        )
+        check_answers(answers, [socket for socket in ("clip", "vae") if socket not in linked])
+
+
+def _questions() -> list[io.Input]:
+    """What everybody is asked."""
+    kind = SettingInput("adapter.kind").field
+    kinds = sorted(choices_of(kind), key=lambda name: name != kind.default)
+    return [
+        io.Combo.Input(
+            "folder",
+            options=comfy_host.dataset_names(),
+            tooltip="Your images: a folder below ComfyUI's input, output or datasets "
+            "folder. 10 to 40 good images are enough. A text file beside an image says "
+            "what it shows.",
+        ),
+        io.Combo.Input(
+            "base",
+            options=comfy_host.base_names(),
+            default=comfy_host.EMBEDDED,
+            tooltip="The model that you generate images with later. Take the full model, "
+            "not one made for few steps (turbo, lightning, schnell). embedded: the tiny "
+            "one that comes along, to try everything without a download.",
+        ),
+        io.Combo.Input(
+            "goal",
+            options=list(_GOALS),
+            default=_GOALS[0],
+            tooltip="What are you teaching? person: someone's face and body. style: how "
+            "images look, whatever they show. object: one thing, animal or product. edit: "
+            "a change of images, from pairs of before and after; needs an edit model.",
+        ),
+        io.Combo.Input(
+            "quality",
+            options=list(_QUALITIES),
+            default=_QUALITIES[1],
+            tooltip="How much time it may take. fast: a first look. standard: for most. "
+            "thorough: longer and with finer detail, when the images are good.",
+        ),
+        io.String.Input(
+            "name",
+            default="",
+            tooltip="What the result is called. Empty: the name of the folder.",
+        ),
+        io.String.Input(
+            "trigger_word",
+            default="",
+            tooltip="A made-up word, such as ohwx, that calls up what was learned: write "
+            "it in your prompts later. Leave it empty for a style that is always on. For a "
+            "person or an object it replaces missing captions.",
+        ),
+        io.Combo.Input(
+            "kind",
+            options=["auto", *kinds],
+            default="auto",
+            tooltip="Form of the adapter. Leave it at auto unless you have to hand on a "
+            "certain one. " + (kind.description or ""),
+        ),
+    ]
+
+
+def _advanced() -> list[io.Input]:
+    """What is left alone at first."""
+    return [
+        io.String.Input(
+            "prompts",
+            default="",
+            multiline=True,
+            optional=True,
+            advanced=True,
+            tooltip="What the previews show, one prompt per line. Empty: prompts that fit "
+            "what you teach, with your trigger word.",
+        ),
+        io.Int.Input(
+            "steps",
+            default=0,
+            min=0,
+            max=1_000_000,
+            optional=True,
+            advanced=True,
+            tooltip="How long to train. 0: from your number of images and the quality.",
+        ),
+        SettingInput("seed", advanced=True, optional=True).input(),
+        io.Boolean.Input(
+            "resume",
+            default=True,
+            optional=True,
+            advanced=True,
+            tooltip="Go on where a run of this name was stopped, if it is of the same "
+            "images and settings. Off: always start anew.",
+        ),
+    ]

@@ -17,6 +17,8 @@ from .definitions.check_adapter import CheckAdapter
 from .definitions.convert_adapter import ConvertAdapter
 from .definitions.dataset_from_folder import DatasetFolder
 from .definitions.dataset_from_images import DatasetImages
+from .definitions.embedded_model import EmbeddedModel
+from .definitions.embedded_text import EmbeddedText
 from .definitions.load_base import LoadBase
 from .definitions.load_run import LoadRun
 from .definitions.preview_adapter import PreviewAdapter
@@ -44,6 +46,8 @@ _NODES: tuple[type[io.ComfyNode], ...] = (
     CheckAdapter,
     SaveRunFile,
     LoadRun,
+    EmbeddedModel,
+    EmbeddedText,
     TrainQuick,
 )
 NODES = tuple(map(checked, _NODES))

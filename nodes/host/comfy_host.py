@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import importlib
 import logging
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -404,6 +405,19 @@ def adapter_modules() -> tuple[Any, Any, Any, Any]:
     import comfy.weight_adapter
 
     return comfy.lora, comfy.lora_convert, comfy.weight_adapter, management
+
+
+def comfyui_class(path: str) -> Any:
+    """A class of ComfyUI's by module and name."""
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def patcher_modules() -> tuple[Any, Any]:
+    """ComfyUI's ``model_patcher`` and ``model_management``."""
+    import comfy.model_patcher
+
+    return comfy.model_patcher, management
 
 
 def show_text(node_id: str, text: str) -> None:

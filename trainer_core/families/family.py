@@ -187,6 +187,27 @@ class ClipSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class GraphModel:
+    """ComfyUI's classes for a base of other sizes than the published ones.
+
+    Attributes:
+        model: Module and class of its record of the model.
+        settings: Diffusers' settings of the denoiser that ComfyUI's has by the same names.
+        vae: Module and class of the VAE.
+        vae_settings: Diffusers' settings of the VAE to those of ComfyUI's class.
+        vae_published: The same as `vae_settings`, but as ComfyUI's loader takes them for granted.
+        vae_name: (name of a weight in Diffusers' VAE, its settings) to ComfyUI's.
+    """
+
+    model: str
+    settings: tuple[str, ...]
+    vae: str
+    vae_settings: Callable[[Mapping[str, Any]], dict[str, Any]]
+    vae_published: Callable[[Mapping[str, Any]], dict[str, Any]]
+    vae_name: Callable[[str, Mapping[str, Any]], str]
+
+
+@dataclass(frozen=True, slots=True)
 class GraphSpec:
     """One architecture, as ComfyUI's graph has it.
 
@@ -194,11 +215,13 @@ class GraphSpec:
         controls: Variant to the least and the largest number of control images.
         clip: The CLIP.
         vae: The VAE.
+        model: Denoiser and VAE of other sizes; None for a family without an embedded base.
     """
 
     controls: Mapping[str, tuple[int, int]]
     clip: ClipSpec
     vae: VaeSpec
+    model: GraphModel | None = None
 
 
 Size = tuple[int, int]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from ...types import Conditioning
-from ..family import ClipSpec, GraphSpec, Row, VaeSpec
+from ..family import ClipSpec, GraphModel, GraphSpec, Row, VaeSpec
 from .encode import IMAGE, prompt_text
 
 if TYPE_CHECKING:
@@ -76,6 +77,59 @@ def see(variant: str, image: Image) -> Tensor:
     return interpolate(values.movedim(-1, 0)[None], size=size, mode="area").movedim(1, -1)
 
 
+def vae_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """`GraphModel.vae_settings`."""
+    names = {"base_dim": "dim"}
+    same = ("base_dim", "z_dim", "dim_mult", "num_res_blocks", "attn_scales", "temperal_downsample")
+    return {names.get(name, name): config[name] for name in same}
+
+
+def vae_published(config: Mapping[str, Any]) -> dict[str, Any]:
+    """`GraphModel.vae_published`: the width alone is read from a file."""
+    published = {"z_dim": 16, "dim_mult": [1, 2, 4, 4], "num_res_blocks": 2}
+    return vae_settings({**config, **published})
+
+
+_VAE_PARTS = {
+    "mid_block.resnets.0.": "middle.0.",
+    "mid_block.attentions.0.": "middle.1.",
+    "mid_block.resnets.1.": "middle.2.",
+    "conv_in.": "conv1.",
+    "norm_out.": "head.0.",
+    "conv_out.": "head.2.",
+    "down_blocks.": "downsamples.",
+    "up_blocks.": "upsamples.",
+}
+_VAE_LAYERS = {
+    ".norm1.": ".residual.0.",
+    ".conv1.": ".residual.2.",
+    ".norm2.": ".residual.3.",
+    ".conv2.": ".residual.6.",
+    ".conv_shortcut.": ".shortcut.",
+}
+_UP_BLOCK = re.compile(r"(?<=up_blocks\.)(\d+)\.(resnets|upsamplers)\.(\d+)")
+
+
+def vae_name(name: str, config: Mapping[str, Any]) -> str:
+    """`GraphModel.vae_name`: Diffusers' names to those of Wan 2.1, whose class it is."""
+    side, _, rest = name.partition(".")
+    if not side.endswith("coder"):
+        return f"{'conv1' if side == 'quant_conv' else 'conv2'}.{rest}"
+    # A block of the decoder is so many residual blocks and, but for the last, what enlarges.
+    residual = config["num_res_blocks"] + 1
+
+    def place(found: re.Match[str]) -> str:
+        inside = int(found[3]) if found[2] == "resnets" else residual
+        return str(int(found[1]) * (residual + 1) + inside)
+
+    rest = _UP_BLOCK.sub(place, rest)
+    for old, new in _VAE_LAYERS.items():
+        rest = rest.replace(old, new)
+    for old, new in _VAE_PARTS.items():
+        rest = new + rest.removeprefix(old) if rest.startswith(old) else rest
+    return f"{side}.{rest}"
+
+
 GRAPH = GraphSpec(
     controls={"generate": (0, 0), "edit": (1, 1), "edit_plus": (1, 64)},
     clip=ClipSpec(
@@ -108,5 +162,16 @@ GRAPH = GraphSpec(
         ),
         title="the VAE of Qwen-Image",
         remedy="Use Load VAE with qwen_image_vae.safetensors.",
+    ),
+    model=GraphModel(
+        model="comfy.supported_models.QwenImage",
+        settings=(
+            *("patch_size", "in_channels", "out_channels", "num_layers", "attention_head_dim"),
+            *("num_attention_heads", "joint_attention_dim", "axes_dims_rope"),
+        ),
+        vae="comfy.ldm.wan.vae.WanVAE",
+        vae_settings=vae_settings,
+        vae_published=vae_published,
+        vae_name=vae_name,
     ),
 )

@@ -13,6 +13,7 @@ import { HEIGHT, MARGIN } from "./style.js";
  * @typedef {NonNullable<GraphNode["widgets"]>[number]} Widget
  */
 
+const WIDGET = "dataset";
 const FOLDER = "folder";
 /** Lists of folders, which get a new one at once. */
 const LISTS = [FOLDER, "regularization_folder"];
@@ -57,13 +58,14 @@ export function addStrip(node, server, app) {
   };
   for (const name of new Set([...SETTINGS, ...ANSWERS])) follow(widget(name), soon);
   handOnWheel(strip.element, () => app.canvas?.canvas);
-  node.addDOMWidget("dataset", "adapter_trainer_dataset", strip.element, {
+  node.addDOMWidget(WIDGET, "adapter_trainer_dataset", strip.element, {
     serialize: false,
     hideOnZoom: false,
     margin: MARGIN,
     getMinHeight: () => HEIGHT + 2 * MARGIN,
     getMaxHeight: () => HEIGHT + 2 * MARGIN,
   });
+  putAbovePanel(node);
   acceptDrops(node, strip);
 
   const { onAdded, onRemoved, onConfigure } = node;
@@ -85,6 +87,17 @@ export function addStrip(node, server, app) {
   };
   const [width, height] = node.computeSize();
   node.setSize([Math.max(node.size[0], width), Math.max(node.size[1], height)]);
+}
+
+/**
+ * What a node is given comes before what it does; the widgets that a workflow saves stay in front.
+ *
+ * @param {GraphNode} node
+ */
+function putAbovePanel({ widgets = [] }) {
+  const own = widgets.findIndex(({ name }) => name === WIDGET);
+  const panel = widgets.findIndex(({ name }) => name === "training");
+  if (panel >= 0 && panel < own) widgets.splice(panel, 0, ...widgets.splice(own, 1));
 }
 
 /**

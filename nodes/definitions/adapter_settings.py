@@ -93,7 +93,7 @@ class AdapterSettings(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, rank: int = 1) -> bool | str:
+    def validate_inputs(cls, kind: Any = None) -> bool | str:
         """Refuse settings that cannot be when the graph is queued."""
         return sockets.refusal(cls, _check)
 

@@ -58,8 +58,8 @@ def as_shown(node: type[io.ComfyNode], error: TrainerError) -> TrainerError:
     from ..services.panel import PANEL
 
     node_id = comfy_host.current_node()
-    if not PANEL.explain(node_id, comfy_host.current_prompt(), told):
-        comfy_host.send(EVENT, {"node_id": node_id, **told})
+    in_panel = PANEL.explain(node_id, comfy_host.current_prompt(), told)
+    comfy_host.send(EVENT, {"node_id": node_id, "in_panel": in_panel, **told})
     shown = ShownInputError if isinstance(error, InputError) else ShownRunError
     return shown(told["found"], told["expected"], told["remedy"])
 

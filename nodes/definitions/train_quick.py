@@ -71,7 +71,7 @@ class TrainQuick(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, folder: str, base: str, name: str | None = "", **given: Any) -> str:
-        """Changes with the images, with the base, and when the adapter was deleted."""
+        """Changes with images and base, and when the adapter was deleted or is to go on."""
         from ..services.run_files import train_stamp
 
         path = comfy_host.base_path(base)
@@ -168,6 +168,8 @@ def _questions() -> list[io.Input]:
 
 def _advanced() -> list[io.Input]:
     """What is left alone at first."""
+    seed = SettingInput("seed", optional=True).input()
+    seed.advanced = True
     return [
         io.String.Input(
             "prompts",
@@ -190,7 +192,7 @@ def _advanced() -> list[io.Input]:
             "train. Raise it when previews still get better at the end. Optimizer "
             "steps.",
         ),
-        SettingInput("seed", advanced=True, optional=True).input(),
+        seed,
         io.Boolean.Input(
             "resume",
             default=True,

@@ -234,24 +234,20 @@ def run_training(
     output = str(comfy_host.output_folder())
     config = training_config(cache, adapter, settings, own, output, can_preview=can_preview)
     observer = observer or NodeObserver(
-        node_id,
-        config.output.name,
-        trains=True,
-        prompts=config.preview.prompts,
-        workflow=workflow_id(workflow),
+        node_id, config.output.name, trains=True, workflow=workflow_id(workflow)
     )
+    observer.describe(config.preview.prompts, config.seed)
     if keep_in_loras:
         every = config.training.checkpoint_every
         observer.keeper = LoraKeeper(config.output.name, keep_in_loras, every)
     if cache.previews and not can_preview:
         observer.warn("Previews are off: connect a VAE to Train Adapter to see them.")
     texts = workflow_texts(workflow, observer.warn)
-    make_source = source_of(None, vae, base)
     with guest("train", observer) as device:
         _warn_of_memory(config, device, observer)
         within, machine = comfy_host.allowed_folders(), ComfyMachine()
         where = SingleProcess(device)
-        result = train(config, observer, where, make_source, texts, within, machine)
+        result = train(config, observer, where, source_of(None, vae, base), texts, within, machine)
     # In its last step a cancelled run is done; the nodes behind it must not run all the same.
     if result.status == "cancelled" or observer.cancelled():
         comfy_host.raise_interrupted()

@@ -20,6 +20,7 @@ from ...trainer_core.training.observer import (
     CheckpointSaved,
     Event,
     MemoryPlanned,
+    Noted,
     PreviewDone,
     RunFinished,
     RunRequests,
@@ -29,7 +30,7 @@ from ...trainer_core.training.observer import (
 )
 from ..host import comfy_host
 from .run_files import CONTINUED
-from .run_history import POINTS, Ending, read_ending, read_history, read_prompts, sample_of
+from .run_history import POINTS, Ending, read_ending, read_history, read_run_file, sample_of
 
 if TYPE_CHECKING:
     from .kept_adapters import LoraKeeper
@@ -51,6 +52,7 @@ class RunState:
     Attributes:
         workflow: The id of the workflow that it was started from; empty where it is not known.
         run: Its name and version, such as ``my_adapter/v0``; empty as long as it has no folder.
+        seed: What decides which run it is; None where it is not known.
         resumable: Whether there is a checkpoint that it can go on from.
         points: Step, loss and learning rate; thinned when there are many.
         samples: Preview images with their step, prompt and its index, and place.
@@ -67,6 +69,7 @@ class RunState:
     steps: int
     workflow: str = ""
     run: str = ""
+    seed: int | None = None
     resumable: bool = False
     status: str = "loading"
     step: int = 0
@@ -95,6 +98,7 @@ class RunState:
         return {
             **self.address(),
             **self.progress(self.points),
+            "seed": self.seed,
             "resumable": self.resumable,
             "samples": list(self.samples),
             "warnings": list(self.warnings),
@@ -253,7 +257,8 @@ def _state_on_disk(node_id: str, run: str, workflow: str) -> RunState | None:
         return None
     state = RunState(node_id, run, folder.parent.name, ending.steps, workflow)
     state.status = "lost" if ending.status == "running" else ending.status
-    state.take_history(folder, read_prompts(folder))
+    prompts, state.seed = read_run_file(folder)
+    state.take_history(folder, prompts)
     state.step, state.message = max(state.step, ending.step), ending.message
     state.resumable = _has_checkpoint(folder)
     return state
@@ -291,13 +296,12 @@ class NodeObserver:
         trains: bool,
         steps: int = 0,
         choices: Sequence[Mapping[str, str]] = (),
-        prompts: Sequence[str] = (),
         workflow: str = "",
     ) -> None:
         # Where nobody says how many steps there are, it is known when the images are counted.
         self.state = RunState(node_id, comfy_host.current_prompt(), name, steps, workflow)
         self.state.choices = [dict(choice) for choice in choices]
-        self._prompts = prompts
+        self._prompts: Sequence[str] = ()
         self._trains = trains
         # What is encoded before the first step: which kind, so many, after so many of other kinds.
         self._what, self._items, self._earlier = "", 0, 0
@@ -348,12 +352,16 @@ class NodeObserver:
                 self.keeper.keep(event, self)
         elif isinstance(event, Warned) and event.message != TENSORBOARD_ABSENT:
             # The panel shows what TensorBoard would.
-            self.warn(event.message)
+            (self.note if isinstance(event, Noted) else self.warn)(event.message)
         elif isinstance(event, RunFinished):
             result, steps = event.result, self.state.steps
             early = result.status == "done" and result.step < steps
             ending = Ending("stopped" if early else result.status, result.step, steps)
             self._set(ending.status, ending.message)
+
+    def describe(self, prompts: Sequence[str], seed: int) -> None:
+        """Take what the run file says of the preview images, and the seed."""
+        self._prompts, self.state.seed = prompts, seed
 
     @property
     def has_checkpoint(self) -> bool:

@@ -39,9 +39,10 @@ def run_quick(
         trains=True,
         steps=steps,
         choices=plan.choices,
-        prompts=plan.values["preview.prompts"],
         workflow=workflow_id(workflow),
     )
     cache = encode(node_id, parts.dataset, parts.base, clip, vae, parts.previews, {}, observer)
     adapter, settings, own = parts.adapter, parts.settings, parts.own
-    return run_training(node_id, parts.base, cache, adapter, settings, vae, own, workflow, observer)
+    return run_training(
+        node_id, parts.base, cache, adapter, settings, vae, own, workflow, observer=observer
+    )

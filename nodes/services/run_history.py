@@ -86,12 +86,13 @@ def read_history(folder: Path, place: Place, prompts: Sequence[str]) -> History:
     )
 
 
-def read_prompts(folder: Path) -> Sequence[str]:
-    """The preview prompts of a run's last run file; none where it cannot be read."""
+def read_run_file(folder: Path) -> tuple[Sequence[str], int | None]:
+    """The preview prompts and the seed of a run's last run file, where it can be read."""
     try:
-        return load_config(folder / "run.yaml").preview.prompts
+        config = load_config(folder / "run.yaml")
     except InputError:
-        return ()
+        return (), None
+    return config.preview.prompts, config.seed
 
 
 def read_ending(folder: Path) -> Ending:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+import uuid
+
 LABEL = "Open as full graph"
 CHAIN = {
     *("AdapterTrainerDatasetFolder", "AdapterTrainerBase", "AdapterTrainerPreviewPrompts"),
@@ -19,10 +22,16 @@ ANSWERS = {
     "prompts": "a red diamond",
     "steps": 2,
 }
-PROMPT = {
-    "51": {"class_type": "AdapterTrainerQuick", "inputs": ANSWERS},
-    "52": {"class_type": "PreviewImage", "inputs": {"images": ["51", 2]}},
-}
+
+
+def quick_graph(name: str):
+    """The node with something behind it; the empty name is that of the folder."""
+    answers = {**ANSWERS, "name": name}
+    return {
+        "51": {"class_type": "AdapterTrainerQuick", "inputs": answers},
+        "52": {"class_type": "ImageInvert", "inputs": {"image": ["51", 2]}},
+    }
+
 
 _SHOW = """
 const { canvas, graph } = window.app;
@@ -79,7 +88,8 @@ def values(prompt) -> dict[str, dict]:
 
 
 def test_a_few_answers_train_and_open_as_the_full_graph(page):
-    page.load_api(PROMPT)
+    name = f"quick_{uuid.uuid4().hex[:6]}"
+    page.load_api(quick_graph(name))
     page.browser.evaluate(_SHOW)
     assert page.missing_nodes() == []
     assert page.text("word") == "Not started"
@@ -94,19 +104,20 @@ def test_a_few_answers_train_and_open_as_the_full_graph(page):
     press_button(page)
     page.browser.wait("return window.app.graph.nodes.length === 9")
     page.browser.wait("return document.body.textContent.includes('Ctrl+Z takes both back')")
-    assert kinds(page) == CHAIN | {"AdapterTrainerQuick", "PreviewImage"}
+    assert kinds(page) == CHAIN | {"AdapterTrainerQuick", "ImageInvert"}
     assert page.browser.evaluate(_OVERLAPS) == []
+    time.sleep(0.6)  # the view moves to the new nodes
     page.shoot("quick_full_graph")
 
     queued = page.browser.evaluate(_QUEUED)
-    status, told = page.server.post("/adapter_trainer/full_graph", ANSWERS)
+    status, told = page.server.post("/adapter_trainer/full_graph", {**ANSWERS, "name": name})
     assert status == 200
     # The quick node is bypassed, so that it is not queued; what hung on it hangs on the new one.
-    assert values(queued) == {**values(told["nodes"]), "PreviewImage": {}}
+    assert values(queued) == {**values(told["nodes"]), "ImageInvert": {}}
     train = next(k for k, node in queued.items() if node["class_type"] == "AdapterTrainerTrain")
-    assert queued["52"]["inputs"]["images"] == [train, 2]
+    assert queued["52"]["inputs"]["image"] == [train, 2]
 
     page.browser.press("Control+z")
-    page.browser.wait("return window.app.graph.nodes.length === 2")
+    page.browser.wait("return window.app.graph.nodes.length === 2", seconds=5)
     assert page.browser.evaluate(_GRAPH) == before
     assert page.problems() == []

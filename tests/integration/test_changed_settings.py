@@ -34,7 +34,9 @@ def record(folder):
 
 
 def warnings(observer):
-    return [event.message for event in observer.events if type(event).__name__ == "Warned"]
+    return [
+        event.message for event in observer.events if type(event).__name__ in {"Warned", "Noted"}
+    ]
 
 
 def breaks(config):

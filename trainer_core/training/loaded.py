@@ -20,7 +20,7 @@ from ..offload.swapped import repeated_blocks
 from .encode_dataset import Prepared
 from .load_adapted import load_adapted
 from .longer_run import PlannedAnew, planned_anew, replan_note
-from .observer import CacheProgress, Observer, Warned
+from .observer import CacheProgress, Noted, Observer, Warned
 from .optimizer import make_optimizer
 from .out_of_memory import explained
 from .preservation import Preservation, compute_missing, plan_preservation
@@ -101,7 +101,7 @@ def load(
     if processes.index == 0:
         _tell_notes(adapter, config.training.optimizer.learning_rate, observer)
         if taken is not None:
-            observer.notify(Warned(taken.summary()))
+            observer.notify(Noted(taken.summary()))
     groups = parameter_groups(adapter, config.training.optimizer)
     optimizer = make_optimizer(config.training.optimizer, groups)
     state = TrainState(adapter, optimizer)
@@ -154,11 +154,13 @@ def _preserve(
 def _tell_plan(config: RunConfig, anew: PlannedAnew, step: int, observer: Observer) -> None:
     # Once: a run that is stopped again goes on as it was told.
     if anew.step == step:
-        observer.notify(Warned(replan_note(config, anew)))
+        observer.notify(Noted(replan_note(config, anew)))
 
 
 def _tell_notes(adapter: AttachedAdapter, learning_rate: float, observer: Observer) -> None:
-    for note in (*adapter.notes, *pace_notes(adapter.plans, learning_rate)):
+    for note in adapter.notes:
+        observer.notify(Noted(note))
+    for note in pace_notes(adapter.plans, learning_rate):
         observer.notify(Warned(note))
     if adapter.skipped_duplicates:
         observer.notify(

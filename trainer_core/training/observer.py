@@ -110,6 +110,11 @@ class Warned:
 
 
 @dataclass(frozen=True, slots=True)
+class Noted(Warned):
+    """As `Warned`, but nobody has to do anything about it."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunFinished:
     """The run ended by itself or was cancelled."""
 
@@ -124,6 +129,7 @@ Event = (
     | PreviewDone
     | CheckpointSaved
     | Warned
+    | Noted
     | RunFinished
 )
 

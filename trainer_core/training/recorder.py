@@ -40,6 +40,7 @@ from .encode_dataset import Prepared
 from .observer import (
     TENSORBOARD_ABSENT,
     CheckpointSaved,
+    Noted,
     Observer,
     PreviewDone,
     RunFinished,
@@ -94,15 +95,15 @@ class Recorder:
         self._done = done = state.step
         self._images: list[Path] = []
         for note in folder.remove_leftovers():
-            observer.notify(Warned(note))
+            observer.notify(Noted(note))
         later = drop_later_checkpoints(folder.checkpoints, done)
         if later:
             steps = ", ".join(map(str, later))
             message = f"Going on from step {done}; the later checkpoints ({steps}) are recomputed."
-            observer.notify(Warned(message))
+            observer.notify(Noted(message))
         folder.drop_later_samples(done)
         self._metrics = MetricsWriter(
-            folder.metrics, done, lambda reason: observer.notify(Warned(reason))
+            folder.metrics, done, lambda reason: observer.notify(Noted(reason))
         )
 
     def record(self, result: StepResult) -> None:

@@ -19,7 +19,7 @@ from .compiled_blocks import compiled
 from .loaded import Loaded
 from .loop import Loop
 from .loop_hooks import LoopHooks
-from .observer import Warned
+from .observer import Noted, Warned
 from .optimizer import make_schedule
 from .out_of_memory import DeviceRoom, explained, skipped_when_full
 from .processes import Shares
@@ -81,7 +81,7 @@ def _initialize_from_inputs(run: Loaded) -> bool:
             )
             stopped = seen is None
             if seen is not None:
-                run.observer.notify(Warned(seen.summary()))
+                run.observer.notify(Noted(seen.summary()))
     if run.processes.sum_numbers([float(stopped)])[0]:
         return False
     run.processes.share(run.state.adapter.parameters())

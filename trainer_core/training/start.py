@@ -20,7 +20,7 @@ from ..families.registry import FAMILIES, get_family
 from ..types import AdapterState
 from .checkpoint import Checkpoint, find_checkpoint, read_whole_checkpoint
 from .longer_run import SCHEDULE
-from .observer import Observer, Warned
+from .observer import Noted, Observer
 from .processes import Processes
 from .run_folder import read_record, version_number
 
@@ -348,20 +348,20 @@ def _accepted_changes(
         # Whoever names a checkpoint wants that one; "auto" wants a run that fits the settings.
         if config.resume != "auto":
             raise
-        observer.notify(Warned(f"A new version starts. {error.found}."))
+        observer.notify(Noted(f"A new version starts. {error.found}."))
         return None
     said = "; ".join(map(str, changes))
     name = f"{version.parent.name}/{version.name}"
     if config.resume == "auto" and any(each.of_course for each in changes) and _is_done(version):
         observer.notify(
-            Warned(
+            Noted(
                 f"A new version starts, because {name} is finished: {said}. "
                 "resume=latest would go on from its end."
             )
         )
         return None
     if changes:
-        observer.notify(Warned(f"{name} goes on from step {checkpoint.step} changed: {said}."))
+        observer.notify(Noted(f"{name} goes on from step {checkpoint.step} changed: {said}."))
     return changes
 
 

@@ -41,6 +41,11 @@ def run_files() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def run_history() -> ModuleType:
+    return pack_module("services.run_history")
+
+
+@pytest.fixture(scope="session")
 def dataset_upload() -> ModuleType:
     return pack_module("services.dataset_upload")
 

@@ -3,7 +3,12 @@
 ComfyUI's manager runs it after ``requirements.txt``; by hand: ``python install.py`` with ComfyUI's
 Python. A constraints file holds everything that is installed already at its version, so that the
 resolver chooses the newest Diffusers, PEFT and accelerate which fit beside it. The ranges are those
-of ``pyproject.toml``. Where nothing fits, nothing is changed.
+of ``pyproject.toml``.
+
+Other packs may have left an environment whose packages do not fit each other, and then no resolver
+finds an answer. So, only where one says that there is a conflict, what the pack promises alone is
+held (`HOST_OWNED`); and at last our libraries are installed without their dependencies, in versions
+whose own needs are met. Where nothing fits, nothing is changed, and what is in the way is named.
 """
 
 from __future__ import annotations
@@ -16,10 +21,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 PACK = Path(__file__).resolve().parent
 HOST_LIBRARIES = ("torch", "transformers", "numpy")
@@ -31,6 +36,30 @@ _VALID = re.compile(
     r"(?:\+[a-z0-9]+(?:[-_.][a-z0-9]+)*)?",
     re.IGNORECASE,
 )
+
+# What pip and uv say where versions do not fit each other; anything else (no network, a full disk)
+# would fail again.
+_CONFLICT = ("ResolutionImpossible", "conflicting dependencies", "No solution found")
+_MOST_TRIES = 12
+_MOST_NAMED = 5
+
+
+class Unmet(NamedTuple):
+    """A need of an installed distribution that the environment does not meet.
+
+    Attributes:
+        by: The distribution that needs it, normalised.
+        need: What it needs, normalised.
+        line: The need as an installer takes it.
+        text: Both with their versions, for a person.
+        absent: Whether the needed one is not installed at all.
+    """
+
+    by: str
+    need: str
+    line: str
+    text: str
+    absent: bool
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -68,9 +97,125 @@ def main(words: Sequence[str] | None = None) -> int:
         )
     say("Installing " + ", ".join(map(str, lacking)) + f" into {sys.prefix}.")
     say("Held as they are: " + described(facts.HOST_OWNED, before) + ", and all else.")
-    code = resolve(command, [str(need) for need in wanted], before, [n.name for n in lacking])
+    code = install(command, wanted, lacking, before, facts)
     importlib.invalidate_caches()
     return report(code, before, installed_versions(facts), lacking, facts)
+
+
+def install(
+    command: list[str],
+    wanted: Sequence[Any],
+    lacking: Sequence[Any],
+    before: Mapping[str, str],
+    facts: ModuleType,
+) -> int:
+    """Install what is lacking, holding as much as the environment lets.
+
+    Returns:
+        The last installer's exit code; where it failed, nothing was added.
+    """
+    names, free = [str(need) for need in wanted], [need.name for need in lacking]
+    code, said = resolve(command, names, before, free)
+    if not code or not _is_conflict(said):
+        return code
+    say(
+        "What is installed does not fit together. Holding only "
+        + described(facts.HOST_OWNED, before)
+    )
+    promised = {name: before[name] for name in facts.HOST_OWNED if name in before}
+    code, said = resolve(command, names, promised, free)
+    if not code or not _is_conflict(said):
+        return code
+    say("That does not fit either. Installing without dependencies, as far as each is met.")
+    return install_alone(command, lacking, before, facts)
+
+
+def _is_conflict(said: str) -> bool:
+    return any(mark in said for mark in _CONFLICT)
+
+
+def install_alone(
+    command: list[str], lacking: Sequence[Any], before: Mapping[str, str], facts: ModuleType
+) -> int:
+    """Install without dependencies, the newest versions whose own needs are met.
+
+    What a version needs and is not there comes the same way. A version that needs another version
+    of something that was installed before is tried again without it.
+
+    Returns:
+        0, or 1 when nothing fits; then what was added is removed again.
+    """
+    asked = {need.name: str(need) for need in lacking}
+    for _ in range(_MOST_TRIES):
+        code, _said = run([*command, "--no-deps", *asked.values()])
+        importlib.invalidate_caches()
+        after = installed_versions(facts)
+        added = [name for name in asked if after.get(name) != before.get(name)]
+        unmet = [each for each in unmet_needs(facts) if each.by in added]
+        if code or not unmet:
+            break
+        for each in unmet:
+            if each.absent:
+                asked.setdefault(each.need, each.line)
+            else:
+                say(f"{each.text}; trying another version of {each.by}.")
+                comma = "," if re.search("[<>=!]", asked[each.by]) else ""
+                asked[each.by] += f"{comma}!={after[each.by]}"
+    else:
+        code = 1
+    if code:
+        put_back(command, before, facts)
+    return code
+
+
+def put_back(command: list[str], before: Mapping[str, str], facts: ModuleType) -> None:
+    """Undo an installation that did not come to an end."""
+    importlib.invalidate_caches()
+    after = installed_versions(facts)
+    new = [name for name in after if name not in before]
+    if new:
+        verb = command.index("install")
+        with_uv = any(Path(word).stem == "uv" for word in command[:verb])
+        sure = ["--python", sys.executable] if with_uv else ["-y"]
+        run([*command[:verb], "uninstall", *sure, *new])
+    moved = [held(name, before) for name in before if after.get(name) not in {None, before[name]}]
+    if moved:
+        run([*command, "--no-deps", *(line for line in moved if line)])
+
+
+def unmet_needs(facts: ModuleType) -> Iterator[Unmet]:
+    """What installed distributions need and do not find; nothing where no parser is at hand."""
+    parser = _requirement_parser()
+    if parser is None:
+        return
+    installed = installed_versions(facts)
+    for distribution in importlib.metadata.distributions():
+        metadata: Any = distribution.metadata
+        owner = facts.normalised(metadata.get("Name") or "")
+        for line in distribution.requires or () if owner else ():
+            try:
+                need = parser(line)
+                wanted = need.marker is None or need.marker.evaluate({"extra": ""})
+            except ValueError:  # not as PEP 508 has it
+                continue
+            name = facts.normalised(need.name)
+            found = installed.get(name)
+            if wanted and (found is None or not need.specifier.contains(found, prereleases=True)):
+                there = f"{found} is installed" if found else "it is not installed"
+                text = (
+                    f"{owner} {installed.get(owner, '')} needs {name}{need.specifier}, and {there}"
+                )
+                yield Unmet(owner, name, f"{name}{need.specifier}", text, found is None)
+
+
+def _requirement_parser() -> Any:
+    """What reads ``name<2; marker``: packaging, or pip's copy of it; None without."""
+    for module in ("packaging.requirements", "pip._vendor.packaging.requirements"):
+        try:
+            return importlib.import_module(module).Requirement
+        except ImportError:
+            continue
+    return None
 
 
 def arguments(words: Sequence[str] | None) -> argparse.Namespace:
@@ -108,7 +253,8 @@ def report(
     """
     lacking = [need for need in asked if not satisfied(need, after, facts)]
     names = [need.name for need in asked]
-    moved = changes(before, after, names)
+    others = changes(before, after, names)
+    moved = {name: text for name, text in others.items() if name in facts.HOST_OWNED}
     if moved:
         back = " ".join(f'"{name}=={before[name]}"' for name in moved)
         return refuse(
@@ -117,15 +263,26 @@ def report(
             f"Put it back: pip install --no-deps {back}. Then report this with the output above.",
         )
     if code or lacking:
+        in_the_way = [each.text for each in unmet_needs(facts)]
+        rest = len(in_the_way) - _MOST_NAMED
+        named = [*in_the_way[:_MOST_NAMED], *([f"and {rest} more"] if rest > 0 else [])]
         return refuse(
             f"{', '.join(map(str, lacking or asked))} could not be installed beside "
-            + described(facts.HOST_OWNED, after),
+            + described(facts.HOST_OWNED, after)
+            + (f". Not in order before: {'; '.join(named)}" if named else ""),
             "versions that fit together; nothing that was installed has changed",
             "The installer's output above names the reason. Without a network: run this file again "
             "with one. When it names a package that is too old: update ComfyUI and its "
             "requirements, then run this file again.",
         )
-    say("Installed: " + described(names, after) + ". Nothing else changed its version.")
+    say("Installed: " + described(names, after) + ".")
+    came = [name for name in after if name not in before and name not in names]
+    if came:
+        say("With them came: " + described(sorted(came), after) + ".")
+    if others:
+        say("Changed, because nothing else fits: " + ", ".join(others.values()) + ".")
+    else:
+        say("Nothing else changed its version.")
     say("Restart ComfyUI.")
     return 0
 
@@ -229,8 +386,8 @@ def installer_command(python: str) -> list[str] | None:
 
 def resolve(
     command: list[str], wanted: list[str], installed: Mapping[str, str], free: Collection[str]
-) -> int:
-    """Run the installer with everything held; its output goes through.
+) -> tuple[int, str]:
+    """Run the installer with everything held.
 
     Args:
         command: `installer_command`.
@@ -239,13 +396,26 @@ def resolve(
         free: Names not to hold.
 
     Returns:
-        The installer's exit code. It resolves and downloads before it changes anything.
+        The installer's exit code, and what it said. It resolves and downloads before it changes
+        anything.
     """
     with tempfile.TemporaryDirectory(prefix="adapter_trainer_") as folder:
         file = Path(folder) / "constraints.txt"
         file.write_text("\n".join(constraint_lines(installed, free)) + "\n", encoding="utf-8")
         # Index, proxy and certificates come from the environment, as for every other package.
-        return subprocess.run([*command, "-c", str(file), *wanted], check=False).returncode
+        return run([*command, "-c", str(file), *wanted])
+
+
+def run(command: Sequence[str]) -> tuple[int, str]:
+    """Run an installer; what it says goes through, and is given back with its exit code."""
+    said: list[str] = []
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as process:
+        for line in process.stdout or ():
+            print(line, end="", flush=True)
+            said.append(line)
+    return process.returncode, "".join(said)
 
 
 def changes(

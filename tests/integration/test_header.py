@@ -50,7 +50,7 @@ def test_the_workflow_is_with_the_run_and_in_its_files_only_when_asked_for(
         assert found["ss_mixed_precision"] == "no"
         assert found["ss_num_train_images"] == str(samples)
         assert found["ss_steps"] == str(json.loads(found[SETTINGS_KEY])["step"]) == "1"
-    assert main(["inspect", str(result.adapters[0])]) == 0
+    assert main(["inspect", str(result.adapters[0]), "--verbose"]) == 0
     told = capsys.readouterr().out
     assert ("nodes: 1" in told) == (level == "full")
     assert "widgets_values" not in told

@@ -406,7 +406,7 @@ def test_long_metadata_is_told_in_short(tmp_path, capsys):
     }
     metadata |= {f"key {number}": "v" for number in range(10_000)}
     path = adapter(tmp_path / "x.safetensors", metadata=metadata)
-    code, said = told(capsys, "inspect", path)
+    code, said = told(capsys, "inspect", path, "--verbose")
     assert code == 0
     assert len(said.out) < 60_000
     assert "more characters" in said.out

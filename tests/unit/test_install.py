@@ -155,7 +155,7 @@ def test_constraints_reach_the_installer_whole(tmp_path):
     copy = "import shutil, sys; shutil.copy(sys.argv[2], sys.argv[-1])"
     kept = tmp_path / "kept.txt"
     command = [sys.executable, "-c", copy]
-    assert install.resolve(command, [str(kept)], HOST, []) == 0
+    assert install.resolve(command, [str(kept)], HOST, []) == (0, "")
     assert kept.read_text(encoding="utf-8").splitlines() == install.constraint_lines(HOST, [])
 
 

@@ -11,13 +11,13 @@ from ..config import BaseSection
 from ..errors import BaseModelError, ConfigError
 from ..families.registry import FAMILIES, embedded_family
 from ..weights.base_location import EMBEDDED, BaseLocation, folder_identity
+from ..weights.base_path import base_file, local_folder, looks_like_file, names_hub
 from ..weights.diffusers_folder import check_part, class_name, is_whole
-from ..weights.header import WeightFile, check_formats, looks_like_file, open_weights
+from ..weights.header import WeightFile, check_formats, open_weights
 
 if TYPE_CHECKING:
     from ..families.family import Family
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
 
 
@@ -42,7 +42,7 @@ def locate_base(
             number format that is not read.
         ConfigError: When ``base.variant`` does not fit the family or the dataset.
     """
-    file = _base_file(settings.path)
+    file = base_file(settings.path)
     if file is not None:
         folder, variant = _open_file(file, settings, family, has_controls)
     else:
@@ -51,7 +51,7 @@ def locate_base(
         variant = _settle_variant(
             settings.variant, family, has_controls, lambda: _folder_variant(family, folder)
         )
-    encoders = _local_folder(settings.encoders, "base.encoders") if settings.encoders else folder
+    encoders = local_folder(settings.encoders, "base.encoders") if settings.encoders else folder
     if not is_whole(folder, "scheduler"):
         check_part(encoders, "scheduler", "base.path")
     parts = family.folder.encoder_parts if needs_encoders else ()
@@ -77,25 +77,6 @@ def locate_base(
     )
 
 
-def names_hub(text: str) -> bool:
-    """Whether a ``base.path`` is a hub id: of that form, no file of weights, and not here."""
-    here = Path(text).expanduser().exists()
-    return not here and not looks_like_file(text) and _HUB_ID.fullmatch(text) is not None
-
-
-def _base_file(text: str) -> Path | None:
-    path = Path(text).expanduser()
-    if path.is_file():
-        return path
-    if not looks_like_file(text) or path.exists():
-        return None
-    raise BaseModelError(
-        f"base.path: {text} does not exist",
-        "a .safetensors or .gguf file with the weights of a base model",
-        "Correct base.path. A relative path starts at the run file's folder.",
-    )
-
-
 def _open_file(
     path: Path, settings: BaseSection, family: Family, has_controls: bool
 ) -> tuple[Path, str]:
@@ -114,7 +95,7 @@ def _base_folder(settings: BaseSection, family: Family, needs_encoders: bool) ->
     if settings.path != EMBEDDED:
         if names_hub(settings.path):
             return _download(settings, family, needs_encoders)
-        return _local_folder(settings.path, "base.path")
+        return local_folder(settings.path, "base.path")
     if family.embedded is None:
         embedded = embedded_family().name
         raise BaseModelError(
@@ -123,19 +104,6 @@ def _base_folder(settings: BaseSection, family: Family, needs_encoders: bool) ->
             f"Set family: {embedded}, or name a {family.title} folder as base.path.",
         )
     return family.embedded
-
-
-def _local_folder(text: str, setting: str) -> Path:
-    path = Path(text).expanduser()
-    if path.is_dir():
-        return path
-    found = "is a file" if path.exists() else "does not exist"
-    single = " or a .safetensors or .gguf file" if setting == "base.path" else ""
-    raise BaseModelError(
-        f"{setting}: {text} {found}",
-        f"a Diffusers folder (with model_index.json, transformer, vae, ...){single}",
-        f"Correct {setting}. A hub id has the form owner/name; 'embedded' needs no files.",
-    )
 
 
 def _download(settings: BaseSection, family: Family, needs_encoders: bool) -> Path:

@@ -101,13 +101,14 @@ VERBS: Mapping[str, Verb] = {
     "inspect": Verb(
         "inspect",
         "describe an adapter file: kind, rank, layout, family, base, norms, metadata",
-        "adapter-trainer inspect FILE [--prove [--base PATH] [--family F]] [--json]",
-        "Reads any layout that the trainer knows. --json adds the norms of every layer.\n"
+        "adapter-trainer inspect FILE [--prove [--base PATH] [--family F]] [--verbose] [--json]",
+        "Reads any layout that the trainer knows. --verbose prints the whole header too, --json\n"
+        "also the norms of every layer.\n"
         "--prove goes the way of ComfyUI's loader: it names every tensor that ComfyUI does not\n"
         "load, and how far each layer's change is off; exit code 1 when anything is. --base names\n"
         "the base whose sizes are taken (only headers are read); without it, the published one.",
         ("base", "family"),
-        ("prove",),
+        ("prove", "verbose"),
     ),
     "convert": Verb(
         "convert",

@@ -21,6 +21,7 @@ from .operations import (
     clear_leftovers,
     error_summary,
     existing,
+    existing_base,
     is_set,
     kept_dtype,
     kept_layout,
@@ -30,6 +31,7 @@ from .operations import (
     whole_number,
     word_or,
 )
+from .plain_words import kept_sentence, loss_sentence
 
 if TYPE_CHECKING:
     from ..bases.merge import MergeReport, Rounding
@@ -50,6 +52,8 @@ def merge(arguments: Arguments) -> int:
     expected = "a base, at least one adapter, and the output"
     check_words(arguments, 3, expected, "merge BASE ADAPTER OUT", more=True)
     base_path, *adapter_paths, out = arguments.words
+    existing_base(base_path)
+    adapters = [existing(path, "an adapter file") for path in adapter_paths]
     from ..adapter_files.read.adapter_file import open_adapter
     from ..bases.open import open_base
     from ..bases.write_merged import DTYPES, merge_into_base
@@ -58,7 +62,6 @@ def merge(arguments: Arguments) -> int:
     rounding = word_or(own, "rounding", ("stochastic", "nearest"), "stochastic")
     overwrite = is_set(own, "overwrite")
     strengths = numbers(own, "strength", len(adapter_paths))
-    adapters = [existing(path, "an adapter file") for path in adapter_paths]
     base = open_base(base_path, own.get("family"))
     target = new_target(
         out,
@@ -83,9 +86,9 @@ def merge(arguments: Arguments) -> int:
         {"file": path.name, "strength": strength}
         for path, strength in zip(adapters, strengths, strict=True)
     ]
-    show_report(
-        _merge_report(report, merged, base.path, as_json=arguments.json), as_json=arguments.json
-    )
+    told = _merge_report(report, merged, base.path, as_json=arguments.json)
+    kept = {name: loss.kept for name, loss in report.losses.items()}
+    show_report(told, as_json=arguments.json, outcome=kept_sentence(kept))
     return 0
 
 
@@ -137,6 +140,8 @@ def extract(arguments: Arguments) -> int:
     own = arguments.only(_EXTRACTED)
     expected = "the base, the tuned base, and the output"
     check_words(arguments, 3, expected, "extract BASE TUNED OUT")
+    for path in arguments.words[:2]:
+        existing_base(path)
     from ..adapter_files.tools.closest_adapter import extract_adapter
     from ..bases.diff import BaseDifferences, stored_formats
     from ..bases.open import open_base
@@ -172,7 +177,8 @@ def extract(arguments: Arguments) -> int:
         report["note"] = (
             "The bases are stored in different number formats: the difference holds their rounding."
         )
-    show_report(report, as_json=arguments.json)
+    outcome = loss_sentence(errors, len(state.layers))
+    show_report(report, as_json=arguments.json, outcome=outcome)
     return 0
 
 
@@ -205,6 +211,7 @@ def resize(arguments: Arguments) -> int:
     """
     own = arguments.only(VERBS["resize"].own)
     check_words(arguments, 2, "the adapter and the output", "resize IN OUT --rank N")
+    source = existing(arguments.words[0], "an adapter file")
     from ..adapter_files.read.adapter_file import open_adapter
     from ..adapter_files.tools.closest_adapter import Sizes, resize_adapter
     from ..bases.adapter_family import adapter_family
@@ -212,7 +219,6 @@ def resize(arguments: Arguments) -> int:
     sizes = Sizes(
         whole_number(own, "rank", 1), _factor(own.get("factor")), _share(own.get("error"))
     )
-    source = existing(arguments.words[0], "an adapter file")
     family = adapter_family(source, own.get("family"), any_size=True)
     with open_adapter(source, family.key_map) as opened:
         form = OutputForm.of(own, kept_layout([opened.file]), kept_dtype([opened.file]))
@@ -232,6 +238,7 @@ def resize(arguments: Arguments) -> int:
             "dtype_error": rounding,
         },
         as_json=arguments.json,
+        outcome=loss_sentence(errors, len(state.layers)),
     )
     return 0
 
@@ -264,10 +271,10 @@ def combine(arguments: Arguments) -> int:
     expected = "at least one adapter, and the output"
     check_words(arguments, 2, expected, "combine IN IN OUT weights=1,0.5", more=True)
     *sources, out = arguments.words
+    paths = [existing(path, "an adapter file") for path in sources]
     from ..adapter_files.read.adapter_file import open_adapter
     from ..adapter_files.tools.combine import combine_adapters
 
-    paths = [existing(path, "an adapter file") for path in sources]
     weights = numbers(own, "weights", len(paths))
     rank = whole_number(own, "rank", 1)
     family = _first_family(paths, own.get("family"))
@@ -297,6 +304,7 @@ def combine(arguments: Arguments) -> int:
             "dtype_error": rounding,
         },
         as_json=arguments.json,
+        outcome=loss_sentence(errors, len(state.layers)),
     )
     return 0
 

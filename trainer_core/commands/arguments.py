@@ -15,6 +15,8 @@ from . import Verb
 from .console import show_note
 
 _SETTING = re.compile(r"[A-Za-z_][\w.]*=")
+_SPACED = re.compile(r"([A-Za-z_][\w.]*)\s*=\s+(.*)", re.DOTALL)
+_NAME = re.compile(r"[A-Za-z_][\w.]*")
 _FLAGS = ("--json", "--help", "-h")
 
 
@@ -136,13 +138,34 @@ def parse_arguments(words: Sequence[str], verbs: Mapping[str, Verb]) -> tuple[st
             f"Did you mean {near[0]}?" if near else "See adapter-trainer --help.",
         )
     end = rest.index("--") if "--" in rest else len(rest)
-    plain, flags = _without_flags(verb, rest[:end], verbs[verb])
+    plain, flags = _without_flags(verb, _joined(rest[:end]), verbs[verb])
     return verb, Arguments(
         words=(*(w for w in plain if not _SETTING.match(w)), *rest[end + 1 :]),
         settings=tuple(w for w in plain if _SETTING.match(w)),
         json="--json" in flags,
         help=bool({"--help", "-h"} & flags),
     )
+
+
+def _joined(words: Sequence[str]) -> list[str]:
+    """Read ``key = value`` and ``key =value`` as the setting that they mean.
+
+    ``key= value`` stays two words: an empty value may stand before a file's name.
+    """
+    joined: list[str] = []
+    waiting = False
+    for word in words:
+        before = joined[-1] if joined else ""
+        if waiting:
+            joined[-1] += word
+            waiting = False
+        elif word.startswith("=") and _NAME.fullmatch(before):
+            joined[-1] += word
+            waiting = word == "="
+        else:
+            spaced = _SPACED.fullmatch(word)
+            joined.append(f"{spaced[1]}={spaced[2]}" if spaced else word)
+    return joined
 
 
 def _without_flags(verb: str, words: Sequence[str], own: Verb) -> tuple[list[str], set[str]]:

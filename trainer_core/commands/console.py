@@ -60,12 +60,28 @@ def show(text: str) -> None:
     print(printable(text), flush=True)
 
 
-def show_report(report: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print a finished report: YAML for a person, one JSON object for a program."""
+def show_image(path: Path) -> None:
+    """Print an image on a terminal that can show it; elsewhere nothing, its path stands alone."""
+    from .terminal_image import can_show, terminal_lines
+
+    if can_show():
+        print("\n".join(terminal_lines(path)), flush=True)
+
+
+def show_report(report: Mapping[str, Any], *, as_json: bool, outcome: str = "") -> None:
+    """Print a finished report: YAML for a person, one JSON object for a program.
+
+    Args:
+        report: What was found or done.
+        as_json: For a program.
+        outcome: What came of it in a sentence, which a person reads last, where the eye is.
+    """
     if as_json:
-        show_json(report)
-    else:
-        show(format_yaml(in_short(plain(report))).rstrip("\n"))
+        show_json({**report, "outcome": outcome} if outcome else report)
+        return
+    show(format_yaml(in_short(plain(report))).rstrip("\n"))
+    if outcome:
+        show(f"\n{outcome}")
 
 
 def show_json(value: Mapping[str, Any]) -> None:

@@ -22,6 +22,7 @@ from .operations import (
     whole_number,
     word_or,
 )
+from .plain_words import conversion_sentence
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,9 +51,9 @@ def convert(arguments: Arguments) -> int:
         TrainerError: When the input is wrong or the file cannot be written. Of a folder, an error
             of one file is printed and the others are converted all the same.
     """
-    work = _Work.of(arguments)
     check_words(arguments, 2, "what is read, and what is written", "convert IN OUT --to LAYOUT")
     source = existing(arguments.words[0], "an adapter file, or a folder of them")
+    work = _Work.of(arguments)
     target = given_path(arguments.words[1], "an output")
     if not (source.is_file() or source.is_dir()):
         raise InputError(
@@ -65,7 +66,8 @@ def convert(arguments: Arguments) -> int:
             target = target / f"{source.stem}{_SUFFIX}"
         clear_leftovers(target.parent, as_json=arguments.json)
         report = work.convert(source, target)
-        show_report(_facts(report, as_json=arguments.json), as_json=arguments.json)
+        facts = _facts(report, as_json=arguments.json)
+        show_report(facts, as_json=arguments.json, outcome=conversion_sentence(report))
         return 0
     return _convert_all(source, target, work)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config import BaseSection, RunConfig
+from ..data.listing import dataset_root
 from ..errors import (
     BaseModelError,
     ConfigError,
@@ -27,7 +28,8 @@ from ..requirements import MissingLibrary, all_requirements, installed_version, 
 from ..types import Sample
 from ..version import __version__
 from .arguments import Arguments
-from .console import show_report
+from .console import show, show_report
+from .given_inputs import missing_inputs
 
 if TYPE_CHECKING:
     import torch
@@ -45,16 +47,36 @@ def doctor(arguments: Arguments) -> int:
     Raises:
         ConfigError: When the run file is wrong.
     """
-    report = environment_report()
+    config = arguments.config() if arguments.words or arguments.settings else None
     ready = all(installed_version(name) for name in NEEDED)
     problems: list[str] = []
-    if (arguments.words or arguments.settings) and ready:
-        report["run"], problems = run_report(arguments.config())
-        report["problems"] = problems
-    show_report(report, as_json=arguments.json)
+    run: dict[str, Any] = {}
+    if config is not None:
+        if not arguments.json:
+            # What can be told at once is told at once: the rest takes seconds.
+            for error in missing_inputs(config):
+                show(f"Problem: {error.found}. {error.remedy}")
+        if ready:
+            run["run"], problems = run_report(config)
+    environment = environment_report()
+    # What is wrong stands first, and what can be looked up stands last.
+    lacking = [line for line in environment["missing"] if TRAINING_NEEDS in line]
+    report = {"verdict": _verdict([*lacking, *problems], run=config is not None)}
+    if run:
+        report |= {"problems": problems, **run}
+    show_report({**report, **environment}, as_json=arguments.json)
     if problems:
         return 2
     return 0 if ready else 1
+
+
+def _verdict(problems: Sequence[str], *, run: bool) -> str:
+    if not problems:
+        return (
+            "ready: train would start" if run else "ready: nothing that training needs is missing"
+        )
+    rest = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return f"not ready: {problems[0]}{rest}"
 
 
 def run_report(config: RunConfig) -> tuple[dict[str, Any], list[str]]:
@@ -172,6 +194,8 @@ def dataset(arguments: Arguments) -> int:
     else:
         folder = [f"dataset.path={place.absolute()}"] if place is not None else []
         config = load_config(None, [*arguments.settings, *folder])
+    if config.dataset.path:
+        dataset_root(config.dataset.path)
     report, refusal = dataset_report(config)
     show_report(report, as_json=arguments.json)
     return 2 if refusal else 0
@@ -206,6 +230,8 @@ def dataset_report(config: RunConfig) -> tuple[Mapping[str, Any], DatasetError |
     captions = [sample.caption for sample in found.samples]
     lengths, long = _caption_tokens(config, found.samples)
     report = {
+        "train_would_stop": str(found.refusal.found) if found.refusal else None,
+        "problems": found.problems,
         "folder": config.dataset.path,
         "samples": len(found.samples),
         "regularization_images": sum(sample.regularization for sample in found.samples),
@@ -216,8 +242,6 @@ def dataset_report(config: RunConfig) -> tuple[Mapping[str, Any], DatasetError |
         "caption_tokens": lengths,
         "buckets": plan.counts(),
         "notes": [*plan.notes, *long],
-        "problems": found.problems,
-        "train_would_stop": str(found.refusal.found) if found.refusal else None,
     }
     return report, found.refusal
 
@@ -256,6 +280,8 @@ def _spread(numbers: list[int]) -> dict[str, int] | None:
 NEEDED = ("torch", "diffusers", "peft", "accelerate", "transformers")
 """What the extra `train` installs."""
 
+TRAINING_NEEDS = "training needs it"
+
 OPTIONAL = {"tensorboard": "training curves for TensorBoard (metrics.jsonl is always written)"}
 """Packages that a run does without, to what they would add; each is an extra of its own name."""
 
@@ -288,7 +314,7 @@ def missing_packages(versions: dict[str, str | None]) -> list[str]:
         found = versions.get(name)
         if name in NEEDED and not (found and meets(found, minimum)):
             library = MissingLibrary(name, minimum, found)
-            lines.append(f"{library}; training needs it: pip install 'adapter-trainer[train]'")
+            lines.append(f"{library}; {TRAINING_NEEDS}: pip install 'adapter-trainer[train]'")
     lines += [
         f"{name} adds {use}: pip install 'adapter-trainer[{name}]'"
         for name, use in OPTIONAL.items()
@@ -386,7 +412,8 @@ def locate_local_base(settings: BaseSection, family: Family, has_controls: bool)
         InputError: When the base is missing, incomplete, of another architecture, or a hub id that
             was never downloaded.
     """
-    from ..bases.locate import locate_base, names_hub
+    from ..bases.locate import locate_base
+    from ..weights.base_path import names_hub
 
     if names_hub(settings.path):
         settings = settings.model_copy(update={"path": str(_downloaded(settings.path))})

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import AdapterFileError
-from ..filesystem.storage import given_path
 from ..filesystem.text_files import parse_json
+from . import VERBS
 from .arguments import Arguments
-from .console import show_report
+from .console import show, show_report
+from .operations import existing, existing_base, is_set
+from .plain_words import inspected_text
 
 if TYPE_CHECKING:
     from ..adapter_files.verify.proof import Proof
@@ -28,20 +30,22 @@ def inspect(arguments: Arguments) -> int:
     Raises:
         AdapterFileError: When it is no adapter file that the trainer knows.
     """
-    from .operations import is_set
-
-    own = arguments.only(("prove", "base", "family"))
-    path = given_path(arguments.word("an adapter file"), "an adapter file")
-    if not is_set(own, "prove"):
-        show_report(describe(path, readably=not arguments.json), as_json=arguments.json)
-        return 0
-
-    proof = prove_file(path, own.get("family"), own.get("base"))
+    own = arguments.only(VERBS["inspect"].own)
+    path = existing(arguments.word("an adapter file"), "an adapter file")
+    base = own.get("base")
+    if base is not None:
+        existing_base(base)
+    proof = prove_file(path, own.get("family"), base) if is_set(own, "prove") else None
     # A kind that only ComfyUI knows has a proof and no description.
-    report = {} if proof.unread else describe(path, readably=not arguments.json)
-    report["proof"] = proof_report(proof, whole=arguments.json)
-    show_report(report, as_json=arguments.json)
-    return 0 if proof.ok else 1
+    unread = proof is not None and proof.unread
+    report = {} if unread else describe(path, readably=not arguments.json)
+    if arguments.json or is_set(own, "verbose"):
+        if proof is not None:
+            report["proof"] = proof_report(proof, whole=arguments.json)
+        show_report(report, as_json=arguments.json)
+    else:
+        show(inspected_text(report, proof))
+    return 0 if proof is None or proof.ok else 1
 
 
 def describe(path: Path, *, readably: bool) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from ..errors import ConfigError, InputError
 from ..families.run_files import load_config
 from ..filesystem.storage import given_path
 from ..filesystem.temporary import remove_leftovers
+from ..weights.base_location import EMBEDDED
 from .arguments import Arguments
 from .console import show, show_json
 
@@ -99,6 +100,20 @@ def existing(path: str, what: str) -> Path:
     if not place.exists():
         raise InputError(f"there is no {place}", what, "Check the path.")
     return place
+
+
+def existing_base(path: str) -> None:
+    """See that a base which a word names is there, before anything heavy is imported.
+
+    Raises:
+        InputError: When it is not, or the system does not let anybody look.
+    """
+    if path != EMBEDDED and not given_path(path, "a base model").exists():
+        raise InputError(
+            f"{path} does not exist",
+            "a folder or file with a base model, or the word embedded",
+            "Correct the path, or download the model first.",
+        )
 
 
 def new_target(

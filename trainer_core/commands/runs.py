@@ -16,7 +16,8 @@ from ..families.run_files import run_file_of, run_file_template, templates
 from ..filesystem.storage import given_path
 from . import VERBS
 from .arguments import Arguments
-from .console import show, show_json, show_report
+from .console import show, show_image, show_json, show_report
+from .given_inputs import require_inputs
 from .operations import clear_leftovers
 from .watching import watching
 
@@ -33,6 +34,7 @@ def train(arguments: Arguments) -> int:
         TrainerError: When the input is wrong or the run failed.
     """
     config = arguments.config()
+    require_inputs(config)
     from .. import training
     from ..device import resolve_device
 
@@ -49,6 +51,7 @@ def cache(arguments: Arguments) -> int:
         TrainerError: When the input is wrong or the cache cannot be written.
     """
     config = arguments.config()
+    require_inputs(config)
     from ..data.cache import cache_folder
     from ..device import borrowed_threads, resolve_device
     from ..training.encode_dataset import prepare, save_manifest
@@ -92,6 +95,7 @@ def sample(arguments: Arguments) -> int:
         raise InputError(
             f"adapter: there is no file {adapter}", "an adapter file", "Check the path."
         )
+    require_inputs(config, dataset=False)
     output = given_path(own.get("output", ["samples"])[-1], "a folder").absolute()
     strength = _number(own)
     from ..data.cache import cache_folder
@@ -243,6 +247,8 @@ def demo(arguments: Arguments) -> int:
     if arguments.json:
         show_json(dataclasses.asdict(summary))
     else:
+        for image in summary.pictures:
+            show_image(output / image)
         show(learned_text(summary, output))
     require_working(summary)
     return 0

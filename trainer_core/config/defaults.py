@@ -8,6 +8,7 @@ from .run import RunConfig
 
 _SAMPLES_SEEN = 450
 _ROUNDED_TO = 10
+_WARMUP_SHARE = 10
 
 
 def resolved_length(config: RunConfig, images: int) -> RunConfig:
@@ -31,6 +32,30 @@ def resolved_length(config: RunConfig, images: int) -> RunConfig:
     steps = math.ceil(_SAMPLES_SEEN * math.sqrt(images) / own / _ROUNDED_TO) * _ROUNDED_TO
     steps = max(steps, training.schedule.warmup_steps)
     return config.model_copy(update={"training": training.model_copy(update={"steps": steps})})
+
+
+def fitted_warmup(config: RunConfig) -> tuple[RunConfig, str]:
+    """Shorten a warm-up that is longer than the run, to a tenth of it.
+
+    A run that is made short, for a try, is not to fail or to end before it has begun to learn.
+
+    Args:
+        config: The run file, with its number of steps.
+
+    Returns:
+        The run file, and a note of what was changed; empty where nothing was.
+    """
+    steps, schedule = run_length(config), config.training.schedule
+    if schedule.warmup_steps <= steps:
+        return config, ""
+    fitted = steps // _WARMUP_SHARE
+    changed = schedule.model_copy(update={"warmup_steps": fitted})
+    training = config.training.model_copy(update={"schedule": changed})
+    note = (
+        f"training.schedule.warmup_steps is {fitted} instead of {schedule.warmup_steps}, because "
+        f"the run has {steps} steps."
+    )
+    return config.model_copy(update={"training": training}), note
 
 
 def run_length(config: RunConfig) -> int:

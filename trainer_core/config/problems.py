@@ -382,14 +382,7 @@ def _optimizer_problems(config: RunConfig) -> Iterator[Problem]:
 
 
 def _training_problems(config: RunConfig) -> Iterator[Problem]:
-    training, schedule, sigma = config.training, config.training.schedule, config.training.sigma
-    if training.steps is not None and schedule.warmup_steps > training.steps:
-        yield Problem(
-            f"training.schedule.warmup_steps is {schedule.warmup_steps} and training.steps is "
-            f"{training.steps}",
-            "a warm-up no longer than the run",
-            "Lower training.schedule.warmup_steps, or raise training.steps.",
-        )
+    schedule, sigma = config.training.schedule, config.training.sigma
     if schedule.name != "cosine" and schedule.min_ratio != 0.0:
         yield Problem(
             f"training.schedule.min_ratio is set and training.schedule.name is {schedule.name}",

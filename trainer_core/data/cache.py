@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..config import DatasetSection, RunConfig
 from ..errors import DatasetError
+from ..printable import listed
 from ..tensors.rounding import all_finite
 from ..types import Bucket, Conditioning, PlannedSample
 from .buckets import Plan
@@ -94,7 +95,7 @@ def build_cache(
     kept = [item for item, host in prompts if builder.complete_prompt(item, host)]
     if not items:
         raise DatasetError(
-            f"no sample is left ({'; '.join(builder.problems[:5]) or 'the plan is empty'})",
+            f"no sample is left ({listed(builder.problems, 5, '; ') or 'the plan is empty'})",
             "at least one image that can be encoded",
             "Fix the images named here.",
         )

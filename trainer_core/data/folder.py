@@ -16,14 +16,16 @@ from pathlib import Path
 from ..config import DatasetSection
 from ..errors import DatasetError
 from ..filesystem.allowed_folders import AllowedFolders
+from ..printable import listed
 from ..types import Sample
 from .captions import read_caption, with_trigger
 from .image import ImageInfo, image_info
-from .listing import Listing, list_folder, shown_name
+from .listing import Listing, dataset_root, list_folder, shown_name
 
 TRAINING_FOLDER = "training_images"
 CONTROL_FOLDER = "control_images"
 
+_SHOWN = 5  # mistakes that a message names; the others are counted
 _MARKED = re.compile(r"^(?P<stem>.+)_control(?:_(?P<number>\d{1,2}))?$", re.DOTALL)
 _NUMBERED = re.compile(r"^(?P<stem>.+)_(?P<number>\d{1,2})$", re.DOTALL)
 
@@ -146,6 +148,7 @@ def scan(
         DatasetError: When the folder is missing or empty, a policy says to stop, or nothing is
             left to train.
     """
+<<<<<<< HEAD
     found = survey(settings, within)
     if found.refusal is not None and (stop or not found.samples):
         raise found.refusal
@@ -160,7 +163,10 @@ def survey(settings: DatasetSection, within: AllowedFolders | None = None) -> Sc
     Raises:
         DatasetError: When the folder is missing or a caption cannot be read.
     """
-    root = _root(settings)
+    root = dataset_root(settings.path)
+=======
+    root = dataset_root(settings.path)
+>>>>>>> cli
     problems = Problems(settings)
     paired = _is_paired(root, settings)
     images = root / TRAINING_FOLDER if paired else root
@@ -235,18 +241,6 @@ class _Reader:
             self.problems.add("missing_caption", f"{name} {what}", path)
             return None
         return with_trigger(self.settings.trigger_word, text)
-
-
-def _root(settings: DatasetSection) -> Path:
-    expected = "a folder with images and captions"
-    remedy = "Set dataset.path to the folder of your training images."
-    if not settings.path.strip():
-        raise DatasetError("dataset.path is empty", expected, remedy)
-    root = Path(settings.path).expanduser()
-    if root.is_dir():
-        return root
-    what = "is a file" if root.is_file() else "does not exist"
-    raise DatasetError(f"dataset.path: {root} {what}", expected, remedy)
 
 
 def _is_paired(root: Path, settings: DatasetSection) -> bool:
@@ -329,11 +323,17 @@ def _find_lonely_captions(listing: Listing, problems: Problems) -> None:
             problems.add("missing_image", f"{name} has no image of the same name")
 
 
+<<<<<<< HEAD
 def _nothing_left(settings: DatasetSection, problems: Sequence[str]) -> DatasetError:
-    folder = _root(settings)
+    folder = dataset_root(settings.path)
     folder = folder / TRAINING_FOLDER if _is_paired(folder, settings) else folder
     if problems:
-        shown = "; ".join(problems[:5])
+        shown = listed(problems, _SHOWN, "; ")
+=======
+def _nothing_left(folder: Path, problems: Problems) -> DatasetError:
+    if problems.problems:
+        shown = listed(problems.problems, _SHOWN, "; ")
+>>>>>>> cli
         found = f"dataset.path: no sample is left in {folder} ({shown})"
         remedy = "Fix what was left out, or change the policies of the dataset section."
     else:
@@ -341,8 +341,6 @@ def _nothing_left(settings: DatasetSection, problems: Sequence[str]) -> DatasetE
         remedy = "Put png, jpg, jpeg, webp or bmp files with captions there, or set dataset.path."
     return DatasetError(found, "at least one image with its caption", remedy)
 
-
-_SHOWN = 5
 
 # In the order in which they are told: a broken image explains a caption without image.
 _EXPECTED = {
@@ -408,9 +406,7 @@ class Problems:
         for policy, (expected, remedy) in _EXPECTED.items():
             texts = self._errors.get(policy)
             if texts:
-                more = len(texts) - _SHOWN
-                found = "; ".join(texts[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")
-                return DatasetError(found, expected, remedy)
+                return DatasetError(listed(texts, _SHOWN, "; "), expected, remedy)
         return None
 
 

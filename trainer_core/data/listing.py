@@ -50,6 +50,23 @@ class Listing:
         return unicodedata.normalize("NFC", relative.with_name(relative.stem).as_posix())
 
 
+def dataset_root(path: str) -> Path:
+    """The folder that ``dataset.path`` names.
+
+    Raises:
+        DatasetError: When there is none.
+    """
+    expected = "a folder with images and captions"
+    remedy = "Set dataset.path to the folder of your training images."
+    if not path.strip():
+        raise DatasetError("dataset.path is empty", expected, remedy)
+    root = Path(path).expanduser()
+    if root.is_dir():
+        return root
+    what = "is a file" if root.is_file() else "does not exist"
+    raise DatasetError(f"dataset.path: {root} {what}", expected, remedy)
+
+
 def shown_name(path: Path, folder: Path) -> str:
     """Path within a folder with forward slashes; bytes that are no UTF-8 become question marks."""
     raw = path.relative_to(folder).as_posix()

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..config import MemorySection, RunConfig
-from ..config.defaults import preservation_summary, resolved_length, run_length
+from ..config.defaults import fitted_warmup, preservation_summary, resolved_length, run_length
 from ..config.reading import dump_config
 from ..device import (
     borrowed_random_state,
@@ -110,7 +110,9 @@ def _train(
     for note in start.checkpoint.damaged if start.checkpoint and processes.index == 0 else ():
         observer.notify(Warned(note))
     data = prepare(config, observer, processes, make_source, within, machine)
-    config = resolved_length(config, data.dataset.own_images)
+    config, note = fitted_warmup(resolved_length(config, data.dataset.own_images))
+    if note and processes.index == 0:
+        observer.notify(Warned(note))
     hashes = content_hashes(data)
     given = start_identity(config, start.checkpoint)
     settings = compared_settings(

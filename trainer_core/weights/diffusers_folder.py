@@ -12,6 +12,7 @@ from typing import Any
 
 from ..errors import BaseModelError
 from ..filesystem.text_files import read_object
+from .base_path import looks_like_file
 
 # A part, to the files of which it has at least one.
 _MARKS: dict[str, tuple[str, ...]] = {
@@ -79,8 +80,6 @@ def shard_files(folder: Path) -> list[Path]:
     Raises:
         BaseModelError: When they are absent, or are no files of weights.
     """
-    from .header import looks_like_file
-
     index = folder / f"{_STEM}.index.json"
     if not index.is_file():
         if (folder / _STEM).is_file():

@@ -23,12 +23,9 @@ from ..filesystem.text_files import parse_json, require_regular
 from ..tensors.gguf_reader import read_gguf_header
 from ..tensors.safetensors_reader import Wording, open_tensors
 from ..tensors.safetensors_writer import TensorInfo
+from .base_path import FILE_SUFFIXES, GGUF_SUFFIX
 from .packed_weights import PackedWeight, UnfitPartsError, comfyui_weights, gguf_weights
 
-GGUF_SUFFIX = ".gguf"
-FILE_SUFFIXES = (".safetensors", ".sft", GGUF_SUFFIX)
-# Endings that say "a file of weights" to a person, so that such a path is never taken for a hub id.
-_WEIGHT_SUFFIXES = (*FILE_SUFFIXES, ".ckpt", ".pt", ".pth", ".bin")
 # ComfyUI's names of the denoiser inside a file; the first that occurs is taken.
 _PREFIXES = ("model.diffusion_model.", "diffusion_model.")
 _ADAPTER = re.compile(
@@ -122,11 +119,6 @@ class WeightFile:
         if info is None:
             raise self.broken(f"there is no {name}", "every weight of the denoiser")
         return info.shape
-
-
-def looks_like_file(text: str) -> bool:
-    """Whether a ``base.path`` names a file of weights by its ending."""
-    return text.lower().endswith(_WEIGHT_SUFFIXES)
 
 
 def open_weights(path: Path) -> WeightFile:

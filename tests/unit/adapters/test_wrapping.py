@@ -122,6 +122,7 @@ def alone():
     return trained_alone()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("wrapping", WRAPPINGS)
 def test_wrapped_processes_compute_and_train_what_one_does(wrapped, alone, wrapping):
     parts = [process[wrapping][0]["outputs"] for process in wrapped]
@@ -144,6 +145,7 @@ def test_the_steps_changed_what_is_compared(alone):
         assert relative(steps[-1, index], steps[0, index]) > 1e-3, case
 
 
+@pytest.mark.exhaustive
 def test_what_needs_whole_tensors_says_so(wrapped):
     for process in wrapped:
         assert "weight that FSDP keeps in parts" in process["fsdp1"][1]["merge"]

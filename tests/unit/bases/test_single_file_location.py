@@ -12,13 +12,18 @@ from safetensors.torch import save_file
 from tests.fixtures.flux_base import make_flux_base
 from tests.fixtures.native_files import flux_to_native, make_native_flux, make_native_qwen
 from tests.fixtures.qwen_base import make_qwen_base
-from trainer_core.bases.locate import detect_base, detect_variant, locate_base, names_hub
+<<<<<<< HEAD
+from trainer_core.bases.locate import detect_base, detect_variant, locate_base
+=======
+from trainer_core.bases.locate import detect_base, locate_base
+>>>>>>> cli
 from trainer_core.config import BaseSection
 from trainer_core.diffusion.sigma import ShiftSettings
 from trainer_core.errors import BaseModelError, ConfigError
 from trainer_core.families.diffusers_parts import read_shift
 from trainer_core.families.registry import FAMILIES, get_family
 from trainer_core.weights.base_location import file_identity
+from trainer_core.weights.base_path import names_hub
 from trainer_core.weights.diffusers_folder import read_json
 
 

@@ -92,6 +92,8 @@ def test_merge_says_for_a_person_how_much_is_lost(here, capsys):
     words = ["merge", "fp8.safetensors", "lora.safetensors", "m.safetensors"]
     assert main([*words, "strength=0.005", "rounding=nearest"]) == 0
     lines = capsys.readouterr().out.splitlines()
+    *lines, blank, outcome = lines
+    assert (blank, "of the change is in the new base" in outcome) == ("", True)
     report = yaml.safe_load("\n".join(line for line in lines if not line.startswith("merged ")))
     assert report["change_kept"]["median"] < 0.5
     assert next(iter(report["change_kept"]["least"].values())) < 0.5

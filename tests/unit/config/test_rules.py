@@ -22,7 +22,6 @@ def problems(values):
         ({"training": {"sigma": {"density": "uniform", "mean": 1.0}}}, "training.sigma.mean"),
         ({"training": {"sigma": {"density": "mode", "std": 0.5}}}, "training.sigma.std"),
         ({"training": {"sigma": {"mode_scale": 0.5}}}, "training.sigma.mode_scale"),
-        ({"training": {"steps": 5, "schedule": {"warmup_steps": 6}}}, "warmup_steps"),
         ({"training": {"schedule": {"min_ratio": 0.1}}}, "training.schedule.min_ratio"),
         ({"adapter": {"kind": "lora", "factor": 4}}, "adapter.factor"),
         ({"adapter": {"kind": "loha", "full_matrix": True}}, "adapter.full_matrix"),
@@ -116,7 +115,7 @@ def test_contradiction_is_named(values, named):
     "values",
     [
         {},
-        {"training": {"steps": 5, "schedule": {"warmup_steps": 5}}},
+        {"training": {"steps": 5, "schedule": {"warmup_steps": 6}}},
         {"training": {"sigma": {"density": "shifted", "shift": 3.0, "mean": 1.0}}},
         {"training": {"schedule": {"name": "cosine", "min_ratio": 0.1}}},
         {"memory": {"blocks_to_swap": 0, "gradient_checkpointing": False}},

@@ -76,7 +76,7 @@ print(status("VmHWM") - before, simulated.activations)
 # In bfloat16 the CPU's own buffers are as large as what a checkpointed step of this size keeps.
 CASES = [
     pytest.param("flux", "lora", "bfloat16", False, marks=pytest.mark.exhaustive),
-    ("flux", "lokr", "float32", True),
+    pytest.param("flux", "lokr", "float32", True, marks=pytest.mark.exhaustive),
     pytest.param("qwen_image", "loha", "float32", False, marks=pytest.mark.exhaustive),
 ]
 

@@ -99,7 +99,7 @@ def growth(files, name, mode="once"):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux' peak of memory")
-@pytest.mark.parametrize("name", some(["bf16", "fp32", "scaled"], "scaled"))
+@pytest.mark.parametrize("name", some(["bf16", "fp32", "scaled"]))
 def test_loading_takes_little_more_than_the_model(name, files):
     # On top comes what is read at a time: 64 MiB of the mapped file, and one tensor.
     assert growth(files, name) < 1.3

@@ -1,0 +1,130 @@
+"""Sentences at the end of a command, and ``inspect`` in at most 30 lines with the verdict first."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+from trainer_core.cli import main
+from trainer_core.commands.plain_words import kept_sentence, loss_sentence, percent
+from trainer_core.commands.terminal_image import terminal_lines
+
+MOST_LINES = 30
+
+
+def test_a_share_is_a_percentage_that_a_person_reads():
+    assert [percent(value) for value in (0, 0.41, 0.0042, 0.00042, 1)] == [
+        "0 %",
+        "41 %",
+        "0.4 %",
+        "under 0.1 %",
+        "100 %",
+    ]
+
+
+def test_what_is_lost_is_told_over_all_layers():
+    assert loss_sentence({}, 72) == "72 layers, exact."
+    assert loss_sentence({"a": 1e-7, "b": 0.0}, 2) == "2 layers, exact."
+    told = loss_sentence({"a": 0.41, "b": 0.6}, 3)
+    assert told.startswith("41 % of the change is lost")
+    assert "at most 60 %, in b" in told
+    assert "0 % of the change" in loss_sentence({"a": 0.5}, 5)
+    assert kept_sentence({"a": 0.5, "b": 1.0, "c": 1.0}).startswith("100 % of the change is in")
+
+
+def adapter(path, layers, metadata=None, size=3072):
+    tensors = {}
+    for index in range(layers):
+        name = f"diffusion_model.transformer_blocks.{index}.attn.to_q"
+        tensors[f"{name}.lora_A.weight"] = torch.ones(1 + index % 7, size)
+        tensors[f"{name}.lora_B.weight"] = torch.ones(size, 1 + index % 7)
+    save_file(tensors, path, metadata)
+    return path
+
+
+def test_inspect_is_short_whatever_the_file_holds(tmp_path, capsys):
+    header = {f"key {index}\n": "long " * 500 for index in range(300)}
+    path = adapter(tmp_path / "many.safetensors", 60, header | {"ss_steps": "7\n8\n9" * 50}, size=8)
+    assert main(["inspect", str(path)]) == 0
+    short = capsys.readouterr().out
+    assert len(short.splitlines()) <= MOST_LINES
+    assert short.startswith("A lora of rank 1, 2, 3, 4, 5")
+    assert "60 layers" in short.splitlines()[0]
+    main(["inspect", str(path), "--verbose"])
+    assert len(capsys.readouterr().out.splitlines()) > 300
+    main(["inspect", str(path), "--prove", "--family", "qwen_image"])
+    proved = capsys.readouterr().out
+    assert len(proved.splitlines()) <= MOST_LINES
+    assert proved.startswith(("Fine", "NOT FINE"))
+
+
+def test_a_file_ends_in_a_sentence(tmp_path, capsys):
+    path = adapter(tmp_path / "a.safetensors", 3)
+    assert main(["convert", str(path), str(tmp_path / "b.safetensors"), "--to", "kohya"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "3 layers, exact."
+    assert main(["resize", str(path), str(tmp_path / "c.safetensors"), "--rank", "4"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "3 layers, exact."
+
+
+def test_what_is_not_there_is_told_before_torch_is_imported(tmp_path):
+    base = f"base.path={tmp_path / 'no' / 'base'}"
+    commands = [
+        ["inspect", "no.safetensors"],
+        ["convert", "no.safetensors", "out.safetensors", "--to", "kohya"],
+        ["resize", "no.safetensors", "out.safetensors", "--rank", "2"],
+        ["combine", "no.safetensors", "out.safetensors"],
+        ["merge", "no", "no.safetensors", "out.safetensors"],
+        ["extract", "no", "tuned", "out.safetensors"],
+        ["dataset", "no"],
+        ["train", "dataset.path", "=", "no"],
+        ["train", "dataset.path = no"],
+        ["train", base],
+        ["cache", "dataset.path=no"],
+        ["sample", base, "prompt=x"],
+    ]
+    code = (
+        "import sys\nfrom trainer_core.cli import main\n"
+        f"codes = [main(words) for words in {commands!r}]\n"
+        "sys.exit('torch' in sys.modules or codes != [2] * len(codes))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("Found:") == len(commands)
+
+
+def test_doctor_says_what_is_wrong_first(tmp_path, capsys):
+    assert main(["doctor", "dataset.path=" + str(tmp_path / "no"), "base.path=embedded"]) == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("Problem: dataset.path:")
+    assert lines[1].startswith("verdict: ")
+    assert "not ready" in lines[1]
+    assert lines.index("problems:") < lines.index("packages:")
+
+
+def test_an_image_becomes_lines_of_half_blocks(tmp_path):
+    path = tmp_path / "image.png"
+    image = Image.new("RGB", (4, 4), (255, 0, 0))
+    image.paste((0, 0, 255), (0, 1, 4, 4))
+    image.save(path)
+    first, second = terminal_lines(path)
+    assert first.count("\N{UPPER HALF BLOCK}") == 4
+    assert "38;2;255;0;0m\x1b[48;2;0;0;255m" in first
+    assert "38;2;0;0;255m\x1b[48;2;0;0;255m" in second
+
+
+@pytest.mark.parametrize("steps", [5, 40])
+def test_a_warm_up_longer_than_the_run_is_shortened(steps):
+    from trainer_core.config import RunConfig
+    from trainer_core.config.defaults import fitted_warmup
+
+    training = {"steps": steps, "schedule": {"warmup_steps": 20}}
+    config, note = fitted_warmup(RunConfig.model_validate({"training": training}))
+    assert config.training.schedule.warmup_steps == (0 if steps == 5 else 20)
+    assert ("instead of 20" in note) == (steps == 5)

@@ -160,13 +160,8 @@ def _questions() -> list[io.Input]:
             "kind",
             options=["auto", *kinds],
             default="auto",
-<<<<<<< HEAD
-            tooltip="Leave it at auto, which takes what suits the goal. Take lora where the result "
-            "has to work in other programs: every one of them reads it.",
-=======
             tooltip="Leave it on auto unless another program needs a certain kind, such as lora. "
             "It is the form that the adapter has in its file.",
->>>>>>> words
         ),
     ]
 

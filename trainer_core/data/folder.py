@@ -148,7 +148,6 @@ def scan(
         DatasetError: When the folder is missing or empty, a policy says to stop, or nothing is
             left to train.
     """
-<<<<<<< HEAD
     found = survey(settings, within)
     if found.refusal is not None and (stop or not found.samples):
         raise found.refusal
@@ -164,9 +163,6 @@ def survey(settings: DatasetSection, within: AllowedFolders | None = None) -> Sc
         DatasetError: When the folder is missing or a caption cannot be read.
     """
     root = dataset_root(settings.path)
-=======
-    root = dataset_root(settings.path)
->>>>>>> cli
     problems = Problems(settings)
     paired = _is_paired(root, settings)
     images = root / TRAINING_FOLDER if paired else root
@@ -323,17 +319,11 @@ def _find_lonely_captions(listing: Listing, problems: Problems) -> None:
             problems.add("missing_image", f"{name} has no image of the same name")
 
 
-<<<<<<< HEAD
 def _nothing_left(settings: DatasetSection, problems: Sequence[str]) -> DatasetError:
     folder = dataset_root(settings.path)
     folder = folder / TRAINING_FOLDER if _is_paired(folder, settings) else folder
     if problems:
         shown = listed(problems, _SHOWN, "; ")
-=======
-def _nothing_left(folder: Path, problems: Problems) -> DatasetError:
-    if problems.problems:
-        shown = listed(problems.problems, _SHOWN, "; ")
->>>>>>> cli
         found = f"dataset.path: no sample is left in {folder} ({shown})"
         remedy = "Fix what was left out, or change the policies of the dataset section."
     else:

@@ -12,11 +12,7 @@ from safetensors.torch import save_file
 from tests.fixtures.flux_base import make_flux_base
 from tests.fixtures.native_files import flux_to_native, make_native_flux, make_native_qwen
 from tests.fixtures.qwen_base import make_qwen_base
-<<<<<<< HEAD
 from trainer_core.bases.locate import detect_base, detect_variant, locate_base
-=======
-from trainer_core.bases.locate import detect_base, locate_base
->>>>>>> cli
 from trainer_core.config import BaseSection
 from trainer_core.diffusion.sigma import ShiftSettings
 from trainer_core.errors import BaseModelError, ConfigError

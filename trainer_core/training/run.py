@@ -131,7 +131,7 @@ def _train(
         # The run file keeps the user's words, so that another machine may choose anew.
         with _open_folder(config, start, hashes, workflow, planned.memory) as folder:
             header = run_header(settled.told, data, precision, hashes, workflow, observer)
-            settings = settled.settings | {SCHEDULE: run.anew}
+            settings = {**settled.settings, SCHEDULE: run.anew}
             recorder = Recorder(folder, config, run.state, key_map, settings, header, observer)
             with recorder:
                 observer.notify(RunStarted(_summary(run, folder)))

@@ -1,5 +1,5 @@
 // @ts-check
-/** The training panel of the Train Adapter node, and the button of Load Run. */
+/** The training panel of the nodes that train, and the button of Load Run. */
 
 import { api } from "../../scripts/api.js";
 import { app } from "../../scripts/app.js";
@@ -14,7 +14,7 @@ import { addWorkflowButton } from "./run/workflow.js";
 
 /** @typedef {import("./comfyui.js").GraphNode} GraphNode */
 
-const NODE_CLASS = "AdapterTrainerTrain";
+const TRAIN_CLASSES = new Set(["AdapterTrainerTrain", "AdapterTrainerQuick"]);
 const LOAD_RUN_CLASS = "AdapterTrainerLoadRun";
 const LOOK_PROPERTY = "adapter_trainer_panel";
 const MIN_HEIGHT = 500;
@@ -73,7 +73,7 @@ app.registerExtension({
     addStyle(document);
   },
   nodeCreated(node) {
-    if (node.comfyClass === NODE_CLASS && !panels.has(node)) addPanel(node);
+    if (TRAIN_CLASSES.has(node.comfyClass ?? "") && !panels.has(node)) addPanel(node);
     if (node.comfyClass === LOAD_RUN_CLASS) addWorkflowButton(node, server, app);
   },
   afterConfigureGraph() {

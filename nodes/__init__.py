@@ -27,6 +27,7 @@ from .definitions.save_adapter import SaveAdapter
 from .definitions.save_run_file import SaveRunFile
 from .definitions.sockets import checked
 from .definitions.train_adapter import TrainAdapter
+from .definitions.train_quick import TrainQuick
 from .definitions.training_settings import TrainingSettings
 from .host import comfy_host
 
@@ -47,6 +48,7 @@ _NODES: tuple[type[io.ComfyNode], ...] = (
     LoadRun,
     EmbeddedModel,
     EmbeddedText,
+    TrainQuick,
 )
 NODES = tuple(map(checked, _NODES))
 

@@ -148,13 +148,14 @@ export class Binding {
 
 /**
  * @param {GraphNode} node
- * @returns {string | null} the run's name in the node's widget; null when it comes over a link
+ * @returns {string | null} the run's name in the node's widget; null when it comes over a link, or
+ *   is empty, which leaves it to the server
  */
 export function runName(node) {
   const linked = node.inputs?.some((input) => input.name === "name" && input.link != null);
   const widget = node.widgets?.find((candidate) => candidate.name === "name");
   if (linked || typeof widget?.value !== "string") return null;
-  return widget.value.trim();
+  return widget.value.trim() || null;
 }
 
 /**

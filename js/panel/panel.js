@@ -2,6 +2,7 @@
 /** The whole panel: one element, drawn from a run by `show`, at most once for each screen refresh. */
 
 import { ChartView } from "./chart_view.js";
+import { ChoicesView } from "./choices_view.js";
 import { Controls, DEFAULT_LOOK } from "./controls.js";
 import { html, setText } from "./dom.js";
 import { formatNumber } from "./format.js";
@@ -52,6 +53,7 @@ export class TrainPanel {
 
     this.status = new StatusView();
     this.memory = new MemoryView();
+    this.choices = new ChoicesView();
     this.empty = html("p", "empty");
     this.readout = html("div", "readout");
     this.chart = new ChartView((index) => this.readAt(index));
@@ -65,6 +67,7 @@ export class TrainPanel {
     this.actions = new ActionBar(ask);
     this.element = html("section", "panel", { "aria-label": "Training panel" }, [
       this.status.element,
+      this.choices.element,
       this.memory.element,
       this.plot,
       this.readout,
@@ -122,6 +125,7 @@ export class TrainPanel {
     const { run, offline } = this;
     this.status.draw(run, offline);
     this.memory.draw(run.memory);
+    this.choices.draw(run.choices);
     this.actions.draw(run, offline);
     this.samples.draw(run.samples);
     this.lightbox.update(run.samples);

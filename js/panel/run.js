@@ -29,6 +29,11 @@
  * @property {number} ramFree
  * @property {MemoryRow[]} rows the one that is taken, and then the next best
  *
+ * @typedef {object} Choice what a preset chose
+ * @property {string} setting
+ * @property {string} value
+ * @property {string} why
+ *
  * @typedef {object} Run
  * @property {string} promptId
  * @property {string} name
@@ -42,6 +47,7 @@
  * @property {string} message
  * @property {string[]} warnings
  * @property {Memory | null} memory
+ * @property {Choice[]} choices
  */
 
 import { append, emptySeries, extend } from "./series.js";
@@ -68,6 +74,7 @@ export const NO_RUN = Object.freeze({
   message: "",
   warnings: [],
   memory: null,
+  choices: [],
 });
 
 /**
@@ -100,6 +107,7 @@ export function fromSnapshot(payload, before = NO_RUN) {
     series: append(emptySeries(steps), message.points),
     warnings: Array.isArray(message.warnings) ? message.warnings.map(text).filter(Boolean) : [],
     memory: toMemory(message.memory),
+    choices: toChoices(message.choices),
   };
   if (before.promptId === run.promptId && before.status !== "idle") {
     run.series = extend(run.series, before.series);
@@ -215,6 +223,18 @@ function toMemory(payload) {
       seconds: positive(row.seconds),
     })),
   };
+}
+
+/**
+ * @param {unknown} payload
+ * @returns {Choice[]}
+ */
+function toChoices(payload) {
+  if (!Array.isArray(payload)) return [];
+  const rows = payload.map(record).map(({ setting, value, why }) => ({
+    setting: text(setting), value: text(value), why: text(why),
+  }));
+  return rows.filter((row) => row.setting);
 }
 
 /**

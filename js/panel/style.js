@@ -53,15 +53,16 @@ const CSS = `
 .adapter-trainer-warnings { color: var(--at-rate); max-height: 6em; overflow-y: auto; }
 .adapter-trainer-warnings summary { cursor: pointer; }
 .adapter-trainer-warnings ul { margin: 2px 0 0; padding-left: 18px; overflow-wrap: anywhere; }
-.adapter-trainer-memory { flex: none; font-size: 11px; color: var(--at-quiet); }
-.adapter-trainer-memory[open] { flex: 0 1 auto; min-height: 4.5em; overflow-y: auto; }
-.adapter-trainer-memory summary { cursor: pointer; overflow-wrap: anywhere; }
-.adapter-trainer-memory table { border-collapse: collapse; margin-top: 4px; width: 100%; font-variant-numeric: tabular-nums; }
-.adapter-trainer-memory :is(th, td) {
+:is(.adapter-trainer-memory, .adapter-trainer-choices) { flex: none; font-size: 11px; color: var(--at-quiet); }
+:is(.adapter-trainer-memory, .adapter-trainer-choices)[open] { flex: 0 1 auto; min-height: 4.5em; overflow-y: auto; }
+:is(.adapter-trainer-memory, .adapter-trainer-choices) summary { cursor: pointer; overflow-wrap: anywhere; }
+:is(.adapter-trainer-memory, .adapter-trainer-choices) table { border-collapse: collapse; margin-top: 4px; width: 100%; font-variant-numeric: tabular-nums; }
+:is(.adapter-trainer-memory, .adapter-trainer-choices) :is(th, td) {
   padding: 1px 6px 1px 0; text-align: left; vertical-align: top; font-weight: normal; border-bottom: 1px solid var(--at-line);
 }
 .adapter-trainer-memory td:nth-last-child(-n+3) { white-space: nowrap; }
 .adapter-trainer-taken > :is(th, td) { color: var(--at-text); font-weight: 600; }
+.adapter-trainer-choices :is(tbody th, td:nth-child(2)) { color: var(--at-text); overflow-wrap: anywhere; }
 .adapter-trainer-plot { position: relative; flex: 3 1 0; min-height: 90px; }
 .adapter-trainer-chart { position: absolute; inset: 0; width: 100%; height: 100%; cursor: crosshair; }
 .adapter-trainer-empty {

@@ -45,6 +45,7 @@ class RunState:
         points: Step, loss and learning rate; thinned when there are many.
         samples: Preview images with their step, prompt index and place.
         memory: Where the run keeps what, as JSON values; None as long as nothing was planned.
+        choices: What a preset chose and why: ``setting``, ``value`` and ``why`` of each.
     """
 
     node_id: str
@@ -59,6 +60,7 @@ class RunState:
     message: str = ""
     warnings: list[str] = field(default_factory=list)
     memory: dict[str, Any] | None = None
+    choices: list[dict[str, str]] = field(default_factory=list)
 
     def address(self) -> dict[str, Any]:
         """What every event says of itself."""
@@ -72,6 +74,7 @@ class RunState:
             "samples": list(self.samples),
             "warnings": list(self.warnings),
             "memory": self.memory,
+            "choices": list(self.choices),
         }
 
     def progress(self, points: list[tuple[int, float, float]]) -> dict[str, Any]:

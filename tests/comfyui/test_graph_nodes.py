@@ -40,6 +40,7 @@ SOCKETS = {
     "LoadRun": ([], ["LORA_MODEL", "LOSS_MAP", "IMAGE", "run"]),
     "EmbeddedModel": ([], ["MODEL", "VAE"]),
     "EmbeddedText": (["IMAGE?"], ["CONDITIONING", "CONDITIONING"]),
+    "Quick": (["CLIP?", "VAE?"], ["LORA_MODEL", "LOSS_MAP", "IMAGE", "run"]),
 }
 NODES = [f"AdapterTrainer{name}" for name in SOCKETS]
 # Settings that the graph gives in another way, and why.

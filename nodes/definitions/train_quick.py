@@ -1,0 +1,149 @@
+"""The node that trains with a handful of answers: everything else follows from a preset."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from comfy_api.latest import io
+
+from ...trainer_core.config.section import choices_of
+from ...trainer_core.errors import RunError
+from ..host import comfy_host
+from . import sockets
+from .setting_inputs import SettingInput
+
+_GOALS = ("person", "style", "object", "edit")
+_QUALITIES = ("fast", "standard", "thorough")
+
+
+class TrainQuick(io.ComfyNode):
+    """Trains an adapter from a folder of images and a few answers."""
+
+    SETTINGS = ()
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        """The node's inputs and outputs."""
+        return io.Schema(
+            node_id="AdapterTrainerQuick",
+            display_name="Train LoRA (Quick)",
+            category="Adapter Trainer",
+            description="Choose a folder with your images, a base model and what you are teaching, "
+            "and press Run. Everything else is chosen for your images and your GPU; the panel says "
+            "what, and why. Cancel keeps what was learned: the next Run goes on from there. "
+            "'Open as full graph' shows every setting.",
+            search_aliases=["train lora", "quick", "easy", "simple training", "fine-tune"],
+            is_output_node=True,
+            inputs=[
+                *_questions(),
+                io.Clip.Input(
+                    "clip",
+                    optional=True,
+                    tooltip="The text encoder of the base, from its loader. The embedded base has "
+                    "its own.",
+                ),
+                io.Vae.Input(
+                    "vae",
+                    optional=True,
+                    tooltip="The VAE of the base, from its loader. The embedded base has its own.",
+                ),
+                *_advanced(),
+            ],
+            outputs=sockets.run_outputs(),
+            hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.extra_pnginfo],
+        )
+
+    @classmethod
+    def execute(cls, **given: Any) -> io.NodeOutput:
+        """Plan and train."""
+        raise RunError("a node that is being written", "the next commit", "Update the pack.")
+
+
+def _questions() -> list[io.Input]:
+    """What everybody is asked."""
+    kind = SettingInput("adapter.kind").field
+    kinds = sorted(choices_of(kind), key=lambda name: name != kind.default)
+    return [
+        io.Combo.Input(
+            "folder",
+            options=comfy_host.dataset_names(),
+            tooltip="Your images: a folder below ComfyUI's input, output or datasets "
+            "folder. 10 to 40 good images are enough. A text file beside an image says "
+            "what it shows.",
+        ),
+        io.Combo.Input(
+            "base",
+            options=comfy_host.base_names(),
+            default=comfy_host.EMBEDDED,
+            tooltip="The model that you generate images with later. Take the full model, "
+            "not one made for few steps (turbo, lightning, schnell). embedded: the tiny "
+            "one that comes along, to try everything without a download.",
+        ),
+        io.Combo.Input(
+            "goal",
+            options=list(_GOALS),
+            default=_GOALS[0],
+            tooltip="What are you teaching? person: someone's face and body. style: how "
+            "images look, whatever they show. object: one thing, animal or product. edit: "
+            "a change of images, from pairs of before and after; needs an edit model.",
+        ),
+        io.Combo.Input(
+            "quality",
+            options=list(_QUALITIES),
+            default=_QUALITIES[1],
+            tooltip="How much time it may take. fast: a first look. standard: for most. "
+            "thorough: longer and with finer detail, when the images are good.",
+        ),
+        io.String.Input(
+            "name",
+            default="",
+            tooltip="What the result is called. Empty: the name of the folder.",
+        ),
+        io.String.Input(
+            "trigger_word",
+            default="",
+            tooltip="A made-up word, such as ohwx, that calls up what was learned: write "
+            "it in your prompts later. Leave it empty for a style that is always on. For a "
+            "person or an object it replaces missing captions.",
+        ),
+        io.Combo.Input(
+            "kind",
+            options=["auto", *kinds],
+            default="auto",
+            tooltip="Form of the adapter. Leave it at auto unless you have to hand on a "
+            "certain one. " + (kind.description or ""),
+        ),
+    ]
+
+
+def _advanced() -> list[io.Input]:
+    """What is left alone at first."""
+    return [
+        io.String.Input(
+            "prompts",
+            default="",
+            multiline=True,
+            optional=True,
+            advanced=True,
+            tooltip="What the previews show, one prompt per line. Empty: prompts that fit "
+            "what you teach, with your trigger word.",
+        ),
+        io.Int.Input(
+            "steps",
+            default=0,
+            min=0,
+            max=1_000_000,
+            optional=True,
+            advanced=True,
+            tooltip="How long to train. 0: from your number of images and the quality.",
+        ),
+        SettingInput("seed", advanced=True, optional=True).input(),
+        io.Boolean.Input(
+            "resume",
+            default=True,
+            optional=True,
+            advanced=True,
+            tooltip="Go on where a run of this name was stopped, if it is of the same "
+            "images and settings. Off: always start anew.",
+        ),
+    ]

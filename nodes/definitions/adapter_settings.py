@@ -15,7 +15,7 @@ _LORA = (SettingInput("adapter.init"),)
 _LOKR = (
     SettingInput("adapter.factor"),
     SettingInput("adapter.full_matrix"),
-    SettingInput("adapter.decompose_both", advanced=False),
+    SettingInput("adapter.decompose_both"),
     SettingInput("adapter.unbalanced"),
 )
 _SHARED = (
@@ -23,8 +23,8 @@ _SHARED = (
     SettingInput("adapter.alpha", step=1.0),
     SettingInput("adapter.dora"),
     SettingInput("adapter.targets"),
-    SettingInput("adapter.include", advanced=True),
-    SettingInput("adapter.exclude", advanced=True),
+    SettingInput("adapter.include"),
+    SettingInput("adapter.exclude"),
     SettingInput("adapter.dropout"),
     SettingInput("adapter.rank_dropout"),
     SettingInput("adapter.rank_dropout_scale"),

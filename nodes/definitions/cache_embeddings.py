@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class CacheEmbeddings(io.ComfyNode):
     """Encodes a dataset once."""
 
-    SETTINGS = (SettingInput("cache.verify", advanced=True),)
+    SETTINGS = (SettingInput("cache.verify"),)
 
     @classmethod
     def define_schema(cls) -> io.Schema:

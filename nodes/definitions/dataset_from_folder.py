@@ -13,15 +13,8 @@ from .setting_inputs import KEEPING, READING, SettingInput, section_values
 
 _NO_FOLDER = "none"
 _ORDINARY = (
-    SettingInput(
-        "dataset.regularization.weight", "regularization_weight", advanced=True, optional=True
-    ),
-    SettingInput(
-        "dataset.regularization.num_repeats",
-        "regularization_repeats",
-        advanced=True,
-        optional=True,
-    ),
+    SettingInput("dataset.regularization.weight", "regularization_weight", optional=True),
+    SettingInput("dataset.regularization.num_repeats", "regularization_repeats", optional=True),
 )
 
 

@@ -49,7 +49,6 @@ class SettingInput(NamedTuple):
         path: The setting's YAML path.
         name: The input's id; unset: the last part of the path.
         step: Step of the arrows of a number with a fraction.
-        advanced: Whether the node hides it; unset: as the setting says.
         optional: Whether a prompt may leave it out, as those do that were saved before it existed.
             It stands behind the others, because a saved graph keeps values by their places.
     """
@@ -57,7 +56,6 @@ class SettingInput(NamedTuple):
     path: str
     name: str = ""
     step: float = 0.01
-    advanced: bool | None = None
     optional: bool = False
 
     @property
@@ -74,11 +72,10 @@ class SettingInput(NamedTuple):
         """The input, for a node's schema."""
         field = self.field
         kind, may_be_unset = _kind(field.annotation)
-        advanced = is_advanced(field) if self.advanced is None else self.advanced
         note = (_UNSET if may_be_unset else _NOTES).get(kind, "")
         shared: dict[str, Any] = {
             "tooltip": (field.description or "") + note,
-            "advanced": advanced or None,
+            "advanced": is_advanced(field) or None,
         }
         if self.optional:
             shared["optional"] = True
@@ -195,11 +192,11 @@ READING = (
     SettingInput("dataset.trigger_word"),
     SettingInput("dataset.caption_dropout"),
     SettingInput("dataset.num_repeats"),
-    SettingInput("dataset.missing_caption", advanced=True),
-    SettingInput("dataset.missing_image", advanced=True),
-    SettingInput("dataset.missing_control", advanced=True),
-    SettingInput("dataset.unreadable", advanced=True),
-    SettingInput("dataset.animated", advanced=True),
+    SettingInput("dataset.missing_caption"),
+    SettingInput("dataset.missing_image"),
+    SettingInput("dataset.missing_control"),
+    SettingInput("dataset.unreadable"),
+    SettingInput("dataset.animated"),
     SettingInput("dataset.caption_extension"),
     SettingInput("dataset.max_aspect_ratio"),
     SettingInput("dataset.upscale"),
@@ -209,9 +206,7 @@ READING = (
 
 KEEPING = (
     SettingInput("dataset.preservation.share", "preservation", optional=True),
-    SettingInput(
-        "dataset.preservation.prompts", "preservation_prompts", advanced=True, optional=True
-    ),
+    SettingInput("dataset.preservation.prompts", "preservation_prompts", optional=True),
     SettingInput("dataset.preservation.count", "preservation_count", optional=True),
     SettingInput("dataset.preservation.steps", "preservation_steps", optional=True),
 )

@@ -40,11 +40,14 @@ class AdapterConfig(Section):
         "default",
         "Which layers are adapted: the name of a preset of the family ('default', 'attention', "
         "'attention_mlp', 'all_linear', ...) or a list of regular expressions on layer names.",
+        advanced=True,
     )
     include: list[str] = setting(
-        [], "Regular expressions of layers to adapt as well; include wins over exclude."
+        [],
+        "Regular expressions of layers to adapt as well; include wins over exclude.",
+        advanced=True,
     )
-    exclude: list[str] = setting([], "Regular expressions of layers to leave out.")
+    exclude: list[str] = setting([], "Regular expressions of layers to leave out.", advanced=True)
     rank_pattern: dict[str, int] = setting(
         {}, "Another rank for layers that match: regular expression to rank.", advanced=True
     )
@@ -81,7 +84,11 @@ class AdapterConfig(Section):
         advanced=True,
     )
     dropout: float = setting(
-        0.0, "Share of the adapter's input features that a training step drops.", ge=0.0, lt=1.0
+        0.0,
+        "Share of the adapter's input features that a training step drops.",
+        advanced=True,
+        ge=0.0,
+        lt=1.0,
     )
     rank_dropout: float = setting(
         0.0,

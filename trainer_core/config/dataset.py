@@ -19,8 +19,12 @@ class RegularizationSection(Section):
         "Regularization images: a second folder with images and captions of what the base can do "
         "already. They are trained beside your own, without the trigger word.",
     )
-    weight: float = setting(1.0, "Weight of their loss; your own images have 1.", ge=0.0, le=10.0)
-    num_repeats: int = setting(1, "How often each of them appears in an epoch.", ge=1, le=10000)
+    weight: float = setting(
+        1.0, "Weight of their loss; your own images have 1.", advanced=True, ge=0.0, le=10.0
+    )
+    num_repeats: int = setting(
+        1, "How often each of them appears in an epoch.", advanced=True, ge=1, le=10000
+    )
 
 
 class PreservationSection(Section):
@@ -39,6 +43,7 @@ class PreservationSection(Section):
         [],
         "What the base is held to: prompts, for an edit base instructions, that have nothing to do "
         "with what is learned. Empty: a general list, for the embedded base one of its own words.",
+        advanced=True,
     )
     count: int = setting(
         24,
@@ -60,6 +65,7 @@ class DatasetSection(Section):
         "auto",
         "'flat': each image beside a text file of the same name. 'paired': training_images/ with "
         "captions and control_images/ with images of the same names. 'auto' looks which it is.",
+        advanced=True,
     )
     caption_extension: str = setting(
         ".txt",
@@ -71,15 +77,21 @@ class DatasetSection(Section):
     missing_caption: Literal["error", "skip", "empty"] = setting(
         "error", "An image without a caption: stop, leave it out, or train it with empty text."
     )
-    missing_image: Policy = setting("error", "A caption without an image: stop, or leave it out.")
+    missing_image: Policy = setting(
+        "error", "A caption without an image: stop, or leave it out.", advanced=True
+    )
     missing_control: Policy = setting(
-        "error", "A training image without its control image, or the reverse: stop or skip."
+        "error",
+        "A training image without its control image, or the reverse: stop or skip.",
+        advanced=True,
     )
     unreadable: Policy = setting(
-        "error", "An image that cannot be decoded: stop, or leave it out and say so."
+        "error", "An image that cannot be decoded: stop, or leave it out and say so.", advanced=True
     )
     animated: Literal["error", "skip", "first_frame"] = setting(
-        "error", "An image with several frames: stop, leave it out, or use its first frame."
+        "error",
+        "An image with several frames: stop, leave it out, or use its first frame.",
+        advanced=True,
     )
     trigger_word: str = setting("", "Put in front of every caption, followed by a comma.")
     num_repeats: int = setting(1, "How often each sample appears in an epoch.", ge=1, le=10000)
@@ -133,5 +145,7 @@ class CacheSection(Section):
         advanced=True,
     )
     verify: bool = setting(
-        False, "Read every cached file once at the start and encode damaged ones again."
+        False,
+        "Read every cached file once at the start and encode damaged ones again.",
+        advanced=True,
     )

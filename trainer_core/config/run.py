@@ -39,6 +39,7 @@ class BaseSection(Section):
         "How conditions are built: 'generate' (text only), 'edit' (one control image) or "
         "'edit_plus' (several). 'auto' takes 'generate' without control images, else what the "
         "base folder or the file's name says.",
+        advanced=True,
     )
     text_length: int | None = setting(
         None,
@@ -87,12 +88,12 @@ class MemorySection(Section):
         "'auto': the trainer, for what is free: as fast as can be, and the base's weights are "
         "rounded only where that is worth it. 'fastest': speed alone counts. 'smallest': the least "
         "VRAM. 'off': nobody; the base is dense and nothing is swapped, unless set.",
-        advanced=True,
     )
     gradient_checkpointing: bool = setting(
         True,
         "Lets blocks compute their activations again in the backward pass: less memory, about a "
         "third slower where all of them do.",
+        advanced=True,
     )
     blocks_to_checkpoint: int | None = setting(
         None,
@@ -188,13 +189,14 @@ class OutputSection(Section):
         "(musubi's too), 'lycoris'.",
     )
     dtype: Literal["fp32", "bf16", "fp16"] = setting(
-        "fp32", "Number format of the exported adapter files."
+        "fp32", "Number format of the exported adapter files.", advanced=True
     )
     metadata: Literal["full", "shareable", "none"] = setting(
         "shareable",
         "What the file says of its making: 'shareable' leaves out paths, names, captions and "
         "prompts; 'full' adds the whole run file and ComfyUI's workflow; 'none' writes only what "
         "loaders need.",
+        advanced=True,
     )
 
 

@@ -107,16 +107,21 @@ class TrainingSection(Section):
         1,
         "Micro-batches per optimizer step, over all processes together: the same run file trains "
         "the same on any number of processes.",
+        advanced=True,
         ge=1,
         le=4096,
     )
     max_grad_norm: float = setting(
-        1.0, "Gradients are scaled down to this norm; 0 leaves them as they are.", ge=0.0
+        1.0,
+        "Gradients are scaled down to this norm; 0 leaves them as they are.",
+        advanced=True,
+        ge=0.0,
     )
     precision: Literal["auto", "bf16", "fp32"] = setting(
         "auto",
         "Precision of the base and of all computing; the adapter's weights are always fp32. "
         "'auto': bf16 on a GPU that has it, fp32 on a CPU.",
+        advanced=True,
     )
     guidance: float = setting(
         1.0,
@@ -126,7 +131,9 @@ class TrainingSection(Section):
         le=100.0,
     )
     checkpoint_every: int = setting(250, "Steps between checkpoints; 0 saves only the end.", ge=0)
-    keep_checkpoints: int = setting(3, "How many checkpoints stay on disk.", ge=1, le=10000)
+    keep_checkpoints: int = setting(
+        3, "How many checkpoints stay on disk.", advanced=True, ge=1, le=10000
+    )
     optimizer: OptimizerSection = Field(
         default_factory=OptimizerSection, description="How gradients become updates."
     )

@@ -137,7 +137,7 @@ def _advanced() -> list[io.Input]:
             advanced=True,
             tooltip="How long to train. 0: from your number of images and the quality.",
         ),
-        SettingInput("seed", advanced=True, optional=True).input(),
+        SettingInput("seed", optional=True).input(),
         io.Boolean.Input(
             "resume",
             default=True,

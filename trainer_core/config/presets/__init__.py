@@ -1,0 +1,88 @@
+"""Figures of presets: what they are, and how a file of them is read.
+
+A file has layers by name, each a mapping of a setting's YAML path to its figure: ``value``, where
+it comes from (``source``: a file of measurements, or a document with its version) and, where a
+person would ask, ``why``. Paths that begin with ``plan.`` are no settings: they are what the
+length, the learning rate and the size of a run are computed from (`PLAN`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...errors import ConfigError
+from ...filesystem.text_files import read_text
+from ..dialect import parse_yaml
+
+PLAN: Mapping[str, str] = {
+    "plan.samples": "samples of the own images that a run sees, over the root of their number",
+    "plan.length": "factor on the number of samples",
+    "plan.most_views": "most often that one image is seen",
+    "plan.pace": "factor on the learning rate",
+    "plan.previews": "rounds of previews in a run",
+    "plan.gigabytes_768": "least VRAM for 768 pixels, in GB of 10^9 bytes",
+    "plan.gigabytes_1024": "least VRAM for 1024 pixels, in GB of 10^9 bytes",
+}
+"""Figures that are no settings, and what they mean."""
+
+FOLDER = Path(__file__).parent
+"""Of the presets' general files; a family has its own ``presets.yaml``."""
+
+
+class Figure(NamedTuple):
+    """One value of a preset.
+
+    Attributes:
+        value: Of the setting.
+        source: Where it comes from.
+        why: One sentence for an artist, with ``{value}`` and other fields to fill in; empty where
+            nobody would ask.
+    """
+
+    value: Any
+    source: str
+    why: str = ""
+
+
+Layer = Mapping[str, Figure]
+
+
+def read_layers(path: Path) -> Mapping[str, Layer]:
+    """Read a file of layers.
+
+    Raises:
+        ConfigError: When it cannot be read, or a figure lacks its value or its source.
+    """
+
+    def refuse(reason: str) -> ConfigError:
+        return ConfigError(
+            f"{path} cannot be read as presets ({reason})",
+            "layers of settings, each with 'value', 'source' and perhaps 'why'",
+            "Install the trainer again.",
+        )
+
+    values = parse_yaml(read_text(path, refuse), str(path))
+    try:
+        return {
+            name: {key: Figure(**figure) for key, figure in (layer or {}).items()}
+            for name, layer in values.items()
+        }
+    except (TypeError, AttributeError) as error:
+        raise refuse(str(error)) from error
+
+
+def merged(layers: list[Layer]) -> dict[str, Figure]:
+    """Lay figures over each other: the last one wins, with the reason below it if it has none.
+
+    Args:
+        layers: From the most general to the most special.
+    """
+    found: dict[str, Figure] = {}
+    for layer in layers:
+        for key, figure in layer.items():
+            below = found.get(key)
+            why = figure.why or (below.why if below and key not in PLAN else "")
+            found[key] = figure._replace(why=why)
+    return found

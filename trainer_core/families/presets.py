@@ -1,0 +1,244 @@
+"""Run files from a goal and a quality: what an artist wants, and how much time there is for it.
+
+Figures are data: `trainer_core/config/presets` has the general ones, a family's folder its own.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import math
+from collections.abc import Collection, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+from ..config.adapter import AdapterKind
+from ..config.presets import FOLDER, PLAN, Figure, Layer, merged, read_layers
+from ..errors import ConfigError
+from .registry import PACKAGES
+
+GOALS = ("person", "style", "object", "edit")
+"""What an adapter may be for."""
+
+QUALITIES = ("fast", "standard", "thorough")
+"""How much time a run may take."""
+
+_EDIT = "edit"
+_GENERATE = "generate"
+_TOLD = (
+    "adapter.kind",
+    "training.steps",
+    "dataset.resolution",
+    "adapter.rank",
+    "dataset.preservation.share",
+    "training.optimizer.learning_rate",
+    "training.sigma.density",
+    "training.checkpoint_every",
+)
+"""What a person would ask about, in order of importance."""
+
+_ROUNDED_TO = 10
+_GIGABYTE = 10**9
+_STEPS = "{value} steps: each of your {images} images is learned from about {views} times."
+_SMALLER = "{value} pixels: what {vram} GB of VRAM learn from in reasonable time."
+
+
+class Chosen(NamedTuple):
+    """One setting that a person would ask about.
+
+    Attributes:
+        setting: YAML path.
+        value: What was chosen.
+        why: One plain sentence for an artist.
+    """
+
+    setting: str
+    value: Any
+    why: str
+
+
+class Preset(NamedTuple):
+    """What a preset chose.
+
+    Attributes:
+        values: YAML path to value: everything that a run file of this goal says, besides what is
+            a person's own (images, name, trigger word, prompts of previews). The paths of images
+            and base are places to fill in.
+        chosen: What a person would ask about, in order of importance.
+        preview_every: Steps between previews, for whoever has prompts; `values` says nothing of
+            them, because a run file without prompts must not.
+    """
+
+    values: Mapping[str, Any]
+    chosen: tuple[Chosen, ...]
+    preview_every: int
+
+
+def plan_preset(
+    family: str,
+    goal: str,
+    quality: str,
+    *,
+    images: int,
+    variant: str | None = None,
+    kind: str = "auto",
+    embedded: bool = False,
+    vram: int | None = None,
+) -> Preset:
+    """Choose every setting of a run.
+
+    Args:
+        family: As in the run file.
+        goal: One of `GOALS`.
+        quality: One of `QUALITIES`.
+        images: Number of training images, at least 1.
+        variant: The base's, such as ``generate``; None takes the family's for this goal.
+        kind: Of the adapter; ``auto`` leaves it to the preset.
+        embedded: Whether the base is the tiny one that ships with the trainer.
+        vram: Bytes of the GPU's memory; None where they are not known or there is no GPU.
+
+    Raises:
+        ConfigError: When a word is unknown, the base cannot do what the goal wants, or there is no
+            image.
+    """
+    _known("goal", goal, GOALS)
+    _known("quality", quality, QUALITIES)
+    _known("adapter kind", kind, ("auto", *get_args(AdapterKind)))
+    if images < 1:
+        raise ConfigError(f"{images} images", "at least one", "Put images into the folder.")
+    own = _own_layers(family)
+    base = _variant(family, own, goal, variant, embedded=embedded)
+    figures = _figures(own, goal, quality, base, kind, embedded=embedded)
+    values = {key: each.value for key, each in figures.items() if key not in PLAN}
+    plan = {key: figures[key].value for key in PLAN}
+    words = {key: each.why for key, each in figures.items()} | {"training.steps": _STEPS}
+    if words["plan.pace"]:
+        words["training.optimizer.learning_rate"] = words["plan.pace"]
+    size = _size(values["dataset.resolution"], plan, vram)
+    if size < values["dataset.resolution"]:
+        words["dataset.resolution"] = _SMALLER
+    steps, views = _length(values, plan, images)
+    rate = values["training.optimizer.learning_rate"] * plan["plan.pace"]
+    warmup = min(values["training.schedule.warmup_steps"], steps // 10)
+    values = {"family": family} | values
+    values |= {"training.steps": steps, "training.schedule.warmup_steps": warmup}
+    values |= {"training.optimizer.learning_rate": float(f"{rate:.6g}")}
+    values |= {"dataset.resolution": size, "preview.width": size, "preview.height": size}
+    share = values["dataset.preservation.share"]
+    facts = {"images": images, "views": views, "percent": f"{share:.0%}"}
+    facts |= {"vram": round((vram or 0) / _GIGABYTE)}
+    chosen = tuple(
+        Chosen(key, values[key], words[key].format(value=values[key], **facts))
+        for key in _TOLD
+        if words.get(key)
+    )
+    return Preset(values, chosen, _rounded(steps / plan["plan.previews"]))
+
+
+def variants_of(family: str) -> tuple[str, ...]:
+    """The variants of a family's bases that presets know; the family itself is not imported.
+
+    Raises:
+        ConfigError: When there is no such family.
+    """
+    prefix = "variant."
+    return tuple(n.removeprefix(prefix) for n in _own_layers(family) if n.startswith(prefix))
+
+
+def _figures(
+    own: Mapping[str, Layer], goal: str, quality: str, variant: str, kind: str, *, embedded: bool
+) -> dict[str, Figure]:
+    """Lay the figures over each other, from what every run shares to what only this one has."""
+    general = _general()
+    layers = [general["defaults"]["every"], general["goals"][goal], general["qualities"][quality]]
+    names = [f"variant.{variant}", f"goal.{goal}"]
+    if embedded:
+        names += ["embedded", f"embedded.variant.{variant}", f"embedded.goal.{goal}"]
+        names += [f"embedded.quality.{quality}"]
+    special = [own.get(name, {}) for name in names]
+    taken = merged([*layers, *special])["adapter.kind"].value if kind == "auto" else kind
+    of_kind = [own.get(f"embedded.kind.{taken}", {})] if embedded else []
+    return merged([*layers, *special, general["kinds"][taken], *of_kind])
+
+
+def _length(values: Mapping[str, Any], plan: Mapping[str, Any], images: int) -> tuple[int, int]:
+    """Steps of a run, and how often it sees each image.
+
+    Samples that preserve the base are not counted, as in `config.defaults.resolved_length`.
+    """
+    samples = min(plan["plan.samples"] * math.sqrt(images), plan["plan.most_views"] * images)
+    samples *= plan["plan.length"]
+    per_step = values["training.batch_size"] * values["training.gradient_accumulation_steps"]
+    own = per_step * (1 - values["dataset.preservation.share"])
+    steps = _rounded(samples / own)
+    return steps, round(steps * own / images)
+
+
+def _rounded(steps: float) -> int:
+    return max(1, math.ceil(steps / _ROUNDED_TO)) * _ROUNDED_TO
+
+
+def _size(wanted: int, plan: Mapping[str, Any], vram: int | None) -> int:
+    """The size in pixels that the quality wants, or a smaller one that the VRAM is enough for."""
+    if vram is None:
+        return wanted
+    if vram < plan["plan.gigabytes_768"] * _GIGABYTE:
+        return min(wanted, 512)
+    return min(wanted, 768 if vram < plan["plan.gigabytes_1024"] * _GIGABYTE else 1024)
+
+
+def _variant(
+    family: str, own: Mapping[str, Layer], goal: str, variant: str | None, *, embedded: bool
+) -> str:
+    """The base's variant, which can do what the goal wants."""
+    if embedded and "embedded" not in own:
+        raise ConfigError(
+            f"the embedded base and the family {family}",
+            "a family that ships a tiny base",
+            "Leave the base's family to the trainer, or choose a base of this family.",
+        )
+    prefix = "embedded.variant." if embedded else "variant."
+    there = [name.removeprefix(prefix) for name in own if name.startswith(prefix)]
+    wanted = _EDIT if goal == _EDIT else _GENERATE
+    if variant is None:
+        variant = wanted
+    _known("variant of a base", variant, there)
+    if (variant == _GENERATE) == (wanted == _GENERATE):
+        return variant
+    others = ", ".join(name for name in there if (name == _GENERATE) == (wanted == _GENERATE))
+    goals = _EDIT if wanted == _GENERATE else ", ".join(each for each in GOALS if each != _EDIT)
+    does = "edits images" if wanted == _GENERATE else "generates from text alone"
+    raise ConfigError(
+        f"the goal {goal} and a base of the variant {variant}, which {does}",
+        f"a base of the variant {others} for this goal",
+        f"Choose such a base, or for this one the goal {goals}.",
+    )
+
+
+@cache
+def _general() -> Mapping[str, Mapping[str, Layer]]:
+    names = ("defaults", "goals", "qualities", "kinds")
+    return {name: read_layers(FOLDER / f"{name}.yaml") for name in names}
+
+
+@cache
+def _own_layers(family: str) -> Mapping[str, Layer]:
+    _known("family", family, PACKAGES)
+    found = importlib.util.find_spec(PACKAGES[family], __package__)
+    assert found is not None
+    assert found.origin is not None
+    return read_layers(Path(found.origin).parent / "presets.yaml")
+
+
+def _known(what: str, word: str, words: Collection[str]) -> None:
+    """Refuse a word that is none of those there are.
+
+    Raises:
+        ConfigError: With the nearest one.
+    """
+    if word in words:
+        return
+    near = difflib.get_close_matches(word, words, n=1, cutoff=0.4)
+    remedy = f"Did you mean {near[0]}?" if near else f"Name one of these as {what}."
+    raise ConfigError(f"the {what} {word!r}", "one of " + ", ".join(words), remedy)

@@ -7,7 +7,7 @@ from .graph import Node, Section, Workflow
 
 def convert_and_compare() -> Workflow:
     """Convert an adapter file and draw with each copy."""
-    flow = Workflow("convert_and_compare", "An adapter file in other layouts, and what it draws")
+    flow = Workflow("06_convert_and_compare", "An adapter file in other layouts, and what it draws")
     base = flow.node("AdapterTrainerBase", {"source": "embedded", "precision": "fp32"})
     previews = flow.node(
         "AdapterTrainerPreviewPrompts",
@@ -40,7 +40,7 @@ def convert_and_compare() -> Workflow:
 ## Convert an adapter, and see that nothing changed
 
 1. Choose the adapter in *file* of both **Convert Adapter** nodes. *diamond.safetensors* is what the
-   workflow *embedded_generate* saves: run that first. Files with ComfyUI's or Diffusers' names are
+   template *01_first_adapter* saves: run that first. Files with ComfyUI's or Diffusers' names are
    read.
 2. Choose the base that it was trained for. A base other than the embedded one needs its CLIP and
    VAE: connect them to each **Preview Adapter**, and raise *width* and *height* of the prompts.

@@ -32,7 +32,7 @@ _KONTEXT = Choice(
 
 def flux_dev_lora() -> Workflow:
     """LoRA for FLUX.1-dev."""
-    flow = Workflow("flux_dev_lora", "A LoRA for FLUX.1-dev, straight into the sampler")
+    flow = Workflow("11_advanced_flux_dev", "A LoRA for FLUX.1-dev, straight into the sampler")
     trained = training_half(flow, _DEV, _clips(flow), _VAE)
     lora = with_adapter(flow, trained.model)
     prompt = flow.node("CLIPTextEncode", {"clip": trained.clip, "text": PROMPT}, title="Prompt")
@@ -46,7 +46,7 @@ def flux_dev_lora() -> Workflow:
 
 def flux_kontext() -> Workflow:
     """LoRA for FLUX.1 Kontext, with control images."""
-    flow = Workflow("flux_kontext_lora", "A LoRA for FLUX.1 Kontext from pairs of images")
+    flow = Workflow("12_advanced_flux_kontext", "A LoRA for FLUX.1 Kontext from pairs of images")
     trained = training_half(flow, _KONTEXT, _clips(flow), _VAE)
     assert trained.image is not None
     lora = with_adapter(flow, trained.model)

@@ -40,7 +40,7 @@ _EDIT = Choice(
 
 def qwen_image_lokr() -> Workflow:
     """LoKr for Qwen-Image."""
-    flow = Workflow("qwen_image_lokr", "A LoKr for Qwen-Image, straight into the sampler")
+    flow = Workflow("09_advanced_qwen_image", "A LoKr for Qwen-Image, straight into the sampler")
     trained = training_half(flow, _GENERATE, _clip(flow), _VAE)
     lora = with_adapter(flow, trained.model)
     shifted = flow.node("ModelSamplingAuraFlow", {"model": lora["model"], "shift": 3.1})
@@ -57,7 +57,7 @@ def qwen_image_lokr() -> Workflow:
 
 def qwen_image_edit() -> Workflow:
     """LoKr for Qwen-Image-Edit 2509, with control images."""
-    flow = Workflow("qwen_image_edit", "A LoKr for Qwen-Image-Edit from pairs of images")
+    flow = Workflow("10_advanced_qwen_image_edit", "A LoKr for Qwen-Image-Edit from pairs of images")
     trained = training_half(flow, _EDIT, _clip(flow), _VAE)
     image = trained.image
     assert image is not None

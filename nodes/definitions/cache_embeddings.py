@@ -30,16 +30,35 @@ class CacheEmbeddings(io.ComfyNode):
             "VAE and keeps them on disk. Only what has changed is encoded again.",
             search_aliases=["encode dataset", "latents", "text embeddings", "precompute"],
             inputs=[
-                sockets.Dataset.Input("dataset", tooltip="What is trained."),
-                sockets.Base.Input("base", tooltip="The base that it is encoded for."),
+                sockets.Dataset.Input(
+                    "dataset",
+                    tooltip="Connect Dataset From Folder or Dataset From Images: what is trained.",
+                ),
+                sockets.Base.Input(
+                    "base",
+                    tooltip="Connect Load Training Base: the model that "
+                    "the images are encoded for.",
+                ),
                 io.Clip.Input(
-                    "clip", optional=True, tooltip="Reads captions; the embedded base has its own."
+                    "clip",
+                    optional=True,
+                    tooltip="Connect the CLIP that you generate with; "
+                    "leave it open for the embedded base, which "
+                    "has its own. It reads captions.",
                 ),
                 io.Vae.Input(
-                    "vae", optional=True, tooltip="Encodes images; the embedded base has its own."
+                    "vae",
+                    optional=True,
+                    tooltip="Connect the VAE that you generate with; "
+                    "leave it open for the embedded base, which "
+                    "has its own. It encodes images.",
                 ),
                 sockets.Previews.Input(
-                    "previews", optional=True, tooltip="Prompts to generate while training."
+                    "previews",
+                    optional=True,
+                    tooltip="Connect Preview Prompts to see images "
+                    "while it trains; leave it open for "
+                    "none.",
                 ),
                 *(each.input() for each in cls.SETTINGS),
             ],

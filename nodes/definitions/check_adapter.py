@@ -25,13 +25,18 @@ class CheckAdapter(sockets.FileOrLora):
             search_aliases=["lora key not loaded", "check lora", "inspect lora", "load proof"],
             is_output_node=True,
             inputs=[
-                io.Model.Input("model", tooltip="The model that the adapter is for."),
+                io.Model.Input(
+                    "model",
+                    tooltip="Connect the model that you generate with: the "
+                    "adapter is checked for it.",
+                ),
                 cls.file_input(),
                 io.Combo.Input(
                     "on_problem",
                     options=["report", "stop"],
                     default="report",
-                    tooltip="stop: end the graph with an error where something is wrong.",
+                    tooltip="Leave it on report to read what is wrong; take stop to end the "
+                    "graph with an error then.",
                 ),
                 cls.lora_input(),
             ],

@@ -19,9 +19,9 @@ def _approximation_inputs() -> list[io.Input]:
             default="none",
             optional=True,
             advanced=True,
-            tooltip="What is written where a layout cannot hold the adapter. lora: the nearest "
-            "LoRA of the rank. lokr: the nearest Kronecker product of q, k and v together. The "
-            "error is shown.",
+            tooltip="Leave it on none; change it when the layout cannot hold the adapter as it "
+            "is. lora: writes the nearest LoRA of the rank. lokr: the nearest "
+            "Kronecker product of q, k and v together. The error is shown.",
         ),
         io.Int.Input(
             "rank",
@@ -30,8 +30,9 @@ def _approximation_inputs() -> list[io.Input]:
             max=4096,
             optional=True,
             advanced=True,
-            tooltip="Highest rank of the nearest LoRA; 0: none is named, which does only where an "
-            "exact one exists.",
+            tooltip="Set it when approximate is lora: higher is closer, lower a smaller file. "
+            "Highest rank of the nearest LoRA; 0: none is named, which does only where "
+            "an exact one exists.",
         ),
         io.Combo.Input(
             "extras",
@@ -39,15 +40,16 @@ def _approximation_inputs() -> list[io.Input]:
             default="keep",
             optional=True,
             advanced=True,
-            tooltip="Trained biases and norms of other programs. drop: leave them out, for layouts "
-            "that have no place for them.",
+            tooltip="Leave it on keep; take drop when the layout has no place for them. "
+            "Trained biases and norms of other programs; drop leaves them out.",
         ),
         sockets.Base.Input(
             "base",
             optional=True,
-            tooltip="The base, where its weights are needed: for DoRA of the output axis, which "
-            "ComfyUI reads wrongly. The difference that it makes is written then, or with "
-            "approximate its nearest LoRA.",
+            tooltip="Leave it open unless the conversion asks for it. The base's weights are "
+            "needed for DoRA of the output axis, which ComfyUI reads wrongly: the "
+            "difference that it makes is written then, or with approximate its nearest "
+            "LoRA.",
         ),
     ]
 
@@ -73,10 +75,13 @@ class ConvertAdapter(sockets.FileOrLora):
                     "family",
                     options=family_choices(),
                     default="auto",
-                    tooltip="Architecture of the adapter's base. auto: read from the file.",
+                    tooltip="Leave it on auto unless the file does not tell. Architecture of "
+                    "the adapter's base. auto: read from the file.",
                 ),
                 io.String.Input(
-                    "name", default="converted", tooltip="Name of the new file; folders with /."
+                    "name",
+                    default="converted",
+                    tooltip="Set it to what the new file should be called; folders with /.",
                 ),
                 overwrite_input(),
                 *form_inputs(),

@@ -37,8 +37,9 @@ class DatasetFolder(io.ComfyNode):
                 io.Combo.Input(
                     "folder",
                     options=comfy_host.dataset_names(),
-                    tooltip="A folder below ComfyUI's datasets, input or output folder. More "
-                    "places: the key 'datasets' in extra_model_paths.yaml.",
+                    tooltip="Choose the folder with your training images. It lies below "
+                    "ComfyUI's datasets, input or output folder. More places: the key "
+                    "'datasets' in extra_model_paths.yaml.",
                 ),
                 *(each.input() for each in READING),
                 *(each.input() for each in KEEPING),

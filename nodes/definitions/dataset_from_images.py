@@ -29,14 +29,19 @@ class DatasetImages(io.ComfyNode):
             search_aliases=["training images", "image list", "lora dataset"],
             is_input_list=True,
             inputs=[
-                io.Image.Input("images", tooltip="The images, a list or a batch."),
+                io.Image.Input(
+                    "images", tooltip="Connect your training images, a list or a batch."
+                ),
                 io.String.Input(
-                    "texts", force_input=True, tooltip="One caption for each image, or one."
+                    "texts",
+                    force_input=True,
+                    tooltip="Connect one caption for each image, or one for all.",
                 ),
                 io.Image.Input(
                     "controls",
                     optional=True,
-                    tooltip="For bases that edit: one control image for each training image.",
+                    tooltip="Connect it only for a base that edits: one control image for each "
+                    "training image.",
                 ),
                 *(each.input() for each in (*SIZING, *KEEPING)),
             ],

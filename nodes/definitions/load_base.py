@@ -36,14 +36,16 @@ class LoadBase(io.ComfyNode):
                     "source",
                     options=comfy_host.base_names(),
                     default=comfy_host.EMBEDDED,
-                    tooltip="A file of diffusion_models or checkpoints, a Diffusers folder, or the "
-                    "tiny base that ships with the pack (embedded).",
+                    tooltip="Choose the model that you will generate with later, or embedded, "
+                    "the tiny one that ships with the pack, to try things out. A file "
+                    "of diffusion_models or checkpoints, or a Diffusers folder.",
                 ),
                 io.Combo.Input(
                     "family",
                     options=family_choices(),
                     default="auto",
-                    tooltip="Architecture of the base. auto: read from the file.",
+                    tooltip="Leave it on auto unless the file does not tell. Architecture of "
+                    "the base. auto: read from the file.",
                 ),
                 *(each.input() for each in cls.SETTINGS),
             ],

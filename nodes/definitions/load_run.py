@@ -27,14 +27,16 @@ class LoadRun(io.ComfyNode):
                 io.Combo.Input(
                     "run",
                     options=comfy_host.run_names(),
-                    tooltip="A run of the output folder; the newest come first.",
+                    tooltip="Choose the run that you want back; the newest come first. A run "
+                    "of the output folder.",
                 ),
                 io.Int.Input(
                     "checkpoint",
                     default=0,
                     min=0,
                     max=10_000_000,
-                    tooltip="Step of a checkpoint; 0: the end of the run.",
+                    tooltip="Leave it at 0 for the end of the run; set the step of a "
+                    "checkpoint to get an earlier state.",
                 ),
             ],
             outputs=sockets.run_outputs(),

@@ -27,18 +27,31 @@ class PreviewAdapter(io.ComfyNode):
             "without an adapter.",
             search_aliases=["test lora", "sample adapter", "compare lora"],
             inputs=[
-                sockets.Base.Input("base", tooltip="The base to generate with."),
-                sockets.Previews.Input("previews", tooltip="What is generated."),
+                sockets.Base.Input(
+                    "base", tooltip="Connect Load Training Base: the model to generate with."
+                ),
+                sockets.Previews.Input(
+                    "previews", tooltip="Connect Preview Prompts: what is generated."
+                ),
                 sockets.LoraModel.Input(
                     "lora",
                     optional=True,
-                    tooltip="The adapter. Without one the base alone generates.",
+                    tooltip="Connect the adapter; leave it open to see what the base makes "
+                    "without one.",
                 ),
                 io.Clip.Input(
-                    "clip", optional=True, tooltip="Reads the prompts; the embedded base has one."
+                    "clip",
+                    optional=True,
+                    tooltip="Connect the CLIP that you generate with; "
+                    "leave it open for the embedded base, which "
+                    "has its own. It reads the prompts.",
                 ),
                 io.Vae.Input(
-                    "vae", optional=True, tooltip="Decodes images; the embedded base has one."
+                    "vae",
+                    optional=True,
+                    tooltip="Connect the VAE that you generate with; "
+                    "leave it open for the embedded base, which "
+                    "has its own. It decodes images.",
                 ),
                 io.Float.Input(
                     "strength",
@@ -46,7 +59,9 @@ class PreviewAdapter(io.ComfyNode):
                     min=-10.0,
                     max=10.0,
                     step=0.05,
-                    tooltip="Factor on the adapter; 0 generates the base alone.",
+                    tooltip="Leave it at 1; lower it when the adapter is too strong, raise it "
+                    "when it is too weak. Factor on the adapter; 0 generates the base "
+                    "alone.",
                 ),
             ],
             outputs=[io.Image.Output(display_name="images")],

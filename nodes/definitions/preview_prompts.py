@@ -39,7 +39,8 @@ class PreviewPrompts(io.ComfyNode):
                 io.Image.Input(
                     "controls",
                     optional=True,
-                    tooltip="For bases that edit: a control image for each prompt, or one for all.",
+                    tooltip="Connect it only for a base that edits: a control image for each "
+                    "prompt, or one for all.",
                 ),
             ],
             outputs=[sockets.Previews.Output(display_name="previews")],

@@ -30,15 +30,21 @@ class SaveAdapter(io.ComfyNode):
             is_output_node=True,
             inputs=[
                 sockets.Run.Input(
-                    "run", optional=True, tooltip="A run; its facts go into the file's header."
+                    "run",
+                    optional=True,
+                    tooltip="Connect the output run of Train Adapter; "
+                    "its facts go into the file's header.",
                 ),
                 sockets.LoraModel.Input(
                     "lora",
                     optional=True,
-                    tooltip="An adapter without a run, such as a converted one.",
+                    tooltip="Connect it in place of run for an adapter that has none, such as "
+                    "a converted one.",
                 ),
                 io.String.Input(
-                    "name", default="my_adapter", tooltip="Name of the file; folders with /."
+                    "name",
+                    default="my_adapter",
+                    tooltip="Set it to what the file should be called; folders with /.",
                 ),
                 layout_input(),
                 overwrite_input(),

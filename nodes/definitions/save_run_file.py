@@ -31,13 +31,16 @@ class SaveRunFile(io.ComfyNode):
             search_aliases=["export training", "yaml", "command line", "train elsewhere"],
             is_output_node=True,
             inputs=[
-                *sockets.training_inputs("The base that is trained on."),
+                *sockets.training_inputs(
+                    "Connect Load Training Base: the model that you will generate with later."
+                ),
                 *(each.input() for each in RUN_SETTINGS),
                 io.Boolean.Input(
                     "copy_cache",
                     default=False,
-                    tooltip="Copy the encoded samples beside the run file, so that its folder can "
-                    "be moved to another machine.",
+                    tooltip="Switch it on to train on another machine; leave it off on this "
+                    "one. Copies the encoded samples beside the run file, so that its "
+                    "folder can be moved.",
                 ),
             ],
             outputs=[io.String.Output(display_name="path")],

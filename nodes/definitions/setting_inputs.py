@@ -36,9 +36,9 @@ _NOTES = {
 }
 _UNSET = {"int": " 0: unset.", "float": " 0: unset.", "text": " Empty: unset."}
 _LAYOUTS = (
-    "comfyui: for ComfyUI's own loaders. diffusers: for Diffusers. peft: a folder for PEFT. kohya: "
-    "names of kohya's scripts and of musubi. lycoris: LyCORIS's names. ComfyUI loads the last two "
-    "as well."
+    "Leave it on comfyui for ComfyUI's own loaders. diffusers: for Diffusers. peft: a folder "
+    "for PEFT. kohya: names of kohya's scripts and of musubi. lycoris: LyCORIS's names. "
+    "ComfyUI loads the last two as well."
 )
 
 
@@ -242,7 +242,7 @@ def layout_input() -> io.Input:
 
 def overwrite_input() -> io.Input:
     """Whether an adapter's file may be replaced."""
-    told = "Replace a file of this name; off: a number is added."
+    told = "Leave it off to keep older files: a number is added. On: this name is replaced."
     return io.Boolean.Input("overwrite", default=False, tooltip=told)
 
 
@@ -254,8 +254,9 @@ def form_inputs() -> list[io.Input]:
             default=False,
             optional=True,
             advanced=True,
-            tooltip="Layout comfyui: write q, k and v as ComfyUI's one layer, for its bypass "
-            "loaders, which drop slices. Layout kohya always does.",
+            tooltip="Leave it off unless you load the file with ComfyUI's bypass loaders, "
+            "which drop slices. Layout comfyui: writes q, k and v as ComfyUI's one "
+            "layer. Layout kohya always does.",
         ),
         io.Combo.Input(
             "dtype",
@@ -263,6 +264,7 @@ def form_inputs() -> list[io.Input]:
             default="keep",
             optional=True,
             advanced=True,
-            tooltip="Number format of the file. keep: that of the adapter.",
+            tooltip="Leave it on keep; take bf16 or fp16 for a smaller file. Number format of "
+            "the file. keep: that of the adapter.",
         ),
     ]

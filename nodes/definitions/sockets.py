@@ -48,9 +48,13 @@ def training_inputs(base: str) -> list[io.Input]:
     """The sockets that say what is trained; `base` is the help text of the first."""
     return [
         Base.Input("base", tooltip=base),
-        Cache.Input("cache", tooltip="The encoded dataset."),
-        Adapter.Input("adapter", tooltip="What is trained."),
-        Settings.Input("settings", optional=True, tooltip="Without it, the defaults."),
+        Cache.Input("cache", tooltip="Connect Cache Embeddings: the encoded dataset."),
+        Adapter.Input("adapter", tooltip="Connect Adapter Config: what is trained."),
+        Settings.Input(
+            "settings",
+            optional=True,
+            tooltip="Leave it open for the defaults; connect Training Settings to change them.",
+        ),
     ]
 
 
@@ -70,13 +74,17 @@ class FileOrLora(io.ComfyNode):
     @classmethod
     def file_input(cls) -> io.Input:
         """The choice of the file."""
-        help_text = "A file of the loras folder; none: the lora input."
+        help_text = "Choose a file of the loras folder, or leave it on none and connect lora."
         return io.Combo.Input("file", options=lora_choices(), default=NO_FILE, tooltip=help_text)
 
     @classmethod
     def lora_input(cls) -> io.Input:
         """The socket in the file's place."""
-        return LoraModel.Input("lora", optional=True, tooltip="An adapter of the graph.")
+        return LoraModel.Input(
+            "lora",
+            optional=True,
+            tooltip="Connect an adapter of the graph in place of a file; set file to none then.",
+        )
 
     @classmethod
     def validate_inputs(cls, file: str) -> bool:

@@ -27,25 +27,31 @@ class TrainAdapter(io.ComfyNode):
             node_id="AdapterTrainerTrain",
             display_name="Train Adapter",
             category="Adapter Trainer",
-            description="Trains the adapter. Cancel finishes the step and saves its state; the "
-            "next run goes on from there. Behind it: Load LoRA Model, KSampler, Save Adapter.",
+            description="Trains the adapter and hands it on to Load LoRA Model, KSampler and "
+            "Save Adapter. Cancel finishes the step and saves its state; the next "
+            "run goes on from there.",
             search_aliases=["train lora", "train lokr", "train loha", "fine-tune", "finetune"],
             is_output_node=True,
             inputs=[
-                *sockets.training_inputs("The base that the adapter is trained on."),
+                *sockets.training_inputs(
+                    "Connect Load Training Base: the model that you will generate with later."
+                ),
                 io.Vae.Input(
                     "vae",
                     optional=True,
-                    tooltip="Decodes previews. Without it there are none; the embedded base has "
-                    "its own.",
+                    tooltip="Connect it to see previews; without it there are none. Leave it "
+                    "open for the embedded base, which has its own. It decodes "
+                    "previews.",
                 ),
                 *(each.input() for each in RUN_SETTINGS),
                 io.Boolean.Input(
                     "resume",
                     default=True,
-                    tooltip="Go on with the newest checkpoint of this name, if it is of the same "
-                    "base, images, adapter, batch and seed. Other settings may have changed; a "
-                    "finished run only gets longer. Off: always start a new version.",
+                    tooltip="Leave it on, to go on where a run stopped; switch it off to start "
+                    "again from nothing, as a new version. Goes on with the newest "
+                    "checkpoint of this name, if it is of the same base, images, "
+                    "adapter, batch and seed. Other settings may have changed; a "
+                    "finished run only gets longer.",
                 ),
                 io.Combo.Input(
                     "resume_from",
@@ -53,8 +59,9 @@ class TrainAdapter(io.ComfyNode):
                     default=comfy_host.NEWEST,
                     optional=True,
                     advanced=True,
-                    tooltip="With resume on: the checkpoint to go on from, also of a finished run. "
-                    "The later ones of that run are made again.",
+                    tooltip="Leave it on newest unless the run was better at an earlier step. "
+                    "With resume on: the checkpoint to go on from, also of a finished "
+                    "run. The later ones of that run are made again.",
                 ),
             ],
             outputs=sockets.run_outputs(),

@@ -363,5 +363,9 @@ def _bounded_by_pattern(field: FieldInfo) -> bool:
 
 def _comment(text: str, indent: str) -> list[str]:
     return textwrap.wrap(
-        text, _WIDTH, initial_indent=indent + "# ", subsequent_indent=indent + "# "
+        text,
+        _WIDTH,
+        initial_indent=indent + "# ",
+        subsequent_indent=indent + "# ",
+        break_on_hyphens=False,
     )

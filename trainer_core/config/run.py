@@ -22,28 +22,31 @@ class BaseSection(Section):
 
     path: str = setting(
         "embedded",
-        "The base model: 'embedded' (the tiny one that ships with the trainer), a Diffusers "
-        "folder, a single file of the denoiser as ComfyUI's users have them, or a hub id "
-        "'owner/name'. Only a hub id contacts the network. A file is .safetensors (bf16, fp16, "
-        "fp32, fp8_e4m3fn, fp8_scaled, nvfp4, mxfp8, int8_tensorwise, convrot_w4a4 or "
-        "asym_w4a8_int8) or .gguf (Q8_0, Q6_K, Q5_K, Q4_K, Q4_0 and other Q types).",
+        "Choose the model that you will generate with later. 'embedded': the tiny one that ships "
+        "with the trainer, to try things out; else a Diffusers folder, a single file of the "
+        "denoiser as ComfyUI's users have them, or a hub id 'owner/name', which alone contacts "
+        "the network. A file is .safetensors (bf16, fp16, fp32, fp8_e4m3fn, fp8_scaled, nvfp4, "
+        "mxfp8, int8_tensorwise, convrot_w4a4 or asym_w4a8_int8) or .gguf (Q8_0, Q6_K, Q5_K, "
+        "Q4_K, Q4_0 and other Q types).",
     )
     encoders: str | None = setting(
         None,
-        "A Diffusers folder with text encoder and VAE, when the base has none; a single file has "
-        "none.",
+        "Set it when the base has no text encoder and no VAE, as a single file has none: a "
+        "Diffusers folder that has both.",
         advanced=True,
     )
     variant: Variant = setting(
         "auto",
-        "How conditions are built: 'generate' (text only), 'edit' (one control image) or "
-        "'edit_plus' (several). 'auto' takes 'generate' without control images, else what the "
-        "base folder or the file's name says.",
+        "Leave it on auto unless it finds the wrong one. 'generate' makes images from text, "
+        "'edit' changes one control image, 'edit_plus' several. 'auto' takes 'generate' without "
+        "control images, else what the base folder or the file's name says. It decides how "
+        "conditions are built.",
         advanced=True,
     )
     text_length: int | None = setting(
         None,
-        "Most text tokens that the encoder yields. Unset: what ComfyUI uses for the family.",
+        "Leave it unset; lower it only to encode less of long captions. Most text tokens that the "
+        "encoder yields. Unset: what ComfyUI uses for the family.",
         advanced=True,
         ge=1,
         le=4096,
@@ -53,23 +56,63 @@ class BaseSection(Section):
 class PreviewSection(Section):
     """What is generated, how often, and with which seed."""
 
-    every: int = setting(0, "Steps between previews, the first before step 1; 0: none.", ge=0)
-    prompts: list[str] = setting([], "One image is generated for each prompt.")
-    controls: list[list[str]] = setting(
-        [], "Control images (paths) for each prompt, in order; empty for text-to-image."
+    every: int = setting(
+        0,
+        "Set it to watch the adapter learn; the lower, the more images and the longer the run. "
+        "Steps between previews, the first before step 1; 0: none.",
+        ge=0,
     )
-    width: int = setting(1024, "Width of a preview in pixels.", ge=16, le=8192)
-    height: int = setting(1024, "Height of a preview in pixels.", ge=16, le=8192)
-    steps: int = setting(20, "Sampling steps of a preview.", ge=1, le=1000)
+    prompts: list[str] = setting(
+        [],
+        "Write what you want to make with the adapter, with its trigger word; add one without, to "
+        "see what else it changes. One image is generated for each prompt.",
+    )
+    controls: list[list[str]] = setting(
+        [],
+        "Set it when the base edits: control images (paths) for each prompt, in order; empty for "
+        "text-to-image.",
+    )
+    width: int = setting(
+        1024,
+        "Lower it to wait less for previews; leave it near the size that you will generate at. "
+        "Width of a preview in pixels.",
+        ge=16,
+        le=8192,
+    )
+    height: int = setting(
+        1024,
+        "Lower it to wait less for previews; leave it near the size that you will generate at. "
+        "Height of a preview in pixels.",
+        ge=16,
+        le=8192,
+    )
+    steps: int = setting(
+        20,
+        "Lower it to wait less for previews; raise it when they look unfinished. Sampling steps "
+        "of a preview.",
+        ge=1,
+        le=1000,
+    )
     guidance: float = setting(
         1.0,
-        "Guidance scale. 1 needs no second pass; guidance-distilled bases are "
-        "conditioned on the value instead.",
+        "Set it as cfg in KSampler, or for a guidance-distilled base as its guidance. Guidance "
+        "scale. 1 needs no second pass; guidance-distilled bases are conditioned on the value "
+        "instead.",
         ge=0.0,
         le=100.0,
     )
-    negative_prompt: str = setting("", "What the second pass is told.", advanced=True)
-    seed: int = setting(0, "Seed of the first prompt's noise; the next prompts count up.", ge=0)
+    negative_prompt: str = setting(
+        "",
+        "Leave it empty unless you generate with one; it means nothing at guidance 1. What the "
+        "second pass is told.",
+        advanced=True,
+    )
+    seed: int = setting(
+        0,
+        "Leave it, so that previews can be compared; change it to see another try. Seed of the "
+        "first prompt's noise; the next prompts count up.",
+        ge=0,
+    )
 
 
 BaseFormat = Literal["auto", "dense", "file", "fp8", "int8", "int8_rotated", "nf4"]
@@ -79,88 +122,92 @@ class MemorySection(Section):
     """Where the run computes and what it trades for memory."""
 
     device: str = setting(
-        "auto", "'auto', or a torch device such as 'cuda', 'cuda:1', 'mps', 'xpu' or 'cpu'."
+        "auto",
+        "Leave it on auto unless you have several GPUs. 'auto', or a torch device such as 'cuda', "
+        "'cuda:1', 'mps', 'xpu' or 'cpu'.",
     )
     plan: Literal["auto", "fastest", "smallest", "off"] = setting(
         "auto",
-        "Who chooses the memory settings that are left open (base_format, blocks_to_swap, "
-        "blocks_to_checkpoint and others). "
-        "'auto': the trainer, for what is free: as fast as can be, and the base's weights are "
-        "rounded only where that is worth it. 'fastest': speed alone counts. 'smallest': the least "
-        "VRAM. 'off': nobody; the base is dense and nothing is swapped, unless set.",
+        "Leave it on auto; take smallest when VRAM runs out. Chooses base_format, blocks_to_swap "
+        "and others that are left open. 'auto': fast; the base is rounded only where worth it. "
+        "'fastest': speed alone counts. 'smallest': the least VRAM. 'off': a dense base, nothing "
+        "swapped, unless set.",
     )
     gradient_checkpointing: bool = setting(
         True,
-        "Lets blocks compute their activations again in the backward pass: less memory, about a "
-        "third slower where all of them do.",
+        "Leave it on; switch it off to train faster when much VRAM is left. Lets blocks compute "
+        "their activations again in the backward pass: less memory, about a third slower where "
+        "all of them do.",
         advanced=True,
     )
     blocks_to_checkpoint: int | None = setting(
         None,
-        "How many blocks compute their activations again; the others keep them: faster, more "
-        "VRAM. Swapped blocks are always among them. Unset: the plan's choice, all where nothing "
-        "is planned.",
+        "Leave it unset: the plan chooses; all where nothing is planned. Lower it to train faster "
+        "when VRAM is left. How many blocks compute their activations again; the others keep "
+        "them. Swapped blocks are always among them.",
         advanced=True,
         ge=0,
         le=1000,
     )
     checkpoint_inputs: Literal["auto", "device", "ram"] = setting(
         "auto",
-        "Where the inputs of checkpointed blocks wait for the backward pass: on the 'device', or "
-        "in 'ram', which takes less VRAM and sends them there and back in each step. 'auto': the "
-        "plan's choice, the device where nothing is planned.",
+        "Leave it on auto: the plan chooses; the device where nothing is planned. Take ram when "
+        "VRAM runs out. Where the inputs of checkpointed blocks wait for the backward pass: on "
+        "the 'device', or in 'ram', which sends them there and back in each step.",
         advanced=True,
     )
     blocks_to_swap: int | None = setting(
         None,
-        "Transformer blocks whose weights lie in RAM and come to the device when they are used: "
-        "for bases that are larger than the VRAM. Needs gradient checkpointing. Unset: by 'plan'.",
+        "Leave it unset: 'plan' chooses. Raise it when VRAM runs out; steps get slower. "
+        "Transformer blocks whose weights lie in RAM and come to the device when they are used, "
+        "for bases larger than the VRAM. Needs gradient checkpointing.",
         advanced=True,
         ge=0,
         le=1000,
     )
     swap_slots: int = setting(
         2,
-        "Swapped blocks that are on the device at a time: 1 takes the least VRAM, 2 lets one come "
-        "while another computes.",
+        "Leave it; take 1 when the last bit of VRAM is missing. Swapped blocks that are on the "
+        "device at a time: 2 lets one come while another computes.",
         advanced=True,
         ge=1,
         le=16,
     )
     master: Literal["auto", "pinned", "pageable", "file"] = setting(
         "auto",
-        "Where swapped blocks lie: 'pinned' RAM, which is read fastest, 'pageable' RAM, or only in "
-        "the base's 'file', which is then read in each step. 'auto': by 'plan'; RAM, of which as "
-        "much is pinned as the system allows, unless it is too small.",
+        "Leave it on auto; take file when RAM is too small. Where swapped blocks lie: 'pinned' "
+        "RAM, which is read fastest, 'pageable' RAM, or only in the base's 'file', which is then "
+        "read in each step. 'auto': by 'plan'; RAM, as much of it pinned as the system allows, "
+        "unless it is too small.",
         advanced=True,
     )
     base_format: BaseFormat = setting(
         "auto",
-        "How the base's large weights, the Linear layers of its blocks, are kept. 'dense': in the "
-        "run's precision. 'file': as the file has them (fp8, GGUF, nvfp4 and others), what it has "
-        "in 16 bits dense. 'fp8' and 'int8': one byte a weight; 'int8_rotated' keeps outliers "
-        "apart, for compute 8bit. 'nf4': half a byte. 'auto': by 'plan'.",
+        "Leave it on auto: 'plan' chooses. Take fp8 or nf4 when VRAM runs out. How the base's "
+        "large weights are kept: 'dense', in the run's precision; 'file', as they are, 16 bits "
+        "dense; 'fp8' and 'int8', one byte a weight; 'int8_rotated', outliers apart, for compute "
+        "8bit; 'nf4', half a byte.",
         advanced=True,
     )
     compute: Literal["dense", "8bit"] = setting(
         "dense",
-        "How the base's weights are multiplied. 'dense': as numbers of the run's precision. "
-        "'8bit': as they are stored, for a base in int8 or fp8; inputs and gradients are rounded "
-        "to 8 bits for it, an error of 1 (int8) to 4 (fp8) percent a layer. For GPUs with 8-bit "
-        "tensor cores.",
+        "Leave it on dense; take 8bit for speed on a GPU with 8-bit tensor cores. Multiplies the "
+        "base's weights as stored, in int8 or fp8; inputs and gradients are rounded to 8 bits, an "
+        "error of 1 (int8) to 4 (fp8) percent a layer. 'dense': in the run's precision.",
         advanced=True,
     )
     compile: bool = setting(
         False,
-        "Compile the base's blocks with the adapter in them. For long runs on an NVIDIA GPU: it "
-        "takes a minute or more at the start. Needs Triton; where it is missing, the run goes on "
-        "without.",
+        "Leave it off; switch it on for a long run on an NVIDIA GPU: it takes a minute or more at "
+        "the start. Compiles the base's blocks with the adapter in them. Needs Triton; where it "
+        "is missing, the run goes on without.",
         advanced=True,
     )
     threads: int | None = setting(
         None,
-        "CPU threads of torch. Unset: 1 for the embedded base (its matrices are too small to "
-        "share), torch's own choice otherwise.",
+        "Leave it unset unless the computer must stay free for other work. CPU threads of torch. "
+        "Unset: 1 for the embedded base (its matrices are too small to share), torch's own choice "
+        "otherwise.",
         advanced=True,
         ge=1,
         le=1024,
@@ -173,10 +220,11 @@ LayoutName = Literal["comfyui", "diffusers", "peft", "kohya", "lycoris"]
 class OutputSection(Section):
     """Folder, name and form of the result."""
 
-    dir: str = setting("output", "Folder of all runs.")
+    dir: str = setting("output", "Set it to keep runs on another disk. Folder of all runs.")
     name: str = setting(
         "adapter",
-        "Name of the run and of the adapter file.",
+        "Take a new name for each thing that you train: a run of the same name goes on, or "
+        "becomes its next version. Name of the run and of the adapter file.",
         min_length=1,
         max_length=100,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$",
@@ -185,17 +233,20 @@ class OutputSection(Section):
     )
     layouts: list[LayoutName] = setting(
         ["comfyui"],
-        "Layouts of the exported adapter files: 'comfyui', 'diffusers', 'peft' (a folder), 'kohya' "
-        "(musubi's too), 'lycoris'.",
+        "Leave it unless another program is to read the file. Layouts of the exported adapter "
+        "files: 'comfyui', 'diffusers', 'peft' (a folder), 'kohya' (musubi's too), 'lycoris'.",
     )
     dtype: Literal["fp32", "bf16", "fp16"] = setting(
-        "fp32", "Number format of the exported adapter files.", advanced=True
+        "fp32",
+        "Leave it on fp32, the most exact; take bf16 or fp16 for half the size. Number format of "
+        "the exported adapter files.",
+        advanced=True,
     )
     metadata: Literal["full", "shareable", "none"] = setting(
         "shareable",
-        "What the file says of its making: 'shareable' leaves out paths, names, captions and "
-        "prompts; 'full' adds the whole run file and ComfyUI's workflow; 'none' writes only what "
-        "loaders need.",
+        "Leave it on shareable, which gives away no paths, names, captions and prompts; take full "
+        "for yourself. What the file says of its making: 'full' adds the whole run file and "
+        "ComfyUI's workflow; 'none' writes only what loaders need.",
         advanced=True,
     )
 
@@ -212,7 +263,11 @@ class RunConfig(Section):
     change; what decides which run it is must stay as it was.
     """
 
-    family: str = setting("qwen_image", "Architecture of the base model.")
+    family: str = setting(
+        "qwen_image",
+        "Set it to the architecture of your base, such as qwen_image; in ComfyUI it is read from "
+        "the file.",
+    )
     base: BaseSection = Field(default_factory=BaseSection, description="The frozen base model.")
     dataset: DatasetSection = Field(
         default_factory=DatasetSection, description="The training images."
@@ -231,13 +286,21 @@ class RunConfig(Section):
     output: OutputSection = Field(default_factory=OutputSection, description="What is written.")
     resume: str = setting(
         "none",
-        "'none' starts a new version; 'latest' goes on with the newest checkpoint; 'auto' does so "
-        "if there is one of the same run, and starts a new version where a finished run would "
-        "learn in another way; a number names the checkpoint of a step, a path a checkpoint's or "
-        "a version's folder.",
+        "Leave it on 'none' for a new version; 'latest' goes on with the newest checkpoint; "
+        "'auto' does so if there is one of the same run, and starts a new version where a "
+        "finished run would learn in another way; a number names the checkpoint of a step, a path "
+        "a checkpoint's or a version's folder.",
     )
-    seed: int = setting(0, "Seed of all of the run's randomness.", ge=0, lt=2**63)
-    config_version: Literal[1] = setting(CONFIG_VERSION, "Version of the run-file format.")
+    seed: int = setting(
+        0,
+        "Leave it, so that the same settings train the same adapter; change it to try your luck "
+        "again. Seed of all of the run's randomness.",
+        ge=0,
+        lt=2**63,
+    )
+    config_version: Literal[1] = setting(
+        CONFIG_VERSION, "Leave it. Version of the run-file format."
+    )
 
     @field_validator("resume", mode="before")
     @classmethod

@@ -40,12 +40,20 @@ class Verb:
 
 
 def _templates() -> str:
+    from ..families.presets import GOALS, QUALITIES
     from ..families.run_files import templates
 
     known = templates()
-    lines = [f"    {family}: {', '.join(purposes)}" for family, purposes in known.items()]
+    purposes = [f"    {family}: {', '.join(names)}" for family, names in known.items()]
     first = next(iter(known))
-    return "\n".join([*lines, f"Example: adapter-trainer template {first} > run.yaml"])
+    lines = [
+        f"    GOAL: {', '.join(GOALS)}",
+        f"    QUALITY: {', '.join(QUALITIES)}",
+        "A family's PURPOSE instead of a goal gives its plain run file:",
+        *purposes,
+        f"Example: adapter-trainer template {first} {GOALS[0]} {QUALITIES[0]} images=35 > run.yaml",
+    ]
+    return "\n".join(lines)
 
 
 _RUN_FILE = (
@@ -172,8 +180,15 @@ VERBS: Mapping[str, Verb] = {
     "template": Verb(
         "runs",
         "print a commented run file",
+        "adapter-trainer template FAMILY GOAL [QUALITY] [images=20] [kind=auto] [vram=GB]\n"
+        "    [variant=V] [--embedded]\n"
         "adapter-trainer template FAMILY [PURPOSE]",
-        "Without PURPOSE: generate. FAMILY, and its PURPOSEs:\n",
+        "GOAL is what the adapter is for, QUALITY how much time there is (unset: standard).\n"
+        "Everything else follows, also from how many images there are and from the GPU's memory,\n"
+        "and stands at the top of the file with the reasons. --embedded: for the tiny base that\n"
+        "ships with the trainer.\n",
+        ("images", "kind", "vram", "variant"),
+        ("embedded",),
         listed=_templates,
     ),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,8 +11,10 @@ from typing import TYPE_CHECKING
 from ..config import PreviewSection, RunConfig
 from ..config.problems import check_config
 from ..errors import ConfigError, InputError
-from ..families.run_files import run_file_template, templates
+from ..families.presets import GOALS, plan_preset
+from ..families.run_files import run_file_of, run_file_template, templates
 from ..filesystem.storage import given_path
+from . import VERBS
 from .arguments import Arguments
 from .console import show, show_json, show_report
 from .operations import clear_leftovers
@@ -145,26 +148,70 @@ def _number(own: Mapping[str, list[str]]) -> float:
 
 
 def template(arguments: Arguments) -> int:
-    """Print the run file of a family and a purpose; returns the exit code.
+    """Print a run file of a family, for a goal or for a purpose; returns the exit code.
 
     Raises:
-        InputError: When the family or the purpose is unknown.
+        InputError: When the family, the goal or the purpose is unknown.
     """
-    arguments.at_most(2)
-    arguments.only(())
+    arguments.at_most(3)
+    given = arguments.only(VERBS["template"].own)
     if not arguments.words:
         raise InputError(
             "no family behind the verb",
             "one of " + ", ".join(templates()),
             f"Name a family, such as `adapter-trainer template {next(iter(templates()))}`.",
         )
-    family, purpose = (*arguments.words, "generate")[:2]
-    text = run_file_template(family, purpose).rstrip("\n")
+    family, *rest = arguments.words
+    name, more = (rest or ["generate"])[0], rest[1:]
+    if name in GOALS:
+        text = _for_goal(family, name, (more or ["standard"])[0], given)
+    elif more or given or (family in templates() and name not in templates()[family]):
+        raise _no_goal(family, name, next(iter([*more, *given]), ""))
+    else:
+        text = run_file_template(family, name)
+    text = text.rstrip("\n")
     if arguments.json:
-        show_json({"family": family, "purpose": purpose, "run_file": text})
+        show_json({"family": family, "purpose": name, "run_file": text})
     else:
         show(text)
     return 0
+
+
+_IMAGES = 20
+"""How many images a run file of a goal is made for when nobody says."""
+
+
+def _for_goal(family: str, goal: str, quality: str, given: Mapping[str, str]) -> str:
+    images, vram = _whole(given, "images"), _whole(given, "vram")
+    images = _IMAGES if images is None else images
+    preset = plan_preset(
+        family,
+        goal,
+        quality,
+        images=images,
+        variant=given.get("variant"),
+        kind=given.get("kind", "auto"),
+        embedded=given.get("embedded", "false") == "true",
+        vram=None if vram is None else vram * 10**9,
+    )
+    title = f"A run file for the family {family}: {goal}, {quality}, for {images} images."
+    return run_file_of(title, preset.values, [each.why for each in preset.chosen])
+
+
+def _whole(given: Mapping[str, str], name: str) -> int | None:
+    text = given.get(name)
+    if text is None or (text.isascii() and text.isdigit() and len(text) < 10):
+        return None if text is None else int(text)
+    raise InputError(f"{name}={text}", "a whole number", f"Write {name}=20, or leave it out.")
+
+
+def _no_goal(family: str, name: str, more: str) -> InputError:
+    purposes = () if more else templates()[family]
+    near = difflib.get_close_matches(name, [*GOALS, *purposes], n=1, cutoff=0.5)
+    found = f"{more!r} behind {name!r}, which is no goal" if more else f"the goal {name!r}"
+    words = "one of the goals " + ", ".join(GOALS)
+    words += ", or of the purposes " + ", ".join(purposes) if purposes else ""
+    return InputError(found, words, f"Did you mean {near[0]}?" if near else "Name one of these.")
 
 
 _CHOICES = {"kind": ("lokr", "lora", "loha"), "task": ("generate", "edit", "own")}

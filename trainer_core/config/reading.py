@@ -300,7 +300,10 @@ _WIDTH = 96
 
 
 def commented_run_file(
-    title: str, values: Mapping[str, Any], choices: Mapping[str, Sequence[str]]
+    title: str,
+    values: Mapping[str, Any],
+    choices: Mapping[str, Sequence[str]],
+    notes: Sequence[str] = (),
 ) -> str:
     """Write a run file that explains itself.
 
@@ -308,12 +311,14 @@ def commented_run_file(
         title: Its first line.
         values: What differs from the defaults, by YAML path.
         choices: As `load_config` takes them.
+        notes: Sentences that stand below the title.
 
     Returns:
         YAML. Settings for experts are commented out and show their default.
     """
     lines = [
         f"# {title}",
+        *(line for note in notes for line in _comment(f"- {note}", "")),
         "#",
         "# Set dataset.path and output.name, then:",
         "#   adapter-trainer doctor run.yaml                     what will be trained",

@@ -56,8 +56,16 @@ def template_config(family: str, purpose: str) -> RunConfig:
     Raises:
         ConfigError: When there is no such template.
     """
-    values = _values(family, purpose).items()
-    return load_config({}, [f"{path}={format_value(value)}" for path, value in values])
+    return config_of(_values(family, purpose))
+
+
+def config_of(values: Template) -> RunConfig:
+    """The settings of a run file that says these values, and else the defaults.
+
+    Raises:
+        ConfigError: When something in them is wrong.
+    """
+    return load_config({}, [f"{path}={format_value(value)}" for path, value in values.items()])
 
 
 def run_file_template(family: str, purpose: str = "generate") -> str:
@@ -71,7 +79,12 @@ def run_file_template(family: str, purpose: str = "generate") -> str:
         ConfigError: As `template_config`.
     """
     title = f"A run file for the family {family}, purpose {purpose}."
-    return commented_run_file(title, _values(family, purpose), _choices())
+    return run_file_of(title, _values(family, purpose))
+
+
+def run_file_of(title: str, values: Template, notes: Sequence[str] = ()) -> str:
+    """Write a commented run file that says these values; `load_config` reads it as `config_of`."""
+    return commented_run_file(title, values, _choices(), notes)
 
 
 def _choices() -> Mapping[str, Sequence[str]]:

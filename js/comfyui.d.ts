@@ -7,14 +7,19 @@ export interface GraphNode {
   /** Set on nodes that stand for a subgraph. */
   subgraph?: Graph;
   size: [number, number];
+  pos: [number, number];
+  mode: number;
   properties: Record<string, unknown>;
-  widgets?: { name: string; value?: unknown }[];
-  inputs?: { name: string; link?: unknown }[];
+  widgets?: Widget[];
+  inputs?: { name: string; link?: number | null }[];
+  outputs?: { links?: number[] | null }[];
   onAdded?: (...args: unknown[]) => void;
   onRemoved?: (...args: unknown[]) => void;
   onConfigure?: (...args: unknown[]) => void;
   computeSize(): [number, number];
   setSize(size: [number, number]): void;
+  findInputSlot(name: string): number;
+  connect(output: number, target: GraphNode, input: number): unknown;
   addDOMWidget(
     name: string,
     type: string,
@@ -30,8 +35,26 @@ export interface GraphNode {
   ): { serialize?: boolean; tooltip?: string };
 }
 
+export interface Widget {
+  name: string;
+  value?: unknown;
+  serialize?: boolean;
+  callback?: (value: unknown) => void;
+}
+
+export interface Link {
+  origin_id: number | string;
+  origin_slot: number;
+  target_id: number | string;
+  target_slot: number;
+}
+
 export interface Graph {
   nodes: GraphNode[];
+  add(node: GraphNode): unknown;
+  getLink(id: number): Link | null | undefined;
+  getNodeById(id: number | string): GraphNode | null;
+  setDirtyCanvas(front: boolean, back: boolean): void;
   isRootGraph?: boolean;
 }
 
@@ -45,8 +68,16 @@ export interface Extension {
 export interface App {
   graph: Graph;
   rootGraph?: Graph;
-  canvas?: { canvas: HTMLCanvasElement };
-  extensionManager: { toast: { add(message: ToastMessage): void } };
+  canvas?: {
+    canvas: HTMLCanvasElement;
+    emitBeforeChange(): void;
+    emitAfterChange(): void;
+    selectItems(items: GraphNode[]): void;
+  };
+  extensionManager: {
+    toast: { add(message: ToastMessage): void };
+    command: { execute(id: string): Promise<void> };
+  };
   registerExtension(extension: Extension): void;
   /** Opens a workflow in a tab of this name. */
   loadGraphData(
@@ -69,4 +100,10 @@ export interface Api {
   fetchApi(route: string, options?: RequestInit): Promise<Response>;
   apiURL(route: string): string;
   addEventListener(type: string, listener: (event: CustomEvent) => void): void;
+}
+
+declare global {
+  interface Window {
+    LiteGraph: { createNode(type: string): GraphNode | null };
+  }
 }

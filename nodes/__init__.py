@@ -71,14 +71,21 @@ def _workflow(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
     return kept_workflow(query.get("run", ""))
 
 
+def _full_graph(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
+    from .definitions.full_graph import shown_graph
+
+    return shown_graph(body)
+
+
 class AdapterTrainerExtension(ComfyExtension):
     """The pack as ComfyUI sees it."""
 
     async def on_load(self) -> None:
-        """Add the panel's routes to the server, and that of a run's workflow."""
+        """Add the panel's routes to the server, a run's workflow, and the full graph."""
         comfy_host.add_route("GET", "/adapter_trainer/state", _state)
         comfy_host.add_route("POST", "/adapter_trainer/wish", _request)
         comfy_host.add_route("GET", "/adapter_trainer/workflow", _workflow)
+        comfy_host.add_route("POST", "/adapter_trainer/full_graph", _full_graph)
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         """All nodes, in the order of the data's way."""

@@ -67,8 +67,8 @@ export class TrainPanel {
     this.actions = new ActionBar(ask);
     this.element = html("section", "panel", { "aria-label": "Training panel" }, [
       this.status.element,
-      this.choices.element,
       this.memory.element,
+      this.choices.element,
       this.plot,
       this.readout,
       this.controls.element,

@@ -18,7 +18,7 @@ _LOKR = (
     SettingInput("adapter.decompose_both"),
     SettingInput("adapter.unbalanced"),
 )
-_SHARED = (
+SHARED = (
     SettingInput("adapter.rank"),
     SettingInput("adapter.alpha", step=1.0),
     SettingInput("adapter.dora"),
@@ -35,13 +35,19 @@ _SHARED = (
     SettingInput("adapter.dora_axis"),
     SettingInput("adapter.exact_delta"),
 )
+"""The inputs of every kind."""
 _OWN = {"lora": _LORA, "lokr": _LOKR}
+
+
+def settings_of(kind: str) -> tuple[SettingInput, ...]:
+    """The inputs that only a kind has."""
+    return _OWN.get(kind, ())
 
 
 class AdapterSettings(io.ComfyNode):
     """Kind, size and targets of the adapter."""
 
-    SETTINGS = (*_SHARED, *_LORA, *_LOKR)
+    SETTINGS = (*SHARED, *_LORA, *_LOKR)
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -64,7 +70,7 @@ class AdapterSettings(io.ComfyNode):
                     ],
                     tooltip=kind.description,
                 ),
-                *(each.input() for each in _SHARED),
+                *(each.input() for each in SHARED),
                 io.Combo.Input(
                     "start_from",
                     options=sockets.lora_choices(),
@@ -86,7 +92,7 @@ class AdapterSettings(io.ComfyNode):
         from ..services.choices import AdapterChoice
 
         own = section_values(_OWN.get(kind["kind"], ()), kind).get("adapter", {})
-        values = section_values(_SHARED, given)["adapter"]
+        values = section_values(SHARED, given)["adapter"]
         values |= {"kind": kind["kind"], **own}
         if start_from != sockets.NO_FILE:
             values["start_from"] = str(comfy_host.lora_path(start_from))

@@ -7,8 +7,11 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..host import comfy_host
+from ..host.folders import folder_stamp
 from . import sockets
 from .setting_inputs import SettingInput, section_values
+
+_NO_FOLDER = "none"
 
 
 class PreviewPrompts(io.ComfyNode):
@@ -42,12 +45,34 @@ class PreviewPrompts(io.ComfyNode):
                     tooltip="Connect it only for a base that edits: a control image for each "
                     "prompt, or one for all.",
                 ),
+                io.Combo.Input(
+                    "controls_from",
+                    options=[_NO_FOLDER, *comfy_host.dataset_names()],
+                    default=_NO_FOLDER,
+                    optional=True,
+                    advanced=True,
+                    tooltip="For bases that edit, where no image is connected: a dataset folder "
+                    "whose first control images are used.",
+                ),
             ],
             outputs=[sockets.Previews.Output(display_name="previews")],
         )
 
     @classmethod
-    def execute(cls, controls: Any = None, **given: Any) -> io.NodeOutput:
+    def validate_inputs(cls, controls_from: str = _NO_FOLDER) -> bool:
+        """Leave the check to `execute`, which says what to do."""
+        return True
+
+    @classmethod
+    def fingerprint_inputs(cls, controls_from: str = _NO_FOLDER, **given: Any) -> str:
+        """Changes with any file of the folder that controls come from."""
+        chosen = controls_from not in {None, _NO_FOLDER}
+        return folder_stamp(comfy_host.dataset_path(controls_from)) if chosen else _NO_FOLDER
+
+    @classmethod
+    def execute(
+        cls, controls: Any = None, controls_from: str = _NO_FOLDER, **given: Any
+    ) -> io.NodeOutput:
         """Describe the previews; control images are kept as files."""
         from ..services.choices import PreviewChoice
 
@@ -58,4 +83,8 @@ class PreviewPrompts(io.ComfyNode):
             folder = comfy_host.output_folder() / "pictures" / "controls"
             files = write_controls(folder, controls, len(values["prompts"]))
             values["controls"] = [[str(file)] for file in files]
+        elif controls_from != _NO_FOLDER:
+            from ..services.quick_plan import control_files
+
+            values["controls"] = control_files(controls_from, len(values["prompts"]))
         return io.NodeOutput(PreviewChoice(values))

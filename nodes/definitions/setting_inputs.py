@@ -123,6 +123,15 @@ class SettingInput(NamedTuple):
         one_word = kind == "text or lines" and len(lines) == 1 and lines[0].isidentifier()
         return lines[0] if one_word else lines
 
+    def written(self, value: Any) -> Any:
+        """What the input says for a value of the run file: `read` gives the same value back."""
+        kind, may_be_unset = _kind(self.field.annotation)
+        if value is None and may_be_unset:
+            return "" if kind == "text" else 0
+        if isinstance(value, Mapping):
+            return "\n".join(f"{pattern} = {number}" for pattern, number in value.items())
+        return "\n".join(value) if isinstance(value, list | tuple) else value
+
 
 @functools.cache
 def _settings() -> dict[str, FieldInfo]:

@@ -7,8 +7,8 @@ from typing import Any
 from comfy_api.latest import io
 
 from ...trainer_core.config.section import choices_of
-from ...trainer_core.errors import RunError
 from ..host import comfy_host
+from ..host.folders import file_stamp, folder_stamp
 from . import sockets
 from .setting_inputs import SettingInput
 
@@ -54,9 +54,50 @@ class TrainQuick(io.ComfyNode):
         )
 
     @classmethod
-    def execute(cls, **given: Any) -> io.NodeOutput:
-        """Plan and train."""
-        raise RunError("a node that is being written", "the next commit", "Update the pack.")
+    def validate_inputs(
+        cls,
+        folder: str | None,
+        base: str | None,
+        input_types: dict[str, str],
+        goal: str | None = None,
+        name: str | None = "",
+        trigger_word: str | None = "",
+    ) -> bool | str:
+        """Refuse what names and captions say at once; what is linked comes later."""
+        from ..services.quick_plan import Answers, queue_problem
+
+        if None in (folder, base, goal, name, trigger_word):
+            return True
+        missing = [socket for socket in ("clip", "vae") if socket not in input_types]
+        answers = Answers(folder, base, goal, "", name, trigger_word)  # type: ignore[arg-type]
+        return queue_problem(answers, missing) or True
+
+    @classmethod
+    def fingerprint_inputs(cls, folder: str, base: str, name: str | None = "", **given: Any) -> str:
+        """Changes with the images, with the base, and when the adapter was deleted."""
+        from ..services.run_files import ADAPTERS
+
+        path = comfy_host.base_path(base)
+        stamps = (
+            folder_stamp(comfy_host.dataset_path(folder)),
+            "" if path == comfy_host.EMBEDDED else file_stamp(path),
+        )
+        return " ".join([*stamps, str(ADAPTERS.missing_count(str(cls.hidden.unique_id), name))])
+
+    @classmethod
+    def execute(cls, clip: Any = None, vae: Any = None, **given: Any) -> io.NodeOutput:
+        """Plan, encode and train."""
+        from ..services.graph_run import run_outputs
+        from ..services.quick_plan import Answers
+        from ..services.quick_run import run_quick
+        from ..services.run_files import ADAPTERS
+
+        comfy_host.require_libraries()
+        node_id = str(cls.hidden.unique_id)
+        workflow = comfy_host.queued_graph(cls.hidden.prompt, cls.hidden.extra_pnginfo)
+        handle, losses = run_quick(node_id, Answers(**given), clip, vae, workflow)
+        ADAPTERS.hand_on(node_id, given["name"], handle.adapter)
+        return io.NodeOutput(*run_outputs(handle, losses))
 
 
 def _questions() -> list[io.Input]:

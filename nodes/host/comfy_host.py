@@ -280,6 +280,12 @@ def free_memory(on: torch.device | None = None) -> int:
     return int(management.get_free_memory(on or device()))
 
 
+def total_vram() -> int | None:
+    """Bytes of the memory of ComfyUI's device; None where that is the CPU."""
+    on = device()
+    return None if on.type in {"cpu", "mps"} else int(management.get_total_memory(on))
+
+
 def unclaimed_memory(on: torch.device) -> int:
     """Free bytes of a device that torch does not have at hand either."""
     free, at_hand = management.get_free_memory(on, torch_free_too=True)

@@ -81,6 +81,8 @@ def guest(work: Work, observer: NodeObserver | None = None) -> Iterator[torch.de
                 _release(device)
                 if not isinstance(error, comfy_host.Interrupted):
                     _tell(observer, error)
+                elif observer is not None:
+                    observer.interrupted()
                 raise
         if failure is not None:
             _forget_frames(failure)
@@ -145,6 +147,7 @@ def encode(
     vae: Any,
     previews: PreviewChoice | None,
     options: dict[str, Any],
+    observer: NodeObserver | None = None,
 ) -> EncodedCache:
     """Encode what is missing in the cache, and list it.
 
@@ -156,6 +159,7 @@ def encode(
         vae: Its image encoder, or None.
         previews: Prompts to encode.
         options: Further values of the run file.
+        observer: Of a node that trains afterwards; unset: the node only encodes.
 
     Raises:
         TrainerError: When dataset, base or encoders cannot be used, or the disk is full.
@@ -169,7 +173,7 @@ def encode(
     output = {"dir": str(comfy_host.output_folder()), "name": "cache"}
     given = {"dataset": dataset.values, "preview": shown, "output": output}
     config = run_config(base, given, options)
-    observer = NodeObserver(node_id, "cache", trains=False)
+    observer = observer or NodeObserver(node_id, "cache", trains=False)
     with (
         guest("encode", observer) as device,
         borrowed_threads(config.memory, embedded=base.embedded),
@@ -191,6 +195,7 @@ def run_training(
     vae: Any,
     own: Mapping[str, Any],
     workflow: Mapping[str, object],
+    observer: NodeObserver | None = None,
 ) -> tuple[RunHandle, Sequence[float]]:
     """Train what a node's inputs describe.
 
@@ -203,6 +208,7 @@ def run_training(
         vae: Decodes previews, or None for a base with its own and for no previews.
         own: What the node itself says of the run file.
         workflow: What `queued_graph` gave; kept with the run.
+        observer: Of a node that has encoded before; unset: the node only trains.
 
     Returns:
         The run, and its losses.
@@ -219,7 +225,7 @@ def run_training(
     can_preview = base.embedded or vae is not None
     output = str(comfy_host.output_folder())
     config = training_config(cache, adapter, settings, own, output, can_preview=can_preview)
-    observer = NodeObserver(node_id, config.output.name, trains=True)
+    observer = observer or NodeObserver(node_id, config.output.name, trains=True)
     if cache.previews and not can_preview:
         observer.warn("Previews are off: connect a VAE to Train Adapter to see them.")
     texts = workflow_texts(workflow, observer.warn)

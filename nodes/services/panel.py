@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -185,10 +185,21 @@ def taken_request(body: bytes) -> tuple[Any, int]:
 class NodeObserver:
     """Observer of one node's work; one that only encodes does not train, and has no panel."""
 
-    def __init__(self, node_id: str, name: str, *, trains: bool) -> None:
-        # How many steps there are is known when the images are counted.
-        self.state = RunState(node_id, comfy_host.current_prompt(), name, 0)
+    def __init__(
+        self,
+        node_id: str,
+        name: str,
+        *,
+        trains: bool,
+        steps: int = 0,
+        choices: Sequence[Mapping[str, str]] = (),
+    ) -> None:
+        # Where nobody says how many steps there are, it is known when the images are counted.
+        self.state = RunState(node_id, comfy_host.current_prompt(), name, steps)
+        self.state.choices = [dict(choice) for choice in choices]
         self._trains = trains
+        # What is encoded before the first step: which kind, so many, after so many of other kinds.
+        self._what, self._items, self._earlier = "", 0, 0
         self._folder: Path | None = None
         self._bar: comfy_host.ProgressBar | None = None
         self._throttle = _Throttle()
@@ -211,7 +222,8 @@ class NodeObserver:
                 self.state.memory = asdict(event)
             self._refresh()
         elif isinstance(event, RunStarted):
-            self._bar = comfy_host.ProgressBar(self.state.node_id, event.summary.steps)
+            total = self._earlier + self._items + event.summary.steps
+            self._bar = comfy_host.ProgressBar(self.state.node_id, total)
             self._folder = event.summary.folder
             with PANEL.lock:
                 self.state.steps = event.summary.steps
@@ -249,6 +261,11 @@ class NodeObserver:
         if self._trains:
             self._set("failed", message)
 
+    def interrupted(self) -> None:
+        """Show that the user has cancelled before the first step."""
+        if self._trains and self.state.status in _ACTIVE:
+            self._set("cancelled", "before the first step; what is encoded stays on disk")
+
     def cancelled(self) -> bool:
         """Whether the user has cancelled the prompt since the work began."""
         return self._cancel or comfy_host.interrupted()
@@ -270,7 +287,7 @@ class NodeObserver:
         # What does not pass goes with what follows; the end of the run sends everything.
         if not self._throttle.passes():
             return
-        if self._bar is not None and self._bar.show(result.step):
+        if self._bar is not None and self._bar.show(self._place(result.step)):
             self._cancel = True
         left = _duration((event.steps - result.step) * state.step_seconds)
         comfy_host.show_text(
@@ -284,17 +301,24 @@ class NodeObserver:
             self._send("progress", state.progress(self._unsent))
             self._unsent = []
 
+    def _place(self, step: int) -> int:
+        """Where a step is on the bar, behind all that was encoded."""
+        return self._earlier + self._items + step
+
     def _encoded(self, event: CacheProgress) -> None:
-        if self._bar is None:
-            self._bar = comfy_host.ProgressBar(self.state.node_id, event.total)
-        if self._bar.show(event.done) or comfy_host.interrupted():
+        if self._bar is None or event.what != self._what:
+            self._earlier += self._items
+            self._what, self._items = event.what, event.total
+            total = self._place(self.state.steps)
+            self._bar = comfy_host.ProgressBar(self.state.node_id, total)
+        if self._bar.show(self._earlier + event.done) or comfy_host.interrupted():
             # What is encoded is on disk already: the next run goes on there.
             comfy_host.raise_interrupted()
         if self._throttle.passes() or event.done == event.total:
             text = f"encoded {event.done}/{event.total} images and captions"
             comfy_host.show_text(self.state.node_id, text)
             with PANEL.lock:
-                self.state.message = text
+                self.state.status, self.state.message = "caching", text
             self._send("progress", self.state.progress([]))
 
     def _preview(self, event: PreviewDone) -> None:
@@ -313,7 +337,7 @@ class NodeObserver:
             self._send("sample", sample)
         with Image.open(event.path) as image:
             image.load()
-        if self._bar is not None and self._bar.show(self.state.step, image):
+        if self._bar is not None and self._bar.show(self._place(self.state.step), image):
             self._cancel = True
 
     def _say(self, message: str) -> None:

@@ -252,6 +252,30 @@ def detect_base(path: str | Path) -> str:
     )
 
 
+def detect_variant(path: str | Path, family: Family) -> str | None:
+    """Find what a base was made for, by its header and its name.
+
+    Args:
+        path: As for `detect_base`.
+        family: What that gave.
+
+    Returns:
+        ``generate``, or the edit variant that it takes; None when it does both.
+
+    Raises:
+        BaseModelError: When it cannot be read.
+    """
+    if str(path) == EMBEDDED:
+        return None
+    place = Path(path).expanduser()
+    if place.is_file():
+        file = open_weights(place)
+        return family.file.edit_variant(file) if family.file.edits(file) else "generate"
+    variant, needed = family.folder.pipelines.get(_pipeline(place)), family.folder.edit_parts
+    both = bool(needed) and all(is_whole(place, part) for part in needed)
+    return variant or (None if both else "generate")
+
+
 def trainable_family(file: WeightFile) -> str:
     """As `file_family`, and refuse what could not be trained on.
 

@@ -71,6 +71,7 @@ class FileSpec:
         origin: (name in the transformer, whether the file has ComfyUI's naming) to its place; None
             for what ComfyUI has no name for.
         edit_variant: What ``base.variant: auto`` means when there are control images.
+        edits: Whether the file says of itself, above all by its name, that it was made for editing.
         restore: Computes the tensors of a transformer that no file holds, such as rotary tables,
             after it was built without memory.
         check: Refuses a file with whose settings, all together, no transformer can be built.
@@ -84,6 +85,7 @@ class FileSpec:
     tidy: Callable[[WeightFile], WeightFile] = _as_it_is
     origin: Callable[[str, bool], Origin | None] = _same_name
     edit_variant: Callable[[WeightFile], str] = lambda file: "edit"
+    edits: Callable[[WeightFile], bool] = lambda file: "edit" in file.hints
     restore: Callable[[nn.Module], None] = _nothing
     check: Callable[[WeightFile, Mapping[str, Any]], None] = _nothing
 

@@ -265,5 +265,6 @@ FILE = FileSpec(
     tidy=tidy,
     origin=_ORIGIN,
     settings=settings,
+    edits=lambda file: "kontext" in file.hints,
     check=check_heads,
 )

@@ -135,6 +135,12 @@ def edit_variant(file: WeightFile) -> str:
     return "edit" if "edit" in file.hints else "edit_plus"
 
 
+def edits(file: WeightFile) -> bool:
+    """`FileSpec.edits`: by the name, the number of a release, or the mark of the newest."""
+    marked = _ZERO_MARK in file.tensors or _PLUS.search(file.hints) is not None
+    return marked or "edit" in file.hints
+
+
 def restore(transformer: nn.Module) -> None:
     """`FileSpec.restore`: the rotary tables, which are no buffers."""
     empty: Any = transformer.pos_embed
@@ -149,6 +155,7 @@ FILE = FileSpec(
     markers=frozenset({_ZERO_MARK}),
     settings=settings,
     edit_variant=edit_variant,
+    edits=edits,
     restore=restore,
     check=check_heads,
 )

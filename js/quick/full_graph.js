@@ -1,0 +1,200 @@
+// @ts-check
+/**
+ * Lays out the nodes that do what Train LoRA (Quick) does, with every setting open. Which nodes and
+ * which values the server says; nothing of it is written here.
+ *
+ * @typedef {import("../comfyui.js").GraphNode} GraphNode
+ * @typedef {import("../comfyui.js").Graph} Graph
+ * @typedef {import("../comfyui.js").App} App
+ *
+ * @typedef {object} FullGraph
+ * @property {Record<string, { class_type: string, inputs: Record<string, unknown> }>} nodes as in a
+ *   prompt of the API
+ * @property {string[][]} columns ids of the nodes, from left to right
+ * @property {string} train id of the node whose outputs are those of the quick one
+ * @property {Record<string, [string, string][]>} inputs which inputs get the links of an own one
+ */
+
+export const LABEL = "Open as full graph";
+
+const BYPASSED = 4;
+const GAP = 60;
+const TITLE = 40;
+
+/**
+ * Adds the button above the panel. It is no input, so no workflow saves it.
+ *
+ * @param {GraphNode} node
+ * @param {{ fetchApi: (route: string, options?: RequestInit) => Promise<Response> }} api
+ * @param {App} app
+ */
+export function addFullGraphButton(node, api, app) {
+  if (node.widgets?.some((widget) => widget.name === LABEL)) return;
+  const press = () => openFullGraph(node, api, app);
+  const button = node.addWidget("button", LABEL, null, press, { serialize: false });
+  button.serialize = false;
+  button.tooltip =
+    "Puts the nodes with all settings below, filled in with what would be trained now. This node " +
+    "is bypassed; Ctrl+Z takes it back.";
+  const widgets = node.widgets ?? [];
+  const panel = widgets.findIndex((widget) => widget.name === "training");
+  const own = widgets.findIndex((widget) => widget.name === LABEL);
+  if (panel >= 0 && panel < own) widgets.splice(panel, 0, ...widgets.splice(own, 1));
+}
+
+/**
+ * @param {GraphNode} node
+ * @param {{ fetchApi: (route: string, options?: RequestInit) => Promise<Response> }} api
+ * @param {App} app
+ */
+export async function openFullGraph(node, api, app) {
+  const toast = app.extensionManager.toast;
+  try {
+    const wanted = await fullGraphOf(node, api);
+    const { graph } = node;
+    if (!graph) return;
+    app.canvas?.emitBeforeChange();
+    try {
+      const made = build(graph, wanted);
+      takeLinks(graph, node, wanted, made);
+      node.mode = BYPASSED;
+      await nextFrames();
+      arrange(graph, node, wanted.columns, made);
+      app.canvas?.selectItems([...made.values()]);
+    } finally {
+      app.canvas?.emitAfterChange();
+    }
+    await app.extensionManager.command.execute("Comfy.Canvas.FitView");
+    const detail = "The quick node is bypassed. Ctrl+Z takes both back.";
+    toast.add({ severity: "info", summary: LABEL, detail, life: 6000 });
+  } catch (error) {
+    const detail = error instanceof Error ? error.message : String(error);
+    toast.add({ severity: "error", summary: LABEL, detail, life: 12000 });
+  }
+}
+
+/**
+ * @param {GraphNode} node
+ * @param {{ fetchApi: (route: string, options?: RequestInit) => Promise<Response> }} api
+ * @returns {Promise<FullGraph>}
+ */
+async function fullGraphOf(node, api) {
+  const linked = new Set(node.inputs?.filter((i) => i.link != null).map((i) => i.name));
+  const own = (node.widgets ?? []).filter((w) => w.serialize !== false && !linked.has(w.name));
+  const values = Object.fromEntries(own.map((widget) => [widget.name, widget.value]));
+  const response = await api.fetchApi("/adapter_trainer/full_graph", {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify(values),
+  });
+  const answer = await response.json();
+  if (response.ok) return answer;
+  const parts = [`Found: ${answer?.found}`, `Expected: ${answer?.expected}`, answer?.remedy];
+  throw new Error(answer?.found ? parts.join("\n") : `The server answered ${response.status}.`);
+}
+
+/**
+ * Makes the nodes, with their values and the links among them.
+ *
+ * @param {Graph} graph
+ * @param {FullGraph} wanted
+ * @returns {Map<string, GraphNode>}
+ */
+function build(graph, wanted) {
+  /** @type {Map<string, GraphNode>} */
+  const made = new Map();
+  for (const [id, { class_type }] of Object.entries(wanted.nodes)) {
+    const node = window.LiteGraph.createNode(class_type);
+    if (!node) throw new Error(`There is no node ${class_type}. Update the pack and restart ComfyUI.`);
+    graph.add(node);
+    made.set(id, node);
+  }
+  for (const [id, { inputs }] of Object.entries(wanted.nodes)) {
+    const node = /** @type {GraphNode} */ (made.get(id));
+    for (const [name, value] of Object.entries(inputs)) {
+      if (Array.isArray(value)) link(made.get(value[0]), value[1], node, name);
+      else setValue(node, name, value);
+    }
+  }
+  return made;
+}
+
+/**
+ * @param {GraphNode} node
+ * @param {string} name
+ * @param {unknown} value
+ */
+function setValue(node, name, value) {
+  const widget = node.widgets?.find((each) => each.name === name);
+  if (!widget) throw new Error(`${node.comfyClass} has no input ${name}. Reload the page.`);
+  widget.value = value;
+  widget.callback?.(value);
+}
+
+/**
+ * @param {GraphNode | null | undefined} from
+ * @param {number} output
+ * @param {GraphNode | null | undefined} to
+ * @param {string} input
+ */
+function link(from, output, to, input) {
+  const slot = to?.findInputSlot(input) ?? -1;
+  if (from && to && slot >= 0) from.connect(output, to, slot);
+}
+
+/**
+ * Gives the new nodes what is linked to the quick one, and hands its outputs' links to them.
+ *
+ * @param {Graph} graph
+ * @param {GraphNode} node
+ * @param {FullGraph} wanted
+ * @param {Map<string, GraphNode>} made
+ */
+function takeLinks(graph, node, wanted, made) {
+  for (const { name, link: id } of node.inputs ?? []) {
+    const source = id == null ? null : graph.getLink(id);
+    if (!source) continue;
+    for (const [target, input] of wanted.inputs[name] ?? []) {
+      link(graph.getNodeById(source.origin_id), source.origin_slot, made.get(target), input);
+    }
+  }
+  const train = made.get(wanted.train);
+  for (const [output, { links }] of (node.outputs ?? []).entries()) {
+    for (const id of [...(links ?? [])]) {
+      const taken = graph.getLink(id);
+      const target = taken && graph.getNodeById(taken.target_id);
+      if (taken && target) train?.connect(output, target, taken.target_slot);
+    }
+  }
+}
+
+/**
+ * Puts the nodes below all others, so that they cover none, from left to right.
+ *
+ * @param {Graph} graph
+ * @param {GraphNode} quick
+ * @param {string[][]} columns
+ * @param {Map<string, GraphNode>} made
+ */
+function arrange(graph, quick, columns, made) {
+  const own = new Set(made.values());
+  const others = graph.nodes.filter((each) => !own.has(each));
+  const top = Math.max(...others.map((each) => each.pos[1] + each.size[1])) + GAP + TITLE;
+  let x = quick.pos[0];
+  for (const column of columns) {
+    const nodes = column.flatMap((id) => made.get(id) ?? []);
+    let y = top;
+    for (const node of nodes) {
+      node.pos = [x, y];
+      y += node.size[1] + GAP + TITLE;
+    }
+    x += Math.max(0, ...nodes.map((node) => node.size[0])) + GAP;
+  }
+  graph.setDirtyCanvas(true, true);
+}
+
+/** Both renderers know a node's size only after they have shown it. */
+function nextFrames() {
+  const frame = () => new Promise((resolve) => requestAnimationFrame(resolve));
+  return frame().then(frame).then(frame);
+}

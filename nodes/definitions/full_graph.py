@@ -1,0 +1,106 @@
+"""The nodes that say what Train LoRA (Quick) has chosen, with every setting open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from comfy_api.latest import io
+
+from ..host import comfy_host
+from . import adapter_settings, sockets
+from .adapter_settings import AdapterSettings
+from .cache_embeddings import CacheEmbeddings
+from .dataset_from_folder import DatasetFolder
+from .load_base import LoadBase
+from .preview_prompts import PreviewPrompts
+from .setting_inputs import SettingInput
+from .train_adapter import TrainAdapter
+from .training_settings import TrainingSettings
+
+if TYPE_CHECKING:
+    from ..services.quick_plan import QuickPlan
+
+_LARGEST_REQUEST = 2**16  # bytes
+DATASET, BASE, PROMPTS, CACHE, ADAPTER, SETTINGS, TRAIN = map(str, range(1, 8))
+COLUMNS = ((BASE, DATASET), (PROMPTS, ADAPTER), (CACHE, SETTINGS), (TRAIN,))
+"""How they lie on the canvas, from left to right."""
+INPUTS = {
+    "clip": [(CACHE, "clip")],
+    "vae": [(CACHE, "vae"), (TRAIN, "vae")],
+    "name": [(TRAIN, "name")],
+    "trigger_word": [(DATASET, "trigger_word")],
+    "prompts": [(PROMPTS, "prompts")],
+    "seed": [(TRAIN, "seed")],
+    "resume": [(TRAIN, "resume")],
+}
+"""Which inputs get what is linked to one of the node's own."""
+
+
+def full_graph(plan: QuickPlan) -> dict[str, Any]:
+    """The nodes as a prompt of the API: input ids to values, or to a node and its output."""
+    values, answers = plan.values, plan.answers
+    kind = values["adapter.kind"]
+    own = adapter_settings.settings_of(kind)
+    resume = {"resume": answers.resume, "resume_from": comfy_host.NEWEST}
+    controls = answers.folder if values["preview.controls"] else "none"
+    dataset = {"folder": answers.folder, "regularization_folder": "none"}
+    linked = {"base": [BASE, 0], "previews": [PROMPTS, 0]}
+    trained = {"base": [BASE, 0], "cache": [CACHE, 0], "adapter": [ADAPTER, 0]}
+    kinds = {"kind": kind, **{f"kind.{k}": v for k, v in _settings(own, values).items()}}
+    adapter = {**kinds, **_settings(adapter_settings.SHARED, values)}
+    return {
+        DATASET: _node(DatasetFolder, values, dataset),
+        BASE: _node(LoadBase, values, {"source": answers.base, "family": "auto"}),
+        PROMPTS: _node(PreviewPrompts, values, {"controls_from": controls}),
+        CACHE: _node(CacheEmbeddings, values, {"dataset": [DATASET, 0], **linked}),
+        ADAPTER: {
+            "class_type": _type(AdapterSettings),
+            "inputs": {**adapter, "start_from": sockets.NO_FILE},
+        },
+        SETTINGS: _node(TrainingSettings, values, {}),
+        TRAIN: _node(TrainAdapter, values, {**trained, "settings": [SETTINGS, 0], **resume}),
+    }
+
+
+def shown_graph(body: bytes) -> tuple[Any, int]:
+    """What the browser is told when it asks for the full graph, and the HTTP status.
+
+    Args:
+        body: A JSON object: the values of the node's inputs by their ids. It may come from anybody.
+    """
+    from ...trainer_core import requirements
+    from ...trainer_core.errors import TrainerError
+    from ...trainer_core.filesystem.text_files import parse_json
+    from ..services.quick_plan import answers_of, plan_run
+
+    try:
+        given = parse_json(body) if len(body) <= _LARGEST_REQUEST else None
+    except ValueError:
+        given = None
+    try:
+        answers = answers_of(given)
+        requirements.require_libraries()
+        nodes = full_graph(plan_run(answers))
+    except TrainerError as error:
+        return {"found": error.found, "expected": error.expected, "remedy": error.remedy}, 400
+    return {"nodes": nodes, "columns": COLUMNS, "train": TRAIN, "inputs": INPUTS}, 200
+
+
+def _node(
+    node: type[io.ComfyNode], values: Mapping[str, Any], others: Mapping[str, Any]
+) -> dict[str, Any]:
+    settings: Sequence[SettingInput] = node.SETTINGS  # type: ignore[attr-defined]
+    return {"class_type": _type(node), "inputs": {**_settings(settings, values), **others}}
+
+
+def _settings(settings: Sequence[SettingInput], values: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for each in settings:
+        default = each.field.get_default(call_default_factory=True)
+        found[each.id] = each.written(values.get(each.path, default))
+    return found
+
+
+def _type(node: type[io.ComfyNode]) -> str:
+    return node.define_schema().node_id

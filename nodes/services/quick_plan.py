@@ -1,0 +1,343 @@
+"""From the few answers of Train LoRA (Quick) to all that a run file says, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...trainer_core.errors import DatasetError, InputError
+from ..host import comfy_host
+from .choices import (
+    AdapterChoice,
+    BaseChoice,
+    DatasetChoice,
+    PreviewChoice,
+    SettingsChoice,
+    name_problem,
+)
+
+if TYPE_CHECKING:
+    from ...trainer_core.config.dataset import DatasetSection
+    from ...trainer_core.types import Sample
+
+_MOST_CONTROLS = 16
+_NUMBERS = frozenset({"steps", "seed"})
+_WORD_IS_ENOUGH = ("person", "object")
+# What a setting is called where its own name says too little.
+_LABELS = {
+    "dataset.preservation.share": "preservation",
+    "preview.every": "previews",
+    "training.schedule.name": "schedule",
+    "training.optimizer.name": "optimizer",
+    "training.sigma.density": "noise",
+    "memory.plan": "memory",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What the node is told, by the ids of its inputs."""
+
+    folder: str
+    base: str
+    goal: str
+    quality: str
+    name: str = ""
+    trigger_word: str = ""
+    kind: str = "auto"
+    prompts: str = ""
+    steps: int = 0
+    seed: int = 0
+    resume: bool = True
+
+    @property
+    def run_name(self) -> str:
+        """The name of the run: as given, or that of the folder."""
+        return self.name.strip() or _name_of(self.folder)
+
+
+@dataclass(frozen=True, slots=True)
+class QuickPlan:
+    """What is trained.
+
+    Attributes:
+        answers: What was asked for.
+        family: Of the base.
+        values: All that the run file says beyond its defaults, by YAML path.
+        choices: What a person would ask about: ``setting``, ``value`` and ``why``.
+    """
+
+    answers: Answers
+    family: str
+    values: Mapping[str, Any]
+    choices: Sequence[Mapping[str, str]]
+
+
+class Parts(NamedTuple):
+    """A plan as the other nodes would hand it on."""
+
+    dataset: DatasetChoice
+    base: BaseChoice
+    previews: PreviewChoice
+    adapter: AdapterChoice
+    settings: SettingsChoice
+    own: Mapping[str, Any]
+
+
+def answers_of(given: object) -> Answers:
+    """What a browser says of the node's inputs; what is linked is left out.
+
+    Raises:
+        InputError: When it is no such mapping.
+    """
+    if isinstance(given, Mapping):
+        known = {each.name: given[each.name] for each in fields(Answers) if each.name in given}
+        fits = all(
+            isinstance(v, bool if k == "resume" else int if k in _NUMBERS else str)
+            for k, v in known.items()
+        )
+        if fits and all(name in known for name in ("folder", "base", "goal", "quality")):
+            return Answers(**known)
+    raise InputError(
+        "no values of the inputs of Train LoRA (Quick)",
+        "folder, base, goal and quality, each chosen on the node itself",
+        "Choose them on the node; an input that is linked has no value before it runs.",
+    )
+
+
+def queue_problem(answers: Answers, missing: Sequence[str]) -> str:
+    """What is wrong with the answers as far as names and captions say it, in one line, or nothing.
+
+    Args:
+        answers: What the node is told.
+        missing: Which of its sockets for CLIP and VAE have no link.
+    """
+    try:
+        if answers.base != comfy_host.EMBEDDED and missing:
+            raise _unconnected(missing, "the loaders that belong to the base")
+        _images(answers)
+    except InputError as error:
+        return str(error).replace("\n", " ")
+    return name_problem(answers.run_name)
+
+
+def plan_run(answers: Answers) -> QuickPlan:
+    """Choose everything that was not asked.
+
+    Raises:
+        InputError: When folder and goal, base and goal, or the name do not fit, or the base cannot
+            be trained on.
+    """
+    from ...trainer_core.bases.locate import detect_base, detect_variant
+    from ...trainer_core.config.presets.prompts import preview_prompts
+    from ...trainer_core.families.presets import plan_preset
+    from ...trainer_core.families.registry import get_family
+
+    path = comfy_host.base_path(answers.base)
+    family = detect_base(path)
+    embedded = path == comfy_host.EMBEDDED
+    variant = detect_variant(path, get_family(family))
+    samples, captions = _images(answers)
+    vram = comfy_host.total_vram()
+    preset = plan_preset(
+        family,
+        answers.goal,
+        answers.quality,
+        images=len(samples),
+        variant=variant,
+        kind=answers.kind,
+        embedded=embedded,
+        vram=vram,
+    )
+    texts = [sample.caption for sample in samples]
+    prompts = [line.strip() for line in answers.prompts.splitlines() if line.strip()]
+    prompts = prompts or preview_prompts(
+        answers.goal, answers.trigger_word, texts, embedded=embedded
+    )
+    values = {
+        **preset.values,
+        "base.path": path,
+        "dataset.path": str(comfy_host.dataset_path(answers.folder)),
+        "dataset.trigger_word": answers.trigger_word.strip(),
+        "dataset.missing_caption": captions,
+        "preview.prompts": prompts,
+        "preview.controls": first_controls(samples, len(prompts)),
+        "preview.every": preset.preview_every,
+        "output.name": answers.run_name,
+        "seed": answers.seed,
+        "resume": "auto" if answers.resume else "none",
+    }
+    values.pop("family", None)
+    if answers.steps:
+        _shorten(values, answers.steps)
+    title = get_family(family).title
+    rows = [*_facts(answers, len(samples), captions, title, vram, values)]
+    for setting, value, why in preset.chosen:
+        if setting == "training.steps" and answers.steps:
+            value, why = answers.steps, "Your own number."
+        rows.append(_row(_LABELS.get(setting) or setting.rpartition(".")[2], value, why))
+    return QuickPlan(answers, family, values, rows)
+
+
+def parts_of(plan: QuickPlan) -> Parts:
+    """A plan in the parts that graph_run takes."""
+    sections: dict[str, Any] = {}
+    for path, value in plan.values.items():
+        *names, last = path.split(".")
+        place = sections
+        for name in names:
+            place = place.setdefault(name, {})
+        place[last] = value
+    training, preview = sections.get("training", {}), sections.get("preview", {})
+    precision = training.pop("precision", "auto")
+    own = {name: sections.pop(name) for name in ("output", "seed", "resume") if name in sections}
+    every = {"every": preview.pop("every")} if "every" in preview else {}
+    return Parts(
+        DatasetChoice(sections.pop("dataset")),
+        BaseChoice(plan.family, sections.pop("base"), precision),
+        PreviewChoice(sections.pop("preview")),
+        AdapterChoice(sections.pop("adapter", {})),
+        SettingsChoice({**sections, "preview": every}),
+        own,
+    )
+
+
+def require_encoders(base: BaseChoice, clip: Any, vae: Any) -> None:
+    """Refuse a base from a file without the graph's CLIP and VAE.
+
+    Raises:
+        InputError: It says which loaders to add.
+    """
+    from ...trainer_core.families.registry import get_family
+
+    given = {"clip": clip, "vae": vae}
+    missing = [name for name, value in given.items() if value is None]
+    if base.embedded or not missing:
+        return
+    spec = get_family(base.family).graph
+    remedies = {} if spec is None else {"clip": spec.clip.remedy, "vae": spec.vae.remedy}
+    raise _unconnected(missing, " ".join(remedies[name] for name in missing if name in remedies))
+
+
+def control_files(folder: str, count: int) -> list[list[str]]:
+    """The first control images of a dataset folder, one list for each of so many prompts.
+
+    Args:
+        folder: As a graph names it.
+        count: Of prompts.
+
+    Raises:
+        DatasetError: When the folder cannot be read, or has no control images.
+    """
+    found = first_controls(_scan(folder), count)
+    if found:
+        return found
+    raise DatasetError(
+        f"{folder} has no control images",
+        "a folder with training_images and control_images",
+        "Choose such a folder as controls_from, or connect an image to controls.",
+    )
+
+
+def first_controls(samples: Sequence[Sample], count: int) -> list[list[str]]:
+    """Control images for so many prompts, those of the first samples in turn; none without any."""
+    found = [[str(path) for path in each.controls] for each in samples if each.controls]
+    found = found[:_MOST_CONTROLS]
+    return [found[index % len(found)] for index in range(count)] if found else []
+
+
+def _images(answers: Answers) -> tuple[Sequence[Sample], str]:
+    """The samples without the trigger word, and what to do about missing captions."""
+    samples = _scan(answers.folder)
+    edit, paired = answers.goal == "edit", any(sample.controls for sample in samples)
+    if edit != paired:
+        has = "has control images" if paired else "has no control images"
+        raise DatasetError(
+            f"folder: {answers.folder} {has}, and goal is {answers.goal}",
+            "for the goal edit a folder with training_images (after) and control_images (before); "
+            "for the others images alone",
+            "Set goal to edit."
+            if paired
+            else "Choose another goal, or put the images from before the edit into control_images.",
+        )
+    silent = sum(not sample.caption for sample in samples)
+    if not silent:
+        return samples, "error"
+    if silent < len(samples):
+        _scan(answers.folder, "error")
+    word = bool(answers.trigger_word.strip())
+    if word and answers.goal in _WORD_IS_ENOUGH:
+        return samples, "empty"
+    names = answers.goal in _WORD_IS_ENOUGH
+    raise DatasetError(
+        f"folder: no image of {answers.folder} has a caption",
+        "a text file beside each image that says what it shows"
+        + (", or a trigger word" if names else ""),
+        "Type a trigger word, such as ohwx." if names else "Write the captions.",
+    )
+
+
+def _scan(folder: str, missing_caption: str = "empty") -> Sequence[Sample]:
+    from ...trainer_core.data.folder import scan
+
+    return scan(_section(folder, missing_caption), comfy_host.allowed_folders()).samples
+
+
+def _section(folder: str, missing_caption: str) -> DatasetSection:
+    from ...trainer_core.families.run_files import load_config
+
+    path = str(comfy_host.dataset_path(folder))
+    return load_config({"dataset": {"path": path, "missing_caption": missing_caption}}).dataset
+
+
+def _shorten(values: dict[str, Any], steps: int) -> None:
+    values["training.steps"] = steps
+    if values.get("training.schedule.warmup_steps", 0) >= steps:
+        values["training.schedule.warmup_steps"] = steps // 10
+
+
+def _facts(
+    answers: Answers,
+    images: int,
+    captions: str,
+    title: str,
+    vram: int | None,
+    values: Mapping[str, Any],
+) -> Sequence[dict[str, str]]:
+    rows = [
+        _row("name", answers.run_name, "You gave it." if answers.name.strip() else "The folder's."),
+        _row("images", images, f"In {answers.folder}."),
+        _row("base", title, f"Read from {answers.base}."),
+    ]
+    if vram is not None:
+        rows.append(_row("VRAM", f"{vram / 2**30:.1f} GiB", "Of the GPU that ComfyUI uses."))
+    if captions == "empty":
+        why = f"No image has a caption. For this goal ({answers.goal}) the trigger word is enough."
+        rows.append(_row("captions", values["dataset.trigger_word"], why))
+    return rows
+
+
+def _row(setting: str, value: Any, why: str) -> dict[str, str]:
+    shown = f"{value:g}" if isinstance(value, float) else str(value)
+    return {"setting": setting.replace("_", " "), "value": shown, "why": why}
+
+
+def _unconnected(missing: Sequence[str], remedy: str) -> InputError:
+    names = " and ".join(name.upper() for name in missing)
+    return InputError(
+        f"nothing is connected to {names}",
+        "the text encoder (CLIP) and the VAE that the base generates with; only the embedded base "
+        "has its own",
+        f"Add and connect: {remedy}",
+    )
+
+
+def _name_of(folder: str) -> str:
+    """A run's name from that of a folder: what a name cannot have becomes an underscore."""
+    last = folder.rpartition("/")[2]
+    if not name_problem(last):
+        return last
+    plain = "".join(c if c.isascii() and (c.isalnum() or c in " ._-") else "_" for c in last)
+    plain = plain.strip(" ._-")[:60].strip()
+    return "adapter" if name_problem(plain) else plain

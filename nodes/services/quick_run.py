@@ -1,0 +1,41 @@
+"""Runs Train LoRA (Quick): encodes and trains as the full graph does, under one node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .choices import RunHandle
+from .graph_run import encode, run_training
+from .panel import NodeObserver
+from .quick_plan import Answers, parts_of, plan_run, require_encoders
+
+
+def run_quick(
+    node_id: str, answers: Answers, clip: Any, vae: Any, workflow: Mapping[str, object]
+) -> tuple[RunHandle, Sequence[float]]:
+    """Encode what is missing, and train.
+
+    Args:
+        node_id: The node that shows both.
+        answers: What it is told.
+        clip: The graph's text encoder; None for a base with its own.
+        vae: Its image encoder; None for a base with its own.
+        workflow: What `queued_graph` gave; kept with the run.
+
+    Returns:
+        The run, and its losses.
+
+    Raises:
+        TrainerError: As `plan_run`, `encode` and `run_training`.
+    """
+    plan = plan_run(answers)
+    parts = parts_of(plan)
+    require_encoders(parts.base, clip, vae)
+    steps = int(plan.values.get("training.steps") or 0)
+    observer = NodeObserver(
+        node_id, answers.run_name, trains=True, steps=steps, choices=plan.choices
+    )
+    cache = encode(node_id, parts.dataset, parts.base, clip, vae, parts.previews, {}, observer)
+    adapter, settings, own = parts.adapter, parts.settings, parts.own
+    return run_training(node_id, parts.base, cache, adapter, settings, vae, own, workflow, observer)

@@ -1,0 +1,122 @@
+"""Runs inside ComfyUI's interpreter: the run files of Train LoRA (Quick) and of its full graph.
+
+Usage: python quick_process.py PACK REQUEST, with ComfyUI on PYTHONPATH. REQUEST is a JSON list of
+answers. Prints a JSON list, for each of them the two run files as text, the values that no node of
+the full graph says, and what was chosen; or the three parts of an error.
+"""
+
+import importlib
+import importlib.util
+import json
+import sys
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import folder_paths
+
+PACK = "adapter_trainer_pack"
+# What the graph says in another way than by an input of this setting.
+ELSEWHERE = {
+    *("base.path", "dataset.path", "preview.controls", "resume", "adapter.kind"),
+    *("adapter.start_from", "output.dir"),
+}
+
+
+def part(name):
+    return importlib.import_module(f"{PACK}.{name}")
+
+
+def by_quick(plan):
+    choices = part("nodes.services.choices")
+    parts = part("nodes.services.quick_plan").parts_of(plan)
+    cache = choices.EncodedCache(Path("none"), parts.base, parts.dataset, parts.previews)
+    given = (cache, parts.adapter, parts.settings, parts.own, "output")
+    return choices.training_config(*given, can_preview=True)
+
+
+def by_graph(prompt):
+    """As ComfyUI runs it, but for the nodes that encode and train."""
+    choices = part("nodes.services.choices")
+    classes = {
+        node.define_schema().node_id: node
+        for name, kind in (
+            ("dataset_from_folder", "DatasetFolder"),
+            ("load_base", "LoadBase"),
+            ("preview_prompts", "PreviewPrompts"),
+            ("adapter_settings", "AdapterSettings"),
+            ("training_settings", "TrainingSettings"),
+            ("train_adapter", "TrainAdapter"),
+        )
+        for node in [getattr(part(f"nodes.definitions.{name}"), kind)]
+    }
+
+    def output(node):
+        kind, inputs = prompt[node]["class_type"], dict(prompt[node]["inputs"])
+        nested = {name: inputs.pop(name) for name in list(inputs) if name.startswith("kind.")}
+        if nested or kind == "AdapterTrainerAdapter":
+            own = {name.partition(".")[2]: value for name, value in nested.items()}
+            inputs["kind"] = {"kind": inputs["kind"], **own}
+        (value,) = classes[kind].execute(**inputs).args
+        return value
+
+    train = prompt["7"]["inputs"]
+    cached = {
+        name: output(link[0]) for name, link in prompt["4"]["inputs"].items() if type(link) is list
+    }
+    cache = choices.EncodedCache(
+        Path("none"), cached["base"], cached["dataset"], cached["previews"]
+    )
+    module = part("nodes.definitions.train_adapter")
+    values = part("nodes.definitions.setting_inputs").section_values(module.RUN_SETTINGS, train)
+    own = {**values, "resume": module._resume_setting(train["resume"], train["resume_from"])}
+    given = (cache, output(train["adapter"][0]), output(train["settings"][0]), own, "output")
+    return choices.training_config(*given, can_preview=True)
+
+
+def said(prompt):
+    """The settings that an input of the full graph says."""
+    inputs = part("nodes.definitions.full_graph")
+    found = set()
+    for node in (inputs.DatasetFolder, inputs.LoadBase, inputs.PreviewPrompts):
+        found |= {each.path for each in node.SETTINGS}
+    for node in (inputs.CacheEmbeddings, inputs.TrainingSettings, inputs.TrainAdapter):
+        found |= {each.path for each in node.SETTINGS}
+    kind = prompt["5"]["inputs"]["kind"]
+    adapter = part("nodes.definitions.adapter_settings")
+    return found | {each.path for each in (*adapter.SHARED, *adapter.settings_of(kind))}
+
+
+def answer(given):
+    quick = part("nodes.services.quick_plan")
+    dump = part("trainer_core.config.reading").dump_config
+    try:
+        plan = quick.plan_run(quick.answers_of(given))
+    except part("trainer_core.errors").TrainerError as error:
+        return {"error": [error.found, error.expected, error.remedy]}
+    prompt = part("nodes.definitions.full_graph").full_graph(plan)
+    return {
+        "quick": dump(by_quick(plan)),
+        "graph": dump(by_graph(prompt)),
+        "silent": sorted(set(plan.values) - said(prompt) - ELSEWHERE),
+        "choices": list(plan.choices),
+    }
+
+
+def main():
+    pack, request = sys.argv[1:]
+    # A module beside this file has the same name, and would be found first.
+    place = Path(folder_paths.__file__).with_name("server.py")
+    spec = importlib.util.spec_from_file_location("server", place)
+    sys.modules["server"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules["server"])
+    for name, folder in ((PACK, Path(pack)), (f"{PACK}.nodes", Path(pack) / "nodes")):
+        spec = ModuleSpec(name, None, is_package=True)
+        spec.submodule_search_locations = [str(folder)]
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+    folder_paths.set_input_directory(str(Path(request).with_name("input")))
+    answers = [answer(given) for given in json.loads(Path(request).read_text())]
+    Path(request).with_suffix(".answers").write_text(json.dumps(answers))
+
+
+if __name__ == "__main__":
+    main()

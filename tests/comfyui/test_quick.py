@@ -1,0 +1,149 @@
+"""Train LoRA (Quick): what it plans, that its full graph says the same, and one real run."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+from comfyui.conftest import write_images
+from comfyui.graphs import cached_nodes, panel, run_folder
+from comfyui.server import ROOT
+
+pytestmark = pytest.mark.comfy
+
+GOALS = ("person", "style", "object", "edit")
+QUALITIES = ("fast", "standard", "thorough")
+
+
+def answers(goal: str, quality: str = "fast", **others):
+    folder = "demo/demo-edit" if goal == "edit" else "demo/demo-own"
+    return {"folder": folder, "base": "embedded", "goal": goal, "quality": quality, **others}
+
+
+ASKED = {
+    **{goal: answers(goal) for goal in GOALS},
+    "own answers": answers(
+        "person",
+        "thorough",
+        name="mine",
+        trigger_word="ohwx",
+        kind="lokr",
+        steps=7,
+        seed=5,
+        prompts="a red house\n\na blue house",
+        resume=False,
+    ),
+    "no captions": {**answers("object", trigger_word="ohwx"), "folder": "input/my cät 20%"},
+    "no captions and no word": {**answers("person"), "folder": "input/my cät 20%"},
+    "edit without pairs": {**answers("edit"), "folder": "demo/demo-own"},
+    "pairs without edit": {**answers("style"), "folder": "demo/demo-edit"},
+    "no such folder": {**answers("style"), "folder": "../../etc"},
+}
+
+
+@pytest.fixture(scope="module")
+def planned(comfy_host, tmp_path_factory):
+    request = tmp_path_factory.mktemp("quick") / "request.json"
+    write_images(request.parent / "input" / "my cät 20%", captions=(None,) * 3)
+    request.write_text(json.dumps(list(ASKED.values())), encoding="utf-8")
+    comfy_host.run("quick_process.py", ROOT, request)
+    found = json.loads(request.with_suffix(".answers").read_text(encoding="utf-8"))
+    return dict(zip(ASKED, found, strict=True))
+
+
+@pytest.mark.parametrize("case", [*GOALS, "own answers", "no captions"])
+def test_the_full_graph_says_what_the_quick_node_trains(planned, case):
+    plan = planned[case]
+    assert plan["silent"] == []
+    assert plan["graph"] == plan["quick"]
+
+
+def test_what_was_asked_for_is_trained(planned):
+    config = yaml.safe_load(planned["own answers"]["quick"])
+    assert config["output"]["name"] == "mine"
+    assert (config["training"]["steps"], config["seed"], config["resume"]) == (7, 5, "none")
+    assert config["training"]["schedule"]["warmup_steps"] < 7
+    assert config["adapter"]["kind"] == "lokr"
+    assert config["dataset"]["trigger_word"] == "ohwx"
+    assert config["preview"]["prompts"] == ["a red house", "a blue house"]
+
+
+@pytest.mark.parametrize(
+    ("case", "found", "remedy"),
+    [
+        ("no captions and no word", "no image of input/my cät 20% has a caption", "a trigger word"),
+        ("edit without pairs", "has no control images, and goal is edit", "control_images"),
+        ("pairs without edit", "has control images, and goal is style", "Set goal to edit."),
+        ("no such folder", "folder: '../../etc'", "Choose a name from the list"),
+    ],
+)
+def test_what_does_not_fit_is_told_in_three_parts(planned, case, found, remedy):
+    error = planned[case]["error"]
+    assert found in error[0]
+    assert error[1]
+    assert remedy in error[2]
+
+
+def test_what_was_chosen_is_told_with_reasons(planned):
+    rows = {row["setting"]: row for row in planned["own answers"]["choices"]}
+    assert rows["name"]["value"] == "mine"
+    assert rows["images"]["value"] == "12"
+    assert (rows["steps"]["value"], rows["steps"]["why"]) == ("7", "Your own number.")
+    assert all(row["why"].endswith(".") for row in rows.values())
+    assert planned["person"]["choices"][0]["value"] == "demo-own"
+
+
+def test_a_trigger_word_stands_for_captions_that_are_missing(planned):
+    plan = planned["no captions"]
+    dataset = yaml.safe_load(plan["quick"])["dataset"]
+    assert (dataset["missing_caption"], dataset["trigger_word"]) == ("empty", "ohwx")
+    assert "trigger word is enough" in next(
+        row["why"] for row in plan["choices"] if row["setting"] == "captions"
+    )
+    assert plan["choices"][0]["value"].startswith("my c")
+
+
+def test_the_edit_shows_its_own_pairs(planned):
+    preview = yaml.safe_load(planned["edit"]["graph"])["preview"]
+    assert len(preview["controls"]) == len(preview["prompts"]) == 2
+    assert all("control_images" in path for paths in preview["controls"] for path in paths)
+
+
+NODE = "51"
+SHORT = {"steps": 4, "prompts": "a red diamond", "kind": "lora"}
+
+
+def prompt(**inputs):
+    given = {"name": "", "trigger_word": "", "kind": "auto", **answers("style"), **inputs}
+    return {NODE: {"class_type": "AdapterTrainerQuick", "inputs": given}}
+
+
+def refusal(server, **inputs) -> str:
+    status, answer = server.post("/prompt", {"prompt": prompt(**inputs)})
+    assert status == 400
+    return answer["node_errors"][NODE]["errors"][0]["details"]
+
+
+def test_a_folder_and_a_few_answers_train_an_adapter(server):
+    nodes = prompt(folder="datasets/four", trigger_word="ohwx", **SHORT)
+    server.run(nodes)
+    state = panel(server, NODE)
+    assert (state["status"], state["step"], state["name"]) == ("done", 4, "four")
+    assert state["choices"][1] == {"setting": "images", "value": "4", "why": "In datasets/four."}
+    folder = run_folder(server, "four")
+    assert (folder / "four.safetensors").is_file()
+    assert NODE in cached_nodes(server.run(nodes))
+
+
+def test_what_cannot_be_trained_is_refused_when_it_is_queued(server):
+    (server.data / "models" / "diffusion_models").mkdir(parents=True, exist_ok=True)
+    file = server.data / "models" / "diffusion_models" / "large.safetensors"
+    file.write_bytes(b"0" * 64)
+    told = refusal(server, base="diffusion_models/large.safetensors")
+    assert "nothing is connected to CLIP and VAE" in told
+    images = write_images(server.data / "input" / "silent", captions=(None,) * 2)
+    assert "no image of input/silent has a caption" in refusal(server, folder="input/silent")
+    (images / "0.txt").write_text("sleeping", encoding="utf-8")
+    assert "1.png has no caption file" in refusal(server, folder="input/silent")
+    assert "output.name" in refusal(server, name="a/b")

@@ -155,7 +155,7 @@ export function runName(node) {
   const linked = node.inputs?.some((input) => input.name === "name" && input.link != null);
   const widget = node.widgets?.find((candidate) => candidate.name === "name");
   if (linked || typeof widget?.value !== "string") return null;
-  return widget.value.trim() || null;
+  return widget.value.trim().normalize("NFC") || null;
 }
 
 /**

@@ -43,8 +43,8 @@ class SaveAdapter(io.ComfyNode):
                 ),
                 io.String.Input(
                     "name",
-                    default="my_adapter",
-                    tooltip="Set it to what the file should be called; folders with /.",
+                    default="",
+                    tooltip="Name of the file; folders with /. Empty: the run's name.",
                 ),
                 layout_input(),
                 overwrite_input(),
@@ -74,5 +74,6 @@ class SaveAdapter(io.ComfyNode):
                 "Connect the output run of Train Adapter, or a LORA_MODEL.",
             )
         form = {"overwrite": overwrite, "fused": fused, "dtype": dtype}
+        name = name or (run.folder.parent.name if run else "adapter")
         path, _ = write_adapter_file(run.adapter if run else lora, name, layout, **form)
         return io.NodeOutput(str(path))

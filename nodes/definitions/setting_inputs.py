@@ -255,6 +255,21 @@ def overwrite_input() -> io.Input:
     return io.Boolean.Input("overwrite", default=False, tooltip=told)
 
 
+def keep_in_loras_input() -> io.Input:
+    """How many of a run's checkpoints Load LoRA lists; in saved workflows behind all others."""
+    return io.Int.Input(
+        "keep_in_loras",
+        default=0,
+        min=0,
+        max=1000,
+        optional=True,
+        advanced=True,
+        tooltip="Leave it at 0, unless you want to compare steps in Load LoRA. 1: the adapter of "
+        "every checkpoint is copied to the loras folder as name_step_000500; 2: of every second "
+        "one. They stay there until you delete them.",
+    )
+
+
 def form_inputs() -> list[io.Input]:
     """How an adapter's file is written; in saved workflows these stand behind all others."""
     return [

@@ -9,7 +9,7 @@ from comfy_api.latest import io
 from ...trainer_core.errors import InputError
 from ..host import comfy_host
 from . import sockets
-from .setting_inputs import RUN_SETTINGS, section_values
+from .setting_inputs import RUN_SETTINGS, keep_in_loras_input, section_values
 
 if TYPE_CHECKING:
     from ..services.choices import AdapterChoice, BaseChoice, EncodedCache, SettingsChoice
@@ -63,6 +63,7 @@ class TrainAdapter(io.ComfyNode):
                     "With resume on: the checkpoint to go on from, also of a finished "
                     "run. The later ones of that run are made again.",
                 ),
+                keep_in_loras_input(),
             ],
             outputs=sockets.run_outputs(),
             hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.extra_pnginfo],
@@ -95,6 +96,7 @@ class TrainAdapter(io.ComfyNode):
         resume_from: str = comfy_host.NEWEST,
         settings: SettingsChoice | None = None,
         vae: Any = None,
+        keep_in_loras: int = 0,
         **given: Any,
     ) -> io.NodeOutput:
         """Train, or go on."""

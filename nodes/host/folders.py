@@ -12,17 +12,15 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from ...trainer_core.errors import InputError
+from ...trainer_core.filesystem.file_names import name_mistake
+from ...trainer_core.printable import shortened
 
 _logger = logging.getLogger(__name__)
-_PORTS = (f"{port}{digit}" for port in ("com", "lpt") for digit in "0123456789¹²³")
-_DEVICES = {"con", "prn", "aux", "nul", "conin$", "conout$", *_PORTS}
-_FORBIDDEN = set('<>:"|?*\\')
-_LONGEST = 240
+_LONGEST, _SHOWN = 240, 80
 _BASE_SUFFIXES = (".safetensors", ".json", ".txt", ".model", ".jinja")
 _BASE_DEPTH = 3
 _BASE_FILES = 2000
@@ -42,12 +40,13 @@ def checked_parts(name: str, what: str, *, new: bool = True) -> tuple[str, ...]:
     """
     parts = tuple(name.split("/"))
     for part in parts:
-        reason = _reason_against(part, new=new)
+        reason = name_mistake(part, new=new)
         if reason:
             raise InputError(
-                f"{what}: {name!r} ({reason})",
+                f"{what}: {shortened(name, _SHOWN)!r} ({reason})",
                 "a plain name, or plain names separated by /",
-                "Choose a name from the list, or one of letters, digits, spaces, '-', '_' and '.'.",
+                "Choose a name from the list, or another name: letters of any script, digits, "
+                "spaces, '-', '_' and '.'.",
             )
     windows = PureWindowsPath(name)
     if PurePosixPath(name).is_absolute() or windows.drive or windows.root or len(name) > _LONGEST:
@@ -57,23 +56,6 @@ def checked_parts(name: str, what: str, *, new: bool = True) -> tuple[str, ...]:
             "Choose a name from the list.",
         )
     return parts
-
-
-def _reason_against(part: str, *, new: bool) -> str:
-    if not part.strip() or part in {".", ".."}:
-        return "an empty part, '.' or '..'"
-    if new and part != unicodedata.normalize("NFC", part):
-        return "letters with loose accents"
-    categories = {unicodedata.category(letter) for letter in part}
-    if categories & {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}:
-        return "invisible characters"
-    if _FORBIDDEN & set(part) or "/" in part:
-        return "a character that is no part of a name on some system"
-    if part[-1] in ". " or part[0] == " ":
-        return "a space or dot at the end, or a space in front"
-    if part.strip().partition(".")[0].lower() in _DEVICES:
-        return "the name of a device on Windows"
-    return ""
 
 
 ADD_ROOT = (
@@ -151,7 +133,7 @@ def _names_below(root: Path, depth: int, skipped: Path | None) -> list[str]:
     except OSError:
         return []
     for entry in entries:
-        if entry.name.startswith((".", "_")) or _reason_against(entry.name, new=False):
+        if entry.name.startswith((".", "_")) or name_mistake(entry.name, new=False):
             continue
         if entry == skipped or entry.is_symlink() or not entry.is_dir():
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -136,7 +137,8 @@ def _family_of(
 
 
 def _target(name: str, layout: str, *, overwrite: bool) -> Path:
-    parts = checked_parts(name.removesuffix(_SUFFIX), "name")
+    composed = unicodedata.normalize("NFC", name.removesuffix(_SUFFIX))
+    parts = checked_parts(composed, "name")
     suffix = "" if layout == "peft" else _SUFFIX
     root = comfy_host.loras_folder()
     folder = root.joinpath(*parts[:-1])

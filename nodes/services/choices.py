@@ -13,7 +13,6 @@ from typing import Any
 from ...trainer_core.config import RunConfig
 from ...trainer_core.errors import ConfigError, InputError
 from ...trainer_core.families.run_files import load_config
-from ..host.folders import checked_parts
 
 _OWN_FOLDERS = {"cache": "encoded samples", "pictures": "images of the graph"}
 Values = Mapping[str, Any]
@@ -120,12 +119,11 @@ def _merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_run_name(name: str) -> None:
-    load_config({"output": {"name": name}})
-    checked_parts(name, "output.name")
+    name = load_config({"output": {"name": name}}).output.name
     # Not every disk tells small letters from capital ones.
-    if name.lower() in _OWN_FOLDERS:
+    if name.casefold() in _OWN_FOLDERS:
         raise ConfigError(
-            f"output.name is {name}, where the nodes keep {_OWN_FOLDERS[name.lower()]}",
+            f"output.name is {name}, where the nodes keep {_OWN_FOLDERS[name.casefold()]}",
             "a name that is no folder of the nodes",
             "Choose another name.",
         )

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from ..errors import ConfigError
+from ..filesystem.file_names import EXPECTED, name_mistake
 from ..printable import MOST, grouped, shortened
 from .adapter import INIT_OF_EVERY_KIND, OF_KIND, UNUSED_BY, AdapterConfig
 from .dataset import PreservationSection, RegularizationSection
@@ -182,11 +183,6 @@ def _names_in(path: str) -> Iterable[str]:
     prefix = f"{path}." if path else ""
     names = [name.removeprefix(prefix) for name, _ in walk_settings() if name.startswith(prefix)]
     return [name for name in names if "." not in name]
-
-
-_RESERVED_NAMES = {"con", "prn", "aux", "nul"} | {
-    f"{port}{number}" for port in ("com", "lpt") for number in range(1, 10)
-}
 
 
 _BALANCED = -1
@@ -465,11 +461,11 @@ def _preview_problems(config: RunConfig) -> Iterator[Problem]:
 
 def _output_problems(config: RunConfig) -> Iterator[Problem]:
     name, layouts = config.output.name, config.output.layouts
-    # Windows takes 'con.txt' for the device 'con' and drops dots and spaces at the end.
-    if name.split(".")[0].strip().lower() in _RESERVED_NAMES or name[-1] in ". ":
+    mistake = name_mistake(name)
+    if mistake:
         yield Problem(
-            f"output.name is {name!r}, which Windows cannot use as a name",
-            "a name that is no device (CON, NUL, COM1, ...) and does not end with a dot or space",
+            f"output.name is {value_in_words(name)} ({mistake})",
+            EXPECTED,
             "Choose another output.name.",
         )
     if not layouts or len(set(layouts)) != len(layouts):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator
 from typing import Literal
 
@@ -226,10 +227,6 @@ class OutputSection(Section):
         "Take a new name for each thing that you train: a run of the same name goes on, or "
         "becomes its next version. Name of the run and of the adapter file.",
         min_length=1,
-        max_length=100,
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$",
-        pattern_in_words="of letters without accents, digits, space, dot, underscore and hyphen, "
-        "a letter or digit first",
     )
     layouts: list[LayoutName] = setting(
         ["comfyui"],
@@ -249,6 +246,12 @@ class OutputSection(Section):
         "ComfyUI's workflow; 'none' writes only what loaders need.",
         advanced=True,
     )
+
+    @field_validator("name")
+    @classmethod
+    def _composed(cls, value: str) -> str:
+        # One name, however the keyboard or the disk has put its accents together.
+        return unicodedata.normalize("NFC", value)
 
 
 CONFIG_VERSION = 1

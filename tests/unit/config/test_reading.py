@@ -156,7 +156,7 @@ def test_unknown_override_is_named_with_the_nearest(run_file):
         ("adapter: {targets: [3]}", "adapter.targets (at 0) is 3", "text or a list"),
         ("memory: {gradient_checkpointing: yes}", "is yes", "true or false"),
         ("output: {name: 42}", "output.name is 42", "text"),
-        ("output: {name: ../x}", "output.name is ../x", "letters without accents"),
+        ("output: {name: ../x}", "output.name is ../x", "letters of any script"),
         ("base: 3", "base is 3", "a section"),
         ("preview: {controls: [a]}", "preview.controls (at 0)", "a list"),
         ("adapter: {rank_pattern: {a: b}}", "adapter.rank_pattern (at a) is b", "a mapping"),

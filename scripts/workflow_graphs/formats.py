@@ -141,9 +141,7 @@ def _source(workflow: Workflow, output: Output, schemas: Schemas) -> tuple[Node,
     return node, list(names).index(output.name)
 
 
-def _links(
-    workflow: Workflow, schemas: Schemas, within: Subgraph | None = None
-) -> list[list[Any]]:
+def _links(workflow: Workflow, schemas: Schemas, within: Subgraph | None = None) -> list[list[Any]]:
     links: list[list[Any]] = []
     for node in workflow.nodes:
         for slot, each in enumerate(_checked(workflow, node, schemas)):

@@ -143,7 +143,7 @@ class Workflow:
         return node
 
     def note(
-        self, text: str, height: int, width: int = 420, title: str = "Read this first"
+        self, text: str, height: int, width: int = 400, title: str = "Read this first"
     ) -> Note:
         """Add a note; notes are numbered behind 100."""
         note = Note(101 + len(self._notes), title, text.strip(), width, height)

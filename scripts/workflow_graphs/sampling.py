@@ -88,9 +88,7 @@ def guided(
     flow: Workflow, conditioning: Output, guidance: float
 ) -> tuple[list[Node], tuple[Output, Output]]:
     """Add FLUX's guidance; the nodes, and both sides for a sampler."""
-    guidance_node = flow.node(
-        "FluxGuidance", {"conditioning": conditioning, "guidance": guidance}
-    )
+    guidance_node = flow.node("FluxGuidance", {"conditioning": conditioning, "guidance": guidance})
     # At cfg 1 the negative side is not computed, and the sampler only wants something there.
     nothing = flow.node("ConditioningZeroOut", {"conditioning": conditioning})
     sides = guidance_node["CONDITIONING"], nothing["CONDITIONING"]

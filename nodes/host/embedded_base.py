@@ -122,7 +122,8 @@ def _config(folder: Path) -> dict[str, Any]:
 
 def _weights(folder: Path) -> dict[str, Tensor]:
     import torch
-    from safetensors.torch import load_file
 
-    tensors = load_file(folder / "diffusion_pytorch_model.safetensors")
-    return {name: tensor.to(torch.float32) for name, tensor in tensors.items()}
+    from ...trainer_core.tensors.safetensors_reader import open_tensors
+
+    with open_tensors(folder / "diffusion_pytorch_model.safetensors") as file:
+        return {name: tensor.to(torch.float32) for name, tensor in file.read_all().items()}

@@ -44,7 +44,7 @@ def encode_prompts(
     # Of the variants that take so many images the first is meant: one image is an edit.
     takes = family.graph.controls if family.graph else {}
     variant = next(name for name, (least, most) in takes.items() if least <= len(shown) <= most)
-    section = BaseSection(path="embedded", variant=variant)
+    section = BaseSection.model_validate({"path": "embedded", "variant": variant})
     location = locate_base(section, family, has_controls=bool(shown))
     encoders = family.load_encoders(location, torch.float32, "cpu")
     return (

@@ -52,6 +52,7 @@ test-full: $(READY)
 bench-learning: $(READY)
 	$(BIN)/python -m benchmarks.own_images --without --output $(RESULTS)/own_images.json
 	$(BIN)/python -m benchmarks.base_formats --output $(RESULTS)/base_formats.json
+	$(BIN)/python -m benchmarks.presets --output $(RESULTS)/presets.json
 
 # Times are worth something on a machine that does nothing else. The last step writes the tables
 # of README and docs again from the files.

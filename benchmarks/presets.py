@@ -4,9 +4,9 @@ Goals ``object``, ``edit`` and ``style`` in each quality, ``standard`` with anot
 seeds decide datasets, runs and questions; no figure of a preset was tuned on them.
 
 An object is a shape that the base cannot generate, twelve images. An edit is the grey frame around
-an image, sixteen pairs. A style is sixteen ordinary images that all have the frame, with captions
-that do not name it: learned is what shows both what is asked for and the frame, kept what shows
-what is asked for, framed or not. Run: ``python -m benchmarks.presets``.
+an image, sixteen pairs. A style is 24 ordinary images that all have the frame, with captions
+that do not name it: learned is what has a grey border and shows what is asked for inside it, kept
+what shows it there, whatever the border is. Run: ``python -m benchmarks.presets``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,6 @@ from trainer_core.demo.exam import (
     base_questions,
     combination_questions,
     frame_questions,
-    mark,
 )
 from trainer_core.demo.run import sample_settings
 from trainer_core.demo.vocabulary import COLORS, FRAME_EDIT, Combination
@@ -62,11 +62,30 @@ SHAPES = ("corner", "diamond")
 """One for each seed."""
 
 _ASKED = 24
-_IMAGES = {"object": 12, "style": 16, "edit": 16}
+_IMAGES = {"object": 12, "style": 24, "edit": 16}
 _IMAGE_SEED = 2_000_000
-_FIELDS = ("shape", "shape_color", "background_color")
+_BORDER = 4
+"""Pixels on each side that are grey in the style; what is asked for is read inside twice that."""
 
-Asked = tuple[list[Question], list[Question]]
+_GREY, _NEAR, _MOST = 128, 60.0, 0.8
+
+
+@dataclass(frozen=True)
+class Task:
+    """One image to generate, and how it is marked.
+
+    Attributes:
+        text: The prompt.
+        right: Whether pixels, uint8 `[H, W, 3]`, are a right answer.
+        control: The image to edit, or None.
+    """
+
+    text: str
+    right: Callable[[np.ndarray], bool]
+    control: Image.Image | None = None
+
+
+Asked = tuple[list[Task], list[Task]]
 
 
 def measure(goal: str, quality: str, kind: str, seed: int, folder: Path) -> dict[str, Any]:
@@ -110,16 +129,27 @@ def measure(goal: str, quality: str, kind: str, seed: int, folder: Path) -> dict
     return facts | {"learned": learned, "kept": kept}
 
 
-def _share(pipeline: Pipeline, config: RunConfig, questions: list[Question]) -> float:
+def _share(pipeline: Pipeline, config: RunConfig, tasks: list[Task]) -> float:
     """Of right images; generated as previews are."""
     requests = [
         pipeline.request(
-            each.text, _IMAGE_SEED + i, () if each.control is None else (each.control,)
+            task.text, _IMAGE_SEED + i, () if task.control is None else (task.control,)
         )
-        for i, each in enumerate(questions)
+        for i, task in enumerate(tasks)
     ]
     images = pipeline.sample(requests, sample_settings(config))
-    return round(mark(questions, [np.asarray(from_pixels(image)) for image in images]), 3)
+    right = [
+        task.right(np.asarray(from_pixels(image)))
+        for task, image in zip(tasks, images, strict=True)
+    ]
+    return round(sum(right) / len(right), 3)
+
+
+def _tasks(questions: Sequence[Question]) -> list[Task]:
+    def task(asked: Question) -> Task:
+        return Task(asked.text, lambda pixels: asked.right(read_image(pixels)), asked.control)
+
+    return [task(question) for question in questions]
 
 
 def _object(folder: Path, seed: int) -> Asked:
@@ -130,7 +160,8 @@ def _object(folder: Path, seed: int) -> Asked:
     every = [Combination(shape, *two) for two in itertools.permutations(COLORS, 2)]
     fresh = [each for each in every if each not in shown]
     rows = np.random.default_rng(seed).permutation(len(fresh))[:_ASKED]
-    return combination_questions([fresh[row] for row in rows]), base_questions(_ASKED, seed)
+    asked = combination_questions([fresh[row] for row in rows])
+    return _tasks(asked), _tasks(base_questions(_ASKED, seed))
 
 
 def _style(folder: Path, seed: int) -> Asked:
@@ -142,7 +173,8 @@ def _style(folder: Path, seed: int) -> Asked:
         _save(draw(scene), folder, f"{row:03}", shown[row].caption())
     fresh = list(held_out_combinations())
     asked = [fresh[row] for row in random.permutation(len(fresh))[:_ASKED].tolist()]
-    return [_shows(each, framed=True) for each in asked], [_shows(each) for each in asked]
+    learned = [_shows(each, styled=True) for each in asked]
+    return learned, [_shows(each, styled=False) for each in asked]
 
 
 def _edit(folder: Path, seed: int) -> Asked:
@@ -157,7 +189,9 @@ def _edit(folder: Path, seed: int) -> Asked:
     rows = random.integers(len(others), size=2 * _ASKED).tolist()
     controls = [Image.fromarray(draw(random_scene(others[row], random))) for row in rows]
     plain = [each for each in controls if not read_image(np.asarray(each)).framed]
-    return frame_questions(plain[:_ASKED]), base_edit_questions(plain[_ASKED:], seed)
+    return _tasks(frame_questions(plain[:_ASKED])), _tasks(
+        base_edit_questions(plain[_ASKED:], seed)
+    )
 
 
 _PREPARE: dict[str, Callable[[Path, int], Asked]] = {
@@ -167,12 +201,22 @@ _PREPARE: dict[str, Callable[[Path, int], Asked]] = {
 }
 
 
-def _shows(wanted: Combination, framed: bool | None = None) -> Question:
-    def right(seen: Any) -> bool:
-        same = wanted == tuple(getattr(seen, name) for name in _FIELDS)
-        return same and framed in (None, seen.framed)
+def _shows(wanted: Combination, *, styled: bool) -> Task:
+    def right(pixels: np.ndarray) -> bool:
+        inner = pixels[2 * _BORDER : -2 * _BORDER, 2 * _BORDER : -2 * _BORDER]
+        seen = read_image(inner)
+        same = wanted == (seen.shape, seen.shape_color, seen.background_color)
+        return same and (_has_border(pixels) or not styled)
 
-    return Question(wanted.caption(), right)
+    return Task(wanted.caption(), right)
+
+
+def _has_border(pixels: np.ndarray) -> bool:
+    """Whether nearly all of the outermost pixels are grey."""
+    outer = np.ones(pixels.shape[:2], dtype=bool)
+    outer[_BORDER:-_BORDER, _BORDER:-_BORDER] = False
+    far = np.linalg.norm(pixels[outer].astype(float) - _GREY, axis=1)
+    return bool((far < _NEAR).mean() >= _MOST)
 
 
 def _save(image: np.ndarray, folder: Path, name: str, caption: str | None = None) -> None:

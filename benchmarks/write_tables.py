@@ -9,12 +9,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from trainer_core.families.presets import GOALS, QUALITIES, plan_preset
+from trainer_core.families.registry import PACKAGES
+
 from .campaign.tables import campaign_table, goals_table
 from .measuring.record import RESULTS, read_record
 from .memory_plans import INPUTS_IN_RAM, NOT_CHECKPOINTED
 
 ROOT = RESULTS.parents[1]
-DOCUMENTS = ("README.md", "docs/benchmarks.md", "docs/memory.md")
+DOCUMENTS = ("README.md", "docs/benchmarks.md", "docs/memory.md", "docs/presets.md")
 
 Row = Mapping[str, Any]
 
@@ -124,6 +127,75 @@ def own_table() -> str:
     return _table(heads, rows) + f"\n\nCommit {measured['commit'][:10]}, {_machine(measured)}."
 
 
+_OF_GOAL = {
+    "Rank": "adapter.rank",
+    "Held to the base": "dataset.preservation.share",
+    "Noise": "training.sigma.density",
+}
+_OF_QUALITY = {
+    "Pixels": "dataset.resolution",
+    "Learning rate": "training.optimizer.learning_rate",
+    "Schedule": "training.schedule.name",
+}
+
+
+def preset_goal_table() -> str:
+    """What a goal chooses, with steps for three sizes of a dataset."""
+    rows = []
+    for goal in GOALS:
+        found = [plan_preset(next(iter(PACKAGES)), goal, "standard", images=n) for n in (5, 20, 80)]
+        values = found[0].values
+        steps = ", ".join(str(each.values["training.steps"]) for each in found)
+        rows.append((goal, *(f"{values[path]}" for path in _OF_GOAL.values()), steps))
+    return _table(("Goal", *_OF_GOAL, "Steps for 5, 20, 80 images"), rows)
+
+
+def preset_quality_table() -> str:
+    """What a quality chooses."""
+    rows = []
+    for quality in QUALITIES:
+        found = plan_preset(next(iter(PACKAGES)), "person", quality, images=20)
+        chosen = (f"{found.values[path]}" for path in _OF_QUALITY.values())
+        rows.append((quality, *chosen, f"{found.values['training.steps']}"))
+    return _table(("Quality", *_OF_QUALITY, "Steps for 20 images of a person"), rows)
+
+
+def preset_size_table() -> str:
+    """The size in pixels that each GPU gets."""
+    sizes = (8, 12, 16, 24, 32)
+    rows = []
+    for family in PACKAGES:
+        for goal in ("person", "edit"):
+            found = [
+                plan_preset(family, goal, "thorough", images=20, vram=size << 30).values
+                for size in sizes
+            ]
+            cells = [str(each["dataset.resolution"]) for each in found]
+            rows.append((_TITLES[family], "edit" if goal == "edit" else "others", *cells))
+    return _table(("Base", "Goal", *(f"{size} GB" for size in sizes)), rows)
+
+
+def preset_result_table() -> str:
+    """What presets teach the embedded base."""
+    record = read_record(RESULTS / "presets.json")
+    rows = []
+    for place in dict.fromkeys(map(_preset_of, record["rows"])):
+        found = [row for row in record["rows"] if _preset_of(row) == place]
+        goal, quality, kind = place
+        trained = quality != "none"
+        steps = str(found[0]["steps"]) if trained else "-"
+        name = f"{quality}, {kind}" if trained else "the base alone"
+        rows.append((goal, name, steps, _shares(found, "learned"), _shares(found, "kept")))
+    seeds = len({row["seed"] for row in record["rows"]})
+    heads = ("Goal", "Quality, kind", "Steps", f"Learned, {seeds} runs (least to most)", "Kept")
+    measured = record["measured"]
+    return _table(heads, rows) + f"\n\nCommit {measured['commit'][:10]}, {_machine(measured)}."
+
+
+def _preset_of(row: Row) -> tuple[str, str, str]:
+    return row["goal"], row["quality"], row["kind"]
+
+
 def format_table() -> str:
     """What an adapter learns on a base in each format."""
     record = read_record(RESULTS / "base_formats.json")
@@ -198,6 +270,10 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "layers": layer_table,
     "block": block_table,
     "own_images": own_table,
+    "preset_goals": preset_goal_table,
+    "preset_qualities": preset_quality_table,
+    "preset_sizes": preset_size_table,
+    "preset_results": preset_result_table,
     "base_formats": format_table,
     "memory_peaks": peak_table,
     "memory_plans": plan_table,

@@ -103,3 +103,4 @@ def test_a_family_has_its_modules():
         folder = Path(ROOT / "trainer_core" / "families" / name)
         assert (folder / "spec.py").is_file()
         assert (folder / "templates.py").is_file()
+        assert (folder / "presets.yaml").is_file()

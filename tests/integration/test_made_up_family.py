@@ -47,6 +47,8 @@ def command(capsys, *words):
 
 
 def test_a_run_goes_from_template_to_adapter(base, tmp_path, capsys, monkeypatch):
+    (preset,) = command(capsys, "template", "lumen", "style", "fast")
+    assert "path: nobody/Lumen" in preset["run_file"]
     (template,) = command(capsys, "template", "lumen")
     (tmp_path / "run.yaml").write_text(template["run_file"])
     (tmp_path / "images").mkdir()

@@ -192,7 +192,7 @@ def _for_goal(family: str, goal: str, quality: str, given: Mapping[str, str]) ->
         variant=given.get("variant"),
         kind=given.get("kind", "auto"),
         embedded=given.get("embedded", "false") == "true",
-        vram=None if vram is None else vram * 10**9,
+        vram=None if vram is None else vram << 30,
     )
     title = f"A run file for the family {family}: {goal}, {quality}, for {images} images."
     return run_file_of(title, preset.values, [each.why for each in preset.chosen])

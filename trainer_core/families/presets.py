@@ -40,8 +40,9 @@ _TOLD = (
 
 _ROUNDED_TO = 10
 _GIGABYTE = 10**9
+"""A GPU that is sold as one of 12 GB has a little more than 12 of these."""
 _STEPS = "{value} steps: each of your {images} images is learned from about {views} times."
-_SMALLER = "{value} pixels: what {vram} GB of VRAM learn from in reasonable time."
+_SMALLER = "{value} pixels: as large as {vram} GB of VRAM can learn from in reasonable time."
 
 
 class Chosen(NamedTuple):
@@ -127,7 +128,7 @@ def plan_preset(
     values |= {"dataset.resolution": size, "preview.width": size, "preview.height": size}
     share = values["dataset.preservation.share"]
     facts = {"images": images, "views": views, "percent": f"{share:.0%}"}
-    facts |= {"vram": round((vram or 0) / _GIGABYTE)}
+    facts |= {"vram": round((vram or 0) / (1 << 30))}
     chosen = tuple(
         Chosen(key, values[key], words[key].format(value=values[key], **facts))
         for key in _TOLD
@@ -172,7 +173,7 @@ def _length(values: Mapping[str, Any], plan: Mapping[str, Any], images: int) -> 
     per_step = values["training.batch_size"] * values["training.gradient_accumulation_steps"]
     own = per_step * (1 - values["dataset.preservation.share"])
     steps = _rounded(samples / own)
-    return steps, round(steps * own / images)
+    return steps, int(float(f"{steps * own / images:.2g}"))
 
 
 def _rounded(steps: float) -> int:

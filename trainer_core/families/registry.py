@@ -19,7 +19,8 @@ PACKAGES: dict[str, str] = {
 """A family's name, as in the run file's ``family``, to its package.
 
 A package's module ``spec`` has the `Family` as ``FAMILY``, its module ``templates`` the values of
-its run files for each purpose as ``TEMPLATES`` (`run_files`).
+its run files for each purpose as ``TEMPLATES`` (`run_files`), its file ``presets.yaml`` its own
+figures of presets (`presets`).
 """
 
 

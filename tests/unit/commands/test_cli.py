@@ -11,6 +11,7 @@ import pytest
 from trainer_core.cli import main
 from trainer_core.commands import VERBS
 from trainer_core.errors import StorageError
+from trainer_core.families.presets import GOALS, QUALITIES
 from trainer_core.families.run_files import load_config, templates
 from trainer_core.version import __version__
 
@@ -103,6 +104,46 @@ def test_template_prints_a_run_file(capsys, tmp_path):
 def test_template_without_a_family_is_refused(words, capsys):
     assert main(words) == 2
     assert "flux" in capsys.readouterr().err or len(words) == 4
+
+
+def test_template_of_a_goal_says_why_and_trains_as_asked(capsys, tmp_path):
+    words = ["qwen_image", "style", "thorough", "images=35", "kind=lokr", "vram=12"]
+    assert main(["template", *words]) == 0
+    text = capsys.readouterr().out
+    assert "of your 35 images" in text
+    assert "12 GB of VRAM" in text
+    (tmp_path / "run.yaml").write_text(text, encoding="utf-8")
+    config = load_config(tmp_path / "run.yaml")
+    assert (config.adapter.kind, config.dataset.resolution) == ("lokr", 768)
+    assert main(["template", "qwen_image", "edit", "--embedded"]) == 0
+    assert "path: embedded" in capsys.readouterr().out
+
+
+def test_the_help_of_templates_lists_goals_and_qualities(capsys):
+    assert main(["template", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert f"GOAL: {', '.join(GOALS)}" in text
+    assert f"QUALITY: {', '.join(QUALITIES)}" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["flux", "persn"], "person"),
+        (["flux", "subjct"], "subject"),
+        (["flux", "person", "fst"], "fast"),
+        (["qwen_image", "tiny", "fast"], "goal"),
+        (["flux", "generate", "images=5"], "goal"),
+        (["flux", "person", "images=many"], "whole number"),
+        (["flux", "person", "imags=5"], "images"),
+        (["flux", "edit", "variant=generate"], "edit"),
+    ],
+)
+def test_template_refuses_what_is_no_goal(words, told, capsys):
+    assert main(["template", *words]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["Found", "Expected", "To do"]
+    assert told in "".join(lines)
 
 
 @pytest.mark.parametrize("setting", ["kind=lokrr", "task=draw", "colour=red"])

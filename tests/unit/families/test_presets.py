@@ -29,7 +29,7 @@ from trainer_core.families.run_files import (
 TINY = embedded_family().name
 BASES = [*((name, False) for name in PACKAGES), (TINY, True)]
 KINDS = ("auto", *get_args(AdapterKind))
-GIGABYTE = 10**9
+GIGABYTE = 1 << 30
 FILES = [*sorted(FOLDER.glob("*.yaml")), *ROOT.glob("trainer_core/families/*/presets.yaml")]
 
 

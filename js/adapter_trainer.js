@@ -5,11 +5,13 @@ import { api } from "../../scripts/api.js";
 import { app } from "../../scripts/app.js";
 import { Binding } from "./panel/binding.js";
 import { toLook } from "./panel/controls.js";
+import { goOn } from "./panel/go_on.js";
 import { Hub } from "./panel/hub.js";
 import { TrainPanel } from "./panel/panel.js";
 import { serverFrom } from "./panel/server.js";
 import { addStyle } from "./panel/style.js";
 import { handOnWheel } from "./panel/wheel.js";
+import { inputsIn, panels as errorPanels } from "./errors/boxes.js";
 import { addWorkflowButton } from "./run/workflow.js";
 
 /** @typedef {import("./comfyui.js").GraphNode} GraphNode */
@@ -33,16 +35,19 @@ function addPanel(node) {
   let binding;
   const panel = new TrainPanel({
     ask: (request) => binding.ask(request),
+    goOn: (more) => goOn(binding, more, () => app.queuePrompt(0)),
     imageUrl: server.imageUrl,
+    inputs: inputsIn(node, app),
     onLook: (look) => {
       node.properties[LOOK_PROPERTY] = { ...look };
     },
   });
   binding = new Binding(node, panel, server, () => app.rootGraph ?? app.graph);
   panels.set(node, panel);
+  errorPanels.set(node, (error) => panel.tell(error));
   handOnWheel(panel.element, () => app.canvas?.canvas);
 
-  const { onAdded, onRemoved, onConfigure } = node;
+  const { onAdded, onRemoved, onConfigure, onExecuted } = node;
   node.onAdded = function (...args) {
     onAdded?.apply(this, args);
     panel.connect();
@@ -56,6 +61,10 @@ function addPanel(node) {
   node.onConfigure = function (...args) {
     onConfigure?.apply(this, args);
     panel.setLook(toLook(node.properties[LOOK_PROPERTY]));
+  };
+  node.onExecuted = function (output) {
+    onExecuted?.call(this, output);
+    binding.onExecuted(output);
   };
 
   node.addDOMWidget("training", "adapter_trainer_panel", panel.element, {
@@ -74,7 +83,9 @@ app.registerExtension({
   },
   nodeCreated(node) {
     if (TRAIN_CLASSES.has(node.comfyClass ?? "") && !panels.has(node)) addPanel(node);
-    if (node.comfyClass === LOAD_RUN_CLASS) addWorkflowButton(node, server, app);
+    if (node.comfyClass === LOAD_RUN_CLASS) {
+      addWorkflowButton(node, server, app, (run) => hub.open(run));
+    }
   },
   afterConfigureGraph() {
     hub.restore();

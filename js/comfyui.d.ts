@@ -3,6 +3,7 @@
 export interface GraphNode {
   id: number | string;
   comfyClass?: string;
+  title?: string;
   graph?: Graph | null;
   /** Set on nodes that stand for a subgraph. */
   subgraph?: Graph;
@@ -16,10 +17,14 @@ export interface GraphNode {
   onAdded?: (...args: unknown[]) => void;
   onRemoved?: (...args: unknown[]) => void;
   onConfigure?: (...args: unknown[]) => void;
+  onExecuted?: (output: unknown) => void;
+  setDirtyCanvas?(foreground: boolean, background: boolean): void;
   computeSize(): [number, number];
   setSize(size: [number, number]): void;
   findInputSlot(name: string): number;
   connect(output: number, target: GraphNode, input: number): unknown;
+  removeWidget(widget: unknown): void;
+  setDirtyCanvas?(foreground: boolean, background: boolean): void;
   addDOMWidget(
     name: string,
     type: string,
@@ -39,6 +44,7 @@ export interface Widget {
   name: string;
   value?: unknown;
   serialize?: boolean;
+  options?: { max?: number };
   callback?: (value: unknown) => void;
 }
 
@@ -50,6 +56,7 @@ export interface Link {
 }
 
 export interface Graph {
+  id?: string;
   nodes: GraphNode[];
   add(node: GraphNode): unknown;
   getLink(id: number): Link | null | undefined;
@@ -73,11 +80,14 @@ export interface App {
     emitBeforeChange(): void;
     emitAfterChange(): void;
     selectItems(items: GraphNode[]): void;
+    selectNode?(node: GraphNode): void;
   };
   extensionManager: {
     toast: { add(message: ToastMessage): void };
     command: { execute(id: string): Promise<void> };
   };
+  /** Presses Run; says whether the server took it. */
+  queuePrompt(number: number): Promise<boolean>;
   registerExtension(extension: Extension): void;
   /** Opens a workflow in a tab of this name. */
   loadGraphData(

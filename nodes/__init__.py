@@ -29,7 +29,7 @@ from .definitions.sockets import checked
 from .definitions.train_adapter import TrainAdapter
 from .definitions.train_quick import TrainQuick
 from .definitions.training_settings import TrainingSettings
-from .host import comfy_host
+from .host import comfy_host, queued
 
 _NODES: tuple[type[io.ComfyNode], ...] = (
     DatasetFolder,
@@ -56,7 +56,7 @@ NODES = tuple(map(checked, _NODES))
 def _state(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
     from .services.panel import shown_state
 
-    return shown_state(query.get("node_id", ""))
+    return shown_state(query)
 
 
 def _request(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
@@ -81,11 +81,12 @@ class AdapterTrainerExtension(ComfyExtension):
     """The pack as ComfyUI sees it."""
 
     async def on_load(self) -> None:
-        """Add the panel's routes to the server, a run's workflow, and the full graph."""
+        """Add the routes to the server, and hear what is queued."""
         comfy_host.add_route("GET", "/adapter_trainer/state", _state)
         comfy_host.add_route("POST", "/adapter_trainer/wish", _request)
         comfy_host.add_route("GET", "/adapter_trainer/workflow", _workflow)
         comfy_host.add_route("POST", "/adapter_trainer/full_graph", _full_graph)
+        queued.listen()
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         """All nodes, in the order of the data's way."""

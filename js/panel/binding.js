@@ -14,6 +14,11 @@ import { fromSnapshot, isActive, NO_RUN, withProgress, withSample } from "./run.
  * @property {(run: Run, offline: boolean) => void} show
  */
 
+/** The node's property that keeps what it showed last, for a server that has forgotten. */
+export const RUN_PROPERTY = "adapter_trainer_run";
+/** What the node's outputs say of the run that they come from. */
+const RUN_OUTPUT = "adapter_trainer_run";
+
 const LOST = "The server was restarted. Its last checkpoint is kept; run the graph again to resume.";
 
 export class Binding {
@@ -79,13 +84,43 @@ export class Binding {
     }
   }
 
-  /** Shows what the server knows of this node's run, if it is the run that the node names. */
-  async restore() {
+  /**
+   * The node was executed, or ComfyUI gave what it remembers of it, which may be of a run before
+   * the one that is shown.
+   *
+   * @param {unknown} output
+   */
+  onExecuted(output) {
+    const said = /** @type {Record<string, unknown> | null} */ (output)?.[RUN_OUTPUT];
+    const run = Array.isArray(said) ? said[0] : null;
+    if (typeof run === "string" && run !== this.run.version && !isActive(this.run)) {
+      void this.restore(run);
+    }
+  }
+
+  /** Shows a run on disk if it is of the node's name. @param {string} run name and version */
+  open(run) {
+    if (this.isNamed(run.split("/")[0])) void this.restore(run);
+  }
+
+  /**
+   * Shows what the server knows of this node's run, if it is the run that the node names.
+   *
+   * @param {string} [exact] the version that it has to be
+   */
+  async restore(exact) {
     const heard = ++this.heard;
-    for (const id of executionIds(this.node, this.rootGraph())) {
+    const kept = this.node.properties?.[RUN_PROPERTY];
+    const about = {
+      name: runName(this.node) ?? "",
+      workflow: this.rootGraph().id ?? "",
+      run: exact ?? (typeof kept === "string" ? kept : ""),
+      exact: exact !== undefined,
+    };
+    for (const id of this.ids()) {
       let payload;
       try {
-        payload = await this.server.state(id);
+        payload = await this.server.state(id, about);
       } catch {
         return;
       }
@@ -120,6 +155,8 @@ export class Binding {
   /** @param {Run} run */
   show(run) {
     this.run = run;
+    // A workflow that is saved after a run shows that run again, and no other.
+    if (run.version && this.node.properties) this.node.properties[RUN_PROPERTY] = run.version;
     this.screen.show(run, this.offline);
   }
 
@@ -128,13 +165,17 @@ export class Binding {
   }
 
   /**
-   * Another workflow may have a node of the same id, so the run's name has to be the node's too.
-   * A run that is already shown stays, even if the name was changed since it began.
+   * Another workflow may have a node of the same id, so the run has to be of this workflow, where
+   * both are known, and of the node's name. A run that is already shown stays, even if the name was
+   * changed since it began.
    *
    * @param {Record<string, unknown>} payload
    */
   isMine(payload) {
     if (!this.ids().includes(String(payload.node_id))) return false;
+    const { workflow } = payload;
+    const own = this.rootGraph().id;
+    if (workflow && own && workflow !== own) return false;
     const shown = this.run.status !== "idle" && payload.prompt_id === this.run.promptId;
     return shown || this.isNamed(payload.name);
   }

@@ -1,5 +1,5 @@
 // @ts-check
-/** What the reader may choose about the curve. */
+/** What the reader may choose about the curve and the samples. */
 
 import { html, setText } from "./dom.js";
 
@@ -7,15 +7,16 @@ import { html, setText } from "./dom.js";
  * @typedef {object} Look kept with the node
  * @property {number} smoothing weight of the moving average, 0 to MAX_SMOOTHING
  * @property {boolean} showRate
+ * @property {boolean} large whether the samples have most of the panel
  */
 
 /** @type {Readonly<Look>} */
-export const DEFAULT_LOOK = Object.freeze({ smoothing: 0.9, showRate: true });
+export const DEFAULT_LOOK = Object.freeze({ smoothing: 0.9, showRate: true, large: false });
 
 export const MAX_SMOOTHING = 0.99;
 
 export class Controls {
-  /** @param {(look: Look) => void} onChoice */
+  /** @param {(look: Pick<Look, "smoothing" | "showRate">) => void} onChoice */
   constructor(onChoice) {
     const range = { type: "range", min: "0", max: String(MAX_SMOOTHING), step: "0.01" };
     this.slider = html("input", "slider", range);
@@ -45,12 +46,13 @@ export class Controls {
  * @returns {Look}
  */
 export function toLook(stored) {
-  const { smoothing, showRate } = /** @type {Partial<Look>} */ (stored ?? {});
+  const { smoothing, showRate, large } = /** @type {Partial<Look>} */ (stored ?? {});
   return {
     smoothing:
       typeof smoothing === "number" && Number.isFinite(smoothing)
         ? Math.min(MAX_SMOOTHING, Math.max(0, smoothing))
         : DEFAULT_LOOK.smoothing,
     showRate: typeof showRate === "boolean" ? showRate : DEFAULT_LOOK.showRate,
+    large: large === true,
   };
 }

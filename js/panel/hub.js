@@ -26,6 +26,11 @@ export class Hub {
     for (const binding of this.bindings) void binding.restore();
   }
 
+  /** Shows a run on disk at every node of its name. @param {string} run name and version */
+  open(run) {
+    for (const binding of this.bindings) binding.open(run);
+  }
+
   /**
    * Listens for as long as the page lives: ComfyUI reports an event without a listener as an error.
    *

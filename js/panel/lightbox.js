@@ -1,6 +1,10 @@
 // @ts-check
-/** A sample in full size. Left and right go to the other steps, up and down to the other prompts. */
+/**
+ * A sample in full size. Left and right go to the other steps, up and down to the other prompts.
+ * Compared with another step, left and right move the line between the two images.
+ */
 
+import { Comparison } from "./comparison.js";
 import { html, setText } from "./dom.js";
 import { describeSample } from "./samples_view.js";
 
@@ -22,14 +26,18 @@ export class Lightbox {
     this.samples = [];
     /** @type {Sample | null} */
     this.shown = null;
-    this.image = html("img", "large");
+    this.image = html("img", "large", { draggable: "false" });
+    this.comparison = new Comparison(this.image, imageUrl, () => this.shown && this.show(this.shown));
     this.caption = html("div", "caption", { "aria-live": "polite" });
+    this.prompt = html("div", "prompt-text");
     this.previous = this.button("previous", "‹", "Earlier step", () => this.go("step", -1));
     this.next = this.button("next", "›", "Later step", () => this.go("step", 1));
     const close = this.button("close", "✕", "Close", () => this.close());
     this.element = html("dialog", "lightbox", { "aria-label": "Sample image" }, [
-      html("div", "stage", {}, [this.previous, this.image, this.next]),
+      html("div", "stage", {}, [this.previous, this.comparison.frame, this.next]),
       this.caption,
+      this.prompt,
+      this.comparison.element,
       close,
     ]);
     this.element.addEventListener("keydown", (event) => this.key(event));
@@ -70,8 +78,10 @@ export class Lightbox {
     if (this.image.getAttribute("src") !== url) this.image.src = url;
     this.image.alt = describeSample(sample);
     setText(this.caption, describeSample(sample));
+    setText(this.prompt, sample.prompt);
     this.previous.disabled = !neighbour(this.samples, sample, "step", -1);
     this.next.disabled = !neighbour(this.samples, sample, "step", 1);
+    this.comparison.draw(sample, this.samples);
   }
 
   /**
@@ -87,10 +97,12 @@ export class Lightbox {
   key(event) {
     // The graph behind the dialog has its own use for these keys.
     event.stopPropagation();
+    if (event.target instanceof HTMLSelectElement && event.key !== "Escape") return;
     const move = KEYS[event.key];
     if (move) {
       event.preventDefault();
-      this.go(...move);
+      if (move[0] === "step" && this.comparison.on) this.comparison.move(move[1]);
+      else this.go(...move);
     } else if (event.key === "Escape") {
       event.preventDefault();
       this.close();

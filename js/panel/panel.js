@@ -5,9 +5,11 @@ import { ChartView } from "./chart_view.js";
 import { ChoicesView } from "./choices_view.js";
 import { Controls, DEFAULT_LOOK } from "./controls.js";
 import { html, setText } from "./dom.js";
+import { ErrorView } from "../errors/error_view.js";
 import { formatNumber } from "./format.js";
 import { Lightbox } from "./lightbox.js";
 import { MemoryView } from "./memory_view.js";
+import { NotesView } from "./notes_view.js";
 import { NO_RUN } from "./run.js";
 import { SamplesView } from "./samples_view.js";
 import { smooth } from "./series.js";
@@ -23,8 +25,8 @@ import { ActionBar } from "./action_bar.js";
 /** @type {Record<Run["status"], string>} */
 const EMPTY = {
   idle: "When this node runs, the loss curve, the learning rate and sample images appear here.",
-  caching: "The images and captions are being encoded. The loss curve begins with the first step.",
-  loading: "The base is being loaded. The loss curve begins with the first step.",
+  caching: "The images and captions are being encoded. The loss curve follows.",
+  loading: "The base is being loaded. The loss curve follows; of a run that goes on, all of it.",
   training: "Waiting for the first step.",
   done: "There are no losses to show.",
   stopped: "There are no losses to show.",
@@ -37,10 +39,13 @@ export class TrainPanel {
   /**
    * @param {object} host
    * @param {(request: RunRequest) => Promise<{ taken: boolean, reason: string }>} host.ask
+   * @param {(more: number | null) => Promise<{ taken: boolean, reason: string }>} host.goOn queues
+   *   the graph, for so many more steps or to the planned end
    * @param {(sample: import("./run.js").Sample, thumbnail: boolean) => string} host.imageUrl
    * @param {(look: Look) => void} host.onLook told what the reader chose
+   * @param {import("../errors/error_view.js").Inputs} [host.inputs] of the panel's node
    */
-  constructor({ ask, imageUrl, onLook }) {
+  constructor({ ask, goOn, imageUrl, onLook, inputs }) {
     /** @type {Run} */
     this.run = NO_RUN;
     this.offline = false;
@@ -52,21 +57,32 @@ export class TrainPanel {
     this.observer = null;
 
     this.status = new StatusView();
+    this.error = new ErrorView(inputs);
+    /** What went wrong before there was a run. @type {import("../errors/error_view.js").NodeError | null} */
+    this.told = null;
+    this.notes = new NotesView();
     this.memory = new MemoryView();
     this.choices = new ChoicesView();
     this.empty = html("p", "empty");
     this.readout = html("div", "readout");
     this.chart = new ChartView((index) => this.readAt(index));
     this.plot = html("div", "plot", {}, [this.chart.element, this.empty]);
-    this.controls = new Controls((look) => {
-      this.setLook(look);
-      onLook(look);
-    });
+    const choose = (/** @type {Partial<Look>} */ change) => {
+      this.setLook({ ...this.look, ...change });
+      onLook(this.look);
+    };
+    this.controls = new Controls(choose);
     this.lightbox = new Lightbox(imageUrl);
-    this.samples = new SamplesView(imageUrl, (s) => this.lightbox.open(s, this.run.samples));
-    this.actions = new ActionBar(ask);
+    this.samples = new SamplesView(
+      imageUrl,
+      (sample) => this.lightbox.open(sample, this.run.samples),
+      (large) => choose({ large }),
+    );
+    this.actions = new ActionBar(ask, goOn);
     this.element = html("section", "panel", { "aria-label": "Training panel" }, [
       this.status.element,
+      this.error.element,
+      this.notes.element,
       this.memory.element,
       this.choices.element,
       this.plot,
@@ -107,6 +123,12 @@ export class TrainPanel {
     this.schedule();
   }
 
+  /** @param {import("../errors/error_view.js").NodeError | null} error */
+  tell(error) {
+    this.told = error;
+    this.schedule();
+  }
+
   /** @param {Look} look */
   setLook(look) {
     this.look = look;
@@ -124,10 +146,12 @@ export class TrainPanel {
   draw() {
     const { run, offline } = this;
     this.status.draw(run, offline);
+    this.error.draw(this.told ?? run.error);
+    this.notes.draw(run.notes);
     this.memory.draw(run.memory);
     this.choices.draw(run.choices);
     this.actions.draw(run, offline);
-    this.samples.draw(run.samples);
+    this.samples.draw(run.samples, this.look.large);
     this.lightbox.update(run.samples);
     this.controls.draw(this.look);
 
@@ -136,8 +160,10 @@ export class TrainPanel {
     this.empty.hidden = drawn;
     setText(this.empty, EMPTY[run.status]);
     this.chart.element.style.display = drawn ? "" : "none";
-    this.readout.hidden = !drawn;
-    this.controls.element.hidden = !drawn;
+    // Large samples need the room more than the curve's details do.
+    const details = drawn && !(this.look.large && run.samples.length > 0);
+    this.readout.hidden = !details;
+    this.controls.element.hidden = !details;
     const size = { width: this.plot.clientWidth, height: this.plot.clientHeight };
     // Without a size (scrolled away, collapsed) the observer calls again when there is one.
     if (drawn && size.width > 0 && size.height > 0) this.chart.draw(buckets, this.look, size);

@@ -9,6 +9,7 @@
  * @typedef {object} Sample an image that ComfyUI's /view serves
  * @property {number} step
  * @property {number} index which preview prompt, from 0
+ * @property {string} prompt its text, empty where it is not known
  * @property {string} filename
  * @property {string} subfolder
  * @property {string} type
@@ -37,6 +38,9 @@
  * @typedef {object} Run
  * @property {string} promptId
  * @property {string} name
+ * @property {string} version name and version, such as `my_adapter/v0`; empty before it has one
+ * @property {number | null} seed that decides which run it is
+ * @property {boolean} resumable whether there is a checkpoint that it can go on from
  * @property {Status} status
  * @property {number} step
  * @property {number} steps
@@ -46,10 +50,13 @@
  * @property {number | null} secondsLeft
  * @property {string} message
  * @property {string[]} warnings
+ * @property {string[]} notes what is good to know
+ * @property {import("../errors/error_view.js").NodeError | null} error
  * @property {Memory | null} memory
  * @property {Choice[]} choices
  */
 
+import { toError } from "../errors/error_view.js";
 import { append, emptySeries, extend } from "./series.js";
 
 /** Of the ways to keep a run in memory: the one that is taken and the next two. */
@@ -58,12 +65,17 @@ const MEMORY_ROWS = 3;
 /** A run keeps at most this many images' names; beyond it, steps in the middle are thinned. */
 export const MAX_SAMPLES = 600;
 
-const STATUSES = new Set(["caching", "loading", "training", "done", "stopped", "cancelled", "failed"]);
+const STATUSES = new Set([
+  "caching", "loading", "training", "done", "stopped", "cancelled", "failed", "lost",
+]);
 
 /** @type {Readonly<Run>} */
 export const NO_RUN = Object.freeze({
   promptId: "",
   name: "",
+  version: "",
+  seed: null,
+  resumable: false,
   status: "idle",
   step: 0,
   steps: 0,
@@ -73,6 +85,8 @@ export const NO_RUN = Object.freeze({
   secondsLeft: null,
   message: "",
   warnings: [],
+  notes: [],
+  error: null,
   memory: null,
   choices: [],
 });
@@ -103,9 +117,14 @@ export function fromSnapshot(payload, before = NO_RUN) {
     ...progressFields(message, { ...NO_RUN, steps }),
     promptId: text(message.prompt_id),
     name: text(message.name),
+    version: text(message.run),
+    seed: natural(message.seed),
+    resumable: message.resumable === true,
     steps,
     series: append(emptySeries(steps), message.points),
-    warnings: Array.isArray(message.warnings) ? message.warnings.map(text).filter(Boolean) : [],
+    warnings: texts(message.warnings),
+    notes: texts(message.notes),
+    error: toError(message.error),
     memory: toMemory(message.memory),
     choices: toChoices(message.choices),
   };
@@ -149,7 +168,8 @@ export function withSample(run, payload) {
 }
 
 /**
- * Every second step is dropped until the images are few enough; the last step always stays.
+ * Every second step is dropped until the images are few enough; the first step, which is before
+ * training, and the last one always stay.
  *
  * @param {Sample[]} samples by step
  * @returns {Sample[]}
@@ -158,8 +178,8 @@ function thinSamples(samples) {
   let kept = samples;
   while (kept.length > MAX_SAMPLES) {
     const steps = [...new Set(kept.map((sample) => sample.step))];
-    if (steps.length < 2) return kept.slice(0, MAX_SAMPLES);
-    const stay = new Set(steps.filter((_, i) => (steps.length - 1 - i) % 2 === 0));
+    if (steps.length < 3) return kept.slice(0, MAX_SAMPLES);
+    const stay = new Set(steps.filter((_, i) => i === 0 || (steps.length - 1 - i) % 2 === 0));
     kept = kept.filter((sample) => stay.has(sample.step));
   }
   return kept;
@@ -195,6 +215,7 @@ function toSample(payload) {
   return {
     step,
     index: natural(message.index) ?? 0,
+    prompt: text(message.prompt),
     filename,
     subfolder: text(message.subfolder),
     type: text(message.type) || "output",
@@ -258,6 +279,11 @@ function natural(value) {
  */
 function positive(value, least = 1e-9) {
   return typeof value === "number" && Number.isFinite(value) && value >= least ? value : null;
+}
+
+/** @param {unknown} value */
+function texts(value) {
+  return Array.isArray(value) ? value.map(text).filter(Boolean) : [];
 }
 
 /** @param {unknown} value */

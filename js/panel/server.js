@@ -2,12 +2,18 @@
 /**
  * The pack's HTTP routes. Only same-origin requests, all through ComfyUI's own `api`.
  *
- * @typedef {"save" | "preview" | "stop"} RunRequest
+ * @typedef {"save" | "preview" | "stop" | "continue"} RunRequest
  * @typedef {import("./run.js").Sample} Sample
  *
+ * @typedef {object} About what a node knows of its run; empty texts where it does not
+ * @property {string} name
+ * @property {string} workflow
+ * @property {string} run name and version
+ * @property {boolean} exact whether it has to be this version
+ *
  * @typedef {object} Server
- * @property {(nodeId: string) => Promise<unknown>} state the snapshot, or null when there is none;
- *   rejects when the server cannot be asked
+ * @property {(nodeId: string, about: About) => Promise<unknown>} state the snapshot, or null when
+ *   there is none; rejects when the server cannot be asked
  * @property {(nodeId: string, request: RunRequest) => Promise<{ taken: boolean, reason: string }>} request
  * @property {(sample: Sample, thumbnail: boolean) => string} imageUrl
  * @property {(run: string) => Promise<unknown>} workflow what a run was started from; rejects with
@@ -21,8 +27,9 @@
  */
 export function serverFrom(api) {
   return {
-    async state(nodeId) {
-      const query = new URLSearchParams({ node_id: nodeId });
+    async state(nodeId, { name, workflow, run, exact }) {
+      const query = new URLSearchParams({ node_id: nodeId, name, workflow, run });
+      if (exact) query.set("exact", "1");
       const response = await api.fetchApi(`/adapter_trainer/state?${query}`, { cache: "no-store" });
       if (response.status === 404) return null;
       if (!response.ok) throw new Error(`the server answered ${response.status}`);

@@ -26,6 +26,9 @@ export class StatusView {
   constructor() {
     this.word = html("span", "word", { role: "status" });
     this.message = html("span", "message");
+    this.runName = html("span", "run-name");
+    this.number = html("span", "");
+    this.version = html("span", "version", {}, [this.runName, this.number]);
     this.bar = html("progress", "bar", { max: "1", "aria-label": "Training progress" });
     this.values = STATS.map(() => html("dd", ""));
     const stats = STATS.map((name, i) => html("div", "", {}, [html("dt", "", {}, [name]), this.values[i]]));
@@ -34,7 +37,9 @@ export class StatusView {
     this.warningList = html("ul", "");
     this.warnings = html("details", "warnings", {}, [this.warningCount, this.warningList]);
     this.element = html("div", "status", {}, [
-      html("div", "headline", {}, [html("span", "light", { "aria-hidden": "true" }), this.word, this.message]),
+      html("div", "headline", {}, [
+        html("span", "light", { "aria-hidden": "true" }), this.word, this.message, this.version,
+      ]),
       this.bar,
       this.stats,
       this.warnings,
@@ -51,6 +56,12 @@ export class StatusView {
     const message = offline ? "Waiting for the server." : run.message;
     setText(this.message, message);
     this.message.title = message;
+    // A long name may be cut, the number never.
+    const slash = Math.max(0, run.version.lastIndexOf("/"));
+    setText(this.runName, run.version.slice(0, slash));
+    setText(this.number, run.version.slice(slash));
+    this.version.title = `The run and its version, in output/adapter_trainer: ${run.version}`;
+    this.version.hidden = !run.version;
     const idle = run.status === "idle";
     this.bar.hidden = idle;
     this.stats.hidden = idle;

@@ -41,6 +41,10 @@ const CSS = `
 [data-status="failed"] .adapter-trainer-light, [data-status="lost"] .adapter-trainer-light { background: var(--at-bad); }
 .adapter-trainer-word { font-weight: 600; flex: none; }
 .adapter-trainer-message { color: var(--at-quiet); min-width: 0; overflow-wrap: anywhere; max-height: 4.2em; overflow-y: auto; }
+.adapter-trainer-version {
+  display: flex; margin-left: auto; flex: none; max-width: 38%; font-size: 11px; color: var(--at-quiet); white-space: nowrap;
+}
+.adapter-trainer-run-name { min-width: 0; overflow: hidden; text-overflow: ellipsis; }
 .adapter-trainer-bar {
   appearance: none; width: 100%; height: 4px; border: 0; border-radius: 2px; overflow: hidden; background: var(--at-line);
 }
@@ -52,7 +56,9 @@ const CSS = `
 .adapter-trainer-stats dd { margin: 0; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .adapter-trainer-warnings { color: var(--at-rate); max-height: 6em; overflow-y: auto; }
 .adapter-trainer-warnings summary { cursor: pointer; }
-.adapter-trainer-warnings ul { margin: 2px 0 0; padding-left: 18px; overflow-wrap: anywhere; }
+.adapter-trainer-notes { flex: none; font-size: 11px; color: var(--at-quiet); max-height: 6em; overflow-y: auto; }
+.adapter-trainer-notes summary { cursor: pointer; }
+.adapter-trainer-notes ul, .adapter-trainer-warnings ul { margin: 2px 0 0; padding-left: 18px; overflow-wrap: anywhere; }
 :is(.adapter-trainer-memory, .adapter-trainer-choices) { flex: none; font-size: 11px; color: var(--at-quiet); }
 :is(.adapter-trainer-memory, .adapter-trainer-choices)[open] { flex: 0 1 auto; min-height: 4.5em; overflow-y: auto; }
 :is(.adapter-trainer-memory, .adapter-trainer-choices) summary { cursor: pointer; overflow-wrap: anywhere; }
@@ -62,6 +68,8 @@ const CSS = `
 }
 .adapter-trainer-memory td:nth-last-child(-n+3) { white-space: nowrap; }
 .adapter-trainer-taken > :is(th, td) { color: var(--at-text); font-weight: 600; }
+.adapter-trainer-choices[open] { flex: 2 1 0; min-height: 12em; }
+.adapter-trainer-choices th { white-space: nowrap; }
 .adapter-trainer-choices :is(tbody th, td:nth-child(2)) { color: var(--at-text); overflow-wrap: anywhere; }
 .adapter-trainer-plot { position: relative; flex: 3 1 0; min-height: 90px; }
 .adapter-trainer-chart { position: absolute; inset: 0; width: 100%; height: 100%; cursor: crosshair; }
@@ -91,21 +99,28 @@ const CSS = `
 .adapter-trainer-controls input { margin: 0; accent-color: var(--at-loss); }
 .adapter-trainer-slider { width: 110px; }
 .adapter-trainer-controls output { min-width: 2.4em; font-variant-numeric: tabular-nums; color: var(--at-quiet); }
-.adapter-trainer-samples { flex: 2 1 0; min-height: 98px; display: flex; flex-direction: column; gap: 4px; }
-.adapter-trainer-label { color: var(--at-quiet); font-size: 11px; flex: none; }
+.adapter-trainer-samples { flex: 3 1 0; min-height: 120px; display: flex; flex-direction: column; gap: 4px; container-type: size; }
+.adapter-trainer-samples[data-large="true"] { flex-grow: 8; min-height: 200px; }
+.adapter-trainer-heading { display: flex; align-items: baseline; justify-content: space-between; flex: none; font-size: 11px; line-height: 14px; color: var(--at-quiet); }
+.adapter-trainer-size { padding: 0 2px; font: inherit; line-height: 14px; color: inherit; background: none; border: 0; cursor: pointer; text-decoration: underline; }
 .adapter-trainer-scroller { overflow: auto; min-height: 0; overscroll-behavior: contain; }
 .adapter-trainer-grid { display: grid; gap: 4px; min-width: min-content; }
+/* A cell is as large as the node's width allows, and never so large that no row is whole. */
 .adapter-trainer-row {
-  display: grid; grid-template-columns: 62px repeat(var(--adapter-trainer-columns, 1), 72px); gap: 4px; align-items: center;
+  display: grid; grid-template-columns: 52px repeat(var(--adapter-trainer-columns, 1), minmax(72px, max(72px, calc(100cqh - 40px)))); gap: 4px; align-items: center;
 }
+.adapter-trainer-row[data-heading] { position: sticky; top: 0; z-index: 1; background: var(--at-surface); }
+.adapter-trainer-prompt { font-size: 11px; line-height: 16px; color: var(--at-quiet); overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
 .adapter-trainer-row-label { color: var(--at-quiet); font-size: 11px; font-variant-numeric: tabular-nums; grid-column: 1; overflow-wrap: anywhere; }
 .adapter-trainer-thumbnail {
-  width: 72px; height: 72px; padding: 0; overflow: hidden; cursor: zoom-in; border: 1px solid var(--at-line); border-radius: 4px; background: var(--at-line);
+  width: 100%; aspect-ratio: 1; padding: 0; overflow: hidden; cursor: zoom-in; border: 1px solid var(--at-line); border-radius: 4px; background: var(--at-line);
 }
 .adapter-trainer-thumbnail img { display: block; width: 100%; height: 100%; object-fit: contain; color: var(--at-quiet); font-size: 11px; }
 .adapter-trainer-missing img { visibility: hidden; }
 .adapter-trainer-actions { flex: none; margin-top: auto; }
-.adapter-trainer-buttons { display: flex; flex-wrap: wrap; gap: 6px; }
+.adapter-trainer-buttons { display: flex; flex-wrap: wrap; align-items: center; gap: 6px; margin: 0; }
+.adapter-trainer-more { width: 68px; min-height: 26px; font: inherit; color: inherit; background: var(--at-surface); border: 1px solid var(--at-line); border-radius: 6px; padding: 2px 6px; }
+.adapter-trainer-total { color: var(--at-quiet); font-variant-numeric: tabular-nums; }
 .adapter-trainer-action {
   flex: 1 1 auto; min-height: 28px; padding: 3px 10px; font: inherit; color: inherit; cursor: pointer; white-space: nowrap;
   border: 1px solid color-mix(in srgb, var(--at-text) 35%, transparent); border-radius: 6px;
@@ -122,7 +137,22 @@ const CSS = `
 }
 .adapter-trainer-lightbox::backdrop { background: rgb(0 0 0 / 65%); }
 .adapter-trainer-stage { display: flex; align-items: center; justify-content: center; gap: 12px; }
-.adapter-trainer-large { min-width: min(512px, 70vw); max-width: calc(94vw - 140px); max-height: calc(94vh - 90px); object-fit: contain; }
+.adapter-trainer-large { min-width: min(512px, 70vw); max-width: calc(94vw - 140px); max-height: calc(94vh - 190px); object-fit: contain; }
+.adapter-trainer-frame { display: grid; position: relative; }
+.adapter-trainer-frame > * { grid-area: 1 / 1; }
+.adapter-trainer-overlay { position: absolute; inset: 0; cursor: ew-resize; touch-action: none; user-select: none; }
+.adapter-trainer-other { width: 100%; height: 100%; object-fit: contain; clip-path: inset(0 calc(100% - var(--adapter-trainer-split, 50%)) 0 0); }
+.adapter-trainer-divider { position: absolute; top: 0; bottom: 0; left: var(--adapter-trainer-split, 50%); width: 2px; margin-left: -1px; background: #fff; box-shadow: 0 0 3px #000; }
+.adapter-trainer-tag-left, .adapter-trainer-tag-right { position: absolute; top: 6px; padding: 1px 6px; font-size: 11px; border-radius: 4px; color: #fff; background: rgb(0 0 0 / 60%); }
+.adapter-trainer-tag-left { left: 6px; }
+.adapter-trainer-tag-right { right: 6px; }
+.adapter-trainer-compare { display: flex; flex-wrap: wrap; align-items: center; justify-content: center; gap: 4px 10px; margin-top: 8px; }
+.adapter-trainer-compare label { display: inline-flex; align-items: center; gap: 6px; }
+.adapter-trainer-compare input { accent-color: var(--at-loss); margin: 0; }
+.adapter-trainer-steps { font: inherit; color: inherit; background: var(--at-surface); border: 1px solid var(--at-line); border-radius: 6px; padding: 2px 6px; }
+.adapter-trainer-split { width: min(320px, 50vw); }
+.adapter-trainer-prompt-text { max-width: 70ch; max-height: 5.6em; margin: 2px auto 0; overflow-y: auto; text-align: center; color: var(--at-quiet); overflow-wrap: anywhere; }
+.adapter-trainer-lightbox [hidden] { display: none !important; }
 .adapter-trainer-caption { margin-top: 8px; text-align: center; font-size: 13px; }
 .adapter-trainer-previous, .adapter-trainer-next, .adapter-trainer-close {
   flex: none; width: 36px; height: 36px; padding: 0; font: inherit; font-size: 18px; line-height: 1; color: inherit; cursor: pointer;

@@ -20,6 +20,8 @@ export const LABEL = "Open as full graph";
 const BYPASSED = 4;
 const GAP = 60;
 const TITLE = 40;
+const STILL_FRAMES = 10;
+const MOST_FRAMES = 60;
 
 /**
  * Adds the button above the panel. It is no input, so no workflow saves it.
@@ -58,8 +60,10 @@ export async function openFullGraph(node, api, app) {
       const made = build(graph, wanted);
       takeLinks(graph, node, wanted, made);
       node.mode = BYPASSED;
-      await nextFrames();
+      await settled([...made.values()]);
       arrange(graph, node, wanted.columns, made);
+      // Where they are, the canvas knows after it has drawn them.
+      await settled([...made.values()]);
       app.canvas?.selectItems([...made.values()]);
     } finally {
       app.canvas?.emitAfterChange();
@@ -193,8 +197,18 @@ function arrange(graph, quick, columns, made) {
   graph.setDirtyCanvas(true, true);
 }
 
-/** Both renderers know a node's size only after they have shown it. */
-function nextFrames() {
-  const frame = () => new Promise((resolve) => requestAnimationFrame(resolve));
-  return frame().then(frame).then(frame);
+/**
+ * Waits until nodes have had the same sizes for some frames: they are known only after they were
+ * shown, and what changed later would be another step for Ctrl+Z.
+ *
+ * @param {GraphNode[]} nodes
+ */
+async function settled(nodes) {
+  let before = "";
+  for (let frame = 0, same = 0; frame < MOST_FRAMES && same < STILL_FRAMES; frame++) {
+    await new Promise((resolve) => requestAnimationFrame(resolve));
+    const now = JSON.stringify(nodes.map((node) => [...node.size]));
+    same = now === before ? same + 1 : 0;
+    before = now;
+  }
 }

@@ -15,10 +15,11 @@ export const LABEL = "Load workflow";
  * @param {GraphNode} node
  * @param {Server} server
  * @param {App} app
+ * @param {(run: string) => void} onOpen told of the run whose workflow is open now
  */
-export function addWorkflowButton(node, server, app) {
+export function addWorkflowButton(node, server, app, onOpen) {
   if (node.widgets?.some((widget) => widget.name === LABEL)) return;
-  const press = () => openWorkflow(node, server, app);
+  const press = () => openWorkflow(node, server, app, onOpen);
   const button = node.addWidget("button", LABEL, null, press, { serialize: false });
   button.serialize = false;
   button.tooltip = "Opens the workflow that this run was started from, in a tab of its own.";
@@ -28,11 +29,13 @@ export function addWorkflowButton(node, server, app) {
  * @param {GraphNode} node
  * @param {Server} server
  * @param {App} app
+ * @param {(run: string) => void} onOpen
  */
-export async function openWorkflow(node, server, app) {
+export async function openWorkflow(node, server, app, onOpen) {
   try {
     const run = chosenRun(node);
     await open(await server.workflow(run), run.replaceAll("/", " "), app);
+    onOpen(run);
   } catch (error) {
     const detail = error instanceof Error ? error.message : String(error);
     app.extensionManager.toast.add({

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from comfy_api.latest import io
@@ -37,6 +38,7 @@ SHARED = (
 )
 """The inputs of every kind."""
 _OWN = {"lora": _LORA, "lokr": _LOKR}
+_KINDS = choices_of(SettingInput("adapter.kind").field)
 
 
 def settings_of(kind: str) -> tuple[SettingInput, ...]:
@@ -82,6 +84,11 @@ class AdapterSettings(io.ComfyNode):
         )
 
     @classmethod
+    def validate_inputs(cls, kind: Any = None) -> bool | str:
+        """Refuse settings that cannot be when the graph is queued."""
+        return sockets.refusal(cls, _check)
+
+    @classmethod
     def fingerprint_inputs(cls, start_from: str, **given: Any) -> str:
         """Changes with the file that training starts from."""
         return sockets.lora_stamp(start_from)
@@ -90,10 +97,26 @@ class AdapterSettings(io.ComfyNode):
     def execute(cls, kind: dict[str, Any], start_from: str, **given: Any) -> io.NodeOutput:
         """Describe the adapter."""
         from ..services.choices import AdapterChoice
+        from ..services.node_checks import check_settings
 
-        own = section_values(_OWN.get(kind["kind"], ()), kind).get("adapter", {})
-        values = section_values(SHARED, given)["adapter"]
-        values |= {"kind": kind["kind"], **own}
+        values = _values(kind, given)
+        check_settings({"adapter": values})
         if start_from != sockets.NO_FILE:
             values["start_from"] = str(comfy_host.lora_path(start_from))
         return io.NodeOutput(AdapterChoice(values))
+
+
+def _values(kind: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The run file's ``adapter`` section, without the file to start from."""
+    own = section_values(_OWN.get(kind["kind"], ()), kind).get("adapter", {})
+    return {**section_values(SHARED, given).get("adapter", {}), "kind": kind["kind"], **own}
+
+
+def _check(given: Mapping[str, Any]) -> None:
+    from ..services.node_checks import check_settings
+
+    chosen = given.get("kind")
+    if chosen in _KINDS:
+        # ComfyUI writes what belongs to a choice as "kind.init".
+        own = {name.removeprefix("kind."): value for name, value in given.items()}
+        check_settings({"adapter": _values({**own, "kind": chosen}, given)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from comfy_api.latest import io
@@ -56,9 +57,9 @@ class DatasetFolder(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, folder: str, regularization_folder: str = _NO_FOLDER) -> bool:
-        """Leave the check to `execute`, which says what to do."""
-        return True
+    def validate_inputs(cls, folder: str = "") -> bool | str:
+        """Refuse folders that cannot be trained when the graph is queued."""
+        return sockets.refusal(cls, _check)
 
     @classmethod
     def fingerprint_inputs(
@@ -74,12 +75,30 @@ class DatasetFolder(io.ComfyNode):
     ) -> io.NodeOutput:
         """Describe the dataset; it is read by Cache Embeddings."""
         from ..services.choices import DatasetChoice
+        from ..services.node_checks import check_dataset
 
-        ordinary = regularization_folder != _NO_FOLDER
-        settings = (*READING, *KEEPING, *(_ORDINARY if ordinary else ()))
-        values = section_values(settings, given)["dataset"]
-        values["path"] = str(comfy_host.dataset_path(folder))
-        if ordinary:
-            second = str(comfy_host.dataset_path(regularization_folder))
-            values.setdefault("regularization", {})["path"] = second
+        values = _values(folder, regularization_folder, given)
+        check_dataset(values)
         return io.NodeOutput(DatasetChoice(values))
+
+
+def _values(folder: str, regularization_folder: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The run file's ``dataset`` section."""
+    ordinary = regularization_folder != _NO_FOLDER
+    settings = (*READING, *KEEPING, *(_ORDINARY if ordinary else ()))
+    values = section_values(settings, given).get("dataset", {})
+    values["path"] = str(comfy_host.dataset_path(folder))
+    if ordinary:
+        second = str(comfy_host.dataset_path(regularization_folder))
+        values.setdefault("regularization", {})["path"] = second
+    return values
+
+
+def _check(given: Mapping[str, Any]) -> None:
+    from ..services.node_checks import check_dataset
+
+    known = all(each.id in given or each.optional for each in (*READING, *KEEPING))
+    # Without a policy that comes over a link, nobody knows what is a mistake.
+    if "folder" in given and known:
+        second = given.get("regularization_folder", _NO_FOLDER)
+        check_dataset(_values(given["folder"], second, given))

@@ -42,7 +42,7 @@ def full_graph(plan: QuickPlan) -> dict[str, Any]:
     values, answers = plan.values, plan.answers
     kind = values["adapter.kind"]
     own = adapter_settings.settings_of(kind)
-    resume = {"resume": answers.resume, "resume_from": comfy_host.NEWEST}
+    begun = {"resume": answers.resume, "resume_from": comfy_host.NEWEST, "keep_in_loras": 0}
     controls = answers.folder if values["preview.controls"] else "none"
     dataset = {"folder": answers.folder, "regularization_folder": "none"}
     linked = {"base": [BASE, 0], "previews": [PROMPTS, 0]}
@@ -59,7 +59,7 @@ def full_graph(plan: QuickPlan) -> dict[str, Any]:
             "inputs": {**adapter, "start_from": sockets.NO_FILE},
         },
         SETTINGS: _node(TrainingSettings, values, {}),
-        TRAIN: _node(TrainAdapter, values, {**trained, "settings": [SETTINGS, 0], **resume}),
+        TRAIN: _node(TrainAdapter, values, {**trained, "settings": [SETTINGS, 0], **begun}),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from comfy_api.latest import io
@@ -53,9 +54,9 @@ class LoadBase(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, source: str) -> bool:
-        """Leave the check to `execute`, which says what to do."""
-        return True
+    def validate_inputs(cls, source: str = "") -> bool | str:
+        """Refuse a base that cannot be trained when the graph is queued."""
+        return sockets.refusal(cls, _check)
 
     @classmethod
     def fingerprint_inputs(cls, source: str, **given: Any) -> str:
@@ -66,11 +67,18 @@ class LoadBase(io.ComfyNode):
     @classmethod
     def execute(cls, source: str, family: str, **given: Any) -> io.NodeOutput:
         """Describe the base; its header is read to find the family."""
-        from ...trainer_core.bases.locate import detect_base
         from ..services.choices import BaseChoice
+        from ..services.node_checks import check_base
 
-        path = comfy_host.base_path(source)
-        found = detect_base(path) if family == "auto" else family
         values = section_values(cls.SETTINGS, given)
-        base = {**values["base"], "path": path}
+        base = {**values["base"], "path": comfy_host.base_path(source)}
+        found = check_base(family, base)
         return io.NodeOutput(BaseChoice(found, base, values["training"]["precision"]))
+
+
+def _check(given: Mapping[str, Any]) -> None:
+    from ..services.node_checks import check_base
+
+    if {"source", "family", "variant"} <= given.keys():
+        values = section_values(LoadBase.SETTINGS, given).get("base", {})
+        check_base(given["family"], {**values, "path": comfy_host.base_path(given["source"])})

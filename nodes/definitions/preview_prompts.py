@@ -59,9 +59,9 @@ class PreviewPrompts(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, controls_from: str = _NO_FOLDER) -> bool:
-        """Leave the check to `execute`, which says what to do."""
-        return True
+    def validate_inputs(cls, prompts: str = "") -> bool | str:
+        """Refuse settings that cannot be when the graph is queued."""
+        return sockets.refusal(cls, sockets.settings_check(cls.SETTINGS))
 
     @classmethod
     def fingerprint_inputs(cls, controls_from: str = _NO_FOLDER, **given: Any) -> str:
@@ -76,6 +76,7 @@ class PreviewPrompts(io.ComfyNode):
         """Describe the previews; control images are kept as files."""
         from ..services.choices import PreviewChoice
 
+        sockets.settings_check(cls.SETTINGS)(given)
         values = section_values(cls.SETTINGS, given)["preview"]
         if controls is not None:
             from ..services.image_folder import write_controls

@@ -11,6 +11,8 @@ from . import sockets
 from .setting_inputs import form_inputs, layout_input, overwrite_input
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ..services.choices import RunHandle
 
 
@@ -54,6 +56,11 @@ class SaveAdapter(io.ComfyNode):
         )
 
     @classmethod
+    def validate_inputs(cls, name: str = "") -> bool | str:
+        """Refuse a bad name when the graph is queued."""
+        return sockets.refusal(cls, _check)
+
+    @classmethod
     def execute(
         cls,
         name: str,
@@ -77,3 +84,10 @@ class SaveAdapter(io.ComfyNode):
         name = name or (run.folder.parent.name if run else "adapter")
         path, _ = write_adapter_file(run.adapter if run else lora, name, layout, **form)
         return io.NodeOutput(str(path))
+
+
+def _check(given: Mapping[str, Any]) -> None:
+    from ..services.adapter_files import check_file_name
+
+    if given.get("name"):
+        check_file_name(given["name"])

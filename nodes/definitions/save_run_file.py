@@ -49,9 +49,9 @@ class SaveRunFile(io.ComfyNode):
     @classmethod
     def validate_inputs(cls, name: str | None = None) -> bool | str:
         """Refuse a bad name when the graph is queued; one that is linked comes later."""
-        from ..services.choices import name_problem
+        from ..services.choices import check_run_name
 
-        return name_problem(name) or True
+        return sockets.refusal(cls, check_run_name)
 
     @classmethod
     def execute(

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from comfy_api.latest import io
 
-from ...trainer_core.errors import InputError
+from ...trainer_core.errors import InputError, TrainerError
 from ...trainer_core.printable import shortened
-from ..host import comfy_host
+from ..host import comfy_host, queued
 from ..host.folders import file_stamp
+from .refusals import as_refused, as_shown, know
+from .setting_inputs import SettingInput, section_values
 
 Dataset = io.Custom("ADAPTER_TRAINER_DATASET")
 Base = io.Custom("ADAPTER_TRAINER_BASE")
@@ -127,18 +129,59 @@ def chosen_lora(file: str, lora: Any) -> Any:
 def checked(node: _Node) -> _Node:
     """Let a node's ``execute`` refuse what its inputs are not made for, before it does anything.
 
-    The node is changed, and returned.
+    An error that it raises is told in the words of the graph. The node is changed, and returned.
     """
+    know(node)
     inner: Callable[..., io.NodeOutput] = node.execute.__func__  # type: ignore[attr-defined]
 
     @functools.wraps(inner)
     def run(cls: type[io.ComfyNode], **given: Any) -> io.NodeOutput:
-        for each in cls.SCHEMA.inputs:
-            _check(cls.SCHEMA, each, given)
-        return inner(cls, **given)
+        try:
+            for each in cls.SCHEMA.inputs:
+                _check(cls.SCHEMA, each, given)
+            return inner(cls, **given)
+        except TrainerError as error:
+            raise as_shown(cls, error) from None
 
     node.execute = classmethod(run)  # type: ignore[assignment]
     return node
+
+
+def refusal(node: type[io.ComfyNode], check: Callable[[Mapping[str, Any]], None]) -> bool | str:
+    """What a node's ``validate_inputs`` returns.
+
+    Nothing is checked while another prompt waits or runs: it may be about to write a folder.
+
+    Args:
+        node: The node.
+        check: Given the node's constants by name; raises an error of the trainer. What comes over a
+            link is not known yet.
+
+    Returns:
+        True, or what is wrong, in lines.
+    """
+    constants = queued.constants(comfy_host.current_node())
+    if constants is None or comfy_host.is_busy():
+        return True
+    try:
+        for each in node.SCHEMA.inputs:
+            if each.id in constants and not isinstance(each, io.DynamicCombo.Input):
+                _check_value(node.SCHEMA, each, constants[each.id])
+        check(constants)
+    except TrainerError as error:
+        return as_refused(node, error)
+    return True
+
+
+def settings_check(settings: Sequence[SettingInput]) -> Callable[[Mapping[str, Any]], None]:
+    """A check of nothing but settings, given by the ids of their inputs."""
+
+    def check(given: Mapping[str, Any]) -> None:
+        from ..services.node_checks import check_settings
+
+        check_settings(section_values(settings, given))
+
+    return check
 
 
 def _check(schema: io.Schema, asked: io.Input, given: Mapping[str, Any]) -> None:

@@ -75,16 +75,16 @@ class TrainAdapter(io.ComfyNode):
 
         Whether there is the checkpoint is left to `execute`, which says what to do.
         """
-        from ..services.choices import name_problem
+        from ..services.choices import check_run_name
 
-        return name_problem(name) or True
+        return sockets.refusal(cls, check_run_name)
 
     @classmethod
-    def fingerprint_inputs(cls, name: str | None, **given: Any) -> int:
-        """Changes when the adapter that this node handed on was deleted."""
-        from ..services.run_files import ADAPTERS
+    def fingerprint_inputs(cls, name: str | None, **given: Any) -> str:
+        """Changes when the adapter that this node handed on was deleted, or is to go on."""
+        from ..services.run_files import train_stamp
 
-        return ADAPTERS.missing_count(str(cls.hidden.unique_id), name)
+        return train_stamp(str(cls.hidden.unique_id), name)
 
     @classmethod
     def execute(
@@ -100,7 +100,7 @@ class TrainAdapter(io.ComfyNode):
         **given: Any,
     ) -> io.NodeOutput:
         """Train, or go on."""
-        from ..services.graph_run import run_outputs, run_training
+        from ..services.graph_run import run_outputs, run_training, shown_run
         from ..services.run_files import ADAPTERS
 
         comfy_host.require_libraries()
@@ -108,9 +108,11 @@ class TrainAdapter(io.ComfyNode):
         own = {**section_values(RUN_SETTINGS, given), "resume": begin}
         node_id = str(cls.hidden.unique_id)
         workflow = comfy_host.queued_graph(cls.hidden.prompt, cls.hidden.extra_pnginfo)
-        handle, losses = run_training(node_id, base, cache, adapter, settings, vae, own, workflow)
+        handle, losses = run_training(
+            node_id, base, cache, adapter, settings, vae, own, workflow, keep_in_loras
+        )
         ADAPTERS.hand_on(node_id, given["name"], handle.adapter)
-        return io.NodeOutput(*run_outputs(handle, losses))
+        return io.NodeOutput(*run_outputs(handle, losses), ui=shown_run(handle))
 
 
 def _resume_setting(resume: bool, resume_from: str) -> str:

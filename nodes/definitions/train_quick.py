@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from comfy_api.latest import io
 
 from ...trainer_core.config.section import choices_of
-from ..host import comfy_host
+from ..host import comfy_host, queued
 from ..host.folders import file_stamp, folder_stamp
 from . import sockets
 from .setting_inputs import SettingInput
@@ -54,40 +55,24 @@ class TrainQuick(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(
-        cls,
-        folder: str | None,
-        base: str | None,
-        input_types: dict[str, str],
-        goal: str | None = None,
-        name: str | None = "",
-        trigger_word: str | None = "",
-    ) -> bool | str:
-        """Refuse what names and captions say at once; what is linked comes later."""
-        from ..services.quick_plan import Answers, queue_problem
-
-        if None in (folder, base, goal, name, trigger_word):
-            return True
-        missing = [socket for socket in ("clip", "vae") if socket not in input_types]
-        answers = Answers(folder, base, goal, "", name, trigger_word)  # type: ignore[arg-type]
-        return queue_problem(answers, missing) or True
+    def validate_inputs(cls, folder: str = "") -> bool | str:
+        """Refuse what names and captions say when the graph is queued; links come later."""
+        return sockets.refusal(cls, _check)
 
     @classmethod
     def fingerprint_inputs(cls, folder: str, base: str, name: str | None = "", **given: Any) -> str:
-        """Changes with the images, with the base, and when the adapter was deleted."""
-        from ..services.run_files import ADAPTERS
+        """Changes with images and base, and when the adapter was deleted or is to go on."""
+        from ..services.run_files import train_stamp
 
         path = comfy_host.base_path(base)
-        stamps = (
-            folder_stamp(comfy_host.dataset_path(folder)),
-            "" if path == comfy_host.EMBEDDED else file_stamp(path),
-        )
-        return " ".join([*stamps, str(ADAPTERS.missing_count(str(cls.hidden.unique_id), name))])
+        stamp = "" if path == comfy_host.EMBEDDED else file_stamp(path)
+        images = folder_stamp(comfy_host.dataset_path(folder))
+        return f"{images} {stamp} {train_stamp(str(cls.hidden.unique_id), name)}"
 
     @classmethod
     def execute(cls, clip: Any = None, vae: Any = None, **given: Any) -> io.NodeOutput:
         """Plan, encode and train."""
-        from ..services.graph_run import run_outputs
+        from ..services.graph_run import run_outputs, shown_run
         from ..services.quick_plan import Answers
         from ..services.quick_run import run_quick
         from ..services.run_files import ADAPTERS
@@ -97,7 +82,19 @@ class TrainQuick(io.ComfyNode):
         workflow = comfy_host.queued_graph(cls.hidden.prompt, cls.hidden.extra_pnginfo)
         handle, losses = run_quick(node_id, Answers(**given), clip, vae, workflow)
         ADAPTERS.hand_on(node_id, given["name"], handle.adapter)
-        return io.NodeOutput(*run_outputs(handle, losses))
+        return io.NodeOutput(*run_outputs(handle, losses), ui=shown_run(handle))
+
+
+def _check(given: Mapping[str, Any]) -> None:
+    from ..services.quick_plan import Answers, check_answers
+
+    if {"folder", "base", "goal", "trigger_word"} <= given.keys():
+        linked = queued.links(comfy_host.current_node())
+        name = given.get("name", "")
+        answers = Answers(
+            given["folder"], given["base"], given["goal"], "", name, given["trigger_word"]
+        )
+        check_answers(answers, [socket for socket in ("clip", "vae") if socket not in linked])
 
 
 def _questions() -> list[io.Input]:
@@ -159,6 +156,8 @@ def _questions() -> list[io.Input]:
 
 def _advanced() -> list[io.Input]:
     """What is left alone at first."""
+    seed = SettingInput("seed", optional=True).input()
+    seed.advanced = True
     return [
         io.String.Input(
             "prompts",
@@ -178,7 +177,7 @@ def _advanced() -> list[io.Input]:
             advanced=True,
             tooltip="How long to train. 0: from your number of images and the quality.",
         ),
-        SettingInput("seed", optional=True).input(),
+        seed,
         io.Boolean.Input(
             "resume",
             default=True,

@@ -68,8 +68,14 @@ class TrainingSettings(io.ComfyNode):
         )
 
     @classmethod
+    def validate_inputs(cls, batch_size: int = 1) -> bool | str:
+        """Refuse settings that cannot be when the graph is queued."""
+        return sockets.refusal(cls, sockets.settings_check(cls.SETTINGS))
+
+    @classmethod
     def execute(cls, **given: Any) -> io.NodeOutput:
         """Describe the settings."""
         from ..services.choices import SettingsChoice
 
+        sockets.settings_check(cls.SETTINGS)(given)
         return io.NodeOutput(SettingsChoice(section_values(cls.SETTINGS, given)))

@@ -28,7 +28,6 @@ from .folders import ADD_ROOT, folders_below, resolve_below, saved_checkpoints
 
 if TYPE_CHECKING:
     import torch
-    from PIL.Image import Image
 
     from ...trainer_core.filesystem.allowed_folders import AllowedFolders
 
@@ -354,15 +353,14 @@ class ProgressBar:
         self._bar = comfy.utils.ProgressBar(total, node_id=node_id)
         self._total = total
 
-    def show(self, done: int, image: Image | None = None) -> bool:
-        """Show how far the work is, and an image on the node.
+    def show(self, done: int) -> bool:
+        """Show how far the work is.
 
         Returns:
             Whether the user has cancelled; ComfyUI asks at each update, and forgets the answer.
         """
-        preview = None if image is None else ("JPEG", image, 512)
         try:
-            self._bar.update_absolute(done, self._total, preview)
+            self._bar.update_absolute(done, self._total)
         except Interrupted:
             return True
         return False
@@ -406,9 +404,9 @@ def show_text(node_id: str, text: str) -> None:
     PromptServer.instance.send_progress_text(text, node_id)
 
 
-def send(event: str, payload: dict[str, Any]) -> None:
-    """Send an event to the browser that started the prompt; without one nobody hears it."""
-    client = PromptServer.instance.client_id
+def send(event: str, payload: dict[str, Any], client: str | None = None) -> None:
+    """Send an event to a browser, unset: the one that started the prompt; if any, it hears it."""
+    client = client or PromptServer.instance.client_id
     if client is not None:
         PromptServer.instance.send_sync(event, payload, client)
 
@@ -417,6 +415,34 @@ def current_prompt() -> str:
     """The id of the prompt that runs."""
     context = get_executing_context()
     return "" if context is None else str(context.prompt_id)
+
+
+def current_node() -> str:
+    """The id of the node that runs, or that ComfyUI checks before a prompt is queued."""
+    context = get_executing_context()
+    return "" if context is None else str(context.node_id)
+
+
+def is_busy() -> bool:
+    """Whether a prompt runs or waits."""
+    return PromptServer.instance.prompt_queue.get_tasks_remaining() > 0
+
+
+def add_prompt_listener(listener: Callable[[Any], None]) -> None:
+    """Have what a browser sends to be queued heard, as it was sent, before ComfyUI checks it."""
+
+    def hear(asked: Any) -> Any:
+        listener(asked)
+        return asked
+
+    PromptServer.instance.add_on_prompt_handler(hear)
+
+
+def own_folders() -> set[Path]:
+    """The folders that names of a graph lead to."""
+    kinds = ("loras", *_BASE_FOLDERS)
+    roots = [*data_roots().values(), *map(_registered, kinds)]
+    return {root for places in roots for root in places}
 
 
 def output_place(path: Path) -> dict[str, str]:

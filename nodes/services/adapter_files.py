@@ -136,9 +136,22 @@ def _family_of(
     return opened.family, opened.weight
 
 
+def check_file_name(name: str) -> tuple[str, ...]:
+    """The parts of a new file's name below the loras folder.
+
+    Raises:
+        InputError: When the name leads elsewhere, or is none on some system.
+    """
+    return checked_parts(unicodedata.normalize("NFC", name.removesuffix(_SUFFIX)), "name")
+
+
+def free_file(name: str) -> Path:
+    """A file of the loras folder that is not there yet: of this name, or of one with a number."""
+    return _target(name, "comfyui", overwrite=False)
+
+
 def _target(name: str, layout: str, *, overwrite: bool) -> Path:
-    composed = unicodedata.normalize("NFC", name.removesuffix(_SUFFIX))
-    parts = checked_parts(composed, "name")
+    parts = check_file_name(name)
     suffix = "" if layout == "peft" else _SUFFIX
     root = comfy_host.loras_folder()
     folder = root.joinpath(*parts[:-1])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...trainer_core.config import RunConfig
-from ...trainer_core.errors import ConfigError, InputError
+from ...trainer_core.errors import ConfigError
 from ...trainer_core.families.run_files import load_config
 
 _OWN_FOLDERS = {"cache": "encoded samples", "pictures": "images of the graph"}
@@ -129,14 +129,14 @@ def _check_run_name(name: str) -> None:
         )
 
 
-def name_problem(name: str | None) -> str:
-    """Why a run cannot have a name, in one line, or nothing; None is not known yet."""
-    try:
-        if name is not None:
-            _check_run_name(name)
-    except InputError as error:
-        return str(error).replace("\n", " ")
-    return ""
+def check_run_name(given: Mapping[str, Any]) -> None:
+    """Check the ``name`` among a node's inputs, if it is known yet.
+
+    Raises:
+        ConfigError: When no run can have it.
+    """
+    if "name" in given:
+        _check_run_name(given["name"])
 
 
 def training_config(
@@ -162,7 +162,8 @@ def training_config(
         InputError: When values are out of range or contradict each other, or the name cannot be.
     """
     previews = cache.previews.values if cache.previews else {}
-    silent = {} if can_preview and cache.previews else {"preview": {"every": 0}}
+    shown = can_preview and bool(previews.get("prompts"))
+    silent = {} if shown else {"preview": {"every": 0}}
     config = run_config(
         cache.base,
         {

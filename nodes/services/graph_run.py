@@ -23,6 +23,7 @@ from .choices import (
     run_config,
     training_config,
 )
+from .kept_adapters import LoraKeeper
 from .panel import NodeObserver
 
 if TYPE_CHECKING:
@@ -112,7 +113,12 @@ def _forget_frames(error: BaseException) -> None:
 
 
 def _tell(observer: NodeObserver | None, error: BaseException) -> None:
-    if observer is not None:
+    if observer is None:
+        return
+    if isinstance(error, TrainerError):
+        # Its three parts follow from where it is told in the words of the graph.
+        observer.failed(f"stopped after step {observer.state.step}" if observer.state.step else "")
+    else:
         observer.failed(str(error).splitlines()[0] if str(error) else type(error).__name__)
 
 
@@ -195,6 +201,7 @@ def run_training(
     vae: Any,
     own: Mapping[str, Any],
     workflow: Mapping[str, object],
+    keep_in_loras: int = 0,
     observer: NodeObserver | None = None,
 ) -> tuple[RunHandle, Sequence[float]]:
     """Train what a node's inputs describe.
@@ -208,6 +215,7 @@ def run_training(
         vae: Decodes previews, or None for a base with its own and for no previews.
         own: What the node itself says of the run file.
         workflow: What `queued_graph` gave; kept with the run.
+        keep_in_loras: The adapter of every so many checkpoints goes to the loras folder; 0: none.
         observer: Of a node that has encoded before; unset: the node only trains.
 
     Returns:
@@ -225,20 +233,31 @@ def run_training(
     can_preview = base.embedded or vae is not None
     output = str(comfy_host.output_folder())
     config = training_config(cache, adapter, settings, own, output, can_preview=can_preview)
-    observer = observer or NodeObserver(node_id, config.output.name, trains=True)
+    observer = observer or NodeObserver(
+        node_id, config.output.name, trains=True, workflow=workflow_id(workflow)
+    )
+    observer.describe(config.preview.prompts, config.seed)
+    if keep_in_loras:
+        every = config.training.checkpoint_every
+        observer.keeper = LoraKeeper(config.output.name, keep_in_loras, every)
     if cache.previews and not can_preview:
         observer.warn("Previews are off: connect a VAE to Train Adapter to see them.")
     texts = workflow_texts(workflow, observer.warn)
-    make_source = source_of(None, vae, base)
     with guest("train", observer) as device:
         _warn_of_memory(config, device, observer)
         within, machine = comfy_host.allowed_folders(), ComfyMachine()
         where = SingleProcess(device)
-        result = train(config, observer, where, make_source, texts, within, machine)
+        result = train(config, observer, where, source_of(None, vae, base), texts, within, machine)
     # In its last step a cancelled run is done; the nodes behind it must not run all the same.
     if result.status == "cancelled" or observer.cancelled():
         comfy_host.raise_interrupted()
     return RunHandle(result.folder, result.adapters[0], result.step), result.losses
+
+
+def workflow_id(queued: Mapping[str, object]) -> str:
+    """What the page knows the workflow by; nothing without a page."""
+    workflow = queued.get("workflow")
+    return str(workflow.get("id") or "") if isinstance(workflow, Mapping) else ""
 
 
 def _warn_of_memory(config: RunConfig, device: torch.device, observer: NodeObserver) -> None:
@@ -260,6 +279,11 @@ def run_outputs(handle: RunHandle, losses: Sequence[float]) -> tuple[Any, ...]:
     images = _latest_images(handle.folder, handle.step)
     shown = _image_batch(images) if images else comfy_host.blocked()
     return adapter_tensors(handle.adapter), {"loss": list(losses)}, shown, handle
+
+
+def shown_run(handle: RunHandle) -> dict[str, list[str]]:
+    """What the page hears of a run, also when ComfyUI only remembers the node's outputs."""
+    return {"adapter_trainer_run": [f"{handle.folder.parent.name}/{handle.folder.name}"]}
 
 
 def _latest_images(folder: Path, step: int) -> list[Path]:

@@ -11,14 +11,16 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ...trainer_core.errors import InputError
 from ...trainer_core.training.observer import (
     TENSORBOARD_ABSENT,
     CacheProgress,
     CheckpointSaved,
     Event,
     MemoryPlanned,
+    Noted,
     PreviewDone,
     RunFinished,
     RunRequests,
@@ -27,13 +29,19 @@ from ...trainer_core.training.observer import (
     Warned,
 )
 from ..host import comfy_host
+from .run_files import CONTINUED
+from .run_history import POINTS, Ending, read_ending, read_history, read_run_file, sample_of
+
+if TYPE_CHECKING:
+    from .kept_adapters import LoraKeeper
 
 _EVENTS_PER_SECOND = 5
 _SMOOTH = 0.9
-_POINTS = 2000
 _KEPT_STATES = 64
 _REQUESTS = frozenset({"save", "preview", "stop"})
+_CONTINUE = "continue"
 _LARGEST_REQUEST = 4096  # bytes
+_LONGEST_ID = 200
 _ACTIVE = frozenset({"caching", "loading", "training"})
 
 
@@ -42,8 +50,15 @@ class RunState:
     """One train node's last run, as the panel shows it.
 
     Attributes:
+        workflow: The id of the workflow that it was started from; empty where it is not known.
+        run: Its name and version, such as ``my_adapter/v0``; empty as long as it has no folder.
+        seed: What decides which run it is; None where it is not known.
+        resumable: Whether there is a checkpoint that it can go on from.
         points: Step, loss and learning rate; thinned when there are many.
-        samples: Preview images with their step, prompt index and place.
+        samples: Preview images with their step, prompt and its index, and place.
+        error: What was found, expected and is to do, when it failed with an error of ours.
+        warnings: What the person can do something about.
+        notes: What is good to know.
         memory: Where the run keeps what, as JSON values; None as long as nothing was planned.
         choices: What a preset chose and why: ``setting``, ``value`` and ``why`` of each.
     """
@@ -52,27 +67,43 @@ class RunState:
     prompt_id: str
     name: str
     steps: int
+    workflow: str = ""
+    run: str = ""
+    seed: int | None = None
+    resumable: bool = False
     status: str = "loading"
     step: int = 0
     points: list[tuple[int, float, float]] = field(default_factory=list)
     samples: list[dict[str, Any]] = field(default_factory=list)
     step_seconds: float = 0.0
     message: str = ""
+    error: dict[str, str] | None = None
     warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     memory: dict[str, Any] | None = None
     choices: list[dict[str, str]] = field(default_factory=list)
 
     def address(self) -> dict[str, Any]:
         """What every event says of itself."""
-        return {"node_id": self.node_id, "prompt_id": self.prompt_id, "name": self.name}
+        return {
+            "node_id": self.node_id,
+            "prompt_id": self.prompt_id,
+            "name": self.name,
+            "workflow": self.workflow,
+            "run": self.run,
+        }
 
     def snapshot(self) -> dict[str, Any]:
         """The whole state as JSON values."""
         return {
             **self.address(),
             **self.progress(self.points),
+            "seed": self.seed,
+            "resumable": self.resumable,
             "samples": list(self.samples),
             "warnings": list(self.warnings),
+            "notes": list(self.notes),
+            "error": self.error,
             "memory": self.memory,
             "choices": list(self.choices),
         }
@@ -89,10 +120,17 @@ class RunState:
             "message": self.message,
         }
 
+    def take_history(self, folder: Path, prompts: Sequence[str]) -> None:
+        """Take over what a version folder holds of the run's steps until now."""
+        history = read_history(folder, comfy_host.output_place, prompts)
+        self.run = f"{folder.parent.name}/{folder.name}"
+        self.points, self.samples = history.points, history.samples
+        self.step, self.step_seconds = history.step, history.step_seconds
+
     def add_point(self, point: tuple[int, float, float]) -> None:
         """Add a step; every second one of the old is dropped when there are too many."""
         self.points.append(point)
-        if len(self.points) > 2 * _POINTS:
+        if len(self.points) > 2 * POINTS:
             self.points = self.points[::2]
 
 
@@ -124,13 +162,34 @@ class Panel:
             state = self._states.get(node_id)
             return {} if state is None else state.snapshot()
 
-    def request(self, node_id: str, asked: str) -> str:
-        """Note that ``save``, ``preview`` or ``stop`` was pressed; says why not, or nothing."""
+    def explain(self, node_id: str, prompt_id: str, error: dict[str, str]) -> bool:
+        """Show why a node's run has failed; says whether the node has such a run to show it on."""
         with self.lock:
             state = self._states.get(node_id)
+            if state is None or state.prompt_id != prompt_id or state.status != "failed":
+                return False
+            state.error = error
+            shown = state.snapshot()
+        comfy_host.send("adapter_trainer.state", shown)
+        return True
+
+    def request(self, node_id: str, asked: str) -> str:
+        """Note that a button was pressed; says why not, or nothing.
+
+        ``save``, ``preview`` and ``stop`` are for a run that trains; ``continue`` lets the node's
+        next run go on, where ComfyUI would take what it remembers.
+        """
+        with self.lock:
+            state = self._states.get(node_id)
+            active = state is not None and state.status in _ACTIVE
+            if asked == _CONTINUE and 0 < len(node_id) <= _LONGEST_ID:
+                if active:
+                    return "this node is training"
+                CONTINUED.note(node_id)
+                return ""
             if asked not in _REQUESTS:
                 return f"unknown request {asked[:20]!r}"
-            if state is None or state.status not in _ACTIVE:
+            if not active:
                 return "this node is not training"
             self._requests[node_id].add(asked)
             return ""
@@ -162,10 +221,51 @@ class _Throttle:
 PANEL = Panel()
 
 
-def shown_state(node_id: str) -> tuple[Any, int]:
-    """What the browser is told when it asks for a node's run, and the HTTP status."""
+def shown_state(query: Mapping[str, str]) -> tuple[Any, int]:
+    """What the browser is told when it asks for a node's run, and the HTTP status.
+
+    Args:
+        query: ``node_id``; ``name`` and ``workflow`` of the node, if the browser knows them, which
+            nodes of other workflows do not share; ``run``, the name and version that the node
+            shows, and ``exact`` when it has to be that one.
+    """
+    node_id, run = query.get("node_id", ""), query.get("run", "")
     found = PANEL.snapshot(node_id)
+    if query.get("exact"):
+        mine = found.get("run") == run or found.get("status") in _ACTIVE
+    else:
+        mine = found and all(
+            not query.get(name) or found[name] in {"", query[name]} for name in ("name", "workflow")
+        )
+    if not mine:
+        kept = _state_on_disk(node_id, run, query.get("workflow", ""))
+        if kept is not None and query.get("exact") and len(node_id) <= _LONGEST_ID:
+            # ComfyUI has just given the node this run's outputs again.
+            PANEL.open(kept)
+        found = {} if kept is None else kept.snapshot()
     return found, 200 if found else 404
+
+
+def _state_on_disk(node_id: str, run: str, workflow: str) -> RunState | None:
+    """A run that the server has forgotten, or never had; the names may come from anybody."""
+    try:
+        folder = comfy_host.run_path(run) if run else None
+        if folder is None:
+            return None
+        ending = read_ending(folder)
+    except InputError:
+        return None
+    state = RunState(node_id, run, folder.parent.name, ending.steps, workflow)
+    state.status = "lost" if ending.status == "running" else ending.status
+    prompts, state.seed = read_run_file(folder)
+    state.take_history(folder, prompts)
+    state.step, state.message = max(state.step, ending.step), ending.message
+    state.resumable = _has_checkpoint(folder)
+    return state
+
+
+def _has_checkpoint(folder: Path) -> bool:
+    return any(folder.glob("checkpoints/[0-9]*"))
 
 
 def taken_request(body: bytes) -> tuple[Any, int]:
@@ -183,7 +283,10 @@ def taken_request(body: bytes) -> tuple[Any, int]:
 
 
 class NodeObserver:
-    """Observer of one node's work; one that only encodes does not train, and has no panel."""
+    """Observer of one node's work.
+
+    A node that only encodes does not train, and has a line of text instead of a panel.
+    """
 
     def __init__(
         self,
@@ -193,14 +296,17 @@ class NodeObserver:
         trains: bool,
         steps: int = 0,
         choices: Sequence[Mapping[str, str]] = (),
+        workflow: str = "",
     ) -> None:
         # Where nobody says how many steps there are, it is known when the images are counted.
-        self.state = RunState(node_id, comfy_host.current_prompt(), name, steps)
+        self.state = RunState(node_id, comfy_host.current_prompt(), name, steps, workflow)
         self.state.choices = [dict(choice) for choice in choices]
+        self._prompts: Sequence[str] = ()
         self._trains = trains
         # What is encoded before the first step: which kind, so many, after so many of other kinds.
         self._what, self._items, self._earlier = "", 0, 0
         self._folder: Path | None = None
+        self.keeper: LoraKeeper | None = None
         self._bar: comfy_host.ProgressBar | None = None
         self._throttle = _Throttle()
         self._unsent: list[tuple[int, float, float]] = []
@@ -227,6 +333,8 @@ class NodeObserver:
             self._folder = event.summary.folder
             with PANEL.lock:
                 self.state.steps = event.summary.steps
+                self.state.take_history(self._folder, self._prompts)
+                self.state.resumable = self.has_checkpoint
             self._set(
                 "training",
                 f"{event.summary.layers} layers, {event.summary.parameters:,} "
@@ -235,19 +343,30 @@ class NodeObserver:
         elif isinstance(event, PreviewDone):
             self._preview(event)
         elif isinstance(event, CheckpointSaved):
-            self._say(f"checkpoint of step {event.step} saved")
+            dropped = _dropped(event.dropped)
+            with PANEL.lock:
+                self.state.message = f"checkpoint of step {event.step} saved{dropped}"
+                self.state.resumable = True
+            self._refresh()
+            if self.keeper is not None:
+                self.keeper.keep(event, self)
         elif isinstance(event, Warned) and event.message != TENSORBOARD_ABSENT:
             # The panel shows what TensorBoard would.
-            self.warn(event.message)
+            (self.note if isinstance(event, Noted) else self.warn)(event.message)
         elif isinstance(event, RunFinished):
-            result = event.result
-            early = result.status == "done" and result.step < self.state.steps
-            self._set("stopped" if early else result.status, f"step {result.step}")
+            result, steps = event.result, self.state.steps
+            early = result.status == "done" and result.step < steps
+            ending = Ending("stopped" if early else result.status, result.step, steps)
+            self._set(ending.status, ending.message)
+
+    def describe(self, prompts: Sequence[str], seed: int) -> None:
+        """Take what the run file says of the preview images, and the seed."""
+        self._prompts, self.state.seed = prompts, seed
 
     @property
     def has_checkpoint(self) -> bool:
         """Whether the run that has started can go on from the disk."""
-        return self._folder is not None and any(self._folder.glob("checkpoints/[0-9]*"))
+        return self._folder is not None and _has_checkpoint(self._folder)
 
     def warn(self, message: str) -> None:
         """Show something that the user should know."""
@@ -256,15 +375,23 @@ class NodeObserver:
             self.state.warnings.append(message)
         self._refresh()
 
+    def note(self, message: str, instead_of: str = "") -> None:
+        """Show something that is good to know, in place of an earlier note where one is named."""
+        comfy_host.logger.info("%s: %s", self.state.name, message)
+        with PANEL.lock:
+            notes = [each for each in self.state.notes if each != instead_of]
+            self.state.notes = [*notes, message]
+        self._refresh()
+
     def failed(self, message: str) -> None:
         """Show that the run has failed."""
         if self._trains:
             self._set("failed", message)
 
     def interrupted(self) -> None:
-        """Show that the user has cancelled before the first step."""
+        """Show that the user has cancelled before the run could end by itself."""
         if self._trains and self.state.status in _ACTIVE:
-            self._set("cancelled", "before the first step; what is encoded stays on disk")
+            self._set("cancelled", Ending("cancelled", 0, 0).message)
 
     def cancelled(self) -> bool:
         """Whether the user has cancelled the prompt since the work began."""
@@ -289,12 +416,6 @@ class NodeObserver:
             return
         if self._bar is not None and self._bar.show(self._place(result.step)):
             self._cancel = True
-        left = _duration((event.steps - result.step) * state.step_seconds)
-        comfy_host.show_text(
-            state.node_id,
-            f"step {result.step}/{event.steps}, loss {result.loss:.4f}, "
-            f"{state.step_seconds:.2f} s/step, {left} left",
-        )
         if self._behind:
             self._send_state()
         else:
@@ -316,16 +437,15 @@ class NodeObserver:
             comfy_host.raise_interrupted()
         if self._throttle.passes() or event.done == event.total:
             text = f"encoded {event.done}/{event.total} images and captions"
-            comfy_host.show_text(self.state.node_id, text)
+            if not self._trains:
+                comfy_host.show_text(self.state.node_id, text)
             with PANEL.lock:
                 self.state.status, self.state.message = "caching", text
             self._send("progress", self.state.progress([]))
 
     def _preview(self, event: PreviewDone) -> None:
-        from PIL import Image
-
         place = comfy_host.output_place(event.path)
-        sample = {"step": event.step, "index": event.prompt_index, **place}
+        sample = sample_of(event.step, event.prompt_index, self._prompts, place)
         with PANEL.lock:
             self.state.samples.append(sample)
         if not self._throttle.passes():
@@ -335,33 +455,20 @@ class NodeObserver:
             self._send_state()
         else:
             self._send("sample", sample)
-        with Image.open(event.path) as image:
-            image.load()
-        if self._bar is not None and self._bar.show(self._place(self.state.step), image):
+        if self._bar is not None and self._bar.show(self._place(self.state.step)):
             self._cancel = True
 
-    def _say(self, message: str) -> None:
-        """Change the line beside the status; may be done more often than events are sent."""
-        with PANEL.lock:
-            self.state.message = message
-        if self._refresh():
-            comfy_host.show_text(self.state.node_id, message)
-
-    def _refresh(self) -> bool:
-        """Send the whole state, now or with the next event that passes; says whether now."""
+    def _refresh(self) -> None:
+        """Send the whole state, now or with the next event that passes."""
         self._behind = True
-        passes = self._trains and self._throttle.passes()
-        if passes:
+        if self._trains and self._throttle.passes():
             self._send_state()
-        return passes
 
     def _set(self, status: str, message: str) -> None:
         """Change the status, which happens a few times in a run and is sent at once."""
         with PANEL.lock:
             self.state.status, self.state.message = status, message
-        if self._trains:
-            self._send_state()
-        comfy_host.show_text(self.state.node_id, message)
+        self._send_state()
 
     def _send_state(self) -> None:
         self._unsent, self._behind = [], False
@@ -372,8 +479,6 @@ class NodeObserver:
             comfy_host.send(f"adapter_trainer.{event}", {**self.state.address(), **values})
 
 
-def _duration(seconds: float) -> str:
-    # strftime asks the system for its time zone, which costs more than all the rest of an event.
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours:02}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"
+def _dropped(steps: Sequence[int]) -> str:
+    which = ", ".join(map(str, steps))
+    return f"; that of step {which} gave way (keep_checkpoints)" if steps else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,7 +15,7 @@ from .choices import (
     DatasetChoice,
     PreviewChoice,
     SettingsChoice,
-    name_problem,
+    check_run_name,
 )
 
 if TYPE_CHECKING:
@@ -106,20 +107,21 @@ def answers_of(given: object) -> Answers:
     )
 
 
-def queue_problem(answers: Answers, missing: Sequence[str]) -> str:
-    """What is wrong with the answers as far as names and captions say it, in one line, or nothing.
+def check_answers(answers: Answers, unlinked: Sequence[str]) -> None:
+    """Check what names and captions say, before anything is loaded.
 
     Args:
-        answers: What the node is told.
-        missing: Which of its sockets for CLIP and VAE have no link.
+        answers: What the node is told; the quality does not matter.
+        unlinked: Which of its sockets for CLIP and VAE have no link.
+
+    Raises:
+        InputError: When folder and goal or the name do not fit, or a base from a file is without
+            CLIP or VAE.
     """
-    try:
-        if answers.base != comfy_host.EMBEDDED and missing:
-            raise _unconnected(missing, "the loaders that belong to the base")
-        _images(answers)
-    except InputError as error:
-        return str(error).replace("\n", " ")
-    return name_problem(answers.run_name)
+    check_run_name({"name": answers.run_name})
+    if answers.base != comfy_host.EMBEDDED and unlinked:
+        raise _unconnected(unlinked, "the loaders that belong to the base.")
+    _images(answers)
 
 
 def plan_run(answers: Answers) -> QuickPlan:
@@ -293,6 +295,7 @@ def _section(folder: str, missing_caption: str) -> DatasetSection:
 
 def _shorten(values: dict[str, Any], steps: int) -> None:
     values["training.steps"] = steps
+    values["preview.every"] = min(values["preview.every"], steps)
     if values.get("training.schedule.warmup_steps", 0) >= steps:
         values["training.schedule.warmup_steps"] = steps // 10
 
@@ -335,9 +338,12 @@ def _unconnected(missing: Sequence[str], remedy: str) -> InputError:
 
 def _name_of(folder: str) -> str:
     """A run's name from that of a folder: what a name cannot have becomes an underscore."""
-    last = folder.rpartition("/")[2]
-    if not name_problem(last):
-        return last
-    plain = "".join(c if c.isascii() and (c.isalnum() or c in " ._-") else "_" for c in last)
-    plain = plain.strip(" ._-")[:60].strip()
-    return "adapter" if name_problem(plain) else plain
+    last = unicodedata.normalize("NFC", folder.rpartition("/")[2])
+    plain = "".join(c if c.isalnum() or c in " ._-" else "_" for c in last).strip(" ._-")
+    for name in (last, plain):
+        try:
+            check_run_name({"name": name})
+        except InputError:
+            continue
+        return name
+    return "adapter"

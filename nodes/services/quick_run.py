@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .choices import RunHandle
-from .graph_run import encode, run_training
+from .graph_run import encode, run_training, workflow_id
 from .panel import NodeObserver
 from .quick_plan import Answers, parts_of, plan_run, require_encoders
 
@@ -34,8 +34,15 @@ def run_quick(
     require_encoders(parts.base, clip, vae)
     steps = int(plan.values.get("training.steps") or 0)
     observer = NodeObserver(
-        node_id, answers.run_name, trains=True, steps=steps, choices=plan.choices
+        node_id,
+        answers.run_name,
+        trains=True,
+        steps=steps,
+        choices=plan.choices,
+        workflow=workflow_id(workflow),
     )
     cache = encode(node_id, parts.dataset, parts.base, clip, vae, parts.previews, {}, observer)
     adapter, settings, own = parts.adapter, parts.settings, parts.own
-    return run_training(node_id, parts.base, cache, adapter, settings, vae, own, workflow, observer)
+    return run_training(
+        node_id, parts.base, cache, adapter, settings, vae, own, workflow, observer=observer
+    )

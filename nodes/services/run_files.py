@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -254,5 +255,36 @@ class AdapterWatch:
             return self._missing.get(key, 0)
 
 
+class ContinueCount:
+    """Counts how often it was asked that a train node's finished or stopped run goes on.
+
+    ComfyUI would hand on what the node gave the last time; the count is in its fingerprint.
+    """
+
+    _MOST = 1000
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._asked: OrderedDict[str, int] = OrderedDict()
+
+    def note(self, node_id: str) -> None:
+        """Let the node's next run go on."""
+        with self._lock:
+            self._asked[node_id] = self._asked.pop(node_id, 0) + 1
+            while len(self._asked) > self._MOST:
+                self._asked.popitem(last=False)
+
+    def count(self, node_id: str) -> int:
+        """How often it was asked."""
+        with self._lock:
+            return self._asked.get(node_id, 0)
+
+
+def train_stamp(node_id: str, name: str | None) -> str:
+    """Changes when a train node has to run although its inputs are the same."""
+    return f"{ADAPTERS.missing_count(node_id, name)}/{CONTINUED.count(node_id)}"
+
+
 WATCH = OutputWatch()
 ADAPTERS = AdapterWatch()
+CONTINUED = ContinueCount()

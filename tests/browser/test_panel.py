@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 import uuid
@@ -11,6 +12,7 @@ from browser.page import PANEL
 from comfyui.graphs import (
     TRAIN,
     checkpoints,
+    forget_panel,
     graph,
     hold,
     plan,
@@ -34,6 +36,17 @@ return [...document.querySelectorAll(".adapter-trainer-panel *")]
       || box.top < panel.top - 1 || box.bottom > panel.bottom + 1;
   })
   .map((e) => e.className);
+"""
+
+_BUTTON_ROWS = """
+const buttons = [...document.querySelectorAll(".adapter-trainer-actions button")];
+const tops = buttons.map((b) => b.getBoundingClientRect()).filter((box) => box.width);
+return new Set(tops.map((box) => Math.round(box.top))).size;
+"""
+
+_LINES_OF_COMFYUI = """
+const node = window.app.graph.nodes.find((n) => n.type === "AdapterTrainerTrain");
+return node.widgets.map((w) => w.name).filter((name) => name.startsWith("$$"));
 """
 
 _OUTSIDE_NODE = """
@@ -126,6 +139,11 @@ def show(page, workflow) -> None:
     page.wait_for_count(THUMBNAIL, 6)
 
 
+def metrics(folder) -> list[dict]:
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
 def curve_places(page) -> list[float]:
     """Where the curve's points are from left to right; their height goes with the node's."""
     return [float(x) for x in re.findall(r"[ML]([\d.]+),", page.path("smoothed"))]
@@ -143,6 +161,7 @@ def test_empty_panel_says_what_will_appear(page):
     assert "loss curve" in page.text("empty")
     assert page.count(f"{PANEL} [data-request]:disabled") == 3
     assert_well_laid_out(page)
+    assert page.browser.evaluate(_BUTTON_ROWS) == 1
     page.shoot_themes("before")
     assert page.problems() == []
 
@@ -178,6 +197,9 @@ def test_training_draws_curve_and_images_and_survives_a_reload(page):
         f"{THUMBNAIL} img",
     )
     assert_well_laid_out(page)
+    assert page.browser.evaluate(_BUTTON_ROWS) == 1
+    assert page.text("version").endswith("/v0")
+    assert page.text("prompt") == "a red diamond"
     page.shoot_themes("after")
 
     page.browser.reload()
@@ -214,7 +236,61 @@ def test_the_buttons_reach_the_training(page):
     assert page.count(f"{PANEL} [data-request]:disabled") == 3
     assert page.text("feedback") == ""
     assert (run_folder(page.server, name) / f"{name}.safetensors").is_file()
+    assert page.browser.evaluate(_BUTTON_ROWS) == 1
+    page.shoot("stopped")
+
+    # A server that was restarted reads the whole course from the disk.
+    forget_panel(page.server)
+    page.browser.reload()
+    page.show_train_node()
+    page.wait_for("Stopped, kept")
+    page.wait_for_count(THUMBNAIL, 2)
+    stopped, places = int(page.stats()[0].split(" / ")[0]), curve_places(page)
+    assert len(places) > 10
+
+    page.browser.click(f"{PANEL} [data-go-on=continue]")
+    page.browser.wait(
+        "return parseInt(document.querySelector('.adapter-trainer-panel dd').textContent)"
+        " > argument && document.querySelector('.adapter-trainer-word').textContent === 'Training'",
+        stopped,
+        seconds=60,
+    )
+    assert page.text("version") == f"{name}/v0"
+    assert page.text("readout").startswith("step")
+    assert page.count(THUMBNAIL) == 2
+    page.server.post("/interrupt", {})
+    page.wait_for("Cancelled")
+    assert re.fullmatch(r"Stopped at step \d+\. Run goes on from there\.", page.text("message"))
+    assert page.count(f"{PANEL} [data-go-on=continue]:enabled") == 1
+    steps = [entry["step"] for entry in metrics(run_folder(page.server, name))]
+    assert steps == list(range(1, len(steps) + 1))
+    # What ComfyUI itself shows of the node would say it again.
+    assert page.browser.evaluate(_LINES_OF_COMFYUI) == []
+    page.shoot("cancelled")
     assert page.problems() == []
+
+
+def compare_steps(page) -> None:
+    """Compare the image that is shown with the base's, by keys and by the pointer."""
+    page.browser.click("dialog .adapter-trainer-compare input[type=checkbox]")
+    page.browser.wait("return document.querySelector('.adapter-trainer-other').naturalWidth > 0")
+    assert [page.text("tag-left"), page.text("tag-right")] == ["before training", "step 20"]
+    boxes = page.browser.evaluate(
+        """return ["large", "other"].map((name) => {
+          const box = document.querySelector(`.adapter-trainer-${name}`).getBoundingClientRect();
+          return [box.left, box.top, box.width, box.height].map(Math.round);
+        });"""
+    )
+    assert boxes[0] == boxes[1]
+    page.browser.press("ArrowRight")
+    page.browser.press("ArrowRight")
+    page.browser.press("ArrowLeft")
+    split = "return document.querySelector('.adapter-trainer-split').value"
+    assert page.browser.evaluate(split) == "55"
+    page.shoot("compared")
+    width = boxes[0][2]
+    page.browser.click("dialog .adapter-trainer-frame", (width / 4, 20))
+    assert page.browser.evaluate(split) == "25"
 
 
 def test_images_open_large_and_keys_stay_in_the_dialog(page, finished):
@@ -227,6 +303,8 @@ def test_images_open_large_and_keys_stay_in_the_dialog(page, finished):
     assert page.text("caption") == "Step 20, prompt 2"
     page.browser.wait("return document.querySelector('.adapter-trainer-large').naturalWidth > 0")
     page.shoot("large")
+    assert page.text("prompt-text") == "a blue circle"
+    compare_steps(page)
     page.browser.press("Delete")
     page.browser.press("Escape")
     assert page.count("dialog.adapter-trainer-lightbox") == 0
@@ -348,3 +426,27 @@ def test_a_lost_connection_is_shown_and_mended(page):
         "return document.querySelector('.adapter-trainer-panel dd').textContent !== argument",
         page.stats()[0],
     )
+
+
+def test_train_longer_goes_on_from_the_end(page, finished):
+    show(page, finished)
+    page.browser.click(f"{PANEL} .adapter-trainer-size")
+    page.wait_for_count(f"{PANEL} [data-large=true]", 1)
+    time.sleep(0.3)
+    assert_well_laid_out(page)
+    page.shoot("larger")
+    page.browser.click(f"{PANEL} [data-go-on=longer]")
+    assert page.text("total") == "to 45"
+    page.browser.fill(f"{PANEL} .adapter-trainer-more", "3")
+    assert page.browser.evaluate(_BUTTON_ROWS) == 1
+    assert_well_laid_out(page)
+    page.shoot("longer")
+    page.browser.click(f"{PANEL} [data-go-on=train]")
+    page.browser.wait(
+        "return document.querySelector('.adapter-trainer-panel dd').textContent === '33 / 33'",
+        seconds=60,
+    )
+    page.wait_for("Done")
+    assert page.text("version").endswith("/v0")
+    page.wait_for_count(THUMBNAIL, 6)
+    assert page.problems() == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import time
+import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -121,9 +122,15 @@ def cache_files(server: ComfyServer, kind: str) -> set[str]:
     return {path.name for path in root.glob("*.safetensors")}
 
 
-def panel(server: ComfyServer, node: str = TRAIN) -> dict[str, Any]:
-    """What the browser would show of a train node."""
-    return server.get(f"/adapter_trainer/state?node_id={node}")
+def panel(server: ComfyServer, node: str = TRAIN, **about: str) -> dict[str, Any]:
+    """What the browser would show of a train node, of which it may know more than its id."""
+    query = urllib.parse.urlencode({"node_id": node, **about})
+    return server.get(f"/adapter_trainer/state?{query}")
+
+
+def forget_panel(server: ComfyServer) -> None:
+    """Let the server forget what the panels show, as a restart does."""
+    server.post("/instruments/forget_panel", {})
 
 
 def plan(server: ComfyServer, node: str, name: str, *rows: tuple[Any, ...]) -> None:

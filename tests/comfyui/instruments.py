@@ -248,6 +248,14 @@ async def plan(request):
     return web.json_response({})
 
 
+@routes.post("/instruments/forget_panel")
+async def forget_panel(request):
+    """What a restart does to the panel, without the time of one."""
+    panel = next(sys.modules[name] for name in sys.modules if name.endswith("services.panel"))
+    panel.PANEL.__init__()
+    return web.json_response({})
+
+
 @routes.post("/instruments/settle")
 async def settle(request):
     """Leave what is there by now out of the rounds of the garbage collector, which end each run."""

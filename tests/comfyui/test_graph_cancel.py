@@ -51,7 +51,9 @@ def test_a_cancelled_run_goes_on_and_ends_with_the_same_bits(server):
     assert record(folder)["step"] == 5
     assert checkpoints(folder) == [5]
     assert not (folder / "cut.safetensors").exists()
-    assert panel(server)["status"] == "cancelled"
+    state = panel(server)
+    assert (state["status"], state["resumable"]) == ("cancelled", True)
+    assert state["message"] == "Stopped at step 5. Run goes on from there."
 
     nodes["30"] = {"class_type": "PreviewAny", "inputs": {"source": [TRAIN, 1]}}
     result = server.run(nodes)
@@ -83,7 +85,7 @@ def test_changed_settings_start_a_new_version_and_say_so(server):
     first, second = runs(server, "moved")
     assert record(first)["status"] == "cancelled"
     assert record(second)["status"] == "done"
-    assert any("seed" in warning for warning in panel(server)["warnings"])
+    assert any("seed" in note for note in panel(server)["notes"])
 
 
 def test_a_cancel_in_the_last_step_is_heard(server):

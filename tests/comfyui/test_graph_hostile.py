@@ -22,7 +22,7 @@ from comfyui.graphs import (
     graph,
     run_folder,
 )
-from comfyui.test_graph_errors import assert_alive, refused
+from comfyui.test_graph_errors import assert_alive, refused, refused_at_once
 
 pytestmark = pytest.mark.comfy
 
@@ -96,7 +96,7 @@ def test_an_adapter_of_an_unknown_kind(server, kind):
 )
 def test_a_choice_that_is_no_text(server, node, name, values):
     for value in values:
-        refused(server, changed(graph("choice"), node, **{name: value}), node)
+        refused_at_once(server, changed(graph("choice"), node, **{name: value}), node)
 
 
 def test_a_number_that_is_none(server):
@@ -138,9 +138,7 @@ def test_a_link_inside_of_a_dataset(server, secret, name):
     try:
         target = secret / name if name != "below" else secret
         with linked(folder / name, target):
-            message = refused(
-                server, graph("inner", dataset={"folder": "datasets/tampered"}), CACHE
-            )
+            message = refused_at_once(server, graph("inner", dataset=named), DATASET)
             assert "link" in message
             assert "secret" not in message
         server.run(graph("inner", dataset=named))
@@ -155,7 +153,8 @@ def test_a_link_to_a_part_of_a_paired_dataset(server, secret, part):
         write_images(folder / name)
     try:
         with linked(folder / part, secret):
-            refused(server, graph("pairs", dataset={"folder": "datasets/pairs"}), CACHE)
+            nodes = graph("pairs", dataset={"folder": "datasets/pairs"})
+            refused_at_once(server, nodes, DATASET)
     finally:
         shutil.rmtree(folder)
 

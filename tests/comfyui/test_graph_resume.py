@@ -51,7 +51,7 @@ def test_a_run_that_breaks_goes_on_as_its_message_says(server):
     assert changes[0]["from"] == 1.0
     assert changes[-1]["to"] == lower
     assert all(change["step"] < broken[-1] - 1 for change in changes)
-    assert any("learning_rate was" in text for text in panel(server)["warnings"])
+    assert any("learning_rate was" in text for text in panel(server)["notes"])
 
 
 def test_a_finished_run_with_another_rate_is_a_new_version(server):

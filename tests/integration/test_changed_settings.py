@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 
 import pytest
 from runs import CancelAfter, metrics, run_config, tensors
@@ -33,7 +34,9 @@ def record(folder):
 
 
 def warnings(observer):
-    return [event.message for event in observer.events if type(event).__name__ == "Warned"]
+    return [
+        event.message for event in observer.events if type(event).__name__ in {"Warned", "Noted"}
+    ]
 
 
 def breaks(config):
@@ -225,3 +228,30 @@ def test_what_decides_which_run_it_is_may_not(tmp_path, cache, change, named):
     train(run_config(tmp_path, cache, training={**SHORT, "steps": 1}))
     with pytest.raises(ConfigError, match=named):
         train(run_config(tmp_path, cache, **{"training": SHORT, **change}, resume="latest"))
+
+
+def test_a_longer_cosine_goes_on_where_it_stands_and_again_bit_for_bit(tmp_path, cache):
+    short = {"steps": 4, "schedule": {"name": "cosine", "warmup_steps": 0}}
+    longer = {**short, "steps": 9}
+    train(run_config(tmp_path / "whole", cache, training=short))
+    shutil.copytree(tmp_path / "whole", tmp_path / "cut")
+
+    def go_on(place, observer):
+        config = run_config(tmp_path / place, cache, training=longer, resume="auto")
+        return train(config, observer)
+
+    observer = CancelAfter(99)
+    whole = go_on("whole", observer)
+    (said,) = [text for text in warnings(observer) if "planned anew" in text]
+    assert "from 0.00025 at step 5 to 0 at step 9" in said
+    rates = [entry["learning_rate"] for entry in metrics(whole.folder)]
+    assert rates[4] == pytest.approx(2.5e-4)
+    assert sorted(rates[4:], reverse=True) == rates[4:]
+
+    assert go_on("cut", CancelAfter(7)).status == "cancelled"
+    again = CancelAfter(99)
+    cut = go_on("cut", again)
+    assert not [text for text in warnings(again) if "planned anew" in text]
+    assert [entry["learning_rate"] for entry in metrics(cut.folder)] == rates
+    ours, theirs = (tensors(result.adapters[0]) for result in (cut, whole))
+    assert all((ours[name] == theirs[name]).all() for name in theirs)

@@ -46,7 +46,7 @@ from runs import CancelAfter
 observer = CancelAfter(99)
 result = train(load_config(sys.argv[1]), observer)
 for event in observer.events:
-    if type(event).__name__ == "Warned":
+    if type(event).__name__ in {"Warned", "Noted"}:
         print("WARNED", event.message)
 print("RESULT", result.status, result.step)
 """

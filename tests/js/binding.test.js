@@ -1,20 +1,23 @@
 import { describe, expect, test } from "vitest";
-import { Binding, executionIds, runName } from "../../js/panel/binding.js";
+import { Binding, executionIds, RUN_PROPERTY, runName } from "../../js/panel/binding.js";
+import { goOn } from "../../js/panel/go_on.js";
 import { Hub } from "../../js/panel/hub.js";
 import { losses, progress, sampleAt, snapshot } from "./messages.js";
 
 function makeNode(values = {}) {
-  const graph = { nodes: [], isRootGraph: true };
-  return { id: 7, graph, widgets: [{ name: "name", value: "my_adapter" }], inputs: [{ name: "base", link: 4 }], ...values };
+  const graph = { id: "w", nodes: [], isRootGraph: true };
+  return { id: 7, graph, properties: {}, widgets: [{ name: "name", value: "my_adapter" }], inputs: [{ name: "base", link: 4 }], ...values };
 }
 
 /** A node's binding with a server that answers what `states` says, and what was shown last. */
 function setUp(node = makeNode(), states = {}) {
   const shown = { run: null, offline: null };
   const asked = [];
+  const abouts = [];
   const server = {
-    state: async (id) => {
+    state: async (id, about) => {
       asked.push(id);
+      abouts.push(about);
       const answer = states[id] ?? null;
       if (answer instanceof Error) throw answer;
       return typeof answer === "function" ? answer() : answer;
@@ -23,7 +26,7 @@ function setUp(node = makeNode(), states = {}) {
     imageUrl: () => "",
   };
   const screen = { show: (run, offline) => Object.assign(shown, { run, offline }) };
-  return { binding: new Binding(node, screen, server, () => node.graph), shown, states, asked };
+  return { binding: new Binding(node, screen, server, () => node.graph), shown, states, asked, abouts };
 }
 
 const settled = () => new Promise((resolve) => setTimeout(resolve, 0));
@@ -38,7 +41,7 @@ describe("messages", () => {
     expect(shown.run.series.buckets).toHaveLength(2);
   });
 
-  test.each([["another node", { node_id: "8" }], ["another run's name", { name: "other" }]])("for %s are not", (_, values) => {
+  test.each([["another node", { node_id: "8" }], ["another run's name", { name: "other" }], ["another workflow", { workflow: "v" }]])("for %s are not", (_, values) => {
     const { binding, shown, asked } = setUp();
     binding.onState(snapshot(values));
     binding.onProgress(progress(values));
@@ -106,6 +109,95 @@ describe("restoring", () => {
     answer(snapshot({ prompt_id: "p1", status: "done" }));
     await restored;
     expect(shown.run).toMatchObject({ promptId: "p2", status: "training" });
+  });
+});
+
+describe("the version of the run", () => {
+  const done = (run) => snapshot({ status: "done", run, prompt_id: run });
+
+  test("is kept with the node, and asked for when the server has forgotten", async () => {
+    const { binding, abouts } = setUp();
+    binding.onState(done("my_adapter/v1"));
+    expect(binding.node.properties[RUN_PROPERTY]).toBe("my_adapter/v1");
+    await binding.restore();
+    expect(abouts).toEqual([{ name: "my_adapter", workflow: "w", run: "my_adapter/v1", exact: false }]);
+  });
+
+  test("is the one that the node's outputs come from, also when ComfyUI remembered them", async () => {
+    const { binding, shown, states, abouts } = setUp();
+    binding.onState(done("my_adapter/v1"));
+    binding.onExecuted({ adapter_trainer_run: ["my_adapter/v1"] });
+    binding.onExecuted(null);
+    binding.onExecuted({ adapter_trainer_run: [3] });
+    expect(abouts).toEqual([]);
+    states[7] = done("my_adapter/v0");
+    binding.onExecuted({ adapter_trainer_run: ["my_adapter/v0"] });
+    await settled();
+    expect(abouts).toMatchObject([{ run: "my_adapter/v0", exact: true }]);
+    expect(shown.run.version).toBe("my_adapter/v0");
+  });
+
+  test("can be opened by Load Run, at nodes of that name alone", async () => {
+    const { binding, shown, states, asked } = setUp();
+    states[7] = done("my_adapter/v3");
+    binding.open("other/v3");
+    expect(asked).toEqual([]);
+    binding.open("my_adapter/v3");
+    await settled();
+    expect(shown.run.version).toBe("my_adapter/v3");
+  });
+});
+
+describe("going on", () => {
+  function trained(values = {}, node = {}) {
+    const widgets = [{ name: "name", value: "my_adapter" }, { name: "steps", value: 0 }, { name: "resume", value: true }, { name: "resume_from", value: "newest" }];
+    const set = setUp(makeNode({ widgets, ...node }));
+    set.binding.onState(snapshot({ status: "done", step: 60, steps: 60, ...values }));
+    const queued = [];
+    const press = (more, taken = true) => goOn(set.binding, more, async () => { queued.push(more); return taken; });
+    const value = (name) => widgets.find((widget) => widget.name === name).value;
+    return { ...set, widgets, queued, press, value };
+  }
+
+  test("to the planned end changes nothing and queues", async () => {
+    const { press, queued, widgets, value } = trained({ status: "stopped", step: 14 });
+    const before = structuredClone(widgets);
+    expect(await press(null)).toEqual({ taken: true, reason: "Queued. It goes on from step 14." });
+    expect(queued).toEqual([null]);
+    expect(widgets).toEqual(before);
+    expect(value("steps")).toBe(0);
+  });
+
+  test("for more steps sets the node's number, also where a preset has chosen it", async () => {
+    const { press, value } = trained();
+    await press(30);
+    expect(value("steps")).toBe(90);
+  });
+
+  test("switches resume on and goes on from the newest, and says so", async () => {
+    const { press, widgets, value } = trained();
+    widgets[2].value = false;
+    widgets[3].value = "my_adapter/v0/000010";
+    expect((await press(null)).reason).toContain("resume was off, and is on now");
+    expect([value("resume"), value("resume_from")]).toEqual([true, "newest"]);
+  });
+
+  test("takes the run's own seed, which ComfyUI may have changed", async () => {
+    const { press, widgets, value } = trained({ seed: 3 });
+    widgets.push({ name: "seed", value: 8 }, { name: "control_after_generate", value: "randomize" });
+    await press(null);
+    expect([value("seed"), value("control_after_generate")]).toEqual([3, "fixed"]);
+  });
+
+  test("leaves alone what comes from another node, and says what to set there", async () => {
+    const { press, queued, value } = trained({}, { inputs: [{ name: "steps", link: 5 }] });
+    expect(await press(30)).toEqual({ taken: false, reason: "steps comes from another node: set it to 90 there, and press Run." });
+    expect([queued, value("steps")]).toEqual([[], 0]);
+  });
+
+  test("says that ComfyUI refused the graph", async () => {
+    const { press } = trained();
+    expect(await press(null, false)).toMatchObject({ taken: false });
   });
 });
 

@@ -2,18 +2,18 @@
 
 export function snapshot(values = {}) {
   return {
-    node_id: "7", prompt_id: "p1", name: "my_adapter", status: "training", step: 0, steps: 100,
+    node_id: "7", prompt_id: "p1", name: "my_adapter", workflow: "", run: "", resumable: false, status: "training", step: 0, steps: 100,
     points: [], samples: [], step_seconds: 0.5, seconds_left: 50, message: "", warnings: [], memory: null, ...values,
   };
 }
 
 export function progress(values = {}) {
-  const { samples, warnings, memory, ...rest } = snapshot(values);
+  const { samples, warnings, memory, resumable, ...rest } = snapshot(values);
   return rest;
 }
 
-export function sampleAt(step, index = 0) {
-  return { step, index, filename: `${index}.png`, subfolder: `adapter_trainer/my_adapter/v0/samples/${step}`, type: "output" };
+export function sampleAt(step, index = 0, prompt = "") {
+  return { step, index, prompt, filename: `${index}.png`, subfolder: `adapter_trainer/my_adapter/v0/samples/${step}`, type: "output" };
 }
 
 export function losses(count) {

@@ -11,17 +11,23 @@ let panel;
 let answer;
 let asked;
 let looks;
+let gone;
 
 beforeEach(() => {
   answer = { taken: true, reason: "" };
   asked = [];
   looks = [];
+  gone = [];
+  const goOn = async (more) => {
+    gone.push(more);
+    return { taken: true, reason: "Queued." };
+  };
   const ask = async (request) => {
     asked.push(request);
     if (answer instanceof Error) throw answer;
     return answer;
   };
-  panel = new TrainPanel({ ask, imageUrl, onLook: (look) => looks.push(look) });
+  panel = new TrainPanel({ ask, goOn, imageUrl, onLook: (look) => looks.push(look) });
   document.body.append(panel.element);
   Object.defineProperty(panel.plot, "clientWidth", { value: 400 });
   Object.defineProperty(panel.plot, "clientHeight", { value: 150 });
@@ -81,17 +87,17 @@ test("the smoothing slider and the learning rate box change the curve and are to
   box.checked = false;
   box.dispatchEvent(new Event("change"));
   panel.draw();
-  expect(looks).toEqual([{ smoothing: 0.5, showRate: true }, { smoothing: 0.5, showRate: false }]);
+  expect(looks).toEqual([{ smoothing: 0.5, showRate: true, large: false }, { smoothing: 0.5, showRate: false, large: false }]);
   expect(find("path.adapter-trainer-smoothed").getAttribute("d")).not.toBe(before);
   expect(find("path.adapter-trainer-rate").getAttribute("d")).toBe("");
 });
 
 test.each([[null], [{}], [{ smoothing: NaN, showRate: "yes" }], ["x"]])("a stored look of %j is the default", (stored) => {
-  expect(toLook(stored)).toEqual({ smoothing: 0.9, showRate: true });
+  expect(toLook(stored)).toEqual({ smoothing: 0.9, showRate: true, large: false });
 });
 
 test("a stored look is kept within its bounds", () => {
-  expect(toLook({ smoothing: 7, showRate: false })).toEqual({ smoothing: 0.99, showRate: false });
+  expect(toLook({ smoothing: 7, showRate: false, large: true })).toEqual({ smoothing: 0.99, showRate: false, large: true });
 });
 
 describe("the memory plan", () => {
@@ -162,7 +168,7 @@ describe("samples", () => {
 
   test("have a row for each step, newest first, and a column for each prompt", () => {
     show({ samples });
-    const rows = [...panel.element.querySelectorAll(".adapter-trainer-row")];
+    const rows = [...panel.element.querySelectorAll(".adapter-trainer-row[role]")];
     expect(rows.map((row) => row.firstChild.textContent)).toEqual(["step 20", "step 10"]);
     const columns = [...rows[1].querySelectorAll("button")].map((button) => button.style.gridColumn);
     expect(columns).toEqual(["2", "4"]);
@@ -194,11 +200,79 @@ describe("samples", () => {
     expect(caption()).toBe("Step 10, prompt 1");
     key("ArrowDown");
     expect(caption()).toBe("Step 10, prompt 3");
-    expect(dialog.querySelector("img").getAttribute("src")).toBe(imageUrl(samples[1], false));
+    expect(dialog.querySelector("img.adapter-trainer-large").getAttribute("src")).toBe(imageUrl(samples[1], false));
     key("Escape");
     expect(document.querySelector("dialog")).toBeNull();
     document.removeEventListener("keydown", listen);
     expect(heard).toEqual([]);
+  });
+
+  test("are headed by their prompts, which the tooltips and the large view say too", () => {
+    show({ samples: [sampleAt(0, 0, "a cat"), sampleAt(0, 1, "a dog"), sampleAt(9, 1, "<b>a bird</b>")] });
+    const heads = [...panel.element.querySelectorAll(".adapter-trainer-prompt")];
+    expect(heads.map((head) => [head.textContent, head.title])).toEqual([["a cat", "a cat"], ["<b>a bird</b>", "<b>a bird</b>"]]);
+    const [newest, ...others] = panel.element.querySelectorAll(".adapter-trainer-thumbnail");
+    expect([newest, ...others].map((button) => button.title)).toEqual(["Step 9, prompt 2: <b>a bird</b>", "Step 0, prompt 1: a cat", "Step 0, prompt 2: a dog"]);
+    expect(find("[role] .adapter-trainer-row-label").textContent).toBe("step 9");
+    newest.click();
+    expect(document.querySelector("dialog .adapter-trainer-prompt-text").textContent).toBe("<b>a bird</b>");
+  });
+
+  test("may have most of the panel, which is kept with the node", () => {
+    show({ samples, points: losses(3) });
+    find(".adapter-trainer-size").click();
+    panel.draw();
+    expect(looks).toEqual([{ smoothing: 0.9, showRate: true, large: true }]);
+    expect([find(".adapter-trainer-samples").dataset.large, text("size"), find(".adapter-trainer-controls").hidden]).toEqual(["true", "Smaller", true]);
+  });
+
+  describe("compared", () => {
+    const three = [sampleAt(0), sampleAt(10), sampleAt(20), sampleAt(20, 1)];
+    const part = (name) => document.querySelector(`dialog .adapter-trainer-${name}`);
+    const key = (name) => document.querySelector("dialog").dispatchEvent(new KeyboardEvent("keydown", { key: name, bubbles: true, cancelable: true }));
+
+    beforeEach(() => {
+      show({ samples: three });
+      find("button.adapter-trainer-thumbnail").click();
+    });
+
+    function compare() {
+      const box = part("compare").querySelector("input[type=checkbox]");
+      box.checked = true;
+      box.dispatchEvent(new Event("change"));
+    }
+
+    test("show the base on the left and the step on the right of a line that keys and the pointer move", () => {
+      expect(part("overlay").hidden).toBe(true);
+      compare();
+      expect([part("overlay").hidden, part("tag-left").textContent, part("tag-right").textContent]).toEqual([false, "before training", "step 20"]);
+      expect(part("other").getAttribute("src")).toBe(imageUrl(three[0], false));
+      key("ArrowRight");
+      key("ArrowRight");
+      key("ArrowLeft");
+      expect(part("overlay").style.getPropertyValue("--adapter-trainer-split")).toBe("55%");
+      part("frame").getBoundingClientRect = () => ({ left: 100, width: 200 });
+      part("frame").dispatchEvent(new PointerEvent("pointerdown", { clientX: 120, buttons: 1 }));
+      expect(part("split").value).toBe("10");
+      for (let i = 0; i < 5; i++) key("ArrowLeft");
+      expect(part("split").value).toBe("0");
+    });
+
+    test("take any two steps", () => {
+      part("steps").value = "10";
+      part("steps").dispatchEvent(new Event("change"));
+      expect([part("tag-left").textContent, part("tag-right").textContent]).toEqual(["step 10", "step 20"]);
+      part("previous").click();
+      expect([part("tag-left").textContent, part("tag-right").textContent]).toEqual(["before training", "step 10"]);
+    });
+
+    test("are not offered for a prompt with one image", () => {
+      compare();
+      key("ArrowDown");
+      expect([part("compare").hidden, part("overlay").hidden]).toEqual([true, true]);
+      key("ArrowUp");
+      expect(part("overlay").hidden).toBe(false);
+    });
   });
 
   test("in the large view follow the run, and go with the node", () => {
@@ -214,7 +288,7 @@ describe("samples", () => {
 });
 
 describe("the buttons", () => {
-  test.each([["caching", true], ["loading", true], ["training", false], ["done", true], ["stopped", true], ["cancelled", true], ["failed", true]])(
+  test.each([["caching", true], ["loading", true], ["training", false], ["failed", true]])(
     "while %s are disabled: %s",
     (status, disabled) => {
       show({ status });
@@ -268,6 +342,55 @@ describe("the buttons", () => {
     await settled();
     expect(text("feedback")).toBe("The server did not answer.");
     expect(find("[data-request=save]").disabled).toBe(false);
+  });
+});
+
+describe("afterwards", () => {
+  const goOnButtons = () => [...panel.element.querySelectorAll("[data-go-on]")].filter((e) => !e.closest("[hidden]")).map((e) => e.textContent);
+  const rows = () => [...panel.element.querySelectorAll(".adapter-trainer-buttons")].filter((row) => !row.hidden);
+
+  test.each([
+    [{ status: "done" }, ["Train longer"]], [{ status: "stopped", resumable: true }, ["Continue"]],
+    [{ status: "cancelled", resumable: true }, ["Continue"]], [{ status: "failed", resumable: true }, ["Continue"]],
+    [{ status: "failed" }, []], [{ status: "lost" }, ["Continue"]], [{ status: "training" }, []],
+  ])("%j offers %j, in one row of buttons", (values, expected) => {
+    show(values);
+    expect(goOnButtons()).toEqual(expected);
+    expect(rows()).toHaveLength(1);
+  });
+
+  test("Continue goes on to the planned end", async () => {
+    show({ status: "stopped", resumable: true, step: 14 });
+    find("[data-go-on=continue]").click();
+    await settled();
+    expect(gone).toEqual([null]);
+    expect(text("feedback")).toBe("Queued.");
+  });
+
+  test("Train longer asks for how long, half again at first", async () => {
+    show({ status: "done", step: 60, steps: 60 });
+    find("[data-go-on=longer]").click();
+    expect(rows()).toHaveLength(1);
+    const more = find(".adapter-trainer-more");
+    expect([more.value, text("total")]).toEqual(["30", "to 90"]);
+    for (const [typed, total] of [["0", ""], ["1.5", ""], ["", ""], ["40", "to 100"]]) {
+      more.value = typed;
+      more.dispatchEvent(new Event("input"));
+      expect(text("total")).toBe(total);
+      if (!total) find("form").dispatchEvent(new Event("submit", { cancelable: true }));
+    }
+    expect(gone).toEqual([]);
+    find("form").dispatchEvent(new Event("submit", { cancelable: true }));
+    await settled();
+    expect(gone).toEqual([40]);
+    expect(goOnButtons()).toEqual(["Train longer"]);
+  });
+
+  test("the version is shown, and only where there is one", () => {
+    show({ run: "my_adapter/v2" });
+    expect(text("version")).toBe("my_adapter/v2");
+    show({});
+    expect(find(".adapter-trainer-version").hidden).toBe(true);
   });
 });
 

@@ -87,6 +87,7 @@ describe("samples", () => {
     for (let step = 0; step < 2 * MAX_SAMPLES; step++) run = withSample(run, sampleAt(step));
     expect(run.samples.length).toBeLessThanOrEqual(MAX_SAMPLES);
     expect(run.samples.at(-1).step).toBe(2 * MAX_SAMPLES - 1);
+    expect(run.samples[0].step).toBe(0);
   });
 });
 

@@ -14,13 +14,18 @@ function setUp(status, body) {
 
 test("a state is asked for by node id, also inside a subgraph", async () => {
   const { server, calls } = setUp(200, JSON.stringify(snapshot()));
-  expect(await server.state("5:7&x")).toEqual(snapshot());
-  expect(calls[0].route).toBe("/adapter_trainer/state?node_id=5%3A7%26x");
+  const about = { name: "cats", workflow: "w", run: "cats/v1", exact: true };
+  expect(await server.state("5:7&x", about)).toEqual(snapshot());
+  const route = "/adapter_trainer/state?node_id=5%3A7%26x&name=cats&workflow=w&run=cats%2Fv1";
+  expect(calls[0].route).toBe(`${route}&exact=1`);
+  await server.state("5:7&x", { ...about, exact: false });
+  expect(calls[1].route).toBe(route);
 });
 
 test("no state is null, a broken server an error", async () => {
-  expect(await setUp(404, "{}").server.state("7")).toBeNull();
-  await expect(setUp(500, "oops").server.state("7")).rejects.toThrow("500");
+  const about = { name: "", workflow: "", run: "", exact: false };
+  expect(await setUp(404, "{}").server.state("7", about)).toBeNull();
+  await expect(setUp(500, "oops").server.state("7", about)).rejects.toThrow("500");
 });
 
 test("a request is posted, and the answer read", async () => {

@@ -27,7 +27,7 @@ function setUp({ status = 200, body = JSON.stringify(WORKFLOW), run = "cats/v0",
       return widget;
     },
   };
-  addWorkflowButton(node, serverFrom({ fetchApi, apiURL: (route) => route }), app);
+  addWorkflowButton(node, serverFrom({ fetchApi, apiURL: (route) => route }), app, (run) => told.push(["opened", run]));
   const button = node.widgets.at(-1);
   return { asked, told, node, app, button, press: () => button.pressed() };
 }
@@ -44,13 +44,13 @@ test("the workflow of the chosen run is opened in a tab of its name", async () =
   const { press, asked, told } = setUp({ run: "ca&ts/v10" });
   await press();
   expect(asked).toEqual(["/adapter_trainer/workflow?run=ca%26ts%2Fv10"]);
-  expect(told).toEqual([["workflow", WORKFLOW, "ca&ts v10"]]);
+  expect(told).toEqual([["workflow", WORKFLOW, "ca&ts v10"], ["opened", "ca&ts/v10"]]);
 });
 
 test("a run that was started without a page gives its prompt", async () => {
   const { press, told } = setUp({ body: JSON.stringify(PROMPT) });
   await press();
-  expect(told).toEqual([["prompt", PROMPT, "cats v0"]]);
+  expect(told).toEqual([["prompt", PROMPT, "cats v0"], ["opened", "cats/v0"]]);
 });
 
 test.each(["[]", "{}", "null", '"x"', '{"1": 2}', '{"1": {"inputs": {}}}', "<html>", '{"nodes": 3}'])(

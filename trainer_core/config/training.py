@@ -212,7 +212,8 @@ class TrainingSection(Section):
     keep_checkpoints: int = setting(
         3,
         "Raise it to go back further, or to compare more states; each takes space on disk. How "
-        "many checkpoints stay on disk; the oldest go first.",
+        "many checkpoints stay on disk; the oldest go first, never the newest or the one that the "
+        "run was told to go on from.",
         advanced=True,
         ge=1,
         le=10000,

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import ExifTags, Image, ImageCms, ImageFile
+from PIL import ExifTags, Image, ImageCms, ImageFile, UnidentifiedImageError
 from torch import Tensor
 
 from ..errors import DatasetError
@@ -206,7 +206,10 @@ def _what_is_wrong(path: Path, error: BaseException) -> str:
         return f"{path} does not exist"
     if path.stat().st_size == 0:
         return f"{path} is empty (0 bytes)"
-    return f"{path} cannot be read as an image ({error or type(error).__name__})"
+    # Pillow's own words name an object of Python's.
+    unknown = isinstance(error, UnidentifiedImageError)
+    reason = "its content is no image" if unknown else error or type(error).__name__
+    return f"{path} cannot be read as an image ({reason})"
 
 
 def _is_animated(image: Image.Image) -> bool:

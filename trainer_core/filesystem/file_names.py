@@ -1,7 +1,7 @@
 """Which names a file or folder may have, so that every system can keep it and nobody is misled.
 
-One rule for the names of runs, of adapters and of what a graph names: letters of any script, digits,
-spaces and signs, emoji too, but nothing that leads to another folder or hides.
+One rule for the names of runs, of adapters and of what a graph names: letters of any script,
+digits, spaces and signs, emoji too, but nothing that leads to another folder or hides.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ LONGEST_NAME = 120
 """Bytes in UTF-8 of a new name: endings, numbers and temporary names still fit behind it."""
 
 EXPECTED = (
-    "letters of any script, digits, spaces and signs such as - _ . ( ) +; no / \\ : * ? \" < > |, "
+    'letters of any script, digits, spaces and signs such as - _ . ( ) +; no / \\ : * ? " < > |, '
     f"no dot or space at the end, at most {LONGEST_NAME} bytes"
 )
 """What `name_mistake` asks for, in words."""

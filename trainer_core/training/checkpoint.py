@@ -113,19 +113,28 @@ def _digest(state: Mapping[str, Any], tensors: Path) -> str:
     return hashlib.sha256(f"{said}{hash_file(tensors)}".encode()).hexdigest()
 
 
-def prune_checkpoints(folder: Path, keep: int) -> None:
+def prune_checkpoints(folder: Path, keep: int, spared: int | None = None) -> list[int]:
     """Remove all but the newest checkpoints, and what a crash left unfinished.
 
     Args:
         folder: Folder of the run's checkpoints.
         keep: How many stay.
+        spared: The step of one that stays besides.
+
+    Returns:
+        The steps whose checkpoints were removed.
     """
+    dropped: list[int] = []
     for path in checkpoint_folders(folder)[:-keep]:
+        if int(path.name) == spared:
+            continue
         # Renamed first: a checkpoint that is half removed must not look whole.
         # One that is open elsewhere (Windows) stays until the next time.
         with contextlib.suppress(PermissionError), temporary_beside(path) as gone:
             path.rename(gone)
+            dropped.append(int(path.name))
     remove_leftovers(folder)
+    return dropped
 
 
 def drop_later_checkpoints(folder: Path, step: int) -> list[int]:

@@ -51,7 +51,7 @@ from ..offload.machine import Machine
 from ..types import Bucket, Sample
 from ..weights.base_location import BaseLocation, file_identity, folder_identity
 from ..weights.loading import file_settings
-from .observer import CacheProgress, Observer, Warned
+from .observer import CacheProgress, Noted, Observer, Warned
 from .processes import Processes
 
 
@@ -141,7 +141,7 @@ def prepare(
         processes.barrier()
     else:
         for note in remove_leftovers(*cache_folders(cache_folder(config))):
-            observer.notify(Warned(note))
+            observer.notify(Noted(note))
     with contextlib.closing(encoders):
         dataset, prompts = _encode(config, family, plan, encoders, observer, has_controls)
         if processes.index == 0:

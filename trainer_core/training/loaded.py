@@ -19,7 +19,8 @@ from ..offload.machine import Machine
 from ..offload.swapped import repeated_blocks
 from .encode_dataset import Prepared
 from .load_adapted import load_adapted
-from .observer import CacheProgress, Observer, Warned
+from .longer_run import PlannedAnew, planned_anew, replan_note
+from .observer import CacheProgress, Noted, Observer, Warned
 from .optimizer import make_optimizer
 from .out_of_memory import explained
 from .preservation import Preservation, compute_missing, plan_preservation
@@ -43,6 +44,7 @@ class Loaded:
     observer: Observer
     steps: int
     preservation: Preservation | None
+    anew: PlannedAnew | None
 
     @property
     def transformer(self) -> torch.nn.Module:
@@ -99,14 +101,18 @@ def load(
     if processes.index == 0:
         _tell_notes(adapter, config.training.optimizer.learning_rate, observer)
         if taken is not None:
-            observer.notify(Warned(taken.summary()))
+            observer.notify(Noted(taken.summary()))
     groups = parameter_groups(adapter, config.training.optimizer)
     optimizer = make_optimizer(config.training.optimizer, groups)
     state = TrainState(adapter, optimizer)
     if start.checkpoint is not None:
         state.restore(start.checkpoint, config.training.optimizer)
-    steps = run_length(config)
-    return Loaded(config, data, precision, placed, state, processes, observer, steps, preservation)
+    steps, anew = run_length(config), planned_anew(config, start.checkpoint)
+    if anew is not None and processes.index == 0:
+        _tell_plan(config, anew, state.step, observer)
+    return Loaded(
+        config, data, precision, placed, state, processes, observer, steps, preservation, anew
+    )
 
 
 def _preserve(
@@ -143,6 +149,12 @@ def _preserve(
     # The others wait here and then only read.
     processes.barrier()
     return kept
+
+
+def _tell_plan(config: RunConfig, anew: PlannedAnew, step: int, observer: Observer) -> None:
+    # Once: a run that is stopped again goes on as it was told.
+    if anew.step == step:
+        observer.notify(Noted(replan_note(config, anew)))
 
 
 def _tell_notes(adapter: AttachedAdapter, learning_rate: float, observer: Observer) -> None:

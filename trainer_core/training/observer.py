@@ -95,10 +95,11 @@ class PreviewDone:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSaved:
-    """A resumable checkpoint is whole on disk."""
+    """A resumable checkpoint is whole on disk; `dropped` are the steps of those that gave way."""
 
     step: int
     folder: Path
+    dropped: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,11 @@ class Warned:
     """Something the user should know, in one line; the run goes on."""
 
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Noted(Warned):
+    """As `Warned`, but nobody has to do anything about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +129,7 @@ Event = (
     | PreviewDone
     | CheckpointSaved
     | Warned
+    | Noted
     | RunFinished
 )
 

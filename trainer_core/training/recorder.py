@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import importlib.util
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +40,7 @@ from .encode_dataset import Prepared
 from .observer import (
     TENSORBOARD_ABSENT,
     CheckpointSaved,
+    Noted,
     Observer,
     PreviewDone,
     RunFinished,
@@ -52,6 +53,10 @@ from .state import TrainState
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+
+DROPPED = "dropped_checkpoints"
+"""Where ``run.json`` lists the steps whose checkpoints gave way to newer ones."""
 
 
 class Recorder:
@@ -90,15 +95,15 @@ class Recorder:
         self._done = done = state.step
         self._images: list[Path] = []
         for note in folder.remove_leftovers():
-            observer.notify(Warned(note))
+            observer.notify(Noted(note))
         later = drop_later_checkpoints(folder.checkpoints, done)
         if later:
             steps = ", ".join(map(str, later))
             message = f"Going on from step {done}; the later checkpoints ({steps}) are recomputed."
-            observer.notify(Warned(message))
+            observer.notify(Noted(message))
         folder.drop_later_samples(done)
         self._metrics = MetricsWriter(
-            folder.metrics, done, lambda reason: observer.notify(Warned(reason))
+            folder.metrics, done, lambda reason: observer.notify(Noted(reason))
         )
 
     def record(self, result: StepResult) -> None:
@@ -118,8 +123,11 @@ class Recorder:
         except NonFiniteError as error:
             remedy = self._give_up(step + 1)
             raise NonFiniteError(error.found, error.expected, remedy) from error
-        prune_checkpoints(self.folder.checkpoints, self._config.training.keep_checkpoints)
-        self._saved(step, folder)
+        # Whoever has named a checkpoint to go on from may want to go on from it again.
+        named = self._config.resume not in {"none", "auto", "latest"}
+        keep = self._config.training.keep_checkpoints
+        dropped = prune_checkpoints(self.folder.checkpoints, keep, self._done if named else None)
+        self._saved(step, folder, dropped)
 
     def broken(self, step: int) -> str:
         """Save the state before a step that is not finite, beside the older ones.
@@ -151,9 +159,13 @@ class Recorder:
             lambda path: self._write_adapter(path, layout, "fp32", step, proof=False),
         )
 
-    def _saved(self, step: int, folder: Path) -> None:
-        self.folder.update_record(step=step)
-        self._observer.notify(CheckpointSaved(step, folder))
+    def _saved(self, step: int, folder: Path, dropped: Sequence[int] = ()) -> None:
+        record: dict[str, Any] = {"step": step}
+        if dropped:
+            before = self.folder.read_record().get(DROPPED)
+            record[DROPPED] = [*(before if isinstance(before, list) else ()), *dropped]
+        self.folder.update_record(**record)
+        self._observer.notify(CheckpointSaved(step, folder, tuple(dropped)))
 
     @contextlib.contextmanager
     def saved_on_failure(self, step: int) -> Iterator[None]:

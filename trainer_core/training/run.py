@@ -29,6 +29,7 @@ from .checkpoint import require_newest
 from .choose_plan import settle
 from .encode_dataset import content_hashes, prepare
 from .loaded import Loaded, load
+from .longer_run import SCHEDULE
 from .observer import Observer, RunStarted, SilentObserver, Warned
 from .processes import Processes, Shares, SingleProcess
 from .recorder import Recorder, run_header
@@ -128,9 +129,8 @@ def _train(
         # The run file keeps the user's words, so that another machine may choose anew.
         with _open_folder(config, start, hashes, workflow, planned.memory) as folder:
             header = run_header(settled.told, data, precision, hashes, workflow, observer)
-            recorder = Recorder(
-                folder, config, run.state, key_map, settled.settings, header, observer
-            )
+            settings = settled.settings | {SCHEDULE: run.anew}
+            recorder = Recorder(folder, config, run.state, key_map, settings, header, observer)
             with recorder:
                 observer.notify(RunStarted(_summary(run, folder)))
                 status, step = run_loop(run, shares, recorder, may_grow=may_grow)

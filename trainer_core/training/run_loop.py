@@ -19,7 +19,7 @@ from .compiled_blocks import compiled
 from .loaded import Loaded
 from .loop import Loop
 from .loop_hooks import LoopHooks
-from .observer import Warned
+from .observer import Noted, Warned
 from .optimizer import make_schedule
 from .out_of_memory import DeviceRoom, explained, skipped_when_full
 from .processes import Shares
@@ -81,7 +81,7 @@ def _initialize_from_inputs(run: Loaded) -> bool:
             )
             stopped = seen is None
             if seen is not None:
-                run.observer.notify(Warned(seen.summary()))
+                run.observer.notify(Noted(seen.summary()))
     if run.processes.sum_numbers([float(stopped)])[0]:
         return False
     run.processes.share(run.state.adapter.parameters())
@@ -145,7 +145,7 @@ def _step_maker(
 
 def _loop(run: Loaded, shares: Shares, recorder: Recorder | None, may_grow: bool) -> Loop:
     config, training = run.config, run.config.training
-    schedule = make_schedule(training.schedule, run.steps)
+    schedule = make_schedule(training.schedule, run.steps, run.anew)
     plan = _plan(run)
     # Only points that the base is held to may have other sizes than the rest of their batch.
     passes = (run.processes.passes,) if run.preservation else ()

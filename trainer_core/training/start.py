@@ -19,7 +19,8 @@ from ..errors import AdapterFileError, ConfigError, InputError, RunError
 from ..families.registry import FAMILIES, get_family
 from ..types import AdapterState
 from .checkpoint import Checkpoint, find_checkpoint, read_whole_checkpoint
-from .observer import Observer, Warned
+from .longer_run import SCHEDULE
+from .observer import Noted, Observer
 from .processes import Processes
 from .run_folder import read_record, version_number
 
@@ -150,7 +151,7 @@ def changed_settings(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> lis
     before = _flatten(RunConfig().model_dump(mode="json"), "") | dict(checkpoint.settings)
     before[FORMAT] = begun_format(checkpoint)
     changes: list[Change] = []
-    for path in sorted(checkpoint.settings.keys() | settings.keys()):
+    for path in sorted((checkpoint.settings.keys() | settings.keys()) - {SCHEDULE}):
         if path not in checkpoint.settings and _is_in(path, AROUND) and not _is_in(path, COURSE):
             continue
         if path != _SOURCE and before.get(path) != settings.get(path):
@@ -347,20 +348,20 @@ def _accepted_changes(
         # Whoever names a checkpoint wants that one; "auto" wants a run that fits the settings.
         if config.resume != "auto":
             raise
-        observer.notify(Warned(f"A new version starts. {error.found}."))
+        observer.notify(Noted(f"A new version starts. {error.found}."))
         return None
     said = "; ".join(map(str, changes))
     name = f"{version.parent.name}/{version.name}"
     if config.resume == "auto" and any(each.of_course for each in changes) and _is_done(version):
         observer.notify(
-            Warned(
+            Noted(
                 f"A new version starts, because {name} is finished: {said}. "
                 "resume=latest would go on from its end."
             )
         )
         return None
     if changes:
-        observer.notify(Warned(f"{name} goes on from step {checkpoint.step} changed: {said}."))
+        observer.notify(Noted(f"{name} goes on from step {checkpoint.step} changed: {said}."))
     return changes
 
 

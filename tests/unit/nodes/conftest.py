@@ -41,6 +41,11 @@ def run_files() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def run_history() -> ModuleType:
+    return pack_module("services.run_history")
+
+
+@pytest.fixture(scope="session")
 def errors(folders: ModuleType) -> ModuleType:
     """The errors as these files know them: the pack's own copy of the library."""
     return sys.modules[f"{_PACK}.trainer_core.errors"]

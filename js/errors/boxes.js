@@ -1,0 +1,201 @@
+// @ts-check
+/**
+ * Boxes under the nodes that have a fault. They stay until the node's inputs change or the graph is
+ * queued again. A run that failed has told its panel already; then there is no box.
+ */
+
+import { unfold } from "../folding/advanced_inputs.js";
+import { ErrorView, toError } from "./error_view.js";
+
+/**
+ * @typedef {import("../comfyui.js").GraphNode} GraphNode
+ * @typedef {import("../comfyui.js").Graph} Graph
+ * @typedef {import("../comfyui.js").App} App
+ * @typedef {import("./error_view.js").NodeError} NodeError
+ *
+ * @typedef {object} Box
+ * @property {GraphNode} node
+ * @property {any} widget null where a panel shows the error
+ * @property {string} inputs what they were when the error was told
+ */
+
+export const EVENT = "adapter_trainer.error";
+const WIDGET = "adapter_trainer_error";
+/**
+ * Nodes that show an error in a panel of their own, with what takes it; null takes it away.
+ *
+ * @type {WeakMap<GraphNode, (error: NodeError | null) => void>}
+ */
+export const panels = new WeakMap();
+
+/** Milliseconds between two looks whether an input has changed; no hook tells it everywhere. */
+const LOOK = 500;
+const TOAST = 12_000;
+const LEAST_HEIGHT = 90;
+const PADDING = 10;
+/** What ComfyUI leaves free around an element of a widget. */
+const MARGIN = 10;
+
+export class ErrorBoxes {
+  /** @param {() => App} page */
+  constructor(page) {
+    this.page = page;
+    /** @type {Map<GraphNode, Box>} */
+    this.boxes = new Map();
+    /** @type {ReturnType<typeof setInterval> | undefined} */
+    this.timer = undefined;
+  }
+
+  /** @param {{ addEventListener: (type: string, listener: (event: any) => void) => void }} api */
+  listen(api) {
+    api.addEventListener(EVENT, (event) => this.tell(event.detail ?? {}));
+    for (const type of ["promptQueueing", "execution_start"]) {
+      api.addEventListener(type, () => this.clear());
+    }
+  }
+
+  /** @param {Record<string, unknown>} payload */
+  tell(payload) {
+    const error = toError(payload);
+    const app = this.page();
+    const node = nodeOf(String(payload.node_id), app.rootGraph ?? app.graph);
+    if (!error || !node) return;
+    const { found, expected, remedy } = error;
+    const detail = `${found}\nExpected: ${expected}\nTo do: ${remedy}`;
+    const summary = node.title ?? "";
+    app.extensionManager.toast.add({ severity: "error", summary, detail, life: TOAST });
+    if (!payload.in_panel) this.show(node, error);
+  }
+
+  /**
+   * @param {GraphNode} node
+   * @param {NodeError} error
+   */
+  show(node, error) {
+    this.remove(node);
+    const taken = panels.get(node);
+    taken?.(error);
+    const widget = taken ? null : this.addBox(node, error);
+    this.boxes.set(node, { node, widget, inputs: inputsOf(node) });
+    if (widget) grow(node);
+    this.timer ??= setInterval(() => this.look(), LOOK);
+  }
+
+  /**
+   * @param {GraphNode} node
+   * @param {NodeError} error
+   */
+  addBox(node, error) {
+    const view = new ErrorView(inputsIn(node, this.page()));
+    view.draw(error);
+    let height = LEAST_HEIGHT;
+    const widget = node.addDOMWidget("error", WIDGET, view.element, {
+      serialize: false,
+      hideOnZoom: false,
+      getMinHeight: () => height,
+    });
+    // How high the sentences are is known once they are laid out at the node's width.
+    new ResizeObserver(() => {
+      const wanted = contentHeight(view.element);
+      if (!wanted || wanted === height || !this.boxes.has(node)) return;
+      height = wanted;
+      grow(node);
+    }).observe(view.element);
+    return widget;
+  }
+
+  /** Removes the boxes of nodes whose inputs have changed, or that are gone. */
+  look() {
+    for (const { node, inputs } of [...this.boxes.values()]) {
+      if (!node.graph || inputsOf(node) !== inputs) this.remove(node);
+    }
+  }
+
+  clear() {
+    for (const node of [...this.boxes.keys()]) this.remove(node);
+  }
+
+  /** @param {GraphNode} node */
+  remove(node) {
+    const box = this.boxes.get(node);
+    if (!box) return;
+    this.boxes.delete(node);
+    panels.get(node)?.(null);
+    if (box.widget && node.widgets?.includes(box.widget)) {
+      const room = Math.max(0, node.size[1] - node.computeSize()[1]);
+      node.removeWidget(box.widget);
+      node.setSize([node.size[0], node.computeSize()[1] + room]);
+    }
+    if (this.boxes.size === 0) {
+      clearInterval(this.timer);
+      this.timer = undefined;
+    }
+  }
+}
+
+/**
+ * @param {GraphNode} node
+ * @param {App} app
+ * @returns {import("./error_view.js").Inputs}
+ */
+export function inputsIn(node, app) {
+  return {
+    // What is in sight already needs no button.
+    has: (input) => Boolean(node.widgets?.some((each) => each.name === input && isFolded(node, each))),
+    reveal() {
+      unfold(/** @type {any} */ (node));
+      app.canvas?.selectNode?.(node);
+    },
+  };
+}
+
+/**
+ * @param {GraphNode} node
+ * @param {any} widget
+ */
+function isFolded(node, widget) {
+  return Boolean(widget.hidden || (widget.options?.advanced && !(/** @type {any} */ (node).showAdvanced)));
+}
+
+/** @param {GraphNode} node */
+function inputsOf(node) {
+  const values = node.widgets?.filter((each) => each.name !== "error").map((each) => each.value);
+  return JSON.stringify([values, node.inputs?.map((each) => each.link ?? null)]);
+}
+
+/** @param {GraphNode} node */
+function grow(node) {
+  const [, height] = node.computeSize();
+  if (node.size[1] < height) node.setSize([node.size[0], height]);
+  // The canvas lays its widgets out when it draws.
+  node.setDirtyCanvas?.(true, true);
+}
+
+/** @param {HTMLElement} element */
+function contentHeight(element) {
+  const last = element.lastElementChild;
+  if (!last || !element.clientWidth) return 0;
+  const shown = [...element.children].filter((each) => /** @type {HTMLElement} */ (each).offsetHeight);
+  const bottom = Math.max(0, ...shown.map((each) => {
+    const child = /** @type {HTMLElement} */ (each);
+    return child.offsetTop + child.offsetHeight;
+  }));
+  return bottom + PADDING + 2 * MARGIN;
+}
+
+/**
+ * @param {string} id of a prompt; inside of subgraphs a path
+ * @param {Graph} root
+ * @returns {GraphNode | undefined}
+ */
+export function nodeOf(id, root) {
+  /** @type {Graph | undefined} */
+  let graph = root;
+  /** @type {GraphNode | undefined} */
+  let node;
+  for (const part of id.split(":")) {
+    node = graph?.nodes.find((each) => String(each.id) === part);
+    graph = node?.subgraph;
+  }
+  return node;
+}

@@ -1,0 +1,126 @@
+"""How an error reaches the person at the graph: on its node, in the words of the nodes.
+
+The core names settings by their place in a run file. A graph has nodes with inputs, so here
+``dataset.missing_caption`` becomes ``missing_caption of Dataset From Folder``. What an error says
+goes to ComfyUI, and beside it to our own box under the node (`js/errors.js`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from comfy_api.latest import io
+
+from ...trainer_core.errors import InputError, RunError, TrainerError
+from ..host import comfy_host, queued
+
+EVENT = "adapter_trainer.error"
+
+# Settings whose inputs are no `SettingInput`: node id to YAML path to input.
+_OTHERS: Mapping[str, Mapping[str, str]] = {
+    "AdapterTrainerDatasetFolder": {
+        "dataset.regularization.path": "regularization_folder",
+        "dataset.path": "folder",
+    },
+    "AdapterTrainerBase": {"base.path": "source", "family": "family"},
+    "AdapterTrainerAdapter": {"adapter.kind": "kind", "adapter.start_from": "start_from"},
+    "AdapterTrainerTrain": {"resume_from": "resume_from", "keep_in_loras": "keep_in_loras"},
+}
+_NODES: list[type[io.ComfyNode]] = []
+_SOURCE = re.compile(r"^the settings: ")
+# As a run file has it; in a graph a value is chosen.
+_ASSIGNED = re.compile(r"\b(set [\w ]+): (?=\w)", re.IGNORECASE)
+
+
+class ShownInputError(InputError):
+    """An `InputError` as ComfyUI names it: by its class, after a module that is not builtin."""
+
+
+class ShownRunError(RunError):
+    """A `RunError` as ComfyUI names it."""
+
+
+for _shown, _words in ((ShownInputError, "Wrong input"), (ShownRunError, "Run failed")):
+    _shown.__module__, _shown.__qualname__ = "builtins", _words
+
+
+def know(node: type[io.ComfyNode]) -> None:
+    """Let messages name the inputs of a node."""
+    _NODES.append(node)
+
+
+def as_shown(node: type[io.ComfyNode], error: TrainerError) -> TrainerError:
+    """What ComfyUI is to say of an error that the node has raised; the node's box says it too."""
+    told = told_by(node, error)
+    from ..services.panel import PANEL
+
+    node_id = comfy_host.current_node()
+    in_panel = PANEL.explain(node_id, comfy_host.current_prompt(), told)
+    comfy_host.send(EVENT, {"node_id": node_id, "in_panel": in_panel, **told})
+    shown = ShownInputError if isinstance(error, InputError) else ShownRunError
+    return shown(told["found"], told["expected"], told["remedy"])
+
+
+def as_refused(node: type[io.ComfyNode], error: TrainerError) -> str:
+    """What ComfyUI is to say of an error in a prompt that it therefore does not queue."""
+    told = told_by(node, error)
+    queued.tell_sender(EVENT, {"node_id": comfy_host.current_node(), **told})
+    return str(InputError(told["found"], told["expected"], told["remedy"]))
+
+
+def told_by(node: type[io.ComfyNode], error: TrainerError) -> dict[str, str]:
+    """An error in the words of the graph.
+
+    Returns:
+        JSON values: what was ``found``, what was ``expected`` and the ``remedy``; ``input`` is the
+        node's input that the remedy names, or empty.
+    """
+    schema, inputs = _schema(node), _inputs(node)
+    parts = [_SOURCE.sub("", part) for part in (error.found, error.expected, error.remedy)]
+    named = next((own for path, own in inputs.items() if _has(parts[2], path)), "")
+    if not named:
+        ids = sorted({each.id for each in schema.inputs}, key=len, reverse=True)
+        named = next((own for own in ids if _has(parts[2], own)), "")
+    parts = [_short_paths(_in_words(part, node)) for part in parts]
+    found, expected, remedy = parts
+    remedy = _ASSIGNED.sub(r"\1 to ", remedy)
+    return {"found": found, "expected": expected, "remedy": remedy, "input": named}
+
+
+def _schema(node: type[io.ComfyNode]) -> io.Schema:
+    # ComfyUI has asked for it at its start, and a new one would list folders again.
+    return getattr(node, "SCHEMA", None) or node.define_schema()
+
+
+def _inputs(node: type[io.ComfyNode]) -> dict[str, str]:
+    """YAML paths of a node's settings, to the ids of its inputs."""
+    own = {each.path: each.id for each in getattr(node, "SETTINGS", ())}
+    return {**_OTHERS.get(_schema(node).node_id, {}), **own}
+
+
+def _in_words(text: str, node: type[io.ComfyNode]) -> str:
+    # The node's own settings are named by their inputs alone, and win over another node's.
+    words = dict(_inputs(node))
+    for each in _NODES:
+        title = _schema(each).display_name
+        for path, own in _inputs(each).items():
+            words.setdefault(path, f"{own} of {title}")
+    for path in sorted(words, key=len, reverse=True):
+        if "." in path:
+            text = re.sub(rf"(?<![\w.]){re.escape(path)}(?![\w.]*\w)", words[path], text)
+    return text
+
+
+def _has(text: str, name: str) -> bool:
+    return re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", text) is not None
+
+
+def _short_paths(text: str) -> str:
+    """Name ComfyUI's own folders by their last part alone."""
+    roots = sorted(map(str, comfy_host.own_folders()), key=len, reverse=True)
+    for root in roots:
+        text = text.replace(f"{root}{os.sep}", f"{Path(root).name}{os.sep}")
+    return text

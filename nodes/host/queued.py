@@ -1,0 +1,52 @@
+"""What a prompt says while ComfyUI checks it.
+
+ComfyUI shows a node's check only the inputs that it names, drops its own checks of those, and
+repeats what the node says for each of them. So the checks name one input, and look here for the
+rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Any
+
+from . import comfy_host
+
+_asked: ContextVar[Mapping[str, Any] | None] = ContextVar("what is being queued", default=None)
+
+
+def listen() -> None:
+    """Remember what is being queued; the check runs in the same task, so in the same context."""
+
+    def remember(asked: Any) -> None:
+        _asked.set(asked if isinstance(asked, Mapping) else None)
+
+    comfy_host.add_prompt_listener(remember)
+
+
+def constants(node_id: str) -> dict[str, Any] | None:
+    """A node's inputs that are no links, in the prompt that is checked; None outside of a check."""
+    inputs = _inputs(node_id)
+    if inputs is None:
+        return None
+    return {name: value for name, value in inputs.items() if not isinstance(value, list)}
+
+
+def links(node_id: str) -> set[str]:
+    """The names of a node's inputs that come over a link, in the prompt that is checked."""
+    return {name for name, value in (_inputs(node_id) or {}).items() if isinstance(value, list)}
+
+
+def _inputs(node_id: str) -> Mapping[str, Any] | None:
+    nodes = (_asked.get() or {}).get("prompt")
+    node = nodes.get(node_id) if isinstance(nodes, Mapping) else None
+    inputs = node.get("inputs") if isinstance(node, Mapping) else None
+    return inputs if isinstance(inputs, Mapping) else None
+
+
+def tell_sender(event: str, payload: dict[str, Any]) -> None:
+    """Send an event to the browser that is queueing the prompt; without one nobody hears it."""
+    client = (_asked.get() or {}).get("client_id")
+    if isinstance(client, str) and client:
+        comfy_host.send(event, payload, client)

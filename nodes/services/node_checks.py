@@ -1,0 +1,83 @@
+"""What a node can know of its inputs by itself, when it is queued and when it runs.
+
+A mistake is told by the node that has it, before others load a model or encode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ...trainer_core.errors import DatasetError
+from ...trainer_core.families.run_files import load_config
+from ..host import comfy_host
+from ..host.folders import folder_stamp
+
+_KEPT = 16
+# By the settings and stamps of folders: why these could not be used, in three parts. Used by the
+# prompt's thread and the server's; each step is one of a dict's own.
+_refusals: dict[tuple[str, ...], tuple[str, str, str] | None] = {}
+
+
+def check_settings(values: Mapping[str, Any]) -> None:
+    """Check settings against their bounds and one another, as nested in a run file.
+
+    Raises:
+        ConfigError: When one is wrong.
+    """
+    # Prompts come from another node, and without any the interval of previews is a mistake.
+    prompts = {"prompts": ["a"]} | dict(values.get("preview", {}))
+    load_config({**values, "preview": prompts})
+
+
+def check_dataset(values: Mapping[str, Any]) -> None:
+    """Read a dataset's folders as the training will, unless nothing in them has changed.
+
+    Args:
+        values: The run file's ``dataset`` section.
+
+    Raises:
+        InputError: When settings or folders cannot be used.
+    """
+    from ...trainer_core.data.folder import scan_all
+
+    settings = load_config({"dataset": dict(values)}).dataset
+    folders = [each for each in (settings.path, settings.regularization.path) if each]
+    seen = (settings.model_dump_json(), *(folder_stamp(Path(each)) for each in folders))
+    if seen not in _refusals:
+        try:
+            scan_all(settings, within=comfy_host.allowed_folders())
+            refusal = None
+        except DatasetError as error:
+            refusal = (error.found, error.expected, error.remedy)
+        while len(_refusals) >= _KEPT:
+            _refusals.pop(next(iter(_refusals)), None)
+        _refusals[seen] = refusal
+    refused = _refusals.get(seen)
+    if refused is not None:
+        raise DatasetError(*refused)
+
+
+def check_base(family: str, values: Mapping[str, Any]) -> str:
+    """Find a base and its family, and check that the two and the variant fit.
+
+    Args:
+        family: A family's name, or ``auto``.
+        values: The run file's ``base`` section.
+
+    Returns:
+        The family's name.
+
+    Raises:
+        InputError: When there is no such base, or it cannot be trained on.
+    """
+    from ...trainer_core.bases.locate import detect_base, locate_base
+    from ...trainer_core.families.registry import get_family
+
+    name = detect_base(values["path"]) if family == "auto" else family
+    base = load_config({"family": name, "base": dict(values)}).base
+    # What controls the dataset has is checked where both are known.
+    edits = base.variant not in {"auto", "generate"}
+    locate_base(base, get_family(name), edits, needs_encoders=False)
+    return name

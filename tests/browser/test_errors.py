@@ -1,0 +1,121 @@
+"""What is wrong is told under the node that has it, and in a toast, in both renderers."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browser.page import PANEL
+from comfyui.conftest import write_images
+from comfyui.graphs import BASE, TRAIN, graph
+
+BOX = ".adapter-trainer-error:not([hidden])"
+TOAST = ".p-toast-message"
+
+_SHOW = """
+const node = window.app.graph.nodes.find((n) => n.type === argument);
+const { ds } = window.app.canvas;
+ds.scale = 1;
+ds.offset[0] = 420 - node.pos[0];
+ds.offset[1] = 160 - node.pos[1];
+window.app.canvas.setDirty(true, true);
+"""
+
+_OUTSIDE = """
+const node = window.app.graph.nodes.find((n) => n.type === argument);
+const canvas = window.app.canvas.canvas.getBoundingClientRect();
+const { scale, offset } = window.app.canvas.ds;
+const left = canvas.left + (node.pos[0] + offset[0]) * scale;
+const top = canvas.top + (node.pos[1] + offset[1]) * scale;
+const element = document.querySelector(".adapter-trainer-error:not([hidden])");
+const box = element.getBoundingClientRect();
+const right = left + node.size[0] * scale, bottom = top + node.size[1] * scale;
+const last = Math.max(...[...element.children].map((e) => e.getBoundingClientRect().bottom));
+return [left - box.left, box.right - right, top - box.top, box.bottom - bottom, last - box.bottom];
+"""
+
+_SET = """
+const [type, name, value] = argument;
+const node = window.app.graph.nodes.find((n) => n.type === type);
+const widget = node.widgets.find((w) => w.name === name);
+widget.value = value;
+widget.callback?.(value);
+"""
+
+DATASET_CLASS = "AdapterTrainerDatasetFolder"
+TRAIN_CLASS = "AdapterTrainerTrain"
+
+
+@pytest.fixture
+def torn(server) -> Iterator[Path]:
+    folder = write_images(server.data / "datasets" / "torn")
+    (folder / "2.png").write_text("no image")
+    yield folder
+    shutil.rmtree(folder)
+
+
+def press_run(page, node_class: str) -> None:
+    """Press Run and bring the box into view; ComfyUI's own message is put away."""
+    page.run()
+    page.wait_for_count(BOX, 1)
+    page.browser.evaluate(_SHOW, node_class)
+
+
+def said(page) -> list[str]:
+    """The sentences of the box, and the words of its button."""
+    parts = "return [...document.querySelector(argument).children].filter((e) => e.offsetHeight)"
+    return page.browser.evaluate(f"{parts}.map((e) => e.textContent)", BOX)
+
+
+def wait_until_gone(page) -> None:
+    page.browser.wait("return !document.querySelector(argument)", BOX)
+
+
+def assert_inside(page, node_class: str) -> None:
+    page.browser.wait(f"return (() => {{{_OUTSIDE}}})().every((each) => each <= 2)", node_class)
+
+
+def test_a_torn_image_is_told_under_the_dataset(page, torn):
+    page.load_api(graph("torn", dataset={"folder": "datasets/torn"}))
+    press_run(page, DATASET_CLASS)
+    sentences = [
+        "datasets/torn/2.png cannot be read as an image (its content is no image)",
+        "Expected: whole images as PNG, JPEG, WebP or BMP",
+        "To do: Save the images again with an image editor, or set unreadable to skip.",
+    ]
+    assert said(page) == [*sentences, "Show unreadable"]
+    page.wait_for_count(TOAST, 1)
+    toast = "return document.querySelector(argument).innerText"
+    assert page.browser.evaluate(toast, f"{TOAST}-text .p-toast-detail").split("\n") == sentences
+    errors = page.browser.evaluate("return Object.values(window.app.lastNodeErrors)")
+    assert [(each["class_type"], len(each["errors"])) for each in errors] == [(DATASET_CLASS, 1)]
+    assert_inside(page, DATASET_CLASS)
+    page.shoot("error_at_the_dataset")
+
+    page.browser.click(f"{BOX} button")
+    page.browser.wait(
+        "return window.app.graph.nodes.find((n) => n.type === argument).showAdvanced", DATASET_CLASS
+    )
+    assert_inside(page, DATASET_CLASS)
+    page.shoot("error_with_its_input")
+    page.browser.evaluate(_SET, [DATASET_CLASS, "unreadable", "skip"])
+    wait_until_gone(page)
+    page.browser.forget_problems()
+
+
+def test_what_fails_before_a_run_is_told_under_the_train_node(page):
+    nodes = graph("two-bases", train={"steps": 1})
+    nodes["20"] = {"class_type": "AdapterTrainerBase", "inputs": {**nodes[BASE]["inputs"]}}
+    nodes["20"]["inputs"]["precision"] = "bf16"
+    nodes[TRAIN]["inputs"]["base"] = ["20", 0]
+    page.load_api(nodes)
+    press_run(page, TRAIN_CLASS)
+    assert "Connect one Load Training Base to both." in said(page)[2]
+    shown = page.browser.evaluate("return window.app.lastExecutionError.exception_type")
+    assert shown == "Run failed"
+    assert_inside(page, TRAIN_CLASS)
+    assert page.count(PANEL) == 1
+    page.shoot("error_at_the_train_node")
+    page.browser.forget_problems()

@@ -1,0 +1,123 @@
+"""Train LoRA (Quick) in ComfyUI's real page: its panel, what was chosen, and the full graph."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+LABEL = "Open as full graph"
+CHAIN = {
+    *("AdapterTrainerDatasetFolder", "AdapterTrainerBase", "AdapterTrainerPreviewPrompts"),
+    *("AdapterTrainerCache", "AdapterTrainerAdapter", "AdapterTrainerSettings"),
+    "AdapterTrainerTrain",
+}
+ANSWERS = {
+    "folder": "datasets/four",
+    "base": "embedded",
+    "goal": "style",
+    "quality": "fast",
+    "name": "",
+    "trigger_word": "ohwx",
+    "kind": "lora",
+    "prompts": "a red diamond",
+    "steps": 2,
+}
+
+
+def quick_graph(name: str):
+    """The node with something behind it; the empty name is that of the folder."""
+    answers = {**ANSWERS, "name": name}
+    return {
+        "51": {"class_type": "AdapterTrainerQuick", "inputs": answers},
+        "52": {"class_type": "ImageInvert", "inputs": {"image": ["51", 2]}},
+    }
+
+
+_SHOW = """
+const { canvas, graph } = window.app;
+const node = graph.nodes.find((n) => n.type === "AdapterTrainerQuick");
+canvas.ds.scale = 0.8;
+canvas.ds.offset[0] = 300 - node.pos[0];
+canvas.ds.offset[1] = 90 - node.pos[1];
+canvas.setDirty(true, true);
+"""
+_FIND_BUTTON = """
+for (const each of document.querySelectorAll("button")) {
+  if (each.textContent.trim() === argument) each.id = "full-graph";
+}
+return Boolean(document.getElementById("full-graph"));
+"""
+_PLACE_OF_BUTTON = """
+const { canvas, graph } = window.app;
+const node = graph.nodes.find((n) => n.type === "AdapterTrainerQuick");
+const widget = node.widgets.find((each) => each.name === argument);
+const place = [node.pos[0] + node.size[0] / 2, node.pos[1] + widget.y + 10];
+return place.map((value, i) => (value + canvas.ds.offset[i]) * canvas.ds.scale);
+"""
+_GRAPH = """
+return window.app.graph.serialize().nodes.map((n) => [n.type, n.mode, n.widgets_values]);
+"""
+_OVERLAPS = """
+const boxes = window.app.graph.nodes.map((n) => [n.type, n.pos[0], n.pos[1] - 30,
+  n.pos[0] + n.size[0], n.pos[1] + n.size[1]]);
+return boxes.flatMap((a, i) => boxes.slice(i + 1)
+  .filter((b) => a[1] < b[3] && b[1] < a[3] && a[2] < b[4] && b[2] < a[4])
+  .map((b) => `${a[0]} and ${b[0]}`));
+"""
+_QUEUED = "return (await window.app.graphToPrompt()).output"
+
+
+def press_button(page) -> None:
+    if page.renderer == "canvas":
+        page.browser.click("#graph-canvas", page.browser.evaluate(_PLACE_OF_BUTTON, LABEL))
+    else:
+        page.browser.wait(_FIND_BUTTON, LABEL)
+        page.browser.click("#full-graph")
+
+
+def kinds(page) -> set[str]:
+    return {kind for kind, _, _ in page.browser.evaluate(_GRAPH)}
+
+
+def values(prompt) -> dict[str, dict]:
+    """Inputs that are no links, by the node's class."""
+    return {
+        node["class_type"]: {k: v for k, v in node["inputs"].items() if not isinstance(v, list)}
+        for node in prompt.values()
+    }
+
+
+def test_a_few_answers_train_and_open_as_the_full_graph(page):
+    name = f"quick_{uuid.uuid4().hex[:6]}"
+    page.load_api(quick_graph(name))
+    page.browser.evaluate(_SHOW)
+    assert page.missing_nodes() == []
+    assert page.text("word") == "Not started"
+    page.run()
+    page.wait_for("Done")
+    assert page.text("choices").startswith("What was chosen, and why")
+    page.browser.evaluate("document.querySelector('.adapter-trainer-choices').open = true")
+    assert "In datasets/four." in page.text("choices")
+    page.shoot("quick_done")
+
+    before = page.browser.evaluate(_GRAPH)
+    press_button(page)
+    page.browser.wait("return window.app.graph.nodes.length === 9")
+    page.browser.wait("return document.body.textContent.includes('Ctrl+Z takes both back')")
+    assert kinds(page) == CHAIN | {"AdapterTrainerQuick", "ImageInvert"}
+    assert page.browser.evaluate(_OVERLAPS) == []
+    time.sleep(0.6)  # the view moves to the new nodes
+    page.shoot("quick_full_graph")
+
+    queued = page.browser.evaluate(_QUEUED)
+    status, told = page.server.post("/adapter_trainer/full_graph", {**ANSWERS, "name": name})
+    assert status == 200
+    # The quick node is bypassed, so that it is not queued; what hung on it hangs on the new one.
+    assert values(queued) == {**values(told["nodes"]), "ImageInvert": {}}
+    train = next(k for k, node in queued.items() if node["class_type"] == "AdapterTrainerTrain")
+    assert queued["52"]["inputs"]["image"] == [train, 2]
+
+    page.browser.press("Control+z")
+    page.browser.wait("return window.app.graph.nodes.length === 2", seconds=5)
+    assert page.browser.evaluate(_GRAPH) == before
+    assert page.problems() == []

@@ -1,0 +1,143 @@
+"""Which node tells which mistake, and when: the table that a first user can run into."""
+
+import shutil
+
+import numpy
+import pytest
+from comfyui.conftest import write_images
+from comfyui.graphs import (
+    ADAPTER,
+    BASE,
+    DATASET,
+    PROMPTS,
+    SAVE,
+    SETTINGS,
+    TRAIN,
+    graph,
+    hold,
+    panel,
+    release,
+    wait_until_held,
+)
+from comfyui.test_graph_errors import refused, refused_at_once
+
+pytestmark = pytest.mark.comfy
+
+# What is changed, the node that has to be red, and words of its message. None of these graphs is
+# begun: all of it is told when Run is pressed.
+AT_ONCE = {
+    "no folder": ({"dataset": {"folder": "datasets/gone"}}, DATASET, "there is no datasets/gone"),
+    "no images": ({"dataset": {"folder": "datasets/places/empty"}}, DATASET, "no images in"),
+    "no captions": (
+        {"dataset": {"folder": "datasets/places/bare"}},
+        DATASET,
+        "has no caption file",
+    ),
+    "torn image": ({"dataset": {"folder": "datasets/places/torn"}}, DATASET, "0.png"),
+    "half a pair": ({"dataset": {"folder": "datasets/places/half"}}, DATASET, "control_images"),
+    "no control image": ({"dataset": {"folder": "datasets/places/odd"}}, DATASET, "1.png has no"),
+    "not flat": (
+        {"dataset": {"folder": "datasets/four", "layout": "paired"}},
+        DATASET,
+        "set layout to flat",
+    ),
+    "the same folder twice": (
+        {"dataset": {"folder": "datasets/four", "regularization_folder": "datasets/four"}},
+        DATASET,
+        "regularization_folder: datasets/four",
+    ),
+    "no base": ({"base": {"source": "diffusion_models/gone.safetensors"}}, BASE, "there is no"),
+    "not a base": ({"base": {"source": "diffusion_models/odd.safetensors"}}, BASE, "no family"),
+    "another family": ({"base": {"family": "flux"}}, BASE, "family"),
+    "no such variant": (
+        {"base": {"source": "diffusion_models/odd.safetensors", "variant": "edit"}},
+        BASE,
+        "odd.safetensors",
+    ),
+    "bad pattern": ({"adapter": {"include": "blocks.(0"}}, ADAPTER, "include"),
+    "no number": ({"adapter": {"rank_pattern": "no number"}}, ADAPTER, "rank_pattern"),
+    "no alpha": ({"adapter": {"alpha_pattern": "a = 0"}}, ADAPTER, "alphas above 0"),
+    "no range": ({"settings": {"sigma_min": 0.9, "sigma_max": 0.1}}, SETTINGS, "sigma_max"),
+    "no rate": ({"settings": {"rate_pattern": "a = 0"}}, SETTINGS, "rate_pattern"),
+    "no name": ({"train": {"name": "a/b"}}, TRAIN, "name is a/b"),
+    "our own folder": ({"train": {"name": "Cache"}}, TRAIN, "encoded samples"),
+    "no file name": ({"save": {"name": "../a"}}, SAVE, "name: '../a'"),
+}
+# Known only where the other side is: when the node runs, before anything is encoded or trained.
+LATER = {
+    "controls for no prompt": (PROMPTS, "prompts and 3 control images"),
+    "another base": (TRAIN, "Connect one Load Training Base to both"),
+    "no such checkpoint": (TRAIN, "resume_from"),
+}
+
+
+@pytest.fixture(scope="module")
+def folders(shared_server):
+    from safetensors.numpy import save_file
+
+    root = shared_server.data / "datasets" / "places"
+    (root / "empty").mkdir(parents=True)
+    write_images(root / "bare", (None, None))
+    write_images(root / "torn", ("a", "b"))
+    (root / "torn" / "0.png").write_bytes(b"no image")
+    write_images(root / "half" / "training_images", ("a", "b"))
+    write_images(root / "odd" / "training_images", ("a", "b"))
+    write_images(root / "odd" / "control_images", (None,))
+    models = shared_server.data / "models" / "diffusion_models"
+    models.mkdir(parents=True, exist_ok=True)
+    save_file({"a.weight": numpy.zeros((2, 2), numpy.float32)}, models / "odd.safetensors")
+    yield root
+    shutil.rmtree(root)
+
+
+@pytest.mark.parametrize("case", AT_ONCE)
+def test_a_mistake_is_told_by_its_node_when_run_is_pressed(server, folders, case):
+    changes, node, words = AT_ONCE[case]
+    message = refused_at_once(server, graph("places", previews=True, behind=True, **changes), node)
+    assert words in message
+    # In the words of the graph, and without where ComfyUI lies.
+    assert str(server.data) not in message
+    for section in ("dataset.", "adapter.", "training.", "base.", "output."):
+        assert f" {section}" not in f" {message}"
+
+
+def later(case):
+    nodes = graph("places", previews=case == "controls for no prompt", train={"steps": 1})
+    if case == "controls for no prompt":
+        image = {"width": 32, "height": 32, "batch_size": 3, "color": 0}
+        nodes["20"] = {"class_type": "EmptyImage", "inputs": image}
+        nodes[PROMPTS]["inputs"]["controls"] = ["20", 0]
+    elif case == "another base":
+        nodes["20"] = {"class_type": "AdapterTrainerBase", "inputs": {**nodes[BASE]["inputs"]}}
+        nodes["20"]["inputs"]["precision"] = "bf16"
+        nodes[TRAIN]["inputs"]["base"] = ["20", 0]
+    else:
+        nodes[TRAIN]["inputs"]["resume_from"] = "places/v0/000009"
+    return nodes
+
+
+@pytest.mark.parametrize("case", LATER)
+def test_what_only_two_nodes_know_is_told_by_the_one_that_needs_both(server, folders, case):
+    node, words = LATER[case]
+    message = refused(server, later(case), node)
+    assert words in message
+    assert str(server.data) not in message
+
+
+def test_nothing_is_refused_early_while_another_prompt_may_still_write_it(server, folders):
+    """Whoever queues a graph that fills a folder, and one that trains on it, is right."""
+    hold(server, at=1)
+    server.queue(graph("first", train={"steps": 1, "seed": 5}))
+    wait_until_held(server)
+    late = graph("late", dataset={"folder": "datasets/places/late"}, train={"steps": 1})
+    try:
+        late = server.queue(late)
+        write_images(folders / "late")
+    finally:
+        release(server)
+    assert server.failure(server.result(late)) == {}
+
+
+def test_a_clean_first_run_warns_of_nothing(server):
+    server.run(graph("clean", previews=True, settings={"preview_every": 4}))
+    assert panel(server)["warnings"] == []

@@ -1,0 +1,137 @@
+"""What the panel reads of a run's folder: thinned, in order, and nothing of a damaged end."""
+
+import itertools
+import json
+
+import pytest
+
+
+def write_steps(folder, count):
+    lines = [
+        json.dumps({"step": step, "loss": 1 / step, "learning_rate": 0.1, "step_seconds": 0.5})
+        for step in range(1, count + 1)
+    ]
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def write_record(folder, **values):
+    (folder / "run.json").write_text(json.dumps(values), encoding="utf-8")
+
+
+def write_sample(folder, step, index):
+    path = folder / "samples" / f"{step:06d}" / f"{index}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x")
+
+
+def place(path):
+    return {"filename": path.name, "subfolder": path.parent.name, "type": "output"}
+
+
+def test_a_long_run_is_thinned_evenly_and_keeps_its_last_step(run_history, tmp_path):
+    write_steps(tmp_path, 9001)
+    history = run_history.read_history(tmp_path, place, ())
+    assert len(history.points) <= run_history.POINTS
+    steps = [step for step, _, _ in history.points]
+    assert {b - a for a, b in itertools.pairwise(steps)} == {5}
+    assert (history.step, history.step_seconds) == (9001, 0.5)
+    assert history.points[-1] == (9001, 1 / 9001, 0.1)
+
+
+@pytest.mark.parametrize("end", ['{"step": 4, "lo', "[]\n", '{"step": "x"}\n', "\x00\n"])
+def test_what_a_crash_left_is_passed_over(run_history, tmp_path, end):
+    write_steps(tmp_path, 3)
+    with (tmp_path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(end)
+    assert run_history.read_history(tmp_path, place, ()).step == 3
+
+
+def test_an_empty_folder_has_no_course(run_history, tmp_path):
+    assert run_history.read_history(tmp_path, place, ()) == ([], [], 0.0)
+    (tmp_path / "metrics.jsonl").mkdir()
+    assert run_history.read_history(tmp_path, place, ()).points == []
+
+
+def test_images_come_in_order_with_the_prompts_that_they_were_made_with(run_history, tmp_path):
+    for step in (100, 0, 20):
+        for index in (10, 0, 2):
+            write_sample(tmp_path, step, index)
+    write_sample(tmp_path, 7, 0)
+    (tmp_path / "samples" / "000007" / "x.png").write_bytes(b"x")
+    change = {"step": 20, "setting": "preview.prompts", "from": ["old"], "to": ["new"]}
+    write_record(tmp_path, changes=[{"step": 3, "setting": "preview.every"}, change])
+    samples = run_history.read_history(tmp_path, place, ["new", "", "third"]).samples
+    assert [(each["step"], each["index"]) for each in samples] == [
+        *((0, index) for index in (0, 2, 10)),
+        (7, 0),
+        *((20, index) for index in (0, 2, 10)),
+        *((100, index) for index in (0, 2, 10)),
+    ]
+    prompts = {(each["step"], each["index"]): each["prompt"] for each in samples}
+    assert [prompts[step, 0] for step in (0, 7, 20, 100)] == ["old", "old", "old", "new"]
+    assert (prompts[20, 2], prompts[100, 2], prompts[100, 10]) == ("", "third", "")
+    assert samples[0]["filename"] == "0.png"
+
+
+def test_of_many_images_the_first_and_the_last_stay(run_history, tmp_path):
+    for step in range(1500):
+        write_sample(tmp_path, step, 0)
+    steps = [each["step"] for each in run_history.read_history(tmp_path, place, ()).samples]
+    assert len(steps) <= 601
+    assert (steps[0], steps[-1]) == (0, 1499)
+
+
+@pytest.mark.parametrize(
+    ("values", "status", "message"),
+    [
+        ({"status": "done", "step": 9}, "done", "Trained 9 steps."),
+        (
+            {"status": "done", "step": 4},
+            "stopped",
+            "Stopped at step 4 of 9. What was learned is kept.",
+        ),
+        (
+            {"status": "cancelled", "step": 4},
+            "cancelled",
+            "Stopped at step 4. Run goes on from there.",
+        ),
+        (
+            {"status": "running", "step": 4},
+            "lost",
+            "Broke off. The last checkpoint is of step 4. Run goes on from there.",
+        ),
+        (
+            {"status": "failed", "step": 0},
+            "failed",
+            "Stopped before the first checkpoint. Run begins anew.",
+        ),
+    ],
+)
+def test_how_a_run_has_ended(run_history, tmp_path, values, status, message):
+    write_record(tmp_path, steps=9, **values)
+    ending = run_history.read_ending(tmp_path)
+    assert (ending.status, ending.steps, ending.message) == (status, 9, message)
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"status": "done", "step": "x"}', "{}"])
+def test_a_damaged_record_is_refused(run_history, errors, tmp_path, text):
+    (tmp_path / "run.json").write_text(text, encoding="utf-8")
+    with pytest.raises(errors.InputError, match=r"run\.json"):
+        run_history.read_ending(tmp_path)
+
+
+def test_a_run_file_that_cannot_be_read_names_no_prompts(run_history, tmp_path):
+    assert run_history.read_run_file(tmp_path) == ((), None)
+    (tmp_path / "run.yaml").write_text("seed: 5\npreview:\n  prompts: [a cat]\n  every: 3\n")
+    prompts, seed = run_history.read_run_file(tmp_path)
+    assert (list(prompts), seed) == (["a cat"], 5)
+
+
+def test_whoever_asks_makes_a_node_go_on(run_files):
+    count = run_files.ContinueCount()
+    count.note("1")
+    count.note("1")
+    assert (count.count("1"), count.count("2")) == (2, 0)
+    for number in range(2, 1100):
+        count.note(str(number))
+    assert (count.count("1"), count.count("1099")) == (0, 1)

@@ -1,0 +1,109 @@
+"""Names in any script are taken; what leads elsewhere, hides or is no name somewhere is not."""
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer_core.config.reading import load_config
+from trainer_core.errors import ConfigError
+from trainer_core.filesystem.file_names import LONGEST_NAME, name_mistake
+
+TAKEN = [
+    *("my_adapter", "a", "v1.2 final", "A (2)", "100% wool", "été", "Müller's", "кошка", "猫の絵"),
+    *(
+        "고양이",
+        "قطة",
+        "חתול",
+        "แมว",
+        "बिल्ली",
+        "γάτα",
+        "ネコ・ver.2",
+        "🐱",
+        "👩\u200d🎨",
+        "👍🏽 style",
+    ),
+    *(
+        "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",
+        "क्\u200dष",
+        "x" * LONGEST_NAME,
+        "_hidden",
+        "~home",
+        "#1 & co",
+        "conny",
+        "com10",
+    ),
+]
+REFUSED = {
+    "": "empty",
+    " ": "empty",
+    ".": "empty",
+    "..": "empty",
+    "a/b": "character",
+    "a\\b": "character",
+    "C:x": "character",
+    'a"b': "character",
+    "a|b": "character",
+    "what?": "character",
+    "a\0b": "invisible",
+    "a\nb": "invisible",
+    "a\x7fb": "invisible",
+    "\u202egnp.exe": "invisible",
+    "a\u2066b": "invisible",
+    "a\u200bb": "invisible",
+    "a\u00adb": "invisible",
+    "\ufeffa": "invisible",
+    "a\u200cb": "invisible",
+    "猫\u200d": "invisible",
+    "a\u2028b": "invisible",
+    "a\ue000b": "invisible",
+    "a.": "dot at the end",
+    "a ": "dot at the end",
+    " a": "space in front",
+    ".a": "in front",
+    "-a": "in front",
+    "con": "device",
+    "NUL.txt": "device",
+    "Lpt1": "device",
+    "com¹.x": "device",
+    "aux .x": "device",
+    "猫" * (LONGEST_NAME // 3 + 1): "bytes",
+    "e\u0301": "loose accents",
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_a_name_in_any_script_is_taken(name):
+    assert name_mistake(name) == ""
+    assert load_config({"output": {"name": name}}).output.name == name
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_name_that_misleads_or_is_none_somewhere_is_refused(name):
+    assert REFUSED[name] in name_mistake(name)
+
+
+@pytest.mark.parametrize("name", [name for name in REFUSED if name and name != "e\u0301"])
+def test_a_run_has_the_same_rule(name):
+    with pytest.raises(ConfigError, match=r"output\.name"):
+        load_config({"output": {"name": name}})
+
+
+def test_a_run_has_one_name_however_its_accents_were_typed():
+    assert load_config({"output": {"name": "e\u0301te\u0301"}}).output.name == "\u00e9t\u00e9"
+
+
+def test_a_name_that_exists_may_be_long_and_have_loose_accents():
+    assert name_mistake("x" * 200, new=False) == name_mistake("e\u0301", new=False) == ""
+    assert name_mistake("a\u202eb", new=False)
+
+
+@given(st.text(max_size=40))
+def test_whatever_is_taken_is_one_visible_name(name):
+    if name_mistake(name):
+        return
+    assert not set(name) & set('/\\<>:"|?*')
+    assert unicodedata.is_normalized("NFC", name)
+    assert name == name.strip(" ")
+    assert name.encode()

@@ -1,0 +1,107 @@
+"""A cosine that is planned anew, against NumPy in float64."""
+
+import json
+
+import numpy
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from trainer_core.config import RunConfig
+from trainer_core.training.checkpoint import Checkpoint
+from trainer_core.training.longer_run import LEAST, SCHEDULE, planned_anew, replan_note
+from trainer_core.training.optimizer import make_schedule
+
+
+def run(steps, name="cosine", **schedule):
+    section = {"name": name, **schedule}
+    values = {"steps": steps, "schedule": section, "optimizer": {"learning_rate": 1e-3}}
+    return RunConfig.model_validate({"training": values})
+
+
+def stopped(config, step, anew=None):
+    """What a checkpoint of a run says that was stopped after a step."""
+    schedule = config.training.schedule.model_dump()
+    settings = {f"training.schedule.{name}": value for name, value in schedule.items()}
+    settings |= {"training.steps": config.training.steps, SCHEDULE: anew}
+    return Checkpoint(step, json.loads(json.dumps(settings)), {})
+
+
+def factors(config, anew=None):
+    steps = config.training.steps
+    schedule = make_schedule(config.training.schedule, steps, anew)
+    return numpy.array([schedule(step) for step in range(1, steps + 1)])
+
+
+def cosine(top, low, count):
+    """From `top` to `low` in `count` steps, both reached."""
+    turn = numpy.linspace(0, numpy.pi, count, dtype=numpy.float64)
+    return low + (top - low) * (1 + numpy.cos(turn)) / 2
+
+
+def test_the_rest_of_a_longer_run_falls_from_where_it_stands():
+    short, longer = (run(n, warmup_steps=5, min_ratio=0.02) for n in (40, 70))
+    anew = planned_anew(longer, stopped(short, 20))
+    now = factors(longer, anew)
+    here = factors(short)[19]
+    numpy.testing.assert_allclose(now[:5], numpy.arange(1, 6) / 5, atol=0)
+    numpy.testing.assert_allclose(now[20:], cosine(here, 0.02, 50), atol=1e-15)
+
+
+def test_a_run_at_its_end_goes_on_with_a_quarter():
+    anew = planned_anew(run(60), stopped(run(40), 40))
+    assert anew == (40, LEAST)
+    numpy.testing.assert_allclose(factors(run(60), anew)[40:], cosine(LEAST, 0, 20), atol=1e-15)
+
+
+def test_it_says_both_rates():
+    anew = planned_anew(run(60), stopped(run(40), 40))
+    assert "from 0.00025 at step 41 to 0 at step 60" in replan_note(run(60), anew)
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "step"),
+    [
+        (run(40), run(40), 20),  # as long as before
+        (run(30), run(40), 20),  # shorter
+        (run(60, "constant"), run(40, "constant"), 20),
+        (run(60, warmup_steps=20), run(40, warmup_steps=20), 20),  # in the warm-up
+        (run(60, min_ratio=0.5), run(40), 20),  # changed by hand
+    ],
+)
+def test_other_runs_keep_the_schedule_of_their_run_file(now, before, step):
+    assert planned_anew(now, stopped(before, step)) is None
+    assert planned_anew(now, None) is None
+
+
+def test_a_checkpoint_that_knows_nothing_of_it_is_of_a_plain_schedule():
+    old = stopped(run(40), 20)
+    del old.settings[SCHEDULE]
+    assert planned_anew(run(40), old) is None
+    assert planned_anew(run(60), old) == planned_anew(run(60), stopped(run(40), 20))
+
+
+@given(
+    lengths=st.lists(st.integers(2, 60), min_size=1, max_size=4),
+    warmup=st.integers(0, 8),
+    low=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_no_resume_jumps_above_the_rate_where_it_stands_or_a_quarter(lengths, warmup, low, seed):
+    steps, anew = 30 + warmup, None
+    config = run(steps, warmup_steps=warmup, min_ratio=low)
+    for more, share in zip(lengths, numpy.random.default_rng(seed).random(4), strict=False):
+        step = max(1, round(share * steps))
+        checkpoint = stopped(config, step, anew)
+        before = factors(config, anew)
+        steps += more
+        config = run(steps, warmup_steps=warmup, min_ratio=low)
+        anew = planned_anew(config, checkpoint)
+        now = factors(config, anew)
+        # Stopped again in the middle, and gone on with: the very same numbers.
+        again = planned_anew(config, stopped(config, min(steps, step + 1), anew))
+        assert (factors(config, again)[step:] == now[step:]).all()
+        if step > warmup:
+            assert now[step:].max() <= max(before[step - 1], LEAST) + 1e-12
+            assert now[-1] == pytest.approx(low, abs=1e-12) or more == 1

@@ -28,6 +28,7 @@
  * @property {(...args: any[]) => void} [onDrawForeground]
  * @property {() => [number, number]} computeSize
  * @property {(size: [number, number]) => void} setSize
+ * @property {(foreground: boolean, background: boolean) => void} setDirtyCanvas
  * @property {(type: "button", label: string, value: null, pressed: () => void, options: object) => Widget} addWidget
  *
  * @typedef {[unknown, Record<string, any>?]} Spec
@@ -102,6 +103,7 @@ class Folding {
         told?.set?.call(node, value);
         this.show();
         this.fit(room);
+        node.setDirtyCanvas(true, true);
       },
     });
     const { onConfigure, onDrawForeground } = node;

@@ -62,7 +62,16 @@ class AdapterSettings(io.ComfyNode):
             display_name="Adapter Config",
             category="Adapter Trainer",
             description="Kind, size and targets of the adapter.",
-            search_aliases=["lora config", "lokr", "loha", "lycoris", "rank"],
+            search_aliases=[
+                "lora config",
+                "lora rank",
+                "network dim",
+                "alpha",
+                "lokr",
+                "loha",
+                "dora",
+                "lycoris",
+            ],
             inputs=[
                 io.DynamicCombo.Input(
                     "kind",

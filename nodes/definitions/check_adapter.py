@@ -22,7 +22,12 @@ class CheckAdapter(sockets.FileOrLora):
             category="Adapter Trainer",
             description="Lets ComfyUI load an adapter for this model, names every tensor that it "
             "does not load, and compares each layer's change with the trainer's.",
-            search_aliases=["lora key not loaded", "check lora", "inspect lora", "load proof"],
+            search_aliases=[
+                "lora key not loaded",
+                "check lora",
+                "inspect lora",
+                "lora does nothing",
+            ],
             is_output_node=True,
             inputs=[
                 io.Model.Input(

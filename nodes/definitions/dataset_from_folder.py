@@ -33,7 +33,14 @@ class DatasetFolder(io.ComfyNode):
             category="Adapter Trainer",
             description="A folder with training images and a text file beside each. With "
             "control images: the folders control_images and training_images.",
-            search_aliases=["training images", "lora dataset", "captions", "kohya folder"],
+            search_aliases=[
+                "training images",
+                "lora dataset",
+                "captions",
+                "trigger word",
+                "regularization images",
+                "kohya folder",
+            ],
             inputs=[
                 io.Combo.Input(
                     "folder",

@@ -27,16 +27,17 @@ class EmbeddedText(io.ComfyNode):
                     "text",
                     multiline=True,
                     default="a red circle on a blue background",
-                    tooltip="What to generate: a coloured circle, square, triangle or cross on a "
-                    "plain background, or what your adapter has learned. With control images: how "
-                    "to change them, such as: make the shape green.",
+                    tooltip="Write what to generate: a coloured circle, square, triangle or "
+                    "cross on a plain background, or what your adapter has learned. "
+                    "With control images: how to change them, such as: make the shape "
+                    "green.",
                 ),
                 io.Image.Input(
                     "controls",
                     optional=True,
-                    tooltip="Only to edit: the image to change. A batch is several control images "
-                    "of one prompt. They are brought to 64 x 64 pixels, the size that the embedded "
-                    "base knows.",
+                    tooltip="Connect it only to edit: the image to change. A batch is several "
+                    "control images of one prompt. They are brought to 64 x 64 pixels, "
+                    "the size that the embedded base knows.",
                 ),
             ],
             outputs=[

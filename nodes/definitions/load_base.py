@@ -31,7 +31,13 @@ class LoadBase(io.ComfyNode):
             category="Adapter Trainer",
             description="The base model that the adapter is trained for. Nothing is loaded here: "
             "Train Adapter loads it once and lets go of it.",
-            search_aliases=["load model for training", "unet", "checkpoint", "diffusion model"],
+            search_aliases=[
+                "base model",
+                "load model for training",
+                "unet",
+                "checkpoint",
+                "diffusion model",
+            ],
             inputs=[
                 io.Combo.Input(
                     "source",

@@ -22,7 +22,7 @@ class LoadRun(io.ComfyNode):
             display_name="Load Run",
             category="Adapter Trainer",
             description="A finished or interrupted run: its adapter, losses and last previews.",
-            search_aliases=["load training", "resume", "checkpoint", "trained lora"],
+            search_aliases=["load training", "resume training", "training history", "checkpoint"],
             inputs=[
                 io.Combo.Input(
                     "run",

@@ -25,7 +25,7 @@ class PreviewAdapter(io.ComfyNode):
             category="Adapter Trainer",
             description="Generates the preview prompts with the trainer's own sampler, with or "
             "without an adapter.",
-            search_aliases=["test lora", "sample adapter", "compare lora"],
+            search_aliases=["test lora", "preview lora", "sample adapter", "compare lora"],
             inputs=[
                 sockets.Base.Input(
                     "base", tooltip="Connect Load Training Base: the model to generate with."

@@ -36,7 +36,7 @@ class PreviewPrompts(io.ComfyNode):
             category="Adapter Trainer",
             description="Prompts whose images are generated while the adapter trains, always from "
             "the same seeds, so that the images show what it learns.",
-            search_aliases=["sample prompts", "validation prompts"],
+            search_aliases=["sample prompts", "validation prompts", "samples while training"],
             inputs=[
                 *(each.input() for each in cls.SETTINGS),
                 io.Image.Input(
@@ -51,8 +51,8 @@ class PreviewPrompts(io.ComfyNode):
                     default=_NO_FOLDER,
                     optional=True,
                     advanced=True,
-                    tooltip="For bases that edit, where no image is connected: a dataset folder "
-                    "whose first control images are used.",
+                    tooltip="Choose it only for a base that edits, where no image is "
+                    "connected: a dataset folder whose first control images are used.",
                 ),
             ],
             outputs=[sockets.Previews.Output(display_name="previews")],

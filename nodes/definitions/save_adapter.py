@@ -46,7 +46,8 @@ class SaveAdapter(io.ComfyNode):
                 io.String.Input(
                     "name",
                     default="",
-                    tooltip="Name of the file; folders with /. Empty: the run's name.",
+                    tooltip="Leave it empty to take the run's name; set it to call the file "
+                    "something else. Folders with /.",
                 ),
                 layout_input(),
                 overwrite_input(),

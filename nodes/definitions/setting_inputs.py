@@ -49,6 +49,7 @@ class SettingInput(NamedTuple):
         path: The setting's YAML path.
         name: The input's id; unset: the last part of the path.
         step: Step of the arrows of a number with a fraction.
+        advanced: Whether the node hides it; unset: as the setting says.
         optional: Whether a prompt may leave it out, as those do that were saved before it existed.
             It stands behind the others, because a saved graph keeps values by their places.
     """
@@ -56,6 +57,7 @@ class SettingInput(NamedTuple):
     path: str
     name: str = ""
     step: float = 0.01
+    advanced: bool | None = None
     optional: bool = False
 
     @property
@@ -72,10 +74,11 @@ class SettingInput(NamedTuple):
         """The input, for a node's schema."""
         field = self.field
         kind, may_be_unset = _kind(field.annotation)
+        advanced = is_advanced(field) if self.advanced is None else self.advanced
         note = (_UNSET if may_be_unset else _NOTES).get(kind, "")
         shared: dict[str, Any] = {
             "tooltip": (field.description or "") + note,
-            "advanced": is_advanced(field) or None,
+            "advanced": advanced or None,
         }
         if self.optional:
             shared["optional"] = True

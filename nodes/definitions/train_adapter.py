@@ -30,7 +30,17 @@ class TrainAdapter(io.ComfyNode):
             description="Trains the adapter and hands it on to Load LoRA Model, KSampler and "
             "Save Adapter. Cancel finishes the step and saves its state; the next "
             "run goes on from there.",
-            search_aliases=["train lora", "train lokr", "train loha", "fine-tune", "finetune"],
+            search_aliases=[
+                "train lora",
+                "lora training",
+                "train lokr",
+                "train loha",
+                "fine-tune",
+                "finetune",
+                "dreambooth",
+                "learning rate",
+                "resume training",
+            ],
             is_output_node=True,
             inputs=[
                 *sockets.training_inputs(

@@ -29,24 +29,34 @@ class TrainQuick(io.ComfyNode):
             node_id="AdapterTrainerQuick",
             display_name="Train LoRA (Quick)",
             category="Adapter Trainer",
-            description="Choose a folder with your images, a base model and what you are teaching, "
-            "and press Run. Everything else is chosen for your images and your GPU; the panel says "
-            "what, and why. Cancel keeps what was learned: the next Run goes on from there. "
-            "'Open as full graph' shows every setting.",
-            search_aliases=["train lora", "quick", "easy", "simple training", "fine-tune"],
+            description="Choose a folder with your images, a base model and what you are "
+            "teaching, and press Run: everything else is chosen for your images "
+            "and your GPU, and the panel says why. Cancel keeps what was learned, "
+            "and the next Run goes on from there.",
+            search_aliases=[
+                "train lora",
+                "lora training",
+                "quick",
+                "easy",
+                "fine-tune",
+                "finetune",
+                "dreambooth",
+            ],
             is_output_node=True,
             inputs=[
                 *_questions(),
                 io.Clip.Input(
                     "clip",
                     optional=True,
-                    tooltip="The text encoder of the base, from its loader. The embedded base has "
-                    "its own.",
+                    tooltip="Connect the CLIP that you generate with; leave it open for the "
+                    "embedded base, which has its own. It reads captions and prompts.",
                 ),
                 io.Vae.Input(
                     "vae",
                     optional=True,
-                    tooltip="The VAE of the base, from its loader. The embedded base has its own.",
+                    tooltip="Connect the VAE that you generate with; leave it open for the "
+                    "embedded base, which has its own. It encodes your images and "
+                    "decodes previews.",
                 ),
                 *_advanced(),
             ],
@@ -105,51 +115,53 @@ def _questions() -> list[io.Input]:
         io.Combo.Input(
             "folder",
             options=comfy_host.dataset_names(),
-            tooltip="Your images: a folder below ComfyUI's input, output or datasets "
-            "folder. 10 to 40 good images are enough. A text file beside an image says "
-            "what it shows.",
+            tooltip="Choose the folder with your images: 10 to 40 good ones are enough. It "
+            "lies below ComfyUI's input, output or datasets folder. A text file beside "
+            "an image says what it shows.",
         ),
         io.Combo.Input(
             "base",
             options=comfy_host.base_names(),
             default=comfy_host.EMBEDDED,
-            tooltip="The model that you generate images with later. Take the full model, "
-            "not one made for few steps (turbo, lightning, schnell). embedded: the tiny "
-            "one that comes along, to try everything without a download.",
+            tooltip="Choose the model that you will generate with later. Take the full model, "
+            "not one made for few steps (turbo, lightning, schnell). embedded: the "
+            "tiny one that comes along, to try everything without a download.",
         ),
         io.Combo.Input(
             "goal",
             options=list(_GOALS),
             default=_GOALS[0],
-            tooltip="What are you teaching? person: someone's face and body. style: how "
-            "images look, whatever they show. object: one thing, animal or product. edit: "
-            "a change of images, from pairs of before and after; needs an edit model.",
+            tooltip="Choose what you are teaching. person: someone's face and body. style: how "
+            "images look, whatever they show. object: one thing, animal or product. "
+            "edit: a change of images, from pairs of before and after; needs an edit "
+            "model.",
         ),
         io.Combo.Input(
             "quality",
             options=list(_QUALITIES),
             default=_QUALITIES[1],
-            tooltip="How much time it may take. fast: a first look. standard: for most. "
+            tooltip="Choose how much time it may take. fast: a first look. standard: for most. "
             "thorough: longer and with finer detail, when the images are good.",
         ),
         io.String.Input(
             "name",
             default="",
-            tooltip="What the result is called. Empty: the name of the folder.",
+            tooltip="Leave it empty to name the result after the folder; set it when you train "
+            "the same folder in another way.",
         ),
         io.String.Input(
             "trigger_word",
             default="",
-            tooltip="A made-up word, such as ohwx, that calls up what was learned: write "
-            "it in your prompts later. Leave it empty for a style that is always on. For a "
-            "person or an object it replaces missing captions.",
+            tooltip="Set it to a made-up word, such as ohwx, that calls up what was learned: "
+            "write it in your prompts later. Leave it empty for a style that is always "
+            "on. For a person or an object it replaces missing captions.",
         ),
         io.Combo.Input(
             "kind",
             options=["auto", *kinds],
             default="auto",
-            tooltip="Form of the adapter. Leave it at auto unless you have to hand on a "
-            "certain one. " + (kind.description or ""),
+            tooltip="Leave it on auto unless another program needs a certain kind, such as lora. "
+            "It is the form that the adapter has in its file.",
         ),
     ]
 
@@ -165,8 +177,9 @@ def _advanced() -> list[io.Input]:
             multiline=True,
             optional=True,
             advanced=True,
-            tooltip="What the previews show, one prompt per line. Empty: prompts that fit "
-            "what you teach, with your trigger word.",
+            tooltip="Leave it empty for prompts that fit what you teach, with your trigger "
+            "word; write your own to see something certain, one per line. One preview "
+            "is generated for each.",
         ),
         io.Int.Input(
             "steps",
@@ -175,7 +188,9 @@ def _advanced() -> list[io.Input]:
             max=1_000_000,
             optional=True,
             advanced=True,
-            tooltip="How long to train. 0: from your number of images and the quality.",
+            tooltip="Leave it at 0: your number of images and the quality say how long to "
+            "train. Raise it when previews still get better at the end. Optimizer "
+            "steps.",
         ),
         seed,
         io.Boolean.Input(
@@ -183,7 +198,7 @@ def _advanced() -> list[io.Input]:
             default=True,
             optional=True,
             advanced=True,
-            tooltip="Go on where a run of this name was stopped, if it is of the same "
-            "images and settings. Off: always start anew.",
+            tooltip="Leave it on, to go on where a run of this name stopped; switch it off to start "
+            "again from nothing. A run of other images or of another base is left as it is.",
         ),
     ]

@@ -62,7 +62,15 @@ class TrainingSettings(io.ComfyNode):
             category="Adapter Trainer",
             description="Batch, schedule, noise levels, optimizer, memory, previews, checkpoints. "
             "Train Adapter works without this node.",
-            search_aliases=["optimizer", "batch size", "scheduler", "timesteps", "checkpoint"],
+            search_aliases=[
+                "optimizer",
+                "batch size",
+                "scheduler",
+                "timesteps",
+                "checkpoint",
+                "low vram",
+                "block swap",
+            ],
             inputs=[each.input() for each in cls.SETTINGS],
             outputs=[sockets.Settings.Output(display_name="settings")],
         )

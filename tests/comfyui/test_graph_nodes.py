@@ -69,6 +69,13 @@ _NOTES = re.compile(
 )
 _BOUNDS = re.compile(r" \(([^()]*(?:at least|above|at most|below) [^()]*)\)$")
 _NO_BOUND = {2**63 - 1, 1e6}
+_LONGEST_HELP = 300
+_MOST_VISIBLE = 8
+_WHEN = {
+    *("Leave", "Change", "Set", "Raise", "Lower", "Switch", "Take", "Use", "Choose", "Write"),
+    "Connect",
+}
+"""How a help text begins: with when to touch an input, not with what it is called."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,6 +240,59 @@ def test_everything_is_explained(server, schemas, node):
     assert with_table(page, node, schema) == page
 
 
+def late(text):
+    """What keeps a help text from being read by somebody who does not know training."""
+    return [
+        fault
+        for fault, found in {
+            "begins with what it is": text.split(" ")[0] not in _WHEN,
+            "is too long for a tooltip": len(text) > _LONGEST_HELP,
+        }.items()
+        if found
+    ]
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_a_help_text_says_first_when_to_touch_an_input(schemas, node):
+    texts = {name: facts["tooltip"] for name, (_, facts) in inputs(schemas[node]).items()}
+    assert {name: late(text) for name, text in texts.items() if late(text)} == {}
+
+
+def test_a_help_text_that_explains_first_is_noticed():
+    assert late("Rank of the factors. Raise it when details are missing.")
+    assert late("'constant', or 'cosine'.")
+    assert late("Leave it. " + "x" * _LONGEST_HELP)
+    assert not late("Leave it at 1.")
+
+
+def test_every_node_is_described_in_two_sentences(schemas):
+    sentences = {node: schemas[node]["description"].count(". ") + 1 for node in NODES}
+    assert {node: count for node, count in sentences.items() if count > 2} == {}
+
+
+def visible(schema):
+    """Settings that a node shows at first, with the choice that brings the most."""
+    count = 0
+    for group in ("required", "optional"):
+        for kind, facts in schema["input"].get(group, {}).values():
+            if kind == "COMFY_DYNAMICCOMBO_V3":
+                count += 1 + max(visible({"input": each["inputs"]}) for each in facts["options"])
+            elif kind in _WIDGETS and not facts.get("forceInput"):
+                count += not facts.get("advanced")
+    return count
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_a_node_shows_few_settings_at_first(schemas, node):
+    assert visible(schemas[node]) <= _MOST_VISIBLE
+
+
+def test_settings_that_a_choice_brings_are_counted(schemas):
+    schema = schemas["AdapterTrainerAdapter"]
+    assert visible(schema) == 7
+    assert len(inputs(schema)) > 2 * _MOST_VISIBLE
+
+
 def test_help_pages_belong_to_nodes():
     pages = {path.stem for path in (ROOT / "js" / "docs").glob("*.md")}
     assert pages == set(NODES)
@@ -251,7 +311,7 @@ def test_all_of_the_memory_section_is_on_one_node(schemas, settings):
     ids = {path: id for id, path in settings[name].items() if path in leaves}
     assert set(ids) == leaves - {"memory.device"}
     shown = {path for path, id in ids.items() if not inputs(schemas[name])[id][1].get("advanced")}
-    assert shown == {"memory.gradient_checkpointing"}
+    assert shown == {"memory.plan"}
 
 
 def test_inputs_config_and_template_say_the_same(schemas, settings):

@@ -49,9 +49,8 @@ export class ErrorBoxes {
   /** @param {{ addEventListener: (type: string, listener: (event: any) => void) => void }} api */
   listen(api) {
     api.addEventListener(EVENT, (event) => this.tell(event.detail ?? {}));
-    for (const type of ["promptQueueing", "execution_start"]) {
-      api.addEventListener(type, () => this.clear());
-    }
+    // Not when it starts: ComfyUI runs the rest of a graph although one of its ends was refused.
+    api.addEventListener("promptQueueing", () => this.clear());
   }
 
   /** @param {Record<string, unknown>} payload */

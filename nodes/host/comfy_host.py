@@ -148,8 +148,8 @@ def run_names() -> list[str]:
     return [f"{path.parent.parent.name}/{path.parent.name}" for path in records]
 
 
-def run_path(name: str) -> Path:
-    """The version folder behind a name of `run_names`.
+def run_path(name: str, what: str = "run") -> Path:
+    """The version folder behind a name of `run_names`; `what` is the input that names it.
 
     Raises:
         InputError: When there is no such run, or something in it is a link that leads out.
@@ -158,7 +158,7 @@ def run_path(name: str) -> Path:
 
     remedy = "Choose a run from the list after a refresh (key R); Train Adapter makes them."
     roots = {"runs": [output_folder()]}
-    folder = resolve_below(f"runs/{name}/run.json", roots, "run", remedy=remedy).parent
+    folder = resolve_below(f"runs/{name}/run.json", roots, what, remedy=remedy).parent
     # Its adapters, losses and images are read as well.
     AllowedFolders([output_folder()]).require_all(folder, "run")
     return folder
@@ -182,7 +182,7 @@ def checkpoint_path(name: str) -> Path:
         InputError: When there is no such checkpoint, or a link leads out of the runs' folder.
     """
     run, step = (name, "") if name.count("/") < _RUN_DEPTH else tuple(name.rsplit("/", 1))
-    saved = saved_checkpoints(run_path(run))
+    saved = saved_checkpoints(run_path(run, "resume_from"))
     found = [folder for folder in saved if not step or folder.name == step]
     if not found:
         raise InputError(

@@ -149,11 +149,21 @@ def test_a_run_name_that_leads_out_is_refused(server, name):
     ],
 )
 def test_a_file_name_that_leads_out_is_refused(server, finished, name):
-    nodes = graph("finished", behind=True)
-    nodes[SAVE]["inputs"]["name"] = name
     before = files_of(server)
-    refused_at_once(server, nodes, SAVE)
+    refused_at_once(server, saved_run(name), SAVE)
     assert files_of(server) == before
+
+
+def saved_run(name):
+    """A graph with no other end than Save Adapter; with another one, ComfyUI would run that."""
+    saved = {"run": ["1", 3], "name": name, "layout": "comfyui", "overwrite": False}
+    return {
+        "1": {
+            "class_type": "AdapterTrainerLoadRun",
+            "inputs": {"run": "finished/v0", "checkpoint": 0},
+        },
+        SAVE: {"class_type": "AdapterTrainerSave", "inputs": saved},
+    }
 
 
 def files_of(server):

@@ -19,6 +19,8 @@ export interface GraphNode {
   onConfigure?: (...args: unknown[]) => void;
   onExecuted?: (output: unknown) => void;
   setDirtyCanvas?(foreground: boolean, background: boolean): void;
+  onDragOver?: (event: DragEvent) => boolean;
+  onDragDrop?: (event: DragEvent) => Promise<boolean>;
   computeSize(): [number, number];
   setSize(size: [number, number]): void;
   findInputSlot(name: string): number;
@@ -29,7 +31,13 @@ export interface GraphNode {
     name: string,
     type: string,
     element: HTMLElement,
-    options: { serialize?: boolean; hideOnZoom?: boolean; getMinHeight?: () => number },
+    options: {
+      serialize?: boolean;
+      hideOnZoom?: boolean;
+      margin?: number;
+      getMinHeight?: () => number;
+      getMaxHeight?: () => number;
+    },
   ): unknown;
   addWidget(
     type: "button",
@@ -44,8 +52,8 @@ export interface Widget {
   name: string;
   value?: unknown;
   serialize?: boolean;
-  options?: { max?: number };
-  callback?: (value: unknown) => void;
+  options?: { values?: unknown; max?: number };
+  callback?: (value: unknown) => unknown;
 }
 
 export interface Link {
@@ -77,6 +85,7 @@ export interface App {
   rootGraph?: Graph;
   canvas?: {
     canvas: HTMLCanvasElement;
+    setDirty(front: boolean, back: boolean): void;
     emitBeforeChange(): void;
     emitAfterChange(): void;
     selectItems(items: GraphNode[]): void;
@@ -89,6 +98,8 @@ export interface App {
   /** Presses Run; says whether the server took it. */
   queuePrompt(number: number): Promise<boolean>;
   registerExtension(extension: Extension): void;
+  /** What the key R does, without its messages. */
+  reloadNodeDefs?(): Promise<void>;
   /** Opens a workflow in a tab of this name. */
   loadGraphData(
     workflow: unknown,

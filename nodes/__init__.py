@@ -6,7 +6,7 @@ their schemas need, and each `execute` imports what it works with.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from comfy_api.latest import ComfyExtension, io
@@ -71,6 +71,21 @@ def _workflow(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
     return kept_workflow(query.get("run", ""))
 
 
+def _dataset(name: str) -> Callable[[Mapping[str, str], bytes], tuple[Any, int]]:
+    def answer(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
+        from .services import dataset_routes
+
+        return dataset_routes.ROUTES[name](query, body)
+
+    return answer
+
+
+_OF_DATASETS = {
+    "GET": ("report", "image", "caption"),
+    "POST": ("begin", "file", "finish", "cancel", "save", "undo"),
+}
+
+
 def _full_graph(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
     from .definitions.full_graph import shown_graph
 
@@ -86,6 +101,9 @@ class AdapterTrainerExtension(ComfyExtension):
         comfy_host.add_route("POST", "/adapter_trainer/wish", _request)
         comfy_host.add_route("GET", "/adapter_trainer/workflow", _workflow)
         comfy_host.add_route("POST", "/adapter_trainer/full_graph", _full_graph)
+        for method, names in _OF_DATASETS.items():
+            for name in names:
+                comfy_host.add_route(method, f"/adapter_trainer/dataset/{name}", _dataset(name))
         queued.listen()
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:

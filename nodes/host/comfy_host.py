@@ -13,7 +13,7 @@ import logging
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import comfy.cli_args
 import comfy.model_management as management
@@ -96,6 +96,27 @@ def dataset_path(name: str) -> Path:
             f"folder: {name} is a file",
             "a folder with images and captions",
             "Choose the folder that it lies in.",
+        )
+    return path
+
+
+def input_folder() -> Path:
+    """Where datasets that a browser sends are made."""
+    return Path(folder_paths.get_input_directory())
+
+
+def own_dataset_path(name: str) -> Path:
+    """The folder behind a name of `dataset_names`, if it is one that a person may change.
+
+    Raises:
+        InputError: When it is not allowed, bundled, or written by the trainer itself.
+    """
+    path = dataset_path(name)
+    if name.startswith("demo/") or path.resolve().is_relative_to(output_folder().resolve()):
+        raise InputError(
+            f"folder: {name} belongs to the trainer",
+            "a folder of your own below input, datasets or output",
+            "Drop your images on the node: a folder is made for them.",
         )
     return path
 
@@ -452,6 +473,12 @@ def output_place(path: Path) -> dict[str, str]:
     return {"filename": relative.name, "subfolder": folder, "type": "output"}
 
 
+class ImageFile(NamedTuple):
+    """The bytes of a WebP image, for `add_route`; its address has to change with its content."""
+
+    content: bytes
+
+
 def add_route(
     method: str, path: str, answer: Callable[[Mapping[str, str], bytes], tuple[Any, int]]
 ) -> None:
@@ -460,14 +487,20 @@ def add_route(
     Args:
         method: ``GET`` or ``POST``.
         path: Such as ``/adapter_trainer/state``.
-        answer: From the query and the body of a request to JSON values, or the bytes of a JSON
-            file, and the HTTP status. It is called in a thread, and may wait for the disk.
+        answer: From the query and the body of a request to JSON values, the bytes of a JSON file
+            or an `ImageFile`, and the HTTP status. It is called in a thread, and may wait for the
+            disk.
     """
     from aiohttp import web
 
     @PromptServer.instance.routes.route(method, path)
     async def handle(request: web.Request) -> web.Response:
         content, status = await asyncio.to_thread(answer, request.query, await request.read())
+        if isinstance(content, ImageFile):
+            headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "max-age=86400"}
+            return web.Response(
+                body=content.content, content_type="image/webp", headers=headers, status=status
+            )
         if not isinstance(content, bytes):
             return web.json_response(content, status=status)
         return web.Response(

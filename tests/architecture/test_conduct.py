@@ -222,8 +222,8 @@ def test_what_a_graph_makes_the_trainer_read_is_kept_within():
     """The command line follows links; wherever a graph may stand behind, `within` is handed on."""
     readers = {
         "trainer_core/training/": {"scan", "scan_all", "prepare", "_train"},
-        "trainer_core/data/": {"scan", "list_folder", "_controls_in_folder"},
-        "nodes/": {"scan", "scan_all", "prepare", "train"},
+        "trainer_core/data/": {"scan", "survey", "list_folder", "_controls_in_folder"},
+        "nodes/": {"scan", "survey", "scan_all", "prepare", "train"},
     }
     missing = [
         call

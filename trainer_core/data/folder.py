@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -96,6 +96,21 @@ _Controls = dict[str, list[tuple[ControlName, Path]]]
 
 
 @dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that a policy decided about.
+
+    Attributes:
+        policy: Name of the setting under ``dataset``.
+        text: What was found, naming the file.
+        image: The training image that it keeps out; None for a control image or a caption alone.
+    """
+
+    policy: str
+    text: str
+    image: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Scan:
     """What a dataset folder holds.
 
@@ -103,11 +118,13 @@ class Scan:
         samples: Sorted by name.
         problems: What the policies left out, and what may be a mistake, in words.
         refusal: Why a policy says to stop; None when none does.
+        faults: Those of the problems that a policy decided about.
     """
 
     samples: tuple[Sample, ...]
     problems: tuple[str, ...]
     refusal: DatasetError | None = None
+    faults: tuple[Fault, ...] = ()
 
 
 def scan(
@@ -129,6 +146,20 @@ def scan(
         DatasetError: When the folder is missing or empty, a policy says to stop, or nothing is
             left to train.
     """
+    found = survey(settings, within)
+    if found.refusal is not None and (stop or not found.samples):
+        raise found.refusal
+    if not found.samples:
+        raise _nothing_left(settings, found.problems)
+    return found
+
+
+def survey(settings: DatasetSection, within: AllowedFolders | None = None) -> Scan:
+    """Read a dataset folder as `scan` does, and give also what that would refuse: no sample at all.
+
+    Raises:
+        DatasetError: When the folder is missing or a caption cannot be read.
+    """
     root = _root(settings)
     problems = Problems(settings)
     paired = _is_paired(root, settings)
@@ -143,12 +174,8 @@ def scan(
     reader = _Reader(root, settings, problems, listing, controls, paired or bool(controls))
     samples = [sample for path in targets if (sample := reader.sample(path)) is not None]
     _find_lonely_captions(listing, problems)
-    refusal = problems.refusal()
-    if refusal is not None and (stop or not samples):
-        raise refusal
-    if not samples:
-        raise _nothing_left(listing.folder, problems)
-    return Scan(tuple(samples), tuple(problems.problems), refusal)
+    told = tuple(problems.problems)
+    return Scan(tuple(samples), told, problems.refusal(), tuple(problems.faults))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +190,8 @@ class _Reader:
     def sample(self, path: Path) -> Sample | None:
         name = shown_name(path, self.root)
         controls = self._controls_of(path, name)
-        facts = self._spec(path)
-        usable = [self._spec(control) is not None for control in controls or ()]
+        facts = self._spec(path, path)
+        usable = [self._spec(control, path) is not None for control in controls or ()]
         caption = self._caption(path, name)
         if facts is None or controls is None or caption is None:
             return None
@@ -178,24 +205,25 @@ class _Reader:
         if not found:
             if not self.expects_controls:
                 return ()
-            self.problems.add("missing_control", f"{name} has no control image")
+            self.problems.add("missing_control", f"{name} has no control image", path)
             return None
         problem = numbering_problem([control.number for control, _ in found])
         if problem is not None:
             files = ", ".join(shown_name(control, self.root) for _, control in found)
-            self.problems.add("missing_control", f"{name}: {problem} ({files})")
+            self.problems.add("missing_control", f"{name}: {problem} ({files})", path)
             return None
         order = sorted(found, key=lambda item: -1 if item[0].number is None else item[0].number)
         return tuple(control for _, control in order)
 
-    def _spec(self, path: Path) -> ImageInfo | None:
+    def _spec(self, path: Path, image: Path) -> ImageInfo | None:
         try:
             facts = image_info(path)
         except DatasetError as error:
-            self.problems.add("unreadable", error.found)
+            self.problems.add("unreadable", error.found, image)
             return None
         if facts.animated and self.settings.animated != "first_frame":
-            self.problems.add("animated", f"{shown_name(path, self.root)} has several frames")
+            name = shown_name(path, self.root)
+            self.problems.add("animated", f"{name} has several frames", image)
             return None
         return facts
 
@@ -204,7 +232,7 @@ class _Reader:
         text = read_caption(file) if file is not None else ""
         if not text and self.settings.missing_caption != "empty":
             what = "has no caption file" if file is None else "has an empty caption file"
-            self.problems.add("missing_caption", f"{name} {what}")
+            self.problems.add("missing_caption", f"{name} {what}", path)
             return None
         return with_trigger(self.settings.trigger_word, text)
 
@@ -281,7 +309,7 @@ def _controls_beside(listing: Listing, problems: Problems) -> tuple[list[Path], 
 def _note_listing(listing: Listing, problems: Problems) -> None:
     for path in listing.foreign:
         name = shown_name(path, listing.folder)
-        problems.add("unreadable", f"{name} is of a type that is not read")
+        problems.add("unreadable", f"{name} is of a type that is not read", path)
     for path in listing.linked_twice:
         name = shown_name(path, listing.folder)
         problems.problems.append(f"left out: {name} links to a folder that was read already")
@@ -301,9 +329,11 @@ def _find_lonely_captions(listing: Listing, problems: Problems) -> None:
             problems.add("missing_image", f"{name} has no image of the same name")
 
 
-def _nothing_left(folder: Path, problems: Problems) -> DatasetError:
-    if problems.problems:
-        shown = "; ".join(problems.problems[:5])
+def _nothing_left(settings: DatasetSection, problems: Sequence[str]) -> DatasetError:
+    folder = _root(settings)
+    folder = folder / TRAINING_FOLDER if _is_paired(folder, settings) else folder
+    if problems:
+        shown = "; ".join(problems[:5])
         found = f"dataset.path: no sample is left in {folder} ({shown})"
         remedy = "Fix what was left out, or change the policies of the dataset section."
     else:
@@ -348,19 +378,23 @@ class Problems:
     Attributes:
         settings: The policies.
         problems: What was left out, in words.
+        faults: The same, with their policies and images.
     """
 
     settings: DatasetSection
     problems: list[str] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
     _errors: dict[str, list[str]] = field(default_factory=dict)
 
-    def add(self, policy: str, text: str) -> None:
+    def add(self, policy: str, text: str, image: Path | None = None) -> None:
         """Note something that a policy decides about.
 
         Args:
             policy: Name of the setting under ``dataset``.
             text: What was found, naming the file.
+            image: The training image that it keeps out.
         """
+        self.faults.append(Fault(policy, text, image))
         if getattr(self.settings, policy) == "error":
             self._errors.setdefault(policy, []).append(text)
         self.problems.append(f"left out: {text}")

@@ -133,17 +133,24 @@ def open_image(path: Path, animated: str = "error") -> Image.Image:
 
 def fit_to_bucket(image: Image.Image, bucket: Bucket) -> Image.Image:
     """Resize an RGB image until it covers the bucket (LANCZOS); cut off evenly what stands out."""
-    width, height = image.size
+    box = kept_box(image.size, bucket)
+    if box[2] - box[0] == bucket.width and box[3] - box[1] == bucket.height:
+        return image.crop((int(box[0]), int(box[1]), int(box[2]), int(box[3])))
+    return image.resize((bucket.width, bucket.height), Image.Resampling.LANCZOS, box=box)
+
+
+def kept_box(size: tuple[int, int], bucket: Bucket) -> tuple[float, float, float, float]:
+    """What `fit_to_bucket` keeps of an image of a size: left, top, right, bottom in its pixels."""
+    width, height = size
     scale = max(bucket.width / width, bucket.height / height)
     if scale == 1.0:
         # Cutting on whole pixels: half a pixel's shift would blur the image.
         left, top = (width - bucket.width) // 2, (height - bucket.height) // 2
-        return image.crop((left, top, left + bucket.width, top + bucket.height))
+        return left, top, left + bucket.width, top + bucket.height
     kept_width, kept_height = bucket.width / scale, bucket.height / scale
     left, top = (width - kept_width) / 2, (height - kept_height) / 2
     right, bottom = min(left + kept_width, width), min(top + kept_height, height)
-    box = (max(left, 0.0), max(top, 0.0), right, bottom)
-    return image.resize((bucket.width, bucket.height), Image.Resampling.LANCZOS, box=box)
+    return max(left, 0.0), max(top, 0.0), right, bottom
 
 
 def resize_exact(image: Image.Image, width: int, height: int) -> Image.Image:

@@ -56,6 +56,16 @@ def shown_name(path: Path, folder: Path) -> str:
     return raw.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
+def caption_beside(image: Path, extension: str) -> Path | None:
+    """The caption file of an image, found as `list_folder` finds it; None where there is none."""
+    stem = unicodedata.normalize("NFC", image.stem)
+    for path in _entries(image.parent):
+        same = unicodedata.normalize("NFC", path.stem) == stem
+        if same and path.suffix.lower() == extension.lower():
+            return path
+    return None
+
+
 def list_folder(
     folder: Path, caption_extension: str, within: AllowedFolders | None = None
 ) -> Listing:

@@ -46,6 +46,27 @@ def run_history() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def dataset_upload() -> ModuleType:
+    return pack_module("services.dataset_upload")
+
+
+@pytest.fixture(scope="session")
+def dataset_report() -> ModuleType:
+    return pack_module("services.dataset_report")
+
+
+@pytest.fixture(scope="session")
+def caption_edits() -> ModuleType:
+    return pack_module("services.caption_edits")
+
+
+@pytest.fixture(scope="session")
+def allowed() -> type:
+    """`AllowedFolders`, in the pack's own copy of the library."""
+    return pack_module("services.caption_edits").AllowedFolders
+
+
+@pytest.fixture(scope="session")
 def errors(folders: ModuleType) -> ModuleType:
     """The errors as these files know them: the pack's own copy of the library."""
     return sys.modules[f"{_PACK}.trainer_core.errors"]

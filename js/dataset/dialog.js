@@ -1,0 +1,241 @@
+// @ts-check
+/** An image large, what of it is trained, and its caption, which can be edited. */
+
+import { html, setText } from "../panel/dom.js";
+import { button } from "./strip.js";
+
+/**
+ * @typedef {import("./server.js").DatasetServer} DatasetServer
+ * @typedef {import("./server.js").Item} Item
+ * @typedef {import("./server.js").Report} Report
+ */
+
+export class Dialog {
+  /**
+   * @param {DatasetServer} server
+   * @param {{ folder: () => string | null, settings: () => Record<string, unknown>,
+   *   closed: () => void }} host
+   */
+  constructor(server, host) {
+    this.server = server;
+    this.host = host;
+    this.folder = "";
+    /** @type {Map<number, Item>} */
+    this.items = new Map();
+    this.total = 0;
+    this.index = 0;
+    this.editable = false;
+    this.token = "";
+    /** The text as it is on the disk. */
+    this.saved = "";
+    /** @type {Promise<import("./server.js").Caption> | undefined} */
+    this.saving = undefined;
+
+    this.image = html("img", "dataset-large");
+    this.frame = html("div", "dataset-frame");
+    this.framed = html("div", "dataset-framed", {}, [this.image, this.frame]);
+    this.controls = html("div", "dataset-controls");
+    this.title = html("div", "dataset-title");
+    this.size = html("div", "dataset-size");
+    this.problems = html("ul", "dataset-problems");
+    this.text = html("textarea", "dataset-text", { "aria-label": "Caption", placeholder: "What is to be seen" });
+    this.status = html("div", "dataset-status", { "aria-live": "polite" });
+    this.undoButton = button("dataset-button", "Undo last edit", () => void this.undo());
+    this.reload = button("dataset-button", "Show the file's text", () => void this.show(this.index));
+    this.previous = button("previous", "‹", () => void this.go(-1));
+    this.next = button("next", "›", () => void this.go(1));
+    this.previous.title = "Previous image (left arrow, in the text Page Up)";
+    this.next.title = "Next image (right arrow, in the text Page Down)";
+    const close = button("close", "✕", () => void this.close());
+    close.title = "Close";
+    this.element = html("dialog", "lightbox adapter-trainer-dataset-dialog", { "aria-label": "Image and caption" }, [
+      html("div", "dataset-shown", {}, [this.previous, this.framed, this.controls, this.next]),
+      html("div", "dataset-side", {}, [
+        this.title, this.size, this.problems, this.text, this.status,
+        html("div", "dataset-buttons", {}, [this.undoButton, this.reload]),
+      ]),
+      close,
+    ]);
+    this.text.addEventListener("change", () => void this.save());
+    this.element.addEventListener("keydown", (event) => this.key(event));
+    this.element.addEventListener("cancel", (event) => {
+      event.preventDefault();
+      void this.close();
+    });
+    this.element.addEventListener("close", () => this.element.remove());
+  }
+
+  /** @param {number} index */
+  async open(index) {
+    const folder = this.host.folder();
+    if (folder === null) return;
+    this.folder = folder;
+    this.items.clear();
+    document.body.append(this.element);
+    if (!this.element.open) this.element.showModal();
+    await this.show(index);
+  }
+
+  /** Closes when the caption is saved; what could not be saved stays to be seen. */
+  async close() {
+    if (!(await this.save())) return;
+    this.discard();
+    this.host.closed();
+  }
+
+  discard() {
+    if (this.element.open) this.element.close();
+    this.element.remove();
+  }
+
+  /** @param {1 | -1} direction */
+  async go(direction) {
+    const to = this.index + direction;
+    if (to < 0 || to >= this.total || !(await this.save())) return;
+    await this.show(to);
+  }
+
+  /** @param {number} index */
+  async show(index) {
+    try {
+      const item = await this.item(index);
+      if (!item) return;
+      this.index = index;
+      this.draw(item);
+      const caption = await this.server.caption(this.folder, item.name, this.extension());
+      if (this.index === index) this.take(caption, "");
+    } catch (error) {
+      this.text.disabled = true;
+      this.say(error);
+    }
+  }
+
+  /** @param {number} index @param {boolean} [again] @returns {Promise<Item | undefined>} */
+  async item(index, again = false) {
+    if (again || !this.items.has(index)) {
+      const settings = this.host.settings();
+      const page = await this.server.report(this.folder, settings, Math.max(0, index - 20));
+      for (const [at, item] of page.items.entries()) this.items.set(page.first + at, item);
+      this.total = page.total;
+      this.editable = page.editable;
+      this.countEdits(page.edits);
+    }
+    return this.items.get(index);
+  }
+
+  /** @param {Item} item */
+  draw(item) {
+    setText(this.title, `${this.index + 1} of ${this.total}: ${item.name}`);
+    const url = this.server.imageUrl(this.folder, item, true);
+    if (this.image.getAttribute("src") !== url) this.image.src = url;
+    this.image.alt = item.name;
+    this.drawFrame(item);
+    this.problems.replaceChildren(
+      ...item.problems.map(({ text, grave }) => html("li", grave ? "grave" : "", {}, [text])),
+    );
+    this.controls.replaceChildren(
+      ...item.controls.map((control) => {
+        const title = `Control image ${control.name}`;
+        const image = html("img", "", { src: this.server.imageUrl(this.folder, control, true), alt: title });
+        return html("figure", "", { title }, [image, html("figcaption", "", {}, ["control"])]);
+      }),
+    );
+    this.previous.disabled = this.index === 0;
+    this.next.disabled = this.index >= this.total - 1;
+  }
+
+  /** @param {Item} item */
+  drawFrame(item) {
+    const { bucket, crop, width, height } = item;
+    this.frame.hidden = !crop;
+    setText(
+      this.size,
+      bucket ? `${width} × ${height}, trained at ${bucket[0]} × ${bucket[1]} (the frame)` : "",
+    );
+    if (!crop) return;
+    const [left, top, right, bottom] = crop.map((part) => part * 100);
+    Object.assign(this.frame.style, {
+      left: `${left}%`, top: `${top}%`, width: `${right - left}%`, height: `${bottom - top}%`,
+    });
+  }
+
+  /** @param {import("./server.js").Caption} caption @param {string} message */
+  take(caption, message) {
+    this.token = caption.token;
+    this.saved = caption.text;
+    this.text.value = caption.text;
+    this.text.disabled = !this.editable;
+    this.reload.hidden = true;
+    this.say(this.editable ? message : "This folder can only be looked at.");
+    if (caption.edits !== undefined) this.countEdits(caption.edits);
+  }
+
+  /** @returns {Promise<boolean>} whether the text on the screen is that of the file */
+  async save() {
+    const item = this.items.get(this.index);
+    if (!item || !this.editable || this.text.disabled || this.text.value === this.saved) return true;
+    const { index, token } = this;
+    const text = this.text.value;
+    // A second request for the same text, as leaving the field and a click give it, waits for this.
+    this.saving ??= this.server
+      .save(this.folder, item.name, this.extension(), { text, token })
+      .finally(() => { this.saving = undefined; });
+    try {
+      const caption = await this.saving;
+      if (this.index === index) this.take(caption, `Saved to ${caption.file}`);
+      const fresh = await this.item(index, true);
+      if (fresh && this.index === index) this.draw(fresh);
+      return true;
+    } catch (error) {
+      this.reload.hidden = false;
+      this.say(error);
+      return false;
+    }
+  }
+
+  async undo() {
+    if (!(await this.save())) return;
+    try {
+      const { file } = await this.server.undo(this.folder);
+      const stem = (/** @type {string} */ name) => name.replace(/\.[^./]*$/, "").normalize("NFC");
+      await this.item(this.index, true);
+      const at = [...this.items].find(([, item]) => file && stem(item.name) === stem(file));
+      await this.show(at ? at[0] : this.index);
+      this.say(file ? `${file} is as it was before` : "There is nothing to take back.");
+    } catch (error) {
+      this.say(error);
+      await this.item(this.index, true).catch(() => {});
+    }
+  }
+
+  /** @param {KeyboardEvent} event */
+  key(event) {
+    // The graph behind the dialog has its own use for these keys.
+    event.stopPropagation();
+    const inText = event.target === this.text;
+    /** @type {Record<string, 1 | -1>} */
+    const moves = inText ? { PageUp: -1, PageDown: 1 } : { ArrowLeft: -1, ArrowRight: 1, PageUp: -1, PageDown: 1 };
+    if (moves[event.key]) {
+      event.preventDefault();
+      void this.go(moves[event.key]);
+    } else if ((event.ctrlKey || event.metaKey) && ["s", "Enter"].includes(event.key)) {
+      event.preventDefault();
+      void this.save();
+    }
+  }
+
+  extension() {
+    return String(this.host.settings().caption_extension ?? ".txt");
+  }
+
+  /** @param {number} edits */
+  countEdits(edits) {
+    this.undoButton.hidden = !edits;
+  }
+
+  /** @param {unknown} message */
+  say(message) {
+    this.status.classList.toggle("adapter-trainer-bad", message instanceof Error);
+    setText(this.status, message instanceof Error ? message.message : String(message));
+  }
+}

@@ -1,0 +1,128 @@
+// @ts-check
+/**
+ * What was dropped, as files with their paths, and how they get to the server.
+ *
+ * @typedef {{ path: string, file: File }} Dropped
+ * @typedef {{ name: string, reason: string }} LeftOut
+ * @typedef {import("./server.js").DatasetServer} DatasetServer
+ */
+
+import { Refusal } from "./server.js";
+
+const IMAGES = /\.(png|jpe?g|webp|bmp)$/i;
+/** The server says of them why they are not read. */
+const FOREIGN = /\.(gif|tiff?|avif|hei[cf]|jxl|jfif|jp2|tga|apng)$/i;
+const OTHERS = /\.(txt|zip)$/i;
+
+export const ACCEPTED = ".png,.jpg,.jpeg,.webp,.bmp,.txt,.zip";
+
+/** @param {string} path whether it may belong to a dataset; what a system adds by itself does not */
+export function isUsable(path) {
+  const hidden = path.split("/").some((part) => part.startsWith(".") || part === "__MACOSX");
+  return !hidden && (IMAGES.test(path) || FOREIGN.test(path) || OTHERS.test(path));
+}
+
+/** @param {DataTransfer | null | undefined} transfer */
+export function holdsFiles(transfer) {
+  return [...(transfer?.items ?? [])].some((item) => item.kind === "file");
+}
+
+/**
+ * The files of a drop, those in folders too. What a browser gives is gone after the event, so all of
+ * it is taken hold of before anything is waited for.
+ *
+ * @param {DataTransfer} transfer
+ * @returns {Promise<Dropped[]>}
+ */
+export async function filesOf(transfer) {
+  const files = [...transfer.files];
+  const entries = [...transfer.items]
+    .filter((item) => item.kind === "file")
+    .map((item) => item.webkitGetAsEntry?.());
+  /** @type {Dropped[]} */
+  const found = [];
+  if (entries.some((entry) => entry?.isDirectory)) {
+    for (const entry of entries) if (entry) await walk(entry, "", found);
+  } else {
+    found.push(...files.map((file) => ({ path: file.name, file })));
+  }
+  return found.filter(({ path }) => isUsable(path));
+}
+
+/**
+ * @param {FileSystemEntry} entry
+ * @param {string} before
+ * @param {Dropped[]} found
+ */
+async function walk(entry, before, found) {
+  const path = before + entry.name;
+  if (entry.isDirectory) {
+    const reader = /** @type {FileSystemDirectoryEntry} */ (entry).createReader();
+    for (;;) {
+      /** @type {FileSystemEntry[]} */
+      const some = await new Promise((done, failed) => reader.readEntries(done, failed));
+      if (!some.length) return;
+      for (const each of some) await walk(each, `${path}/`, found);
+    }
+  }
+  /** @type {File} */
+  const file = await new Promise((done, failed) => {
+    /** @type {FileSystemFileEntry} */ (entry).file(done, failed);
+  });
+  found.push({ path, file });
+}
+
+/**
+ * A name for a new folder: that of the folder or archive that was dropped, else my_images.
+ *
+ * @param {Dropped[]} files
+ * @param {string[]} taken names of folders below input
+ */
+export function suggestedName(files, taken) {
+  const tops = new Set(files.map(({ path }) => path.split("/")[0]));
+  const [top] = tops;
+  const named = tops.size === 1 && (files[0].path.includes("/") || /\.zip$/i.test(top));
+  const plain = named ? top.replace(/\.zip$/i, "").replace(/[^\p{L}\p{N} _-]+/gu, "_").trim() : "";
+  const name = /^[\p{L}\p{N}]/u.test(plain) ? plain.slice(0, 60).trim() : "my_images";
+  for (let number = 1; ; number += 1) {
+    const tried = number === 1 ? name : `${name}_${number}`;
+    if (!taken.includes(tried)) return tried;
+  }
+}
+
+/**
+ * Sends files one after another. Either all that can be read arrive, or nothing does.
+ *
+ * @param {DatasetServer} server
+ * @param {Dropped[]} files
+ * @param {{ folder: string, add: boolean }} place
+ * @param {(done: number) => void} onProgress
+ * @param {AbortSignal} signal
+ * @returns {Promise<import("./server.js").Finished>}
+ */
+export async function upload(server, files, place, onProgress, signal) {
+  const { drop } = await server.begin(place.folder, place.add);
+  /** @type {LeftOut[]} */
+  const refused = [];
+  try {
+    for (const [index, { path, file }] of files.entries()) {
+      onProgress(index);
+      signal.throwIfAborted();
+      try {
+        await server.file(drop, path, file, signal);
+      } catch (error) {
+        if (!(error instanceof Refusal && error.ofFile)) throw error;
+        refused.push({ name: path, reason: error.message });
+      }
+    }
+    onProgress(files.length);
+    signal.throwIfAborted();
+    const finished = await server.finish(drop);
+    const left_out = finished.left_out + refused.length;
+    return { ...finished, left_out, skipped: [...refused, ...finished.skipped] };
+  } catch (error) {
+    await server.cancel(drop).catch(() => {});
+    const all = refused.length === files.length && refused.length > 0;
+    throw all ? new Error(refused[0].reason) : error;
+  }
+}

@@ -1,0 +1,131 @@
+// @ts-check
+/**
+ * The routes of datasets, all through ComfyUI's own `api`. A refusal rejects with what was found and
+ * what to do.
+ *
+ * @typedef {{ kind: string, grave: boolean, text: string }} Problem
+ * @typedef {{ name: string, version: string }} Named
+ * @typedef {Named & { width: number, height: number, captioned: boolean, problems: Problem[],
+ *   controls: Named[], bucket?: [number, number], crop?: [number, number, number, number] }} Item
+ * @typedef {{ kind: string, count: number, words: string, first: number }} Kind
+ * @typedef {{ total: number, uncaptioned: number, paired: boolean, problems: Kind[],
+ *   others: string[], first: number, items: Item[], editable: boolean, edits: number }} Report
+ * @typedef {{ text: string, token: string, file: string, edits?: number }} Caption
+ * @typedef {{ folder: string, added: number, left_out: number,
+ *   skipped: { name: string, reason: string }[] }} Finished
+ */
+
+const ROUTE = "/adapter_trainer/dataset";
+const TOO_LARGE = 413;
+
+export class DatasetServer {
+  /** @param {{ fetchApi: import("../comfyui.js").Api["fetchApi"], apiURL: (route: string) => string }} api */
+  constructor(api) {
+    this.api = api;
+  }
+
+  /**
+   * @param {string} folder
+   * @param {Record<string, unknown>} settings the node's
+   * @param {number} first
+   * @returns {Promise<Report>} a page of the images
+   */
+  report(folder, settings, first = 0) {
+    const query = { folder, settings: JSON.stringify(settings), first: String(first) };
+    return this.ask("report", query);
+  }
+
+  /**
+   * @param {string} folder
+   * @param {Named} image
+   * @param {boolean} large
+   */
+  imageUrl(folder, image, large) {
+    const { name, version } = image;
+    const query = new URLSearchParams({ folder, name, version, size: large ? "large" : "small" });
+    return this.api.apiURL(`${ROUTE}/image?${query}`);
+  }
+
+  /**
+   * @param {string} folder
+   * @param {string} name
+   * @param {string} extension
+   * @returns {Promise<Caption>}
+   */
+  caption(folder, name, extension) {
+    return this.ask("caption", { folder, name, extension });
+  }
+
+  /**
+   * @param {string} folder
+   * @param {string} name
+   * @param {string} extension
+   * @param {{ text: string, token: string }} edit
+   * @returns {Promise<Caption>}
+   */
+  save(folder, name, extension, edit) {
+    return this.ask("save", { folder, name, extension }, JSON.stringify(edit));
+  }
+
+  /** @param {string} folder @returns {Promise<{ file: string | null, edits: number }>} */
+  undo(folder) {
+    return this.ask("undo", { folder }, "");
+  }
+
+  /** @param {string} folder @param {boolean} add @returns {Promise<{ drop: string }>} */
+  begin(folder, add) {
+    return this.ask("begin", { folder, add: add ? "1" : "0" }, "");
+  }
+
+  /**
+   * @param {string} drop
+   * @param {string} name
+   * @param {Blob} content
+   * @param {AbortSignal} signal
+   * @returns {Promise<{ taken: number }>}
+   */
+  file(drop, name, content, signal) {
+    return this.ask("file", { drop, name }, content, signal);
+  }
+
+  /** @param {string} drop @returns {Promise<Finished>} */
+  finish(drop) {
+    return this.ask("finish", { drop }, "");
+  }
+
+  /** @param {string} drop */
+  cancel(drop) {
+    return this.ask("cancel", { drop }, "");
+  }
+
+  /**
+   * @param {string} name
+   * @param {Record<string, string>} query
+   * @param {BodyInit} [body] posts it
+   * @param {AbortSignal} [signal]
+   */
+  async ask(name, query, body, signal) {
+    const method = body === undefined ? "GET" : "POST";
+    const route = `${ROUTE}/${name}?${new URLSearchParams(query)}`;
+    const response = await this.api.fetchApi(route, { method, body, signal, cache: "no-store" });
+    const answer = await response.json().catch(() => null);
+    if (response.ok) return answer;
+    throw new Refusal(response.status, answer);
+  }
+}
+
+/** What the server refused, in words; `ofFile` when it is about one file and the rest may go on. */
+export class Refusal extends Error {
+  /**
+   * @param {number} status
+   * @param {{ found?: unknown, remedy?: unknown } | null} answer
+   */
+  constructor(status, answer) {
+    const parts = [answer?.found, answer?.remedy].filter((part) => typeof part === "string" && part);
+    super(status === TOO_LARGE ? LARGER : parts.join(". ") || `The server answered ${status}.`);
+    this.ofFile = status === TOO_LARGE || status === 409;
+  }
+}
+
+const LARGER =
+  "larger than this ComfyUI takes (--max-upload-size). Drop the images themselves, not a .zip";

@@ -1,0 +1,90 @@
+// @ts-check
+/** The look of the strip and its dialog; colours come from ComfyUI's theme. */
+
+const ID = "adapter-trainer-dataset-style";
+
+export const HEIGHT = 126;
+
+/** Space around it in the classic renderer, where the widget takes it from its height. */
+export const MARGIN = 5;
+
+const CSS = `
+.adapter-trainer-dataset, .adapter-trainer-dataset-dialog, .adapter-trainer-dataset-list {
+  --at-text: var(--input-text, #ddd);
+  --at-quiet: color-mix(in srgb, var(--at-text) 72%, transparent);
+  --at-line: color-mix(in srgb, var(--at-text) 18%, transparent);
+  --at-surface: var(--component-node-widget-background, var(--comfy-input-bg, #222));
+  --at-loss: color-mix(in srgb, #2f81f7 82%, var(--at-text));
+  --at-rate: color-mix(in srgb, #d97706 82%, var(--at-text));
+  --at-bad: color-mix(in srgb, #e5534b 82%, var(--at-text));
+  font: 12px/1.4 system-ui, sans-serif;
+  color: var(--at-text);
+}
+.adapter-trainer-dataset {
+  box-sizing: border-box; display: flex; flex-direction: column; gap: 4px; width: 100%; min-width: 0;
+  height: ${HEIGHT}px; min-height: ${HEIGHT}px; max-height: ${HEIGHT}px; overflow: hidden; contain: size layout;
+  padding: 6px; border: 1px solid var(--at-line); border-radius: 8px; background: var(--at-surface);
+}
+.adapter-trainer-dataset * { box-sizing: border-box; }
+.adapter-trainer-dataset [hidden], .adapter-trainer-dataset-dialog [hidden] { display: none !important; }
+.adapter-trainer-dataset.adapter-trainer-over { outline: 2px dashed var(--at-loss); outline-offset: -3px; }
+.adapter-trainer-dataset-head, .adapter-trainer-dataset-form { flex: none; display: flex; align-items: center; gap: 6px; min-width: 0; height: 24px; }
+.adapter-trainer-dataset-count { flex: 1; min-width: 0; font-weight: 600; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
+.adapter-trainer-dataset-button {
+  flex: none; height: 24px; padding: 0 9px; font: inherit; color: inherit; cursor: pointer; white-space: nowrap;
+  border: 1px solid color-mix(in srgb, var(--at-text) 35%, transparent); border-radius: 6px;
+  background: color-mix(in srgb, var(--at-text) 8%, transparent);
+}
+.adapter-trainer-dataset-button:hover { background: color-mix(in srgb, var(--at-text) 18%, transparent); }
+.adapter-trainer-dataset-button.adapter-trainer-main { border-color: var(--at-loss); background: color-mix(in srgb, var(--at-loss) 30%, transparent); }
+.adapter-trainer-dataset-name {
+  flex: 1; min-width: 0; height: 24px; padding: 0 6px; font: inherit; color: inherit;
+  border: 1px solid var(--at-loss); border-radius: 6px; background: transparent;
+}
+.adapter-trainer-dataset-form .adapter-trainer-bar { flex: 1; }
+.adapter-trainer-dataset-images {
+  flex: none; display: flex; gap: 4px; height: 64px; overflow-x: auto; overflow-y: hidden; overscroll-behavior: contain; scrollbar-width: thin;
+}
+.adapter-trainer-dataset-image {
+  flex: none; width: 54px; height: 54px; padding: 0; overflow: hidden; cursor: zoom-in; border: 1px solid var(--at-line); border-radius: 4px; background: var(--at-line);
+}
+.adapter-trainer-dataset-image.adapter-trainer-grave { border: 2px solid var(--at-bad); }
+.adapter-trainer-dataset-image img { display: block; width: 100%; height: 100%; object-fit: cover; font-size: 9px; color: var(--at-quiet); }
+.adapter-trainer-dataset-more { flex: none; height: 54px; padding: 0 10px; font: inherit; color: inherit; cursor: pointer; border: 1px dashed var(--at-line); border-radius: 4px; background: none; }
+.adapter-trainer-dataset-line { flex: 1; min-height: 0; color: var(--at-quiet); overflow: hidden; white-space: nowrap; text-overflow: ellipsis; }
+.adapter-trainer-dataset-notice { margin-right: 10px; color: var(--at-text); }
+.adapter-trainer-dataset-list { max-width: 640px; padding-right: 56px; }
+.adapter-trainer-dataset-list li { margin: 4px 0; overflow-wrap: anywhere; }
+.adapter-trainer-dataset-problem { margin: 0 10px 0 0; padding: 0; font: inherit; color: var(--at-rate); cursor: pointer; border: 0; background: none; text-decoration: underline dotted; }
+.adapter-trainer-dataset :focus-visible { outline: 2px solid var(--at-loss); outline-offset: -2px; }
+.adapter-trainer-dataset-dialog[open] { display: flex; gap: 16px; width: 94vw; height: 90vh; }
+.adapter-trainer-dataset-shown { flex: 1; display: flex; align-items: center; justify-content: center; gap: 10px; min-width: 0; min-height: 0; }
+.adapter-trainer-dataset-framed { position: relative; min-width: 0; overflow: hidden; border-radius: 4px; line-height: 0; }
+.adapter-trainer-dataset-large { max-width: 100%; max-height: calc(90vh - 40px); min-width: 128px; object-fit: contain; }
+.adapter-trainer-dataset-frame { position: absolute; border: 2px solid var(--at-loss); box-shadow: 0 0 0 9999px rgb(0 0 0 / 55%); pointer-events: none; }
+.adapter-trainer-dataset-controls { display: flex; flex-direction: column; gap: 8px; max-height: 100%; overflow-y: auto; }
+.adapter-trainer-dataset-controls:empty { display: none; }
+.adapter-trainer-dataset-controls figure { margin: 0; text-align: center; color: var(--at-quiet); }
+.adapter-trainer-dataset-controls img { display: block; max-width: 22vw; max-height: 40vh; }
+.adapter-trainer-dataset-side { flex: 0 0 min(360px, 34vw); display: flex; flex-direction: column; gap: 8px; min-width: 0; padding-top: 36px; }
+.adapter-trainer-dataset-title { font-weight: 600; overflow-wrap: anywhere; }
+.adapter-trainer-dataset-size, .adapter-trainer-dataset-status { color: var(--at-quiet); overflow-wrap: anywhere; }
+.adapter-trainer-dataset-status.adapter-trainer-bad { color: var(--at-bad); }
+.adapter-trainer-dataset-problems { margin: 0; padding-left: 18px; color: var(--at-rate); overflow-wrap: anywhere; }
+.adapter-trainer-dataset-problems:empty { display: none; }
+.adapter-trainer-dataset-problems .adapter-trainer-grave { color: var(--at-bad); }
+.adapter-trainer-dataset-text {
+  flex: 1 1 120px; max-height: 320px; padding: 8px; resize: none; font: inherit; font-size: 14px; color: inherit;
+  border: 1px solid var(--at-line); border-radius: 6px; background: var(--at-surface);
+}
+.adapter-trainer-dataset-buttons { display: flex; flex-wrap: wrap; gap: 6px; }
+`;
+
+/** Adds the style once. @param {Document} target */
+export function addStyle(target) {
+  if (target.getElementById(ID)) return;
+  const style = target.createElement("style");
+  style.id = ID;
+  style.textContent = CSS;
+  target.head.append(style);
+}

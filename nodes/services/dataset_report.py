@@ -1,0 +1,310 @@
+"""What a dataset folder holds, image by image, for the strip and the dialog at a node.
+
+It is read with the trainer's own scanner, headers and captions only, and cut into pages for the
+browser. What is wrong is said so that a person can do something about it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import Counter, OrderedDict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from ...trainer_core.errors import DatasetError, InputError
+from ..host.folders import folder_stamp
+
+if TYPE_CHECKING:
+    from ...trainer_core.config import DatasetSection
+    from ...trainer_core.data.folder import Fault, Scan
+    from ...trainer_core.filesystem.allowed_folders import AllowedFolders
+    from ...trainer_core.types import Bucket, Sample
+
+SETTINGS = (
+    *("layout", "caption_extension", "resolution", "max_aspect_ratio", "upscale"),
+    *("missing_caption", "missing_image", "missing_control", "unreadable", "animated"),
+)
+"""The settings of a node that a report depends on."""
+
+PAGE = 60
+_MUCH_CROPPED = 0.25
+# A little less than the training size is nothing that a person would do something about.
+_SMALL_SHARE = 0.7
+_KEPT_REPORTS = 8
+_MOST_OTHERS = 20
+_SMALL = 256
+_SIZES = (_SMALL, 1536)
+_THUMBNAIL_BYTES = 32 * 2**20
+
+_KINDS = {
+    "unreadable": "cannot be read",
+    "animated": "several frames",
+    "missing_control": "no control image",
+    "missing_caption": "no caption",
+    "missing_image": "no image of that name",
+    "tiny": "too small",
+    "small": "smaller than the training size",
+    "cropped": "much cut off",
+}
+"""Kinds of what is wrong, the gravest first, in words for a count."""
+
+_WORDS = {
+    "unreadable": "This file cannot be read as an image, or is of a type that is not read. Save it "
+    "as PNG or JPEG with an image editor, or remove it.",
+    "animated": "This image has several frames. Save the frame you want as PNG, or set 'animated' "
+    "to first_frame or skip.",
+    "missing_caption": "There is no caption. Write what is to be seen here.",
+}
+_LEFT_OUT = " It is left out."
+
+
+class Report:
+    """Everything about one folder, as JSON values.
+
+    Attributes:
+        items: One mapping for each training image, in the order of names.
+        others: What is wrong with files that are no training image, in words.
+    """
+
+    def __init__(self, settings: DatasetSection, within: AllowedFolders) -> None:
+        from ...trainer_core.data.buckets import standard_buckets
+        from ...trainer_core.data.folder import survey
+
+        self._settings = settings
+        self._root = Path(settings.path)
+        # Here each file is looked at, whatever the node's policies would do about it.
+        animated = "skip" if settings.animated == "error" else settings.animated
+        relaxed = {"missing_caption": "empty", "animated": animated, "trigger_word": ""}
+        found = survey(settings.model_copy(update=relaxed), within)
+        size = settings.resolution, settings.max_aspect_ratio, _size_multiple()
+        self._buckets = standard_buckets(*size)
+        self.items = self._items(found)
+        self.others = [fault.text for fault in found.faults if fault.image is None]
+        if not self.items:
+            self.others.append("There are no images here yet. Drop some on this node.")
+
+    def page(self, first: int, count: int) -> dict[str, Any]:
+        """The counts, and so many of the items from one on."""
+        kinds = Counter(problem["kind"] for item in self.items for problem in item["problems"])
+        places = {
+            kind: next(
+                number
+                for number, item in enumerate(self.items)
+                if kind in {problem["kind"] for problem in item["problems"]}
+            )
+            for kind in kinds
+        }
+        return {
+            "total": len(self.items),
+            "uncaptioned": sum(not item["captioned"] for item in self.items),
+            "paired": any(item["controls"] for item in self.items),
+            "problems": [
+                {"kind": kind, "count": kinds[kind], "words": words, "first": places[kind]}
+                for kind, words in _KINDS.items()
+                if kind in kinds
+            ],
+            "others": self.others[:_MOST_OTHERS],
+            "first": first,
+            "items": self.items[first : first + count],
+        }
+
+    def _items(self, found: Scan) -> list[dict[str, Any]]:
+        items = {sample.image: self._item(sample) for sample in found.samples}
+        for fault in found.faults:
+            if fault.image is not None:
+                item = items.setdefault(fault.image, self._without_facts(fault.image))
+                item["problems"].append(self._problem(fault.policy, _words(fault)))
+        return sorted(items.values(), key=lambda item: item["name"])
+
+    def _item(self, sample: Sample) -> dict[str, Any]:
+        item: dict[str, Any] = self._named(sample.image)
+        item |= {"width": sample.width, "height": sample.height}
+        item |= {"captioned": bool(sample.caption)}
+        item["controls"] = [self._named(path) for path in sample.controls]
+        if not sample.caption and self._settings.missing_caption != "empty":
+            item["problems"].append(self._problem("missing_caption", _WORDS["missing_caption"]))
+        self._place(sample, item)
+        return item
+
+    def _without_facts(self, image: Path) -> dict[str, Any]:
+        return self._named(image) | {"width": 0, "height": 0, "captioned": True, "controls": []}
+
+    def _named(self, path: Path) -> dict[str, Any]:
+        from ...trainer_core.data.listing import shown_name
+
+        try:
+            changed = path.stat().st_mtime_ns
+        except OSError:
+            changed = 0
+        return {"name": shown_name(path, self._root), "version": str(changed), "problems": []}
+
+    def _problem(self, policy: str, text: str) -> dict[str, Any]:
+        skips = getattr(self._settings, policy) == "skip"
+        return {"kind": policy, "grave": not skips, "text": text + _LEFT_OUT * skips}
+
+    def _place(self, sample: Sample, item: dict[str, Any]) -> None:
+        """Say at which size it is trained, and what of it."""
+        from ...trainer_core.data.buckets import choose_bucket
+        from ...trainer_core.data.image import kept_box
+
+        settings, problems = self._settings, item["problems"]
+        size = sample.width, sample.height
+        try:
+            bucket = choose_bucket(sample, self._buckets, settings, _size_multiple())
+        except DatasetError as error:
+            told = f"{error.found.removeprefix(sample.name)[1:]}: {error.expected}. {error.remedy}"
+            problems.append({"kind": "tiny", "grave": True, "text": f"It {told}"})
+            return
+        left, top, right, bottom = kept_box(size, bucket)
+        item["bucket"] = [bucket.width, bucket.height]
+        across, down = size
+        item["crop"] = [left / across, top / down, right / across, bottom / down]
+        kept = (right - left) * (bottom - top) / (across * down)
+        if kept < 1 - _MUCH_CROPPED:
+            text = f"{1 - kept:.0%} of its area is cut off at the training size."
+            problems.append({"kind": "cropped", "grave": False, "text": text})
+        if across * down < _SMALL_SHARE * settings.resolution**2:
+            problems.append({"kind": "small", "grave": False, "text": _told_small(bucket, size)})
+
+
+def _words(fault: Fault) -> str:
+    return _WORDS.get(fault.policy) or f"{fault.text}. Add or rename it; names have to be the same."
+
+
+def _told_small(bucket: Bucket, size: tuple[int, int]) -> str:
+    how = "enlarged to" if bucket.width * bucket.height > size[0] * size[1] else "trained at"
+    return (
+        f"It has {size[0]} x {size[1]} pixels and is {how} {bucket.width} x {bucket.height}. "
+        "A larger one has more detail to learn from."
+    )
+
+
+def _size_multiple() -> int:
+    from ...trainer_core.families.registry import FAMILIES
+
+    # A dataset does not know yet which family reads it.
+    return max(family.size_multiple for family in FAMILIES.values())
+
+
+def read_settings(folder: Path, given: object) -> DatasetSection:
+    """The settings of a node, for its folder; what it does not say has the trainer's default.
+
+    Raises:
+        InputError: When one is out of its bounds.
+    """
+    from pydantic import ValidationError
+
+    from ...trainer_core.config import DatasetSection
+
+    known = given if isinstance(given, Mapping) else {}
+    values = {name: known[name] for name in SETTINGS if name in known}
+    try:
+        return DatasetSection(path=str(folder), **values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"]))
+        raise InputError(
+            f"{name}: {first['msg']}", "a value within its bounds", "Change it."
+        ) from (error)
+
+
+class Reports:
+    """The last reports; one is made again when a file of its folder changes."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._made: OrderedDict[tuple[str, str], Report] = OrderedDict()
+
+    def get(self, settings: DatasetSection, within: AllowedFolders) -> Report:
+        """The report of a folder.
+
+        Raises:
+            DatasetError: As `survey`.
+        """
+        key = settings.model_dump_json(), folder_stamp(Path(settings.path))
+        with self._lock:
+            found = self._made.get(key)
+        found = found or Report(settings, within)
+        with self._lock:
+            self._made[key] = found
+            self._made.move_to_end(key)
+            while len(self._made) > _KEPT_REPORTS:
+                self._made.popitem(last=False)
+        return found
+
+
+REPORTS = Reports()
+
+
+class Thumbnails:
+    """Small images that were made, up to so many bytes; large ones are made each time."""
+
+    def __init__(self, largest: int = _THUMBNAIL_BYTES) -> None:
+        self._lock = Lock()
+        self._kept: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._size, self._largest = 0, largest
+
+    def get(self, path: Path, *, large: bool) -> bytes:
+        """An image as the trainer sees it, upright and in sRGB, as WebP.
+
+        Raises:
+            DatasetError: When it cannot be read.
+        """
+        if large:
+            return _encoded(path, _SIZES[1])
+        key = str(path), path.stat().st_mtime_ns
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        made = _encoded(path, _SIZES[0])
+        with self._lock:
+            self._size += len(made) - len(self._kept.get(key, b""))
+            self._kept[key] = made
+            while self._size > self._largest:
+                self._size -= len(self._kept.popitem(last=False)[1])
+        return made
+
+
+THUMBNAILS = Thumbnails()
+
+
+def _encoded(path: Path, side: int) -> bytes:
+    from ...trainer_core.data.image import open_image
+
+    image = open_image(path, "first_frame")
+    image.thumbnail((side, side))
+    written = io.BytesIO()
+    image.save(written, format="WEBP", quality=85, method=1)
+    return written.getvalue()
+
+
+def image_below(folder: Path, name: str, within: AllowedFolders) -> Path:
+    """The image of a dataset that a browser names.
+
+    Args:
+        folder: The dataset.
+        name: The image's path below it, with forward slashes.
+        within: What it really has to lie in.
+
+    Raises:
+        InputError: When there is no such image, or it lies elsewhere.
+    """
+    from ...trainer_core.data.listing import IMAGE_EXTENSIONS
+
+    parts: Sequence[str] = name.split("/")
+    plain = all(part and part[0] != "." and not set(part) & {"\\", "\0"} for part in parts)
+    path = folder.joinpath(*parts) if plain and ":" not in parts[0][:2] else folder
+    if path.suffix.lower() not in IMAGE_EXTENSIONS or not _is_file(path):
+        raise InputError(f"there is no image {name[:200]}", "an image of the dataset", "Reload.")
+    within.require(path, "image")
+    return path
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,171 @@
+"""What the browser asks and tells about datasets: the routes below ``/adapter_trainer/dataset``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...trainer_core.errors import DatasetError, InputError, TrainerError
+from ..host import comfy_host
+from . import caption_edits, dataset_report
+from .dataset_upload import DROPS
+
+_Query = Mapping[str, str]
+_LARGEST_TEXT = 2 * 2**20
+_LARGEST_SETTINGS = 4096
+_MOST_ITEMS = 200
+_SHOWN = 50
+_LONGEST_NAME = 200
+
+
+def _report(query: _Query, body: bytes) -> Any:
+    folder = comfy_host.dataset_path(query["folder"])
+    given = dict(_json(query.get("settings", "{}").encode()))
+    given |= _planned(given.pop("answers", None))
+    settings = dataset_report.read_settings(folder, given)
+    report = dataset_report.REPORTS.get(settings, comfy_host.allowed_folders())
+    first, count = max(0, _number(query, "first")), _number(query, "count", dataset_report.PAGE)
+    edits = _edits(folder).count() if _is_own(query["folder"]) else 0
+    found = report.page(first, max(1, min(count, _MOST_ITEMS)))
+    return {**found, "editable": _is_own(query["folder"]), "edits": edits}
+
+
+def _planned(answers: object) -> Mapping[str, Any]:
+    """What Train LoRA (Quick) chooses for a folder; nothing as long as it cannot choose."""
+    from .quick_plan import answers_of, plan_run
+
+    if answers is None:
+        return {}
+    try:
+        values = plan_run(answers_of(answers)).values
+    except TrainerError:
+        return {}
+    given = {name: values.get(f"dataset.{name}") for name in dataset_report.SETTINGS}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _image(query: _Query, body: bytes) -> Any:
+    image = _named_image(query)
+    large = query.get("size") == "large"
+    return comfy_host.ImageFile(dataset_report.THUMBNAILS.get(image, large=large))
+
+
+def _caption(query: _Query, body: bytes) -> Any:
+    image, within = _named_image(query), comfy_host.allowed_folders()
+    return _told(caption_edits.read(image, _extension(query), within))
+
+
+def _save(query: _Query, body: bytes) -> Any:
+    folder, image = comfy_host.own_dataset_path(query["folder"]), _named_image(query)
+    given = _json(body, _LARGEST_TEXT)
+    text, token = given.get("text"), given.get("token")
+    if not isinstance(text, str) or not isinstance(token, str):
+        raise InputError("an edit without text or token", "both", "Reload the page.")
+    edits = _edits(folder)
+    return {**_told(edits.save(image, _extension(query), text, token)), "edits": edits.count()}
+
+
+def _undo(query: _Query, body: bytes) -> Any:
+    edits = _edits(comfy_host.own_dataset_path(query["folder"]))
+    file = edits.undo()
+    return {"file": None if file is None else file.as_posix(), "edits": edits.count()}
+
+
+def _begin(query: _Query, body: bytes) -> Any:
+    adds = query.get("add") == "1"
+    if adds:
+        # It also refuses a link that leads out.
+        comfy_host.own_dataset_path(f"input/{query['folder']}")
+    drop = DROPS.begin(comfy_host.input_folder(), query["folder"], adds=adds)
+    return {"drop": drop.token}
+
+
+def _file(query: _Query, body: bytes) -> Any:
+    drop, name = DROPS.get(query["drop"]), query["name"]
+    try:
+        return {"taken": drop.take(name, body)}
+    except DatasetError as error:
+        # One file; the others go on.
+        drop.skipped.append((name[-_LONGEST_NAME:], f"{error.found}. {error.remedy}"))
+        return {"taken": 0}
+
+
+def _finish(query: _Query, body: bytes) -> Any:
+    skipped = DROPS.get(query["drop"]).skipped
+    name, added = DROPS.finish(query["drop"])
+    told = [{"name": each, "reason": reason} for each, reason in skipped[:_SHOWN]]
+    return {"folder": f"input/{name}", "added": added, "skipped": told, "left_out": len(skipped)}
+
+
+def _cancel(query: _Query, body: bytes) -> Any:
+    DROPS.cancel(query["drop"])
+    return {}
+
+
+def _named_image(query: _Query) -> Path:
+    folder = comfy_host.dataset_path(query["folder"])
+    return dataset_report.image_below(folder, query["name"], comfy_host.allowed_folders())
+
+
+def _is_own(name: str) -> bool:
+    try:
+        comfy_host.own_dataset_path(name)
+    except InputError:
+        return False
+    return True
+
+
+def _edits(folder: Path) -> caption_edits.Edits:
+    return caption_edits.Edits(folder, comfy_host.output_folder() / "caption_edits")
+
+
+def _extension(query: _Query) -> str:
+    given = {"caption_extension": query.get("extension", ".txt")}
+    return dataset_report.read_settings(Path(), given).caption_extension
+
+
+def _told(caption: caption_edits.Caption) -> dict[str, Any]:
+    return {"text": caption.text or "", "token": caption.token, "file": caption.file.name}
+
+
+def _json(content: bytes, largest: int = _LARGEST_SETTINGS) -> Mapping[str, Any]:
+    from ...trainer_core.filesystem.text_files import parse_json
+
+    try:
+        value = parse_json(content) if len(content) <= largest else None
+    except ValueError:
+        value = None
+    if not isinstance(value, Mapping):
+        raise InputError("what was sent is no JSON object", "one", "Reload the page.")
+    return value
+
+
+def _number(query: _Query, name: str, default: int = 0) -> int:
+    text = query.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else default
+
+
+def _answering(answer: Callable[[_Query, bytes], Any]) -> Callable[[_Query, bytes], Any]:
+    """The answer with its HTTP status; an error is told in its three parts."""
+
+    def answered(query: _Query, body: bytes) -> tuple[Any, int]:
+        try:
+            return answer(query, body), 200
+        except KeyError as error:
+            reason = {"found": f"a request without {error}", "expected": "", "remedy": ""}
+            return reason, 400
+        except TrainerError as error:
+            told = {"found": error.found, "expected": error.expected, "remedy": error.remedy}
+            return told, 409 if isinstance(error, InputError) else 507
+
+    return answered
+
+
+ROUTES = {
+    each.__name__[1:]: _answering(each)
+    for each in (
+        *(_report, _image, _caption),
+        *(_save, _undo, _begin, _file, _finish, _cancel),
+    )
+}

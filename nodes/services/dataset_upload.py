@@ -1,0 +1,456 @@
+"""Images and captions from a browser become a dataset folder: a drop is taken whole or not at all.
+
+What arrives is kept in a folder under a temporary name, each file checked before it gets its own
+name there. The end of a drop makes it the new dataset, or adds its files to one that is there.
+Names come from anybody: nothing in them, or in an archive, leads out of that folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import stat
+import threading
+import time
+import unicodedata
+import zipfile
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from ...trainer_core.errors import DatasetError, InputError, StorageError
+from ...trainer_core.filesystem.storage import atomic_write, claim, move, storage_error
+from ...trainer_core.filesystem.temporary import new_owner, temporary_beside
+from ..host.folders import checked_parts, clear_leftovers
+
+MOST_FILES = 5000
+LARGEST_FILE = 256 * 2**20
+LARGEST_DROP = 8 * 2**30
+"""Bytes of a drop, unpacked."""
+
+CAPTION = ".txt"
+ARCHIVE = ".zip"
+_USABLE = "PNG, JPEG, WebP or BMP images and .txt captions in UTF-8, or a .zip of them"
+_SAVE_AS = "Save it as PNG or JPEG (a text: as UTF-8), or leave it out."
+_MOST_DROPS = 16
+_IDLE_SECONDS = 3600.0
+_MOST_ENTRIES = 4 * MOST_FILES
+_DEEPEST = 8
+_NAME_BYTES = 200
+_BLOCK = 2**20
+_ODD = dict.fromkeys(map(ord, '<>:"|?*'), "_")
+
+
+@dataclass(slots=True)
+class Drop:
+    """Files on their way into a dataset folder.
+
+    Attributes:
+        token: What the browser calls it.
+        root: Where dataset folders are made.
+        name: Of the folder below it.
+        adds: Whether it adds to a folder that is there.
+        staging: Where its files lie until the end.
+        skipped: Name and reason of what is left out.
+    """
+
+    token: str
+    root: Path
+    name: str
+    adds: bool
+    staging: Path
+    closing: contextlib.ExitStack
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+    closed: bool = False
+    files: int = 0
+    size: int = 0
+    touched: float = field(default_factory=time.monotonic)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def take(self, name: str, content: bytes) -> int:
+        """Take a file, or what an archive holds.
+
+        Args:
+            name: The file's name, or its path below the folder that was dropped.
+            content: Its bytes.
+
+        Returns:
+            How many files were taken.
+
+        Raises:
+            DatasetError: When it is none that is read, damaged, or too large.
+            StorageError: When the disk is full.
+        """
+        with self.lock:
+            self._require_open()
+            self.touched = time.monotonic()
+            if name.lower().endswith(ARCHIVE):
+                return self._unpack(name, content)
+            self._keep(name, io.BytesIO(content))
+            return 1
+
+    def _unpack(self, name: str, content: bytes) -> int:
+        before = self.files
+        try:
+            with zipfile.ZipFile(io.BytesIO(content)) as archive:
+                for entry in _entries(name, archive):
+                    self._unpack_one(archive, entry)
+        except (zipfile.BadZipFile, NotImplementedError, OverflowError, ValueError) as error:
+            raise _unusable(name, f"is no archive that can be read ({error})") from error
+        return self.files - before
+
+    def _unpack_one(self, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
+        name = entry.filename[-_NAME_BYTES:]
+        try:
+            _require_type(entry.filename)
+            if entry.flag_bits & 1:
+                raise _unusable(name, "is locked with a password")
+            if stat.S_ISLNK(entry.external_attr >> 16):
+                raise _unusable(name, "is a link")
+            with archive.open(entry) as source:
+                self._keep(entry.filename, source)
+        except InputError as error:
+            self.skipped.append((name, error.found))
+        except StorageError:
+            raise
+        except Exception as error:  # noqa: BLE001 - each way of packing raises errors of its own
+            self.skipped.append((name, f"it is damaged ({error})"))
+
+    def _keep(self, name: str, source: IO[bytes]) -> None:
+        _require_type(name)
+        if self.files >= MOST_FILES:
+            raise _unusable(name, f"is one more than the {MOST_FILES} files of a drop")
+        target = self.staging.joinpath(*_safe_parts(name))
+        written = 0
+
+        def write(path: Path) -> None:
+            nonlocal written
+            with path.open("wb") as file:
+                while block := source.read(_BLOCK):
+                    written += len(block)
+                    if written > LARGEST_FILE or self.size + written > LARGEST_DROP:
+                        raise _unusable(name, "is too large")
+                    file.write(block)
+            _check(path, name, target.suffix.lower())
+
+        if target.exists():
+            raise _unusable(name, "comes twice")
+        atomic_write(target, write, replace=False)
+        self.files += 1
+        self.size += written
+
+    def _require_open(self) -> None:
+        if self.closed:
+            raise _over()
+
+    def finish(self) -> tuple[str, int]:
+        """Make the dataset of what was taken.
+
+        Returns:
+            The folder's name, and how many files are new in it.
+
+        Raises:
+            DatasetError: When there is nothing to make it of.
+            StorageError: When it cannot be made; then nothing has changed.
+        """
+        with self.lock, self.closing:
+            self._require_open()
+            self.closed = True
+            if not self.files:
+                why = f": {self.skipped[0][1]}" if self.skipped else ""
+                raise DatasetError(
+                    f"nothing that was dropped can be used{why}",
+                    "PNG, JPEG, WebP or BMP images, and text files of the same names",
+                    "Save the images as PNG or JPEG, and drop them again.",
+                )
+            _unwrap(self.staging)
+            try:
+                if self.adds:
+                    return self.name, _add(self.staging, self.root / self.name, self.skipped)
+                self.name = free_name(self.root, self.name)
+                move(self.staging, self.root / self.name)
+            except OSError as error:
+                raise storage_error(self.root / self.name, error) from error
+            return self.name, self.files
+
+
+class Drops:
+    """The drops that are under way; what a browser has forgotten is removed by a later one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: dict[str, Drop] = {}
+
+    def begin(self, root: Path, name: str, *, adds: bool) -> Drop:
+        """Begin a drop.
+
+        Args:
+            root: Where dataset folders are made.
+            name: Of the folder: one that is there, where it adds; else a number is put behind a
+                name that is taken.
+            adds: Whether to add to the folder.
+
+        Raises:
+            InputError: When the name is none, or the folder is not there.
+            StorageError: When nothing can be written there.
+        """
+        name = _folder_name(name)
+        if adds and (not (root / name).is_dir() or (root / name).is_symlink()):
+            raise InputError(f"there is no folder {name}", "one that is there", "Make a new one.")
+        self._forget_idle()
+        clear_leftovers(root)
+        closing = contextlib.ExitStack()
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            staging = closing.enter_context(temporary_beside(root / name))
+            staging.mkdir()
+        except OSError as error:
+            closing.close()
+            raise storage_error(root / name, error) from error
+        owner = new_owner()
+        closing.callback(owner.drop)
+        drop = Drop(str(owner.token), root, name, adds, staging, closing)
+        with self._lock:
+            self._open[drop.token] = drop
+        return drop
+
+    def get(self, token: str) -> Drop:
+        """A drop that is under way.
+
+        Raises:
+            InputError: When there is none of that name.
+        """
+        with self._lock:
+            if token in self._open:
+                return self._open[token]
+        raise _over()
+
+    def finish(self, token: str) -> tuple[str, int]:
+        """End a drop, and say as `Drop.finish` does what came of it."""
+        drop = self.get(token)
+        # One at a time: of two that want the same name, the second gets another.
+        with self._lock:
+            self._open.pop(token, None)
+            return drop.finish()
+
+    def cancel(self, token: str) -> None:
+        """Forget a drop, if it is still there, with all that it has brought."""
+        with self._lock:
+            drop = self._open.pop(token, None)
+        if drop is not None:
+            with drop.lock:
+                drop.closed = True
+                drop.closing.close()
+
+    def _forget_idle(self) -> None:
+        with self._lock:
+            by_age = sorted(self._open.values(), key=lambda drop: drop.touched)
+        old = [each for each in by_age if time.monotonic() - each.touched > _IDLE_SECONDS]
+        for drop in dict.fromkeys(each.token for each in (*old, *by_age[: 1 - _MOST_DROPS])):
+            self.cancel(drop)
+
+
+DROPS = Drops()
+
+
+def free_name(root: Path, name: str) -> str:
+    """A name that nothing has below a folder: the name, or with the first number that is free."""
+    number = 1
+    tried = name
+    while (root / tried).exists() or (root / tried).is_symlink():
+        number += 1
+        tried = f"{name}_{number}"
+    return tried
+
+
+def _folder_name(name: str) -> str:
+    name = unicodedata.normalize("NFC", name.strip())
+    parts = checked_parts(name, "folder")
+    if len(parts) > 1 or name[0] in "._" or len(name.encode()) > _NAME_BYTES // 2:
+        raise InputError(
+            f"folder: {name[:80]!r}",
+            "the name of one folder, that begins with a letter or digit",
+            "Choose a short name, such as my_images.",
+        )
+    return name
+
+
+def _entries(name: str, archive: zipfile.ZipFile) -> Iterator[zipfile.ZipInfo]:
+    """The files of an archive; what systems add by themselves is left out without a word."""
+    found = archive.infolist()
+    if len(found) > _MOST_ENTRIES:
+        raise _unusable(name, f"holds {len(found)} files, more than {_MOST_ENTRIES}")
+    for entry in found:
+        parts = entry.filename.replace("\\", "/").split("/")
+        own = any(each.startswith(".") and each not in {".", ".."} for each in parts)
+        if not entry.is_dir() and not own and "__MACOSX" not in parts:
+            yield entry
+
+
+def _require_type(name: str) -> None:
+    from ...trainer_core.data.listing import FOREIGN_EXTENSIONS, IMAGE_EXTENSIONS
+
+    extension = Path(name.replace("\\", "/")).suffix.lower()
+    if extension in FOREIGN_EXTENSIONS:
+        raise _unusable(name, f"is {extension[1:].upper()}, which is not read")
+    if extension not in IMAGE_EXTENSIONS | {CAPTION}:
+        raise _unusable(name, "is neither an image nor a .txt file")
+
+
+def _safe_parts(name: str) -> tuple[str, ...]:
+    """The parts of a name as they are written below the drop's folder."""
+    path = unicodedata.normalize("NFC", name.replace("\\", "/"))
+    if path[1:2] == ":" or path.startswith("/"):
+        raise _unusable(name, "is a path of its own")
+    # What only some systems refuse is no reason to lose an image; its caption gets the same name.
+    parts = checked_parts(path.translate(_ODD), "file", new=False)
+    if len(parts) > _DEEPEST or any(len(part.encode()) > _NAME_BYTES for part in parts):
+        raise _unusable(name, "has too long a name")
+    return parts
+
+
+def _check(path: Path, name: str, extension: str) -> None:
+    from ...trainer_core.data.captions import read_caption
+    from ...trainer_core.data.image import open_image
+
+    try:
+        if extension == CAPTION:
+            read_caption(path)
+        else:
+            open_image(path, "first_frame")
+    except DatasetError as error:
+        # What Pillow says of a file that it does not know names the temporary one.
+        found = error.found.replace(str(path), name).partition(" (cannot identify")[0]
+        raise DatasetError(found, _USABLE, _SAVE_AS) from error
+
+
+def _over() -> InputError:
+    return InputError(
+        "this upload is not known any more", "one that is under way", "Drop the files again."
+    )
+
+
+def _unusable(name: str, why: str) -> DatasetError:
+    return DatasetError(f"{name[-_NAME_BYTES:]} {why}", _USABLE, _SAVE_AS)
+
+
+def _unwrap(staging: Path) -> None:
+    """Take away a folder around everything, unless its name says what lies in it."""
+    from ...trainer_core.data.folder import CONTROL_FOLDER, TRAINING_FOLDER
+
+    inside = list(staging.iterdir())
+    while len(inside) == 1 and inside[0].is_dir():
+        if inside[0].name in {CONTROL_FOLDER, TRAINING_FOLDER}:
+            return
+        with temporary_beside(inside[0]) as wrapper:
+            inside[0].rename(wrapper)
+            for each in list(wrapper.iterdir()):
+                each.rename(staging / each.name)
+        inside = list(staging.iterdir())
+
+
+def _add(staging: Path, folder: Path, skipped: list[tuple[str, str]]) -> int:
+    """Give the files of a drop names in a folder; what is there stays as it is."""
+    staged = sorted(path for path in staging.rglob("*") if path.is_file())
+    done: list[Path] = []
+    try:
+        for source, name in _new_names(staging, staged, folder, skipped):
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            claim(source, target)
+            done.append(target)
+    except BaseException:
+        for target in done:
+            target.unlink(missing_ok=True)
+        raise
+    return len(done)
+
+
+def _new_names(
+    staging: Path, staged: list[Path], folder: Path, skipped: list[tuple[str, str]]
+) -> Iterator[tuple[Path, Path]]:
+    """Each file with its new path; an image, its caption and its controls stay together."""
+    from ...trainer_core.data.folder import CONTROL_FOLDER, TRAINING_FOLDER, control_in_folder
+
+    paired = (folder / TRAINING_FOLDER).is_dir() and (folder / CONTROL_FOLDER).is_dir()
+    kinds = (TRAINING_FOLDER, CONTROL_FOLDER)
+    groups: dict[str, list[tuple[Path, Path, str]]] = {}
+    placed: list[tuple[Path, Path, str]] = []
+    for source in staged:
+        path = source.relative_to(staging)
+        kind = path.parts[0] if path.parts[0] in kinds and len(path.parts) > 1 else ""
+        inner = path.relative_to(kind) if kind else path
+        place = Path(kind or (TRAINING_FOLDER if paired else ""))
+        placed.append((source, place / inner, inner.with_suffix("").as_posix()))
+    stems = {stem for _, path, stem in placed if path.parts[0] != CONTROL_FOLDER}
+    for source, path, stem in placed:
+        control = control_in_folder(stem, stems - {stem})
+        target = stem if control is None else control.target
+        groups.setdefault(target, []).append((source, path, stem))
+    taken = _Taken(folder)
+    for target, group in groups.items():
+        yield from _renamed(target, group, taken, skipped)
+
+
+class _Taken:
+    """The files of a folder by their place and stem, whatever the case of their names."""
+
+    def __init__(self, folder: Path) -> None:
+        self._files: defaultdict[str, list[Path]] = defaultdict(list)
+        for path in folder.rglob("*"):
+            self._files[_folded(path.relative_to(folder))].append(path)
+
+    def by(self, path: Path) -> list[Path]:
+        """Those that a path below the folder shares place and stem with."""
+        return self._files.get(_folded(path), [])
+
+
+def _renamed(
+    target: str, group: list[tuple[Path, Path, str]], taken: _Taken, skipped: list[tuple[str, str]]
+) -> Iterator[tuple[Path, Path]]:
+    known = [
+        item
+        for item in group
+        if any(
+            each.suffix == item[1].suffix and _holds(each, item[0]) for each in taken.by(item[1])
+        )
+    ]
+    left = [item for item in group if item not in known]
+    if all(path.suffix.lower() == CAPTION for _, path, _ in left):
+        skipped.extend((path.as_posix(), "it is there already") for _, path, _ in known)
+        # Captions alone belong to images that are there.
+        for source, path, _ in left:
+            if any(other.suffix.lower() == CAPTION for other in taken.by(path)):
+                skipped.append((path.as_posix(), "its image has another caption already"))
+            else:
+                yield source, path
+        return
+    number = 1
+    while any(taken.by(_with_stem(path, stem, target, number)) for _, path, stem in group):
+        number += 1
+    yield from ((source, _with_stem(path, stem, target, number)) for source, path, stem in group)
+
+
+def _with_stem(path: Path, stem: str, target: str, number: int) -> Path:
+    """The path, with a number above 1 behind the part of its stem that names the image."""
+    if number == 1:
+        return path
+    inside = path.with_suffix("").as_posix()
+    before = inside[: len(inside) - len(stem)]
+    return Path(f"{before}{target} ({number}){stem[len(target) :]}{path.suffix}")
+
+
+def _folded(path: Path) -> str:
+    return unicodedata.normalize("NFC", path.with_suffix("").as_posix()).casefold()
+
+
+def _holds(path: Path, other: Path) -> bool:
+    if not path.is_file() or path.stat().st_size != other.stat().st_size:
+        return False
+    with path.open("rb") as one, other.open("rb") as two:
+        while block := one.read(_BLOCK):
+            if block != two.read(_BLOCK):
+                return False
+    return True

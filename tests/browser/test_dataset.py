@@ -1,0 +1,182 @@
+"""Images that are dropped on a node, its strip, and captions that are edited there."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+import pytest
+from browser.page import RENDERERS, GraphPage
+from fixtures.combinations import some
+from PIL import Image
+
+STRIP = ".adapter-trainer-dataset"
+THUMBNAIL = ".adapter-trainer-dataset-image"
+DIALOG = ".adapter-trainer-dataset-dialog"
+TEXT = ".adapter-trainer-dataset-text"
+_TALLEST = 150
+
+_ADD_NODE = """
+const { app, LiteGraph } = window;
+app.graph.clear();
+const node = LiteGraph.createNode(argument);
+app.graph.add(node);
+node.pos = [200, 80];
+app.canvas.ds.scale = 1;
+app.canvas.ds.offset[0] = 100;
+app.canvas.ds.offset[1] = 40;
+app.canvas.setDirty(true, true);
+"""
+
+_DROP = """
+const transfer = new DataTransfer();
+for (const [name, content] of Object.entries(argument)) {
+  let blob = new Blob([content]);
+  if (/png$/.test(name) && !content) {
+    const canvas = document.createElement("canvas");
+    [canvas.width, canvas.height] = [640, 400];
+    const context = canvas.getContext("2d");
+    context.fillStyle = "gold";
+    context.fillRect(200, 100, 200, 200);
+    blob = await new Promise((done) => canvas.toBlob(done));
+  }
+  transfer.items.add(new File([blob], name));
+}
+const options = { dataTransfer: transfer, bubbles: true, cancelable: true };
+const strip = document.querySelector(".adapter-trainer-dataset");
+strip.dispatchEvent(new DragEvent("dragover", options));
+strip.dispatchEvent(new DragEvent("drop", options));
+"""
+
+_OUTSIDE = """
+const { app } = window;
+const node = app.graph.nodes[0];
+const canvas = app.canvas.canvas.getBoundingClientRect();
+const { scale, offset } = app.canvas.ds;
+const left = canvas.left + (node.pos[0] + offset[0]) * scale;
+const top = canvas.top + (node.pos[1] + offset[1]) * scale;
+const box = document.querySelector(".adapter-trainer-dataset").getBoundingClientRect();
+return [left - box.left, box.right - left - node.size[0] * scale, top - box.top,
+  box.bottom - top - node.size[1] * scale, box.height - argument];
+"""
+
+_FOLDER = "return window.app.graph.nodes[0].widgets.find((w) => w.name === 'folder').value"
+
+
+def part(page, name: str) -> str:
+    return page.text(f"dataset-{name}")
+
+
+def wait_for_text(page, name: str, text: str) -> None:
+    page.browser.wait(
+        "return document.querySelector(argument[0])?.textContent.includes(argument[1])",
+        [f".adapter-trainer-dataset-{name}", text],
+    )
+
+
+def add_node(page, kind: str = "AdapterTrainerDatasetFolder") -> None:
+    page.browser.evaluate(_ADD_NODE, kind)
+    page.wait_for_count(THUMBNAIL, 1)
+
+
+def assert_inside(page) -> None:
+    outside = page.browser.evaluate(_OUTSIDE, _TALLEST)
+    assert all(each <= 1 for each in outside), outside
+
+
+def upload(page, name: str, files: dict[str, str]) -> None:
+    page.browser.evaluate(_DROP, files)
+    page.browser.fill(".adapter-trainer-dataset-name", name)
+    page.browser.press("Enter")
+    wait_for_text(page, "notice", name)
+
+
+@pytest.fixture(scope="module", params=some(RENDERERS, "nodes2"))
+def opened(request, server, browser, screenshots) -> GraphPage:
+    page = GraphPage(server, browser, screenshots, request.param)
+    page.open()
+    return page
+
+
+def test_dropped_images_are_shown_and_their_captions_edited_and_taken_back(page):
+    name = f"drop_{uuid.uuid4().hex[:6]}"
+    folder = page.server.data / "input" / name
+    add_node(page)
+    assert part(page, "count").startswith("40 images")
+    assert_inside(page)
+    page.shoot("dataset_bundled")
+
+    upload(page, name, {"a.png": "", "a.txt": "a golden box", "b.png": "", "c.png": "broken"})
+    assert page.browser.evaluate(_FOLDER) == f"input/{name}"
+    assert sorted(path.name for path in folder.iterdir()) == ["a.png", "a.txt", "b.png"]
+    wait_for_text(page, "count", "2 images, 1 without a caption")
+    wait_for_text(page, "line", "1 left out")
+    page.browser.wait(
+        "return [...document.querySelectorAll(argument)].every((i) => i.naturalWidth > 0)",
+        f"{THUMBNAIL} img",
+    )
+    assert_inside(page)
+    page.shoot("dataset_dropped")
+
+    page.browser.click(f"{THUMBNAIL}.adapter-trainer-grave")
+    page.browser.wait("return document.querySelector(argument)?.disabled === false", TEXT)
+    assert part(page, "title") == "2 of 2: b.png"
+    assert "trained at 640" in part(page, "size")
+    page.browser.fill(TEXT, "another box")
+    page.browser.focus(TEXT)
+    page.browser.press("PageUp")
+    wait_for_text(page, "title", "a.png")
+    assert (folder / "b.txt").read_text() == "another box\n"
+    page.shoot("dataset_dialog")
+    page.browser.press("Escape")
+    page.browser.wait("return !document.querySelector(argument)", DIALOG)
+    wait_for_text(page, "count", "2 images")
+
+    time.sleep(1.5)  # ComfyUI keeps the workflow for the next load.
+    page.browser.reload()
+    page.wait_for_count(THUMBNAIL, 2)
+    page.browser.click(THUMBNAIL)
+    page.browser.wait("return document.querySelector(argument)?.value", TEXT)
+    page.browser.click(".adapter-trainer-dataset-buttons button")
+    wait_for_text(page, "status", "b.txt is as it was before")
+    assert not (folder / "b.txt").exists()
+    page.browser.press("Escape")
+    wait_for_text(page, "count", "2 images, 1 without a caption")
+    assert page.problems() == []
+
+
+@pytest.mark.exhaustive
+def test_a_file_from_the_desktop_on_the_node_is_added_to_its_folder(page, tmp_path):
+    name = f"more_{uuid.uuid4().hex[:6]}"
+    add_node(page)
+    upload(page, name, {"a.png": "", "a.txt": "box"})
+    wait_for_text(page, "count", "1 image")
+    Image.new("RGB", (64, 64), "red").save(tmp_path / "red.png")
+    page.browser.drop(tmp_path / "red.png", 480, 108)
+    wait_for_text(page, "line", "added to this folder")
+    page.browser.click(".adapter-trainer-dataset-form .adapter-trainer-main")
+    wait_for_text(page, "notice", "1 file added to")
+    wait_for_text(page, "count", "2 images")
+    assert page.problems() == []
+
+
+@pytest.mark.exhaustive
+def test_another_programs_text_is_not_written_over(page):
+    name = f"both_{uuid.uuid4().hex[:6]}"
+    add_node(page)
+    upload(page, name, {"a.png": "", "a.txt": "mine"})
+    page.browser.click(THUMBNAIL)
+    page.browser.wait("return document.querySelector(argument)?.value === 'mine'", TEXT)
+    file = page.server.data / "input" / name / "a.txt"
+    file.write_text("theirs")
+    page.browser.fill(TEXT, "mine again")
+    page.browser.press("Escape")
+    wait_for_text(page, "status", "changed by another program")
+    assert file.read_text() == "theirs"
+    page.shoot("dataset_conflict")
+    page.browser.click(".adapter-trainer-dataset-buttons button:not([hidden])")
+    page.browser.wait("return document.querySelector(argument)?.value === 'theirs'", TEXT)
+    page.browser.press("Escape")
+    page.browser.wait("return !document.querySelector(argument)", DIALOG)
+    # The browser notes each refusal of the server.
+    assert all("409" in problem for problem in page.problems())

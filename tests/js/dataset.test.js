@@ -1,0 +1,280 @@
+import { afterEach, expect, test, vi } from "vitest";
+import { filesOf, isUsable, suggestedName, upload } from "../../js/dataset/files.js";
+import { DatasetServer } from "../../js/dataset/server.js";
+import { Strip } from "../../js/dataset/strip.js";
+import { addStrip } from "../../js/dataset/attach.js";
+import { Dialog } from "../../js/dataset/dialog.js";
+
+const ITEM = { version: "1", width: 64, height: 64, captioned: true, problems: [], controls: [] };
+const settled = () => new Promise((done) => setTimeout(done, 5));
+
+/** A report of so many images. */
+function report(total, given = {}) {
+  const first = given.first ?? 0;
+  const items = Array.from({ length: Math.min(60, total - first) }, (_, index) => ({
+    ...ITEM, name: `${first + index}.png`,
+  }));
+  return {
+    total, uncaptioned: 0, paired: false, problems: [], others: [], first, items, editable: true, edits: 0,
+    ...given,
+  };
+}
+
+/** The pack's routes, answered by the last part of their name. */
+function serverWith(answers) {
+  const asked = [];
+  const fetchApi = async (route, options) => {
+    const url = new URL(route, "http://x");
+    const name = url.pathname.split("/").at(-1);
+    const query = Object.fromEntries(url.searchParams);
+    asked.push([name, query, options.body]);
+    if (options.signal?.aborted) throw new DOMException("stopped", "AbortError");
+    const answer = answers[name]?.(query, options.body) ?? {};
+    return answer instanceof Response ? answer : new Response(JSON.stringify(answer));
+  };
+  return { asked, server: new DatasetServer({ fetchApi, apiURL: (route) => route }) };
+}
+
+const refused = (status, found) => new Response(JSON.stringify({ found, remedy: "Do." }), { status });
+const named = (...names) => names.map((path) => ({ path, file: new File(["x"], path) }));
+
+afterEach(() => document.body.replaceChildren());
+
+test("what may belong to a dataset is told from the rest", () => {
+  const yes = ["a.png", "in/B.JPEG", "a.txt", "set.zip", "phone.HEIC"];
+  const no = [".DS_Store", ".hidden/a.png", "__MACOSX/a.png", "a.json", "a", "in/.a.png"];
+  expect(yes.filter(isUsable)).toEqual(yes);
+  expect(no.filter(isUsable)).toEqual([]);
+});
+
+test("a folder is suggested by what was dropped, and never one that is there", () => {
+  expect(suggestedName(named("a.png", "b.png"), [])).toBe("my_images");
+  expect(suggestedName(named("a.png"), ["my_images", "my_images_2"])).toBe("my_images_3");
+  expect(suggestedName(named("Mein Kätzchen/a.png", "Mein Kätzchen/b.png"), [])).toBe("Mein Kätzchen");
+  expect(suggestedName(named("set.zip"), ["set"])).toBe("set_2");
+  expect(suggestedName(named("..x/a.png"), [])).toBe("my_images");
+  expect(suggestedName(named("a:b?/c.png"), [])).toBe("a_b_");
+});
+
+test("files in dropped folders are found, with their paths", async () => {
+  const file = (name) => ({ name, isDirectory: false, file: (done) => done(new File(["x"], name)) });
+  const folder = (name, entries) => ({
+    name, isDirectory: true, createReader: () => ({ readEntries: (done) => done(entries.splice(0, 1)) }),
+  });
+  const entry = folder("cats", [file("a.png"), folder("in", [file("b.txt"), file("c.md")])]);
+  const transfer = { files: [], items: [{ kind: "file", webkitGetAsEntry: () => entry }] };
+  expect((await filesOf(transfer)).map(({ path }) => path)).toEqual(["cats/a.png", "cats/in/b.txt"]);
+});
+
+test("an upload is ended when all are sent, and says what was left out", async () => {
+  const { server, asked } = serverWith({
+    begin: () => ({ drop: "d" }),
+    file: ({ name }) => (name === "b.zip" ? new Response("", { status: 413 }) : { taken: 1 }),
+    finish: () => ({ folder: "input/x", added: 1, left_out: 1, skipped: [{ name: "c", reason: "r" }] }),
+  });
+  const seen = [];
+  const place = { folder: "x", add: true };
+  const signal = new AbortController().signal;
+  const done = await upload(server, named("a.png", "b.zip"), place, (n) => seen.push(n), signal);
+  expect(asked.map(([name]) => name)).toEqual(["begin", "file", "file", "finish"]);
+  expect(asked[0][1]).toEqual({ folder: "x", add: "1" });
+  expect(seen).toEqual([0, 1, 2]);
+  expect(done.left_out).toBe(2);
+  expect(done.skipped[0].reason).toContain("--max-upload-size");
+});
+
+test.each([
+  ["a cancel", 200, true],
+  ["a full disk", 507, false],
+])("%s takes everything back", async (_, status, cancel) => {
+  const stop = new AbortController();
+  const { server, asked } = serverWith({
+    begin: () => ({ drop: "d" }),
+    file: () => {
+      if (cancel) stop.abort();
+      return status === 200 ? {} : refused(status, "the disk is full");
+    },
+  });
+  const place = { folder: "x", add: false };
+  await expect(upload(server, named("a.png", "b.png"), place, () => {}, stop.signal)).rejects.toThrow();
+  expect(asked.map(([name]) => name)).toEqual(["begin", "file", "cancel"]);
+});
+
+/** A strip over a server, and what it asked its node for. */
+function stripWith(answers, folder = "input/cats", folders = ["demo/x", "input/cats"]) {
+  const { server, asked } = serverWith({ report: () => report(2), begin: () => ({ drop: "d" }), ...answers });
+  const told = [];
+  const strip = new Strip(server, {
+    folder: () => folder, settings: () => ({}), folders: () => folders,
+    choose: (name) => told.push(["choose", name]), open: (index) => told.push(["open", index]),
+  });
+  document.body.append(strip.element);
+  return { strip, asked, told, line: () => strip.line.textContent };
+}
+
+test("the strip counts, shows, and leads to what is wrong", async () => {
+  const problems = [{ kind: "missing_caption", count: 3, words: "no caption", first: 7 }];
+  const first = { uncaptioned: 3, problems };
+  const { strip, told, asked } = stripWith({
+    report: (query) => report(70, { ...first, first: Number(query.first) }),
+  });
+  await strip.refresh();
+  expect(strip.count.textContent).toBe("70 images, 3 without a caption");
+  expect(strip.images.querySelectorAll("img").length).toBe(60);
+  strip.line.querySelector("button").click();
+  strip.images.children[2].click();
+  strip.images.lastElementChild.click();
+  await settled();
+  expect(asked.at(-1)[1].first).toBe("60");
+  expect(strip.images.querySelectorAll("img").length).toBe(70);
+  strip.images.lastElementChild.click();
+  expect(told).toEqual([["open", 7], ["open", 2], ["open", 69]]);
+});
+
+test("a refused folder says why, and an answer that comes late is forgotten", async () => {
+  const late = stripWith({ report: () => refused(409, "there is no cats") });
+  await late.strip.refresh();
+  expect(late.line()).toBe("there is no cats. Do.");
+  const { strip } = stripWith({});
+  const before = strip.refresh();
+  strip.disconnect();
+  await before;
+  expect(strip.count.textContent).toBe("");
+  const linked = stripWith({}, null);
+  await linked.strip.refresh();
+  expect([linked.asked, linked.line()]).toEqual([[], "The folder comes from another node."]);
+});
+
+test("files go to a new folder by default, and are added to one of the person's own", async () => {
+  const finish = () => ({ folder: "input/my_images", added: 1, left_out: 0, skipped: [] });
+  const bundled = stripWith({ report: () => report(40, { editable: false }), finish }, "demo/x");
+  await bundled.strip.refresh();
+  bundled.strip.offer(named("a.png"));
+  expect(bundled.strip.form.querySelector("input").value).toBe("my_images");
+  expect(bundled.line()).toContain("new folder below ComfyUI's input");
+  bundled.strip.form.querySelector("button").click();
+  await settled();
+  expect(bundled.asked.find(([name]) => name === "begin")[1]).toEqual({ folder: "my_images", add: "0" });
+  expect(bundled.told).toEqual([["choose", "input/my_images"]]);
+  expect(bundled.line()).toContain("1 file in input/my_images");
+
+  const own = stripWith({ finish });
+  await own.strip.refresh();
+  own.strip.offer(named("a.png"));
+  const name = own.strip.form.querySelector("input");
+  expect([name.value, own.line()]).toEqual(["cats", "1 file, added to this folder below ComfyUI's input"]);
+  name.value = "dogs";
+  name.dispatchEvent(new Event("input"));
+  expect(own.line()).toContain("new folder");
+  name.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape" }));
+  expect([own.strip.form.hidden, own.asked.length]).toEqual([true, 1]);
+});
+
+test("names from outside stay text", async () => {
+  const bad = "<img src=x onerror=alert(1)>.png";
+  const { strip } = stripWith({
+    report: () => report(1, { items: [{ ...ITEM, name: bad }], others: [bad] }),
+    finish: () => ({ folder: bad, added: 0, left_out: 1, skipped: [{ name: bad, reason: bad }] }),
+  });
+  await strip.send(named("a.png"), { folder: "x", add: false });
+  strip.line.querySelector("button").click();
+  expect(document.querySelectorAll("[onerror]").length).toBe(0);
+  expect(document.querySelector("dialog").textContent).toContain(bad);
+});
+
+/** A dialog over captions that are kept here. */
+function dialogWith(texts, given = {}) {
+  const names = Object.keys(texts);
+  const tokens = (name) => ({ text: texts[name], token: `t${texts[name]}`, file: `${name}.txt` });
+  const { server, asked } = serverWith({
+    report: () => report(names.length, { items: names.map((name) => ({ ...ITEM, name })), ...given }),
+    caption: ({ name }) => tokens(name),
+    save: ({ name }, body) => {
+      const { text, token } = JSON.parse(body);
+      if (token !== `t${texts[name]}`) return refused(409, "changed by another program");
+      texts[name] = text;
+      return { ...tokens(name), edits: 1 };
+    },
+    undo: () => ({ file: "b.txt", edits: 0 }),
+  });
+  const told = [];
+  const dialog = new Dialog(server, {
+    folder: () => "input/cats", settings: () => ({}), closed: () => told.push("closed"),
+  });
+  return { dialog, asked, told };
+}
+
+test("a caption is saved when another image is shown, and only when it differs", async () => {
+  const texts = { "a.png": "one", "b.png": "two" };
+  const { dialog, asked, told } = dialogWith(texts);
+  await dialog.open(0);
+  await dialog.go(1);
+  expect(asked.some(([name]) => name === "save")).toBe(false);
+  dialog.text.value = "three";
+  await dialog.go(-1);
+  expect([texts["b.png"], dialog.title.textContent, dialog.text.value]).toEqual(["three", "1 of 2: a.png", "one"]);
+  dialog.element.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight" }));
+  await settled();
+  expect(dialog.text.value).toBe("three");
+  await dialog.undo();
+  expect(dialog.status.textContent).toBe("b.txt is as it was before");
+  await dialog.close();
+  expect([document.querySelector("dialog"), told]).toEqual([null, ["closed"]]);
+});
+
+test("a conflict keeps both texts, and the dialog open", async () => {
+  const texts = { "a.png": "one" };
+  const { dialog, told } = dialogWith(texts);
+  await dialog.open(0);
+  texts["a.png"] = "theirs";
+  dialog.text.value = "mine";
+  await dialog.close();
+  expect([texts["a.png"], dialog.text.value, told]).toEqual(["theirs", "mine", []]);
+  expect(dialog.status.textContent).toContain("changed by another program");
+  dialog.reload.click();
+  await settled();
+  expect(dialog.text.value).toBe("theirs");
+  await dialog.close();
+  expect(told).toEqual(["closed"]);
+});
+
+test("the frame lies where the crop is, and what is bundled cannot be edited", async () => {
+  const items = [{ ...ITEM, name: "a.png", bucket: [64, 32], crop: [0, 0.25, 1, 0.75] }];
+  const { dialog } = dialogWith({ "a.png": "one" }, { items, editable: false });
+  await dialog.open(0);
+  const { left, top, width, height } = dialog.frame.style;
+  expect([left, top, width, height]).toEqual(["0%", "25%", "100%", "50%"]);
+  expect(dialog.text.disabled).toBe(true);
+});
+
+test("the node gets the strip, its drops, and a new folder in every list", async () => {
+  vi.useFakeTimers();
+  const { server, asked } = serverWith({ report: () => report(1) });
+  const makeNode = (kind) => ({
+    comfyClass: kind, size: [200, 100], properties: {}, inputs: [],
+    widgets: [
+      { name: "folder", value: "demo/x", options: { values: ["demo/x"] } },
+      { name: "regularization_folder", value: "none", options: { values: ["none", "demo/x"] } },
+      { name: "resolution", value: 512 },
+    ],
+    computeSize: () => [300, 400],
+    setSize(size) { this.size = size; },
+    addDOMWidget(name, type, element, options) { Object.assign(this, { element, options }); },
+  });
+  const [node, other] = [makeNode("AdapterTrainerQuick"), makeNode("AdapterTrainerDatasetFolder")];
+  node.graph = { nodes: [node, other] };
+  addStrip(node, server, {});
+  expect(node.size).toEqual([300, 400]);
+  expect(node.options.getMinHeight()).toBeLessThanOrEqual(150);
+  node.onAdded();
+  node.widgets[0].callback("demo/x");
+  await vi.runAllTimersAsync();
+  expect(asked.length).toBe(1);
+  expect(JSON.parse(asked[0][1].settings)).toEqual({ resolution: 512 });
+  const files = { types: ["Files"], items: [{ kind: "file" }], files: [new File(["x"], "a.png")] };
+  expect([node.onDragOver({ dataTransfer: files }), node.onDragOver({ dataTransfer: { items: [] } })]).toEqual([true, false]);
+  expect(await node.onDragDrop({ dataTransfer: files })).toBe(true);
+  expect(node.element.querySelector("input[type=text]").value).toBe("my_images");
+  node.onRemoved();
+  vi.useRealTimers();
+});

@@ -1,0 +1,192 @@
+"""What the strip and the dialog say of a folder is what the trainer would do with it."""
+
+import pytest
+from PIL import Image
+
+from trainer_core.config import DatasetSection
+from trainer_core.data.buckets import plan_buckets
+from trainer_core.data.folder import scan
+from trainer_core.data.image import fit_to_bucket, kept_box, open_image
+from trainer_core.types import Bucket
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for number, size in enumerate([(300, 200), (200, 300), (500, 100), (256, 256), (90, 60)]):
+        Image.new("RGB", size, (number, 0, 0)).save(tmp_path / f"{number}.png")
+        (tmp_path / f"{number}.txt").write_text(f"image {number}")
+    return tmp_path
+
+
+@pytest.fixture
+def report(dataset_report, allowed):
+    def report(folder, **given):
+        settings = dataset_report.read_settings(folder, {"resolution": 256, **given})
+        return dataset_report.Report(settings, allowed([folder]))
+
+    return report
+
+
+def kinds(item):
+    return [problem["kind"] for problem in item["problems"]]
+
+
+@pytest.mark.parametrize("upscale", [False, True])
+def test_sizes_and_crops_are_those_of_the_training(folder, report, upscale):
+    settings = DatasetSection(path=str(folder), resolution=256, upscale=upscale)
+    planned = plan_buckets(scan(settings).samples, settings, 32, lambda *size: size[:2]).samples
+    items = report(folder, upscale=upscale).items
+    for item, plan in zip(items, planned, strict=True):
+        assert item["name"] == plan.sample.name
+        assert item["bucket"] == [plan.bucket.width, plan.bucket.height]
+        left, top, right, bottom = item["crop"]
+        kept = (right - left) * item["width"], (bottom - top) * item["height"]
+        assert kept[0] / kept[1] == pytest.approx(plan.bucket.width / plan.bucket.height)
+        assert 0 <= left <= right <= 1
+        assert 0 <= top <= bottom <= 1
+
+
+@pytest.mark.parametrize("size", [(300, 200), (97, 300), (64, 65), (640, 64)])
+def test_the_kept_box_is_what_reaches_the_bucket(size):
+    """Outside of it a pixel may have any colour; inside it counts."""
+    image = Image.new("RGB", size, "white")
+    left, top, right, bottom = kept_box(size, Bucket(64, 64))
+    inner = Image.new("RGB", (int(right - left) - 2, int(bottom - top) - 2), "black")
+    image.paste(inner, (int(left) + 2, int(top) + 2))
+    assert fit_to_bucket(image, Bucket(64, 64)).getpixel((32, 32)) == (0, 0, 0)
+    assert max(fit_to_bucket(image, Bucket(64, 64)).getpixel((0, 0))) > 0
+
+
+def test_each_image_says_what_is_wrong_with_it(folder, report):
+    (folder / "0.txt").unlink()
+    (folder / "1.txt").write_text("  ")
+    (folder / "2.png").write_bytes(b"broken")
+    Image.new("RGB", (20, 20)).save(folder / "5.png")
+    frames = [Image.new("RGB", (256, 256), color) for color in ("red", "blue")]
+    frames[0].save(folder / "6.webp", save_all=True, append_images=frames[1:])
+    (folder / "7.heic").write_bytes(b"x")
+    for name in ("5", "6", "lone"):
+        (folder / f"{name}.txt").write_text("text")
+    made = report(folder)
+    found = {item["name"]: kinds(item) for item in made.items}
+    assert found == {
+        "0.png": ["missing_caption"],
+        "1.png": ["missing_caption"],
+        "2.png": ["unreadable"],
+        "3.png": [],
+        "4.png": ["small"],
+        "5.png": ["tiny"],
+        "6.webp": ["animated"],
+        "7.heic": ["unreadable"],
+    }
+    assert made.others == ["lone.txt has no image of the same name"]
+    page = made.page(2, 3)
+    assert [item["name"] for item in page["items"]] == ["2.png", "3.png", "4.png"]
+    assert (page["total"], page["uncaptioned"], page["first"]) == (8, 2, 2)
+    assert {each["kind"]: (each["count"], each["first"]) for each in page["problems"]} == {
+        "unreadable": (2, 2),
+        "animated": (1, 6),
+        "missing_caption": (2, 0),
+        "tiny": (1, 5),
+        "small": (1, 4),
+    }
+
+
+def test_policies_decide_what_is_grave(folder, report):
+    (folder / "0.txt").unlink()
+    (problem,) = report(folder).items[0]["problems"]
+    assert problem["grave"]
+    (problem,) = report(folder, missing_caption="skip").items[0]["problems"]
+    assert not problem["grave"]
+    assert "left out" in problem["text"]
+    item = report(folder, missing_caption="empty").items[0]
+    assert (item["problems"], item["captioned"]) == ([], False)
+
+
+def test_pairs_show_their_control_images(tmp_path, report):
+    for place, names in {"training_images": "abc", "control_images": "abx"}.items():
+        (tmp_path / place).mkdir()
+        for name in names:
+            Image.new("RGB", (256, 256)).save(tmp_path / place / f"{name}.png")
+    for name in "abc":
+        (tmp_path / "training_images" / f"{name}.txt").write_text("text")
+    made = report(tmp_path)
+    assert [item["controls"][0]["name"] for item in made.items[:2]] == [
+        "control_images/a.png",
+        "control_images/b.png",
+    ]
+    assert kinds(made.items[2]) == ["missing_control"]
+    assert made.others == ["control_images/x.png has no training image"]
+    assert made.page(0, 1)["paired"]
+
+
+def test_an_empty_folder_says_what_to_do(tmp_path, report):
+    page = report(tmp_path).page(0, 60)
+    assert (page["total"], page["items"]) == (0, [])
+    assert "Drop" in page["others"][0]
+
+
+def test_a_report_is_read_again_when_a_file_changes(folder, dataset_report, allowed):
+    reports, settings = dataset_report.Reports(), dataset_report.read_settings(folder, {})
+    first = reports.get(settings, allowed([folder]))
+    assert reports.get(settings, allowed([folder])) is first
+    (folder / "0.txt").write_text("another text")
+    assert reports.get(settings, allowed([folder])) is not first
+
+
+@pytest.mark.parametrize(
+    "given", [{"resolution": 3}, {"resolution": "x"}, {"caption_extension": "/../x"}]
+)
+def test_settings_out_of_bounds_are_refused(folder, dataset_report, given):
+    with pytest.raises(Exception, match=next(iter(given))):
+        dataset_report.read_settings(folder, given)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "..",
+        "../0.png",
+        "/etc/passwd",
+        "0.txt",
+        ".x.png",
+        "a\\..\\0.png",
+        "C:/0.png",
+        "a\0.png",
+        "link.png",
+        "out/0.png",
+        "missing.png",
+        "x" * 5000 + ".png",
+    ],
+)
+def test_only_images_of_the_folder_are_shown(tmp_path, dataset_report, allowed, name):
+    folder, outside = tmp_path / "in", tmp_path / "elsewhere"
+    folder.mkdir()
+    outside.mkdir()
+    Image.new("RGB", (8, 8)).save(outside / "0.png")
+    Image.new("RGB", (8, 8)).save(folder / ".x.png")
+    (folder / "link.png").symlink_to(outside / "0.png")
+    (folder / "out").symlink_to(outside)
+    with pytest.raises(Exception, match="image"):
+        dataset_report.image_below(folder, name, allowed([folder]))
+
+
+def test_thumbnails_are_upright_small_and_kept_within_a_limit(tmp_path, dataset_report):
+    tags = Image.Exif()
+    tags[274] = 6
+    for number in range(3):
+        Image.new("RGB", (800, 400), (80 * number, 0, 0)).save(
+            tmp_path / f"{number}.jpg", exif=tags
+        )
+    first = dataset_report.Thumbnails()
+    made = first.get(tmp_path / "0.jpg", large=False)
+    assert first.get(tmp_path / "0.jpg", large=False) is made
+    (tmp_path / "made.webp").write_bytes(made)
+    assert open_image(tmp_path / "made.webp").size == (128, 256)
+    (tmp_path / "made.webp").write_bytes(first.get(tmp_path / "0.jpg", large=True))
+    assert open_image(tmp_path / "made.webp").size == (400, 800)
+    small = dataset_report.Thumbnails(len(made) * 3 // 2)
+    for number in range(3):
+        small.get(tmp_path / f"{number}.jpg", large=False)
+    assert len(small._kept) == 1

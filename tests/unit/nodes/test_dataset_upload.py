@@ -1,0 +1,299 @@
+"""What is dropped in a browser becomes a dataset folder, whole or not at all, and nothing else."""
+
+import io
+import os
+import struct
+import threading
+import zipfile
+import zlib
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+FULL = Path("/dev/full")
+
+
+def image(color="red", size=(8, 6), form="PNG"):
+    written = io.BytesIO()
+    Image.new("RGB", size, color).save(written, form)
+    return written.getvalue()
+
+
+def archive(files, **options):
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED, **options) as made:
+        for name, content in files:
+            made.writestr(zipfile.ZipInfo(name) if "\\" in name else name, content)
+    return written.getvalue()
+
+
+def names(folder):
+    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+
+
+def entries(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture
+def drops(dataset_upload):
+    return dataset_upload.Drops()
+
+
+def drop(drops, root, files, name="my_images", adds=False):
+    begun = drops.begin(root, name, adds=adds)
+    for each, content in files:
+        begun.take(each, content)
+    return drops.finish(begun.token), begun.skipped
+
+
+def test_images_and_captions_become_a_folder_and_a_taken_name_a_number(drops, tmp_path):
+    (folder, added), skipped = drop(
+        drops,
+        tmp_path,
+        [("a.png", image()), ("a.txt", "é".encode()), ("b.JPG", image(form="JPEG"))],
+    )
+    assert (folder, added, skipped) == ("my_images", 3, [])
+    assert names(tmp_path) == ["my_images/a.png", "my_images/a.txt", "my_images/b.JPG"]
+    assert drop(drops, tmp_path, [("a.png", image())])[0] == ("my_images_2", 1)
+    assert entries(tmp_path) == ["my_images", "my_images_2"]
+
+
+def test_nothing_is_seen_before_the_end_and_nothing_stays_of_what_was_cancelled(drops, tmp_path):
+    begun = drops.begin(tmp_path, "cats", adds=False)
+    begun.take("a.png", image())
+    assert [name for name in entries(tmp_path) if not name.startswith(".")] == []
+    drops.cancel(begun.token)
+    assert entries(tmp_path) == []
+    with pytest.raises(Exception, match="not known any more"):
+        begun.take("b.png", image())
+    with pytest.raises(Exception, match="not known any more"):
+        drops.finish(begun.token)
+    assert entries(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "..", ".cats", "_cats", "a/b", "/tmp/x", "C:\\x", "con", "a\0b", "a\u202eb", "x" * 101],
+)
+def test_no_other_folder_is_made(drops, tmp_path, name):
+    with pytest.raises(Exception, match="folder"):
+        drops.begin(tmp_path / "input", name, adds=False)
+    assert not (tmp_path / "input").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("../a.png", None),
+        ("/a.png", None),
+        ("a/../../b.png", None),
+        ("..\\..\\a.png", None),
+        ("C:\\a.png", None),
+        ("con.png", None),
+        ("a\0.png", None),
+        ("x" * 300 + ".png", None),
+        ("/".join("abcdefghijk") + ".png", None),
+        ("a.svg", b"<svg/>"),
+        ("a.heic", b"x"),
+        ("a.png", b"no image"),
+        ("a.png", image(size=(40, 40))[:-40]),
+        ("a.png", b""),
+        ("a.txt", b"\xff\xfe\x00"),
+        ("a.zip", b"PK no archive"),
+    ],
+)
+def test_a_hostile_or_broken_file_is_refused_and_leaves_nothing(drops, tmp_path, name, content):
+    begun = drops.begin(tmp_path / "input", "cats", adds=False)
+    with pytest.raises(Exception, match="Found: ") as refusal:
+        begun.take(name, image() if content is None else content)
+    assert str(begun.staging) not in str(refusal.value)
+    assert list(begun.staging.rglob("*.p*")) == []
+    begun.take("good.png", image())
+    assert drops.finish(begun.token) == ("cats", 1)
+    assert names(tmp_path) == ["input/cats/good.png"]
+
+
+def png_header(width, height):
+    """A PNG that claims a size and has no pixels."""
+    head = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    chunk = struct.pack(">I", 13) + head + struct.pack(">I", zlib.crc32(head))
+    return b"\x89PNG\r\n\x1a\n" + chunk + b"\0\0\0\0IDAT" + struct.pack(">I", zlib.crc32(b"IDAT"))
+
+
+def test_bombs_are_refused(drops, tmp_path, dataset_upload, monkeypatch):
+    begun = drops.begin(tmp_path, "cats", adds=False)
+    with pytest.raises(Exception, match="implausible size"):
+        begun.take("a.png", png_header(60000, 60000))
+    monkeypatch.setattr(dataset_upload, "LARGEST_FILE", 1000)
+    begun.take("bomb.zip", archive([("a.txt", b"a" * 5000), ("b.txt", b"small")]))
+    assert begun.skipped == [("a.txt", "a.txt is too large")]
+    monkeypatch.setattr(dataset_upload, "MOST_FILES", 2)
+    begun.take("many.zip", archive([("c.txt", b"1"), ("d.txt", b"2")]))
+    assert len(begun.skipped) == 2
+    monkeypatch.setattr(dataset_upload, "_MOST_ENTRIES", 1)
+    with pytest.raises(Exception, match="holds 2 files"):
+        begun.take("many.zip", archive([("c.txt", b"1"), ("d.txt", b"2")]))
+
+
+def test_an_archive_of_pairs_keeps_its_folders_and_leads_nowhere(drops, tmp_path):
+    link = zipfile.ZipInfo("set/link.png")
+    link.external_attr = 0o120777 << 16
+    packed = archive(
+        [
+            ("set/training_images/e\u0301.png", image()),
+            ("set/training_images/é.txt", b"text"),
+            ("set/control_images/é.png", image("blue")),
+            ("__MACOSX/set/._a.png", b"x"),
+            ("set/.DS_Store", b"x"),
+            ("../evil.png", image()),
+            ("set\\..\\..\\evil.png", image()),
+            ("set/aux.png", image()),
+            ("set/broken.png", b"x"),
+        ]
+    )
+    with zipfile.ZipFile(buffer := io.BytesIO(packed), "a") as made:
+        made.writestr(link, "/etc/passwd")
+    (folder, added), skipped = drop(drops, tmp_path / "input", [("set.zip", buffer.getvalue())])
+    assert (folder, added, len(skipped)) == ("my_images", 3, 5)
+    assert names(tmp_path) == [
+        "input/my_images/control_images/é.png",
+        "input/my_images/training_images/é.png",
+        "input/my_images/training_images/é.txt",
+    ]
+
+
+def test_a_folder_around_everything_is_taken_away(drops, tmp_path):
+    drop(drops, tmp_path, [("cats/one/a.png", image()), ("cats/one/a.txt", b"a")])
+    assert names(tmp_path) == ["my_images/a.png", "my_images/a.txt"]
+
+
+def test_adding_changes_nothing_that_is_there(drops, tmp_path):
+    drop(drops, tmp_path, [("a.png", image()), ("a.txt", b"old"), ("b.png", image("blue"))])
+    added = [
+        ("A.png", image("green")),
+        ("A.txt", b"new"),
+        ("b.png", image("blue")),
+        ("b.txt", b"first words"),
+        ("a.txt", b"other words"),
+    ]
+    begun = drops.begin(tmp_path, "my_images", adds=True)
+    for name, content in added[:4]:
+        begun.take(name, content)
+    assert drops.finish(begun.token) == ("my_images", 3)
+    assert begun.skipped == [("b.png", "it is there already")]
+    assert names(tmp_path / "my_images") == [
+        "A (2).png",
+        "A (2).txt",
+        "a.png",
+        "a.txt",
+        "b.png",
+        "b.txt",
+    ]
+    (_, count), skipped = drop(drops, tmp_path, added[4:], adds=True)
+    assert (count, skipped) == (0, [("a.txt", "its image has another caption already")])
+    assert (tmp_path / "my_images" / "a.txt").read_bytes() == b"old"
+    with pytest.raises(Exception, match="no folder other"):
+        drops.begin(tmp_path, "other", adds=True)
+
+
+def test_pairs_stay_together_when_they_get_another_name(drops, tmp_path):
+    def pair(color):
+        return [
+            ("training_images/a.png", image(color)),
+            ("training_images/a.txt", b"a"),
+            ("control_images/a_0.png", image("white")),
+            ("control_images/a_1.png", image("black")),
+        ]
+
+    drop(drops, tmp_path, pair("red"))
+    (_, count), _ = drop(drops, tmp_path, [*pair("blue"), ("lone.png", image())], adds=True)
+    assert count == 5
+    assert names(tmp_path / "my_images")[1::2] == [
+        "control_images/a (2)_1.png",
+        "control_images/a_1.png",
+        "training_images/a (2).txt",
+        "training_images/a.txt",
+    ]
+    assert (tmp_path / "my_images" / "training_images" / "lone.png").is_file()
+
+
+def test_two_drops_at_once_get_two_folders(drops, tmp_path):
+    begun = [drops.begin(tmp_path, "cats", adds=False) for _ in range(2)]
+    for number, each in enumerate(begun):
+        each.take(f"{number}.png", image())
+    found = []
+    threads = [
+        threading.Thread(target=lambda each=each: found.append(drops.finish(each.token)[0]))
+        for each in begun
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == ["cats", "cats_2"]
+
+
+def test_an_error_in_the_middle_of_adding_takes_back_what_was_added(
+    drops, tmp_path, dataset_upload, monkeypatch
+):
+    drop(drops, tmp_path, [("a.png", image())])
+    begun = drops.begin(tmp_path, "my_images", adds=True)
+    for name in ("b.png", "c.png"):
+        begun.take(name, image("blue"))
+    real, calls = dataset_upload.claim, []
+
+    def failing(source, target):
+        calls.append(target)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device")
+        real(source, target)
+
+    monkeypatch.setattr(dataset_upload, "claim", failing)
+    with pytest.raises(Exception, match="disk is full"):
+        drops.finish(begun.token)
+    assert names(tmp_path) == ["my_images/a.png"]
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no device that is always full")
+def test_a_full_disk_ends_in_words(drops, tmp_path, dataset_upload):
+    begun = drops.begin(tmp_path, "cats", adds=False)
+
+    class Full(type(begun.staging)):
+        def open(self, *arguments, **options):
+            return FULL.open("wb", buffering=0)
+
+    real = dataset_upload.atomic_write
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            dataset_upload,
+            "atomic_write",
+            lambda path, write, **given: real(path, lambda made: write(Full(made)), **given),
+        )
+        for name, content in (("a.txt", b"x"), ("a.zip", archive([("b.txt", b"x")]))):
+            with pytest.raises(Exception, match="disk is full"):
+                begun.take(name, content)
+    drops.cancel(begun.token)
+    assert entries(tmp_path) == []
+
+
+def test_what_a_killed_server_left_goes_with_the_next_drop(drops, tmp_path):
+    code = os.fork()
+    if not code:
+        drops.begin(tmp_path, "cats", adds=False).take("a.png", image())
+        os._exit(0)
+    os.waitpid(code, 0)
+    assert len(entries(tmp_path)) == 1
+    drop(drops, tmp_path, [("b.png", image())])
+    assert names(tmp_path) == ["my_images/b.png"]
+
+
+def test_forgotten_drops_are_removed(drops, tmp_path):
+    begun = [drops.begin(tmp_path, "cats", adds=False) for _ in range(20)]
+    assert len(entries(tmp_path)) == 16
+    begun[-1].take("a.png", image())
+    begun[-1].touched -= 4000
+    drops.begin(tmp_path, "dogs", adds=False)
+    with pytest.raises(Exception, match="not known"):
+        drops.finish(begun[-1].token)

@@ -119,10 +119,10 @@ def _training(
     after = flow.node(
         "AdapterTrainerPreview", {**drawing, "lora": train["lora"]}, title="With the adapter"
     )
-    flow.node("PreviewImage", {"images": after["images"]}, title="With the adapter", tall=240)
+    flow.node("PreviewImage", {"images": after["images"]}, title="With the adapter")
     flow.node("AdapterTrainerSave", {"run": train["run"]})
     before = flow.node("AdapterTrainerPreview", drawing, title="Without the adapter")
-    flow.node("PreviewImage", {"images": before["images"]}, title="Without the adapter", tall=240)
+    flow.node("PreviewImage", {"images": before["images"]}, title="Without the adapter")
 
 
 def _control_image() -> Subgraph:

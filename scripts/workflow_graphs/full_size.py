@@ -51,14 +51,14 @@ def full_size(number: int, choice: FullSize) -> Workflow:
     shown: list[Node] = []
     prompts = {"prompts": f"{PROMPT}\na small house by a lake", "guidance": choice.guidance}
     if choice.edits:
-        shown = [flow.node("LoadImage", {"image": "example.png"}, title="Image to edit", tall=300)]
+        shown = [flow.node("LoadImage", {"image": "example.png"}, title="Image to edit")]
         image = shown[0]["IMAGE"]
         prompts |= {"prompts": INSTRUCTION, "controls": image}
     previews = flow.node("AdapterTrainerPreviewPrompts", prompts)
     train, cache, adapter, settings = _train(flow, choice, data, base, clip, vae, previews)
     save = flow.node("AdapterTrainerSave", {"run": train["run"]})
     plot = {"loss": train["loss"], "filename_prefix": f"{choice.run}_loss"}
-    loss = flow.node("LossGraphNode", plot, tall=210)
+    loss = flow.node("LossGraphNode", plot, tall=330)
     prompt = INSTRUCTION if choice.edits else PROMPT
     *first, last, saved = choice.generating(flow, train["lora"], loaders, image, prompt)
     size = figures.gibibytes(choice.family)
@@ -68,8 +68,8 @@ def full_size(number: int, choice: FullSize) -> Workflow:
         Section("1. Model files", [[note, clip, vae, unet, *shown]]),
         Section("2. Images and preview prompts", [[base, data, previews]]),
         Section("3. Encode, choose the adapter", [[cache, adapter, settings]]),
-        Section("4. Train", [[train]]),
-        Section("5. Loss, saving, generating", [[loss, save, *first, last, saved]]),
+        Section("4. Train and save", [[train, save]]),
+        Section("5. Loss, and generate", [[loss, *first, last, saved]]),
     )
     return flow
 

@@ -19,17 +19,17 @@ _FRAME_TITLE = 44
 _BETWEEN = 40
 
 _SIZES: Mapping[str, tuple[int, int]] = {
-    "AdapterTrainerQuick": (480, 900),
+    "AdapterTrainerQuick": (480, 1000),
     "AdapterTrainerEmbeddedModel": (340, 78),
     "AdapterTrainerEmbeddedText": (340, 160),
-    "AdapterTrainerDatasetFolder": (400, 314),
+    "AdapterTrainerDatasetFolder": (400, 450),
     "AdapterTrainerBase": (400, 138),
     "AdapterTrainerPreviewPrompts": (400, 290),
     "AdapterTrainerCache": (360, 166),
     "AdapterTrainerAdapter": (360, 278),
     "AdapterTrainerSettings": (360, 306),
     "AdapterTrainerTrain": (480, 794),
-    "AdapterTrainerPreview": (340, 142),
+    "AdapterTrainerPreview": (340, 166),
     "AdapterTrainerSave": (340, 194),
     "AdapterTrainerConvert": (400, 250),
     "UNETLoader": (400, 118),
@@ -58,8 +58,8 @@ _SIZES: Mapping[str, tuple[int, int]] = {
     "VAEDecode": (340, 54),
     "VAEEncode": (340, 54),
 }
-_ROW = 28
-"""A folded setting that differs from its default stays visible, in a row of its own."""
+_ROW, _LINES = 28, 100
+"""A folded setting that differs from its default stays visible: in a row, or in lines of text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +131,12 @@ def _size(item: Item, schemas: Schemas) -> tuple[int, int]:
     if isinstance(item, Note):
         return item.width, item.height
     width, height = item.subgraph.size if item.subgraph else _SIZES[item.type]
-    changed = sum(
-        each.options.get("advanced") is True
-        and item.values.get(each.name, each.default) != each.default
+    more = sum(
+        _LINES if each.options.get("multiline") else _ROW
         for each in inputs_of(schemas[item.type], item.values)
-        if each.is_widget and item.type.startswith("AdapterTrainer")
+        if item.type.startswith("AdapterTrainer")
+        and each.is_widget
+        and each.options.get("advanced")
+        and item.values.get(each.name, each.default) != each.default
     )
-    return width, item.tall or height + changed * _ROW
+    return width, item.tall or height + more

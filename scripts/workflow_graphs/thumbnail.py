@@ -12,8 +12,8 @@ from typing import Any
 from PIL import Image, ImageDraw, ImageFont
 
 SIDE = 512
-BADGE = (0, 0, 256, 68)
-"""Left, top, right and bottom of what the badge covers, measured in frontend 1.49, and some room."""
+BADGE = (0, 0, 300, 84)
+"""Left, top, right and bottom of what the badge covers in frontend 1.49 on a small card, with room."""
 
 _GROUND, _TEXT, _QUIET, _OURS = "#1b1c1e", "#f2f2f2", "#a9adb3", "#2f6fd0"
 _MARGIN = 16
@@ -32,7 +32,7 @@ def of_images(title: str, columns: Sequence[tuple[str, Sequence[Image.Image]]]) 
     draw = ImageDraw.Draw(canvas)
     _foot(draw, title)
     rows = max(len(images) for _, images in columns)
-    top, gap = BADGE[3] + 30, 10
+    top, gap = BADGE[3] + 34, 10
     width = (SIDE - 2 * _MARGIN - gap * (len(columns) - 1)) // len(columns)
     side = min(width, (SIDE - _FOOT - top - gap * (rows - 1)) // rows)
     left = (SIDE - side * len(columns) - gap * (len(columns) - 1)) // 2

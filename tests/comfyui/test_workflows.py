@@ -34,7 +34,7 @@ GENERATE, EDIT, CONVERT = (
     "08_advanced_first_edit",
     "06_convert_and_compare",
 )
-QUICK = ("01_first_adapter", CONVERT, GENERATE, "11_advanced_flux_dev")
+QUICK = ("01_first_adapter", CONVERT, "11_advanced_flux_dev")
 # They run as they are but for size and length.
 WHOLE = ["01_first_adapter", GENERATE, EDIT, CONVERT]
 T5 = "ComfyUI's DualCLIPLoader only builds the T5 of 4.7 billion weights"
@@ -124,7 +124,7 @@ class Ran:
     def images(self, name):
         """The images that each node showed, by the node's id."""
         if name == CONVERT:
-            self.images(GENERATE)  # which saves the file that it converts
+            self.images("01_first_adapter")  # which saves the file that it converts
         if WITHOUT_THEIR_TEXT_ENCODER.get(name) == QWEN and not self._has_large:
             write_large_stand_ins(self.server.data / "models")
             self._has_large = True
@@ -180,7 +180,7 @@ def test_every_workflow_is_run_or_says_why_not():
 @pytest.mark.parametrize("name", NAMES)
 def test_every_node_and_input_is_known_to_the_server(name, server, ran):
     if name == CONVERT:
-        ran.images(GENERATE)
+        ran.images("01_first_adapter")
     assert faults(api(name), server.get("/object_info")) == []
 
 
@@ -234,18 +234,7 @@ def from_drawing(workflow):
 
 def queued_nodes(nodes, links, parts, path, given):
     """The nodes of a graph, and those of the subgraphs in it, which have its node before theirs."""
-    by_id = {node["id"]: node for node in nodes}
-
-    def source(link):
-        at, slot = link["origin_id"], link["origin_slot"]
-        if at == INPUTS:
-            return given[slot]
-        part = parts.get(by_id[at]["type"])
-        if part is None:
-            return [f"{path}{at}", slot]
-        (end,) = (each for each in part["links"] if each["id"] in part["outputs"][slot]["linkIds"])
-        return [f"{path}{at}:{end['origin_id']}", end["origin_slot"]]
-
+    kinds = {node["id"]: node["type"] for node in nodes}
     for node in nodes:
         if node["type"] == "MarkdownNote":
             continue
@@ -258,7 +247,8 @@ def queued_nodes(nodes, links, parts, path, given):
                 if entry["name"] in {"seed", "image"} and part is None:
                     assert next(values) in {"fixed", "image"}
             if entry["link"] is not None:
-                inputs[entry["name"]] = source(links[entry["link"]])
+                link = links[entry["link"]]
+                inputs[entry["name"]] = queued_source(link, kinds, parts, path, given)
         assert list(values) == []
         if part is None:
             yield f"{path}{node['id']}", {"class_type": node["type"], "inputs": inputs}
@@ -266,6 +256,18 @@ def queued_nodes(nodes, links, parts, path, given):
         inner = {link["id"]: link for link in part["links"]}
         handed = [inputs[each["name"]] for each in part["inputs"]]
         yield from queued_nodes(part["nodes"], inner, parts, f"{path}{node['id']}:", handed)
+
+
+def queued_source(link, kinds, parts, path, given):
+    """What a link brings: from a node, from one inside a subgraph, or from outside this one."""
+    at, slot = link["origin_id"], link["origin_slot"]
+    if at == INPUTS:
+        return given[slot]
+    part = parts.get(kinds[at])
+    if part is None:
+        return [f"{path}{at}", slot]
+    (end,) = (each for each in part["links"] if each["id"] in part["outputs"][slot]["linkIds"])
+    return [f"{path}{at}:{end['origin_id']}", end["origin_slot"]]
 
 
 @pytest.mark.parametrize(("name", "purpose"), [(GENERATE, "tiny"), (EDIT, "tiny_edit")])
@@ -316,7 +318,16 @@ def test_the_adapter_lies_in_the_loras_folder(name, server, ran):
     assert all(bool(tensor.isfinite().all() and tensor.any()) for tensor in tensors.values())
 
 
-@pytest.mark.parametrize("name", some([GENERATE, EDIT], *QUICK))
+def test_the_first_template_shows_both_images_side_by_side(ran):
+    (both,) = ran.images("01_first_adapter")[
+        titled("01_first_adapter", "Without and with the adapter")
+    ]
+    assert both.shape[:2] == (SIZE, 2 * SIZE + 4)
+    assert (both[:, :SIZE] != both[:, -SIZE:]).any()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", [GENERATE, EDIT])
 def test_the_adapter_changes_the_images(name, ran):
     images = ran.images(name)
     after, before = (images[titled(name, f"{word} the adapter")] for word in ("With", "Without"))

@@ -17,8 +17,8 @@ def before_and_after() -> Subgraph:
     size = flow.node("EmptyLatentImage", {"width": 64, "height": 64})
     sides = Given("positive"), Given("negative")
     seed = {"seed": Given("seed")}
-    before = sampled(flow, MODEL, *sides, size["LATENT"], 3.0, VAE, **seed)
-    after = sampled(flow, Given("with_adapter"), *sides, size["LATENT"], 3.0, VAE, **seed)
+    before = sampled(flow, MODEL, *sides, size["LATENT"], 4.0, VAE, **seed)
+    after = sampled(flow, Given("with_adapter"), *sides, size["LATENT"], 4.0, VAE, **seed)
     images = {"image1": before[-1][0]["IMAGE"], "image2": after[-1][0]["IMAGE"]}
     both = flow.node("ImageStitch", {**images, "spacing_width": 4}, title="Side by side")
     columns = [[*one, *other] for one, other in zip(before, after, strict=True)]

@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 SIDE = 512
 BADGE = (0, 0, 300, 84)
-"""Left, top, right and bottom of what the badge covers in frontend 1.49 on a small card, with room."""
+"""Left, top, right and bottom of what the badge covers on a small card, with some room."""
 
 _GROUND, _TEXT, _QUIET, _OURS = "#1b1c1e", "#f2f2f2", "#a9adb3", "#2f6fd0"
 _MARGIN = 16

@@ -22,13 +22,13 @@ CROSSINGS = {
     "03_quick_qwen_image_edit": 5,
     "04_quick_flux_dev": 4,
     "05_quick_flux_kontext": 5,
-    "06_convert_and_compare": 12,
+    "06_convert_and_compare": 13,
     "07_advanced_first_adapter": 12,
     "08_advanced_first_edit": 13,
-    "09_advanced_qwen_image": 14,
-    "10_advanced_qwen_image_edit": 17,
-    "11_advanced_flux_dev": 14,
-    "12_advanced_flux_kontext": 17,
+    "09_advanced_qwen_image": 20,
+    "10_advanced_qwen_image_edit": 22,
+    "11_advanced_flux_dev": 20,
+    "12_advanced_flux_kontext": 22,
 }
 NAMES = sorted(path.stem for path in (ROOT / "workflows").glob("*.json"))
 QUICK = [name for name in NAMES if "_quick_" in name or name.startswith("01_")]

@@ -74,6 +74,7 @@ export interface Graph {
 }
 
 export interface Extension {
+  setup?(): Promise<void>;
   name: string;
   init?(): void;
   nodeCreated?(node: GraphNode): void;

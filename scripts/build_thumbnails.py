@@ -1,7 +1,7 @@
 """Writes a .jpg beside each shipped workflow, which ComfyUI's template browser shows.
 
 Workflows that need no model file are run to their end, in full, by a ComfyUI that has the pack,
-and their images are shown. The others cannot be run without their models: their graph is drawn.
+and their images are shown. The others cannot be run without their models: they get a card.
 Run from the root of the repository: ``python -m scripts.build_thumbnails http://127.0.0.1:8188``.
 """
 
@@ -15,45 +15,63 @@ import urllib.parse
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from PIL import Image
 
-from scripts.workflow_graphs.thumbnail import of_graph, of_images
+from scripts.workflow_graphs.bases import FULL_SIZE
+from scripts.workflow_graphs.shipped import WORKFLOWS
+from scripts.workflow_graphs.thumbnail import of_images, of_words
 
 ROOT = Path(__file__).resolve().parents[1]
 DRAWN = ROOT / "workflows"
 QUEUED = ROOT / "tests" / "workflows"
 LARGEST = 60_000
 
-# Titles; of those that are run, the columns: label, and title of the node with the images.
-_RUN: Mapping[str, tuple[str, Sequence[tuple[str, str]]]] = {
-    "embedded_generate": (
-        "Teach a tiny base a diamond\nno model file needed",
-        [("before", "Without the adapter"), ("trained", "With the adapter")],
-    ),
-    "embedded_edit": (
-        "Teach a tiny base an edit\nno model file needed",
+
+class Column(NamedTuple):
+    """A column of a thumbnail.
+
+    Attributes:
+        label: What it shows.
+        node: Title of the node with its images.
+        half: Which half of each image, 0 or 1; None is the whole.
+    """
+
+    label: str
+    node: str
+    half: int | None = None
+
+
+# Titles, and the columns, of those that are run.
+_RUN: Mapping[str, tuple[str, Sequence[Column]]] = {
+    "01_first_adapter": (
+        "Your first adapter, in KSampler\nno model file needed",
         [
-            ("control", "Control image"),
-            ("before", "Without the adapter"),
-            ("trained", "With the adapter"),
+            Column("without", "Without and with the adapter", 0),
+            Column("with it", "Without and with the adapter", 1),
         ],
     ),
-    "convert_and_compare": (
+    "06_convert_and_compare": (
         "Convert an adapter\nand compare the images",
         [
-            ("base alone", "Base alone"),
-            ("comfyui", "Layout comfyui"),
-            ("diffusers", "Layout diffusers"),
+            Column("base alone", "Base alone"),
+            Column("comfyui", "Layout comfyui"),
+            Column("diffusers", "Layout diffusers"),
         ],
     ),
-}
-_DRAWN: Mapping[str, str] = {
-    "qwen_image_lokr": "Qwen-Image\nLoKr from your images",
-    "qwen_image_edit": "Qwen-Image-Edit\nLoKr from pairs of images",
-    "flux_dev_lora": "FLUX.1-dev\nLoRA from your images",
-    "flux_kontext_lora": "FLUX.1 Kontext\nLoRA from pairs of images",
+    "07_advanced_first_adapter": (
+        "The first adapter\nwith every setting",
+        [Column("without", "Without the adapter"), Column("with it", "With the adapter")],
+    ),
+    "08_advanced_first_edit": (
+        "An edit from pairs of images\nwith every setting",
+        [
+            Column("control", "Control image"),
+            Column("without", "Without the adapter"),
+            Column("with it", "With the adapter"),
+        ],
+    ),
 }
 
 
@@ -108,17 +126,52 @@ def photographed(name: str, server: Server) -> Image.Image:
     """
     title, wanted = _RUN[name]
     prompt = json.loads((QUEUED / f"{name}.json").read_text(encoding="utf-8"))
-    ids = {node.get("title"): str(node["id"]) for node in _nodes(name) if node.get("title")}
     shown = {n.get("title"): str(n["id"]) for n in _nodes(name) if n["type"] == "PreviewImage"}
-    if "Control image" in ids:
+    composed = [key for key, node in prompt.items() if node["class_type"] == "ImageCompositeMasked"]
+    for key in composed:
         shown["Control image"] = "control"
-        link = [ids["Control image"], 0]
-        prompt["control"] = {"class_type": "PreviewImage", "inputs": {"images": link}}
+        prompt["control"] = {"class_type": "PreviewImage", "inputs": {"images": [key, 0]}}
     images = server.run(prompt)
-    columns = [(label, images[shown[node]]) for label, node in wanted]
+    columns = [
+        (each.label, [_half(i, each.half) for i in images[shown[each.node]]]) for each in wanted
+    ]
     rows = max(len(column) for _, column in columns)
     # One control image serves every prompt.
     return of_images(title, [(label, (column * rows)[:rows]) for label, column in columns])
+
+
+def _half(image: Image.Image, half: int | None) -> Image.Image:
+    """A half of two images side by side, without what is between them."""
+    if half is None:
+        return image
+    side = image.height
+    left = 0 if half == 0 else image.width - side
+    return image.crop((left, 0, left + side, side))
+
+
+def cards() -> dict[str, Image.Image]:
+    """The thumbnails of workflows that need models."""
+    names = [make().name for make in WORKFLOWS]
+    found: dict[str, Image.Image] = {}
+    for base in FULL_SIZE:
+        images = "pairs of images" if base.edits else "your images"
+        for name in names:
+            _, _, rest = name.partition("_")
+            if rest == f"quick_{base.file}":
+                words = (
+                    "Train LoRA (Quick)",
+                    "then KSampler",
+                    f"{len(base.texts) + 2} model files",
+                )
+                found[name] = of_words(
+                    f"A LoRA from {images}\nwith a few answers", base.name, words
+                )
+            elif rest == f"advanced_{base.file}":
+                words = ("every setting", "then KSampler", f"{len(base.texts) + 2} model files")
+                found[name] = of_words(
+                    f"An adapter from {images}\nwith every setting", base.name, words
+                )
+    return found
 
 
 def _nodes(name: str) -> list[dict[str, Any]]:
@@ -146,14 +199,15 @@ def write(name: str, image: Image.Image) -> None:
 
 
 def main() -> None:
-    """Draws graphs, and runs what can be run when there is a server."""
+    """Makes cards, and runs what can be run when there is a server."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("server", nargs="?", help="address of a running ComfyUI with the pack")
     parser.add_argument("--only", nargs="*", help="names of workflows; default: all")
     options = parser.parse_args()
-    wanted = set(options.only or [*_RUN, *_DRAWN])
-    for name in wanted & _DRAWN.keys():
-        write(name, of_graph(_DRAWN[name], _workflow(name)))
+    made = cards()
+    wanted = set(options.only or [*_RUN, *made])
+    for name in wanted & made.keys():
+        write(name, made[name])
     if options.server:
         server = Server(options.server)
         for name in (name for name in _RUN if name in wanted):

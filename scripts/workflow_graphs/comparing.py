@@ -1,4 +1,4 @@
-"""A workflow that rewrites an adapter file in other layouts and compares what it draws."""
+"""A workflow that rewrites an adapter file in other layouts and compares what they generate."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from .graph import Node, Section, Workflow
 
 
 def convert_and_compare() -> Workflow:
-    """Convert an adapter file and draw with each copy."""
-    flow = Workflow("convert_and_compare", "An adapter file in other layouts, and what it draws")
+    """Convert an adapter file and generate with each copy."""
+    flow = Workflow(
+        "06_convert_and_compare", "An adapter file in other layouts, and what it generates"
+    )
     base = flow.node("AdapterTrainerBase", {"source": "embedded", "precision": "fp32"})
     previews = flow.node(
         "AdapterTrainerPreviewPrompts",
@@ -39,9 +41,8 @@ def convert_and_compare() -> Workflow:
         """
 ## Convert an adapter, and see that nothing changed
 
-1. Choose the adapter in *file* of both **Convert Adapter** nodes. *diamond.safetensors* is what the
-   workflow *embedded_generate* saves: run that first. Files with ComfyUI's or Diffusers' names are
-   read.
+1. Choose the adapter in *file* of both **Convert Adapter** nodes. *diamond* is what the template
+   *01_first_adapter* saves: run that first. Files of any trainer are read.
 2. Choose the base that it was trained for. A base other than the embedded one needs its CLIP and
    VAE: connect them to each **Preview Adapter**, and raise *width* and *height* of the prompts.
 3. Press **Run**. Both files lie in the folder *converted* of the loras folder.
@@ -49,11 +50,11 @@ def convert_and_compare() -> Workflow:
 The images of both layouts are the same; those of the base alone differ.
 """,
         290,
-        width=460,
     )
     flow.row(
-        Section("1. Base, prompts and file", [[about, base], [previews], [native, other]]),
-        Section("2. Draw with each", [list(pair) for pair in columns]),
+        Section("1. Base and prompts", [[about, base, previews]]),
+        Section("2. Convert", [[native, other]]),
+        Section("3. Generate with each", [list(pair) for pair in columns]),
     )
     return flow
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from .graph import Node, Section, Workflow
+from collections.abc import Sequence
+
+from .figures import bundled_images
+from .graph import Node, Note, Section, Subgraph, Workflow
 
 _TINY_SETTINGS = {
     "batch_size": 16,
@@ -19,7 +22,7 @@ _TINY_PREVIEWS = {"width": 64, "height": 64, "guidance": 3.0}
 
 def embedded_generate() -> Workflow:
     """Text-to-image LoKr on the embedded base."""
-    flow = Workflow("embedded_generate", "A tiny base learns to draw a diamond; no model file")
+    flow = Workflow("07_advanced_first_adapter", "A tiny base learns a diamond; no model file")
     data = flow.node("AdapterTrainerDatasetFolder", {"folder": "demo/demo-generate", **_TINY_DATA})
     base = flow.node("AdapterTrainerBase", {"source": "embedded", "precision": "fp32"})
     previews = flow.node(
@@ -31,68 +34,59 @@ def embedded_generate() -> Workflow:
         },
     )
     settings = {**_TINY_SETTINGS, "sigma_density": "shifted", "sigma_shift": 2.5}
-    cache, adapter, chosen, train = _training(
-        flow, data, base, previews, settings, {"name": "diamond", "steps": 0}
-    )
+    _training(flow, data, base, previews, settings, {"name": "diamond", "steps": 0})
     about = flow.note(
-        """
-## Start here: no model is needed
+        f"""
+## The first adapter, with every setting
 
-A tiny Qwen-Image ships with this pack. It draws circles, squares, triangles and crosses, and no
-diamond. Its 40 bundled images teach it one, in a few minutes on a CPU.
+A tiny Qwen-Image ships with this pack. It knows circles, squares, triangles and crosses, and no
+diamond. {bundled_images("demo-generate")} bundled images teach it one, in a few minutes on a CPU.
 
-Press **Run**, then watch the loss curve and the images on **Train Adapter**.
+Press **Run**, then watch the loss curve and the images on **Train Adapter**. **Preview Adapter**
+generates the same prompts from the same seeds with the adapter and without it.
+
+Run again: nothing is trained twice. Raise *steps*, and it goes on where it stopped.
 
 Your own images: choose another *folder*. Each image needs a text file of the same name with
 its caption.
 """,
-        250,
+        330,
     )
-    _generate_places(flow, about, [data, base, previews], [cache, adapter, chosen], train)
+    _places(flow, about)
     return flow
 
 
 def embedded_edit() -> Workflow:
     """Edit LoKr on the embedded base, with control images."""
-    flow = Workflow("embedded_edit", "A tiny base learns an edit from pairs; no model file")
+    flow = Workflow(
+        "08_advanced_first_edit", "A tiny base learns an edit from pairs; no model file"
+    )
     data = flow.node("AdapterTrainerDatasetFolder", {"folder": "demo/demo-edit", **_TINY_DATA})
     base = flow.node(
         "AdapterTrainerBase", {"source": "embedded", "precision": "fp32", "variant": "edit"}
     )
-    ground = flow.node(
-        "EmptyImage", {"width": 64, "height": 64, "color": 0x2850DC}, title="Background"
-    )
-    shape = flow.node("EmptyImage", {"width": 28, "height": 28, "color": 0xF0D228}, title="Shape")
-    control = flow.node(
-        "ImageCompositeMasked",
-        {"destination": ground["IMAGE"], "source": shape["IMAGE"], "x": 18, "y": 18},
-        title="Control image",
-    )
+    control = flow.several(_control_image(), {}, title="Control image")
     previews = flow.node(
         "AdapterTrainerPreviewPrompts",
         {"prompts": "add a frame\nmake the shape red", "controls": control["IMAGE"]}
         | _TINY_PREVIEWS,
     )
     settings = {**_TINY_SETTINGS, "sigma_density": "uniform"}
-    cache, adapter, chosen, train = _training(
-        flow, data, base, previews, settings, {"name": "frame", "steps": 0}
-    )
+    _training(flow, data, base, previews, settings, {"name": "frame", "steps": 0})
     about = flow.note(
-        """
-## Teach an edit: no model is needed
+        f"""
+## Teach an edit, with every setting
 
-The dataset has **pairs**: *control_images/001.png* is the image before, and
-*training_images/001.png* the one after, with the instruction in *001.txt*. The tiny base that
-ships with this pack learns the edit *add a frame*.
+The dataset has {bundled_images("demo-edit")} **pairs**: *control_images/001.png* is the image
+before, and *training_images/001.png* the one after, with the instruction in *001.txt*. The tiny
+base that ships with this pack learns the edit *add a frame*, on a CPU as well.
 
 Press **Run**. The previews edit the control image that is put together here; the second prompt
 is an edit that the base knew before and should keep.
 """,
-        250,
+        290,
     )
-    _generate_places(
-        flow, about, [data, base], [cache, adapter, chosen], train, [ground, shape, control]
-    )
+    _places(flow, about, [control])
     return flow
 
 
@@ -103,7 +97,7 @@ def _training(
     previews: Node,
     settings: dict[str, object],
     run: dict[str, object],
-) -> tuple[Node, Node, Node, Node]:
+) -> None:
     cache = flow.node(
         "AdapterTrainerCache",
         {"dataset": data["dataset"], "base": base["base"], "previews": previews["previews"]},
@@ -125,47 +119,33 @@ def _training(
     after = flow.node(
         "AdapterTrainerPreview", {**drawing, "lora": train["lora"]}, title="With the adapter"
     )
-    flow.node("PreviewImage", {"images": after["images"]}, title="With the adapter")
-    flow.node("AdapterTrainerSave", {"run": train["run"], "name": run["name"]})
+    flow.node("PreviewImage", {"images": after["images"]}, title="With the adapter", tall=264)
+    flow.node("AdapterTrainerSave", {"run": train["run"]})
     before = flow.node("AdapterTrainerPreview", drawing, title="Without the adapter")
-    flow.node("PreviewImage", {"images": before["images"]}, title="Without the adapter")
-    flow.node("LossGraphNode", {"loss": train["loss"], "filename_prefix": f"{run['name']}_loss"})
-    return cache, adapter, chosen, train
+    flow.node("PreviewImage", {"images": before["images"]}, title="Without the adapter", tall=264)
 
 
-def _generate_places(
-    flow: Workflow,
-    about: object,
-    first: list[Node],
-    second: list[Node],
-    train: Node,
-    controls: list[Node] | None = None,
-) -> None:
-    after, shown, save, before, bare, loss = flow.nodes[-6:]
-    cache, adapter, chosen = second
-    next_steps = flow.note(
-        """
-## Then
-
-- **With the adapter** and **Without the adapter** draw the same prompts from the same seeds.
-- **Save Adapter** wrote the file into the *loras* folder.
-- Run again: nothing is trained twice. Raise *steps*, and it goes on where it stopped.
-- Other kinds: set *kind* of **Adapter Config** to lora or loha.
-""",
-        200,
-        width=400,
-        title="What next",
+def _control_image() -> Subgraph:
+    flow = Workflow("Draw a control image", "")
+    ground = flow.node(
+        "EmptyImage", {"width": 64, "height": 64, "color": 0x2850DC}, title="Background"
     )
-    data, base, *others = first
-    if controls:
-        others = [*controls, flow.nodes[controls[-1].id]]
-        images = [[about, data, base], others]
-    else:
-        images = [[about, base], [data, *others]]
+    shape = flow.node("EmptyImage", {"width": 28, "height": 28, "color": 0xF0D228}, title="Shape")
+    both = flow.node(
+        "ImageCompositeMasked",
+        {"destination": ground["IMAGE"], "source": shape["IMAGE"], "x": 18, "y": 18},
+    )
+    flow.row(Section("", [[ground, shape], [both]]))
+    return Subgraph(flow, (), {"IMAGE": both["IMAGE"]}, (400, 60))
+
+
+def _places(flow: Workflow, about: Note, control: Sequence[Node] = ()) -> None:
+    data, base, *_, previews = flow.nodes[: 3 + len(control)]
+    cache, adapter, settings, train = flow.nodes[3 + len(control) : -5]
+    after, shown, save, before, bare = flow.nodes[-5:]
     flow.row(
-        Section("1. Images and base", images),
-        Section("2. Encode and choose the adapter", [[cache, adapter], [chosen]]),
+        Section("1. Images and base", [[about, data, *control, base]]),
+        Section("2. Encode and choose the adapter", [[cache, previews], [adapter, settings]]),
         Section("3. Train", [[train]]),
-        Section("4. Compare and save", [[after, before, save], [shown, bare]]),
-        Section("5. Loss and next steps", [[loss, next_steps]]),
+        Section("4. Compare and save", [[after, shown, save, before, bare]]),
     )

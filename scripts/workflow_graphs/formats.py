@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .graph import Node, Note, Output, Workflow
+from .graph import Given, Node, Note, Output, Subgraph, Workflow, unique_id
 from .layout import Frame, Place, arrange
-from .schemas import Input, inputs_of
+from .schemas import Input, Schemas, inputs_of
+from .subgraphs import INPUTS, OUTPUTS, ends, subgraphs_of, with_subgraphs
 
-Schemas = Mapping[str, Mapping[str, Any]]
 _NOTE_COLORS = {"color": "#432", "bgcolor": "#653"}
 _FRAME_COLOR = "#3f789e"
 
 
 def to_api(workflow: Workflow, schemas: Schemas) -> dict[str, Any]:
-    """The workflow as it is queued.
+    """The workflow as it is queued; a subgraph's nodes as ``<its node>:<node>``.
 
     Args:
         workflow: The workflow.
@@ -25,19 +24,34 @@ def to_api(workflow: Workflow, schemas: Schemas) -> dict[str, Any]:
     Raises:
         ValueError: When a node, an input or an output is not known there.
     """
-    prompt: dict[str, Any] = {}
+    return dict(_queued(workflow, with_subgraphs(workflow, schemas), "", {}))
+
+
+def _queued(
+    workflow: Workflow, schemas: Schemas, path: str, given: Mapping[str, Any]
+) -> Iterator[tuple[str, dict[str, Any]]]:
     for node in workflow.nodes:
-        given = _checked(workflow, node, schemas)
         inputs: dict[str, Any] = {}
-        for each in given:
-            if each.name in node.values:
-                value = node.values[each.name]
-                linked = isinstance(value, Output)
-                inputs[each.name] = _source(workflow, value, schemas) if linked else value
-            elif each.is_widget:
-                inputs[each.name] = each.default
-        prompt[str(node.id)] = {"class_type": node.type, "inputs": inputs}
-    return prompt
+        for each in _checked(workflow, node, schemas):
+            value = node.values.get(each.name, each.default if each.is_widget else Given(""))
+            if isinstance(value, Output):
+                value = _queued_source(workflow, value, schemas, path)
+            if not isinstance(value, Given):
+                inputs[each.name] = value
+            elif value.name in given:
+                inputs[each.name] = given[value.name]
+        if node.subgraph:
+            yield from _queued(node.subgraph.inner, schemas, f"{path}{node.id}:", inputs)
+        else:
+            yield f"{path}{node.id}", {"class_type": node.type, "inputs": inputs}
+
+
+def _queued_source(workflow: Workflow, output: Output, schemas: Schemas, path: str) -> list[Any]:
+    node, slot = _source(workflow, output, schemas)
+    if node.subgraph is None:
+        return [f"{path}{node.id}", slot]
+    inner = node.subgraph.outputs[output.name]
+    return _queued_source(node.subgraph.inner, inner, schemas, f"{path}{node.id}:")
 
 
 def to_ui(workflow: Workflow, schemas: Schemas) -> dict[str, Any]:
@@ -47,8 +61,29 @@ def to_ui(workflow: Workflow, schemas: Schemas) -> dict[str, Any]:
         workflow: The workflow.
         schemas: ``/object_info`` of a server.
     """
-    places, frames = arrange(workflow)
+    schemas = with_subgraphs(workflow, schemas)
     links = _links(workflow, schemas)
+    nodes, frames = _nodes(workflow, schemas, links)
+    definitions = [_definition(each, schemas) for each in subgraphs_of(workflow)]
+    return {
+        "id": unique_id(workflow.name),
+        "revision": 0,
+        "last_node_id": max(entry["id"] for entry in nodes),
+        "last_link_id": len(links),
+        "nodes": nodes,
+        "links": links,
+        "groups": [_group(index, frame) for index, frame in enumerate(frames, 1)],
+        **({"definitions": {"subgraphs": definitions}} if definitions else {}),
+        "config": {},
+        "extra": {"ds": {"scale": 0.5, "offset": [60, 120]}},
+        "version": 0.4,
+    }
+
+
+def _nodes(
+    workflow: Workflow, schemas: Schemas, links: list[list[Any]]
+) -> tuple[list[dict[str, Any]], list[Frame]]:
+    places, frames = arrange(workflow, schemas)
     order = {node.id: index for index, node in enumerate(workflow.ordered())}
     nodes = [_note(note, places[note.id]) for note in workflow.notes]
     nodes += [
@@ -57,17 +92,33 @@ def to_ui(workflow: Workflow, schemas: Schemas) -> dict[str, Any]:
     ]
     for index, entry in enumerate(sorted(nodes, key=lambda entry: entry["order"])):
         entry["order"] = index
+    return nodes, frames
+
+
+def _definition(subgraph: Subgraph, schemas: Schemas) -> dict[str, Any]:
+    inner = subgraph.inner
+    links = _links(inner, schemas, subgraph)
+    nodes, _ = _nodes(inner, schemas, links)
+    right = max(node["pos"][0] + node["size"][0] for node in nodes)
+    named = ("id", "origin_id", "origin_slot", "target_id", "target_slot", "type")
     return {
-        "id": str(uuid.uuid5(uuid.NAMESPACE_URL, f"adapter-trainer/{workflow.name}")),
+        "id": subgraph.id,
+        "version": 1,
+        "state": {
+            "lastGroupId": 0,
+            "lastNodeId": max(node["id"] for node in nodes),
+            "lastLinkId": len(links),
+            "lastRerouteId": 0,
+        },
         "revision": 0,
-        "last_node_id": max(entry["id"] for entry in nodes),
-        "last_link_id": len(links),
-        "nodes": nodes,
-        "links": links,
-        "groups": [_group(index, frame) for index, frame in enumerate(frames, 1)],
         "config": {},
-        "extra": {"ds": {"scale": 0.5, "offset": [60, 120]}},
-        "version": 0.4,
+        "name": inner.name,
+        **ends(subgraph, links, (right, nodes[0]["pos"][1])),
+        "widgets": [],
+        "nodes": nodes,
+        "groups": [],
+        "links": [dict(zip(named, link, strict=True)) for link in links],
+        "extra": {},
     }
 
 
@@ -78,27 +129,34 @@ def _checked(workflow: Workflow, node: Node, schemas: Schemas) -> list[Input]:
     unknown = set(node.values) - {each.name for each in given}
     if unknown:
         raise ValueError(f"{workflow.name}: {node.type} has no input {sorted(unknown)}")
-    return given
+    # ComfyUI keeps sockets before what is set on the node.
+    return sorted(given, key=lambda each: each.is_widget)
 
 
-def _source(workflow: Workflow, output: Output, schemas: Schemas) -> list[Any]:
+def _source(workflow: Workflow, output: Output, schemas: Schemas) -> tuple[Node, int]:
     node = workflow.nodes[output.node - 1]
     names = schemas[node.type]["output_name"]
     if output.name not in names:
         raise ValueError(f"{workflow.name}: {node.type} has no output {output.name}")
-    return [str(node.id), list(names).index(output.name)]
+    return node, list(names).index(output.name)
 
 
-def _links(workflow: Workflow, schemas: Schemas) -> list[list[Any]]:
+def _links(workflow: Workflow, schemas: Schemas, within: Subgraph | None = None) -> list[list[Any]]:
     links: list[list[Any]] = []
     for node in workflow.nodes:
-        sockets = [each for each in _checked(workflow, node, schemas) if not each.is_widget]
-        for slot, each in enumerate(sockets):
+        for slot, each in enumerate(_checked(workflow, node, schemas)):
             value = node.values.get(each.name)
             if isinstance(value, Output):
                 source, output = _source(workflow, value, schemas)
-                kind = schemas[workflow.nodes[value.node - 1].type]["output"][output]
-                links.append([len(links) + 1, int(source), output, node.id, slot, kind])
+                kind = schemas[source.type]["output"][output]
+                links.append([len(links) + 1, source.id, output, node.id, slot, kind])
+            elif isinstance(value, Given) and within:
+                at = list(within.inputs).index(value.name)
+                links.append([len(links) + 1, INPUTS, at, node.id, slot, each.type])
+    for at, value in enumerate(within.outputs.values() if within else ()):
+        source, output = _source(workflow, value, schemas)
+        kind = schemas[source.type]["output"][output]
+        links.append([len(links) + 1, source.id, output, OUTPUTS, at, kind])
     return links
 
 
@@ -110,20 +168,18 @@ def _node(
     links: list[list[Any]],
     order: int,
 ) -> dict[str, Any]:
-    given = _checked(workflow, node, schemas)
-    sockets = [each for each in given if not each.is_widget]
-    widgets = [each for each in given if each.is_widget]
     incoming = {link[4]: link[0] for link in links if link[3] == node.id}
-    entries: list[dict[str, Any]] = [
-        {"name": each.name, "type": each.type, "link": incoming.get(slot)}
-        | ({} if each.required else {"shape": 7})
-        for slot, each in enumerate(sockets)
-    ]
+    entries: list[dict[str, Any]] = []
     values: list[Any] = []
-    for each in widgets:
-        widget = {"name": each.name}
-        entries.append({"name": each.name, "type": each.type, "widget": widget, "link": None})
-        values.append(node.values.get(each.name, each.default))
+    for slot, each in enumerate(_checked(workflow, node, schemas)):
+        entry = {"name": each.name, "type": each.type, "link": incoming.get(slot)}
+        entries.append(entry)
+        if not each.is_widget:
+            entry |= {} if each.required else {"shape": 7}
+            continue
+        entry["widget"] = {"name": each.name}
+        value = node.values.get(each.name, each.default)
+        values.append(each.default if isinstance(value, Given) else value)
         if each.control is not None:
             values.append(each.control)
     schema = schemas[node.type]

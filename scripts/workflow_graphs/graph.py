@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,13 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
+class Given:
+    """An input of a subgraph, as a node inside it names it."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """A node of the graph.
 
@@ -31,6 +39,7 @@ class Node:
         title: Shown instead of the node's own name.
         models: Model files that it names.
         tall: Height instead of the measured one; for images.
+        subgraph: What it stands for, when it is several nodes shown as one.
     """
 
     id: int
@@ -39,6 +48,7 @@ class Node:
     title: str = ""
     models: tuple[Mapping[str, str], ...] = ()
     tall: int = 0
+    subgraph: Subgraph | None = None
 
     def __getitem__(self, output: str) -> Output:
         return Output(self.id, output)
@@ -59,6 +69,33 @@ class Note:
 
 
 Item = Node | Note
+
+
+@dataclass(frozen=True, slots=True)
+class Subgraph:
+    """Several nodes that ComfyUI shows as one, and opens with a double click.
+
+    Attributes:
+        inner: Its nodes; they take its inputs as `Given`.
+        inputs: Names of its inputs, sockets before those that are set on it.
+        outputs: Its outputs, by name.
+        size: Width and height of the node that stands for it.
+    """
+
+    inner: Workflow
+    inputs: Sequence[str]
+    outputs: Mapping[str, Output]
+    size: tuple[int, int]
+
+    @property
+    def id(self) -> str:
+        """Its id in a workflow file, in the place of a node's type."""
+        return unique_id(f"subgraph/{self.inner.name}")
+
+
+def unique_id(name: str) -> str:
+    """The same UUID for the same name, as workflow files want one."""
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, f"adapter-trainer/{name}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +136,14 @@ class Workflow:
         self._nodes.append(node)
         return node
 
+    def several(self, subgraph: Subgraph, values: Mapping[str, Any], *, title: str = "") -> Node:
+        """Add a node that stands for several."""
+        node = Node(len(self._nodes) + 1, subgraph.id, dict(values), title, subgraph=subgraph)
+        self._nodes.append(node)
+        return node
+
     def note(
-        self, text: str, height: int, width: int = 420, title: str = "Read this first"
+        self, text: str, height: int, width: int = 400, title: str = "Read this first"
     ) -> Note:
         """Add a note; notes are numbered behind 100."""
         note = Note(101 + len(self._notes), title, text.strip(), width, height)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .graph import Item, Note, Section, Workflow
+from .schemas import Schemas, inputs_of
 
 TITLE = 30
 _GAP = 30
@@ -18,22 +19,26 @@ _FRAME_TITLE = 44
 _BETWEEN = 40
 
 _SIZES: Mapping[str, tuple[int, int]] = {
-    "AdapterTrainerDatasetFolder": (420, 394),
-    "AdapterTrainerBase": (420, 226),
-    "AdapterTrainerPreviewPrompts": (420, 320),
-    "AdapterTrainerCache": (340, 166),
-    "AdapterTrainerAdapter": (400, 590),
-    "AdapterTrainerSettings": (340, 634),
-    "AdapterTrainerTrain": (520, 780),
+    "AdapterTrainerQuick": (480, 1000),
+    "AdapterTrainerEmbeddedModel": (340, 78),
+    "AdapterTrainerEmbeddedText": (340, 160),
+    "AdapterTrainerDatasetFolder": (400, 450),
+    "AdapterTrainerBase": (400, 138),
+    "AdapterTrainerPreviewPrompts": (400, 290),
+    "AdapterTrainerCache": (360, 166),
+    "AdapterTrainerAdapter": (360, 278),
+    "AdapterTrainerSettings": (360, 306),
+    "AdapterTrainerTrain": (480, 794),
     "AdapterTrainerPreview": (340, 166),
-    "AdapterTrainerSave": (340, 170),
-    "AdapterTrainerConvert": (400, 280),
+    "AdapterTrainerSave": (340, 194),
+    "AdapterTrainerConvert": (400, 250),
     "UNETLoader": (400, 118),
     "CLIPLoader": (400, 146),
     "DualCLIPLoader": (400, 176),
     "VAELoader": (400, 94),
     "LoraModelLoader": (340, 134),
     "KSampler": (340, 262),
+    "EmptyLatentImage": (340, 118),
     "EmptySD3LatentImage": (340, 118),
     "ModelSamplingAuraFlow": (340, 62),
     "CFGNorm": (340, 114),
@@ -47,11 +52,14 @@ _SIZES: Mapping[str, tuple[int, int]] = {
     "LoadImage": (340, 330),
     "EmptyImage": (340, 146),
     "ImageCompositeMasked": (340, 158),
+    "ImageStitch": (340, 200),
     "PreviewImage": (400, 280),
     "SaveImage": (420, 440),
     "VAEDecode": (340, 54),
     "VAEEncode": (340, 54),
 }
+_ROW, _LINES = 28, 100
+"""A folded setting that differs from its default stays visible: in a row, or in lines of text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +80,12 @@ class Frame:
     place: Place
 
 
-def arrange(workflow: Workflow) -> tuple[dict[int, Place], list[Frame]]:
+def arrange(workflow: Workflow, schemas: Schemas) -> tuple[dict[int, Place], list[Frame]]:
     """Give every node and note a place.
 
     Args:
         workflow: Its sections say what stands beside and below what.
+        schemas: What its nodes are, which tells what they fold away.
 
     Returns:
         Places by id, and the frames.
@@ -90,7 +99,7 @@ def arrange(workflow: Workflow) -> tuple[dict[int, Place], list[Frame]]:
     for row in workflow.rows:
         left, lowest = 0, top
         for section in row:
-            frame = _section(section, left, top, places)
+            frame = _section(section, left, top, places, schemas)
             frames.append(frame)
             left += frame.place.width + _BETWEEN
             lowest = max(lowest, top + frame.place.height)
@@ -101,14 +110,16 @@ def arrange(workflow: Workflow) -> tuple[dict[int, Place], list[Frame]]:
     return places, frames
 
 
-def _section(section: Section, left: int, top: int, places: dict[int, Place]) -> Frame:
+def _section(
+    section: Section, left: int, top: int, places: dict[int, Place], schemas: Schemas
+) -> Frame:
     x, bottom = left + _FRAME, 0
     for column in section.columns:
-        y, width = top + _FRAME_TITLE + TITLE, max(_size(item)[0] for item in column)
+        y, width = top + _FRAME_TITLE + TITLE, max(_size(item, schemas)[0] for item in column)
         for item in column:
             if item.id in places:
                 raise ValueError(f"{section.title}: {item} stands in two places")
-            height = _size(item)[1]
+            height = _size(item, schemas)[1]
             places[item.id] = Place(x, y, width, height)
             bottom = max(bottom, y + height)
             y += height + _GAP + TITLE
@@ -116,8 +127,16 @@ def _section(section: Section, left: int, top: int, places: dict[int, Place]) ->
     return Frame(section.title, Place(left, top, x - _GAP + _FRAME - left, bottom + _FRAME - top))
 
 
-def _size(item: Item) -> tuple[int, int]:
+def _size(item: Item, schemas: Schemas) -> tuple[int, int]:
     if isinstance(item, Note):
         return item.width, item.height
-    width, height = _SIZES[item.type]
-    return width, item.tall or height
+    width, height = item.subgraph.size if item.subgraph else _SIZES[item.type]
+    more = sum(
+        _LINES if each.options.get("multiline") else _ROW
+        for each in inputs_of(schemas[item.type], item.values)
+        if item.type.startswith("AdapterTrainer")
+        and each.is_widget
+        and each.options.get("advanced")
+        and item.values.get(each.name, each.default) != each.default
+    )
+    return width, item.tall or height + more

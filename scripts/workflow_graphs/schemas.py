@@ -6,6 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+Schemas = Mapping[str, Mapping[str, Any]]
+"""A node's entry of ``/object_info`` by its id."""
+
 _WIDGETS = {"INT", "FLOAT", "STRING", "BOOLEAN", "COMBO", "COLOR", "COMFY_DYNAMICCOMBO_V3"}
 _DYNAMIC = "COMFY_DYNAMICCOMBO_V3"
 _SEEDS = {"seed", "noise_seed"}

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
+from .bases import FULL_SIZE
 from .comparing import convert_and_compare
 from .embedded import embedded_edit, embedded_generate
-from .flux import flux_dev_lora, flux_kontext
+from .full_size import full_size
 from .graph import Workflow
-from .qwen_image import qwen_image_edit, qwen_image_lokr
+from .quick import first_adapter, quick
 
 WORKFLOWS: Sequence[Callable[[], Workflow]] = (
+    first_adapter,
+    *(partial(quick, number, base) for number, base in enumerate(FULL_SIZE, 2)),
+    convert_and_compare,
     embedded_generate,
     embedded_edit,
-    convert_and_compare,
-    qwen_image_lokr,
-    qwen_image_edit,
-    flux_dev_lora,
-    flux_kontext,
+    *(partial(full_size, number, base) for number, base in enumerate(FULL_SIZE, 9)),
 )
-"""What makes each of them."""
+"""What makes each of them, in the order of a learner: their names begin with their number."""

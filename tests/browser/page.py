@@ -86,6 +86,16 @@ class GraphPage:
         )
         time.sleep(0.3)
 
+    def settle(self, seconds: float = 30) -> None:
+        """Wait until no node changes its size any more."""
+        self.browser.wait(
+            """const sizes = () => JSON.stringify(window.app.graph.nodes.map((n) => [...n.size]));
+            const before = sizes();
+            await new Promise((resolve) => setTimeout(resolve, 500));
+            return sizes() === before;""",
+            seconds=seconds,
+        )
+
     def run(self) -> None:
         """Press Run."""
         self.browser.evaluate("await window.app.queuePrompt(0)")

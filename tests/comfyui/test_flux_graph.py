@@ -50,8 +50,10 @@ SOURCES = {
     "lokr": f"diffusers/{FOLDER}",
 }
 ENCODERS, VAE, MODEL, BASE, DATASET = "1", "2", "3", "4", "5"
-CACHE, ADAPTER, SETTINGS, TRAIN, SAVE = "7", "8", "9", "10", "12"
-LOSS, PROMPT, EMPTY, SAMPLER, DECODE, IMAGE = "13", "15", "16", "19", "20", "21"
+CACHE, ADAPTER, SETTINGS, TRAIN, SAVE, LOSS = "7", "8", "9", "10", "11", "12"
+# Those with a colon are inside the subgraph that generates.
+PROMPT, EMPTY, GUIDE, NOTHING = "14:1", "14:2", "14:3", "14:4"
+SAMPLER, DECODE, IMAGE = "14:5", "14:6", "15"
 PLAIN, LATENTS, PLAIN_LATENTS, LOADER = "30", "31", "32", "33"
 COMPLAINTS = ("lora key not loaded", "ERROR lora", "not in model state_dict")
 
@@ -115,7 +117,7 @@ def server(tmp_path_factory):
 
 def graph(kind):
     """The shipped FLUX graph at a small size, with the latents saved with and without adapter."""
-    shipped = ROOT / "tests" / "workflows" / "flux_dev_lora.json"
+    shipped = ROOT / "tests" / "workflows" / "11_advanced_flux_dev.json"
     nodes = json.loads(shipped.read_text(encoding="utf-8"))
     nodes[ENCODERS] = {"class_type": "SmallFluxEncoders", "inputs": {}}
     changes = {
@@ -137,7 +139,7 @@ def graph(kind):
         nodes[MODEL] = loader
         nodes[CACHE]["inputs"]["vae"] = nodes[DECODE]["inputs"]["vae"] = [MODEL, 2]
         del nodes[VAE]
-    del nodes["6"], nodes["11"], nodes[CACHE]["inputs"]["previews"], nodes[TRAIN]["inputs"]["vae"]
+    del nodes["6"], nodes[CACHE]["inputs"]["previews"], nodes[TRAIN]["inputs"]["vae"]
     if kind != "lora":
         for node in (LOSS, DECODE, IMAGE):  # once is enough
             del nodes[node]
@@ -158,7 +160,7 @@ def from_file(nodes, name, latents):
     }
     nodes[SAMPLER]["inputs"]["model"] = [LOADER, 0]
     nodes[LATENTS]["inputs"]["filename_prefix"] = f"latents/{latents}"
-    kept = {ENCODERS, VAE, MODEL, LOADER, PROMPT, EMPTY, "17", "18", SAMPLER, LATENTS}
+    kept = {ENCODERS, VAE, MODEL, LOADER, PROMPT, EMPTY, GUIDE, NOTHING, SAMPLER, LATENTS}
     return {node: content for node, content in nodes.items() if node in kept}
 
 

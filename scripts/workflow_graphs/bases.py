@@ -1,0 +1,203 @@
+"""The full-size bases that workflows are made for: their files, and what generates with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from . import sampling
+from .figures import WORDS
+from .graph import Node, Subgraph, Workflow
+
+_HUB = "https://huggingface.co"
+_WHERE = {
+    "qwen_image_fp8_e4m3fn.safetensors": (
+        "diffusion_models",
+        "Comfy-Org/Qwen-Image_ComfyUI/resolve/main/split_files/diffusion_models",
+    ),
+    "qwen_image_edit_2509_fp8_e4m3fn.safetensors": (
+        "diffusion_models",
+        "Comfy-Org/Qwen-Image-Edit_ComfyUI/resolve/main/split_files/diffusion_models",
+    ),
+    "qwen_2.5_vl_7b_fp8_scaled.safetensors": (
+        "text_encoders",
+        "Comfy-Org/Qwen-Image_ComfyUI/resolve/main/split_files/text_encoders",
+    ),
+    "qwen_image_vae.safetensors": (
+        "vae",
+        "Comfy-Org/Qwen-Image_ComfyUI/resolve/main/split_files/vae",
+    ),
+    "flux1-dev.safetensors": ("diffusion_models", "Comfy-Org/flux1-dev/resolve/main"),
+    "flux1-dev-kontext_fp8_scaled.safetensors": (
+        "diffusion_models",
+        "Comfy-Org/flux1-kontext-dev_ComfyUI/resolve/main/split_files/diffusion_models",
+    ),
+    "clip_l.safetensors": ("text_encoders", "comfyanonymous/flux_text_encoders/resolve/main"),
+    "t5xxl_fp8_e4m3fn_scaled.safetensors": (
+        "text_encoders",
+        "comfyanonymous/flux_text_encoders/resolve/main",
+    ),
+    "ae.safetensors": (
+        "vae",
+        "Comfy-Org/Lumina_Image_2.0_Repackaged/resolve/main/split_files/vae",
+    ),
+}
+
+
+def model(name: str) -> dict[str, str]:
+    """A model file as ComfyUI offers it for download when it is absent.
+
+    Args:
+        name: Its name, as in ComfyUI's own templates.
+    """
+    folder, place = _WHERE[name]
+    return {"name": name, "url": f"{_HUB}/{place}/{name}", "directory": folder}
+
+
+@dataclass(frozen=True, slots=True)
+class FullSize:
+    """A base of full size.
+
+    Attributes:
+        file: What its workflows are called behind ``quick`` and ``advanced``.
+        name: What people call it.
+        family: As in a run file.
+        base: File of the diffusion model.
+        clip: Class and settings of the text encoders' loader.
+        vae: File of the VAE.
+        sampling: Makes what generates with an adapter.
+        kind: Of the adapter that the full graph trains.
+        guidance: Of the previews.
+        run: The run's name.
+        edits: Whether it learns an edit, from pairs of images.
+        several: Said of control images, where an image may have several.
+    """
+
+    file: str
+    name: str
+    family: str
+    base: str
+    clip: tuple[str, Mapping[str, Any]]
+    vae: str
+    sampling: Callable[[], Subgraph]
+    kind: str
+    guidance: float
+    run: str
+    edits: bool = False
+    several: str = ""
+
+    @property
+    def folder(self) -> str:
+        """The dataset that its workflows name."""
+        return "datasets/my_pairs" if self.edits else "datasets/my_images"
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """Files of the text encoders."""
+        return [name for key, name in self.clip[1].items() if key.startswith("clip_name")]
+
+    def about(self) -> Mapping[str, Any]:
+        """What notes say of it."""
+        files = WORDS[len(self.texts) + 2]
+        return {"name": self.name, "files": files, "several": self.several}
+
+    def loaders(self, flow: Workflow) -> tuple[Node, Node, Node]:
+        """Add ComfyUI's loaders: of text encoders, VAE and diffusion model."""
+        kind, values = self.clip
+        return (
+            flow.node(kind, values, models=[model(name) for name in self.texts]),
+            flow.node("VAELoader", {"vae_name": self.vae}, models=[model(self.vae)]),
+            flow.node("UNETLoader", {"unet_name": self.base}, models=[model(self.base)]),
+        )
+
+    def generating(
+        self, flow: Workflow, lora: Any, loaders: tuple[Node, Node, Node], image: Any, prompt: str
+    ) -> list[Node]:
+        """Add what generates with the adapter and saves the image.
+
+        Args:
+            flow: The workflow.
+            lora: The trained adapter.
+            loaders: Those of `loaders`.
+            image: What is edited.
+            prompt: What is generated, or how the image is edited.
+        """
+        clip, vae, unet = loaders
+        given = {"clip": clip["CLIP"], "vae": vae["VAE"], "prompt": prompt}
+        if self.edits:
+            given |= {"model": unet["MODEL"], "lora": lora, "image": image, "strength_model": 1.0}
+            made = [flow.several(self.sampling(), given, title="Edit with the adapter")]
+        else:
+            loader = flow.node("LoraModelLoader", {"model": unet["MODEL"], "lora": lora})
+            given |= {"model": loader["model"]}
+            made = [loader, flow.several(self.sampling(), given, title="Generate with the adapter")]
+        prefix = f"adapter_trainer/{self.run}"
+        image = made[-1]["IMAGE"]
+        saved = flow.node("SaveImage", {"images": image, "filename_prefix": prefix}, tall=290)
+        return [*made, saved]
+
+
+_QWEN = ("CLIPLoader", {"clip_name": "qwen_2.5_vl_7b_fp8_scaled.safetensors", "type": "qwen_image"})
+_FLUX = (
+    "DualCLIPLoader",
+    {
+        "clip_name1": "clip_l.safetensors",
+        "clip_name2": "t5xxl_fp8_e4m3fn_scaled.safetensors",
+        "type": "flux",
+    },
+)
+FULL_SIZE = (
+    FullSize(
+        "qwen_image",
+        "Qwen-Image",
+        "qwen_image",
+        "qwen_image_fp8_e4m3fn.safetensors",
+        _QWEN,
+        "qwen_image_vae.safetensors",
+        sampling.qwen_image,
+        "lokr",
+        4.0,
+        "my_qwen_image",
+    ),
+    FullSize(
+        "qwen_image_edit",
+        "Qwen-Image-Edit",
+        "qwen_image",
+        "qwen_image_edit_2509_fp8_e4m3fn.safetensors",
+        _QWEN,
+        "qwen_image_vae.safetensors",
+        sampling.qwen_image_edit,
+        "lokr",
+        4.0,
+        "my_qwen_edit",
+        edits=True,
+        several=" Several control images of one: *cat_0.png*, *cat_1.png*.",
+    ),
+    FullSize(
+        "flux_dev",
+        "FLUX.1-dev",
+        "flux",
+        "flux1-dev.safetensors",
+        _FLUX,
+        "ae.safetensors",
+        sampling.flux,
+        "lora",
+        3.5,
+        "my_flux",
+    ),
+    FullSize(
+        "flux_kontext",
+        "FLUX.1 Kontext",
+        "flux",
+        "flux1-dev-kontext_fp8_scaled.safetensors",
+        _FLUX,
+        "ae.safetensors",
+        sampling.flux_kontext,
+        "lora",
+        2.5,
+        "my_kontext",
+        edits=True,
+    ),
+)
+"""In the order of their workflows."""

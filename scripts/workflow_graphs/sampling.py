@@ -1,0 +1,142 @@
+"""Subgraphs that generate with ComfyUI's own nodes: what each base needs around KSampler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .graph import Given, Node, Output, Section, Subgraph, Workflow
+
+MODEL, CLIP, VAE, IMAGE = (Given(name) for name in ("model", "clip", "vae", "image"))
+_WIDTH = 340
+
+
+def before_and_after() -> Subgraph:
+    """For the embedded base: the same with and without an adapter, as one image."""
+    flow = Workflow("KSampler without and with the adapter", "")
+    size = flow.node("EmptyLatentImage", {"width": 64, "height": 64})
+    sides = Given("positive"), Given("negative")
+    seed = {"seed": Given("seed")}
+    before = sampled(flow, MODEL, *sides, size["LATENT"], 4.0, VAE, **seed)
+    after = sampled(flow, Given("with_adapter"), *sides, size["LATENT"], 4.0, VAE, **seed)
+    images = {"image1": before[-1][0]["IMAGE"], "image2": after[-1][0]["IMAGE"]}
+    both = flow.node("ImageStitch", {**images, "spacing_width": 4}, title="Side by side")
+    columns = [[*one, *other] for one, other in zip(before, after, strict=True)]
+    flow.row(Section("", [[size], *columns, [both]]))
+    inputs = ("model", "with_adapter", "positive", "negative", "vae", "seed")
+    return Subgraph(flow, inputs, {"IMAGE": both["IMAGE"]}, (_WIDTH, 190))
+
+
+def qwen_image() -> Subgraph:
+    """For Qwen-Image."""
+    flow = Workflow("Generate with KSampler", "")
+    shifted = flow.node("ModelSamplingAuraFlow", {"model": MODEL, "shift": 3.1})
+    positive = flow.node("CLIPTextEncode", {"clip": CLIP, "text": Given("prompt")}, title="Prompt")
+    negative = flow.node("CLIPTextEncode", {"clip": CLIP, "text": ""}, title="Negative prompt")
+    size = flow.node("EmptySD3LatentImage", {"width": 1024, "height": 1024})
+    sides = positive["CONDITIONING"], negative["CONDITIONING"]
+    shown = sampled(flow, shifted["MODEL"], *sides, size["LATENT"], 4.0, VAE)
+    return _with_prompt(flow, [[shifted, size], [positive, negative]], shown)
+
+
+def flux() -> Subgraph:
+    """For FLUX.1."""
+    flow = Workflow("Generate with KSampler", "")
+    prompt = flow.node("CLIPTextEncode", {"clip": CLIP, "text": Given("prompt")}, title="Prompt")
+    size = flow.node("EmptySD3LatentImage", {"width": 1024, "height": 1024})
+    guides, sides = guided(flow, prompt["CONDITIONING"], 3.5)
+    shown = sampled(flow, MODEL, *sides, size["LATENT"], 1.0, VAE)
+    return _with_prompt(flow, [[prompt, size], guides], shown)
+
+
+def qwen_image_edit() -> Subgraph:
+    """For Qwen-Image-Edit, with the adapter's loader."""
+    flow = Workflow("Load LoRA Model and edit with KSampler", "")
+    lora = _loader(flow)
+    scaled = flow.node("FluxKontextImageScale", {"image": IMAGE})
+    shifted = flow.node("ModelSamplingAuraFlow", {"model": lora["model"], "shift": 3.0})
+    norm = flow.node("CFGNorm", {"model": shifted["MODEL"], "strength": 1.0})
+    shared = {"clip": CLIP, "vae": VAE, "image1": scaled["IMAGE"]}
+    kind = "TextEncodeQwenImageEditPlus"
+    positive = flow.node(kind, {**shared, "prompt": Given("prompt")}, title="Instruction")
+    negative = flow.node(kind, {**shared, "prompt": ""}, title="Negative instruction")
+    latent = flow.node("VAEEncode", {"pixels": scaled["IMAGE"], "vae": VAE})
+    sides = positive["CONDITIONING"], negative["CONDITIONING"]
+    shown = sampled(flow, norm["patched_model"], *sides, latent["LATENT"], 4.0, VAE)
+    return _with_prompt(
+        flow, [[lora, shifted, norm], [scaled, positive, negative], [latent]], shown
+    )
+
+
+def flux_kontext() -> Subgraph:
+    """For FLUX.1 Kontext, with the adapter's loader."""
+    flow = Workflow("Load LoRA Model and edit with KSampler", "")
+    lora = _loader(flow)
+    scaled = flow.node("FluxKontextImageScale", {"image": IMAGE})
+    text = {"clip": CLIP, "text": Given("prompt")}
+    prompt = flow.node("CLIPTextEncode", text, title="Instruction")
+    latent = flow.node("VAEEncode", {"pixels": scaled["IMAGE"], "vae": VAE})
+    reference = flow.node(
+        "ReferenceLatent", {"conditioning": prompt["CONDITIONING"], "latent": latent["LATENT"]}
+    )
+    guides, sides = guided(flow, reference["CONDITIONING"], 2.5)
+    shown = sampled(flow, lora["model"], *sides, latent["LATENT"], 1.0, VAE)
+    return _with_prompt(flow, [[lora, scaled, latent], [prompt, reference, *guides]], shown)
+
+
+def guided(
+    flow: Workflow, conditioning: Output, guidance: float
+) -> tuple[list[Node], tuple[Output, Output]]:
+    """Add FLUX's guidance; the nodes, and both sides for a sampler."""
+    guidance_node = flow.node("FluxGuidance", {"conditioning": conditioning, "guidance": guidance})
+    # At cfg 1 the negative side is not computed, and the sampler only wants something there.
+    nothing = flow.node("ConditioningZeroOut", {"conditioning": conditioning})
+    sides = guidance_node["CONDITIONING"], nothing["CONDITIONING"]
+    return [guidance_node, nothing], sides
+
+
+def sampler_values(
+    model: Any, positive: Any, negative: Any, latent: Any, cfg: float
+) -> Mapping[str, Any]:
+    """What KSampler is told, for every base."""
+    return {
+        "model": model,
+        "positive": positive,
+        "negative": negative,
+        "latent_image": latent,
+        "steps": 20,
+        "cfg": cfg,
+        "sampler_name": "euler",
+        "scheduler": "simple",
+    }
+
+
+def sampled(
+    flow: Workflow,
+    model: Any,
+    positive: Any,
+    negative: Any,
+    latent: Output,
+    cfg: float,
+    vae: Any,
+    **more: Any,
+) -> list[list[Node]]:
+    """Add KSampler and VAE Decode, as two columns."""
+    values = {**sampler_values(model, positive, negative, latent, cfg), **more}
+    sampler = flow.node("KSampler", values)
+    decoded = flow.node("VAEDecode", {"samples": sampler["LATENT"], "vae": vae})
+    return [[sampler], [decoded]]
+
+
+def _loader(flow: Workflow) -> Node:
+    values = {"model": MODEL, "lora": Given("lora"), "strength_model": Given("strength_model")}
+    return flow.node("LoraModelLoader", values)
+
+
+def _with_prompt(flow: Workflow, first: list[list[Node]], shown: list[list[Node]]) -> Subgraph:
+    flow.row(Section("", [*first, *shown]))
+    image = {"IMAGE": shown[-1][0]["IMAGE"]}
+    if any(node.type == "LoraModelLoader" for node in flow.nodes):
+        inputs = ("model", "lora", "clip", "vae", "image", "prompt", "strength_model")
+        return Subgraph(flow, inputs, image, (400, 300))
+    return Subgraph(flow, ("model", "clip", "vae", "prompt"), image, (400, 220))

@@ -1,0 +1,116 @@
+"""Every shipped workflow as the page lays it out: nothing leaves its frame or covers another."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from comfyui.server import ROOT
+from fixtures.combinations import some
+from fixtures.workflow_view import fit_scale
+
+NAMES = sorted(path.stem for path in (ROOT / "workflows").glob("*.json"))
+QUICK = ("01_first_adapter",)
+SHOWING = ("PreviewImage", "SaveImage", "LossGraphNode")
+
+_AS_TEMPLATE = (
+    "await window.app.loadGraphData(argument, true, true, 'template', { openSource: 'template' });"
+)
+
+# What the server says of a node that has shown an image; it is loaded as any other.
+_SHOW_IMAGES = """
+const { api, graph } = window.app;
+const images = [{ filename: "example.png", subfolder: "", type: "input" }];
+for (const node of graph.nodes.filter((each) => argument.includes(each.type))) {
+  const id = String(node.id);
+  api.dispatchCustomEvent("executed", { node: id, display_node: id, output: { images } });
+}
+window.app.canvas.setDirty(true, true);
+"""
+_IMAGES_SHOWN = """
+const nodes = window.app.graph.nodes.filter((each) => argument.includes(each.type));
+const loaded = (node) => {
+  const element = document.querySelector(`[data-node-id="${node.id}"]`);
+  const images = element ? [...element.querySelectorAll("img")] : node.imgs ?? [];
+  return images.some((each) => each.naturalWidth > 0);
+};
+return nodes.every(loaded);
+"""
+
+# Boxes in the graph's own units. A node of Nodes 2.0 is an element, with a strip below for errors.
+_BOXES = """
+const { graph, canvas } = window.app;
+const page = canvas.canvas.getBoundingClientRect();
+const { scale, offset } = canvas.ds;
+const box = (node) => {
+  let [left, top, width, height] = node.boundingRect;
+  let [right, bottom] = [left + width, top + height];
+  const element = document.querySelector(`[data-node-id="${node.id}"]`);
+  if (element) {
+    const own = element.getBoundingClientRect();
+    const all = [element, ...element.querySelectorAll("*")]
+      .map((each) => each.getBoundingClientRect())
+      .filter((each) => each.height > 0);
+    const inGraph = (value, axis) => value / scale - offset[axis];
+    left = Math.min(left, inGraph(own.left - page.left, 0));
+    right = Math.max(right, inGraph(own.right - page.left, 0));
+    top = Math.min(top, inGraph(Math.min(...all.map((each) => each.top)) - page.top, 1));
+    bottom = Math.max(bottom, inGraph(Math.max(...all.map((each) => each.bottom)) - page.top, 1));
+  }
+  return [node.title, left, top, right, bottom];
+};
+return {
+  nodes: graph.nodes.map(box),
+  frames: graph.groups.map(({ pos, size, title }) =>
+    [title, pos[0], pos[1], pos[0] + size[0], pos[1] + size[1]]),
+};
+"""
+
+
+def faults(boxes) -> list[str]:
+    """Nodes that leave their frame, and pairs that cover each other."""
+    nodes, frames = boxes["nodes"], boxes["frames"]
+    found = []
+    for at, (title, *box) in enumerate(nodes):
+        if not any(_within(box, frame) for _, *frame in frames):
+            found.append(f"{title} leaves its frame: {box}")
+        found += [f"{title} covers {other}" for other, *each in nodes[:at] if _overlap(box, each)]
+    return found
+
+
+def _within(box, frame) -> bool:
+    return frame[0] <= box[0] and frame[1] <= box[1] and box[2] <= frame[2] and box[3] <= frame[3]
+
+
+def _overlap(one, other) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+@pytest.mark.parametrize("name", some(NAMES, *QUICK))
+def test_nothing_leaves_its_frame_with_and_without_images(page, name):
+    workflow = json.loads((ROOT / "workflows" / f"{name}.json").read_text(encoding="utf-8"))
+    page.browser.evaluate(_AS_TEMPLATE, workflow)
+    size = page.browser.evaluate(
+        "const { width, height } = window.app.canvas.canvas; return [width, height]"
+    )
+    scale = page.browser.evaluate("return window.app.canvas.ds.scale")
+    assert scale == pytest.approx(fit_scale(workflow, *size), rel=1e-6)
+    page.settle()
+    page.shoot(f"layout_{name}")
+    assert faults(page.browser.evaluate(_BOXES)) == []
+
+    page.browser.evaluate(_SHOW_IMAGES, SHOWING)
+    page.browser.wait(_IMAGES_SHOWN, SHOWING)
+    page.settle()
+    page.shoot(f"layout_{name}_images")
+    assert faults(page.browser.evaluate(_BOXES)) == []
+
+
+def test_what_leaves_a_frame_or_covers_another_is_found():
+    frames = [["frame", 0, 0, 100, 100]]
+    inside = ["inside", 10, 10, 50, 50]
+    assert faults({"nodes": [inside], "frames": frames}) == []
+    assert len(faults({"nodes": [inside, ["low", 10, 60, 50, 101]], "frames": frames})) == 1
+    assert faults({"nodes": [inside, ["on it", 40, 40, 60, 60]], "frames": frames}) == [
+        "on it covers inside"
+    ]

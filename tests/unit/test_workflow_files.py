@@ -1,0 +1,167 @@
+"""The shipped workflows as files: what a person sees before anything runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from fixtures.workflow_view import crossings, fit_scale
+from PIL import Image
+
+from scripts.workflow_graphs.bases import FULL_SIZE
+from scripts.workflow_graphs.figures import WORDS, bundled_images, first_run, gibibytes
+from scripts.workflow_graphs.thumbnail import BADGE
+
+ROOT = Path(__file__).resolve().parents[2]
+# Links that cross, as few as were found; a change that needs more is to say why.
+CROSSINGS = {
+    "01_first_adapter": 3,
+    "02_quick_qwen_image": 4,
+    "03_quick_qwen_image_edit": 5,
+    "04_quick_flux_dev": 4,
+    "05_quick_flux_kontext": 5,
+    "06_convert_and_compare": 13,
+    "07_advanced_first_adapter": 12,
+    "08_advanced_first_edit": 13,
+    "09_advanced_qwen_image": 20,
+    "10_advanced_qwen_image_edit": 22,
+    "11_advanced_flux_dev": 20,
+    "12_advanced_flux_kontext": 22,
+}
+NAMES = sorted(path.stem for path in (ROOT / "workflows").glob("*.json"))
+QUICK = [name for name in NAMES if "_quick_" in name or name.startswith("01_")]
+# Below 0.57 the classic renderer leaves all words out.
+READABLE, QUICK_READABLE = 0.6, 0.7
+MOST_NODES = 8
+
+
+def workflow(name):
+    return json.loads((ROOT / "workflows" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def nodes(name):
+    return [node for node in workflow(name)["nodes"] if node["type"] != "MarkdownNote"]
+
+
+def note(name):
+    """The words of a workflow's notes."""
+    found = [n["widgets_values"][0] for n in workflow(name)["nodes"] if n["type"] == "MarkdownNote"]
+    return " ".join(" ".join(found).split())
+
+
+def drawn(*links, places):
+    """A workflow of nodes of no height at these places."""
+    shown = [{"id": number, "pos": place, "size": [10, 0]} for number, place in places.items()]
+    numbered = [[number, *link, "IMAGE"] for number, link in enumerate(links, 1)]
+    return {"nodes": shown, "links": numbered}
+
+
+SQUARE = {1: [0, 0], 2: [0, 100], 3: [200, 0], 4: [200, 100]}
+
+
+@pytest.mark.parametrize(
+    ("links", "count"),
+    [
+        ([(1, 0, 3, 0), (2, 0, 4, 0)], 0),
+        ([(1, 0, 4, 0), (2, 0, 3, 0)], 1),
+        ([(1, 0, 3, 0), (1, 0, 4, 0)], 0),
+        # Two outputs of one node cross, when they lead to the same node the wrong way round.
+        ([(1, 0, 3, 1), (1, 1, 3, 0)], 1),
+        ([(1, 0, 4, 0), (2, 0, 3, 0), (1, 1, 4, 1)], 2),
+    ],
+)
+def test_crossings_are_counted(links, count):
+    assert crossings(drawn(*links, places=SQUARE)) == count
+
+
+def test_the_scale_at_fit_is_what_comfyui_computes():
+    wide = {"nodes": [{"pos": [0, 0], "size": [1420, 100]}]}
+    tall = {"nodes": [{"pos": [5, 0], "size": [100, 760]}, {"pos": [0, 5], "size": [9, 9]}]}
+    assert fit_scale(wide) == 1.0
+    assert fit_scale(tall) == 1.0
+
+
+def test_their_names_say_the_order_of_a_learner():
+    assert [int(name[:2]) for name in NAMES] == list(range(1, len(NAMES) + 1))
+    kinds = ["first", *["quick"] * len(FULL_SIZE), "convert", *["advanced"] * (len(FULL_SIZE) + 2)]
+    assert [name.split("_")[1] for name in NAMES] == kinds
+    # Or ComfyUI does not open them by their address: ?template=NAME&source=FOLDER.
+    assert all(re.fullmatch(r"[a-zA-Z0-9_.-]+", name) for name in NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_few_links_cross(name):
+    assert crossings(workflow(name)) <= CROSSINGS[name]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_can_be_read_as_it_opens(name):
+    assert fit_scale(workflow(name)) >= (QUICK_READABLE if name in QUICK else READABLE)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_quick_workflow_is_small(name):
+    kinds = [node["type"] for node in nodes(name)]
+    assert len(kinds) <= MOST_NODES
+    assert kinds.count("AdapterTrainerQuick") == 1
+    parts = workflow(name)["definitions"]["subgraphs"]
+    assert "KSampler" in {node["type"] for part in parts for node in part["nodes"]}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_node_stands_within_a_frame_and_on_no_other(name):
+    """By the sizes of the file; tests/browser/test_layout.py looks at those of the page."""
+    shown = workflow(name)
+    boxes = [(n["pos"][0], n["pos"][1] - 30, *n["size"]) for n in shown["nodes"]]
+    boxes = [(x, y, x + w, y + 30 + h) for x, y, w, h in boxes]
+    frames = [(x, y, x + w, y + h) for x, y, w, h in (g["bounding"] for g in shown["groups"])]
+    for at, box in enumerate(boxes):
+        assert any(
+            f[0] <= box[0] and f[1] <= box[1] and box[2] <= f[2] and box[3] <= f[3] for f in frames
+        )
+        assert not any(
+            box[0] < o[2] and o[0] < box[2] and box[1] < o[3] and o[1] < box[3] for o in boxes[:at]
+        )
+
+
+def test_notes_say_the_figures_that_hold():
+    first = first_run()
+    said = note("01_first_adapter")
+    assert f"from {first['images']} bundled images in {first['steps']} steps" in said
+    assert f"{bundled_images('demo-generate')} bundled images" in note("07_advanced_first_adapter")
+    assert f"has {bundled_images('demo-edit')} **pairs**" in note("08_advanced_first_edit")
+    for base in FULL_SIZE:
+        for name in (each for each in NAMES if each.partition("_")[2].endswith(f"_{base.file}")):
+            files = [n for n in nodes(name) if n["properties"].get("models")]
+            count = sum(len(n["properties"]["models"]) for n in files)
+            assert f"the {WORDS[count]} " in note(name)
+            assert ("GiB" in note(name)) == ("advanced" in name)
+
+
+def test_figures_are_counted():
+    folder = ROOT / "trainer_core" / "assets" / "demo-generate"
+    captions = [path for path in folder.rglob("*.txt") if path.with_suffix(".png").is_file()]
+    assert bundled_images("demo-generate") == len(captions)
+    assert first_run()["steps"] > 0
+
+
+@pytest.mark.exhaustive
+def test_the_size_of_a_base_is_that_of_its_weights():
+    # As published: 20.4 and 11.9 billion weights of two bytes.
+    sizes = {family: gibibytes(family) for family in ("qwen_image", "flux")}
+    assert sizes == {"qwen_image": 38, "flux": 22}
+    for base in FULL_SIZE:
+        (name,) = (n for n in NAMES if n.endswith(f"advanced_{base.file}"))
+        assert f"about {sizes[base.family]} GiB" in note(name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_thumbnail_shows_nothing_under_comfyuis_badge(name):
+    with Image.open(ROOT / "workflows" / f"{name}.jpg") as image:
+        assert image.size == (512, 512)
+        covered = image.convert("L").crop(BADGE).getextrema()
+        whole = image.convert("L").getextrema()
+    assert covered[1] - covered[0] < 16
+    assert whole[1] - whole[0] > 150

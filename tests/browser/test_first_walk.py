@@ -114,7 +114,7 @@ def test_three_clicks_from_an_empty_comfyui_to_an_image_of_ksampler(page):
     name = f"walk_{uuid.uuid4().hex[:6]}"
     browser.evaluate(_SHORTEN, {"steps": 2, "name": name})
     walker.click(RUN)
-    assert browser.wait(_IMAGE, "PreviewImage", 120) == [132, 64]
+    assert browser.wait(_IMAGE, "PreviewImage", 300) == [132, 64]
     page.shoot("first_walk")
     assert walker.clicks <= MOST_CLICKS
     assert (page.server.data / "models" / "loras" / f"{name}.safetensors").is_file()

@@ -46,7 +46,8 @@ def with_table(page: str, node: str, schema: Mapping[str, Any]) -> str:
         ValueError: When the page has no section "Inputs" with another one behind it.
     """
     rows = "\n".join(_rows(node, schema))
-    table = f"\n| Input | Takes | Default | Meaning |\n|---|---|---|---|\n{rows}\n\n"
+    head = "| Input | Takes | Default | Meaning |\n|---|---|---|---|"
+    table = f"\n{head}\n{rows}\n\n" if rows else "\nNone.\n\n"
     made, count = _SECTION.subn(lambda _: table, page)
     if count != 1:
         raise ValueError(f"{node}: the page has {count} sections 'Inputs'")

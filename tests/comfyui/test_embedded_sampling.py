@@ -39,7 +39,7 @@ def beginning(batch):
 
 def ending(name, text, model, steps=20, **inputs):
     """From a prompt to its images, as a user puts it together; one text feeds both inputs."""
-    sampling = {"sampler_name": "euler", "scheduler": "simple", "cfg": 3.0, "denoise": 1.0}
+    sampling = {"sampler_name": "euler", "scheduler": "simple", "cfg": 4.0, "denoise": 1.0}
     return {
         f"{name} text": node("AdapterTrainerEmbeddedText", text=text, **inputs),
         f"{name} sampler": node(

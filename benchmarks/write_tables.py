@@ -186,10 +186,11 @@ def preset_result_table() -> str:
         steps = str(found[0]["steps"]) if trained else "-"
         name = f"{quality}, {kind}" if trained else "the base alone"
         rows.append((goal, name, steps, _shares(found, "learned"), _shares(found, "kept")))
-    seeds = len({row["seed"] for row in record["rows"]})
-    heads = ("Goal", "Quality, kind", "Steps", f"Learned, {seeds} runs (least to most)", "Kept")
+    seeds = ", ".join(str(each) for each in sorted({row["seed"] for row in record["rows"]}))
+    heads = ("Goal", "Quality, kind", "Steps", "Learned (least to most)", "Kept")
     measured = record["measured"]
-    return _table(heads, rows) + f"\n\nCommit {measured['commit'][:10]}, {_machine(measured)}."
+    told = f"Seeds {seeds}; commit {measured['commit'][:10]}, {_machine(measured)}."
+    return f"{_table(heads, rows)}\n\n{told}"
 
 
 def _preset_of(row: Row) -> tuple[str, str, str]:

@@ -259,8 +259,12 @@ function hasAdvanced(spec) {
 /**
  * Shows all inputs of a node, whichever renderer there is.
  *
- * @param {FoldingNode} node
+ * @param {FoldingNode & { id?: unknown }} node
  */
 export function unfold(node) {
+  if (node.showAdvanced) return;
+  // The button of Nodes 2.0 remembers by itself what it did last.
+  const place = `[data-node-id="${node.id}"] [data-testid="advanced-inputs-button"]`;
+  /** @type {HTMLElement | null} */ (document.querySelector(place))?.click();
   if (!node.showAdvanced) node.showAdvanced = true;
 }

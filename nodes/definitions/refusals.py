@@ -28,6 +28,15 @@ _OTHERS: Mapping[str, Mapping[str, str]] = {
     "AdapterTrainerBase": {"base.path": "source", "family": "family"},
     "AdapterTrainerAdapter": {"adapter.kind": "kind", "adapter.start_from": "start_from"},
     "AdapterTrainerTrain": {"resume_from": "resume_from", "keep_in_loras": "keep_in_loras"},
+    "AdapterTrainerQuick": {
+        "dataset.path": "folder",
+        "base.path": "base",
+        "output.name": "name",
+        "dataset.trigger_word": "trigger_word",
+        "adapter.kind": "kind",
+        "preview.prompts": "prompts",
+        "training.steps": "steps",
+    },
 }
 _NODES: list[type[io.ComfyNode]] = []
 _SOURCE = re.compile(r"^the settings: ")

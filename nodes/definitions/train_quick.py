@@ -198,7 +198,7 @@ def _advanced() -> list[io.Input]:
             default=True,
             optional=True,
             advanced=True,
-            tooltip="Leave it on, to go on where a run of this name stopped; switch it off to start "
-            "again from nothing. A run of other images or of another base is left as it is.",
+            tooltip="Leave it on, to go on where a run of this name stopped; switch it off to "
+            "start again from nothing. A run of other images or of another base is left as it is.",
         ),
     ]

@@ -30,7 +30,11 @@ def constants(node_id: str) -> dict[str, Any] | None:
     inputs = _inputs(node_id)
     if inputs is None:
         return None
-    return {name: value for name, value in inputs.items() if not isinstance(value, list)}
+    return {name: value for name, value in inputs.items() if not _is_link(value)}
+
+
+def _is_link(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)
 
 
 def links(node_id: str) -> set[str]:

@@ -9,15 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...trainer_core.errors import DatasetError
 from ...trainer_core.families.run_files import load_config
 from ..host import comfy_host
 from ..host.folders import folder_stamp
 
 _KEPT = 16
-# By the settings and stamps of folders: why these could not be used, in three parts. Used by the
-# prompt's thread and the server's; each step is one of a dict's own.
-_refusals: dict[tuple[str, ...], tuple[str, str, str] | None] = {}
+# Settings and stamps of folders that could be used. What could not is read again, because a stamp
+# says nothing of links. Used by the prompt's thread and the server's; each step is a dict's own.
+_usable: dict[tuple[str, ...], None] = {}
 
 
 def check_settings(values: Mapping[str, Any]) -> None:
@@ -45,18 +44,12 @@ def check_dataset(values: Mapping[str, Any]) -> None:
     settings = load_config({"dataset": dict(values)}).dataset
     folders = [each for each in (settings.path, settings.regularization.path) if each]
     seen = (settings.model_dump_json(), *(folder_stamp(Path(each)) for each in folders))
-    if seen not in _refusals:
-        try:
-            scan_all(settings, within=comfy_host.allowed_folders())
-            refusal = None
-        except DatasetError as error:
-            refusal = (error.found, error.expected, error.remedy)
-        while len(_refusals) >= _KEPT:
-            _refusals.pop(next(iter(_refusals)), None)
-        _refusals[seen] = refusal
-    refused = _refusals.get(seen)
-    if refused is not None:
-        raise DatasetError(*refused)
+    if seen in _usable:
+        return
+    scan_all(settings, within=comfy_host.allowed_folders())
+    while len(_usable) >= _KEPT:
+        _usable.pop(next(iter(_usable)), None)
+    _usable[seen] = None
 
 
 def check_base(family: str, values: Mapping[str, Any]) -> str:

@@ -19,10 +19,10 @@ from .choices import (
 )
 
 if TYPE_CHECKING:
-    from ...trainer_core.config.dataset import DatasetSection
     from ...trainer_core.types import Sample
 
 _MOST_CONTROLS = 16
+_NAMED = 5  # files that a message gives as examples
 _NUMBERS = frozenset({"steps", "seed"})
 _WORD_IS_ENOUGH = ("person", "object")
 # What a setting is called where its own name says too little.
@@ -256,41 +256,46 @@ def _images(answers: Answers) -> tuple[Sequence[Sample], str]:
     if edit != paired:
         has = "has control images" if paired else "has no control images"
         raise DatasetError(
-            f"folder: {answers.folder} {has}, and goal is {answers.goal}",
+            f"{answers.folder} {has}, and goal is {answers.goal}",
             "for the goal edit a folder with training_images (after) and control_images (before); "
             "for the others images alone",
             "Set goal to edit."
             if paired
             else "Choose another goal, or put the images from before the edit into control_images.",
         )
-    silent = sum(not sample.caption for sample in samples)
+    silent = [sample.name for sample in samples if not sample.caption]
     if not silent:
         return samples, "error"
-    if silent < len(samples):
-        _scan(answers.folder, "error")
-    word = bool(answers.trigger_word.strip())
-    if word and answers.goal in _WORD_IS_ENOUGH:
+    words = answers.goal in _WORD_IS_ENOUGH
+    if words and len(silent) == len(samples) and answers.trigger_word.strip():
         return samples, "empty"
-    names = answers.goal in _WORD_IS_ENOUGH
-    raise DatasetError(
-        f"folder: no image of {answers.folder} has a caption",
-        "a text file beside each image that says what it shows"
-        + (", or a trigger word" if names else ""),
-        "Type a trigger word, such as ohwx." if names else "Write the captions.",
+    raise _silent(answers, silent, len(samples), words=words)
+
+
+def _silent(answers: Answers, silent: Sequence[str], images: int, *, words: bool) -> DatasetError:
+    if len(silent) == images:
+        found = f"no image of {answers.folder} has a caption"
+        remedy = "Type a trigger word, such as ohwx." if words else "Write the captions."
+    else:
+        more = f" and {len(silent) - _NAMED} more" if len(silent) > _NAMED else ""
+        named = ", ".join(silent[:_NAMED]) + more
+        found = f"{len(silent)} of {images} images in {answers.folder} have no caption: {named}"
+        remedy = "Write the missing captions."
+        if words:
+            remedy += " Or remove the others and type a trigger word."
+    also = ", or a trigger word and no caption at all" if words else ""
+    return DatasetError(
+        found, f"a text file beside each image that says what it shows{also}", remedy
     )
 
 
-def _scan(folder: str, missing_caption: str = "empty") -> Sequence[Sample]:
+def _scan(folder: str) -> Sequence[Sample]:
     from ...trainer_core.data.folder import scan
-
-    return scan(_section(folder, missing_caption), comfy_host.allowed_folders()).samples
-
-
-def _section(folder: str, missing_caption: str) -> DatasetSection:
     from ...trainer_core.families.run_files import load_config
 
     path = str(comfy_host.dataset_path(folder))
-    return load_config({"dataset": {"path": path, "missing_caption": missing_caption}}).dataset
+    settings = load_config({"dataset": {"path": path, "missing_caption": "empty"}}).dataset
+    return scan(settings, within=comfy_host.allowed_folders()).samples
 
 
 def _shorten(values: dict[str, Any], steps: int) -> None:

@@ -156,4 +156,6 @@ def test_another_choice_brings_its_settings_folded(page):
     time.sleep(0.4)
     assert "kind.init" in seen(page)
     assert_nothing_outside(page)
+    press(page)
+    assert "kind.init" not in seen(page)
     assert page.problems() == []

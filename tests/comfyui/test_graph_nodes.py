@@ -171,7 +171,7 @@ def facts_of_template():
 def _template_entry(path, text, value):
     match = _BOUNDS.search(text)
     words = match[1] if match else ""
-    low = re.search(r"(?:at least|above) ([-\d.e+]+)", words)
+    low = re.search(r"(?:at least|above) ([-\d.e+]+)\b(?! long)", words)
     high = re.search(r"(?:at most|below) ([-\d.e+]+)", words)
     text = text[: match.start()] if match else text
     listed = re.search(r" One of ([^.]*)\.$", text)

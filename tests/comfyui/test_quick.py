@@ -10,10 +10,11 @@ from comfyui.conftest import write_images
 from comfyui.graphs import cached_nodes, panel, run_folder
 from comfyui.server import ROOT
 
+from trainer_core.families import presets
+
 pytestmark = pytest.mark.comfy
 
 GOALS = ("person", "style", "object", "edit")
-QUALITIES = ("fast", "standard", "thorough")
 
 
 def answers(goal: str, quality: str = "fast", **others):
@@ -110,6 +111,15 @@ def test_the_edit_shows_its_own_pairs(planned):
     assert all("control_images" in path for paths in preview["controls"] for path in paths)
 
 
+def test_the_node_asks_for_what_presets_know(server):
+    asked = server.get("/object_info/AdapterTrainerQuick")["AdapterTrainerQuick"]["input"]
+    assert tuple(asked["required"]["goal"][1]["options"]) == presets.GOALS == GOALS
+    assert tuple(asked["required"]["quality"][1]["options"]) == presets.QUALITIES
+    assert len(asked["required"]) <= 8
+    advanced = {name for name, (_, facts) in asked["optional"].items() if facts.get("advanced")}
+    assert advanced == {"prompts", "steps", "seed", "resume"}
+
+
 NODE = "51"
 SHORT = {"steps": 4, "prompts": "a red diamond", "kind": "lora"}
 
@@ -145,5 +155,7 @@ def test_what_cannot_be_trained_is_refused_when_it_is_queued(server):
     images = write_images(server.data / "input" / "silent", captions=(None,) * 2)
     assert "no image of input/silent has a caption" in refusal(server, folder="input/silent")
     (images / "0.txt").write_text("sleeping", encoding="utf-8")
-    assert "1.png has no caption file" in refusal(server, folder="input/silent")
-    assert "output.name" in refusal(server, name="a/b")
+    assert "1 of 2 images in input/silent have no caption: 1.png" in refusal(
+        server, folder="input/silent"
+    )
+    assert "Found: name is a/b" in refusal(server, name="a/b")

@@ -1,5 +1,6 @@
 """Stop and resume gives the bits of a run that was never stopped."""
 
+import json
 import shutil
 
 import pytest
@@ -122,8 +123,14 @@ def test_resume_latest_without_a_checkpoint_is_refused_and_auto_starts(tmp_path,
 def test_only_the_newest_checkpoints_stay(tmp_path, cache):
     settings = {"steps": 5, "checkpoint_every": 1, "keep_checkpoints": 2}
     result = train(run_config(tmp_path, cache, training=settings))
-    kept = sorted(path.name for path in (result.folder / "checkpoints").iterdir())
-    assert kept == ["000004", "000005"]
+    folder = result.folder / "checkpoints"
+    assert sorted(path.name for path in folder.iterdir()) == ["000004", "000005"]
+    record = json.loads((result.folder / "run.json").read_text())
+    assert record["dropped_checkpoints"] == [1, 2, 3]
+    # The one that a run is told to go on from stays besides.
+    longer = {**settings, "steps": 8}
+    train(run_config(tmp_path, cache, training=longer, resume="4"))
+    assert sorted(path.name for path in folder.iterdir()) == ["000004", "000007", "000008"]
 
 
 def test_bf16_run_after_an_fp32_run_in_one_process_trains(tmp_path, cache):

@@ -158,7 +158,9 @@ def _tell_plan(config: RunConfig, anew: PlannedAnew, step: int, observer: Observ
 
 
 def _tell_notes(adapter: AttachedAdapter, learning_rate: float, observer: Observer) -> None:
-    for note in (*adapter.notes, *pace_notes(adapter.plans, learning_rate)):
+    for note in adapter.notes:
+        observer.notify(Noted(note))
+    for note in pace_notes(adapter.plans, learning_rate):
         observer.notify(Warned(note))
     if adapter.skipped_duplicates:
         observer.notify(

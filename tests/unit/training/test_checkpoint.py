@@ -113,9 +113,16 @@ def test_pruning_keeps_the_newest_and_clears_what_a_crash_left(tmp_path):
     for step in (5, 10, 1000000):
         save(tmp_path, step=step)
     left_behind(tmp_path / "000015", folder=True)
-    prune_checkpoints(tmp_path, 2)
+    assert prune_checkpoints(tmp_path, 2) == [5]
     assert [p.name for p in checkpoint_folders(tmp_path)] == ["000010", "1000000"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["000010", "1000000"]
+
+
+def test_pruning_spares_the_one_that_was_named(tmp_path):
+    for step in (5, 10, 15, 20):
+        save(tmp_path, step=step)
+    assert prune_checkpoints(tmp_path, 1, spared=10) == [5, 15]
+    assert [p.name for p in checkpoint_folders(tmp_path)] == ["000010", "000020"]
 
 
 @pytest.mark.parametrize("damage", ["state", "tensors", "missing", "format"])

@@ -100,27 +100,6 @@ def dataset_path(name: str) -> Path:
     return path
 
 
-def input_folder() -> Path:
-    """Where datasets that a browser sends are made."""
-    return Path(folder_paths.get_input_directory())
-
-
-def own_dataset_path(name: str) -> Path:
-    """The folder behind a name of `dataset_names`, if it is one that a person may change.
-
-    Raises:
-        InputError: When it is not allowed, bundled, or written by the trainer itself.
-    """
-    path = dataset_path(name)
-    if name.startswith("demo/") or path.resolve().is_relative_to(output_folder().resolve()):
-        raise InputError(
-            f"folder: {name} belongs to the trainer",
-            "a folder of your own below input, datasets or output",
-            "Drop your images on the node: a folder is made for them.",
-        )
-    return path
-
-
 def base_names() -> list[str]:
     """Base models for a combo box; the embedded one comes first."""
     names = [EMBEDDED]

@@ -57,7 +57,7 @@ def _caption(query: _Query, body: bytes) -> Any:
 
 
 def _save(query: _Query, body: bytes) -> Any:
-    folder, image = comfy_host.own_dataset_path(query["folder"]), _named_image(query)
+    folder, image = _own(query["folder"]), _named_image(query)
     given = _json(body, _LARGEST_TEXT)
     text, token = given.get("text"), given.get("token")
     if not isinstance(text, str) or not isinstance(token, str):
@@ -67,7 +67,7 @@ def _save(query: _Query, body: bytes) -> Any:
 
 
 def _undo(query: _Query, body: bytes) -> Any:
-    edits = _edits(comfy_host.own_dataset_path(query["folder"]))
+    edits = _edits(_own(query["folder"]))
     file = edits.undo()
     return {"file": None if file is None else file.as_posix(), "edits": edits.count()}
 
@@ -76,8 +76,8 @@ def _begin(query: _Query, body: bytes) -> Any:
     adds = query.get("add") == "1"
     if adds:
         # It also refuses a link that leads out.
-        comfy_host.own_dataset_path(f"input/{query['folder']}")
-    drop = DROPS.begin(comfy_host.input_folder(), query["folder"], adds=adds)
+        _own(f"input/{query['folder']}")
+    drop = DROPS.begin(comfy_host.data_roots()["input"][0], query["folder"], adds=adds)
     return {"drop": drop.token}
 
 
@@ -108,9 +108,22 @@ def _named_image(query: _Query) -> Path:
     return dataset_report.image_below(folder, query["name"], comfy_host.allowed_folders())
 
 
+def _own(name: str) -> Path:
+    """The dataset of that name, if a person may change it."""
+    path = comfy_host.dataset_path(name)
+    written = comfy_host.output_folder().resolve()
+    if name.startswith("demo/") or path.resolve().is_relative_to(written):
+        raise InputError(
+            f"folder: {name} belongs to the trainer",
+            "a folder of your own below input, datasets or output",
+            "Drop your images on the node: a folder is made for them.",
+        )
+    return path
+
+
 def _is_own(name: str) -> bool:
     try:
-        comfy_host.own_dataset_path(name)
+        _own(name)
     except InputError:
         return False
     return True

@@ -321,8 +321,7 @@ def _check(path: Path, name: str, extension: str) -> None:
         else:
             open_image(path, "first_frame")
     except DatasetError as error:
-        # What Pillow says of a file that it does not know names the temporary one.
-        found = error.found.replace(str(path), name).partition(" (cannot identify")[0]
+        found = error.found.replace(str(path), name)
         raise DatasetError(found, _USABLE, _SAVE_AS) from error
 
 

@@ -120,7 +120,7 @@ def check_answers(answers: Answers, unlinked: Sequence[str]) -> None:
     """
     check_run_name({"name": answers.run_name})
     if answers.base != comfy_host.EMBEDDED and unlinked:
-        raise _unconnected(unlinked, "the loaders that belong to the base.")
+        raise _unconnected(unlinked, "Add their loaders, Load CLIP and Load VAE, and connect them.")
     _images(answers)
 
 
@@ -337,7 +337,7 @@ def _unconnected(missing: Sequence[str], remedy: str) -> InputError:
         f"nothing is connected to {names}",
         "the text encoder (CLIP) and the VAE that the base generates with; only the embedded base "
         "has its own",
-        f"Add and connect: {remedy}",
+        remedy,
     )
 
 

@@ -21,7 +21,7 @@ MOST = 0.01
 # What is published is measured over more steps than a test needs.
 STEPS = 100 if os.environ.get("BENCHMARK_RESULTS") else 50
 SHORT = 12
-STATUSES = 3  # loading, training, done: each is sent at once
+STATUSES = 4  # loading, encoding what is preserved, training, done: each is sent soon
 
 
 def measured(server, nodes):

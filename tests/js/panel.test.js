@@ -100,6 +100,19 @@ test("a stored look is kept within its bounds", () => {
   expect(toLook({ smoothing: 7, showRate: false, large: true })).toEqual({ smoothing: 0.99, showRate: false, large: true });
 });
 
+describe("what a preset chose", () => {
+  const rows = () => [...panel.element.querySelectorAll(".adapter-trainer-choices tbody tr")];
+
+  test("is a folded line with a row for each, and nothing where nothing was chosen", () => {
+    show({});
+    expect(find(".adapter-trainer-choices").hidden).toBe(true);
+    show({ choices: [{ setting: "steps", value: "2000", why: "For 20 images." }, { value: "lost" }, 7] });
+    expect(find(".adapter-trainer-choices").hidden).toBe(false);
+    expect(find(".adapter-trainer-choices").open).toBe(false);
+    expect(rows().map((row) => [...row.children].map((cell) => cell.textContent))).toEqual([["steps", "2000", "For 20 images."]]);
+  });
+});
+
 describe("the memory plan", () => {
   const line = () => find(".adapter-trainer-memory summary").textContent;
   const cells = () => [...panel.element.querySelectorAll("tbody tr")].map((row) => [...row.children].map((cell) => cell.textContent));

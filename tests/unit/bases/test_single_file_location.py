@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from tests.fixtures.flux_base import make_flux_base
 from tests.fixtures.native_files import flux_to_native, make_native_flux, make_native_qwen
 from tests.fixtures.qwen_base import make_qwen_base
-from trainer_core.bases.locate import detect_base, locate_base, names_hub
+from trainer_core.bases.locate import detect_base, detect_variant, locate_base, names_hub
 from trainer_core.config import BaseSection
 from trainer_core.diffusion.sigma import ShiftSettings
 from trainer_core.errors import BaseModelError, ConfigError
@@ -111,6 +111,31 @@ def test_the_variant_has_to_fit(files):
             locate(path, "qwen_image", controls, variant=variant)
     with pytest.raises(ConfigError, match="one of auto"):
         locate(files / "flux.safetensors", "flux", True, variant="edit_plus")
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "variant"),
+    [
+        ("flux", "flux1-dev", "generate"),
+        ("flux", "flux1-dev-kontext_fp8_scaled", "edit"),
+        ("qwen_image", "qwen_image_bf16", "generate"),
+        ("qwen_image", "qwen_image_edit_bf16", "edit"),
+        ("qwen_image", "qwen_image_edit_2509_fp8_e4m3fn", "edit_plus"),
+    ],
+)
+def test_a_files_name_says_what_it_was_made_for(files, family, name, variant):
+    path = shutil.copy(files / f"{family}.safetensors", files / f"{name}.safetensors")
+    assert detect_variant(path, get_family(family)) == variant
+
+
+def test_a_folders_pipeline_says_what_it_was_made_for(tmp_path):
+    flux = get_family("flux")
+    assert detect_variant(make_flux_base(tmp_path / "flux"), flux) == "generate"
+    # The base that ships with the trainer does both.
+    qwen = get_family("qwen_image")
+    assert detect_variant("embedded", qwen) is None
+    assert qwen.embedded is not None
+    assert detect_variant(qwen.embedded, qwen) is None
 
 
 def test_the_identity_of_a_file_is_its_content(files):

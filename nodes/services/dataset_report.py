@@ -40,6 +40,7 @@ _THUMBNAIL_BYTES = 32 * 2**20
 
 _KINDS = {
     "unreadable": "cannot be read",
+    "unreadable_caption": "caption cannot be read",
     "animated": "several frames",
     "missing_control": "no control image",
     "missing_caption": "no caption",
@@ -53,6 +54,8 @@ _KINDS = {
 _WORDS = {
     "unreadable": "This file cannot be read as an image, or is of a type that is not read. Save it "
     "as PNG or JPEG with an image editor, or remove it.",
+    "unreadable_caption": "Its caption file is not text in UTF-8, or cannot be opened. Save it as "
+    "UTF-8 in a text editor, or remove it.",
     "animated": "This image has several frames. Save the frame you want as PNG, or set 'animated' "
     "to first_frame or skip.",
     "missing_caption": "There is no caption. Write what is to be seen here.",
@@ -141,7 +144,7 @@ class Report:
         return {"name": shown_name(path, self._root), "version": str(changed), "problems": []}
 
     def _problem(self, policy: str, text: str) -> dict[str, Any]:
-        skips = getattr(self._settings, policy) == "skip"
+        skips = getattr(self._settings, policy, "error") == "skip"
         return {"kind": policy, "grave": not skips, "text": text + _LEFT_OUT * skips}
 
     def _place(self, sample: Sample, item: dict[str, Any]) -> None:

@@ -14,6 +14,12 @@ from ..types import Sample
 LARGEST_CAPTION = 2**20
 """Bytes of a caption; text encoders read some hundred words."""
 
+READABLE = (
+    "a readable text file in UTF-8",
+    "Save it as UTF-8 in a text editor, give read access to it, or remove it.",
+)
+"""What is expected of a caption that cannot be read, and what is to do."""
+
 _NAMED = 5
 # What templates and end tokens add, and no more.
 _AROUND = 32
@@ -77,11 +83,7 @@ def read_caption(path: Path) -> str:
     """
 
     def refuse(reason: str) -> DatasetError:
-        return DatasetError(
-            f"{path} cannot be read as a caption ({reason})",
-            "a readable text file in UTF-8",
-            "Save it as UTF-8 in a text editor, give read access to it, or remove it.",
-        )
+        return DatasetError(f"{path} cannot be read as a caption ({reason})", *READABLE)
 
     return read_text(path, refuse, LARGEST_CAPTION).strip()
 

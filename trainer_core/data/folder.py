@@ -18,12 +18,15 @@ from ..errors import DatasetError
 from ..filesystem.allowed_folders import AllowedFolders
 from ..printable import listed
 from ..types import Sample
-from .captions import read_caption, with_trigger
+from .captions import READABLE, read_caption, with_trigger
 from .image import ImageInfo, image_info
 from .listing import Listing, dataset_root, list_folder, shown_name
 
 TRAINING_FOLDER = "training_images"
 CONTROL_FOLDER = "control_images"
+
+BAD_CAPTION = "unreadable_caption"
+"""A caption file that is not text; no setting lets a training leave it out."""
 
 _SHOWN = 5  # mistakes that a message names; the others are counted
 _MARKED = re.compile(r"^(?P<stem>.+)_control(?:_(?P<number>\d{1,2}))?$", re.DOTALL)
@@ -102,7 +105,7 @@ class Fault:
     """Something that a policy decided about.
 
     Attributes:
-        policy: Name of the setting under ``dataset``.
+        policy: Name of the setting under ``dataset``, or `BAD_CAPTION`, for which there is none.
         text: What was found, naming the file.
         image: The training image that it keeps out; None for a control image or a caption alone.
     """
@@ -160,7 +163,7 @@ def survey(settings: DatasetSection, within: AllowedFolders | None = None) -> Sc
     """Read a dataset folder as `scan` does, and give also what that would refuse: no sample at all.
 
     Raises:
-        DatasetError: When the folder is missing or a caption cannot be read.
+        DatasetError: When the folder is missing, or cannot be read.
     """
     root = dataset_root(settings.path)
     problems = Problems(settings)
@@ -231,7 +234,11 @@ class _Reader:
 
     def _caption(self, path: Path, name: str) -> str | None:
         file = self.listing.captions.get(self.listing.key(path))
-        text = read_caption(file) if file is not None else ""
+        try:
+            text = read_caption(file) if file is not None else ""
+        except DatasetError as error:
+            self.problems.add(BAD_CAPTION, error.found, path)
+            return None
         if not text and self.settings.missing_caption != "empty":
             what = "has no caption file" if file is None else "has an empty caption file"
             self.problems.add("missing_caption", f"{name} {what}", path)
@@ -338,6 +345,7 @@ _EXPECTED = {
         "whole images as PNG, JPEG, WebP or BMP",
         "Save the images again with an image editor, or set dataset.unreadable: skip.",
     ),
+    BAD_CAPTION: READABLE,
     "animated": (
         "images with one frame",
         "Save the frame you want as an image, or set dataset.animated: first_frame or skip.",
@@ -378,12 +386,12 @@ class Problems:
         """Note something that a policy decides about.
 
         Args:
-            policy: Name of the setting under ``dataset``.
+            policy: Name of the setting under ``dataset``, or `BAD_CAPTION`.
             text: What was found, naming the file.
             image: The training image that it keeps out.
         """
         self.faults.append(Fault(policy, text, image))
-        if getattr(self.settings, policy) == "error":
+        if policy == BAD_CAPTION or getattr(self.settings, policy) == "error":
             self._errors.setdefault(policy, []).append(text)
         self.problems.append(f"left out: {text}")
 

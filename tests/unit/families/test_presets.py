@@ -30,7 +30,8 @@ TINY = embedded_family().name
 BASES = [*((name, False) for name in PACKAGES), (TINY, True)]
 KINDS = ("auto", *get_args(AdapterKind))
 GIGABYTE = 1 << 30
-FILES = [*sorted(FOLDER.glob("*.yaml")), *ROOT.glob("trainer_core/families/*/presets.yaml")]
+GENERAL = [FOLDER / f"{name}.yaml" for name in ("defaults", "goals", "qualities", "kinds")]
+FILES = [*GENERAL, *ROOT.glob("trainer_core/families/*/presets.yaml")]
 
 
 def preset(goal: str = "person", quality: str = "standard", family: str = TINY, **more) -> Preset:
@@ -84,6 +85,22 @@ def test_every_combination_is_a_run_file_with_reasons(family, embedded, tmp_path
         for chosen in found.chosen:
             assert chosen.value == found.values[chosen.setting]
             assert re.fullmatch(r"[A-Z0-9][^{}\n]{20,150}\.", chosen.why), chosen
+
+
+@pytest.mark.parametrize(("family", "embedded"), BASES)
+def test_a_reason_was_written_for_the_value_that_is_chosen(family, embedded):
+    noise = {"shifted": "very noisy", "logit_normal": "half-noisy", "uniform": "Clean and noisy"}
+    written: dict[str, dict[str, set]] = {}
+    for path in FILES:
+        for layer in read_layers(path).values():
+            for key, figure in layer.items():
+                if figure.why and not re.search("{value}|{percent}", figure.why):
+                    written.setdefault(key, {}).setdefault(figure.why, set()).add(figure.value)
+    for goal, quality, kind in itertools.product(GOALS, QUALITIES, KINDS):
+        for setting, value, why in preset(goal, quality, family, kind=kind, embedded=embedded)[1]:
+            assert value in written.get(setting, {}).get(why, {value}), (goal, quality, why)
+            if setting == "training.sigma.density":
+                assert noise[value] in why, (goal, quality)
 
 
 @pytest.mark.parametrize(("family", "embedded"), BASES)

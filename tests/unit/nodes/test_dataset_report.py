@@ -92,6 +92,21 @@ def test_each_image_says_what_is_wrong_with_it(folder, report):
     }
 
 
+def test_a_caption_that_is_no_text_marks_its_image_alone(folder, report):
+    (folder / "1.txt").write_bytes("été".encode("latin-1"))
+    made = report(folder, unreadable="skip", missing_caption="skip")
+    assert [kinds(item) for item in made.items[:3]] == [[], ["unreadable_caption"], ["cropped"]]
+    (problem,) = made.items[1]["problems"]
+    assert problem["grave"]
+    assert "UTF-8" in problem["text"]
+    assert made.page(0, 9)["problems"][0] == {
+        "kind": "unreadable_caption",
+        "count": 1,
+        "words": "caption cannot be read",
+        "first": 1,
+    }
+
+
 def test_policies_decide_what_is_grave(folder, report):
     (folder / "0.txt").unlink()
     (problem,) = report(folder).items[0]["problems"]

@@ -46,6 +46,8 @@ class Figure(NamedTuple):
     why: str = ""
 
 
+_FILLED_IN = ("{value}", "{percent}")
+
 Layer = Mapping[str, Figure]
 
 
@@ -74,15 +76,25 @@ def read_layers(path: Path) -> Mapping[str, Layer]:
 
 
 def merged(layers: list[Layer]) -> dict[str, Figure]:
-    """Lay figures over each other: the last one wins, with the reason below it if it has none.
+    """Lay figures over each other: the last one wins.
+
+    One without a reason takes that of the nearest one below which fits its value: of the same
+    value, or a sentence that the value is filled into.
 
     Args:
         layers: From the most general to the most special.
     """
     found: dict[str, Figure] = {}
+    reasons: dict[str, list[Figure]] = {}
     for layer in layers:
         for key, figure in layer.items():
-            below = found.get(key)
-            why = figure.why or (below.why if below and key not in PLAN else "")
-            found[key] = figure._replace(why=why)
+            below = () if key in PLAN else reasons.setdefault(key, [])
+            fitting = (each.why for each in below if _is_reason_for(each, figure.value))
+            found[key] = figure._replace(why=figure.why or next(fitting, ""))
+            if figure.why and key not in PLAN:
+                reasons[key].insert(0, figure)
     return found
+
+
+def _is_reason_for(figure: Figure, value: Any) -> bool:
+    return figure.value == value or any(field in figure.why for field in _FILLED_IN)

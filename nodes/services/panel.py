@@ -146,9 +146,17 @@ class Panel:
         self._states: OrderedDict[str, RunState] = OrderedDict()
         self._requests: dict[str, set[str]] = {}
 
-    def open(self, state: RunState) -> None:
-        """Begin a node's run; what was shown of the last one is forgotten."""
+    def open(self, state: RunState, *, unless_active: bool = False) -> None:
+        """Begin a node's run, or show one; what was shown of the last one is forgotten.
+
+        Args:
+            state: Of the run.
+            unless_active: Whether a run that the node has begun since stays.
+        """
         with self.lock:
+            before = self._states.get(state.node_id)
+            if unless_active and before is not None and before.status in _ACTIVE:
+                return
             self._states.pop(state.node_id, None)
             self._states[state.node_id] = state
             self._requests[state.node_id] = set()
@@ -241,7 +249,7 @@ def shown_state(query: Mapping[str, str]) -> tuple[Any, int]:
         kept = _state_on_disk(node_id, run, query.get("workflow", ""))
         if kept is not None and query.get("exact") and len(node_id) <= _LONGEST_ID:
             # ComfyUI has just given the node this run's outputs again.
-            PANEL.open(kept)
+            PANEL.open(kept, unless_active=True)
         found = {} if kept is None else kept.snapshot()
     return found, 200 if found else 404
 
@@ -387,6 +395,11 @@ class NodeObserver:
         """Show that the run has failed."""
         if self._trains:
             self._set("failed", message)
+
+    def ended(self) -> None:
+        """Show that the run has failed, unless that is known already."""
+        if self.state.status in _ACTIVE:
+            self.failed("")
 
     def interrupted(self) -> None:
         """Show that the user has cancelled before the run could end by itself."""

@@ -9,9 +9,11 @@ cannot make one, and the caches that models are downloaded to consist of them.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
@@ -195,10 +197,12 @@ def base_stamp(folder: Path) -> str:
 def _stamp(folder: Path, paths: Iterable[Path]) -> str:
     lines = [str(folder)]
     for path in paths:
-        # A link to nothing has no facts; whoever reads the folder names what is missing.
-        if path.is_file():
+        # A link to nothing has no facts, nor has what is just being replaced; whoever reads the
+        # folder names what is missing.
+        with contextlib.suppress(OSError):
             facts = path.stat()
-            lines.append(f"{path.relative_to(folder)} {facts.st_size} {facts.st_mtime_ns}")
+            if stat.S_ISREG(facts.st_mode):
+                lines.append(f"{path.relative_to(folder)} {facts.st_size} {facts.st_mtime_ns}")
     content = "\n".join(lines)
     return hashlib.sha256(content.encode(errors="surrogateescape")).hexdigest()
 

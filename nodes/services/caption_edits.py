@@ -21,6 +21,9 @@ from ..host.folders import clear_leftovers
 KEPT = 100
 """Edits of a folder that can be taken back."""
 
+_KEPT_TEXT = 2**22
+"""Characters of theirs, so that the journal can always be read again."""
+
 ABSENT = "absent"
 """What stands for the text of a caption that has no file."""
 
@@ -150,7 +153,10 @@ class Edits:
 
     def _note(self, noted: list[dict[str, Any]], now: Caption, text: str) -> None:
         file = now.file.relative_to(self._folder).as_posix()
-        self._keep([*noted, {"file": file, "before": now.text, "after": text}][-KEPT:])
+        noted = [*noted, {"file": file, "before": now.text, "after": text}][-KEPT:]
+        while sum(len(each["before"] or "") + len(each["after"]) for each in noted) > _KEPT_TEXT:
+            del noted[0]
+        self._keep(noted)
 
     def _keep(self, noted: list[dict[str, Any]]) -> None:
         clear_leftovers(self._journal.parent)
@@ -181,7 +187,8 @@ def _is_edit(value: Any) -> bool:
 def _plain(text: str) -> str:
     from ...trainer_core.data.captions import LARGEST_CAPTION
 
-    text = text.replace("\r\n", "\n").replace("\r", "\n").strip()
+    # A byte-order mark is not read back as a letter, so the next look would find another text.
+    text = text.replace("\ufeff", "").replace("\r\n", "\n").replace("\r", "\n").strip()
     try:
         size = len(text.encode())
     except UnicodeEncodeError:

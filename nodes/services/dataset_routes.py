@@ -171,6 +171,10 @@ def _answering(answer: Callable[[_Query, bytes], Any]) -> Callable[[_Query, byte
         except TrainerError as error:
             told = {"found": error.found, "expected": error.expected, "remedy": error.remedy}
             return told, 409 if isinstance(error, InputError) else 507
+        except OSError as error:
+            # A folder that goes away, or may not be looked into, while it is read.
+            reason = {"found": f"a file or folder cannot be read ({error.strerror})"}
+            return {**reason, "expected": "", "remedy": "See whether it is there still."}, 409
 
     return answered
 

@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from ...trainer_core.errors import DatasetError, InputError, StorageError
+from ...trainer_core.errors import DatasetError, InputError, StorageError, TrainerError
+from ...trainer_core.filesystem.allowed_folders import AllowedFolders
 from ...trainer_core.filesystem.storage import atomic_write, claim, move, storage_error
 from ...trainer_core.filesystem.temporary import new_owner, temporary_beside
 from ..host.folders import checked_parts, clear_leftovers
@@ -37,6 +38,7 @@ _SAVE_AS = "Save it as PNG or JPEG (a text: as UTF-8), or leave it out."
 _MOST_DROPS = 16
 _IDLE_SECONDS = 3600.0
 _MOST_ENTRIES = 4 * MOST_FILES
+_ENTRY = b"PK\1\2"
 _DEEPEST = 8
 _NAME_BYTES = 200
 _BLOCK = 2**20
@@ -93,11 +95,16 @@ class Drop:
 
     def _unpack(self, name: str, content: bytes) -> int:
         before = self.files
+        # Counted before any is looked at: a million empty entries take a gigabyte of memory.
+        if (entries := content.count(_ENTRY)) > _MOST_ENTRIES:
+            raise _unusable(name, f"holds {entries} files, more than {_MOST_ENTRIES}")
         try:
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
-                for entry in _entries(name, archive):
+                for entry in _entries(archive):
                     self._unpack_one(archive, entry)
-        except (zipfile.BadZipFile, NotImplementedError, OverflowError, ValueError) as error:
+        except TrainerError:
+            raise
+        except Exception as error:
             raise _unusable(name, f"is no archive that can be read ({error})") from error
         return self.files - before
 
@@ -123,23 +130,25 @@ class Drop:
         if self.files >= MOST_FILES:
             raise _unusable(name, f"is one more than the {MOST_FILES} files of a drop")
         target = self.staging.joinpath(*_safe_parts(name))
-        written = 0
 
         def write(path: Path) -> None:
-            nonlocal written
+            written = 0
             with path.open("wb") as file:
                 while block := source.read(_BLOCK):
                     written += len(block)
-                    if written > LARGEST_FILE or self.size + written > LARGEST_DROP:
+                    # What is refused afterwards counts too: unpacking it was the work.
+                    self.size += len(block)
+                    if written > LARGEST_FILE or self.size > LARGEST_DROP:
                         raise _unusable(name, "is too large")
                     file.write(block)
             _check(path, name, target.suffix.lower())
 
         if target.exists():
             raise _unusable(name, "comes twice")
+        if any(each.is_file() for each in target.parents):
+            raise _unusable(name, "lies in a folder that has the name of a file")
         atomic_write(target, write, replace=False)
         self.files += 1
-        self.size += written
 
     def _require_open(self) -> None:
         if self.closed:
@@ -196,7 +205,7 @@ class Drops:
             InputError: When the name is none, or the folder is not there.
             StorageError: When nothing can be written there.
         """
-        name = _folder_name(name)
+        name = _folder_name(name, new=not adds)
         if adds and (not (root / name).is_dir() or (root / name).is_symlink()):
             raise InputError(f"there is no folder {name}", "one that is there", "Make a new one.")
         self._forget_idle()
@@ -265,9 +274,10 @@ def free_name(root: Path, name: str) -> str:
     return tried
 
 
-def _folder_name(name: str) -> str:
-    name = unicodedata.normalize("NFC", name.strip())
-    parts = checked_parts(name, "folder")
+def _folder_name(name: str, *, new: bool) -> str:
+    # One that is there keeps the accents that its system gave it.
+    name = unicodedata.normalize("NFC", name.strip()) if new else name
+    parts = checked_parts(name, "folder", new=new)
     if len(parts) > 1 or name[0] in "._" or len(name.encode()) > _NAME_BYTES // 2:
         raise InputError(
             f"folder: {name[:80]!r}",
@@ -277,12 +287,9 @@ def _folder_name(name: str) -> str:
     return name
 
 
-def _entries(name: str, archive: zipfile.ZipFile) -> Iterator[zipfile.ZipInfo]:
+def _entries(archive: zipfile.ZipFile) -> Iterator[zipfile.ZipInfo]:
     """The files of an archive; what systems add by themselves is left out without a word."""
-    found = archive.infolist()
-    if len(found) > _MOST_ENTRIES:
-        raise _unusable(name, f"holds {len(found)} files, more than {_MOST_ENTRIES}")
-    for entry in found:
+    for entry in archive.infolist():
         parts = entry.filename.replace("\\", "/").split("/")
         own = any(each.startswith(".") and each not in {".", ".."} for each in parts)
         if not entry.is_dir() and not own and "__MACOSX" not in parts:
@@ -353,10 +360,12 @@ def _unwrap(staging: Path) -> None:
 def _add(staging: Path, folder: Path, skipped: list[tuple[str, str]]) -> int:
     """Give the files of a drop names in a folder; what is there stays as it is."""
     staged = sorted(path for path in staging.rglob("*") if path.is_file())
+    within = AllowedFolders([folder])
     done: list[Path] = []
     try:
         for source, name in _new_names(staging, staged, folder, skipped):
             target = folder / name
+            within.require(target.parent, "folder", DatasetError)
             target.parent.mkdir(parents=True, exist_ok=True)
             claim(source, target)
             done.append(target)

@@ -146,23 +146,26 @@ class Panel:
         self._states: OrderedDict[str, RunState] = OrderedDict()
         self._requests: dict[str, set[str]] = {}
 
-    def open(self, state: RunState, *, unless_active: bool = False) -> None:
-        """Begin a node's run, or show one; what was shown of the last one is forgotten.
-
-        Args:
-            state: Of the run.
-            unless_active: Whether a run that the node has begun since stays.
-        """
+    def open(self, state: RunState) -> None:
+        """Begin a node's run; what was shown of the last one is forgotten."""
         with self.lock:
-            before = self._states.get(state.node_id)
-            if unless_active and before is not None and before.status in _ACTIVE:
-                return
-            self._states.pop(state.node_id, None)
-            self._states[state.node_id] = state
-            self._requests[state.node_id] = set()
-            while len(self._states) > _KEPT_STATES:
-                oldest, _ = self._states.popitem(last=False)
-                self._requests.pop(oldest, None)
+            self._open(state)
+
+    def show_again(self, state: RunState) -> None:
+        """Show a run that is read from the disk, unless the node trains by now."""
+        with self.lock:
+            present = self._states.get(state.node_id)
+            if present is None or present.status not in _ACTIVE:
+                self._open(state)
+
+    def _open(self, state: RunState) -> None:
+        self._states.pop(state.node_id, None)
+        self._states[state.node_id] = state
+        self._requests[state.node_id] = set()
+        # A run that trains is kept: its buttons have to reach it.
+        old = [node for node, each in self._states.items() if each.status not in _ACTIVE]
+        for node in old[: max(0, len(self._states) - _KEPT_STATES)]:
+            del self._states[node], self._requests[node]
 
     def snapshot(self, node_id: str) -> dict[str, Any]:
         """A node's state; empty when it has not run since the server started."""
@@ -249,7 +252,7 @@ def shown_state(query: Mapping[str, str]) -> tuple[Any, int]:
         kept = _state_on_disk(node_id, run, query.get("workflow", ""))
         if kept is not None and query.get("exact") and len(node_id) <= _LONGEST_ID:
             # ComfyUI has just given the node this run's outputs again.
-            PANEL.open(kept, unless_active=True)
+            PANEL.show_again(kept)
         found = {} if kept is None else kept.snapshot()
     return found, 200 if found else 404
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -138,7 +139,9 @@ def _step(line: str) -> tuple[int, float, float, float] | None:
         values = parse_json(line)
         names = ("loss", "learning_rate", "step_seconds")
         loss, rate, seconds = (float(values[name]) for name in names)
-        return int(values["step"]), loss, rate, seconds
+        # JSON for a browser knows no infinity; the trainer writes none.
+        finite = all(map(math.isfinite, (loss, rate, seconds)))
+        return (int(values["step"]), loss, rate, seconds) if finite else None
     except (ValueError, TypeError, LookupError, OverflowError):
         return None  # what a crash left of the last line
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from .graph import Node, Section, Workflow
 
 
@@ -59,6 +61,6 @@ The images of both layouts are the same; those of the base alone differ.
     return flow
 
 
-def _drawn(flow: Workflow, title: str, values: dict[str, object]) -> tuple[Node, Node]:
+def _drawn(flow: Workflow, title: str, values: Mapping[str, object]) -> tuple[Node, Node]:
     drawn = flow.node("AdapterTrainerPreview", values, title=title)
     return drawn, flow.node("PreviewImage", {"images": drawn["images"]}, title=title)

@@ -85,6 +85,14 @@ def write_example(data: Path) -> None:
     shutil.copyfile(data / "input" / "loose" / "0.png", data / "input" / "example.png")
 
 
+def install_stand_in_encoders(data: Path) -> None:
+    """Add nodes that load small text encoders, for a server that is not yet started."""
+    pack = data / "custom_nodes" / "stand_in_encoders"
+    pack.mkdir()
+    for file, name in (("stand_in_encoders", "__init__"), ("small_qwen", "small_qwen")):
+        shutil.copyfile(Path(__file__).with_name(f"{file}.py"), pack / f"{name}.py")
+
+
 def make_data(data: Path) -> Path:
     """A base directory for a server, with a dataset and the instruments."""
     write_images(data / "datasets" / "four")

@@ -11,11 +11,16 @@ import copy
 import io
 import json
 import shutil
-from pathlib import Path
 
 import numpy
 import pytest
-from comfyui.conftest import comfy_programs, make_data, write_example, write_images
+from comfyui.conftest import (
+    comfy_programs,
+    install_stand_in_encoders,
+    make_data,
+    write_example,
+    write_images,
+)
 from comfyui.schema_check import faults
 from comfyui.server import PACK, ROOT, comfy_server
 from fixtures.combinations import some
@@ -42,7 +47,7 @@ QWEN = "ComfyUI's CLIPLoader only builds the Qwen2.5-VL of 8 billion weights"
 WITHOUT_THEIR_TEXT_ENCODER = {
     name: T5 if "flux" in name else QWEN for name in NAMES if name not in WHOLE
 }
-# Train LoRA (Quick) trains and previews a full-size base at 768 pixels, for which a CPU takes minutes;
+# Train LoRA (Quick) previews a full-size base at 768 pixels, for which a CPU takes minutes;
 # the full graph of the same base, which generates in the same way, is run.
 NOT_RUN = [name for name in WITHOUT_THEIR_TEXT_ENCODER if "_quick_" in name]
 RUN = [name for name in NAMES if name not in NOT_RUN]
@@ -108,10 +113,7 @@ def server(tmp_path_factory):
     write_images(pairs / "training_images", captions=("make it red",) * 2)
     write_images(pairs / "control_images", captions=(None,) * 2, first=50)
     write_stand_ins(data / "models")
-    pack = data / "custom_nodes" / "stand_in_encoders"
-    pack.mkdir()
-    shutil.copyfile(Path(__file__).with_name("stand_in_encoders.py"), pack / "__init__.py")
-    shutil.copyfile(Path(__file__).with_name("small_qwen.py"), pack / "small_qwen.py")
+    install_stand_in_encoders(data)
     with comfy_server(folder, python, data) as server:
         yield server
     shutil.rmtree(data / "models")  # they are large

@@ -141,3 +141,22 @@ def test_a_journal_of_a_stranger_reaches_nothing(caption_edits, edits, folder, t
     assert edits.count() == 0
     assert edits.undo() is None
     assert (tmp_path / "outside.txt").exists()
+
+
+def test_the_journal_of_long_captions_stays_readable(
+    caption_edits, allowed, edits, folder, monkeypatch
+):
+    monkeypatch.setattr(caption_edits, "_KEPT_TEXT", 100)
+    for letter in "abcdef":
+        edit(caption_edits, allowed, edits, folder / "a.png", letter * 30)
+    assert edits.count() == 1
+    edits.undo()
+    assert (folder / "a.txt").read_text() == "e" * 30 + "\n"
+
+
+def test_a_byte_order_mark_in_a_text_is_no_change_by_another_program(
+    caption_edits, allowed, edits, folder
+):
+    saved = edit(caption_edits, allowed, edits, folder / "a.png", "\ufefftwo")
+    assert token(caption_edits, allowed, folder / "a.png") == saved.token
+    assert edits.undo().name == "a.txt"

@@ -132,6 +132,11 @@ def test_bombs_are_refused(drops, tmp_path, dataset_upload, monkeypatch):
     monkeypatch.setattr(dataset_upload, "MOST_FILES", 2)
     begun.take("many.zip", archive([("c.txt", b"1"), ("d.txt", b"2")]))
     assert len(begun.skipped) == 2
+    monkeypatch.setattr(dataset_upload, "MOST_FILES", 20)
+    monkeypatch.setattr(dataset_upload, "LARGEST_DROP", begun.size + 1500)
+    begun.skipped.clear()
+    begun.take("useless.zip", archive([(f"{n}.png", b"\0" * 900) for n in range(3)]))
+    assert [why.partition(" ")[2] for _, why in begun.skipped][1:] == ["is too large"] * 2
     monkeypatch.setattr(dataset_upload, "_MOST_ENTRIES", 1)
     with pytest.raises(Exception, match="holds 2 files"):
         begun.take("many.zip", archive([("c.txt", b"1"), ("d.txt", b"2")]))
@@ -305,3 +310,40 @@ def test_forgotten_drops_are_removed(drops, tmp_path):
     drops.begin(tmp_path, "dogs", adds=False)
     with pytest.raises(Exception, match="not known"):
         drops.finish(begun[-1].token)
+
+
+def test_an_archive_with_any_byte_changed_is_read_or_refused(drops, tmp_path):
+    begun = drops.begin(tmp_path, "cats", adds=False)
+    whole = archive([("a.txt", b"a"), ("b.txt", b"b")])
+    for at in range(whole.index(b"PK\1\2"), len(whole)):
+        for value in (0, 255):
+            try:
+                begun.take("a.zip", whole[:at] + bytes([value]) + whole[at + 1 :])
+            except Exception as error:  # noqa: BLE001 - what is raised is looked at
+                assert "a.zip" in error.found, (at, value)  # noqa: PT017
+    begun.take("good.png", image())
+    assert drops.finish(begun.token)[0] == "cats"
+
+
+def test_a_folder_named_like_a_file_is_left_out_and_the_others_taken(drops, tmp_path):
+    packed = archive([("a.png", image()), ("a.png/b.png", image()), ("c.png", image())])
+    (_, added), skipped = drop(drops, tmp_path, [("a.zip", packed)])
+    assert (added, len(skipped)) == (2, 1)
+
+
+def test_adding_follows_no_link_out_of_the_folder(drops, tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (tmp_path / "input" / "cats").mkdir(parents=True)
+    (tmp_path / "input" / "cats" / "sub").symlink_to(outside)
+    files = [("a.png", image()), ("sub/b.png", image("blue"))]
+    with pytest.raises(Exception, match="link that leads out"):
+        drop(drops, tmp_path / "input", files, "cats", adds=True)
+    assert entries(outside) == []
+    assert entries(tmp_path / "input" / "cats") == ["sub"]
+
+
+def test_adding_finds_a_folder_with_the_accents_of_a_mac(drops, tmp_path):
+    (tmp_path / "cafe\u0301").mkdir()
+    drop(drops, tmp_path, [("a.png", image())], "cafe\u0301", adds=True)
+    assert names(tmp_path) == ["cafe\u0301/a.png"]

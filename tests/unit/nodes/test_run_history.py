@@ -38,7 +38,10 @@ def test_a_long_run_is_thinned_evenly_and_keeps_its_last_step(run_history, tmp_p
     assert history.points[-1] == (9001, 1 / 9001, 0.1)
 
 
-@pytest.mark.parametrize("end", ['{"step": 4, "lo', "[]\n", '{"step": "x"}\n', "\x00\n"])
+NAN = '{"step": 4, "loss": NaN, "learning_rate": 1e999, "step_seconds": 1}\n'
+
+
+@pytest.mark.parametrize("end", ['{"step": 4, "lo', "[]\n", '{"step": "x"}\n', "\x00\n", NAN])
 def test_what_a_crash_left_is_passed_over(run_history, tmp_path, end):
     write_steps(tmp_path, 3)
     with (tmp_path / "metrics.jsonl").open("a", encoding="utf-8") as file:

@@ -172,20 +172,26 @@ export class Dialog {
 
   /** @returns {Promise<boolean>} whether the text on the screen is that of the file */
   async save() {
+    // Leaving the field and a click ask at once: the second waits, and finds the text saved.
+    if (this.saving) await this.saving.catch(() => {});
     const item = this.items.get(this.index);
     if (!item || !this.editable || this.text.disabled || this.text.value === this.saved) return true;
     const { index, token } = this;
     const text = this.text.value;
-    // A second request for the same text, as leaving the field and a click give it, waits for this.
-    this.saving ??= this.server
+    this.saving = this.server
       .save(this.folder, item.name, this.extension(), { text, token })
       .finally(() => { this.saving = undefined; });
     try {
       const caption = await this.saving;
-      if (this.index === index) this.take(caption, `Saved to ${caption.file}`);
+      if (this.index === index) {
+        const now = this.text.value;
+        this.take(caption, `Saved to ${caption.file}`);
+        // What was typed since is not saved yet.
+        if (now !== text) this.text.value = now;
+      }
       const fresh = await this.item(index, true);
       if (fresh && this.index === index) this.draw(fresh);
-      return true;
+      return this.index !== index || this.text.value === this.saved || this.save();
     } catch (error) {
       this.reload.hidden = false;
       this.say(error);

@@ -15,7 +15,7 @@
  * @property {boolean} [hidden]
  * @property {boolean} [serialize]
  * @property {number} [y]
- * @property {{ advanced?: boolean }} [options]
+ * @property {{ advanced?: boolean, serialize?: boolean }} [options]
  * @property {Widget[]} [linkedWidgets]
  *
  * @typedef {object} FoldingNode the frontend's node, as far as folding uses it
@@ -84,7 +84,8 @@ class Folding {
     // Behind the last setting, before a panel: values are saved by their widgets' places.
     const widgets = node.widgets ?? [];
     widgets.splice(widgets.indexOf(button), 1);
-    widgets.splice(widgets.findLastIndex((each) => each.serialize !== false) + 1, 0, button);
+    const saved = (/** @type {Widget} */ each) => each.serialize !== false && each.options?.serialize !== false;
+    widgets.splice(widgets.findLastIndex(saved) + 1, 0, button);
     return button;
   }
 

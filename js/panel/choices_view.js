@@ -1,7 +1,7 @@
 // @ts-check
 /** What a preset chose and why: one line, and a table behind it. */
 
-import { html } from "./dom.js";
+import { html, TABLE } from "./dom.js";
 
 /** @typedef {import("./run.js").Choice} Choice */
 
@@ -12,8 +12,7 @@ export class ChoicesView {
     const head = html("tr", "", {}, names.map((name) => html("th", "", { scope: "col" }, [name])));
     const table = html("table", "", {}, [html("thead", "", {}, [head]), this.table]);
     const line = html("summary", "", {}, ["What was chosen, and why"]);
-    const scroller = html("div", "scroller", {}, [table]);
-    this.element = html("details", "choices", {}, [line, scroller]);
+    this.element = html("details", "choices", TABLE, [line, table]);
     this.drawn = "";
   }
 

@@ -6,6 +6,9 @@ const SVG = "http://www.w3.org/2000/svg";
 /** Every class of the panel begins with this, so that its style meets nothing else. */
 export const PREFIX = "adapter-trainer-";
 
+/** Of a table that opens in the panel: with it a focused one keeps the mouse wheel in Nodes 2.0. */
+export const TABLE = { "data-capture-wheel": "true", tabindex: "-1" };
+
 /**
  * @template {keyof HTMLElementTagNameMap} T
  * @param {T} tag

@@ -1,7 +1,7 @@
 // @ts-check
 /** Where the run keeps what: one line, and a table of this and other ways behind it. */
 
-import { html, setText } from "./dom.js";
+import { html, setText, TABLE } from "./dom.js";
 import { formatGibibytes, formatStepTime } from "./format.js";
 
 /**
@@ -16,8 +16,7 @@ export class MemoryView {
   constructor() {
     this.line = html("summary", "");
     this.table = html("table", "");
-    const scroller = html("div", "scroller", {}, [this.table]);
-    this.element = html("details", "memory", {}, [this.line, scroller]);
+    this.element = html("details", "memory", TABLE, [this.line, this.table]);
     this.drawn = "";
   }
 

@@ -24,7 +24,7 @@ const CSS = `
   width: 100%;
   min-height: 480px;
   min-width: 0;
-  overflow: hidden;
+  overflow: hidden auto;
   contain: size layout;
   padding: 8px;
   border: 1px solid var(--at-line);
@@ -60,7 +60,6 @@ const CSS = `
 .adapter-trainer-notes summary { cursor: pointer; }
 .adapter-trainer-notes ul, .adapter-trainer-warnings ul { margin: 2px 0 0; padding-left: 18px; overflow-wrap: anywhere; }
 :is(.adapter-trainer-memory, .adapter-trainer-choices) { flex: none; font-size: 11px; color: var(--at-quiet); }
-:is(.adapter-trainer-memory, .adapter-trainer-choices)[open] { flex: 0 1 auto; min-height: 4.5em; overflow-y: auto; }
 :is(.adapter-trainer-memory, .adapter-trainer-choices) summary { cursor: pointer; overflow-wrap: anywhere; }
 :is(.adapter-trainer-memory, .adapter-trainer-choices) table { border-collapse: collapse; margin-top: 4px; width: 100%; font-variant-numeric: tabular-nums; }
 :is(.adapter-trainer-memory, .adapter-trainer-choices) :is(th, td) {
@@ -68,7 +67,6 @@ const CSS = `
 }
 .adapter-trainer-memory td:nth-last-child(-n+3) { white-space: nowrap; }
 .adapter-trainer-taken > :is(th, td) { color: var(--at-text); font-weight: 600; }
-.adapter-trainer-choices[open] { flex: 2 1 0; min-height: 4.5em; }
 .adapter-trainer-choices th { white-space: nowrap; }
 .adapter-trainer-choices :is(tbody th, td:nth-child(2)) { color: var(--at-text); overflow-wrap: anywhere; }
 .adapter-trainer-plot { position: relative; flex: 3 1 0; min-height: 90px; }
@@ -117,7 +115,10 @@ const CSS = `
 }
 .adapter-trainer-thumbnail img { display: block; width: 100%; height: 100%; object-fit: contain; color: var(--at-quiet); font-size: 11px; }
 .adapter-trainer-missing img { visibility: hidden; }
-.adapter-trainer-actions { flex: none; margin-top: auto; }
+/* The buttons stay in sight when an opened table makes the panel scroll; 8px are its padding. */
+.adapter-trainer-actions {
+  flex: none; position: sticky; bottom: -8px; z-index: 2; margin: auto 0 -8px; padding: 2px 0 8px; background: var(--at-surface);
+}
 .adapter-trainer-buttons { display: flex; flex-wrap: wrap; align-items: center; gap: 6px; margin: 0; }
 .adapter-trainer-more { width: 68px; min-height: 26px; font: inherit; color: inherit; background: var(--at-surface); border: 1px solid var(--at-line); border-radius: 6px; padding: 2px 6px; }
 .adapter-trainer-total { color: var(--at-quiet); font-variant-numeric: tabular-nums; }

@@ -28,14 +28,15 @@ export function handOnWheel(element, canvas) {
 /**
  * @param {WheelEvent} event
  * @param {HTMLElement} root
- * @returns {boolean} whether something under the pointer can scroll
+ * @returns {boolean} whether something under the pointer can scroll, the root too
  */
 function scrolls(event, root) {
   let element = event.target instanceof Element ? event.target : null;
-  for (; element && element !== root; element = element.parentElement) {
+  for (; element; element = element.parentElement) {
     const overflow = getComputedStyle(element).overflowY;
     const tall = element.scrollHeight > element.clientHeight + 1;
     if (tall && (overflow === "auto" || overflow === "scroll")) return true;
+    if (element === root) return false;
   }
   return false;
 }

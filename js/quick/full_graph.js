@@ -39,7 +39,8 @@ export function addFullGraphButton(node, api, app) {
     "Puts the nodes with all settings below, filled in with what would be trained now. This node " +
     "is bypassed; Ctrl+Z takes it back.";
   const widgets = node.widgets ?? [];
-  const panel = widgets.findIndex((widget) => widget.name === "training");
+  // The strip of images may be there already, or come later: extensions load in any order.
+  const panel = widgets.findIndex((widget) => ["dataset", "training"].includes(widget.name));
   const own = widgets.findIndex((widget) => widget.name === LABEL);
   if (panel >= 0 && panel < own) widgets.splice(panel, 0, ...widgets.splice(own, 1));
 }

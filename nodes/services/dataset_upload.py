@@ -399,7 +399,10 @@ def _new_names(
         groups.setdefault(target, []).append((source, path, stem))
     taken = _Taken(folder)
     for target, group in groups.items():
-        yield from _renamed(target, group, taken, skipped)
+        given = list(_renamed(target, group, taken, skipped))
+        for _, path in given:
+            taken.add(path)
+        yield from given
 
 
 class _Taken:
@@ -407,8 +410,13 @@ class _Taken:
 
     def __init__(self, folder: Path) -> None:
         self._files: defaultdict[str, list[Path]] = defaultdict(list)
+        self._folder = folder
         for path in folder.rglob("*"):
-            self._files[_folded(path.relative_to(folder))].append(path)
+            self.add(path.relative_to(folder))
+
+    def add(self, path: Path) -> None:
+        """Note a file by its path below the folder."""
+        self._files[_folded(path)].append(self._folder / path)
 
     def by(self, path: Path) -> list[Path]:
         """Those that a path below the folder shares place and stem with."""

@@ -26,7 +26,8 @@ def encode_prompts(
         One conditioning for each prompt, and the normalised latents `[C, h, w]` of each image.
 
     Raises:
-        DatasetError: When the images are none, or a prompt has the token that stands for an image.
+        DatasetError: When the images are none or too many, or a prompt has the token that stands
+            for an image.
     """
     import torch
     from PIL import Image
@@ -35,6 +36,7 @@ def encode_prompts(
     from ...trainer_core.config import BaseSection
     from ...trainer_core.data.image import fit_to_bucket, to_pixels
     from ...trainer_core.demo.vocabulary import IMAGE_SIZE
+    from ...trainer_core.errors import DatasetError
     from ...trainer_core.families.registry import embedded_family
     from ...trainer_core.types import Bucket
 
@@ -43,7 +45,14 @@ def encode_prompts(
     shown = [fit_to_bucket(Image.fromarray(each), size) for each in given]
     # Of the variants that take so many images the first is meant: one image is an edit.
     takes = family.graph.controls if family.graph else {}
-    variant = next(name for name, (least, most) in takes.items() if least <= len(shown) <= most)
+    fitting = (name for name, (least, most) in takes.items() if least <= len(shown) <= most)
+    variant = next(fitting, None)
+    if variant is None:
+        raise DatasetError(
+            f"controls: {len(shown)} images",
+            f"at most {max(most for _, most in takes.values())} control images of one prompt",
+            "Connect fewer images to controls.",
+        )
     section = BaseSection.model_validate({"path": "embedded", "variant": variant})
     location = locate_base(section, family, has_controls=bool(shown))
     encoders = family.load_encoders(location, torch.float32, "cpu")

@@ -399,6 +399,11 @@ class NodeObserver:
         if self._trains:
             self._set("failed", message)
 
+    def ended(self) -> None:
+        """Show that the run has failed, unless that is known already."""
+        if self.state.status in _ACTIVE:
+            self.failed("")
+
     def interrupted(self) -> None:
         """Show that the user has cancelled before the run could end by itself."""
         if self._trains and self.state.status in _ACTIVE:

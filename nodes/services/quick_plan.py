@@ -28,11 +28,7 @@ _WORD_IS_ENOUGH = ("person", "object")
 # What a setting is called where its own name says too little.
 _LABELS = {
     "dataset.preservation.share": "preservation",
-    "preview.every": "previews",
-    "training.schedule.name": "schedule",
-    "training.optimizer.name": "optimizer",
     "training.sigma.density": "noise",
-    "memory.plan": "memory",
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...trainer_core.errors import TrainerError
 from .choices import RunHandle
 from .graph_run import encode, run_training, workflow_id
 from .panel import NodeObserver
@@ -41,8 +42,13 @@ def run_quick(
         choices=plan.choices,
         workflow=workflow_id(workflow),
     )
-    cache = encode(node_id, parts.dataset, parts.base, clip, vae, parts.previews, {}, observer)
-    adapter, settings, own = parts.adapter, parts.settings, parts.own
-    return run_training(
-        node_id, parts.base, cache, adapter, settings, vae, own, workflow, observer=observer
-    )
+    try:
+        cache = encode(node_id, parts.dataset, parts.base, clip, vae, parts.previews, {}, observer)
+        adapter, settings, own = parts.adapter, parts.settings, parts.own
+        return run_training(
+            node_id, parts.base, cache, adapter, settings, vae, own, workflow, observer=observer
+        )
+    except TrainerError:
+        # A setting that is refused before anything is computed; else the panel knows already.
+        observer.ended()
+        raise

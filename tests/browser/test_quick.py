@@ -54,6 +54,23 @@ const widget = node.widgets.find((each) => each.name === argument);
 const place = [node.pos[0] + node.size[0] / 2, node.pos[1] + widget.y + 10];
 return place.map((value, i) => (value + canvas.ds.offset[i]) * canvas.ds.scale);
 """
+# What of the opened table is in sight, and which buttons of the panel something covers.
+_SEEN = """
+const panel = document.querySelector(".adapter-trainer-panel");
+const box = panel.getBoundingClientRect();
+const inside = (r) => r.top >= box.top && r.bottom <= box.bottom + 1 && r.height > 0;
+const rows = [...panel.querySelectorAll(".adapter-trainer-choices tbody tr")];
+const all = [...panel.querySelectorAll(".adapter-trainer-actions button")];
+const buttons = all.filter((b) => b.offsetHeight);
+return {
+  rows: rows.filter((row) => inside(row.getBoundingClientRect())).length,
+  hidden_buttons: buttons.filter((b) => {
+    const r = b.getBoundingClientRect();
+    const top = document.elementFromPoint(r.left + r.width / 2, r.top + r.height / 2);
+    return !inside(r) || !b.contains(top);
+  }).map((b) => b.textContent),
+};
+"""
 _TYPES = "return window.app.graph.nodes.map((n) => n.type)"
 _OVERLAPS = """
 const boxes = window.app.graph.nodes.map((n) => [n.type, n.pos[0], n.pos[1] - 30,
@@ -96,7 +113,12 @@ def test_a_few_answers_train_and_open_as_the_full_graph(page):
     assert page.text("choices").startswith("What was chosen, and why")
     page.browser.evaluate("document.querySelector('.adapter-trainer-choices').open = true")
     assert "In datasets/four." in page.text("choices")
+    seen = page.browser.evaluate(_SEEN)
+    assert seen["rows"] >= 6
+    assert seen["hidden_buttons"] == []
     page.shoot("quick_done")
+    page.browser.evaluate("document.querySelector('.adapter-trainer-choices').open = false")
+    assert page.browser.evaluate(_SEEN)["hidden_buttons"] == []
 
     before = page.browser.evaluate(_QUEUED)
     press_button(page)

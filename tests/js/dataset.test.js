@@ -222,6 +222,18 @@ test("a caption is saved when another image is shown, and only when it differs",
   expect([document.querySelector("dialog"), told]).toEqual([null, ["closed"]]);
 });
 
+test("what is typed while a caption is being saved stays, and is saved too", async () => {
+  const texts = { "a.png": "one", "b.png": "two" };
+  const { dialog, asked } = dialogWith(texts);
+  await dialog.open(0);
+  dialog.text.value = "first";
+  const saved = dialog.save();
+  dialog.text.value = "first and more";
+  await Promise.all([saved, dialog.go(1)]);
+  expect([texts["a.png"], dialog.title.textContent]).toEqual(["first and more", "2 of 2: b.png"]);
+  expect(asked.filter(([name]) => name === "save").length).toBe(2);
+});
+
 test("a conflict keeps both texts, and the dialog open", async () => {
   const texts = { "a.png": "one" };
   const { dialog, told } = dialogWith(texts);

@@ -224,6 +224,14 @@ def test_pairs_stay_together_when_they_get_another_name(drops, tmp_path):
     assert (tmp_path / "my_images" / "training_images" / "lone.png").is_file()
 
 
+def test_a_new_name_is_not_one_that_another_file_of_the_drop_has(drops, tmp_path):
+    drop(drops, tmp_path, [("a.png", image("red"))])
+    again = [("a.png", image("blue")), ("a (2).png", image("green")), ("A.png", image("white"))]
+    (_, count), skipped = drop(drops, tmp_path, again, adds=True)
+    assert (count, skipped) == (3, [])
+    assert len(names(tmp_path / "my_images")) == 4
+
+
 def test_two_drops_at_once_get_two_folders(drops, tmp_path):
     begun = [drops.begin(tmp_path, "cats", adds=False) for _ in range(2)]
     for number, each in enumerate(begun):

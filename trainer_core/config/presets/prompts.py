@@ -29,7 +29,8 @@ def preview_prompts(
     edit = goal == "edit"
     name = ("embedded.edit" if edit else "embedded") if embedded else goal
     texts = parse_yaml(read_text(_FILE, _refused), str(_FILE))[name]
-    first = next((caption for caption in captions if caption), "")
+    # On one line, as a node takes it.
+    first = " ".join(next((caption for caption in captions if caption), "").split())
     words = " ".join(captions)
     shape = next((shape for shape in _SHAPES if shape in words), _SHAPES[0])
     filled = [text.format(caption=first, shape=shape) for text in texts]

@@ -172,17 +172,29 @@ export class Dialog {
 
   /** @returns {Promise<boolean>} whether the text on the screen is that of the file */
   async save() {
+    if (this.saving) {
+      // A second request for the same text, as leaving the field and a click give it, finds it saved.
+      await this.saving.catch(() => null);
+      return this.save();
+    }
     const item = this.items.get(this.index);
     if (!item || !this.editable || this.text.disabled || this.text.value === this.saved) return true;
     const { index, token } = this;
     const text = this.text.value;
-    // A second request for the same text, as leaving the field and a click give it, waits for this.
-    this.saving ??= this.server
+    this.saving = this.server
       .save(this.folder, item.name, this.extension(), { text, token })
       .finally(() => { this.saving = undefined; });
     try {
       const caption = await this.saving;
-      if (this.index === index) this.take(caption, `Saved to ${caption.file}`);
+      const typed = this.text.value;
+      if (this.index === index) {
+        this.take(caption, `Saved to ${caption.file}`);
+        // What was typed meanwhile stays, and is saved next.
+        if (typed !== text) {
+          this.text.value = typed;
+          return this.save();
+        }
+      }
       const fresh = await this.item(index, true);
       if (fresh && this.index === index) this.draw(fresh);
       return true;

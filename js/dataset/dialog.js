@@ -172,8 +172,11 @@ export class Dialog {
 
   /** @returns {Promise<boolean>} whether the text on the screen is that of the file */
   async save() {
-    // Leaving the field and a click ask at once: the second waits, and finds the text saved.
-    if (this.saving) await this.saving.catch(() => {});
+    if (this.saving) {
+      // A second request for the same text, as leaving the field and a click give it, finds it saved.
+      await this.saving.catch(() => null);
+      return this.save();
+    }
     const item = this.items.get(this.index);
     if (!item || !this.editable || this.text.disabled || this.text.value === this.saved) return true;
     const { index, token } = this;
@@ -183,11 +186,14 @@ export class Dialog {
       .finally(() => { this.saving = undefined; });
     try {
       const caption = await this.saving;
+      const typed = this.text.value;
       if (this.index === index) {
-        const now = this.text.value;
         this.take(caption, `Saved to ${caption.file}`);
-        // What was typed since is not saved yet.
-        if (now !== text) this.text.value = now;
+        // What was typed meanwhile stays, and is saved next.
+        if (typed !== text) {
+          this.text.value = typed;
+          return this.save();
+        }
       }
       const fresh = await this.item(index, true);
       if (fresh && this.index === index) this.draw(fresh);

@@ -17,6 +17,7 @@
 
 const ROUTE = "/adapter_trainer/dataset";
 const TOO_LARGE = 413;
+const UNREADABLE = "The server's answer cannot be read. See whether ComfyUI runs, and try again.";
 
 export class DatasetServer {
   /** @param {{ fetchApi: import("../comfyui.js").Api["fetchApi"], apiURL: (route: string) => string }} api */
@@ -109,8 +110,9 @@ export class DatasetServer {
     const route = `${ROUTE}/${name}?${new URLSearchParams(query)}`;
     const response = await this.api.fetchApi(route, { method, body, signal, cache: "no-store" });
     const answer = await response.json().catch(() => null);
-    if (response.ok) return answer;
-    throw new Refusal(response.status, answer);
+    if (response.ok && answer !== null) return answer;
+    // A proxy may answer with a page of its own.
+    throw response.ok ? new Error(UNREADABLE) : new Refusal(response.status, answer);
   }
 }
 

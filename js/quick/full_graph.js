@@ -92,8 +92,8 @@ async function fullGraphOf(node, api) {
     headers: { "Content-Type": "application/json" },
     body: JSON.stringify(values),
   });
-  const answer = await response.json();
-  if (response.ok) return answer;
+  const answer = await response.json().catch(() => null);
+  if (response.ok && answer) return answer;
   const parts = [`Found: ${answer?.found}`, `Expected: ${answer?.expected}`, answer?.remedy];
   throw new Error(answer?.found ? parts.join("\n") : `The server answered ${response.status}.`);
 }

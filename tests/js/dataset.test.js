@@ -234,6 +234,23 @@ test("what is typed while a caption is being saved stays, and is saved too", asy
   expect(asked.filter(([name]) => name === "save").length).toBe(2);
 });
 
+test("what is typed while a caption is saved stays, and is saved too", async () => {
+  const texts = { "a.png": "one" };
+  const { dialog, told } = dialogWith(texts);
+  await dialog.open(0);
+  dialog.text.value = "two";
+  const first = dialog.save();
+  dialog.text.value = "two and more";
+  await Promise.all([first, dialog.save(), dialog.close()]);
+  expect([texts["a.png"], dialog.text.value, told]).toEqual(["two and more", "two and more", ["closed"]]);
+});
+
+test("an answer that is none of ours is told in words", async () => {
+  const { strip, line } = stripWith({ report: () => new Response("<html>") });
+  await strip.refresh();
+  expect(line()).toContain("cannot be read");
+});
+
 test("a conflict keeps both texts, and the dialog open", async () => {
   const texts = { "a.png": "one" };
   const { dialog, told } = dialogWith(texts);

@@ -17,7 +17,7 @@ _PRODUCT = (*_SHIPPED, *sources("scripts"))
 _MAKES_NAMES = {
     "trainer_core/filesystem/temporary.py",
     # A workflow's name, to an identity that is always the same.
-    "scripts/workflow_graphs/formats.py",
+    "scripts/workflow_graphs/graph.py",
 }
 _NAME_MAKERS = {"uuid", "tempfile", "secrets"}
 _TEMPORARY_NAME = re.compile(r"^\.[a-z]+-$|\.(?:part|tmp|temp|partial|bak)$")

@@ -71,15 +71,11 @@ def shown_graph(body: bytes) -> tuple[Any, int]:
     """
     from ...trainer_core import requirements
     from ...trainer_core.errors import TrainerError
-    from ...trainer_core.filesystem.text_files import parse_json
+    from ...trainer_core.filesystem.text_files import parse_object
     from ..services.quick_plan import answers_of, plan_run
 
     try:
-        given = parse_json(body) if len(body) <= _LARGEST_REQUEST else None
-    except ValueError:
-        given = None
-    try:
-        answers = answers_of(given)
+        answers = answers_of(parse_object(body, _LARGEST_REQUEST))
         requirements.require_libraries()
         nodes = full_graph(plan_run(answers))
     except TrainerError as error:

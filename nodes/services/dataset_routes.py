@@ -143,13 +143,10 @@ def _told(caption: caption_edits.Caption) -> dict[str, Any]:
 
 
 def _json(content: bytes, largest: int = _LARGEST_SETTINGS) -> Mapping[str, Any]:
-    from ...trainer_core.filesystem.text_files import parse_json
+    from ...trainer_core.filesystem.text_files import parse_object
 
-    try:
-        value = parse_json(content) if len(content) <= largest else None
-    except ValueError:
-        value = None
-    if not isinstance(value, Mapping):
+    value = parse_object(content, largest)
+    if value is None:
         raise InputError("what was sent is no JSON object", "one", "Reload the page.")
     return value
 

@@ -281,13 +281,10 @@ def _has_checkpoint(folder: Path) -> bool:
 
 def taken_request(body: bytes) -> tuple[Any, int]:
     """What the browser is told when a button of the panel was pressed, and the HTTP status."""
-    from ...trainer_core.filesystem.text_files import parse_json
+    from ...trainer_core.filesystem.text_files import parse_object
 
-    try:
-        asked = parse_json(body) if len(body) <= _LARGEST_REQUEST else None
-    except ValueError:
-        asked = None
-    if not isinstance(asked, Mapping):
+    asked = parse_object(body, _LARGEST_REQUEST)
+    if asked is None:
         return {"taken": False, "reason": "not a JSON object"}, 400
     reason = PANEL.request(str(asked.get("node_id", "")), str(asked.get("wish", "")))
     return ({"taken": False, "reason": reason}, 409) if reason else ({"taken": True}, 200)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +122,15 @@ def parse_json(text: str | bytes, *, unique: bool = False) -> Any:
         raise ValueError("it is nested too deeply") from error
     refuse_deep(value)
     return value
+
+
+def parse_object(content: bytes, largest: int) -> Mapping[str, Any] | None:
+    """The JSON object of so many bytes at most that somebody sent; None when it is none."""
+    try:
+        value = parse_json(content) if len(content) <= largest else None
+    except ValueError:
+        return None
+    return value if isinstance(value, Mapping) else None
 
 
 def refuse_deep(value: Any) -> None:

@@ -110,6 +110,13 @@ def test_settings_that_are_out_of_range_name_themselves(server):
     assert "beta1" in refused_at_once(server, json.loads(text), SETTINGS)
 
 
+def test_half_an_emoji_is_no_text(server):
+    quick = {"folder": "datasets/four", "base": "embedded", "goal": "style", "quality": "fast"}
+    quick |= {"name": "", "trigger_word": "\ud83d", "kind": "auto"}
+    nodes = {"1": {"class_type": "AdapterTrainerQuick", "inputs": quick}}
+    assert "trigger_word" in refused_at_once(server, nodes, "1")
+
+
 @contextlib.contextmanager
 def linked(path, target):
     """A link for the time of a block, in place of what was there."""

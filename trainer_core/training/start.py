@@ -74,8 +74,16 @@ START = "adapter.start_from (content)"
 FORMAT = "memory.base_format"
 """Where a checkpoint's settings keep how the base was, which nobody may have set."""
 
+_BASE = "base (content)"
 _DATASET = "dataset (content)"
 _SOURCE = "dataset (source)"
+_CONTENTS = {
+    _DATASET: "the images, their captions or their sizes are others now",
+    _BASE: "the files of the base are others now",
+    START: "the file of adapter.start_from is another now",
+}
+"""What is said in place of two digests, which tell a person nothing."""
+_DIGEST = 64
 _LONGEST_VALUE = 80
 
 
@@ -94,6 +102,8 @@ class Change:
     after: Any
 
     def __str__(self) -> str:
+        if self.setting in _CONTENTS and all(map(_is_digest, (self.before, self.after))):
+            return _CONTENTS[self.setting]
         return f"{self.setting} was {_shown(self.before)} and is {_shown(self.after)}"
 
     @property
@@ -132,7 +142,7 @@ def compared_settings(
     kept = {path: value for path, value in flat.items() if not _is_in(path, FREE)}
     kept["training.precision"] = precision
     kept[FORMAT] = _made(kept[FORMAT])
-    return kept | {"base (content)": base, _DATASET: dataset, _SOURCE: source, START: start}
+    return kept | {_BASE: base, _DATASET: dataset, _SOURCE: source, START: start}
 
 
 def changed_settings(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> list[Change]:
@@ -236,6 +246,10 @@ def _is_in(path: str, places: frozenset[str]) -> bool:
     parts = path.split(".")
     names = {".".join(parts[: count + 1]) for count in range(len(parts))}
     return not names.isdisjoint(places)
+
+
+def _is_digest(value: Any) -> bool:
+    return isinstance(value, str) and len(value) == _DIGEST
 
 
 def _shown(value: Any) -> str:

@@ -223,6 +223,14 @@ def test_what_a_run_resolved_is_compared_by_content(change, named):
     assert caught.value.found.endswith(f": {named}")
 
 
+def test_another_content_is_told_in_words_and_not_in_digests():
+    with pytest.raises(ConfigError) as caught:
+        refused(
+            Checkpoint(1, compared(dataset="d" * 64), {}), compared(dataset="e" * 64), RunConfig()
+        )
+    assert caught.value.found.endswith(": the images, their captions or their sizes are others now")
+
+
 @pytest.mark.parametrize(
     ("change", "fits"),
     [

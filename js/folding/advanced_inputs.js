@@ -15,7 +15,7 @@
  * @property {boolean} [hidden]
  * @property {boolean} [serialize]
  * @property {number} [y]
- * @property {{ advanced?: boolean }} [options]
+ * @property {{ advanced?: boolean, serialize?: boolean }} [options]
  * @property {Widget[]} [linkedWidgets]
  *
  * @typedef {object} FoldingNode the frontend's node, as far as folding uses it
@@ -84,7 +84,7 @@ class Folding {
     // Behind the last setting, before a panel: values are saved by their widgets' places.
     const widgets = node.widgets ?? [];
     widgets.splice(widgets.indexOf(button), 1);
-    widgets.splice(widgets.findLastIndex((each) => each.serialize !== false) + 1, 0, button);
+    widgets.splice(widgets.findLastIndex(isSaved) + 1, 0, button);
     return button;
   }
 
@@ -267,4 +267,13 @@ export function unfold(node) {
   const place = `[data-node-id="${node.id}"] [data-testid="advanced-inputs-button"]`;
   /** @type {HTMLElement | null} */ (document.querySelector(place))?.click();
   if (!node.showAdvanced) node.showAdvanced = true;
+}
+
+/**
+ * A widget of the page's elements says it in its options alone.
+ *
+ * @param {Widget} widget
+ */
+function isSaved(widget) {
+  return widget.serialize !== false && widget.options?.serialize !== false;
 }

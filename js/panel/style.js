@@ -69,6 +69,8 @@ const CSS = `
 .adapter-trainer-memory td:nth-last-child(-n+3) { white-space: nowrap; }
 .adapter-trainer-taken > :is(th, td) { color: var(--at-text); font-weight: 600; }
 .adapter-trainer-choices[open] { flex: 2 1 0; min-height: 4.5em; }
+/* Who reads the reasons has no room for the curve beside them. */
+.adapter-trainer-choices[open] ~ :is(.adapter-trainer-plot, .adapter-trainer-readout, .adapter-trainer-controls) { display: none; }
 .adapter-trainer-choices th { white-space: nowrap; }
 .adapter-trainer-choices :is(tbody th, td:nth-child(2)) { color: var(--at-text); overflow-wrap: anywhere; }
 .adapter-trainer-plot { position: relative; flex: 3 1 0; min-height: 90px; }

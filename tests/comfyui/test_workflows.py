@@ -42,8 +42,8 @@ QWEN = "ComfyUI's CLIPLoader only builds the Qwen2.5-VL of 8 billion weights"
 WITHOUT_THEIR_TEXT_ENCODER = {
     name: T5 if "flux" in name else QWEN for name in NAMES if name not in WHOLE
 }
-# Train LoRA (Quick) trains and previews a full-size base at 768 pixels, for which a CPU takes minutes;
-# the full graph of the same base, which generates in the same way, is run.
+# Train LoRA (Quick) trains and previews a full-size base at 768 pixels, for which a CPU takes
+# minutes; the full graph of the same base, which generates in the same way, is run.
 NOT_RUN = [name for name in WITHOUT_THEIR_TEXT_ENCODER if "_quick_" in name]
 RUN = [name for name in NAMES if name not in NOT_RUN]
 SIZE = 64

@@ -129,8 +129,7 @@ def plan_run(answers: Answers, *, complete: bool = True) -> QuickPlan:
 
     Args:
         answers: What was asked.
-        complete: Whether captions and pairs have to be there already; a report of a folder
-            is wanted before.
+        complete: Whether captions and pairs have to be there already.
 
     Raises:
         InputError: When folder and goal, base and goal, or the name do not fit, or the base cannot

@@ -84,8 +84,7 @@ class Folding {
     // Behind the last setting, before a panel: values are saved by their widgets' places.
     const widgets = node.widgets ?? [];
     widgets.splice(widgets.indexOf(button), 1);
-    const saved = (/** @type {Widget} */ each) => each.serialize !== false && each.options?.serialize !== false;
-    widgets.splice(widgets.findLastIndex(saved) + 1, 0, button);
+    widgets.splice(widgets.findLastIndex(isSaved) + 1, 0, button);
     return button;
   }
 
@@ -268,4 +267,13 @@ export function unfold(node) {
   const place = `[data-node-id="${node.id}"] [data-testid="advanced-inputs-button"]`;
   /** @type {HTMLElement | null} */ (document.querySelector(place))?.click();
   if (!node.showAdvanced) node.showAdvanced = true;
+}
+
+/**
+ * A widget of the page's elements says it in its options alone.
+ *
+ * @param {Widget} widget
+ */
+function isSaved(widget) {
+  return widget.serialize !== false && widget.options?.serialize !== false;
 }

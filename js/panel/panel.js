@@ -145,7 +145,7 @@ export class TrainPanel {
 
   draw() {
     const { run, offline } = this;
-    this.status.draw(run, offline);
+    this.status.draw(run, offline, this.told !== null);
     this.error.draw(this.told ?? run.error);
     this.notes.draw(run.notes);
     this.memory.draw(run.memory);

@@ -20,6 +20,9 @@ export const STATUS_WORDS = {
   lost: "Interrupted",
 };
 
+/** What a later error is not about. */
+const ENDED = ["done", "stopped", "cancelled"];
+
 const STATS = /** @type {const} */ (["Step", "Loss", "Per step", "Left"]);
 
 export class StatusView {
@@ -49,10 +52,13 @@ export class StatusView {
   /**
    * @param {Run} run
    * @param {boolean} offline
+   * @param {boolean} [earlier] whether another run was asked for since, and did not begin
    */
-  draw(run, offline) {
-    this.element.dataset.status = offline ? "lost" : run.status;
-    setText(this.word, offline ? "No connection" : STATUS_WORDS[run.status]);
+  draw(run, offline, earlier = false) {
+    const word = STATUS_WORDS[run.status];
+    const over = earlier && ENDED.includes(run.status);
+    this.element.dataset.status = offline ? "lost" : over ? "failed" : run.status;
+    setText(this.word, offline ? "No connection" : over ? `Not started. Before: ${word}` : word);
     const message = offline ? "Waiting for the server." : run.message;
     setText(this.message, message);
     this.message.title = message;

@@ -84,13 +84,20 @@ def dataset_names() -> list[str]:
     return [f"demo/{name}" for name in _DEMO_SETS] + found
 
 
+_NO_FOLDER = (
+    "Drop your images on the node, or choose a folder from its list (key R refreshes it). One that "
+    "lies elsewhere: move it there, or add what it lies in to extra_model_paths.yaml, under the "
+    "key 'datasets', and restart ComfyUI."
+)
+
+
 def dataset_path(name: str) -> Path:
     """The folder behind a name of `dataset_names`.
 
     Raises:
         InputError: When it is not one of the allowed folders.
     """
-    path = resolve_below(name, data_roots(), "folder")
+    path = resolve_below(name, data_roots(), "folder", remedy=_NO_FOLDER)
     if not path.is_dir():
         raise InputError(
             f"folder: {name} is a file",

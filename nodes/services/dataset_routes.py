@@ -38,7 +38,12 @@ def _planned(answers: object) -> Mapping[str, Any]:
     if answers is None:
         return {}
     try:
-        values = plan_run(answers_of(answers)).values
+        asked = answers_of(answers)
+        try:
+            values = plan_run(asked).values
+        except DatasetError:
+            # The size is known also while captions or pairs are missing.
+            values = plan_run(asked, complete=False).values
     except TrainerError:
         return {}
     given = {name: values.get(f"dataset.{name}") for name in dataset_report.SETTINGS}

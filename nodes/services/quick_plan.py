@@ -120,8 +120,12 @@ def check_answers(answers: Answers, unlinked: Sequence[str]) -> None:
     _images(answers)
 
 
-def plan_run(answers: Answers) -> QuickPlan:
+def plan_run(answers: Answers, *, complete: bool = True) -> QuickPlan:
     """Choose everything that was not asked.
+
+    Args:
+        answers: What was asked.
+        complete: Whether captions and pairs have to be there already.
 
     Raises:
         InputError: When folder and goal, base and goal, or the name do not fit, or the base cannot
@@ -136,7 +140,7 @@ def plan_run(answers: Answers) -> QuickPlan:
     family = detect_base(path)
     embedded = path == comfy_host.EMBEDDED
     variant = detect_variant(path, get_family(family))
-    samples, captions = _images(answers)
+    samples, captions = _images(answers) if complete else (_scan(answers.folder), "error")
     vram = comfy_host.total_vram()
     preset = plan_preset(
         family,

@@ -39,6 +39,7 @@ export class Dialog {
     this.size = html("div", "dataset-size");
     this.problems = html("ul", "dataset-problems");
     this.text = html("textarea", "dataset-text", { "aria-label": "Caption", placeholder: "What is to be seen" });
+    this.text.disabled = true;
     this.status = html("div", "dataset-status", { "aria-live": "polite" });
     this.undoButton = button("dataset-button", "Undo last edit", () => void this.undo());
     this.reload = button("dataset-button", "Show the file's text", () => void this.show(this.index));

@@ -126,7 +126,7 @@ def _training(
 
 
 def _control_image() -> Subgraph:
-    flow = Workflow("Draw a control image", "")
+    flow = Workflow("Draw a control image", "", first=301)
     ground = flow.node(
         "EmptyImage", {"width": 64, "height": 64, "color": 0x2850DC}, title="Background"
     )

@@ -134,7 +134,7 @@ def _checked(workflow: Workflow, node: Node, schemas: Schemas) -> list[Input]:
 
 
 def _source(workflow: Workflow, output: Output, schemas: Schemas) -> tuple[Node, int]:
-    node = workflow.nodes[output.node - 1]
+    node = workflow.numbered(output.node)
     names = schemas[node.type]["output_name"]
     if output.name not in names:
         raise ValueError(f"{workflow.name}: {node.type} has no output {output.name}")

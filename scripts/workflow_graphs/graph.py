@@ -113,11 +113,14 @@ class Workflow:
     Attributes:
         name: Name of its files.
         purpose: What it does, in a line.
+        first: Number of its first node. The page gives the nodes of a subgraph other numbers
+            where the workflow, or another of its subgraphs, has the same.
         rows: Sections from left to right, one such row below the other.
     """
 
     name: str
     purpose: str
+    first: int = 1
     rows: list[list[Section]] = field(default_factory=list)
     _nodes: list[Node] = field(default_factory=list)
     _notes: list[Note] = field(default_factory=list)
@@ -132,13 +135,15 @@ class Workflow:
         tall: int = 0,
     ) -> Node:
         """Add a node; the order of adding numbers the nodes."""
-        node = Node(len(self._nodes) + 1, kind, dict(values or {}), title, tuple(models), tall)
+        number = self.first + len(self._nodes)
+        node = Node(number, kind, dict(values or {}), title, tuple(models), tall)
         self._nodes.append(node)
         return node
 
     def several(self, subgraph: Subgraph, values: Mapping[str, Any], *, title: str = "") -> Node:
         """Add a node that stands for several."""
-        node = Node(len(self._nodes) + 1, subgraph.id, dict(values), title, subgraph=subgraph)
+        number = self.first + len(self._nodes)
+        node = Node(number, subgraph.id, dict(values), title, subgraph=subgraph)
         self._nodes.append(node)
         return node
 
@@ -163,6 +168,10 @@ class Workflow:
     def notes(self) -> Sequence[Note]:
         """All notes, by number."""
         return self._notes
+
+    def numbered(self, number: int) -> Node:
+        """The node of a number."""
+        return self._nodes[number - self.first]
 
     def ordered(self) -> Iterator[Node]:
         """The nodes so that each comes behind those that it is linked to."""

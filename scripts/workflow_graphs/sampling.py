@@ -10,10 +10,13 @@ from .graph import Given, Node, Output, Section, Subgraph, Workflow
 MODEL, CLIP, VAE, IMAGE = (Given(name) for name in ("model", "clip", "vae", "image"))
 _WIDTH = 340
 
+FIRST = 201
+"""Number of the first node inside."""
+
 
 def before_and_after() -> Subgraph:
     """For the embedded base: the same with and without an adapter, as one image."""
-    flow = Workflow("KSampler without and with the adapter", "")
+    flow = Workflow("KSampler without and with the adapter", "", first=FIRST)
     size = flow.node("EmptyLatentImage", {"width": 64, "height": 64})
     sides = Given("positive"), Given("negative")
     seed = {"seed": Given("seed")}
@@ -29,7 +32,7 @@ def before_and_after() -> Subgraph:
 
 def qwen_image() -> Subgraph:
     """For Qwen-Image."""
-    flow = Workflow("Generate with KSampler", "")
+    flow = Workflow("Generate with KSampler", "", first=FIRST)
     shifted = flow.node("ModelSamplingAuraFlow", {"model": MODEL, "shift": 3.1})
     positive = flow.node("CLIPTextEncode", {"clip": CLIP, "text": Given("prompt")}, title="Prompt")
     negative = flow.node("CLIPTextEncode", {"clip": CLIP, "text": ""}, title="Negative prompt")
@@ -41,7 +44,7 @@ def qwen_image() -> Subgraph:
 
 def flux() -> Subgraph:
     """For FLUX.1."""
-    flow = Workflow("Generate with KSampler", "")
+    flow = Workflow("Generate with KSampler", "", first=FIRST)
     prompt = flow.node("CLIPTextEncode", {"clip": CLIP, "text": Given("prompt")}, title="Prompt")
     size = flow.node("EmptySD3LatentImage", {"width": 1024, "height": 1024})
     guides, sides = guided(flow, prompt["CONDITIONING"], 3.5)
@@ -51,7 +54,7 @@ def flux() -> Subgraph:
 
 def qwen_image_edit() -> Subgraph:
     """For Qwen-Image-Edit, with the adapter's loader."""
-    flow = Workflow("Load LoRA Model and edit with KSampler", "")
+    flow = Workflow("Load LoRA Model and edit with KSampler", "", first=FIRST)
     lora = _loader(flow)
     scaled = flow.node("FluxKontextImageScale", {"image": IMAGE})
     shifted = flow.node("ModelSamplingAuraFlow", {"model": lora["model"], "shift": 3.0})
@@ -70,7 +73,7 @@ def qwen_image_edit() -> Subgraph:
 
 def flux_kontext() -> Subgraph:
     """For FLUX.1 Kontext, with the adapter's loader."""
-    flow = Workflow("Load LoRA Model and edit with KSampler", "")
+    flow = Workflow("Load LoRA Model and edit with KSampler", "", first=FIRST)
     lora = _loader(flow)
     scaled = flow.node("FluxKontextImageScale", {"image": IMAGE})
     text = {"clip": CLIP, "text": Given("prompt")}

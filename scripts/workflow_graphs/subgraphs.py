@@ -49,7 +49,7 @@ def _schema(subgraph: Subgraph, schemas: Schemas) -> dict[str, Any]:
 
 
 def _output_type(inner: Workflow, output: Output, schemas: Schemas) -> str:
-    schema = schemas[inner.nodes[output.node - 1].type]
+    schema = schemas[inner.numbered(output.node).type]
     return schema["output"][schema["output_name"].index(output.name)]
 
 

@@ -120,7 +120,7 @@ def test_dropped_images_are_shown_and_their_captions_edited_and_taken_back(page)
 
     page.browser.click(f"{THUMBNAIL}.adapter-trainer-grave")
     page.browser.wait("return document.querySelector(argument)?.disabled === false", TEXT)
-    assert part(page, "title") == "2 of 2: b.png"
+    wait_for_text(page, "title", "2 of 2: b.png")
     assert "trained at 640" in part(page, "size")
     page.browser.fill(TEXT, "another box")
     page.browser.focus(TEXT)

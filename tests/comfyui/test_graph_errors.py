@@ -55,6 +55,16 @@ def refused_at_once(server, nodes, node):
     return message
 
 
+def refused_soon(server, nodes, node):
+    """Queue a graph that fails on a node, at the queue or when it runs; gives the message."""
+    status, answer = server.post("/prompt", {"prompt": nodes, "client_id": server.client})
+    if status == 400:
+        return refused_at_once(server, nodes, node)
+    failure = server.failure(server.result(answer["prompt_id"]))
+    assert failure["node_id"] == node, failure
+    return failure["exception_message"]
+
+
 def assert_alive(server):
     """The next prompt works."""
     server.run({"1": {"class_type": "InstrumentsNoteState", "inputs": {"number": 0}}})

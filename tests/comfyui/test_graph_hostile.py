@@ -22,7 +22,7 @@ from comfyui.graphs import (
     graph,
     run_folder,
 )
-from comfyui.test_graph_errors import assert_alive, refused, refused_at_once
+from comfyui.test_graph_errors import assert_alive, refused, refused_at_once, refused_soon
 
 pytestmark = pytest.mark.comfy
 
@@ -40,7 +40,7 @@ SOCKETS = [
 @pytest.mark.parametrize(("node", "name"), SOCKETS)
 @pytest.mark.parametrize("literal", LITERALS, ids=str)
 def test_a_literal_where_a_socket_belongs(server, node, name, literal):
-    message = refused(server, changed(graph("literal"), node, **{name: literal}), node)
+    message = refused_soon(server, changed(graph("literal"), node, **{name: literal}), node)
     assert f"Found: {name} of " in message
     assert "ADAPTER_TRAINER_" in message
 
@@ -48,7 +48,7 @@ def test_a_literal_where_a_socket_belongs(server, node, name, literal):
 @pytest.mark.parametrize("name", ["clip", "vae", "previews"])
 @pytest.mark.parametrize("literal", LITERALS, ids=str)
 def test_a_literal_at_an_optional_socket(server, name, literal):
-    refused(server, changed(graph("literal"), CACHE, **{name: literal}), CACHE)
+    refused_soon(server, changed(graph("literal"), CACHE, **{name: literal}), CACHE)
 
 
 @pytest.mark.parametrize("literal", LITERALS, ids=str)
@@ -71,13 +71,13 @@ def test_a_literal_for_a_run_and_a_lora(server, literal):
 @pytest.mark.parametrize("literal", LITERALS, ids=str)
 def test_a_literal_for_images(server, literal):
     nodes = graph("literal", previews=True)
-    refused(server, changed(nodes, PROMPTS, controls=literal), PROMPTS)
+    refused_soon(server, changed(nodes, PROMPTS, controls=literal), PROMPTS)
     inputs = {"images": literal, "texts": "a", "resolution": 64}
     sizes = json.loads(json.dumps(graph("x")[DATASET]["inputs"]))
     named = {"trigger_word", "caption_dropout", "num_repeats", "max_aspect_ratio", "upscale"}
     inputs |= {name: value for name, value in sizes.items() if name in {*named, "control_area"}}
     nodes[DATASET] = {"class_type": "AdapterTrainerDatasetImages", "inputs": inputs}
-    refused(server, nodes, DATASET)
+    refused_soon(server, nodes, DATASET)
 
 
 @pytest.mark.parametrize("kind", ["dora", "", 5, {"kind": "lora"}, {"__value__": ["lora"]}, True])

@@ -28,7 +28,7 @@ from comfyui.graphs import (
     runs,
 )
 from comfyui.listener import listening
-from comfyui.test_graph_errors import convert, refused, refused_at_once
+from comfyui.test_graph_errors import convert, refused, refused_at_once, refused_soon
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
@@ -186,7 +186,7 @@ def test_linked_models_are_read_as_comfyui_reads_them(server, landmarks, tmp_pat
     bases = server.data / "models" / "diffusion_models"
     bases.mkdir(parents=True, exist_ok=True)
     (bases / "linked.safetensors").symlink_to(outside)
-    message = refused(
+    message = refused_soon(
         server, graph("x", base={"source": "diffusion_models/linked.safetensors"}), BASE
     )
     assert "link that leads out" not in message
@@ -205,7 +205,7 @@ def test_our_own_folder_is_no_list_of_datasets(server, landmarks):
     assert [name for name in names if "adapter_trainer" in name] == []
 
 
-@pytest.mark.parametrize("name", ["cache", "Pictures", "CON", "a.", "é"])
+@pytest.mark.parametrize("name", ["cache", "Pictures", "CON", "a.", "a\u202eb"])
 @pytest.mark.parametrize("node", ["AdapterTrainerTrain", "AdapterTrainerSaveRunFile"])
 def test_a_bad_name_is_refused_before_anything_runs(server, name, node):
     nodes = graph(name)
@@ -214,9 +214,7 @@ def test_a_bad_name_is_refused_before_anything_runs(server, name, node):
         given |= {"copy_cache": False}
         del given["resume"], given["resume_from"]
         nodes[TRAIN] = {"class_type": node, "inputs": given}
-    message = refused_at_once(server, nodes, TRAIN)
-    if name == "é":
-        assert "letters without accents, digits, space, dot, underscore and hyphen" in message
+    refused_at_once(server, nodes, TRAIN)
 
 
 def test_a_name_that_is_linked_is_checked_when_it_is_known(server):

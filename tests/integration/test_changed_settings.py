@@ -220,7 +220,7 @@ def test_precision_may_change_although_the_samples_are_encoded_anew(tmp_path, ca
         ),
         (
             {"training": {**SHORT, "precision": "bf16"}, "dataset": {"resolution": 32}},
-            r"dataset \(content\) was",
+            "the images, their captions or their sizes",
         ),
     ],
 )

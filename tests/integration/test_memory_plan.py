@@ -15,7 +15,12 @@ from trainer_core.training.observer import MemoryPlanned, Warned
 
 MIB = 1 << 20
 SHORT = {
-    "training": {"steps": 2, "batch_size": 1, "gradient_accumulation_steps": 1},
+    "training": {
+        "steps": 2,
+        "batch_size": 1,
+        "gradient_accumulation_steps": 1,
+        "schedule": {"warmup_steps": 0},
+    },
     "memory": {"gradient_checkpointing": True},
     "adapter": {"kind": "lora", "rank": 2, "dropout": 0.0, "targets": [r".*\.attn\.to_q"]},
 }

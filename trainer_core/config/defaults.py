@@ -52,8 +52,8 @@ def fitted_warmup(config: RunConfig) -> tuple[RunConfig, str]:
     changed = schedule.model_copy(update={"warmup_steps": fitted})
     training = config.training.model_copy(update={"schedule": changed})
     note = (
-        f"training.schedule.warmup_steps is {fitted} instead of {schedule.warmup_steps}, because "
-        f"the run has {steps} steps."
+        f"The warm-up (training.schedule.warmup_steps) is shortened from {schedule.warmup_steps} "
+        f"steps to {fitted}, because the run has {steps}."
     )
     return config.model_copy(update={"training": training}), note
 

@@ -30,7 +30,7 @@ from .choose_plan import settle
 from .encode_dataset import content_hashes, prepare
 from .loaded import Loaded, load
 from .longer_run import SCHEDULE
-from .observer import Observer, RunStarted, SilentObserver, Warned
+from .observer import Noted, Observer, RunStarted, SilentObserver, Warned
 from .processes import Processes, Shares, SingleProcess
 from .recorder import Recorder, run_header
 from .run_folder import RunFolder, create_version, open_version
@@ -112,7 +112,7 @@ def _train(
     data = prepare(config, observer, processes, make_source, within, machine)
     config, note = fitted_warmup(resolved_length(config, data.dataset.own_images))
     if note and processes.index == 0:
-        observer.notify(Warned(note))
+        observer.notify(Noted(note))
     hashes = content_hashes(data)
     given = start_identity(config, start.checkpoint)
     settings = compared_settings(

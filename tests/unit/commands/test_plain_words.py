@@ -127,4 +127,4 @@ def test_a_warm_up_longer_than_the_run_is_shortened(steps):
     training = {"steps": steps, "schedule": {"warmup_steps": 20}}
     config, note = fitted_warmup(RunConfig.model_validate({"training": training}))
     assert config.training.schedule.warmup_steps == (0 if steps == 5 else 20)
-    assert ("instead of 20" in note) == (steps == 5)
+    assert ("shortened from 20 " in note) == (steps == 5)

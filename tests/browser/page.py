@@ -19,6 +19,8 @@ _OF_COMFYUI = (
     "ComfyApp graph accessed before initialization",
     # A state that does not exist yet is answered with 404, which the browser logs.
     "/api/adapter_trainer/state",
+    # As is a folder that a workflow names and that is not there: the node says so.
+    "/api/adapter_trainer/dataset/report",
 )
 # It looks for the sizes of models that a workflow names, which its own policy forbids.
 _OF_ITS_POLICY = ("Content Security Policy", "/assets/")

@@ -113,7 +113,7 @@ def test_what_fails_before_a_run_is_told_under_the_train_node(page):
     page.load_api(nodes)
     press_run(page, TRAIN_CLASS)
     assert "Connect one Load Training Base to both." in said(page)[2]
-    shown = page.browser.evaluate("return window.app.lastExecutionError.exception_type")
+    shown = page.browser.wait("return window.app.lastExecutionError?.exception_type")
     assert shown == "Run failed"
     assert_inside(page, TRAIN_CLASS)
     assert page.count(PANEL) == 1

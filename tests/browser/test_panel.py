@@ -26,14 +26,18 @@ TWO_PROMPTS = "a red diamond\na blue circle"
 FAST = {"checkpoint_every": 0, "preview_every": 10}
 
 _PROTRUDING = """
-const panel = document.querySelector(".adapter-trainer-panel").getBoundingClientRect();
+const whole = document.querySelector(".adapter-trainer-panel");
+const panel = whole.getBoundingClientRect();
+// A panel that is too low scrolls; its row of buttons stays in sight.
+const scrolls = whole.scrollHeight > whole.clientHeight + 1;
 return [...document.querySelectorAll(".adapter-trainer-panel *")]
   .filter((e) => !e.closest(".adapter-trainer-scroller, svg, [hidden]"))
   .filter((e) => {
     const box = e.getBoundingClientRect();
     if (!box.width || !box.height) return false;
-    return box.left < panel.left - 1 || box.right > panel.right + 1
-      || box.top < panel.top - 1 || box.bottom > panel.bottom + 1;
+    if (box.left < panel.left - 1 || box.right > panel.right + 1) return true;
+    if (scrolls && !e.closest(".adapter-trainer-actions")) return false;
+    return box.top < panel.top - 1 || box.bottom > panel.bottom + 1;
   })
   .map((e) => e.className);
 """

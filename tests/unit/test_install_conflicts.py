@@ -5,13 +5,13 @@ The packages are empty ones with the names and needs of the real ones; nothing i
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import venv
 import zipfile
 from pathlib import Path
 
-import pip
 import pytest
 
 import install
@@ -71,7 +71,11 @@ def guest(tmp_path):
     python = place / "bin" / "python"
     tools = tmp_path / "tools"
     tools.mkdir()
-    (tools / "pip").symlink_to(Path(pip.__file__).parent)
+    # Imported here, pip would leave this process with another distutils than setuptools expects.
+    found = importlib.util.find_spec("pip")
+    assert found is not None
+    assert found.origin is not None
+    (tools / "pip").symlink_to(Path(found.origin).parent)
 
     def run(changed: dict[str, tuple[str, list[str]]]):
         for name, (version, needs) in {**HOST, **changed}.items():

@@ -52,8 +52,8 @@ SOURCES = {
 ENCODERS, VAE, MODEL, BASE, DATASET = "1", "2", "3", "4", "5"
 CACHE, ADAPTER, SETTINGS, TRAIN, SAVE, LOSS = "7", "8", "9", "10", "11", "12"
 # Those with a colon are inside the subgraph that generates.
-PROMPT, EMPTY, GUIDE, NOTHING = "14:1", "14:2", "14:3", "14:4"
-SAMPLER, DECODE, IMAGE = "14:5", "14:6", "15"
+PROMPT, EMPTY, GUIDE, NOTHING = "14:201", "14:202", "14:203", "14:204"
+SAMPLER, DECODE, IMAGE = "14:205", "14:206", "15"
 PLAIN, LATENTS, PLAIN_LATENTS, LOADER = "30", "31", "32", "33"
 COMPLAINTS = ("lora key not loaded", "ERROR lora", "not in model state_dict")
 

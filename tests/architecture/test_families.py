@@ -24,12 +24,17 @@ ELSEWHERE = {
 
 @cache
 def words_of_families() -> re.Pattern[str]:
-    """What names a family: its own name, its title's first word, and the classes of its base."""
+    """What names a family: its own name, its title's first word, and the classes of its base.
+
+    A word of one letter is none, and a longer word that begins like a name is another word.
+    """
     words: set[str] = set()
     for family in FAMILIES.values():
         classes = {family.file.class_name, *family.folder.pipelines}
-        words |= {family.name, re.split(r"[-_.0-9]", family.title)[0], *classes}
-    return re.compile("|".join(sorted(map(re.escape, words))), re.IGNORECASE)
+        first = re.split(r"[-_.0-9]", family.title)[0]
+        words |= {family.name, first if len(first) > 1 else family.title, *classes}
+    names = "|".join(sorted(map(re.escape, words)))
+    return re.compile(rf"(?:{names})(?![a-z])", re.IGNORECASE)
 
 
 def is_docstring(node: ast.AST) -> bool:

@@ -174,6 +174,7 @@ class ShiftSettings:
         max_tokens: Number of image tokens of the largest image.
         exponential: Dynamic: whether the shift is ``exp(mu)`` (else ``mu``).
         terminal: The last sigma above 0 of every schedule, or None to leave it where it falls.
+        mu: Dynamic: the number of image tokens to mu, where it is no straight line between the two.
     """
 
     dynamic: bool = False
@@ -184,6 +185,7 @@ class ShiftSettings:
     max_tokens: int = 4096
     exponential: bool = True
     terminal: float | None = None
+    mu: Callable[[int], float] | None = None
 
 
 def shift_factor(settings: ShiftSettings, tokens: int) -> float:
@@ -195,11 +197,15 @@ def shift_factor(settings: ShiftSettings, tokens: int) -> float:
     """
     if not settings.dynamic:
         return settings.shift
+    mu = settings.mu(tokens) if settings.mu else _straight_mu(settings, tokens)
+    return math.exp(mu) if settings.exponential else mu
+
+
+def _straight_mu(settings: ShiftSettings, tokens: int) -> float:
     slope = (settings.max_shift - settings.base_shift) / (
         settings.max_tokens - settings.base_tokens
     )
-    mu = tokens * slope + (settings.base_shift - slope * settings.base_tokens)
-    return math.exp(mu) if settings.exponential else mu
+    return tokens * slope + (settings.base_shift - slope * settings.base_tokens)
 
 
 def flow_sigmas(steps: int, settings: ShiftSettings, tokens: int) -> Tensor:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..data.cache import Encoders
-from ..diffusion.sigma import flow_sigmas, shift_factor
+from ..diffusion.sigma import ShiftSettings, flow_sigmas, shift_factor
 from ..types import Conditioning
 from ..weights.base_format import Packing
 from ..weights.diffusers_folder import read_json
@@ -299,6 +299,9 @@ class Family:
             scale) to `[B, C, h, w]`.
         latents: The VAE's configuration to the channels of its latents, and the pixels of an
             image's side for each of them.
+        patch: Latents along a side of an image token.
+        shift: (base, steps of a generation) to what moves its noise levels; of None steps those
+            that are trained on.
         conditioning_shapes: The configuration of Diffusers' transformer and a number of text tokens
             to the shapes of a sample's conditioning.
         control_size: (width, height, area) of a control image to the size it is encoded at.
@@ -333,6 +336,10 @@ class Family:
     prepare: Callable[[nn.Module], None] = lambda transformer: None
     guide: Callable[[Tensor, Tensor, float], Tensor] = guide
     latents: Callable[[Mapping[str, Any]], tuple[int, int]] = kl_latents
+    patch: int = 2
+    shift: Callable[[BaseLocation, int | None], ShiftSettings] = lambda location, steps: read_shift(
+        location
+    )
     conditioning_shapes: Callable[[Mapping[str, Any], int], Mapping[str, tuple[int, ...]]] = (
         text_shapes
     )
@@ -383,11 +390,12 @@ class Family:
         return self.load_vae(location, dtype, device).decode
 
     def latent_shape(self, location: BaseLocation, width: int, height: int) -> tuple[int, int, int]:
-        """``(C, h, w)`` of an image of that size in pixels, with even h and w."""
+        """``(C, h, w)`` of an image of that size in pixels, with h and w multiples of `patch`."""
         config = read_json(location.encoders / "vae" / "config.json")
         with reading_part(location.encoders / "vae"):
             channels, pixels = self.latents(config)
-            return channels, 2 * (height // (2 * pixels)), 2 * (width // (2 * pixels))
+            high, wide = (side // (self.patch * pixels) for side in (height, width))
+            return channels, self.patch * high, self.patch * wide
 
     def sampling_sigmas(
         self, location: BaseLocation, steps: int, width: int, height: int
@@ -403,16 +411,17 @@ class Family:
         Returns:
             `[steps + 1]`, float32, from 1 down to 0.
         """
-        return flow_sigmas(steps, read_shift(location), self._tokens(location, width, height))
+        tokens = self._tokens(location, width, height)
+        return flow_sigmas(steps, self.shift(location, steps), tokens)
 
     def training_shift(self, location: BaseLocation, width: int, height: int) -> float:
         """The shift that the base's own scheduler would use for an image of that size in pixels."""
-        return shift_factor(read_shift(location), self._tokens(location, width, height))
+        return shift_factor(self.shift(location, None), self._tokens(location, width, height))
 
     def _tokens(self, location: BaseLocation, width: int, height: int) -> int:
-        """How many patches of 2x2 latents the transformer reads of an image."""
+        """How many tokens the transformer reads of an image."""
         _, high, wide = self.latent_shape(location, width, height)
-        return (high // 2) * (wide // 2)
+        return (high // self.patch) * (wide // self.patch)
 
 
 def guided_velocity(

@@ -135,6 +135,7 @@ class VaeSpec:
         deviation: Standard deviation of the latents, for each channel or for all.
         title: Which VAE this is, for messages.
         remedy: Which loader and file to use.
+        pixel_channels: As `Family.channels`.
     """
 
     marker: str
@@ -144,6 +145,7 @@ class VaeSpec:
     deviation: tuple[float, ...]
     title: str
     remedy: str
+    pixel_channels: int = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +302,8 @@ class Family:
         latents: The VAE's configuration to the channels of its latents, and the pixels of an
             image's side for each of them.
         patch: Latents along a side of an image token.
+        channels: Of the pixels that the VAE reads and gives: 4 with transparency, which the text
+            encoder sees laid on white.
         shift: (base, steps of a generation) to what moves its noise levels; of None steps those
             that are trained on.
         conditioning_shapes: The configuration of Diffusers' transformer and a number of text tokens
@@ -337,6 +341,7 @@ class Family:
     guide: Callable[[Tensor, Tensor, float], Tensor] = guide
     latents: Callable[[Mapping[str, Any]], tuple[int, int]] = kl_latents
     patch: int = 2
+    channels: int = 3
     shift: Callable[[BaseLocation, int | None], ShiftSettings] = lambda location, steps: read_shift(
         location
     )
@@ -386,7 +391,7 @@ class Family:
     def load_decoder(
         self, location: BaseLocation, dtype: torch.dtype, device: torch.device | str
     ) -> Callable[[Tensor], Tensor]:
-        """Load what turns latents `[B, C, h, w]` into pixels `[B, 3, H, W]` in [-1, 1]."""
+        """Load what turns latents `[B, C, h, w]` into pixels `[B, channels, H, W]` in [-1, 1]."""
         return self.load_vae(location, dtype, device).decode
 
     def latent_shape(self, location: BaseLocation, width: int, height: int) -> tuple[int, int, int]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ...weights.file_spec import FolderSpec
 from ..family import Family, HeaderNames
-from .encode import control_size, load_encoders, load_token_counter, load_vae
+from ..flux_vae import load_vae
+from .encode import control_size, load_encoders, load_token_counter
 from .graph import GRAPH
 from .keys import FILE, KEY_MAP, UNEXPORTABLE, detect, published_sizes
 from .predict import conditioning_shapes, predict, takes_guidance

@@ -14,7 +14,8 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from trainer_core.families.flux.encode import FluxEncoders, flux_vae
-from trainer_core.families.qwen_image.encode import QwenEncoders, prompt_text, qwen_vae
+from trainer_core.families.qwen_image.encode import QwenEncoders, prompt_text
+from trainer_core.families.qwen_vae import qwen_vae
 
 pytestmark = pytest.mark.comfy
 

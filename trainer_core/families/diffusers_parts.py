@@ -8,13 +8,14 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from ..adapter_files.names.key_map import BLOCK_NUMBER, ComfyuiName, KeyMap, NativeKey, Part
 from ..diffusion.sigma import ShiftSettings
@@ -143,6 +144,22 @@ def area_size(width: int, height: int, area: int) -> tuple[int, int]:
 def text_shapes(config: Mapping[str, Any], tokens: int) -> dict[str, tuple[int, ...]]:
     """`Family.conditioning_shapes` of a denoiser that is given the text alone."""
     return {"text_embeddings": (tokens, config["joint_attention_dim"])}
+
+
+def pad_text(embeddings: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+    """Stack texts `[L_i, ...]` of different lengths.
+
+    Returns:
+        `[B, L, ...]`, padded with zeros at the right, and the mask `[B, L]` that is true on real
+        tokens; None when all lengths are equal, so that attention kernels without masks can run.
+    """
+    lengths = [len(text) for text in embeddings]
+    padded = pad_sequence(list(embeddings), batch_first=True)
+    if min(lengths) == max(lengths):
+        return padded, None
+    # Made where the texts are: a mask that is sent there would wait for what is computed there.
+    real = [torch.ones(length, dtype=torch.bool, device=padded.device) for length in lengths]
+    return padded, pad_sequence(real, batch_first=True)
 
 
 def guide(conditional: Tensor, unconditional: Tensor, scale: float) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -10,19 +10,9 @@ from torch import Tensor
 
 from ...types import Conditioning
 from ..chat_text import count_rows, cut_rows, real_tokens, second_message
-from ..family import ClipSpec, GraphSpec, Row
+from ..family import ClipSpec, GraphSpec
 from ..qwen_vae import VAE
 from .encode import STATES, TEMPLATE
-
-
-def read(
-    rows: Mapping[str, Sequence[Row]], text_length: int | None, images: int
-) -> dict[str, list[Row]]:
-    """`ClipSpec.read`: at most ``text_length`` tokens behind the template's prefix.
-
-    Unset, nothing is cut, as in ComfyUI. The template's end counts.
-    """
-    return cut_rows(rows, text_length, images, second_message)
 
 
 def conditioning(text: Tensor, extra: Mapping[str, Any]) -> Conditioning:
@@ -47,7 +37,7 @@ GRAPH = GraphSpec(
         title="the CLIP of Krea 2: qwen3vl_4b, loaded as type krea2",
         remedy="Use Load CLIP, type krea2, with qwen3vl_4b.",
         prompt=lambda variant, caption, images: TEMPLATE.replace("{}", caption),
-        read=read,
+        read=partial(cut_rows, start=second_message),
         count=partial(count_rows, start=second_message),
         conditioning=conditioning,
     ),

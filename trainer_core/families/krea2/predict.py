@@ -22,9 +22,11 @@ from ..diffusers_parts import (
     read_shift,
     unpack,
 )
+from ..distilled import base_name, distilled_by_name
 
 _TURBO_MU = 1.15
-_TURBO = re.compile(r"turbo", re.IGNORECASE)
+_TURBO = re.compile(r"(?<![a-z])turbo(?![a-z])")
+_ADVICE = "Train on Krea 2 raw: its adapters are made to be used on turbo, as its authors advise."
 
 
 def prepare(transformer: nn.Module) -> None:
@@ -85,13 +87,17 @@ def conditioning_shapes(config: Mapping[str, Any], tokens: int) -> dict[str, tup
 
 def is_turbo(location: BaseLocation) -> bool:
     """Whether a base is distilled to few steps: its folder says so, of a file only the name."""
-    if location.file is not None:
-        return _TURBO.search(location.file.stem) is not None
-    return read_json(location.folder / "model_index.json").get("is_distilled") is True
+    told = read_json(location.folder / "model_index.json").get("is_distilled") is True
+    return told or _TURBO.search(base_name(location)) is not None
+
+
+def distilled(location: BaseLocation) -> str:
+    """`Family.distilled`: what to train on instead of turbo."""
+    return _ADVICE if is_turbo(location) else distilled_by_name(location)
 
 
 def shift(location: BaseLocation, steps: int | None) -> ShiftSettings:
     """`Family.shift`: by the image's tokens for raw, the same for every image for turbo."""
     del steps
-    settings = replace(read_shift(location), dynamic=True)
+    settings = read_shift(location)
     return replace(settings, mu=lambda tokens: _TURBO_MU) if is_turbo(location) else settings

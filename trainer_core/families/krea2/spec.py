@@ -8,7 +8,7 @@ from ..qwen_vae import latents, load_vae
 from .encode import load_encoders, load_token_counter
 from .graph import GRAPH
 from .keys import FILE, KEY_MAP, detect, published_sizes
-from .predict import conditioning_shapes, predict, prepare, shift
+from .predict import conditioning_shapes, distilled, predict, prepare, shift
 
 _BLOCKS = r"transformer_blocks\.\d+"
 _FUSION = r"text_fusion\.(layerwise|refiner)_blocks\.\d+"
@@ -58,6 +58,7 @@ FAMILY = Family(
     predict=predict,
     latents=latents,
     shift=shift,
+    distilled=distilled,
     conditioning_shapes=conditioning_shapes,
     key_map=KEY_MAP,
     sizes=published_sizes,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -34,7 +34,7 @@ _UNSUPPORTED = (
     "invert_sigmas",
     "stochastic_sampling",
 )
-_NUMBERED = re.compile(rf"([a-z_]+)\.({BLOCK_NUMBER})\.(.+)")
+_NUMBERED = re.compile(rf"([a-z_.]*[a-z_])\.({BLOCK_NUMBER})\.(.+)")
 _COMPUTING: WeakKeyDictionary[nn.Module, tuple[torch.dtype | None, torch.dtype]] = (
     WeakKeyDictionary()
 )
@@ -279,8 +279,10 @@ def load_tokens(location: BaseLocation, part: str) -> Callable[[str], int]:
     return lambda text: len(tokenizer(text, verbose=False).input_ids)
 
 
-def _template(path: str) -> tuple[str, str]:
-    """A path with ``{}`` for its block's number, and that number."""
+def _template(path: str, known: Container[str] = ()) -> tuple[str, str]:
+    """A path with ``{}`` for its block's number, and that number; one that is known as it is."""
+    if path in known and "{}" not in path:
+        return path, ""
     block = _NUMBERED.fullmatch(path)
     if block is None:
         return ("" if "{}" in path else path), ""
@@ -312,21 +314,21 @@ def layer_names(
         modules.setdefault(native, []).append(module)
 
     def native_key(path: str) -> NativeKey | None:
-        template, number = _template(path)
+        template, number = _template(path, names)
         native = names.get(template)
         if native is None:
             return None
         return NativeKey(native.replace("{}", number), part=len(modules[native]) > 1)
 
     def parts(native: str) -> tuple[Part, ...]:
-        template, number = _template(native)
+        template, number = _template(native, modules)
         found = modules.get(template, ())
         if len(found) < 2:
             return ()
         return tuple(Part(m.replace("{}", number), (shares or {}).get(m, 1)) for m in found)
 
     def module_path(native: str) -> str | None:
-        template, number = _template(native)
+        template, number = _template(native, modules)
         found = modules.get(template, ())
         return found[0].replace("{}", number) if len(found) == 1 else None
 
@@ -358,7 +360,7 @@ def origin_by_names(key_map: KeyMap) -> Callable[[str, bool], Origin | None]:
         if key is not None:
             parts = [part.module for part in key_map.parts(key.name)]
             return Origin(f"{key.name}.{kind}", parts.index(path) if key.part else 0)
-        template, number = _template(path)
+        template, number = _template(path, others)
         if template not in others:
             return None
         other = others[template]

@@ -28,12 +28,10 @@ _IN_BLOCKS = {
     "ff.up": "mlp.up",
     "ff.down": "mlp.down",
 }
-_TEXT_BLOCKS = tuple(f"{kind}_blocks.{at}" for kind in ("layerwise", "refiner") for at in range(2))
-"""The stage that makes one text of a caption's hidden states has always as many."""
-
 _BLOCKS = {
-    "transformer_blocks.{}": "blocks.{}",
-    **{f"text_fusion.{each}": f"txtfusion.{each}" for each in _TEXT_BLOCKS},
+    "transformer_blocks": "blocks",
+    "text_fusion.layerwise_blocks": "txtfusion.layerwise_blocks",
+    "text_fusion.refiner_blocks": "txtfusion.refiner_blocks",
 }
 _OUTER = {
     "img_in": "first",
@@ -50,7 +48,7 @@ _OUTER = {
 def _in_blocks(layers: Mapping[str, str]) -> dict[str, str]:
     """Names inside the blocks, as whole paths."""
     return {
-        f"{own}.{module}": f"{theirs}.{native}"
+        f"{own}.{{}}.{module}": f"{theirs}.{{}}.{native}"
         for own, theirs in _BLOCKS.items()
         for module, native in layers.items()
     }
@@ -207,7 +205,7 @@ def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
         }
 
     sizes = {
-        f"{path}.{name}": size
+        f"{path}.{{}}.{name}": size
         for path in _BLOCKS
         for name, size in (
             block(text, "text_") if path.startswith("text") else block(width, "")
@@ -223,8 +221,13 @@ def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
         "text_fusion.projector": (1, config["num_text_layers"]),
         "final_layer.linear": (config["in_channels"], width),
     }
-    counts = dict.fromkeys(("transformer_blocks", "blocks"), config["num_layers"])
-    return PublishedSizes({name: (size,) for name, size in sizes.items()}, counts, width)
+    counts = (f"num_{each}" for each in ("layers", "layerwise_text_blocks", "refiner_text_blocks"))
+    blocks = {
+        name: config[count]
+        for names, count in zip(_BLOCKS.items(), counts, strict=True)
+        for name in names
+    }
+    return PublishedSizes({name: (size,) for name, size in sizes.items()}, blocks, width)
 
 
 FILE = FileSpec(

@@ -14,9 +14,7 @@ _BLOCKS = r"transformer_blocks\.\d+"
 _FUSION = r"text_fusion\.(layerwise|refiner)_blocks\.\d+"
 _ATTENTION = r"attn\.(to_[qkv]|to_gate|to_out\.0)"
 _MLP = r"ff\.(gate|up|down)"
-_OUTER = (
-    r"img_in|time_mod_proj|final_layer\.linear|(time_embed|txt_in)\.linear_[12]"
-)
+_OUTER = r"img_in|time_mod_proj|final_layer\.linear|(time_embed|txt_in)\.linear_[12]"
 # text_fusion.projector has one output, so that rank 1 is all that it can take. It is left to those
 # who name it; musubi-tuner and the authors train it too, at a rank that adds nothing.
 _ALL = (rf"({_BLOCKS}|{_FUSION})\.({_ATTENTION}|{_MLP})", _OUTER)

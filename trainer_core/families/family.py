@@ -131,7 +131,8 @@ class VaeSpec:
     Attributes:
         marker: Name of a weight that other kinds of VAE do not have in this shape.
         dimensions: Of the marker; 5 for a VAE that also encodes videos.
-        channels: Of the latents: the second size of the marker.
+        channels: The second size of the marker.
+        patch: Side of the patch of the marker's channels that becomes one place of the latents.
         mean: Of the latents, for each channel or for all.
         deviation: Standard deviation of the latents, for each channel or for all.
         title: Which VAE this is, for messages.
@@ -147,6 +148,7 @@ class VaeSpec:
     title: str
     remedy: str
     pixel_channels: int = 3
+    patch: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +242,7 @@ class GraphSpec:
 Size = tuple[int, int]
 """Outputs and inputs of a layer."""
 
-_BLOCK = re.compile(r"([a-z_]+)\.([0-9]+)\.(.+)")
+_BLOCK = re.compile(r"([a-z_.]*[a-z_])\.([0-9]+)\.(.+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +262,7 @@ class PublishedSizes:
 
     def of(self, module: str) -> tuple[Size, ...]:
         """The sizes that a layer may have; none for a layer that the architecture lacks."""
-        block = _BLOCK.fullmatch(module)
+        block = None if module in self.layers else _BLOCK.fullmatch(module)
         template = module if block is None else f"{block[1]}.{{}}.{block[3]}"
         return self.layers.get(template, ())
 

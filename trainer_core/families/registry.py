@@ -16,6 +16,7 @@ PACKAGES: dict[str, str] = {
     "qwen_image": ".qwen_image",
     "flux": ".flux",
     "krea2": ".krea2",
+    "qwen_image_21": ".qwen_image_21",
 }
 """A family's name, as in the run file's ``family``, to its package.
 

@@ -194,10 +194,10 @@ class _Place:
         return sampling_memory(self.config.memory, base, dtype, room)
 
     def _tokens(self) -> int:
-        """Of a preview: its image and control images, two latents a side each, and its text."""
+        """Of a preview: its image and control images, and its text."""
         preview, area = self.config.preview, self.config.dataset.control_area or 0
         _, high, wide = self.family.latent_shape(self.location, preview.width, preview.height)
-        image, pixels = high * wide // 4, preview.width * preview.height
+        image, pixels = high * wide // self.family.patch**2, preview.width * preview.height
         controls = max(map(len, preview.controls), default=0)
         return self.location.text_length + image + controls * max(image, image * area // pixels)
 

@@ -15,10 +15,17 @@ from ...errors import DatasetError
 from ...types import Conditioning
 from ...weights.base_location import BaseLocation
 from ...weights.loading import load_frozen, load_words
-from ..chat_text import ChatText, dropped_tokens, hidden_states, require_controls, text_part
+from ..chat_text import (
+    ChatText,
+    dropped_tokens,
+    hidden_states,
+    image_places,
+    require_controls,
+    text_part,
+)
 from ..diffusers_parts import Vae, load_tokens
 from ..diffusers_parts import load_vae as load_vae_of
-from ..qwen_image.encode import image_places, qwen_vae
+from ..qwen_vae import qwen_vae
 from .predict import BEFORE_IMAGE
 
 if TYPE_CHECKING:
@@ -108,11 +115,13 @@ class Qwen21Encoders:
         words = self.tokenizer(prompt_text(caption, counts), return_tensors="pt").input_ids
         start = dropped_tokens(CHAT, lambda text: len(self.tokenizer(text).input_ids))
         token = self.tokenizer.convert_tokens_to_ids(IMAGE)
-        ids = words[:, : start + self.text_length + sum(counts)]
+        # An image is never cut, nor the token that closes it.
+        last = int((words[0] == token).nonzero()[-1]) + 2 if counts else 0
+        ids = words[:, : max(start + self.text_length + sum(counts), last)]
         (model,) = self.text_models
         device = next(model.parameters()).device
         given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **images}
-        given |= image_places(model, ids == token, bool(images))
+        given |= image_places(model, ids == token) if images else {}
         on_device = {name: value.to(device) for name, value in given.items()}
         (rows,) = hidden_states(model, CHAT.states, on_device)
         return _without_images(rows[start:].float(), ids[0, start:] == token, counts)
@@ -121,9 +130,7 @@ class Qwen21Encoders:
         if not controls:
             return {}, []
         # Of the size that they have: a slot is four of the VAE's latents.
-        prepared = self.image_processor(
-            images=list(controls), return_tensors="pt", do_resize=False
-        )
+        prepared = self.image_processor(images=list(controls), return_tensors="pt", do_resize=False)
         grid = prepared["image_grid_thw"]
         counts = (grid.prod(dim=1) // self.image_processor.merge_size**2).tolist()
         return {"pixel_values": prepared["pixel_values"], "image_grid_thw": grid}, counts

@@ -159,9 +159,7 @@ def joint_forward(
     return (model.proj_out(model.norm_out(joint[:, prefix:], embedded[: len(timestep)])),)
 
 
-def rotary(
-    rope: Any, runs: Sequence[int], shapes: Sequence[Shape], device: torch.device
-) -> Tensor:
+def rotary(rope: Any, runs: Sequence[int], shapes: Sequence[Shape], device: torch.device) -> Tensor:
     """The rotary positions of the sequence.
 
     A text's tokens advance on all three axes. An image stays where the text before it has come to

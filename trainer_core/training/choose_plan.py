@@ -191,7 +191,8 @@ def choose_step_plan(
     training = config.training
     samples = training.batch_size * training.gradient_accumulation_steps
     # Forward, again, and backward for the inputs alone.
-    tokens = inputs.text + sum(height * width for _, height, width in inputs.images) // family.patch**2
+    latents = sum(height * width for _, height, width in inputs.images)
+    tokens = inputs.text + latents // base.family.patch**2
     flops = 6 * base.parameters * tokens * samples
     try:
         return choose(weights_and(adapter + budget.device_free // _CAUTION, flops))

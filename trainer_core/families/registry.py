@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 PACKAGES: dict[str, str] = {
     "qwen_image": ".qwen_image",
     "flux": ".flux",
+    "z_image": ".z_image",
     "krea2": ".krea2",
     "qwen_image_21": ".qwen_image_21",
 }

@@ -35,14 +35,14 @@ GENERAL = [FOLDER / f"{name}.yaml" for name in ("defaults", "goals", "qualities"
 FILES = [*GENERAL, *ROOT.glob("trainer_core/families/*/presets.yaml")]
 
 
-def goals_of(family: str) -> list[str]:
-    """Those of the goals that a family has bases for."""
-    kinds = {variant == "generate" for variant in variants_of(family)}
-    return [goal for goal in GOALS if (goal != "edit") in kinds]
-
-
 def preset(goal: str = "person", quality: str = "standard", family: str = TINY, **more) -> Preset:
     return plan_preset(family, goal, quality, **{"images": 20, **more})
+
+
+def goals_of(family: str) -> list[str]:
+    """The goals that a family has a base for."""
+    edits = any(variant != "generate" for variant in variants_of(family))
+    return [goal for goal in GOALS if edits or goal != "edit"]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
@@ -56,10 +56,20 @@ def test_a_figure_is_of_a_setting_and_has_a_source(path):
 
 
 def test_the_general_files_name_no_family():
-    titles = [re.split(r"[-_.0-9]", each.title)[0] for each in FAMILIES.values()]
+    firsts = {re.split(r"[-_.0-9]", each.title)[0]: each.title for each in FAMILIES.values()}
+    titles = [first if len(first) > 1 else title for first, title in firsts.items()]
     words = re.compile("|".join([*PACKAGES, *titles]), re.IGNORECASE)
     for path in FOLDER.glob("*.yaml"):
         assert not words.search(path.read_text(encoding="utf-8")), path.name
+
+
+def test_a_family_without_an_edit_base_says_so():
+    families = [family for family in PACKAGES if goals_of(family) != list(GOALS)]
+    for family in families:
+        with pytest.raises(ConfigError, match="generates from text alone") as caught:
+            preset("edit", family=family)
+        assert caught.value.expected == "a base of another family for this goal"
+    assert families
 
 
 def test_the_layers_are_the_words_that_there_are():
@@ -134,11 +144,8 @@ def test_a_variant_has_its_base_and_its_own_goals(family, variant):
             continue
         values = preset(goal, family=family, variant=variant).values
         assert values["base.variant"] == variant
-        assert values["base.path"] in {
-            template_config(family, each).base.path
-            for each in ("generate", "edit", variant)
-            if each in templates()[family]
-        }
+        purposes = {"generate", "edit", variant} & set(templates()[family])
+        assert values["base.path"] in {template_config(family, e).base.path for e in purposes}
 
 
 @pytest.mark.parametrize(("family", "embedded"), BASES)
@@ -214,7 +221,6 @@ def test_previews_come_a_few_times_in_a_run():
         ({"images": 0}, "images"),
         ({"family": "flux", "embedded": True}, "base"),
         ({"goal": "edit", "variant": "generate"}, "base"),
-        ({"goal": "edit", "family": "krea2"}, "person"),
     ],
 )
 def test_a_wrong_word_is_refused_with_the_nearest(wrong, near):

@@ -237,5 +237,6 @@ FILE = FileSpec(
     tidy=tidy,
     origin=origin,
     settings=settings,
+    edits=lambda file: False,
     check=check,
 )

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from tests.fixtures.families.qwen_image_21 import AREA, clear_image
+from tests.fixtures.families.qwen_image_21 import AREA, clear_image, small
 from tests.fixtures.qwen21_base import (
     SCHEDULER,
     WIDTH,
@@ -220,9 +220,7 @@ def to_comfyui(state):
 
 @pytest.fixture(scope="module")
 def large():
-    """One head of 128: the rotary positions of single files are the published."""
-    sizes = {"attention_head_dim": 128, "num_attention_heads": 1, "axes_dims_rope": (16, 56, 56)}
-    return make_qwen21_transformer(**sizes)
+    return small()
 
 
 @pytest.mark.parametrize("native", [False, True], ids=["diffusers", "comfyui"])

@@ -325,7 +325,7 @@ class Family:
             to the shapes of a sample's conditioning.
         control_size: (width, height, area) of a control image to the size it is encoded at.
         graph: What CLIP and VAE of a ComfyUI graph are; None where the graph cannot encode.
-        headless: Why no node trains it, and what does, in a few words; empty where nodes do.
+        headless: Why no node trains it, in a few words; empty where nodes do.
         embedded: The Diffusers folder of a tiny base of this family that ships with the trainer.
         models: The published bases in words, for the README.
     """

@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from tests.fixtures.gguf_files import write_with_gguf
 from tests.fixtures.krea2_base import (
@@ -19,7 +19,10 @@ from tests.fixtures.krea2_base import (
 )
 from tests.fixtures.native_files import F8, scaled_layers, to_scaled
 from tests.fixtures.recorded_calls import relative_error
+from trainer_core.adapter_files.read.adapter_file import open_adapter
 from trainer_core.bases.locate import detect_base, locate_base
+from trainer_core.bases.open import open_base
+from trainer_core.bases.write_merged import merge_into_base
 from trainer_core.config import BaseSection
 from trainer_core.errors import BaseModelError, DatasetError
 from trainer_core.families.registry import get_family
@@ -160,6 +163,25 @@ def test_a_table_of_another_size_is_refused(tmp_path):
     tensors["blocks.0.mod.lin"] = tensors["blocks.0.mod.lin"][:-1]
     with pytest.raises(BaseModelError, match=r"blocks\.0\.mod\.lin has the shape"):
         load(write(tmp_path / "raw.safetensors", tensors))
+
+
+def test_a_merged_file_has_its_tables_as_they_were(tmp_path):
+    """Whoever reads a base has them with rows, and its file has them flat."""
+    source = write(tmp_path / "raw.safetensors", native())
+    adapter = tmp_path / "adapter.safetensors"
+    factors = {"lora_A": torch.ones(1, 256), "lora_B": torch.ones(256, 1)}
+    name = "diffusion_model.blocks.0.attn.wq"
+    save_file({f"{name}.{each}.weight": value for each, value in factors.items()}, adapter)
+    for dtype in ("keep", "bf16"):
+        target = tmp_path / f"merged_{dtype}.safetensors"
+        with open_adapter(adapter, FAMILY.key_map) as opened:
+            merge_into_base(open_base(source), [(opened.state, 1.0)], target, dtype)
+        merged, before = load_file(target), native()
+        assert {k: v.shape for k, v in merged.items()} == {k: v.shape for k, v in before.items()}
+        change = merged["blocks.0.attn.wq.weight"].float() - before["blocks.0.attn.wq.weight"]
+        assert relative_error(change, torch.ones(256, 256)) < 0.01
+        table = before["blocks.1.mod.lin"]
+        assert torch.equal(merged["blocks.1.mod.lin"], table.to(merged["blocks.1.mod.lin"].dtype))
 
 
 def test_texts_are_those_of_the_pipeline(folder):

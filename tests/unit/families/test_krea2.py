@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 
@@ -10,6 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.fixtures.families import record
+from tests.fixtures.family_inputs import made_inputs
+from tests.fixtures.full_size import linear_layers
 from tests.fixtures.gguf_files import write_with_gguf
 from tests.fixtures.krea2_base import (
     krea2_to_native,
@@ -20,11 +24,15 @@ from tests.fixtures.krea2_base import (
 from tests.fixtures.native_files import F8, scaled_layers, to_scaled
 from tests.fixtures.recorded_calls import relative_error
 from trainer_core.adapter_files.read.adapter_file import open_adapter
+from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.adapters import attach
+from trainer_core.adapters.kinds.registry import layer_delta
+from trainer_core.bases.adapter_family import adapter_family
 from trainer_core.bases.locate import detect_base, locate_base
 from trainer_core.bases.open import open_base
 from trainer_core.bases.write_merged import merge_into_base
-from trainer_core.config import BaseSection
-from trainer_core.errors import BaseModelError, DatasetError
+from trainer_core.config import AdapterConfig, BaseSection
+from trainer_core.errors import AdapterFileError, BaseModelError, DatasetError
 from trainer_core.families.registry import get_family
 from trainer_core.quantization.quantized_linear import QuantizedLinear
 
@@ -259,3 +267,79 @@ def test_turbo_is_refused_with_the_model_to_train_instead(folder, tmp_path):
         assert len(shifts) == 1
     assert FAMILY.distilled(locate(folder)) == ""
     assert FAMILY.training_shift(locate(folder), 256, 256) < min(shifts)
+
+
+@pytest.mark.parametrize("peer", record("krea2").peers)
+def test_every_layer_is_read_as_each_trainer_spells_it(peer, tmp_path):
+    """Also the one that takes no rank here, at the rank that musubi-tuner gives it."""
+    spell = record("krea2").peers[peer]
+    generator = torch.Generator().manual_seed(2)
+    tensors, deltas = {}, {}
+    for path in linear_layers(model()):
+        layer = model().get_submodule(path)
+        up = torch.randn(layer.out_features, 4, generator=generator)
+        down = torch.randn(4, layer.in_features, generator=generator)
+        tensors |= {f"{spell(path)}.lora_up.weight": up, f"{spell(path)}.lora_down.weight": down}
+        tensors[f"{spell(path)}.alpha"] = torch.tensor(4.0)
+        deltas[path] = up @ down
+    path = tmp_path / "adapter.safetensors"
+    save_file(tensors, path)
+    # The small base's sizes are not the published ones.
+    assert adapter_family(path, any_size=True).name == "krea2"
+    with open_adapter(path, FAMILY.key_map) as opened:
+        assert opened.state.layers.keys() == deltas.keys()
+        for name, delta in deltas.items():
+            layer = opened.state.layers[name]
+            assert relative_error(layer_delta("lora", layer, torch.empty(0)), delta) < 1e-5, name
+
+
+def test_an_adapter_of_the_published_size_is_told_from_other_models(tmp_path):
+    path = tmp_path / "adapter.safetensors"
+    for rows, name in ((6144, "krea2"), (3072, None)):
+        save_file(
+            {
+                "diffusion_model.blocks.27.attn.wq.lora_B.weight": torch.ones(rows, 1),
+                "diffusion_model.blocks.27.attn.wq.lora_A.weight": torch.ones(1, rows),
+            },
+            path,
+        )
+        if name is None:
+            with pytest.raises(AdapterFileError, match="6144 x 6144"):
+                adapter_family(path)
+        else:
+            assert adapter_family(path).name == name
+
+
+@pytest.mark.parametrize("kind", ["lora", "loha", "lokr"])
+def test_diffusers_own_loader_takes_the_diffusers_layout_and_refuses_alphas(kind, folder, tmp_path):
+    pipeline = open_krea2_pipeline(folder)
+    kept = dataclasses.replace(record("krea2"), latents=(4, 8, 8))
+    noisy, sigma, conditioning, _ = made_inputs(kept)
+
+    def velocity(transformer):
+        with torch.no_grad():
+            return FAMILY.predict(transformer, noisy, sigma, [conditioning])
+
+    ours = load(folder)
+    before = velocity(ours)
+    config = AdapterConfig(kind=kind, rank=2, alpha=3.0, targets="all_linear")
+    adapter = attach(ours, config, presets=FAMILY.presets, shared=FAMILY.shared_inputs)
+    generator = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for parameter in adapter.parameters():
+            parameter.copy_(0.2 * torch.randn(parameter.shape, generator=generator))
+    trained = velocity(ours)
+    for layout in ("diffusers", "comfyui"):
+        path = tmp_path / f"{layout}.safetensors"
+        write_adapter(path, adapter.state(), layout, FAMILY.key_map, {})
+    with pytest.raises(ValueError, match="should be empty at this point"):
+        pipeline.load_lora_weights(tmp_path, weight_name="comfyui.safetensors")
+    if kind == "lokr":  # its pipelines look for the word "lora" in every name
+        pipeline.transformer.load_lora_adapter(
+            tmp_path, weight_name="diffusers.safetensors", prefix="transformer"
+        )
+    else:
+        pipeline.load_lora_weights(tmp_path, weight_name="diffusers.safetensors")
+    found = velocity(pipeline.transformer)
+    assert relative_error(found - before, trained - before) < 1e-3
+    assert relative_error(trained, before) > 0.1

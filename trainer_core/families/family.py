@@ -21,6 +21,7 @@ from ..weights.diffusers_folder import read_json
 from ..weights.file_spec import FileSpec, FolderSpec
 from ..weights.loading import load_file, load_frozen, load_packed, reading_part
 from .diffusers_parts import (
+    DECODER_NUMBERS,
     Vae,
     area_size,
     enable_checkpointing,
@@ -314,6 +315,7 @@ class Family:
             scale) to `[B, C, h, w]`.
         latents: The VAE's configuration to the channels of its latents, and the pixels of an
             image's side for each of them.
+        decoder_numbers: What decoding needs at most for a pixel, of numbers in the VAE's format.
         patch: Latents along a side of an image token.
         channels: Of the pixels that the VAE reads and gives: 4 with transparency, which the text
             encoder sees laid on white.
@@ -356,6 +358,7 @@ class Family:
     prepare: Callable[[nn.Module], None] = lambda transformer: None
     guide: Callable[[Tensor, Tensor, float], Tensor] = guide
     latents: Callable[[Mapping[str, Any]], tuple[int, int]] = kl_latents
+    decoder_numbers: int = DECODER_NUMBERS
     patch: int = 2
     channels: int = 3
     shift: Callable[[BaseLocation, int | None], ShiftSettings] = lambda location, steps: read_shift(

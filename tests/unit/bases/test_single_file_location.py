@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from tests.fixtures.families import record
 from tests.fixtures.flux_base import make_flux_base
 from tests.fixtures.native_files import flux_to_native, make_native_flux, make_native_qwen
 from tests.fixtures.qwen_base import make_qwen_base
@@ -30,7 +31,11 @@ def tensors(family):
         return flux_to_native(make_native_flux(layers=1, single_layers=1).state_dict())
     if family == "z_image":
         return z_image_to_native(make_z_image_transformer().state_dict())
-    return make_native_qwen().state_dict()
+    if family == "qwen_image":
+        return make_native_qwen().state_dict()
+    kept = record(family)
+    state = kept.small().state_dict()
+    return dict(state) if kept.host is None else kept.host.to_native(state)
 
 
 @pytest.fixture

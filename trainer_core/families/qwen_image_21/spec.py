@@ -84,6 +84,7 @@ FAMILY = Family(
     load_token_counter=load_token_counter,
     predict=predict,
     latents=latents,
+    decoder_numbers=3220,
     patch=1,
     channels=4,
     shift=shift,

@@ -35,7 +35,7 @@ from trainer_core.weights.diffusers_folder import read_json
 
 from .measuring.record import RESULTS, origin, write_record
 
-FAMILIES = ("qwen_image", "flux", "z_image")
+FAMILIES = ("qwen_image", "flux", "z_image", "krea2")
 COMPARED = ("int8", "fp8", "nf4")
 """Formats beside dense."""
 

@@ -35,7 +35,7 @@ from trainer_core.weights.diffusers_folder import read_json
 
 from .measuring.record import RESULTS, origin, write_record
 
-FAMILIES = ("qwen_image", "flux", "z_image", "qwen_image_21")
+FAMILIES = ("qwen_image", "flux", "z_image", "krea2")
 COMPARED = ("int8", "fp8", "nf4")
 """Formats beside dense."""
 
@@ -48,6 +48,9 @@ GPUS = (8, 12, 16, 24, 32, 48, 80)
 
 TEXT = 256
 """Tokens of a text: what ComfyUI pads FLUX.1's to, and a long caption for the others."""
+
+LATENT = (16, 8)
+"""Channels of these families' latents, and pixels of an image's side for each."""
 
 MACHINE = {
     "ram_free": 56 << 30,
@@ -93,8 +96,7 @@ def published(family: Family) -> nn.Module:
 
 def sizes_of(transformer: nn.Module, family: Family, edge: int) -> StepSizes:
     """What a LoRA of rank 16 needs on square images, one in a batch."""
-    vae = family.file.configs / family.variants[0] / "vae" / "config.json"
-    channels, pixels = family.latents(read_json(vae))
+    channels, pixels = LATENT
     latents = (channels, edge // pixels, edge // pixels)
     config = RunConfig.model_validate(
         {"family": family.name, "adapter": {"kind": "lora", "rank": 16}}

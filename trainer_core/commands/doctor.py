@@ -144,8 +144,9 @@ def _attach(config: RunConfig, base: EmptyBase) -> AttachedAdapter:
     from ..adapters import attach
 
     unused = base.family.unused_layers(base.transformer)
-    presets = base.family.presets
-    return attach(base.transformer, config.adapter, presets=presets, unused=unused)
+    family, transformer = base.family, base.transformer
+    whole = family.key_map.whole_layers(dict(transformer.named_modules()))
+    return attach(transformer, config.adapter, presets=family.presets, unused=unused, whole=whole)
 
 
 def _base_report(base: EmptyBase) -> dict[str, Any]:

@@ -141,8 +141,10 @@ class Pipeline:
         Raises:
             AdapterError: When it does not fit the base.
         """
-        refuse_undivided(state, self.key_map, "the model that generates")
-        adapter = attach_state(self.sampler.transformer, state)
+        refuse_undivided(state, self.key_map, "the model that generates", attached=True)
+        transformer = self.sampler.transformer
+        whole = self.key_map.whole_layers(dict(transformer.named_modules()))
+        adapter = attach_state(transformer, state, whole)
         self.base.send_rest()  # the factors of a swapped block were made where its weights lie
         adapter.eval()
         return adapter
@@ -270,7 +272,7 @@ def sample_prompts(
     # What cannot be used is refused before anything is encoded or loaded.
     state = None if adapter_file is None else read_adapter(adapter_file, place.key_map)
     if state is not None:
-        refuse_undivided(state, place.key_map, "the model that generates")
+        refuse_undivided(state, place.key_map, "the model that generates", attached=True)
     check_controls(preview, place.location.variant)
     place.encoders.decoder()
     with contextlib.closing(place.encoders):

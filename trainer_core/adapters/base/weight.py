@@ -12,6 +12,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ...errors import AdapterError
 from ...quantization.quantized_linear import QuantizedLinear
 from ..kernels.convolution import layer_sizes
+from .joined import JoinedLinear, frozen_parts
 from .quantized import STORED_DTYPES, read_quantized, tensors_behind
 
 DENSE_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -80,6 +81,8 @@ def dense_weight(layer: nn.Module, dtype: torch.dtype | None = None) -> Tensor:
     """
     if isinstance(layer, QuantizedLinear):
         return layer.dense(dtype)
+    if isinstance(layer, JoinedLinear):
+        return torch.cat([dense_weight(part, dtype).detach() for part in layer.parts])
     weight = cast("Tensor", layer.weight)
     if is_plain(weight) and weight.dim() >= 2:
         return weight
@@ -104,7 +107,11 @@ def weight_stamp(layer: nn.Module) -> tuple[Any, ...]:
     through ``weight.data``, in place and in the same memory, is counted by nobody. Of a tensor with
     a ``weight_identity``, which somebody keeps elsewhere and never changes, it sees that alone.
     """
-    weight = cast("Tensor", layer.weight)
+    behind = (
+        tensor
+        for each in frozen_parts(layer)
+        for tensor in tensors_behind(each, cast("Tensor", each.weight))
+    )
     return tuple(
         getattr(part, "weight_identity", None)
         or (
@@ -115,7 +122,7 @@ def weight_stamp(layer: nn.Module) -> tuple[Any, ...]:
             part.device,
             part.shape,
         )
-        for part in tensors_behind(layer, weight)
+        for part in behind
     )
 
 

@@ -29,6 +29,7 @@ from .diffusers_parts import (
     read_shift,
     text_shapes,
 )
+from .distilled import distilled_by_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -302,6 +303,8 @@ class Family:
         patch: Latents along a side of an image token.
         shift: (base, steps of a generation) to what moves its noise levels; of None steps those
             that are trained on.
+        distilled: A base that was distilled to few steps to what will happen and what to train on
+            instead, in one line; empty for any other base. See `bases.distilled`.
         conditioning_shapes: The configuration of Diffusers' transformer and a number of text tokens
             to the shapes of a sample's conditioning.
         control_size: (width, height, area) of a control image to the size it is encoded at.
@@ -340,6 +343,7 @@ class Family:
     shift: Callable[[BaseLocation, int | None], ShiftSettings] = lambda location, steps: read_shift(
         location
     )
+    distilled: Callable[[BaseLocation], str] = distilled_by_name
     conditioning_shapes: Callable[[Mapping[str, Any], int], Mapping[str, tuple[int, ...]]] = (
         text_shapes
     )

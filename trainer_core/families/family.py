@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..data.cache import Encoders
@@ -214,15 +214,25 @@ class GraphSpec:
 
     Attributes:
         controls: Variant to the least and the largest number of control images.
-        clip: The CLIP.
+        clip: The CLIP; of one base, where `clip_of` chooses.
         vae: The VAE.
+        clip_of: A base to its CLIP, where bases of the family have different ones.
         model: Denoiser and VAE of other sizes; None for a family without an embedded base.
     """
 
     controls: Mapping[str, tuple[int, int]]
     clip: ClipSpec
     vae: VaeSpec
+    clip_of: Callable[[BaseLocation], ClipSpec] | None = None
     model: GraphModel | None = None
+
+    def of(self, location: BaseLocation) -> GraphSpec:
+        """What it is for one base: with that base's CLIP.
+
+        Raises:
+            BaseModelError: When the base says nothing by which its CLIP could be chosen.
+        """
+        return self if self.clip_of is None else replace(self, clip=self.clip_of(location))
 
 
 Size = tuple[int, int]

@@ -251,7 +251,7 @@ def detect_variant(path: str | Path, family: Family) -> str | None:
     Raises:
         BaseModelError: When it cannot be read.
     """
-    if str(path) == EMBEDDED:
+    if str(path) == EMBEDDED or family.folder.does_both:
         return None
     place = Path(path).expanduser()
     if place.is_file():

@@ -131,7 +131,8 @@ class VaeSpec:
     Attributes:
         marker: Name of a weight that other kinds of VAE do not have in this shape.
         dimensions: Of the marker; 5 for a VAE that also encodes videos.
-        channels: Of the latents: the second size of the marker.
+        channels: The second size of the marker.
+        patch: Side of the patch of the marker's channels that becomes one place of the latents.
         mean: Of the latents, for each channel or for all.
         deviation: Standard deviation of the latents, for each channel or for all.
         title: Which VAE this is, for messages.
@@ -145,6 +146,7 @@ class VaeSpec:
     deviation: tuple[float, ...]
     title: str
     remedy: str
+    patch: int = 1
 
 
 @dataclass(frozen=True, slots=True)

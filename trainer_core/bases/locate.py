@@ -171,6 +171,12 @@ def _wrong_family(found: str, expected: str, family: Family) -> BaseModelError:
 def _settle_variant(
     variant: str, family: Family, has_controls: bool, edit_variant: Callable[[], str]
 ) -> str:
+    if variant == "auto" and has_controls and family.variants == ("generate",):
+        raise ConfigError(
+            f"the dataset has control images, and {family.title} takes none",
+            "a base that was made for editing, or a dataset of images and captions alone",
+            "Name an edit base as base.path, or change dataset.path or dataset.layout.",
+        )
     if variant == "auto":
         return edit_variant() if has_controls else "generate"
     if variant not in family.variants:
@@ -196,7 +202,8 @@ def _folder_variant(family: Family, folder: Path) -> str:
     if variant is not None:
         return variant
     if needed and all(is_whole(folder, part) for part in needed):
-        return "edit"  # a base for both tasks names only one of its pipelines
+        # A base for both tasks names only one of its pipelines.
+        return next(each for each in family.variants if each != "generate")
     raise BaseModelError(
         f"the dataset has control images, and {folder} is a {pipeline}",
         "a base that was made for editing",

@@ -59,7 +59,8 @@ class Predict(Protocol):
         Args:
             transformer: As `Family.load_transformer` gives it; it may carry an adapter or be
                 wrapped for several processes.
-            noisy: `[B, C, h, w]`, latents at ``sigma``.
+            noisy: `[B, C, h, w]`, latents at ``sigma``; `[B, C, f, h, w]` of an image and its
+                layers (`Family.layered`).
             sigma: `[B]`, in [0, 1].
             conditionings: One per sample; texts of different lengths are padded here.
             controls: One `[B, C, hc, wc]` per control image, without noise.
@@ -67,7 +68,7 @@ class Predict(Protocol):
                 it.
 
         Returns:
-            `[B, C, h, w]`, the velocity in the dtype of ``noisy``.
+            The velocity, of the shape and dtype of ``noisy``.
         """
         ...
 
@@ -300,6 +301,8 @@ class Family:
         latents: The VAE's configuration to the channels of its latents, and the pixels of an
             image's side for each of them.
         patch: Latents along a side of an image token.
+        layered: Variants that take an image apart: a sample is an image and the layers that it is
+            made of, all of one size, and the image is its control image as well.
         shift: (base, steps of a generation) to what moves its noise levels; of None steps those
             that are trained on.
         conditioning_shapes: The configuration of Diffusers' transformer and a number of text tokens
@@ -337,6 +340,7 @@ class Family:
     guide: Callable[[Tensor, Tensor, float], Tensor] = guide
     latents: Callable[[Mapping[str, Any]], tuple[int, int]] = kl_latents
     patch: int = 2
+    layered: tuple[str, ...] = ()
     shift: Callable[[BaseLocation, int | None], ShiftSettings] = lambda location, steps: read_shift(
         location
     )
@@ -389,13 +393,27 @@ class Family:
         """Load what turns latents `[B, C, h, w]` into pixels `[B, 3, H, W]` in [-1, 1]."""
         return self.load_vae(location, dtype, device).decode
 
-    def latent_shape(self, location: BaseLocation, width: int, height: int) -> tuple[int, int, int]:
-        """``(C, h, w)`` of an image of that size in pixels, with h and w multiples of `patch`."""
+    def latent_shape(
+        self, location: BaseLocation, width: int, height: int, layers: int = 0
+    ) -> tuple[int, ...]:
+        """The shape of a sample's latents.
+
+        Args:
+            location: The base.
+            width: Width of the image in pixels.
+            height: Height of the image in pixels.
+            layers: How many layers the image comes with.
+
+        Returns:
+            ``(C, h, w)``, or with layers ``(C, layers + 1, h, w)``; h and w are multiples of
+            `patch`.
+        """
         config = read_json(location.encoders / "vae" / "config.json")
         with reading_part(location.encoders / "vae"):
             channels, pixels = self.latents(config)
             high, wide = (side // (self.patch * pixels) for side in (height, width))
-            return channels, self.patch * high, self.patch * wide
+            frames = (layers + 1,) if layers else ()
+            return channels, *frames, self.patch * high, self.patch * wide
 
     def sampling_sigmas(
         self, location: BaseLocation, steps: int, width: int, height: int
@@ -419,8 +437,8 @@ class Family:
         return shift_factor(self.shift(location, None), self._tokens(location, width, height))
 
     def _tokens(self, location: BaseLocation, width: int, height: int) -> int:
-        """How many tokens the transformer reads of an image."""
-        _, high, wide = self.latent_shape(location, width, height)
+        """How many tokens the transformer reads of an image, or of each of its layers."""
+        *_, high, wide = self.latent_shape(location, width, height)
         return (high // self.patch) * (wide // self.patch)
 
 
@@ -447,7 +465,7 @@ def guided_velocity(
         guidance: The guidance scale, at least 0.
 
     Returns:
-        A function of latents `[B, C, h, w]` and sigma `[B]`.
+        A function of latents `[B, C, h, w]` or `[B, C, f, h, w]` and sigma `[B]`.
     """
 
     def once(latents: Tensor, sigma: Tensor) -> Tensor:

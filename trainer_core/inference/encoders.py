@@ -145,7 +145,11 @@ class EncodedPrompt:
         return SampleRequest(self.conditioning, self.negative, self.controls, seed)
 
 
-_CONTROLS: dict[str, tuple[int, int | None]] = {"generate": (0, 0), "edit": (1, 1)}
+_CONTROLS: dict[str, tuple[int, int | None]] = {
+    "generate": (0, 0),
+    "edit": (1, 1),
+    "layered": (1, 1),
+}
 """Least and largest number of control images of a variant; of others one or more."""
 
 

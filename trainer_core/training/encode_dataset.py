@@ -30,6 +30,7 @@ from ..data.cache_file import Entry, cache_folders, entry_of_key, is_sound
 from ..data.cached_dataset import CachedDataset, CachedItem, PreservedItem
 from ..data.captions import caption_tokens, long_caption_notes, may_be_long
 from ..data.folder import scan_all
+from ..data.layers import require_layers
 from ..errors import ConfigError, DatasetError
 from ..families.family import Family
 from ..families.registry import get_family
@@ -134,6 +135,8 @@ def prepare(
     family = get_family(config.family)
     location = locate_base(config.base, family, has_controls, needs_encoders=make_source is None)
     check_controls(config.preview, location.variant)
+    layered = location.variant in family.layered
+    require_layers(found.samples, location.variant, layered=layered)
     plan = plan_buckets(found.samples, config.dataset, family.size_multiple, family.control_size)
     encoders = _source(config, family, location, processes, make_source, machine)
     # The others wait until the first process has encoded, and then only read.
@@ -412,6 +415,7 @@ def _sample_record(item: CachedItem) -> dict[str, Any]:
             {"size": [bucket.width, bucket.height], "latents": entry.key}
             for bucket, entry in zip(item.control_buckets, item.controls, strict=True)
         ],
+        **({"layers": [entry.key for entry in item.layers]} if item.layers else {}),
         **({"regularization": True} if item.regularization else {}),
     }
 
@@ -422,6 +426,7 @@ def _preserved_record(item: PreservedItem) -> dict[str, Any]:
         "size": [item.bucket.width, item.bucket.height],
         "controls": [entry.key for entry in item.controls],
         "text": item.text.key,
+        **({"layers": item.layers} if item.layers else {}),
     }
 
 
@@ -431,6 +436,7 @@ def _preserved_item(folder: Path, record: Mapping[str, Any]) -> PreservedItem:
         bucket=_bucket(record["size"]),
         controls=tuple(entry_of_key(folder, "latents", key) for key in record["controls"]),
         text=entry_of_key(folder, "text", record["text"]),
+        layers=int(record.get("layers", 0)),
     )
 
 
@@ -446,6 +452,7 @@ def _sample_item(folder: Path, record: Mapping[str, Any]) -> CachedItem:
         empty_text=entry_of_key(folder, "text", record["empty_text"]),
         regularization=bool(record.get("regularization", False)),
         source=str(record.get("source", "")),
+        layers=tuple(entry_of_key(folder, "latents", key) for key in record.get("layers", [])),
     )
 
 
@@ -460,7 +467,7 @@ def _bucket(size: Sequence[int]) -> Bucket:
 
 
 def _entries(items: Sequence[CachedItem]) -> list[Entry]:
-    return [e for i in items for e in (i.latents, *i.controls, i.text, i.empty_text)]
+    return [entry for item in items for entry in item.entries]
 
 
 def _require_files(path: Path, entries: Sequence[Entry]) -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ...trainer_core.data.captions import TextLimit
     from ...trainer_core.families.family import ClipSpec, Family, GraphSpec, Row, VaeSpec
     from ...trainer_core.types import Conditioning
+    from ...trainer_core.weights.base_location import BaseLocation
 
 _PROBE = "A photo of a cat, (red:1.2)"
 _GRID = 8
@@ -179,7 +180,7 @@ class GraphVae(NamedTuple):
         """Encode images without sampling.
 
         Args:
-            pixels: `[B, 3, H, W]`, in [-1, 1]; sides are multiples of 8.
+            pixels: `[B, 3 or 4, H, W]`, in [-1, 1]; sides are multiples of 8.
 
         Returns:
             `[B, C, H / 8, W / 8]`, float32 on the CPU: ``(latents - mean) / deviation``.
@@ -212,7 +213,7 @@ class GraphVae(NamedTuple):
         return ordinary(latents)
 
     def decode(self, latents: Tensor) -> Tensor:
-        """Undo `encode`: `[B, C, h, w]` to `[B, 3, H, W]`, float32 on the CPU, in [-1, 1]."""
+        """Undo `encode`: `[B, C, h, w]` to `[B, 3 or 4, H, W]`, float32 on the CPU, in [-1, 1]."""
         import torch
 
         with torch.inference_mode():
@@ -221,7 +222,7 @@ class GraphVae(NamedTuple):
             video = self.spec.dimensions == 5
             pixels = self.vae.decode(raw.unsqueeze(2) if video else raw)
             still = pixels[:, 0] if pixels.ndim == 5 else pixels
-            result = still[..., :3].movedim(-1, 1).float() * 2 - 1
+            result = still[..., : self.spec.pixel_channels].movedim(-1, 1).float() * 2 - 1
         return ordinary(result)
 
     def _statistics(self) -> tuple[Tensor, Tensor]:
@@ -292,7 +293,7 @@ class GraphEncoders:
         return self._text().encode(caption, controls)
 
     def decoder(self) -> Callable[[Tensor], Tensor]:
-        """What turns normalised latents `[B, C, h, w]` into pixels `[B, 3, H, W]` in [-1, 1]."""
+        """What turns normalised latents `[B, C, h, w]` into pixels `[B, 3 or 4, H, W]`."""
         return self._image("to decode previews").decode
 
     def text_limit(self) -> TextLimit | None:
@@ -317,7 +318,7 @@ class GraphEncoders:
 
 def graph_encoders(
     family: Family,
-    variant: str,
+    location: BaseLocation,
     clip: Clip | None,
     vae: Vae | None,
     text_length: int | None,
@@ -327,7 +328,7 @@ def graph_encoders(
 
     Args:
         family: The base's family.
-        variant: The base's variant, such as ``generate``; not ``auto``.
+        location: The base, whose variant and size say what fits.
         clip: The CLIP input's value; None where nothing is connected.
         vae: The VAE input's value; None where nothing is connected.
         text_length: Text tokens, as the run file's ``base.text_length``. Unset: what ComfyUI does
@@ -338,7 +339,8 @@ def graph_encoders(
         Encoders, decoder and their identity. What is missing is an error only once it is used.
 
     Raises:
-        InputError: When a CLIP or VAE belongs to another model.
+        InputError: When a CLIP or VAE belongs to another model, or to the family's base of another
+            size.
         BaseModelError: When the family has no encoders in ComfyUI's graph.
         ConfigError: When the family does not have the variant.
     """
@@ -349,12 +351,14 @@ def graph_encoders(
             "a family whose CLIP and VAE the nodes know",
             "Leave CLIP and VAE unconnected, or choose another base.",
         )
+    variant = location.variant
     if variant not in spec.controls:
         raise ConfigError(
             f"base.variant: {variant!r} with the family {family.name}",
             f"one of {', '.join(spec.controls)}",
             "Choose one of these.",
         )
+    spec = spec.of(location)
     if clip is not None:
         require_fitting_clip(clip, spec.clip)
     if vae is not None:

@@ -18,6 +18,7 @@ ELSEWHERE = {
     "trainer_core/bases/foreign_models.py": "models that are no family, some of a similar name",
     "trainer_core/bases/adapter_family.py": "how ComfyUI's text encoders are called in any file",
     "trainer_core/adapter_files/names/key_parsing.py": "the same",
+    "trainer_core/families/flux_vae.py": "a VAE that several families have, called by its first",
 }
 """Files that may name a family, and why."""
 

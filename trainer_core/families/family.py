@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..data.cache import Encoders
@@ -29,6 +29,7 @@ from .diffusers_parts import (
     read_shift,
     text_shapes,
 )
+from .distilled import distilled_by_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -136,6 +137,7 @@ class VaeSpec:
         deviation: Standard deviation of the latents, for each channel or for all.
         title: Which VAE this is, for messages.
         remedy: Which loader and file to use.
+        pixel_channels: As `Family.channels`.
     """
 
     marker: str
@@ -145,6 +147,7 @@ class VaeSpec:
     deviation: tuple[float, ...]
     title: str
     remedy: str
+    pixel_channels: int = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,15 +217,25 @@ class GraphSpec:
 
     Attributes:
         controls: Variant to the least and the largest number of control images.
-        clip: The CLIP.
+        clip: The CLIP; of one base, where `clip_of` chooses.
         vae: The VAE.
+        clip_of: A base to its CLIP, where bases of the family have different ones.
         model: Denoiser and VAE of other sizes; None for a family without an embedded base.
     """
 
     controls: Mapping[str, tuple[int, int]]
     clip: ClipSpec
     vae: VaeSpec
+    clip_of: Callable[[BaseLocation], ClipSpec] | None = None
     model: GraphModel | None = None
+
+    def of(self, location: BaseLocation) -> GraphSpec:
+        """What it is for one base: with that base's CLIP.
+
+        Raises:
+            BaseModelError: When the base says nothing by which its CLIP could be chosen.
+        """
+        return self if self.clip_of is None else replace(self, clip=self.clip_of(location))
 
 
 Size = tuple[int, int]
@@ -302,9 +315,13 @@ class Family:
             image's side for each of them.
         patch: Latents along a side of an image token.
         layered: Variants that take an image apart: a sample is an image and the layers that it is
-            made of, all of one size, and the image is its control image as well.
+            made of, all of one size and with transparency, and the image is its own control image.
+        channels: Of the pixels that the VAE reads and gives: 4 with transparency, which the text
+            encoder sees laid on white. See `pixel_channels`.
         shift: (base, steps of a generation) to what moves its noise levels; of None steps those
             that are trained on.
+        distilled: A base that was distilled to few steps to what will happen and what to train on
+            instead, in one line; empty for any other base. See `bases.distilled`.
         conditioning_shapes: The configuration of Diffusers' transformer and a number of text tokens
             to the shapes of a sample's conditioning.
         control_size: (width, height, area) of a control image to the size it is encoded at.
@@ -341,9 +358,11 @@ class Family:
     latents: Callable[[Mapping[str, Any]], tuple[int, int]] = kl_latents
     patch: int = 2
     layered: tuple[str, ...] = ()
+    channels: int = 3
     shift: Callable[[BaseLocation, int | None], ShiftSettings] = lambda location, steps: read_shift(
         location
     )
+    distilled: Callable[[BaseLocation], str] = distilled_by_name
     conditioning_shapes: Callable[[Mapping[str, Any], int], Mapping[str, tuple[int, ...]]] = (
         text_shapes
     )
@@ -390,8 +409,12 @@ class Family:
     def load_decoder(
         self, location: BaseLocation, dtype: torch.dtype, device: torch.device | str
     ) -> Callable[[Tensor], Tensor]:
-        """Load what turns latents `[B, C, h, w]` into pixels `[B, 3, H, W]` in [-1, 1]."""
+        """Load what turns latents `[B, C, h, w]` into pixels `[B, 3 or 4, H, W]` in [-1, 1]."""
         return self.load_vae(location, dtype, device).decode
+
+    def pixel_channels(self, variant: str) -> int:
+        """Channels of the pixels that the VAE of a variant reads and gives."""
+        return 4 if variant in self.layered else self.channels
 
     def latent_shape(
         self, location: BaseLocation, width: int, height: int, layers: int = 0

@@ -7,6 +7,7 @@ would.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,7 @@ from ..adapters.attach_state import attach_state
 from ..bases.locate import locate_base
 from ..config import MemorySection, PreviewSection, RunConfig
 from ..data.cache import cache_folder
-from ..data.image import from_pixels, to_pixels
+from ..data.image import from_pixels, on_white, to_pixels
 from ..device import (
     DTYPES,
     borrowed_threads,
@@ -100,17 +101,20 @@ class Pipeline:
         Args:
             text: The prompt.
             seed: Seed of the image's noise.
-            controls: Control images at the size they are encoded at, upright RGB.
+            controls: Control images at the size they are encoded at, upright RGB, or RGBA where
+                the family's VAE reads transparency.
             negative: The negative prompt.
 
         Returns:
             The request to hand to the sampler.
         """
-        encoders = self.encoders.open()
+        encoders, channels = self.encoders.open(), self.sampler.family.channels
+        seen = [on_white(control) for control in controls]
+        pixels = [to_pixels(control, channels) for control in controls]
         return SampleRequest(
-            conditioning=encoders.encode_text(text, controls),
-            negative=self._negative(negative, controls),
-            controls=tuple(encoders.encode_image(to_pixels(c)[None])[0] for c in controls),
+            conditioning=encoders.encode_text(text, seen),
+            negative=self._negative(negative, seen),
+            controls=tuple(encoders.encode_image(each[None])[0] for each in pixels),
             seed=seed,
         )
 
@@ -123,7 +127,7 @@ class Pipeline:
         return self._negatives[text]
 
     def sample(self, requests: Sequence[SampleRequest], settings: SampleSettings) -> Tensor:
-        """Sample images, `[B, 3, H, W]` in [-1, 1], on the CPU."""
+        """Sample images, `[B, 3 or 4, H, W]` in [-1, 1], on the CPU."""
         return self.sampler.sample(requests, settings)
 
     def put_on(self, adapter_file: Path) -> AttachedAdapter:
@@ -237,7 +241,8 @@ def _locate(
 ) -> _Place:
     device, machine = resolve_device(config.memory.device), machine or Machine()
     family = get_family(config.family)
-    location = locate_base(config.base, family, has_controls, needs_encoders=make_source is None)
+    located = functools.partial(locate_base, needs_encoders=make_source is None, to_train=False)
+    location = located(config.base, family, has_controls)
     encoders = (
         make_source(family, location)
         if make_source is not None
@@ -267,7 +272,7 @@ def sample_prompts(
         machine: What may be taken of the computer; unset: all that is free.
 
     Yields:
-        Pixels `[3, H, W]` in [-1, 1], for each prompt in order.
+        Pixels `[3 or 4, H, W]` in [-1, 1], for each prompt in order.
 
     Raises:
         SamplingStopped: When ``stop`` said so.
@@ -353,7 +358,7 @@ def sample_previews(
         sampler: Generates on the run's base with its adapter.
         settings: Size, steps, guidance and seed.
         prompts: The encoded prompts.
-        deliver: Takes a prompt's index and its pixels `[3, H, W]` in [-1, 1].
+        deliver: Takes a prompt's index and its pixels `[3 or 4, H, W]` in [-1, 1].
         stop: Asked before each prompt and after each sampling step whether to give up.
     """
     size = preview_settings(settings, sampler.family, sampler.location)

@@ -77,7 +77,7 @@ class Sampler:
         family: The base's family.
         location: Where the base came from.
         transformer: The denoiser, with or without an adapter.
-        decode: Latents `[B, C, h, w]` to pixels `[B, 3, H, W]` in [-1, 1].
+        decode: Latents `[B, C, h, w]` to pixels `[B, 3 or 4, H, W]` in [-1, 1].
         device: Where the denoiser lives.
     """
 
@@ -144,8 +144,8 @@ class Sampler:
             stop: Asked after each sampling step whether to give up.
 
         Returns:
-            Pixels `[B, 3, H, W]` in [-1, 1], float32, on the CPU. An image and its layers lie side
-            by side, the image at the left, then from the lowest layer to the topmost.
+            Pixels `[B, 3 or 4, H, W]` in [-1, 1], float32, on the CPU. An image and its layers lie
+            side by side, the image at the left, then from the lowest layer to the topmost.
 
         Raises:
             SamplingStopped: When ``stop`` said so.

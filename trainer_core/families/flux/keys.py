@@ -208,6 +208,9 @@ _NATIVE_MARKS = ("double_blocks.", "single_blocks.")
 _ORIGIN = origin_by_names(KEY_MAP)
 
 
+_GUIDANCE = "time_text_embed.guidance_embedder.linear_1.weight"
+
+
 def settings(file: WeightFile) -> dict[str, Any]:
     """`FileSpec.settings`: dev and Kontext have the same tensors."""
     native = any(name.startswith(_NATIVE_MARKS) for name in file.tensors)
@@ -225,13 +228,6 @@ def settings(file: WeightFile) -> dict[str, Any]:
             "FLUX.1 dev or Kontext",
             "Name a file of one of these as base.path.",
         )
-    if at("time_text_embed.guidance_embedder.linear_1.weight") not in file.tensors:
-        raise file.broken(
-            "it has no layer for guidance, as FLUX.1 schnell, which is distilled to few steps",
-            "FLUX.1 dev or Kontext",
-            "Train on the file of dev; most of its adapters work on schnell too. A model without "
-            "guidance that was not distilled can be trained from a Diffusers folder.",
-        )
     pooled = file.matrix(at("time_text_embed.text_embedder.linear_1.weight"))[1]
     head = file.length(at("transformer_blocks.0.attn.norm_q.weight"))
     double, single = (names[native].partition(".")[0] for names in _BLOCKS)
@@ -243,7 +239,8 @@ def settings(file: WeightFile) -> dict[str, Any]:
         "num_attention_heads": width // head if head else 0,
         "joint_attention_dim": file.matrix(at("context_embedder.weight"))[1],
         "pooled_projection_dim": pooled,
-        "guidance_embeds": True,
+        # FLUX.1 schnell has no such layer.
+        "guidance_embeds": at(_GUIDANCE) in file.tensors,
     }
 
 

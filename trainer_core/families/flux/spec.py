@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from ...weights.file_spec import FolderSpec
 from ..family import Family, HeaderNames
-from .encode import control_size, load_encoders, load_token_counter, load_vae
+from ..flux_vae import load_vae
+from .encode import control_size, load_encoders, load_token_counter
 from .graph import GRAPH
 from .keys import FILE, KEY_MAP, UNEXPORTABLE, detect, published_sizes
 from .predict import conditioning_shapes, predict, takes_guidance
+from .schnell import distilled, shift
 
 _ATTENTION = (
     r"transformer_blocks\.\d+\.attn\.(to_[qkv]|to_out\.0|add_[qkv]_proj|to_add_out)",
@@ -71,6 +73,8 @@ FAMILY = Family(
     load_vae=load_vae,
     load_token_counter=load_token_counter,
     predict=predict,
+    shift=shift,
+    distilled=distilled,
     conditioning_shapes=conditioning_shapes,
     control_size=control_size,
     key_map=KEY_MAP,

@@ -419,17 +419,9 @@ class Family:
     def latent_shape(
         self, location: BaseLocation, width: int, height: int, layers: int = 0
     ) -> tuple[int, ...]:
-        """The shape of a sample's latents.
+        """``(C, h, w)`` of an image of that size in pixels, with h and w multiples of `patch`.
 
-        Args:
-            location: The base.
-            width: Width of the image in pixels.
-            height: Height of the image in pixels.
-            layers: How many layers the image comes with.
-
-        Returns:
-            ``(C, h, w)``, or with layers ``(C, layers + 1, h, w)``; h and w are multiples of
-            `patch`.
+        With layers ``(C, layers + 1, h, w)``.
         """
         config = read_json(location.encoders / "vae" / "config.json")
         with reading_part(location.encoders / "vae"):

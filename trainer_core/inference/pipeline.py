@@ -108,7 +108,8 @@ class Pipeline:
         Returns:
             The request to hand to the sampler.
         """
-        encoders, channels = self.encoders.open(), self.sampler.family.channels
+        encoders, sampler = self.encoders.open(), self.sampler
+        channels = sampler.family.pixel_channels(sampler.location.variant)
         seen = [on_white(control) for control in controls]
         pixels = [to_pixels(control, channels) for control in controls]
         return SampleRequest(
@@ -294,6 +295,7 @@ def sample_prompts(
             cache_folder(config),
             place.encoders.identity,
             place.encoders.open,
+            place.family.pixel_channels(place.location.variant),
         )
     size = preview_settings(preview, place.family, place.location)
     with place.load(state) as pipeline:

@@ -146,7 +146,8 @@ def prepare(
         for note in remove_leftovers(*cache_folders(cache_folder(config))):
             observer.notify(Noted(note))
     with contextlib.closing(encoders):
-        dataset, prompts = _encode(config, family, plan, encoders, observer, has_controls)
+        channels = family.pixel_channels(location.variant)
+        dataset, prompts = _encode(config, family, plan, encoders, observer, has_controls, channels)
         if processes.index == 0:
             processes.barrier()
     if processes.index == 0:
@@ -175,6 +176,7 @@ def _encode(
     encoders: EncoderSource,
     observer: Observer,
     edits: bool,
+    channels: int,
 ) -> tuple[CachedDataset, tuple[EncodedPrompt, ...]]:
     folder = cache_folder(config)
     dataset = build_cache(
@@ -186,11 +188,10 @@ def _encode(
         lambda done, total: observer.notify(CacheProgress(done, total)),
         verify=config.cache.verify,
         preserved_prompts=preservation_prompts(config, edits=edits),
-        channels=family.channels,
+        channels=channels,
     )
-    prompts = encode_prompts(
-        config.preview, config.dataset, family, folder, encoders.identity, encoders.open
-    )
+    given = encoders.identity, encoders.open, channels
+    prompts = encode_prompts(config.preview, config.dataset, family, folder, *given)
     return dataset, prompts
 
 

@@ -165,7 +165,7 @@ def require_fitting_vae(vae: Vae, spec: VaeSpec) -> None:
             kind = f"of another kind ({type(model).__name__}, {channels} latent channels)"
         raise InputError(
             f"a VAE {kind} at the VAE input",
-            f"{spec.title}, of {spec.channels} latent channels",
+            f"{spec.title}, of {spec.channels * spec.patch**2} latent channels",
             spec.remedy,
         )
 
@@ -180,21 +180,23 @@ class GraphVae(NamedTuple):
         """Encode images without sampling.
 
         Args:
-            pixels: `[B, 3 or 4, H, W]`, in [-1, 1]; sides are multiples of 8.
+            pixels: `[B, 3 or 4, H, W]`, in [-1, 1]; sides are multiples of 8, or of 16 where a
+                patch of the VAE's own latents is one place.
 
         Returns:
-            `[B, C, H / 8, W / 8]`, float32 on the CPU: ``(latents - mean) / deviation``.
+            `[B, C, h, w]`, float32 on the CPU: ``(latents - mean) / deviation``.
 
         Raises:
-            InputError: When a side is no multiple of 8: ComfyUI would cut the image.
+            InputError: When a side is no such multiple: ComfyUI would cut the image.
         """
         import torch
 
+        grid = _GRID * self.spec.patch
         height, width = pixels.shape[-2:]
-        if height % _GRID or width % _GRID:
+        if height % grid or width % grid:
             raise InputError(
                 f"an image of {width} x {height} pixels for the VAE",
-                f"sides that are multiples of {_GRID}",
+                f"sides that are multiples of {grid}",
                 "Choose sizes that are multiples of the family's own step (16 or 32 pixels).",
             )
         with torch.inference_mode():
@@ -203,7 +205,8 @@ class GraphVae(NamedTuple):
             raw = torch.cat([_still(self.vae.encode(frame[None])) for frame in frames])
             mean, deviation = self._statistics()
             latents = (raw.float().cpu() - mean) / deviation
-        wanted = (len(pixels), self.spec.channels, height // _GRID, width // _GRID)
+        channels = self.spec.channels * self.spec.patch**2
+        wanted = (len(pixels), channels, height // grid, width // grid)
         if tuple(latents.shape) != wanted:
             raise InputError(
                 f"latents of shape {list(latents.shape)} from the VAE input",

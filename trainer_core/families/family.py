@@ -132,7 +132,8 @@ class VaeSpec:
     Attributes:
         marker: Name of a weight that other kinds of VAE do not have in this shape.
         dimensions: Of the marker; 5 for a VAE that also encodes videos.
-        channels: Of the latents: the second size of the marker.
+        channels: The second size of the marker.
+        patch: Side of the patch of the marker's channels that becomes one place of the latents.
         mean: Of the latents, for each channel or for all.
         deviation: Standard deviation of the latents, for each channel or for all.
         title: Which VAE this is, for messages.
@@ -148,6 +149,7 @@ class VaeSpec:
     title: str
     remedy: str
     pixel_channels: int = 3
+    patch: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,10 +421,7 @@ class Family:
     def latent_shape(
         self, location: BaseLocation, width: int, height: int, layers: int = 0
     ) -> tuple[int, ...]:
-        """``(C, h, w)`` of an image of that size in pixels, with h and w multiples of `patch`.
-
-        With layers ``(C, layers + 1, h, w)``.
-        """
+        """``(C, h, w)``, multiples of `patch`, of an image in pixels; ``(C, f, h, w)`` with layers."""
         config = read_json(location.encoders / "vae" / "config.json")
         with reading_part(location.encoders / "vae"):
             channels, pixels = self.latents(config)

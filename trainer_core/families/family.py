@@ -421,7 +421,7 @@ class Family:
     def latent_shape(
         self, location: BaseLocation, width: int, height: int, layers: int = 0
     ) -> tuple[int, ...]:
-        """``(C, h, w)``, multiples of `patch`, of an image in pixels; ``(C, f, h, w)`` with layers."""
+        """``(C, h, w)`` of an image of so many pixels; with layers ``(C, layers + 1, h, w)``."""
         config = read_json(location.encoders / "vae" / "config.json")
         with reading_part(location.encoders / "vae"):
             channels, pixels = self.latents(config)

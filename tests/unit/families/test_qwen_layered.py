@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 
+from tests.fixtures.native_files import F8, make_native_qwen, to_scaled
 from tests.fixtures.qwen_base import (
     LAYERED,
     make_qwen_base,
@@ -240,3 +243,56 @@ def test_a_caption_without_its_image_is_refused(drawn):
 def test_pixels_with_alpha_go_both_ways():
     image = noise_image(16, 8)
     assert from_pixels(to_pixels(image, 4)).tobytes() == image.tobytes()
+
+
+@functools.cache
+def native():
+    """A small model of the sizes that ComfyUI's detection leaves to itself."""
+    return make_native_qwen(use_additional_t_cond=True, use_layer3d_rope=True)
+
+
+@pytest.mark.parametrize("name", ["qwen_image_layered_bf16", "renamed", "my_edit_2509"])
+def test_a_single_file_is_known_by_its_weights(name, tmp_path):
+    """Whatever it is called, and whatever the dataset has."""
+    path = tmp_path / f"{name}.safetensors"
+    save_file(native().state_dict(), path)
+    assert detect_variant(path, FAMILY) == "layered"
+    for controls in (False, True):
+        section = BaseSection(path=str(path))
+        location = locate_base(section, FAMILY, controls, needs_encoders=False)
+        assert (location.variant, location.folder.name) == ("layered", "layered")
+    wrong = BaseSection(path=str(path), variant="generate")
+    with pytest.raises(ConfigError, match="takes images apart"):
+        locate_base(wrong, FAMILY, False, needs_encoders=False)
+
+
+STORED = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": F8}
+
+
+@pytest.mark.parametrize("stored", [*STORED, "fp8_scaled"])
+def test_a_single_file_becomes_the_model_it_was_made_from(stored, tmp_path):
+    path, state = tmp_path / "base.safetensors", native().state_dict()
+    if stored == "fp8_scaled":
+        tensors, metadata = to_scaled(state, "new")
+        save_file(tensors, path, metadata)
+    else:
+        save_file({name: each.to(STORED[stored]) for name, each in state.items()}, path)
+    location = locate_base(BaseSection(path=str(path)), FAMILY, True, needs_encoders=False)
+    loaded = FAMILY.load_transformer(location, torch.float32, "cpu")
+    assert loaded.config.use_layer3d_rope
+    assert isinstance(loaded.pos_embed, type(native().pos_embed))
+    if stored == "fp8_scaled":
+        return
+    for name, tensor in loaded.state_dict().items():
+        assert torch.equal(tensor, state[name].to(STORED[stored]).float()), name
+    noisy, sigma, _, controls = small_inputs(batch=1)
+    noisy, control = (each.repeat(1, 3, *[1] * (each.ndim - 2))[:, :16] for each in
+                      (noisy, controls[0]))  # fmt: skip
+    text = [{"text_embeddings": torch.randn(5, 48, generator=torch.Generator().manual_seed(0))}]
+    exact = copy.deepcopy(native())
+    exact.load_state_dict(loaded.state_dict())
+    with torch.no_grad():
+        found, expected = (
+            FAMILY.predict(each, noisy, sigma, text, [control], 1.0) for each in (loaded, exact)
+        )
+    assert relative_error(found, expected) <= 1e-6

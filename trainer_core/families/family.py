@@ -60,8 +60,7 @@ class Predict(Protocol):
         Args:
             transformer: As `Family.load_transformer` gives it; it may carry an adapter or be
                 wrapped for several processes.
-            noisy: `[B, C, h, w]`, latents at ``sigma``; `[B, C, f, h, w]` of an image and its
-                layers (`Family.layered`).
+            noisy: `[B, C, h, w]`, or with layers `[B, C, f, h, w]`, latents at ``sigma``.
             sigma: `[B]`, in [0, 1].
             conditionings: One per sample; texts of different lengths are padded here.
             controls: One `[B, C, hc, wc]` per control image, without noise.
@@ -171,7 +170,7 @@ class ClipSpec:
         foreign: Attributes that only the model of another family with these parts has.
         templates: Attributes of ComfyUI's tokenizer to the prompt templates that they hold.
         see: (variant, control image) to what the text encoder is shown, `[1, h, w, 3]` in [0, 1];
-            None where it sees no images.
+            None where it sees no images, or none of a variant.
         image_token: The token that stands for an image and may be in no caption; empty for none.
         unused_weights: Those that the encoded text does not depend on.
     """
@@ -187,7 +186,7 @@ class ClipSpec:
     options: Callable[[int | None], dict[str, Any]] = lambda text_length: {}
     foreign: tuple[str, ...] = ()
     templates: Mapping[str, str] = field(default_factory=dict)
-    see: Callable[[str, Image], Tensor] | None = None
+    see: Callable[[str, Image], Tensor | None] | None = None
     image_token: str = ""
     unused_weights: tuple[str, ...] = ()
 
@@ -221,6 +220,7 @@ class GraphSpec:
         controls: Variant to the least and the largest number of control images.
         clip: The CLIP; of one base, where `clip_of` chooses.
         vae: The VAE.
+        vaes: Variants to their VAE, where it is another.
         clip_of: A base to its CLIP, where bases of the family have different ones.
         model: Denoiser and VAE of other sizes; None for a family without an embedded base.
     """
@@ -229,15 +229,17 @@ class GraphSpec:
     clip: ClipSpec
     vae: VaeSpec
     clip_of: Callable[[BaseLocation], ClipSpec] | None = None
+    vaes: Mapping[str, VaeSpec] = field(default_factory=dict)
     model: GraphModel | None = None
 
     def of(self, location: BaseLocation) -> GraphSpec:
-        """What it is for one base: with that base's CLIP.
+        """What it is for one base: with that base's CLIP and VAE.
 
         Raises:
             BaseModelError: When the base says nothing by which its CLIP could be chosen.
         """
-        return self if self.clip_of is None else replace(self, clip=self.clip_of(location))
+        clip = self.clip if self.clip_of is None else self.clip_of(location)
+        return replace(self, clip=clip, vae=self.vaes.get(location.variant, self.vae))
 
 
 Size = tuple[int, int]

@@ -135,8 +135,7 @@ def prepare(
     family = get_family(config.family)
     location = locate_base(config.base, family, has_controls, needs_encoders=make_source is None)
     check_controls(config.preview, location.variant)
-    layered = location.variant in family.layered
-    require_layers(found.samples, location.variant, layered=layered)
+    require_layers(found.samples, location.variant, layered=location.variant in family.layered)
     plan = plan_buckets(found.samples, config.dataset, family.size_multiple, family.control_size)
     encoders = _source(config, family, location, processes, make_source, machine)
     # The others wait until the first process has encoded, and then only read.
@@ -146,8 +145,7 @@ def prepare(
         for note in remove_leftovers(*cache_folders(cache_folder(config))):
             observer.notify(Noted(note))
     with contextlib.closing(encoders):
-        channels = family.pixel_channels(location.variant)
-        dataset, prompts = _encode(config, family, plan, encoders, observer, has_controls, channels)
+        dataset, prompts = _encode(config, family, location, plan, encoders, observer)
         if processes.index == 0:
             processes.barrier()
     if processes.index == 0:
@@ -172,13 +170,13 @@ def _long_captions(
 def _encode(
     config: RunConfig,
     family: Family,
+    location: BaseLocation,
     plan: Plan,
     encoders: EncoderSource,
     observer: Observer,
-    edits: bool,
-    channels: int,
 ) -> tuple[CachedDataset, tuple[EncodedPrompt, ...]]:
-    folder = cache_folder(config)
+    folder, channels = cache_folder(config), family.pixel_channels(location.variant)
+    edits = any(planned.sample.controls for planned in plan.samples)
     dataset = build_cache(
         plan,
         folder,

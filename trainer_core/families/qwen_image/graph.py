@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +30,10 @@ def prompt(variant: str, caption: str, images: int) -> str:
     return prompt_text(variant, caption, [1] * images)
 
 
-def see(variant: str, image: Image) -> Tensor:
+def see(variant: str, image: Image) -> Tensor | None:
     """`ClipSpec.see`: the image at the area that ComfyUI's edit node gives it."""
+    if variant not in _SEEN_AREA:
+        return None
     values = torch.from_numpy(numpy.array(image.convert("RGB")).astype(numpy.float32) / 255.0)
     scale = math.sqrt(_SEEN_AREA[variant] / (image.width * image.height))
     size = (round(image.height * scale), round(image.width * scale))
@@ -90,8 +93,31 @@ def vae_name(name: str, config: Mapping[str, Any]) -> str:
     return f"{side}.{rest}"
 
 
+_VAE = VaeSpec(
+    marker="decoder.conv1.weight",
+    dimensions=5,
+    channels=16,
+    # Source: ComfyUI, comfy.latent_formats.Wan21; the same in the base's vae/config.json.
+    mean=(
+        *(-0.7571, -0.7089, -0.9113, 0.1075, -0.1745, 0.9653, -0.1517, 1.5508),
+        *(0.4134, -0.0715, 0.5517, -0.3632, -0.1922, -0.9497, 0.2503, -0.2921),
+    ),
+    deviation=(
+        *(2.8184, 1.4541, 2.3275, 2.6558, 1.2196, 1.7708, 2.6052, 2.0743),
+        *(3.2687, 2.1526, 2.8652, 1.5579, 1.6382, 1.1253, 2.8251, 1.9160),
+    ),
+    title="the VAE of Qwen-Image",
+    remedy="Use Load VAE with qwen_image_vae.safetensors.",
+)
+_LAYERED_VAE = replace(
+    _VAE,
+    pixel_channels=4,
+    title="the VAE of Qwen-Image-Layered, which reads transparency",
+    remedy="Use Load VAE with qwen_image_layered_vae.safetensors.",
+)
+
 GRAPH = GraphSpec(
-    controls={"generate": (0, 0), "edit": (1, 1), "edit_plus": (1, 64)},
+    controls={"generate": (0, 0), "edit": (1, 1), "edit_plus": (1, 64), "layered": (1, 1)},
     clip=ClipSpec(
         parts=("qwen25_7b",),
         templates={
@@ -107,22 +133,8 @@ GRAPH = GraphSpec(
         count=partial(count_rows, start=second_message),
         conditioning=real_tokens,
     ),
-    vae=VaeSpec(
-        marker="decoder.conv1.weight",
-        dimensions=5,
-        channels=16,
-        # Source: ComfyUI, comfy.latent_formats.Wan21; the same in the base's vae/config.json.
-        mean=(
-            *(-0.7571, -0.7089, -0.9113, 0.1075, -0.1745, 0.9653, -0.1517, 1.5508),
-            *(0.4134, -0.0715, 0.5517, -0.3632, -0.1922, -0.9497, 0.2503, -0.2921),
-        ),
-        deviation=(
-            *(2.8184, 1.4541, 2.3275, 2.6558, 1.2196, 1.7708, 2.6052, 2.0743),
-            *(3.2687, 2.1526, 2.8652, 1.5579, 1.6382, 1.1253, 2.8251, 1.9160),
-        ),
-        title="the VAE of Qwen-Image",
-        remedy="Use Load VAE with qwen_image_vae.safetensors.",
-    ),
+    vae=_VAE,
+    vaes={"layered": _LAYERED_VAE},
     model=GraphModel(
         model="comfy.supported_models.QwenImage",
         settings=(

@@ -53,7 +53,13 @@ from .encoders import (
     check_controls,
     encode_prompts,
 )
-from .sampler import Sampler, SampleRequest, SampleSettings
+from .sampler import (
+    Sampler,
+    SampleRequest,
+    SampleSettings,
+    preview_layers,
+    preview_settings,
+)
 from .sampling_memory import forward_bytes, sampling_memory
 
 
@@ -102,7 +108,8 @@ class Pipeline:
         Returns:
             The request to hand to the sampler.
         """
-        encoders, channels = self.encoders.open(), self.sampler.family.channels
+        encoders, sampler = self.encoders.open(), self.sampler
+        channels = sampler.family.pixel_channels(sampler.location.variant)
         seen = [on_white(control) for control in controls]
         pixels = [to_pixels(control, channels) for control in controls]
         return SampleRequest(
@@ -196,10 +203,12 @@ class _Place:
     def _tokens(self) -> int:
         """Of a preview: its image and control images, and its text."""
         preview, area = self.config.preview, self.config.dataset.control_area or 0
-        _, high, wide = self.family.latent_shape(self.location, preview.width, preview.height)
+        *_, high, wide = self.family.latent_shape(self.location, preview.width, preview.height)
         image, pixels = high * wide // self.family.patch**2, preview.width * preview.height
         controls = max(map(len, preview.controls), default=0)
-        return self.location.text_length + image + controls * max(image, image * area // pixels)
+        frames = preview_layers(preview, self.family, self.location.variant) + 1
+        controls *= max(image, image * area // pixels)
+        return self.location.text_length + frames * image + controls
 
 
 def open_pipeline(
@@ -286,8 +295,9 @@ def sample_prompts(
             cache_folder(config),
             place.encoders.identity,
             place.encoders.open,
+            place.family.pixel_channels(place.location.variant),
         )
-    size = SampleSettings(preview.width, preview.height, preview.steps, preview.guidance)
+    size = preview_settings(preview, place.family, place.location)
     with place.load(state) as pipeline:
         if state is not None:
             pipeline.attach(state).strength = strength
@@ -353,7 +363,7 @@ def sample_previews(
         deliver: Takes a prompt's index and its pixels `[3 or 4, H, W]` in [-1, 1].
         stop: Asked before each prompt and after each sampling step whether to give up.
     """
-    size = SampleSettings(settings.width, settings.height, settings.steps, settings.guidance)
+    size = preview_settings(settings, sampler.family, sampler.location)
     for index, prompt in enumerate(prompts):
         if stop():
             return

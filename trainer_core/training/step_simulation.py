@@ -53,13 +53,14 @@ class StepInputs:
     """What goes through a base in a step, and how it is computed.
 
     Attributes:
-        images: Latents ``(C, h, w)`` of a sample's image, and of its control images behind it.
+        images: Latents ``(C, h, w)`` of a sample's image, with its layers ``(C, f, h, w)``, and of
+            its control images behind it.
         text: Text tokens of a sample.
         dtype: What the base is computed in.
         fused: Whether the optimizer updates all factors at once, as on a GPU.
     """
 
-    images: tuple[tuple[int, int, int], ...]
+    images: tuple[tuple[int, ...], ...]
     text: int
     dtype: torch.dtype
     fused: bool = True

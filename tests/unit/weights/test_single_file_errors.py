@@ -259,11 +259,6 @@ def test_what_cannot_be_read_is_said_where_the_base_is_chosen(tmp_path):
         detect_base(write(tmp_path, fill))
 
 
-def test_layered_is_not_taken_for_qwen_image(tmp_path):
-    more = {"time_text_embed.addition_t_embedding.weight": torch.ones(2, 128)}
-    assert "Layered" in refusal(write(tmp_path, {**qwen(), **more}), "qwen_image").found
-
-
 def scaled(spelling="new", **changes):
     """A good scaled file with some tensors replaced, or taken out where None is given."""
     tensors, metadata = to_scaled(flux(), spelling)

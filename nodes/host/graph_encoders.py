@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ...trainer_core.data.captions import TextLimit
     from ...trainer_core.families.family import ClipSpec, Family, GraphSpec, Row, VaeSpec
     from ...trainer_core.types import Conditioning
+    from ...trainer_core.weights.base_location import BaseLocation
 
 _PROBE = "A photo of a cat, (red:1.2)"
 _GRID = 8
@@ -164,7 +165,7 @@ def require_fitting_vae(vae: Vae, spec: VaeSpec) -> None:
             kind = f"of another kind ({type(model).__name__}, {channels} latent channels)"
         raise InputError(
             f"a VAE {kind} at the VAE input",
-            f"{spec.title}, of {spec.channels} latent channels",
+            f"{spec.title}, of {spec.channels * spec.patch**2} latent channels",
             spec.remedy,
         )
 
@@ -179,21 +180,23 @@ class GraphVae(NamedTuple):
         """Encode images without sampling.
 
         Args:
-            pixels: `[B, 3, H, W]`, in [-1, 1]; sides are multiples of 8.
+            pixels: `[B, 3, H, W]`, in [-1, 1]; sides are multiples of 8, or of 16 where a patch of
+                the VAE's own latents is one place.
 
         Returns:
-            `[B, C, H / 8, W / 8]`, float32 on the CPU: ``(latents - mean) / deviation``.
+            `[B, C, h, w]`, float32 on the CPU: ``(latents - mean) / deviation``.
 
         Raises:
-            InputError: When a side is no multiple of 8: ComfyUI would cut the image.
+            InputError: When a side is no such multiple: ComfyUI would cut the image.
         """
         import torch
 
+        grid = _GRID * self.spec.patch
         height, width = pixels.shape[-2:]
-        if height % _GRID or width % _GRID:
+        if height % grid or width % grid:
             raise InputError(
                 f"an image of {width} x {height} pixels for the VAE",
-                f"sides that are multiples of {_GRID}",
+                f"sides that are multiples of {grid}",
                 "Choose sizes that are multiples of the family's own step (16 or 32 pixels).",
             )
         with torch.inference_mode():
@@ -202,7 +205,8 @@ class GraphVae(NamedTuple):
             raw = torch.cat([_still(self.vae.encode(frame[None])) for frame in frames])
             mean, deviation = self._statistics()
             latents = (raw.float().cpu() - mean) / deviation
-        wanted = (len(pixels), self.spec.channels, height // _GRID, width // _GRID)
+        channels = self.spec.channels * self.spec.patch**2
+        wanted = (len(pixels), channels, height // grid, width // grid)
         if tuple(latents.shape) != wanted:
             raise InputError(
                 f"latents of shape {list(latents.shape)} from the VAE input",
@@ -317,7 +321,7 @@ class GraphEncoders:
 
 def graph_encoders(
     family: Family,
-    variant: str,
+    location: BaseLocation,
     clip: Clip | None,
     vae: Vae | None,
     text_length: int | None,
@@ -327,7 +331,7 @@ def graph_encoders(
 
     Args:
         family: The base's family.
-        variant: The base's variant, such as ``generate``; not ``auto``.
+        location: The base, whose variant and size say what fits.
         clip: The CLIP input's value; None where nothing is connected.
         vae: The VAE input's value; None where nothing is connected.
         text_length: Text tokens, as the run file's ``base.text_length``. Unset: what ComfyUI does
@@ -338,7 +342,8 @@ def graph_encoders(
         Encoders, decoder and their identity. What is missing is an error only once it is used.
 
     Raises:
-        InputError: When a CLIP or VAE belongs to another model.
+        InputError: When a CLIP or VAE belongs to another model, or to the family's base of another
+            size.
         BaseModelError: When the family has no encoders in ComfyUI's graph.
         ConfigError: When the family does not have the variant.
     """
@@ -349,12 +354,14 @@ def graph_encoders(
             "a family whose CLIP and VAE the nodes know",
             "Leave CLIP and VAE unconnected, or choose another base.",
         )
+    variant = location.variant
     if variant not in spec.controls:
         raise ConfigError(
             f"base.variant: {variant!r} with the family {family.name}",
             f"one of {', '.join(spec.controls)}",
             "Choose one of these.",
         )
+    spec = spec.of(location)
     if clip is not None:
         require_fitting_clip(clip, spec.clip)
     if vae is not None:

@@ -141,7 +141,7 @@ def source_of(
 
     length = base.values.get("text_length")
     return lambda family, location: graph_encoders(
-        family, location.variant, clip, vae, length, on_close
+        family, location, clip, vae, length, on_close
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from ..weights.base_location import EMBEDDED, BaseLocation, folder_identity
 from ..weights.base_path import base_file, local_folder, looks_like_file, names_hub
 from ..weights.diffusers_folder import check_part, class_name, is_whole
 from ..weights.header import WeightFile, check_formats, open_weights
+from .distilled import refuse_distilled
 
 if TYPE_CHECKING:
     from ..families.family import Family
@@ -22,7 +22,11 @@ _FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
 
 
 def locate_base(
-    settings: BaseSection, family: Family, has_controls: bool, needs_encoders: bool = True
+    settings: BaseSection,
+    family: Family,
+    has_controls: bool,
+    needs_encoders: bool = True,
+    to_train: bool = True,
 ) -> BaseLocation:
     """Find the base, check that it is whole and of the family, and settle the variant.
 
@@ -32,14 +36,15 @@ def locate_base(
         has_controls: Whether the samples have control images.
         needs_encoders: Whether text encoders and VAE are loaded from the base. Without, nothing
             about them is checked, and the identity does not know them.
+        to_train: Whether it is to be trained, so that a distilled base needs what makes it right.
 
     Returns:
         The checked base. Nothing is loaded. The network is only used when ``base.path`` looks like
         a hub id and there is no such folder here.
 
     Raises:
-        BaseModelError: When the base is missing, incomplete, of another architecture or in a
-            number format that is not read.
+        BaseModelError: When the base is missing, incomplete, of another architecture, in a number
+            format that is not read, or distilled (`refuse_distilled`).
         ConfigError: When ``base.variant`` does not fit the family or the dataset.
     """
     file = base_file(settings.path)
@@ -57,16 +62,9 @@ def locate_base(
     parts = family.folder.encoder_parts if needs_encoders else ()
     if parts and variant != "generate":
         parts = (*parts, *family.folder.edit_parts)
-    if parts and file is not None and not settings.encoders:
-        raise BaseModelError(
-            f"base.path: {file} holds the denoiser alone, and base.encoders is not set",
-            "a Diffusers folder with text encoder and VAE",
-            f"Set base.encoders to a {family.title} folder that has {', '.join(parts)}.",
-        )
-    for part in parts:
-        check_part(encoders, part, "base.encoders" if settings.encoders else "base.path")
+    _check_parts(settings, family, file, encoders, parts)
     text_length = settings.text_length or family.text_length
-    return BaseLocation(
+    location = BaseLocation(
         folder=folder,
         encoders=encoders,
         variant=variant,
@@ -75,6 +73,27 @@ def locate_base(
         embedded=settings.path == EMBEDDED,
         file=file,
     )
+    if to_train:
+        refuse_distilled(settings, family, location)
+    return location
+
+
+def _check_parts(
+    settings: BaseSection,
+    family: Family,
+    file: Path | None,
+    encoders: Path,
+    parts: Sequence[str],
+) -> None:
+    """Refuse a base without text encoder and VAE where these are needed."""
+    if parts and file is not None and not settings.encoders:
+        raise BaseModelError(
+            f"base.path: {file} holds the denoiser alone, and base.encoders is not set",
+            "a Diffusers folder with text encoder and VAE",
+            f"Set base.encoders to a {family.title} folder that has {', '.join(parts)}.",
+        )
+    for part in parts:
+        check_part(encoders, part, "base.encoders" if settings.encoders else "base.path")
 
 
 def _open_file(
@@ -183,11 +202,6 @@ def _folder_variant(family: Family, folder: Path) -> str:
 
 
 _NAMED = 3  # names that a message gives as examples
-# "distill" with nothing before it that turns it round, as in de-distilled.
-_DISTILLED = re.compile(
-    r"(?<![a-z])(schnell|lightning|turbo|hyper|lightx2v|nunchaku|[48]-?steps?)(?![a-z])"
-    r"|(?<!de)(?<!de[-_ ])(?<!un)(?<!un[-_ ])distill(ed)?"
-)
 
 
 def detect_base(path: str | Path) -> str:
@@ -254,14 +268,6 @@ def trainable_family(file: WeightFile) -> str:
     check_formats(file)
     spec = FAMILIES[name].file
     spec.settings(spec.tidy(file))
-    distilled = _DISTILLED.search(file.hints)
-    if distilled is not None:
-        raise file.broken(
-            f"its name or title says {distilled.group()!r}, so that it is distilled to few steps",
-            "a model that was not distilled: training would undo the distillation",
-            "Train on the model that it was made from; most adapters work on both. If the name is "
-            "wrong, rename the file.",
-        )
     return name
 
 

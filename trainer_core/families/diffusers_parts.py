@@ -277,6 +277,7 @@ def layer_names(
     comfyui_spellings: tuple[str, ...] = (),
     comfyui_names: tuple[ComfyuiName, ...] = (),
     aliases: Mapping[str, str] | None = None,
+    native_only: frozenset[str] = frozenset(),
 ) -> KeyMap:
     """`Family.key_map` from a table.
 
@@ -288,6 +289,7 @@ def layer_names(
         comfyui_spellings: As `KeyMap.comfyui_spellings`.
         comfyui_names: As `KeyMap.comfyui_names`.
         aliases: As `KeyMap.aliases`.
+        native_only: As `KeyMap.native_only`.
     """
     modules: dict[str, list[str]] = {}
     for module, native in names.items():
@@ -320,6 +322,7 @@ def layer_names(
         comfyui_spellings,
         comfyui_names,
         aliases or {},
+        native_only,
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..data.cache import Encoders
@@ -29,6 +29,7 @@ from .diffusers_parts import (
     read_shift,
     text_shapes,
 )
+from .distilled import distilled_by_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -130,7 +131,8 @@ class VaeSpec:
     Attributes:
         marker: Name of a weight that other kinds of VAE do not have in this shape.
         dimensions: Of the marker; 5 for a VAE that also encodes videos.
-        channels: Of the latents: the second size of the marker.
+        channels: The second size of the marker.
+        patch: Side of the patch of the marker's channels that becomes one place of the latents.
         mean: Of the latents, for each channel or for all.
         deviation: Standard deviation of the latents, for each channel or for all.
         title: Which VAE this is, for messages.
@@ -144,6 +146,7 @@ class VaeSpec:
     deviation: tuple[float, ...]
     title: str
     remedy: str
+    patch: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,15 +216,25 @@ class GraphSpec:
 
     Attributes:
         controls: Variant to the least and the largest number of control images.
-        clip: The CLIP.
+        clip: The CLIP; of one base, where `clip_of` chooses.
         vae: The VAE.
+        clip_of: A base to its CLIP, where bases of the family have different ones.
         model: Denoiser and VAE of other sizes; None for a family without an embedded base.
     """
 
     controls: Mapping[str, tuple[int, int]]
     clip: ClipSpec
     vae: VaeSpec
+    clip_of: Callable[[BaseLocation], ClipSpec] | None = None
     model: GraphModel | None = None
+
+    def of(self, location: BaseLocation) -> GraphSpec:
+        """What it is for one base: with that base's CLIP.
+
+        Raises:
+            BaseModelError: When the base says nothing by which its CLIP could be chosen.
+        """
+        return self if self.clip_of is None else replace(self, clip=self.clip_of(location))
 
 
 Size = tuple[int, int]
@@ -304,6 +317,8 @@ class Family:
         patch: Latents along a side of an image token.
         shift: (base, steps of a generation) to what moves its noise levels; of None steps those
             that are trained on.
+        distilled: A base that was distilled to few steps to what will happen and what to train on
+            instead, in one line; empty for any other base. See `bases.distilled`.
         conditioning_shapes: The configuration of Diffusers' transformer and a number of text tokens
             to the shapes of a sample's conditioning.
         control_size: (width, height, area) of a control image to the size it is encoded at.
@@ -343,6 +358,7 @@ class Family:
     shift: Callable[[BaseLocation, int | None], ShiftSettings] = lambda location, steps: read_shift(
         location
     )
+    distilled: Callable[[BaseLocation], str] = distilled_by_name
     conditioning_shapes: Callable[[Mapping[str, Any], int], Mapping[str, tuple[int, ...]]] = (
         text_shapes
     )

@@ -7,6 +7,7 @@ would.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -229,7 +230,8 @@ def _locate(
 ) -> _Place:
     device, machine = resolve_device(config.memory.device), machine or Machine()
     family = get_family(config.family)
-    location = locate_base(config.base, family, has_controls, needs_encoders=make_source is None)
+    located = functools.partial(locate_base, needs_encoders=make_source is None, to_train=False)
+    location = located(config.base, family, has_controls)
     encoders = (
         make_source(family, location)
         if make_source is not None

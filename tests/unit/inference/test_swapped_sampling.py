@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 from torch._subclasses import FakeTensorMode
 
+from tests.fixtures.families import record
 from tests.fixtures.flux_base import make_flux_base
-from tests.fixtures.full_size import FLUX_DEV, QWEN_IMAGE
 from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.adapters import attach
 from trainer_core.bases.locate import locate_base
@@ -172,9 +172,9 @@ def test_the_fewest_blocks_are_chosen(work, family):
 def test_the_guess_for_a_pass_is_cautious(family):
     """Against the bytes of a pass of the published sizes, on tensors without numbers."""
     found, few = get_family(family), {"qwen_image": {"num_layers": 2}, "flux": FEW}[family]
-    settings, text = {"qwen_image": QWEN_IMAGE, "flux": FLUX_DEV}[family], 512
+    settings, text = record(family).published[1], 512
     with torch.device("meta"):
-        model = getattr(diffusers, found.file.transformer.split(".")[1])(**(settings | few))
+        model = getattr(diffusers, found.file.transformer.split(".")[1])(**{**settings, **few})
     model = cast_base(model.requires_grad_(False), torch.bfloat16).eval()
     found.prepare(model)
     place = BaseLocation(Path(), Path(), "generate", text, "", embedded=False)

@@ -109,6 +109,9 @@ def detect(keys: Iterable[str]) -> bool:
 _ORIGIN = origin_by_names(KEY_MAP)
 
 
+_GUIDANCE = "time_text_embed.guidance_embedder.linear_1.weight"
+
+
 def settings(file: WeightFile) -> dict[str, Any]:
     """`FileSpec.settings`: dev and Kontext have the same tensors."""
     native = any(name.startswith(NATIVE_MARKS) for name in file.tensors)
@@ -126,15 +129,10 @@ def settings(file: WeightFile) -> dict[str, Any]:
             "FLUX.1 dev or Kontext",
             "Name a file of one of these as base.path.",
         )
-    if at("time_text_embed.guidance_embedder.linear_1.weight") not in file.tensors:
-        raise file.broken(
-            "it has no layer for guidance, as FLUX.1 schnell, which is distilled to few steps",
-            "FLUX.1 dev or Kontext",
-            "Train on the file of dev; most of its adapters work on schnell too. A model without "
-            "guidance that was not distilled can be trained from a Diffusers folder.",
-        )
     pooled = file.matrix(at("time_text_embed.text_embedder.linear_1.weight"))[1]
-    return {**found, "pooled_projection_dim": pooled, "guidance_embeds": True}
+    # FLUX.1 schnell has no such layer.
+    guided = at(_GUIDANCE) in file.tensors
+    return {**found, "pooled_projection_dim": pooled, "guidance_embeds": guided}
 
 
 FILE = FileSpec(

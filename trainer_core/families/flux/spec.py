@@ -10,6 +10,7 @@ from .encode import control_size, load_encoders, load_token_counter
 from .graph import GRAPH
 from .keys import FILE, KEY_MAP, UNEXPORTABLE, detect, published_sizes
 from .predict import conditioning_shapes, predict, takes_guidance
+from .schnell import distilled, shift
 
 _MODULATION = (
     r"transformer_blocks\.\d+\.(norm1|norm1_context)\.linear",
@@ -57,6 +58,8 @@ FAMILY = Family(
     load_vae=load_vae,
     load_token_counter=load_token_counter,
     predict=predict,
+    shift=shift,
+    distilled=distilled,
     conditioning_shapes=conditioning_shapes,
     control_size=control_size,
     key_map=KEY_MAP,

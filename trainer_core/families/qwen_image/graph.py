@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy
@@ -12,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from ...types import Conditioning
-from ..family import ClipSpec, GraphModel, GraphSpec, Row, VaeSpec
+from ..chat_text import count_rows, cut_rows, real_tokens, second_message
+from ..family import ClipSpec, GraphModel, GraphSpec, VaeSpec
 from .encode import IMAGE, prompt_text
 
 if TYPE_CHECKING:
@@ -21,52 +22,11 @@ if TYPE_CHECKING:
 
 # ComfyUI's edit nodes show the text encoder its images at these areas.
 _SEEN_AREA = {"edit": 1024 * 1024, "edit_plus": 384 * 384}
-_MESSAGE_START = 151644
-_MESSAGE_HEAD = 3  # "<|im_start|>user\n"
 
 
 def prompt(variant: str, caption: str, images: int) -> str:
     """`ClipSpec.prompt`: a text that begins like the template is not put into it again."""
     return prompt_text(variant, caption, [1] * images)
-
-
-def read(
-    rows: Mapping[str, Sequence[Row]], text_length: int | None, images: int
-) -> dict[str, list[Row]]:
-    """`ClipSpec.read`: at most ``text_length`` tokens behind the template's prefix, images apart.
-
-    Unset, nothing is cut, as in ComfyUI. The template's end counts.
-    """
-    if text_length is None:
-        return {name: list(each) for name, each in rows.items()}
-    return {
-        name: [row[: _longest(row, text_length, images)] for row in each]
-        for name, each in rows.items()
-    }
-
-
-def _longest(row: Row, text_length: int, images: int) -> int:
-    wanted = _message_start(row) + text_length + images
-    # An image is never cut off, nor the token that closes it.
-    places = [place for place, entry in enumerate(row) if isinstance(entry[0], dict)]
-    return max(wanted, places[-1] + 2) if places else wanted
-
-
-def _message_start(row: Row) -> int:
-    starts = [place for place, entry in enumerate(row) if entry[0] == _MESSAGE_START]
-    return starts[1] + _MESSAGE_HEAD
-
-
-def count(rows: Mapping[str, Sequence[Row]]) -> int:
-    """`ClipSpec.count`."""
-    return max(len(row) - _message_start(row) for each in rows.values() for row in each)
-
-
-def conditioning(text: Tensor, extra: Mapping[str, Any]) -> Conditioning:
-    """`ClipSpec.conditioning`: ``text_embeddings`` `[L, D]` without the template's prefix."""
-    mask = extra.get("attention_mask")
-    # Only there when the caption itself has the end token, behind which nothing counts.
-    return {"text_embeddings": text if mask is None else text[mask[0].bool().to(text.device)]}
 
 
 def see(variant: str, image: Image) -> Tensor:
@@ -143,9 +103,9 @@ GRAPH = GraphSpec(
         prompt=prompt,
         see=see,
         image_token=IMAGE,
-        read=read,
-        count=count,
-        conditioning=conditioning,
+        read=partial(cut_rows, start=second_message),
+        count=partial(count_rows, start=second_message),
+        conditioning=real_tokens,
     ),
     vae=VaeSpec(
         marker="decoder.conv1.weight",

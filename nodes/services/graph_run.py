@@ -140,9 +140,7 @@ def source_of(
     from ..host.graph_encoders import graph_encoders
 
     length = base.values.get("text_length")
-    return lambda family, location: graph_encoders(
-        family, location, clip, vae, length, on_close
-    )
+    return lambda family, location: graph_encoders(family, location, clip, vae, length, on_close)
 
 
 def encode(

@@ -258,18 +258,6 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         hint=r"wan2|wanvideo|wan(?=t2v|i2v)|^wan$",
     ),
     Architecture(
-        "Z-Image",
-        {
-            _REFINED: (
-                30,
-                "attention_(qkv|out|to_[qkv]|to_out_0)|feed_forward_w[123]|adaLN_modulation_[01]",
-            )
-        },
-        (3840,),
-        "(cap_embedder|t_embedder|x_embedder|all_x_embedder|final_layer|all_final_layer).*",
-        hint="zimage",
-    ),
-    Architecture(
         "Lumina 2",
         {
             _REFINED: (

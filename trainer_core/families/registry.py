@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 PACKAGES: dict[str, str] = {
     "qwen_image": ".qwen_image",
     "flux": ".flux",
+    "z_image": ".z_image",
     "chroma": ".chroma",
 }
 """A family's name, as in the run file's ``family``, to its package.

@@ -106,7 +106,6 @@ NATIVE = {
     "diffusion_model.blocks.39.self_attn.q": ("Wan 2.1 or 2.2", 5120, 5120),
     "lora_unet_blocks_0_cross_attn_k_img": ("Wan 2.1 or 2.2", 5120, 5120),
     "lora_unet_blocks_0_ffn_0": ("Wan 2.1 or 2.2", 13824, 5120),
-    "diffusion_model.layers.29.attention.qkv": ("Z-Image", 11520, 3840),
     "diffusion_model.layers.25.attention.qkv": ("Lumina 2", 3840, 2304),
     "lora_unet_double_blocks_0_img_attn_qkv": ("FLUX.2", 18432, 6144),
     "diffusion_model.single_blocks.47.linear1": ("FLUX.2", 55296, 6144),

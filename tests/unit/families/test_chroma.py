@@ -157,8 +157,3 @@ def test_radiance_is_refused_by_name(tmp_path):
     save_file({name: tensor.contiguous() for name, tensor in native.items()}, path)
     with pytest.raises(BaseModelError, match="Radiance"):
         locate_base(BaseSection(path=str(path)), FAMILY, False, needs_encoders=False)
-        FAMILY.load_transformer(
-            locate_base(BaseSection(path=str(path)), FAMILY, False, needs_encoders=False),
-            torch.float32,
-            "cpu",
-        )

@@ -17,6 +17,7 @@ PACKAGES: dict[str, str] = {
     "flux": ".flux",
     "flux2": ".flux2",
     "z_image": ".z_image",
+    "chroma": ".chroma",
     "krea2": ".krea2",
     "qwen_image_21": ".qwen_image_21",
 }

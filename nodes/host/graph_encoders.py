@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ...trainer_core.data.captions import TextLimit
     from ...trainer_core.families.family import ClipSpec, Family, GraphSpec, Row, VaeSpec
     from ...trainer_core.types import Conditioning
+    from ...trainer_core.weights.base_location import BaseLocation
 
 _PROBE = "A photo of a cat, (red:1.2)"
 _GRID = 8
@@ -102,7 +103,7 @@ class GraphText(NamedTuple):
                 "Take it out; the control images are put in by the trainer.",
             )
         seen = [see(self.variant, image) for image in controls] if see else []
-        tokens = self.tokens(caption, seen)
+        tokens = self.tokens(caption, [image for image in seen if image is not None])
         with torch.inference_mode():
             ((text, extra),) = self.clip.encode_from_tokens_scheduled(tokens)
         found = self.spec.conditioning(text[0], extra)
@@ -158,13 +159,18 @@ def require_fitting_vae(vae: Vae, spec: VaeSpec) -> None:
     model, kind = vae.first_stage_model, "without weights"
     weights = {} if model is None else model.state_dict()
     marker = weights.get(spec.marker)
-    if marker is None or (marker.ndim, *marker.shape[1:2]) != (spec.dimensions, spec.channels):
-        if model is not None:
+    wanted, read = (spec.dimensions, spec.channels), getattr(vae, "output_channels", None)
+    fits = marker is not None and (marker.ndim, *marker.shape[1:2]) == wanted
+    if not fits or read not in {spec.pixel_channels, None}:
+        if fits:
+            kind = f"that reads {read} channels of a pixel ({type(model).__name__})"
+        elif model is not None:
             channels = getattr(vae, "latent_channels", "unknown")
             kind = f"of another kind ({type(model).__name__}, {channels} latent channels)"
         raise InputError(
             f"a VAE {kind} at the VAE input",
-            f"{spec.title}, of {spec.channels} latent channels",
+            f"{spec.title}, of {spec.channels * spec.patch**2} latent channels"
+            + f" and {spec.pixel_channels} of a pixel" * fits,
             spec.remedy,
         )
 
@@ -179,21 +185,23 @@ class GraphVae(NamedTuple):
         """Encode images without sampling.
 
         Args:
-            pixels: `[B, 3, H, W]`, in [-1, 1]; sides are multiples of 8.
+            pixels: `[B, 3 or 4, H, W]`, in [-1, 1]; sides are multiples of 8, or of 16 where a
+                patch of the VAE's own latents is one place.
 
         Returns:
-            `[B, C, H / 8, W / 8]`, float32 on the CPU: ``(latents - mean) / deviation``.
+            `[B, C, h, w]`, float32 on the CPU: ``(latents - mean) / deviation``.
 
         Raises:
-            InputError: When a side is no multiple of 8: ComfyUI would cut the image.
+            InputError: When a side is no such multiple: ComfyUI would cut the image.
         """
         import torch
 
+        grid = _GRID * self.spec.patch
         height, width = pixels.shape[-2:]
-        if height % _GRID or width % _GRID:
+        if height % grid or width % grid:
             raise InputError(
                 f"an image of {width} x {height} pixels for the VAE",
-                f"sides that are multiples of {_GRID}",
+                f"sides that are multiples of {grid}",
                 "Choose sizes that are multiples of the family's own step (16 or 32 pixels).",
             )
         with torch.inference_mode():
@@ -202,7 +210,8 @@ class GraphVae(NamedTuple):
             raw = torch.cat([_still(self.vae.encode(frame[None])) for frame in frames])
             mean, deviation = self._statistics()
             latents = (raw.float().cpu() - mean) / deviation
-        wanted = (len(pixels), self.spec.channels, height // _GRID, width // _GRID)
+        channels = self.spec.channels * self.spec.patch**2
+        wanted = (len(pixels), channels, height // grid, width // grid)
         if tuple(latents.shape) != wanted:
             raise InputError(
                 f"latents of shape {list(latents.shape)} from the VAE input",
@@ -212,7 +221,7 @@ class GraphVae(NamedTuple):
         return ordinary(latents)
 
     def decode(self, latents: Tensor) -> Tensor:
-        """Undo `encode`: `[B, C, h, w]` to `[B, 3, H, W]`, float32 on the CPU, in [-1, 1]."""
+        """Undo `encode`: `[B, C, h, w]` to `[B, 3 or 4, H, W]`, float32 on the CPU, in [-1, 1]."""
         import torch
 
         with torch.inference_mode():
@@ -221,7 +230,7 @@ class GraphVae(NamedTuple):
             video = self.spec.dimensions == 5
             pixels = self.vae.decode(raw.unsqueeze(2) if video else raw)
             still = pixels[:, 0] if pixels.ndim == 5 else pixels
-            result = still[..., :3].movedim(-1, 1).float() * 2 - 1
+            result = still[..., : self.spec.pixel_channels].movedim(-1, 1).float() * 2 - 1
         return ordinary(result)
 
     def _statistics(self) -> tuple[Tensor, Tensor]:
@@ -292,7 +301,7 @@ class GraphEncoders:
         return self._text().encode(caption, controls)
 
     def decoder(self) -> Callable[[Tensor], Tensor]:
-        """What turns normalised latents `[B, C, h, w]` into pixels `[B, 3, H, W]` in [-1, 1]."""
+        """What turns normalised latents `[B, C, h, w]` into pixels `[B, 3 or 4, H, W]`."""
         return self._image("to decode previews").decode
 
     def text_limit(self) -> TextLimit | None:
@@ -317,7 +326,7 @@ class GraphEncoders:
 
 def graph_encoders(
     family: Family,
-    variant: str,
+    location: BaseLocation,
     clip: Clip | None,
     vae: Vae | None,
     text_length: int | None,
@@ -327,7 +336,7 @@ def graph_encoders(
 
     Args:
         family: The base's family.
-        variant: The base's variant, such as ``generate``; not ``auto``.
+        location: The base, whose variant and size say what fits.
         clip: The CLIP input's value; None where nothing is connected.
         vae: The VAE input's value; None where nothing is connected.
         text_length: Text tokens, as the run file's ``base.text_length``. Unset: what ComfyUI does
@@ -338,7 +347,8 @@ def graph_encoders(
         Encoders, decoder and their identity. What is missing is an error only once it is used.
 
     Raises:
-        InputError: When a CLIP or VAE belongs to another model.
+        InputError: When a CLIP or VAE belongs to another model, or to the family's base of another
+            size.
         BaseModelError: When the family has no encoders in ComfyUI's graph.
         ConfigError: When the family does not have the variant.
     """
@@ -349,12 +359,14 @@ def graph_encoders(
             "a family whose CLIP and VAE the nodes know",
             "Leave CLIP and VAE unconnected, or choose another base.",
         )
+    variant = location.variant
     if variant not in spec.controls:
         raise ConfigError(
             f"base.variant: {variant!r} with the family {family.name}",
             f"one of {', '.join(spec.controls)}",
             "Choose one of these.",
         )
+    spec = spec.of(location)
     if clip is not None:
         require_fitting_clip(clip, spec.clip)
     if vae is not None:

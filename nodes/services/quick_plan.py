@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...trainer_core.errors import DatasetError, InputError
+from ...trainer_core.printable import listed
 from ..host import comfy_host
 from .choices import (
     AdapterChoice,
@@ -16,6 +17,7 @@ from .choices import (
     PreviewChoice,
     SettingsChoice,
     check_run_name,
+    run_config,
 )
 
 if TYPE_CHECKING:
@@ -209,16 +211,21 @@ def require_encoders(base: BaseChoice, clip: Any, vae: Any) -> None:
     """Refuse a base from a file without the graph's CLIP and VAE.
 
     Raises:
-        InputError: It says which loaders to add.
+        InputError: It says which loaders to add, for this very base.
     """
+    from ...trainer_core.bases.locate import locate_base
     from ...trainer_core.families.registry import get_family
 
     given = {"clip": clip, "vae": vae}
     missing = [name for name, value in given.items() if value is None]
     if base.embedded or not missing:
         return
-    spec = get_family(base.family).graph
-    remedies = {} if spec is None else {"clip": spec.clip.remedy, "vae": spec.vae.remedy}
+    family, settings = get_family(base.family), run_config(base).base
+    remedies: dict[str, str] = {}
+    if family.graph is not None:
+        edits = settings.variant not in ("auto", "generate")
+        spec = family.graph.of(locate_base(settings, family, edits, needs_encoders=False))
+        remedies = {"clip": spec.clip.remedy, "vae": spec.vae.remedy}
     raise _unconnected(missing, " ".join(remedies[name] for name in missing if name in remedies))
 
 
@@ -277,8 +284,7 @@ def _silent(answers: Answers, silent: Sequence[str], images: int, *, words: bool
         found = f"no image of {answers.folder} has a caption"
         remedy = "Type a trigger word, such as ohwx." if words else "Write the captions."
     else:
-        more = f" and {len(silent) - _NAMED} more" if len(silent) > _NAMED else ""
-        named = ", ".join(silent[:_NAMED]) + more
+        named = listed(silent, _NAMED)
         found = f"{len(silent)} of {images} images in {answers.folder} have no caption: {named}"
         remedy = "Write the missing captions."
         if words:

@@ -271,13 +271,15 @@ def main():
     encoders = load_encoders()
     light = not {"torch", "transformers", "diffusers"} & set(sys.modules)
     registry = importlib.import_module(f"{PACK}.trainer_core.families.registry")
+    bases = importlib.import_module(f"{PACK}.trainer_core.weights.base_location")
 
-    def make(family, *given):
-        """With a name for the family; "wan" has no encoders in the graph."""
+    def make(family, variant, *given):
+        """With names for family and variant; "wan" has no encoders in the graph."""
         known = registry.get_family("flux" if family == "wan" else family)
         if family == "wan":
             known = dataclasses.replace(known, name="wan", graph=None)
-        return encoders.graph_encoders(known, *given)
+        place = bases.BaseLocation(Path(), Path(), variant, 0, "", False)
+        return encoders.graph_encoders(known, place, *given)
 
     import comfy.cli_args
 

@@ -185,7 +185,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         hint=r"sd3|stablediffusion3|stablediffusionv3",
     ),
     Architecture(
-        "Chroma",
+        "Chroma1-Radiance",
         {
             "transformer_blocks": (19, f"{_ATTENTION}|{_FEEDS}"),
             "single_transformer_blocks": (38, _SINGLE),
@@ -195,20 +195,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         (3072,),
         "distilled_guidance_layer_.*|x_embedder|context_embedder|proj_out|img_in(_patch)?|txt_in"
         "|final_layer_linear|nerf_.*",
-        hint="chroma",
-    ),
-    Architecture(
-        "FLUX.2",
-        {
-            "transformer_blocks": (8, f"{_ATTENTION}|ff(_context)?_linear_(in|out)"),
-            "single_transformer_blocks": (48, "attn_(to_qkv_mlp_proj|to_out)"),
-            "double_blocks": (8, _STREAMS),
-            "single_blocks": (48, "linear[12]"),
-        },
-        (3072, 4096, 6144),
-        "(double|single)_stream_modulation.*|time_guidance_embed_.*|time_in_.*|guidance_in_.*"
-        "|x_embedder|context_embedder|norm_out_linear|proj_out|img_in|txt_in|final_layer_.*",
-        hint=r"flux2|klein",
+        hint="radiance",
     ),
     Architecture(
         "HunyuanVideo",
@@ -258,18 +245,6 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         hint=r"wan2|wanvideo|wan(?=t2v|i2v)|^wan$",
     ),
     Architecture(
-        "Z-Image",
-        {
-            _REFINED: (
-                30,
-                "attention_(qkv|out|to_[qkv]|to_out_0)|feed_forward_w[123]|adaLN_modulation_[01]",
-            )
-        },
-        (3840,),
-        "(cap_embedder|t_embedder|x_embedder|all_x_embedder|final_layer|all_final_layer).*",
-        hint="zimage",
-    ),
-    Architecture(
         "Lumina 2",
         {
             _REFINED: (
@@ -304,22 +279,6 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         },
         others="(t_embedder|p_embedder|x_embedder|final_layer|caption_projection).*",
         hint="hidream",
-    ),
-    Architecture(
-        "Krea 2",
-        {
-            "transformer_blocks": (28, "attn_(to_[qkv]|to_gate|to_out_0)|ff_(gate|up|down)"),
-            "blocks": (28, "attn_(w[qkvo]|gate)|mlp_(gate|up|down)"),
-            "(text_fusion|txtfusion)_(layerwise|refiner)_blocks": (
-                2,
-                "attn_(to_[qkv]|to_gate|to_out_0|w[qkvo]|gate)|(ff|mlp)_(gate|up|down)",
-            ),
-        },
-        (),
-        "(text_fusion|txtfusion)_projector|img_in|first|last_linear|tproj_\\d|tmlp_\\d|txtmlp_\\d"
-        "|time_embed_linear_[12]|time_mod_proj|txt_in_linear_[12]|final_layer_linear",
-        {r"transformer_blocks_\d+_attn_to_q|blocks_\d+_attn_wq": (6144,)},
-        "krea2",
     ),
     Architecture(
         "LTX-Video or LTX-2",
@@ -398,13 +357,6 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         },
         others="(time|text|pooled_text|visual)_embeddings_.*|out_layer_.*",
         hint="kandinsky5",
-    ),
-    Architecture(
-        "Qwen-Image 2.1",
-        {"transformer_blocks": (32, f"attn_{_OWN}|img_mlp_(proj|out|gate_layer|gate_up)")},
-        (4096,),
-        "time_text_embed_.*|txt_in_.*|img_in|modulation_1|norm_out_linear|proj_out",
-        hint="qwenimage21",
     ),
     Architecture(
         "FLUX.3",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +13,8 @@ from ..weights.base_location import EMBEDDED, BaseLocation, folder_identity
 from ..weights.base_path import base_file, local_folder, looks_like_file, names_hub
 from ..weights.diffusers_folder import check_part, class_name, is_whole
 from ..weights.header import WeightFile, check_formats, open_weights
+from .base_adapters import outline_base_adapters
+from .distilled import refuse_distilled
 
 if TYPE_CHECKING:
     from ..families.family import Family
@@ -22,7 +23,11 @@ _FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
 
 
 def locate_base(
-    settings: BaseSection, family: Family, has_controls: bool, needs_encoders: bool = True
+    settings: BaseSection,
+    family: Family,
+    has_controls: bool,
+    needs_encoders: bool = True,
+    to_train: bool = True,
 ) -> BaseLocation:
     """Find the base, check that it is whole and of the family, and settle the variant.
 
@@ -32,14 +37,17 @@ def locate_base(
         has_controls: Whether the samples have control images.
         needs_encoders: Whether text encoders and VAE are loaded from the base. Without, nothing
             about them is checked, and the identity does not know them.
+        to_train: Whether it is to be trained, so that a distilled base needs what makes it right,
+            and adapters of the base are looked at.
 
     Returns:
         The checked base. Nothing is loaded. The network is only used when ``base.path`` looks like
         a hub id and there is no such folder here.
 
     Raises:
-        BaseModelError: When the base is missing, incomplete, of another architecture or in a
-            number format that is not read.
+        BaseModelError: When the base is missing, incomplete, of another architecture, in a number
+            format that is not read, or distilled (`refuse_distilled`), or an adapter of it is not
+            one of the family.
         ConfigError: When ``base.variant`` does not fit the family or the dataset.
     """
     file = base_file(settings.path)
@@ -48,8 +56,13 @@ def locate_base(
     else:
         folder = _base_folder(settings, family, needs_encoders)
         _check_transformer(folder, family)
+        made_for = family.folder.pipelines[_pipeline(folder)]
         variant = _settle_variant(
-            settings.variant, family, has_controls, lambda: _folder_variant(family, folder)
+            settings.variant,
+            family,
+            has_controls,
+            lambda: _folder_variant(family, folder),
+            layered=made_for in family.layered,
         )
     encoders = local_folder(settings.encoders, "base.encoders") if settings.encoders else folder
     if not is_whole(folder, "scheduler"):
@@ -57,16 +70,9 @@ def locate_base(
     parts = family.folder.encoder_parts if needs_encoders else ()
     if parts and variant != "generate":
         parts = (*parts, *family.folder.edit_parts)
-    if parts and file is not None and not settings.encoders:
-        raise BaseModelError(
-            f"base.path: {file} holds the denoiser alone, and base.encoders is not set",
-            "a Diffusers folder with text encoder and VAE",
-            f"Set base.encoders to a {family.title} folder that has {', '.join(parts)}.",
-        )
-    for part in parts:
-        check_part(encoders, part, "base.encoders" if settings.encoders else "base.path")
+    _check_parts(settings, family, file, encoders, parts)
     text_length = settings.text_length or family.text_length
-    return BaseLocation(
+    location = BaseLocation(
         folder=folder,
         encoders=encoders,
         variant=variant,
@@ -75,6 +81,28 @@ def locate_base(
         embedded=settings.path == EMBEDDED,
         file=file,
     )
+    if to_train:
+        refuse_distilled(settings, family, location)
+        outline_base_adapters(settings, family)
+    return location
+
+
+def _check_parts(
+    settings: BaseSection,
+    family: Family,
+    file: Path | None,
+    encoders: Path,
+    parts: Sequence[str],
+) -> None:
+    """Refuse a base without text encoder and VAE where these are needed."""
+    if parts and file is not None and not settings.encoders:
+        raise BaseModelError(
+            f"base.path: {file} holds the denoiser alone, and base.encoders is not set",
+            "a Diffusers folder with text encoder and VAE",
+            f"Set base.encoders to a {family.title} folder that has {', '.join(parts)}.",
+        )
+    for part in parts:
+        check_part(encoders, part, "base.encoders" if settings.encoders else "base.path")
 
 
 def _open_file(
@@ -86,7 +114,11 @@ def _open_file(
     if found != family.name:
         raise _wrong_family(f"base.path: {path} is a file of {found}", family.title, family)
     variant = _settle_variant(
-        settings.variant, family, has_controls, lambda: family.file.edit_variant(file)
+        settings.variant,
+        family,
+        has_controls,
+        lambda: family.file.edit_variant(file),
+        layered=family.file.edit_variant(file) in family.layered,
     )
     return family.file.configs / variant, variant
 
@@ -146,8 +178,21 @@ def _wrong_family(found: str, expected: str, family: Family) -> BaseModelError:
 
 
 def _settle_variant(
-    variant: str, family: Family, has_controls: bool, edit_variant: Callable[[], str]
+    variant: str,
+    family: Family,
+    has_controls: bool,
+    edit_variant: Callable[[], str],
+    *,
+    layered: bool,
 ) -> str:
+    if variant == "auto" and layered:
+        return edit_variant()  # it does nothing else
+    if variant == "auto" and has_controls and family.variants == ("generate",):
+        raise ConfigError(
+            f"the dataset has control images, and {family.title} takes none",
+            "a base that was made for editing, or a dataset of images and captions alone",
+            "Name an edit base as base.path, or change dataset.path or dataset.layout.",
+        )
     if variant == "auto":
         return edit_variant() if has_controls else "generate"
     if variant not in family.variants:
@@ -156,6 +201,15 @@ def _settle_variant(
             f"one of auto, {', '.join(family.variants)}",
             "Leave base.variant at auto, or choose one of these.",
         )
+    if (variant in family.layered) != layered:
+        does = "takes images apart into layers" if layered else "was not made for layers"
+        raise ConfigError(
+            f"base.variant: {variant}, but the base {does}",
+            "the variant that the base was made for",
+            "Leave base.variant at auto, or name another base as base.path.",
+        )
+    if layered:
+        return variant
     if has_controls == (variant == "generate"):
         have = "has control images" if has_controls else "has no control images"
         raise ConfigError(
@@ -173,7 +227,8 @@ def _folder_variant(family: Family, folder: Path) -> str:
     if variant is not None:
         return variant
     if needed and all(is_whole(folder, part) for part in needed):
-        return "edit"  # a base for both tasks names only one of its pipelines
+        # A base for both tasks names only one of its pipelines.
+        return next(each for each in family.variants if each != "generate")
     raise BaseModelError(
         f"the dataset has control images, and {folder} is a {pipeline}",
         "a base that was made for editing",
@@ -183,11 +238,6 @@ def _folder_variant(family: Family, folder: Path) -> str:
 
 
 _NAMED = 3  # names that a message gives as examples
-# "distill" with nothing before it that turns it round, as in de-distilled.
-_DISTILLED = re.compile(
-    r"(?<![a-z])(schnell|lightning|turbo|hyper|lightx2v|nunchaku|[48]-?steps?)(?![a-z])"
-    r"|(?<!de)(?<!de[-_ ])(?<!un)(?<!un[-_ ])distill(ed)?"
-)
 
 
 def detect_base(path: str | Path) -> str:
@@ -233,7 +283,7 @@ def detect_variant(path: str | Path, family: Family) -> str | None:
     Raises:
         BaseModelError: When it cannot be read.
     """
-    if str(path) == EMBEDDED:
+    if str(path) == EMBEDDED or family.folder.does_both:
         return None
     place = Path(path).expanduser()
     if place.is_file():
@@ -254,14 +304,6 @@ def trainable_family(file: WeightFile) -> str:
     check_formats(file)
     spec = FAMILIES[name].file
     spec.settings(spec.tidy(file))
-    distilled = _DISTILLED.search(file.hints)
-    if distilled is not None:
-        raise file.broken(
-            f"its name or title says {distilled.group()!r}, so that it is distilled to few steps",
-            "a model that was not distilled: training would undo the distillation",
-            "Train on the model that it was made from; most adapters work on both. If the name is "
-            "wrong, rename the file.",
-        )
     return name
 
 

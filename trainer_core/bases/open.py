@@ -267,7 +267,8 @@ def _open(path: str, wanted: str | None) -> BaseWeights:
         return BaseWeights(place, family, (_base_file(weights, family),))
     # The same checks as before training: the folder is whole and holds this class.
     section = BaseSection(path=path)
-    folder = locate_base(section, family, has_controls=False, needs_encoders=False).folder
+    found = locate_base(section, family, has_controls=False, needs_encoders=False, to_train=False)
+    folder = found.folder
     files = [_base_file(open_weights(each), family) for each in shard_files(folder / "transformer")]
     return BaseWeights(folder, family, tuple(files))
 

@@ -107,7 +107,7 @@ def run_report(config: RunConfig) -> tuple[dict[str, Any], list[str]]:
             problems.append(f"dataset: {refusal.found}. {refusal.remedy}")
         controls = max((int(count) for count in report["dataset"]["controls"]), default=0)
     else:
-        controls = int(config.base.variant in {"edit", "edit_plus"})
+        controls = int(config.base.variant not in {"auto", "generate"})
     base = attempt("base", lambda: _open_base(config, controls > 0))
     if base is not None:
         report["base"] = _base_report(base)
@@ -237,6 +237,7 @@ def dataset_report(config: RunConfig) -> tuple[Mapping[str, Any], DatasetError |
         "samples": len(found.samples),
         "regularization_images": sum(sample.regularization for sample in found.samples),
         "with_captions": sum(bool(caption.strip()) for caption in captions),
+        "layers": _counted(len(sample.layers) for sample in found.samples),
         "controls": _counted(len(sample.controls) for sample in found.samples),
         "picture_sizes": _counted(f"{sample.width}x{sample.height}" for sample in found.samples),
         "caption_characters": _spread([len(caption) for caption in captions]),

@@ -4,6 +4,7 @@ from .adapter import AdapterConfig, AdapterKind
 from .dataset import CacheSection, DatasetSection, PreservationSection, RegularizationSection
 from .run import (
     CONFIG_VERSION,
+    BaseAdapter,
     BaseSection,
     MemorySection,
     OutputSection,
@@ -16,6 +17,7 @@ __all__ = [
     "CONFIG_VERSION",
     "AdapterConfig",
     "AdapterKind",
+    "BaseAdapter",
     "BaseSection",
     "CacheSection",
     "DatasetSection",

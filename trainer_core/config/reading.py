@@ -36,6 +36,7 @@ from .section import bounds_in_words, choices_of, is_advanced, section_of
 PATH_SETTINGS = (
     "base.path",
     "base.encoders",
+    "base.adapters",
     "dataset.path",
     "dataset.regularization.path",
     "cache.dir",
@@ -45,7 +46,7 @@ PATH_SETTINGS = (
     "output.dir",
     "resume",
 )
-"""Settings that hold a path, or a list of them."""
+"""Settings that hold a path, a list of them, or a list of sections with a ``path``."""
 
 _NO_PATH = {
     "base.path": {"embedded"},
@@ -223,6 +224,8 @@ def _anchor_paths(values: dict[str, Any], folder: Path) -> None:
 def _anchor_value(setting: str, value: Any, folder: Path) -> Any:
     if isinstance(value, list):
         return [_anchor_value(setting, item, folder) for item in value]
+    if isinstance(value, dict) and value.get("path"):
+        return {**value, "path": _anchor_value(setting, value["path"], folder)}
     return anchored(setting, value, folder) if isinstance(value, str) else value
 
 

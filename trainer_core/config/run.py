@@ -15,7 +15,29 @@ from .dataset import CacheSection, DatasetSection
 from .section import Section, section_of, setting
 from .training import TrainingSection
 
-Variant = Literal["auto", "generate", "edit", "edit_plus"]
+Variant = Literal["auto", "generate", "edit", "edit_plus", "layered"]
+
+
+class BaseAdapter(Section):
+    """An adapter file that is part of the base while it trains."""
+
+    path: str = setting(
+        ...,
+        "Name an adapter file (.safetensors) of the base's family, or a folder that PEFT saved.",
+        min_length=1,
+    )
+    strength: float = setting(
+        1.0,
+        "Leave it unless the file's author says otherwise. As in a LoRA loader; at 0 it does "
+        "nothing.",
+        ge=-10.0,
+        le=10.0,
+    )
+    when: Literal["training", "always"] = setting(
+        "always",
+        "Take training for a training adapter, which is left out of samples; leave it on always "
+        "for one that you will load when you generate, too.",
+    )
 
 
 class BaseSection(Section):
@@ -39,9 +61,24 @@ class BaseSection(Section):
     variant: Variant = setting(
         "auto",
         "Leave it on auto unless it finds the wrong one. 'generate' makes images from text, "
-        "'edit' changes one control image, 'edit_plus' several. 'auto' takes 'generate' without "
-        "control images, else what the base folder or the file's name says. It decides how "
-        "conditions are built.",
+        "'edit' changes one control image, 'edit_plus' several, 'layered' takes an image apart "
+        "into layers. 'auto' takes 'generate' without control images, else what the base folder "
+        "or the file says. It decides how conditions are built.",
+        advanced=True,
+    )
+    adapters: list[BaseAdapter] = setting(
+        [],
+        "Leave it empty but for a distilled base, or to train on top of another adapter. Adapter "
+        "files that are part of the base while it trains, as [{path: file.safetensors, strength: "
+        "1.0, when: training}]; 'when: training' leaves one out of samples, 'when: always' keeps "
+        "it. None is part of what is saved.",
+        advanced=True,
+    )
+    distilled: Literal["refuse", "train"] = setting(
+        "refuse",
+        "Leave it on refuse. What happens with a base that was distilled to few steps and has no "
+        "training adapter in 'adapters': 'train' trains it as it is, which undoes the "
+        "distillation bit by bit.",
         advanced=True,
     )
     text_length: int | None = setting(
@@ -107,6 +144,14 @@ class PreviewSection(Section):
         "Leave it empty unless you generate with one; it means nothing at guidance 1. What the "
         "second pass is told.",
         advanced=True,
+    )
+    layers: int = setting(
+        4,
+        "Set it to as many layers as your images have. Layers of a preview, side by side behind "
+        "the whole image; only of a base that takes images apart.",
+        advanced=True,
+        ge=1,
+        le=20,
     )
     seed: int = setting(
         0,

@@ -119,4 +119,9 @@ def _type_in_words(kind: Any) -> str:
         return f"a list of ({_type_in_words(inner[0])})"
     if origin is dict:
         return f"a mapping of text to ({_type_in_words(inner[1])})"
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        fields = kind.model_fields.items()
+        return (
+            "{" + ", ".join(f"{k}: {_type_in_words(each.annotation)}" for k, each in fields) + "}"
+        )
     return _TYPES.get(kind, str(kind))

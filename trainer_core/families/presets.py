@@ -203,16 +203,17 @@ def _variant(
     there = [name.removeprefix(prefix) for name in own if name.startswith(prefix)]
     wanted = _EDIT if goal == _EDIT else _GENERATE
     if variant is None:
-        variant = wanted
+        variant = wanted if wanted in there else there[0]
     _known("variant of a base", variant, there)
     if (variant == _GENERATE) == (wanted == _GENERATE):
         return variant
     others = ", ".join(name for name in there if (name == _GENERATE) == (wanted == _GENERATE))
+    fitting = f"a base of the variant {others}" if others else "a base of another family"
     goals = _EDIT if wanted == _GENERATE else ", ".join(each for each in GOALS if each != _EDIT)
     does = "edits images" if wanted == _GENERATE else "generates from text alone"
     raise ConfigError(
         f"the goal {goal} and a base of the variant {variant}, which {does}",
-        f"a base of the variant {others} for this goal",
+        f"{fitting} for this goal",
         f"Choose such a base, or for this one the goal {goals}.",
     )
 

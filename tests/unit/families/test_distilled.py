@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+
 import pytest
 from safetensors.torch import save_file
 
+from tests.fixtures.flux_base import SCHEDULER, make_flux_base
 from tests.fixtures.native_files import flux_to_native, make_native_flux, make_native_qwen
+from trainer_core.bases.distilled import distilled_note
 from trainer_core.bases.locate import detect_base, locate_base
-from trainer_core.config import BaseSection
+from trainer_core.config import BaseAdapter, BaseSection
 from trainer_core.errors import BaseModelError
 from trainer_core.families.registry import get_family
+from trainer_core.weights.base_location import BaseLocation
 
 FILES = {
     "flux": lambda: flux_to_native(make_native_flux(layers=1, single_layers=1).state_dict()),
@@ -22,20 +28,77 @@ def write(path, tensors):
     return path
 
 
-def locate(path, family):
-    return locate_base(BaseSection(path=str(path)), get_family(family), False, needs_encoders=False)
+def locate(path, family, **given):
+    settings = BaseSection(path=str(path), **given)
+    return locate_base(settings, get_family(family), False, needs_encoders=False)
 
 
-def test_schnell_is_refused_by_what_it_lacks(tmp_path):
-    without = make_native_flux(False, 1, 1).state_dict()
-    for tensors in (without, flux_to_native(without)):
-        path = write(tmp_path / "base.safetensors", tensors)
-        for use in (detect_base, lambda path: locate(path, "flux")):
-            with pytest.raises(BaseModelError) as error:
-                use(path)
-            assert "schnell" in error.value.found
-            assert "dev" in error.value.expected
-            assert "Diffusers folder" in error.value.remedy
+TRAINING = [BaseAdapter(path="a.safetensors", when="training")]
+
+
+def check_refused(path, family, *words):
+    with pytest.raises(BaseModelError) as error:
+        locate(path, family)
+    assert "distilled" in error.value.found
+    assert "not distilled" in error.value.expected
+    for word in (*words, "base.adapters", "base.distilled"):
+        assert word in error.value.remedy
+
+
+def check_trains(path, family):
+    """With a training adapter, or on purpose; one line says which."""
+    for given, word in (
+        ({"adapters": TRAINING}, "training adapter"),
+        ({"distilled": "train"}, "blur"),
+    ):
+        location = locate(path, family, **given)
+        note = distilled_note(BaseSection(**given), get_family(family), location)
+        assert word in note
+        assert "\n" not in note
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_schnell_is_refused_by_what_it_lacks(native, tmp_path):
+    tensors = make_native_flux(False, 1, 1).state_dict()
+    path = write(tmp_path / "base.safetensors", flux_to_native(tensors) if native else tensors)
+    assert detect_base(path) == "flux"
+    check_refused(path, "flux", "schnell", "dev")
+    check_trains(path, "flux")
+    renamed = path.rename(path.with_name("flux-de-distill.safetensors"))
+    assert distilled_note(BaseSection(), get_family("flux"), locate(renamed, "flux")) == ""
+
+
+@pytest.mark.parametrize("adapter", ["always", "off"])
+def test_another_adapter_makes_nothing_right(adapter, tmp_path):
+    path = write(tmp_path / "base.safetensors", make_native_flux(False, 1, 1).state_dict())
+    given = {"when": "always"} if adapter == "always" else {"when": "training", "strength": 0.0}
+    with pytest.raises(BaseModelError, match="distilled"):
+        locate(path, "flux", adapters=[BaseAdapter(path="a.safetensors", **given)])
+
+
+def test_noise_levels_of_schnell_are_not_moved(tmp_path):
+    flux = get_family("flux")
+    path = write(tmp_path / "a.safetensors", make_native_flux(False, 1, 1).state_dict())
+    schnell = locate(path, "flux", adapters=TRAINING)
+    assert flux.sampling_sigmas(schnell, 4, 512, 512).tolist() == [1.0, 0.75, 0.5, 0.25, 0.0]
+    other = tmp_path / "b.safetensors"
+    dev = locate(write(other, make_native_flux(True, 1, 1).state_dict()), "flux")
+    assert flux.sampling_sigmas(dev, 4, 512, 512)[1] > 0.76
+
+
+@pytest.mark.parametrize(
+    ("name", "dynamic", "refused"),
+    [("base", True, False), ("base", False, True), ("FLUX.1-schnell", True, True)],
+)
+def test_a_folder_of_schnell_is_known_by_its_noise_levels_or_name(name, dynamic, refused, tmp_path):
+    folder = make_flux_base(tmp_path / name, guidance=False)
+    settings = folder / "scheduler" / "scheduler_config.json"
+    settings.write_text(json.dumps(SCHEDULER | {"use_dynamic_shifting": dynamic, "shift": 1.0}))
+    if refused:
+        check_refused(folder, "flux")
+        check_trains(folder, "flux")
+    else:
+        assert locate(folder, "flux").folder == folder
 
 
 @pytest.mark.parametrize(
@@ -53,13 +116,16 @@ def test_schnell_is_refused_by_what_it_lacks(tmp_path):
 )
 def test_a_distilled_model_is_refused_by_its_name(name, family, refused, tmp_path):
     path = write(tmp_path / f"{name}.safetensors", FILES[family]())
-    if not refused:
-        assert detect_base(path) == family
+    assert detect_base(path) == family
+    if refused:
+        check_refused(path, family, "rename it")
+    else:
         assert locate(path, family).file == path
-        return
-    for use in (detect_base, lambda path: locate(path, family)):
-        with pytest.raises(BaseModelError) as error:
-            use(path)
-        assert "distilled" in error.value.found
-        assert "not distilled" in error.value.expected
-        assert "rename the file" in error.value.remedy
+
+
+def test_a_model_of_the_hub_is_known_by_its_name(tmp_path):
+    folder = tmp_path / "models--somebody--Qwen-Image-Lightning" / "snapshots" / "0f3c"
+    location = BaseLocation(folder, folder, "generate", 1, "", False)
+    assert "lightning" in get_family("qwen_image").distilled(location)
+    other = dataclasses.replace(location, folder=tmp_path / "models--a--Qwen-Image" / "snapshots")
+    assert get_family("qwen_image").distilled(other) == ""

@@ -24,6 +24,7 @@ from trainer_core.families.run_files import (
     load_config,
     run_file_of,
     template_config,
+    templates,
 )
 
 TINY = embedded_family().name
@@ -38,6 +39,12 @@ def preset(goal: str = "person", quality: str = "standard", family: str = TINY, 
     return plan_preset(family, goal, quality, **{"images": 20, **more})
 
 
+def goals_of(family: str) -> list[str]:
+    """The goals that a family has a base for."""
+    edits = any(variant != "generate" for variant in variants_of(family))
+    return [goal for goal in GOALS if edits or goal != "edit"]
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_a_figure_is_of_a_setting_and_has_a_source(path):
     for name, layer in read_layers(path).items():
@@ -49,10 +56,20 @@ def test_a_figure_is_of_a_setting_and_has_a_source(path):
 
 
 def test_the_general_files_name_no_family():
-    titles = [re.split(r"[-_.0-9]", each.title)[0] for each in FAMILIES.values()]
+    firsts = {re.split(r"[-_.0-9]", each.title)[0]: each.title for each in FAMILIES.values()}
+    titles = [first if len(first) > 1 else title for first, title in firsts.items()]
     words = re.compile("|".join([*PACKAGES, *titles]), re.IGNORECASE)
     for path in FOLDER.glob("*.yaml"):
         assert not words.search(path.read_text(encoding="utf-8")), path.name
+
+
+def test_a_family_without_an_edit_base_says_so():
+    families = [family for family in PACKAGES if goals_of(family) != list(GOALS)]
+    for family in families:
+        with pytest.raises(ConfigError, match="generates from text alone") as caught:
+            preset("edit", family=family)
+        assert caught.value.expected == "a base of another family for this goal"
+    assert families
 
 
 def test_the_layers_are_the_words_that_there_are():
@@ -76,7 +93,7 @@ def test_the_layers_are_the_words_that_there_are():
 @pytest.mark.parametrize(("family", "embedded"), BASES)
 def test_every_combination_is_a_run_file_with_reasons(family, embedded, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for goal, quality, kind in itertools.product(GOALS, QUALITIES, KINDS):
+    for goal, quality, kind in itertools.product(goals_of(family), QUALITIES, KINDS):
         found = preset(goal, quality, family, kind=kind, embedded=embedded)
         config = config_of(found.values)
         assert kind in {"auto", config.adapter.kind}
@@ -96,7 +113,7 @@ def test_a_reason_was_written_for_the_value_that_is_chosen(family, embedded):
             for key, figure in layer.items():
                 if figure.why and not re.search("{value}|{percent}", figure.why):
                     written.setdefault(key, {}).setdefault(figure.why, set()).add(figure.value)
-    for goal, quality, kind in itertools.product(GOALS, QUALITIES, KINDS):
+    for goal, quality, kind in itertools.product(goals_of(family), QUALITIES, KINDS):
         for setting, value, why in preset(goal, quality, family, kind=kind, embedded=embedded)[1]:
             assert value in written.get(setting, {}).get(why, {value}), (goal, quality, why)
             if setting == "training.sigma.density":
@@ -107,7 +124,7 @@ def test_a_reason_was_written_for_the_value_that_is_chosen(family, embedded):
 def test_a_run_file_is_read_back_as_it_was_meant(family, embedded, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "run.yaml"
-    for goal in GOALS:
+    for goal in goals_of(family):
         found = preset(goal, family=family, embedded=embedded)
         notes = [each.why for each in found.chosen]
         text = run_file_of("A title.", found.values, notes)
@@ -127,15 +144,14 @@ def test_a_variant_has_its_base_and_its_own_goals(family, variant):
             continue
         values = preset(goal, family=family, variant=variant).values
         assert values["base.variant"] == variant
-        assert values["base.path"] in {
-            template_config(family, each).base.path for each in ("generate", "edit", variant)
-        }
+        purposes = {"generate", "edit", variant} & set(templates()[family])
+        assert values["base.path"] in {template_config(family, e).base.path for e in purposes}
 
 
 @pytest.mark.parametrize(("family", "embedded"), BASES)
 @pytest.mark.parametrize("images", [5, 12, 500])
 def test_a_better_quality_takes_longer_and_a_larger_set_too(family, embedded, images):
-    for goal in GOALS:
+    for goal in goals_of(family):
         steps = [
             preset(goal, quality, family, images=number, embedded=embedded).values["training.steps"]
             for quality in QUALITIES

@@ -7,26 +7,23 @@ import torch
 from fixtures.textbook import relative
 from torch import nn
 
-from tests.fixtures.flux_base import make_flux_transformer
-from tests.fixtures.qwen_base import make_qwen_transformer
+from tests.fixtures.families import record
 from trainer_core.adapters import attach
 from trainer_core.config import AdapterConfig
 from trainer_core.families.registry import FAMILIES, get_family
 
-MAKERS = {"qwen_image": make_qwen_transformer, "flux": make_flux_transformer}
-
 
 def velocity(family, transformer):
+    kept = record(family.name)
     generator = torch.Generator().manual_seed(0)
-    noisy, control = torch.randn(2, 1, 4, 8, 8, generator=generator)
-    text = {"text_embeddings": torch.randn(5, 32, generator=generator)}
-    pooled = torch.randn(24, generator=generator)
-    conditioning = {**text, "pooled_text": pooled} if family.name == "flux" else text
-    return family.predict(transformer, noisy, torch.tensor([0.4]), [conditioning], [control], 2.0)
+    noisy = torch.randn(1, *kept.latents, generator=generator)
+    conditioning = kept.conditioning(generator, kept.text)
+    controls = [torch.randn(1, *shape, generator=generator) for shape in kept.controls]
+    return family.predict(transformer, noisy, torch.tensor([0.4]), [conditioning], controls, 2.0)
 
 
 def called_with_the_same(family, transformer):
-    """Names of Linear layers that are handed the very same tensor, by tensor."""
+    """Names of Linear layers of one block that are handed the very same tensor, by tensor."""
     handed = []
     for name, layer in transformer.named_modules():
         if isinstance(layer, nn.Linear):
@@ -35,13 +32,15 @@ def called_with_the_same(family, transformer):
     velocity(family, transformer)
     groups = {}
     for tensor, name in handed:
-        groups.setdefault(id(tensor), set()).add(name)
+        # Blocks may be handed one tensor too, but are computed again one by one.
+        block = tuple(name.split(".")[:2])
+        groups.setdefault((id(tensor), block), set()).add(name)
     return {frozenset(names) for names in groups.values() if len(names) > 1}
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_names_the_layers_that_are_handed_one_tensor(name):
-    family, transformer = get_family(name), MAKERS[name]()
+    family, transformer = get_family(name), record(name).small()
     named = {}
     for layer, module in transformer.named_modules():
         for pattern in family.shared_inputs:
@@ -61,7 +60,7 @@ def test_a_training_step_computes_what_it_computed_without(name, kind, checkpoin
     family, found = get_family(name), []
     for shared in ((), family.shared_inputs):
         torch.manual_seed(0)
-        transformer = MAKERS[name]()
+        transformer = record(name).small()
         adapter = attach(
             transformer,
             AdapterConfig(kind=kind, rank=2),
@@ -84,12 +83,13 @@ def test_a_training_step_computes_what_it_computed_without(name, kind, checkpoin
         assert bool(waiting) == bool(shared)
         assert all(group.waits_for == () for group in waiting)
     for with_it, without in zip(*found, strict=True):
-        assert relative(with_it, without) < 1e-5
+        # Products of other shapes add up in another order, in each of up to 30 blocks.
+        assert relative(with_it, without) < 2e-5
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_expression_finds_layers_of_the_default_preset(name):
-    family, transformer = get_family(name), MAKERS[name]()
+    family, transformer = get_family(name), record(name).small()
     for pattern in family.shared_inputs:
         adapter = attach(
             transformer, AdapterConfig(rank=2), presets=family.presets, shared=[pattern]

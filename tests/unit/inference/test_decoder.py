@@ -8,7 +8,7 @@ import torch
 from diffusers import AutoencoderKL, AutoencoderKLQwenImage
 
 from tests.fixtures.flux_base import make_flux_vae
-from trainer_core.families.flux.encode import flux_vae
+from trainer_core.families.flux_vae import shifted_vae as flux_vae
 from trainer_core.families.registry import get_family
 from trainer_core.inference.decoder import NUMBERS_PER_PIXEL, TILE, PreviewDecoder
 from trainer_core.offload.machine import Machine

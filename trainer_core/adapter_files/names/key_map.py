@@ -52,11 +52,16 @@ class Part:
 class ComfyuiName:
     """A name that ComfyUI knows besides those of the layers that can be adapted.
 
+    It may be one of these too, where another name for the same place comes before it in ComfyUI's
+    table.
+
     Attributes:
         path: In the trainer's naming, with ``{}`` for the block's number.
         native: ComfyUI's name of the layer; the base need not have it.
         swapped: Whether the two halves of the rows are in the opposite order there.
-        shares: How many of a fused layer's first shares (`Part`) it stands for; 0 for all.
+        shares: How many shares of the layer's rows it stands for; 0 for all.
+        first: The first of them.
+        of: How many shares the layer has; 0 for those of its parts (`Part`).
         spellings: As `KeyMap.comfyui_spellings`; empty for those.
     """
 
@@ -64,6 +69,8 @@ class ComfyuiName:
     native: str
     swapped: bool = False
     shares: int = 0
+    first: int = 0
+    of: int = 0
     spellings: tuple[str, ...] = ()
 
 
@@ -87,6 +94,7 @@ class KeyMap:
             the module's path, ``{flat}`` for that with ``_`` for each dot. Of two keys for the
             same layer it takes the one that is spelt as the later.
         comfyui_names: What ComfyUI names besides `layers`.
+        native_only: Those of `layers` that ComfyUI knows by their native names alone.
         aliases: Names that another trainer has of its own to ComfyUI's, both with ``{}`` for the
             block's number.
         fused_only: ComfyUI's names, with ``{}`` for the block's number, of fused layers for whose
@@ -100,6 +108,7 @@ class KeyMap:
     comfyui_spellings: tuple[str, ...] = ()
     comfyui_names: tuple[ComfyuiName, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
+    native_only: frozenset[str] = frozenset()
     fused_only: tuple[str, ...] = ()
 
     def module_of_flat(self, flat: str) -> str | None:
@@ -322,9 +331,10 @@ def _other_names(
 
 
 def _known_names(key_map: KeyMap) -> Iterable[ComfyuiName]:
+    named = key_map.native_only.union(name.path for name in key_map.comfyui_names)
     for path in key_map.layers:
         key = key_map.to_native(path.replace("{}", "0", 1))
-        if key is not None:
+        if key is not None and path not in named:
             yield ComfyuiName(
                 path, key.name.replace(".0.", ".{}.", 1) if "{}" in path else key.name
             )
@@ -344,9 +354,8 @@ def _place(
         return None
     rows = part_rows(key_map, native, shapes[tensor][0])
     if name.shares:
-        parts = key_map.parts(native)
-        unit = shapes[tensor][0] // sum(part.share for part in parts)
-        return ComfyuiPlace(tensor, (0, unit * name.shares))
+        unit = shapes[tensor][0] // (name.of or sum(part.share for part in key_map.parts(native)))
+        return ComfyuiPlace(tensor, (unit * name.first, unit * name.shares))
     return ComfyuiPlace(tensor, rows[path]) if path in rows else None
 
 

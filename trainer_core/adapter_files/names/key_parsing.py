@@ -238,7 +238,7 @@ def native_of_patch(name: str, key_map: KeyMap) -> str | None:
     if place is not None:
         return place.native
     layout, rest = _parted(name)
-    for host in key_map.comfyui_names:
+    for host in (each for each in key_map.comfyui_names if not each.of):
         for template in (host.path, host.native):
             flat = layout in FLAT_PREFIXES.values()
             block = _block(template.replace(".", "_") if flat else template, rest)
@@ -327,8 +327,10 @@ def _by_part(native: str, key_map: KeyMap) -> LayerMatch | None:
     return _slice(host[1], host[0].shares, key_map) if host and host[0].shares else None
 
 
-def _slice(native: str, shares: int, key_map: KeyMap) -> LayerMatch:
-    """The parts of a fused layer that lie in its first shares."""
+def _slice(native: str, shares: int, key_map: KeyMap) -> LayerMatch | None:
+    """The parts of a fused layer that lie in its first shares; none where it is one module."""
+    if not key_map.parts(native):
+        return None
     begun = itertools.accumulate((part.share for part in key_map.parts(native)), initial=0)
     parts = [
         (part.module, part.share)

@@ -10,7 +10,7 @@ from torch._subclasses import FakeTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ...errors import AdapterError
-from ...quantization.quantized_linear import QuantizedLinear
+from ...quantization.frozen_linear import FrozenLinear
 from ..kernels.convolution import layer_sizes
 from .joined import JoinedLinear, frozen_parts
 from .quantized import STORED_DTYPES, read_quantized, tensors_behind
@@ -79,7 +79,7 @@ def dense_weight(layer: nn.Module, dtype: torch.dtype | None = None) -> Tensor:
     Raises:
         AdapterError: When nobody knows how to read it.
     """
-    if isinstance(layer, QuantizedLinear):
+    if isinstance(layer, FrozenLinear):
         return layer.dense(dtype)
     if isinstance(layer, JoinedLinear):
         return torch.cat([dense_weight(part, dtype).detach() for part in layer.parts])
@@ -105,13 +105,16 @@ def weight_stamp(layer: nn.Module) -> tuple[Any, ...]:
 
     It sees another tensor or storage, device, dtype and every change that torch counts. A change
     through ``weight.data``, in place and in the same memory, is counted by nobody. Of a tensor with
-    a ``weight_identity``, which somebody keeps elsewhere and never changes, it sees that alone.
+    a ``weight_identity``, which somebody keeps elsewhere and never changes, it sees that alone. Of
+    a layer with amendments it sees which of them count now.
     """
-    behind = (
-        tensor
+    return tuple(
+        (getattr(each, "counting", None), *_parts_stamp(each, cast("Tensor", each.weight)))
         for each in frozen_parts(layer)
-        for tensor in tensors_behind(each, cast("Tensor", each.weight))
     )
+
+
+def _parts_stamp(layer: nn.Module, weight: Tensor) -> tuple[Any, ...]:
     return tuple(
         getattr(part, "weight_identity", None)
         or (

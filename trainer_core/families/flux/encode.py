@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +15,7 @@ from ...types import Conditioning
 from ...weights.base_location import BaseLocation
 from ...weights.loading import load_frozen, load_words
 from ..diffusers_parts import Vae, area_size, load_tokens
-from ..diffusers_parts import load_vae as load_vae_of
+from ..flux_vae import load_vae
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -46,15 +45,6 @@ def control_size(width: int, height: int, area: int) -> tuple[int, int]:
         return area_size(width, height, area)
     ratio = width / height
     return min(_KONTEXT_SIZES, key=lambda size: abs(ratio - size[0] / size[1]))
-
-
-def flux_vae(model: Any) -> Vae:
-    """The statistics of a VAE: Diffusers' ``AutoencoderKL``, with its own shift and scale."""
-    shift, scale = float(model.config.shift_factor), float(model.config.scaling_factor)
-    return Vae(model, lambda raw: (raw - shift) * scale, lambda latents: latents / scale + shift)
-
-
-load_vae = partial(load_vae_of, "diffusers.AutoencoderKL", flux_vae)
 
 
 @dataclass(slots=True)

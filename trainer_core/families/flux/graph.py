@@ -8,7 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from ...types import Conditioning
-from ..family import ClipSpec, GraphSpec, Row, VaeSpec
+from ..family import ClipSpec, GraphSpec, Row
+from ..flux_vae import VAE
 
 _T5 = "t5xxl"
 
@@ -54,14 +55,5 @@ GRAPH = GraphSpec(
         # The pooled text is taken from before it, and the files that people have lack it.
         unused_weights=("clip_l.transformer.text_projection.weight",),
     ),
-    vae=VaeSpec(
-        marker="decoder.conv_in.weight",
-        dimensions=4,
-        channels=16,
-        # Source: ComfyUI, comfy.latent_formats.Flux; the same in the base's vae/config.json.
-        mean=(0.1159,),
-        deviation=(1 / 0.3611,),
-        title="the VAE of FLUX.1",
-        remedy="Use Load VAE with ae.safetensors, or the VAE of a FLUX.1 checkpoint.",
-    ),
+    vae=VAE,
 )

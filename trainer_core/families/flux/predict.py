@@ -17,6 +17,7 @@ from ..diffusers_parts import (
     text_shapes,
     unpack,
 )
+from ..flux_blocks import positions
 
 
 def predict(
@@ -50,7 +51,7 @@ def predict(
         pooled_projections=pooled,
         encoder_hidden_states=text,
         txt_ids=torch.zeros(text.shape[1], 3, device=tokens.device),
-        img_ids=torch.cat([_positions(image, index) for index, image in enumerate(images)]),
+        img_ids=torch.cat([positions(image, index) for index, image in enumerate(images)]),
         return_dict=False,
     )[0]
     return unpack(output, *noisy.shape[-2:]).to(noisy.dtype)
@@ -64,11 +65,3 @@ def takes_guidance(transformer: nn.Module) -> bool:
 def conditioning_shapes(config: Mapping[str, Any], tokens: int) -> dict[str, tuple[int, ...]]:
     """`Family.conditioning_shapes`."""
     return {**text_shapes(config, tokens), "pooled_text": (config["pooled_projection_dim"],)}
-
-
-def _positions(latents: Tensor, index: int) -> Tensor:
-    rows, columns = latents.shape[-2] // 2, latents.shape[-1] // 2
-    # In float32, because bfloat16 cannot count beyond 256.
-    device = latents.device
-    axes = [torch.arange(count, device=device) for count in (1, rows, columns)]
-    return torch.cartesian_prod(axes[0] + index, *axes[1:]).float()

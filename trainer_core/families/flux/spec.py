@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from ...weights.file_spec import FolderSpec
 from ..family import Family, HeaderNames
-from .encode import control_size, load_encoders, load_token_counter, load_vae
+from ..flux_blocks import ATTENTION, MLP, REPEATED_BLOCKS, SHARED_INPUTS, UNEXPORTABLE
+from ..flux_vae import load_vae
+from .encode import control_size, load_encoders, load_token_counter
 from .graph import GRAPH
-from .keys import FILE, KEY_MAP, UNEXPORTABLE, detect, published_sizes
+from .keys import FILE, KEY_MAP, detect, published_sizes
 from .predict import conditioning_shapes, predict, takes_guidance
+from .schnell import distilled, shift
 
-_ATTENTION = (
-    r"transformer_blocks\.\d+\.attn\.(to_[qkv]|to_out\.0|add_[qkv]_proj|to_add_out)",
-    r"single_transformer_blocks\.\d+\.attn\.to_[qkv]",
-)
-_MLP = (
-    r"transformer_blocks\.\d+\.(ff|ff_context)\.net\.(0\.proj|2)",
-    # The output of a single block joins attention and MLP in one layer.
-    r"single_transformer_blocks\.\d+\.(proj_mlp|proj_out)",
-)
 _MODULATION = (
     r"transformer_blocks\.\d+\.(norm1|norm1_context)\.linear",
     r"single_transformer_blocks\.\d+\.norm\.linear",
@@ -28,19 +22,12 @@ _OUTER = (
 )
 
 PRESETS = {
-    "default": (*_ATTENTION, *_MLP),
-    "attention": _ATTENTION,
-    "attention_mlp": (*_ATTENTION, *_MLP),
-    "all_linear": (*_ATTENTION, *_MLP, *_MODULATION, *_OUTER),
-    "musubi": (*_ATTENTION, *_MLP),
+    "default": (*ATTENTION, *MLP),
+    "attention": ATTENTION,
+    "attention_mlp": (*ATTENTION, *MLP),
+    "all_linear": (*ATTENTION, *MLP, *_MODULATION, *_OUTER),
+    "musubi": (*ATTENTION, *MLP),
 }
-
-SHARED_INPUTS = (
-    r"(transformer_blocks\.\d+)\.attn\.to_[qkv]",
-    r"(transformer_blocks\.\d+)\.attn\.add_[qkv]_proj",
-    r"(single_transformer_blocks\.\d+)\.(?:proj_mlp|attn\.to_[qkv])",
-)
-
 
 FAMILY = Family(
     name="flux",
@@ -61,7 +48,7 @@ FAMILY = Family(
         encoder_parts=("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2", "vae"),
     ),
     file=FILE,
-    repeated_blocks=("transformer_blocks", "single_transformer_blocks"),
+    repeated_blocks=REPEATED_BLOCKS,
     presets=PRESETS,
     unexportable=UNEXPORTABLE,
     shared_inputs=SHARED_INPUTS,
@@ -71,6 +58,8 @@ FAMILY = Family(
     load_vae=load_vae,
     load_token_counter=load_token_counter,
     predict=predict,
+    shift=shift,
+    distilled=distilled,
     conditioning_shapes=conditioning_shapes,
     control_size=control_size,
     key_map=KEY_MAP,

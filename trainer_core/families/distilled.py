@@ -1,0 +1,55 @@
+"""Whether a base was distilled to few steps, and what to train on instead.
+
+A distilled base makes an image in a few steps, because it was trained to jump. Training it with the
+loss of flow matching undoes that bit by bit, and its samples blur. `Family.distilled` tells; what
+is done with it is `bases.distilled`'s.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ..weights.base_location import BaseLocation
+from ..weights.header import open_weights
+
+# "distill" with nothing before it that turns it round, as in de-distilled.
+_DISTILLED = re.compile(
+    r"(?<![a-z])(schnell|lightning|turbo|hyper|lightx2v|nunchaku|[48]-?steps?)(?![a-z])"
+    r"|(?<!de)(?<!de[-_ ])(?<!un)(?<!un[-_ ])distill(ed)?"
+)
+_TURNED_ROUND = re.compile(r"(de|un)[-_ ]?distill")
+
+
+def distilled_by_name(location: BaseLocation) -> str:
+    """`Family.distilled` of a family whose distilled bases differ from the others by name alone.
+
+    Args:
+        location: The base.
+
+    Returns:
+        What to train on instead, in a sentence or two; empty when it is not named so.
+    """
+    found = _DISTILLED.search(base_name(location))
+    if found is None:
+        return ""
+    return (
+        f"Its name or title says {found.group()!r}: name the model that it was made from as "
+        "base.path; most adapters work on both. If the name is wrong, rename it."
+    )
+
+
+def says_not_distilled(location: BaseLocation) -> bool:
+    """Whether the name of a base says that a distillation was undone, as de-distilled."""
+    return _TURNED_ROUND.search(base_name(location)) is not None
+
+
+def base_name(location: BaseLocation) -> str:
+    """What a base is called, in small letters: of a file, its title too."""
+    if location.embedded:
+        return ""
+    if location.file is not None:
+        return open_weights(location.file).hints
+    folder = location.folder
+    # The hub's cache calls a folder by its commit, two folders below the model's name.
+    named = folder.parents[1] if folder.parent.name == "snapshots" else folder
+    return named.name.lower()

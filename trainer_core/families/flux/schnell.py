@@ -1,0 +1,39 @@
+"""FLUX.1 schnell: distilled to few steps, without guidance, and with noise levels of its own."""
+
+from __future__ import annotations
+
+from ...diffusion.sigma import ShiftSettings
+from ...weights.base_location import BaseLocation
+from ...weights.diffusers_folder import read_json
+from ...weights.header import open_weights
+from ..diffusers_parts import read_shift
+from ..distilled import distilled_by_name, says_not_distilled
+from .keys import FILE
+
+_ADVICE = (
+    "FLUX.1 schnell has no layer for guidance: train on FLUX.1 dev, whose adapters mostly work on "
+    "schnell too, or on a model whose name says that it is de-distilled."
+)
+
+
+def distilled(location: BaseLocation) -> str:
+    """`Family.distilled`."""
+    if says_not_distilled(location):
+        return ""
+    return _ADVICE if _is_schnell(location) else distilled_by_name(location)
+
+
+def shift(location: BaseLocation, steps: int | None) -> ShiftSettings:
+    """`Family.shift`: schnell's noise levels are not moved."""
+    del steps
+    if location.file is not None and not says_not_distilled(location) and _is_schnell(location):
+        return ShiftSettings()
+    return read_shift(location)
+
+
+def _is_schnell(location: BaseLocation) -> bool:
+    if location.file is not None:
+        return not FILE.settings(FILE.tidy(open_weights(location.file)))["guidance_embeds"]
+    guided = read_json(location.folder / "transformer" / "config.json").get("guidance_embeds")
+    # A model without guidance that was not distilled has the noise levels of dev.
+    return not guided and not read_shift(location).dynamic

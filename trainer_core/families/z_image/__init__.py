@@ -1,0 +1,1 @@
+"""Z-Image: one stream of blocks for text and image (Alibaba Tongyi)."""

@@ -1,0 +1,73 @@
+"""The record of Z-Image, and where its functions are."""
+
+from __future__ import annotations
+
+from ...weights.file_spec import FolderSpec
+from ..distilled import distilled_by_name
+from ..family import Family, HeaderNames
+from ..flux_vae import load_vae
+from .encode import load_encoders, load_token_counter
+from .graph import GRAPH
+from .keys import FILE, KEY_MAP, STACKS, detect, published_sizes
+from .predict import conditioning_shapes, predict, prepare
+
+_ATTENTION = r"layers\.\d+\.attention\.(to_[qkv]|to_out\.0)"
+_MLP = r"layers\.\d+\.feed_forward\.w[123]"
+_REFINERS = r"(noise|context)_refiner\.\d+\.(attention\.(to_[qkv]|to_out\.0)|feed_forward\.w[123])"
+_MODULATION = r"(layers|noise_refiner)\.\d+\.adaLN_modulation\.0"
+_OUTER = (
+    r"all_x_embedder\.2-1|all_final_layer\.2-1\.(linear|adaLN_modulation\.1)|cap_embedder\.1"
+    r"|t_embedder\.mlp\.[02]"
+)
+
+PRESETS = {
+    "default": (_ATTENTION, _MLP),
+    "attention": (_ATTENTION,),
+    "attention_mlp": (_ATTENTION, _MLP),
+    "all_linear": (_ATTENTION, _MLP, _REFINERS, _MODULATION, _OUTER),
+    "musubi": (_ATTENTION, _MLP),
+}
+
+_ANY_BLOCK = rf"((?:{'|'.join(STACKS)})\.\d+)"
+SHARED_INPUTS = (
+    rf"{_ANY_BLOCK}\.attention\.to_[qkv]",
+    rf"{_ANY_BLOCK}\.feed_forward\.w[13]",
+)
+
+# As musubi-tuner writes them.
+_HEADERS = HeaderNames("Z-Image", "z_image")
+
+FAMILY = Family(
+    name="z_image",
+    title="Z-Image",
+    models="base, Turbo with a training adapter",
+    variants=("generate",),
+    # What Diffusers' pipeline cuts at; ComfyUI cuts nothing.
+    text_length=512,
+    size_multiple=16,
+    folder=FolderSpec(
+        pipelines={
+            "ZImagePipeline": None,
+            "ZImageImg2ImgPipeline": None,
+            "ZImageInpaintPipeline": None,
+        },
+        encoder_parts=("text_encoder", "tokenizer", "vae"),
+    ),
+    file=FILE,
+    repeated_blocks=STACKS,
+    presets=PRESETS,
+    shared_inputs=SHARED_INPUTS,
+    detect=detect,
+    distilled=distilled_by_name,
+    prepare=prepare,
+    load_encoders=load_encoders,
+    load_vae=load_vae,
+    load_token_counter=load_token_counter,
+    predict=predict,
+    conditioning_shapes=conditioning_shapes,
+    key_map=KEY_MAP,
+    sizes=published_sizes,
+    graph=GRAPH,
+    header_hint=r"zimage",
+    header_names={"generate": _HEADERS},
+)

@@ -1,0 +1,16 @@
+"""Run files for Z-Image."""
+
+from __future__ import annotations
+
+from ..run_files import FULL_SIZE, SUBJECT
+
+_BASE = {
+    "base.path": "Tongyi-MAI/Z-Image",
+    "base.variant": "generate",
+    "preview.guidance": 4.0,
+}
+
+TEMPLATES = {
+    "generate": {**FULL_SIZE, **_BASE},
+    "subject": {**SUBJECT, **_BASE},
+}

@@ -125,7 +125,7 @@ def _parts_stamp(layer: nn.Module, weight: Tensor) -> tuple[Any, ...]:
             part.device,
             part.shape,
         )
-        for part in behind
+        for part in tensors_behind(layer, weight)
     )
 
 

@@ -103,7 +103,7 @@ class GraphText(NamedTuple):
                 "Take it out; the control images are put in by the trainer.",
             )
         seen = [see(self.variant, image) for image in controls] if see else []
-        tokens = self.tokens(caption, seen)
+        tokens = self.tokens(caption, [image for image in seen if image is not None])
         with torch.inference_mode():
             ((text, extra),) = self.clip.encode_from_tokens_scheduled(tokens)
         found = self.spec.conditioning(text[0], extra)
@@ -159,13 +159,18 @@ def require_fitting_vae(vae: Vae, spec: VaeSpec) -> None:
     model, kind = vae.first_stage_model, "without weights"
     weights = {} if model is None else model.state_dict()
     marker = weights.get(spec.marker)
-    if marker is None or (marker.ndim, *marker.shape[1:2]) != (spec.dimensions, spec.channels):
-        if model is not None:
+    wanted, read = (spec.dimensions, spec.channels), getattr(vae, "output_channels", None)
+    fits = marker is not None and (marker.ndim, *marker.shape[1:2]) == wanted
+    if not fits or read not in {spec.pixel_channels, None}:
+        if fits:
+            kind = f"that reads {read} channels of a pixel ({type(model).__name__})"
+        elif model is not None:
             channels = getattr(vae, "latent_channels", "unknown")
             kind = f"of another kind ({type(model).__name__}, {channels} latent channels)"
         raise InputError(
             f"a VAE {kind} at the VAE input",
-            f"{spec.title}, of {spec.channels * spec.patch**2} latent channels",
+            f"{spec.title}, of {spec.channels * spec.patch**2} latent channels"
+            + f" and {spec.pixel_channels} of a pixel" * fits,
             spec.remedy,
         )
 

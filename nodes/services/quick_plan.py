@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...trainer_core.errors import DatasetError, InputError
+from ...trainer_core.printable import listed
 from ..host import comfy_host
 from .choices import (
     AdapterChoice,
@@ -284,8 +285,7 @@ def _silent(answers: Answers, silent: Sequence[str], images: int, *, words: bool
         found = f"no image of {answers.folder} has a caption"
         remedy = "Type a trigger word, such as ohwx." if words else "Write the captions."
     else:
-        more = f" and {len(silent) - _NAMED} more" if len(silent) > _NAMED else ""
-        named = ", ".join(silent[:_NAMED]) + more
+        named = listed(silent, _NAMED)
         found = f"{len(silent)} of {images} images in {answers.folder} have no caption: {named}"
         remedy = "Write the missing captions."
         if words:

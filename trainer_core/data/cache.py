@@ -77,7 +77,7 @@ def build_cache(
         verify: Whether to read every cached file and every image again instead of believing
             headers and file stamps.
         preserved_prompts: What the base is held to, for images of the size that most samples have,
-            and with the control images of samples of that size.
+            and with the control images and as many layers as samples of that size.
         channels: Of the pixels that are encoded: 4 with transparency, which the text encoder sees
             laid on white.
 
@@ -114,9 +114,9 @@ def _preserved(
     """Give each prompt the control images of a sample, its host, in turns."""
     if not prompts or not recipes:
         return []
-    kinds = Counter((each.item.bucket, each.item.control_buckets) for each in recipes)
+    kinds = Counter((each.item.bucket, each.item.kind) for each in recipes)
     (wanted, _), *_ = kinds.most_common(1)
-    hosts = [each for each in recipes if (each.item.bucket, each.item.control_buckets) == wanted]
+    hosts = [each for each in recipes if (each.item.bucket, each.item.kind) == wanted]
     pairs = zip(prompts, itertools.cycle(hosts), strict=False)
     return [(builder.describe_prompt(prompt, host), host) for prompt, host in pairs]
 
@@ -151,7 +151,15 @@ class _Recipe:
     caption: str
     image: _SizedImage
     controls: tuple[_SizedImage, ...]
+    layers: tuple[_SizedImage, ...]
     seen: tuple[str | int, ...]
+
+    @property
+    def images(self) -> tuple[tuple[_SizedImage, Entry], ...]:
+        """All that the VAE encodes, and where it is kept."""
+        item, sources = self.item, (self.image, *self.layers, *self.controls)
+        entries = (item.latents, *item.layers, *item.controls)
+        return tuple(zip(sources, entries, strict=True))
 
 
 @dataclass(slots=True)
@@ -177,34 +185,43 @@ class _Builder:
     def describe(self, planned: PlannedSample) -> _Recipe | None:
         sample = planned.sample
         exact = self.settings.control_area is not None
-        image = _SizedImage(sample.image, planned.bucket, False, self.channels)
+        image, *layers = (
+            _SizedImage(path, planned.bucket, False, self.channels)
+            for path in (sample.image, *sample.layers)
+        )
         controls = tuple(
             _SizedImage(path, bucket, exact, self.channels)
             for path, bucket in zip(sample.controls, planned.control_buckets, strict=True)
         )
         try:
-            described = [each.parts(self.hashes.of(each.path)) for each in (image, *controls)]
+            described = [
+                each.parts(self.hashes.of(each.path)) for each in (image, *controls, *layers)
+            ]
         except DatasetError as error:
             self._leave_out(sample.name, error)
             return None
-        seen = tuple(part for parts in described[1:] for part in parts)
+        behind = 1 + len(controls)
+        seen = tuple(part for parts in described[1:behind] for part in parts)
+        below = tuple(part for parts in described[behind:] for part in parts)
         item = CachedItem(
             name=sample.name,
             bucket=planned.bucket,
             control_buckets=planned.control_buckets,
             latents=self._entry("latents", *described[0]),
-            controls=tuple(self._entry("latents", *parts) for parts in described[1:]),
+            controls=tuple(self._entry("latents", *parts) for parts in described[1:behind]),
             text=self._entry("text", sample.caption, *seen),
             empty_text=self._entry("text", "", *seen),
             regularization=sample.regularization,
-            source=source_hash(*described[0], sample.caption, *seen),
+            source=source_hash(*described[0], sample.caption, *seen, *below),
+            layers=tuple(self._entry("latents", *parts) for parts in described[behind:]),
         )
-        return _Recipe(item, sample.caption, image, controls, seen)
+        return _Recipe(item, sample.caption, image, controls, tuple(layers), seen)
 
     def describe_prompt(self, prompt: str, host: _Recipe) -> PreservedItem:
         """Name what a prompt that the base is held to needs, beside a sample's controls."""
         text = self._entry("text", prompt, *host.seen)
-        return PreservedItem(prompt, host.item.bucket, host.item.controls, text)
+        item = host.item
+        return PreservedItem(prompt, item.bucket, item.controls, text, len(item.layers))
 
     def find_missing(self, needed: Iterable[Entry]) -> None:
         entries = {entry.key: entry for entry in needed}
@@ -218,12 +235,11 @@ class _Builder:
 
     def complete_images(self, recipe: _Recipe) -> bool:
         """Encode the images that a sample lacks; False when it has to be left out."""
-        item, sources = recipe.item, (recipe.image, *recipe.controls)
-        pairs = tuple(zip(sources, (item.latents, *item.controls), strict=True))
-        images = self._read(recipe, [s for s, entry in pairs if entry.key in self._missing])
+        missing = [image for image, entry in recipe.images if entry.key in self._missing]
+        images = self._read(recipe, missing)
         if images is None:
             return False
-        for image, entry in pairs:
+        for image, entry in recipe.images:
             self._supply(
                 entry,
                 lambda image=image: {"latents": self._latents(images[image])},

@@ -70,11 +70,13 @@ class ImageInfo:
         width: Upright width in pixels.
         height: Upright height in pixels.
         animated: Whether it has several frames that are shown one after the other.
+        alpha: Whether its pixels say how transparent they are.
     """
 
     width: int
     height: int
     animated: bool
+    alpha: bool = False
 
 
 def image_info(path: Path) -> ImageInfo:
@@ -87,7 +89,7 @@ def image_info(path: Path) -> ImageInfo:
         width, height = image.size
         if _orientation(image, path) >= 5:
             width, height = height, width
-        return ImageInfo(width, height, _is_animated(image))
+        return ImageInfo(width, height, _is_animated(image), _has_alpha(image))
 
 
 def image_size(path: Path) -> tuple[int, int]:
@@ -299,7 +301,7 @@ def _plain(image: Image.Image) -> Image.Image:
 
 
 def _colors_and_alpha(image: Image.Image) -> tuple[Image.Image, Image.Image | None]:
-    if image.mode not in {"LA", "La", "PA", "RGBA", "RGBa"} and "transparency" not in image.info:
+    if not _has_alpha(image):
         return image, None
     # A profile of greys fits no RGB image.
     grey = image.mode in {"1", "L", "LA", "La"}
@@ -307,6 +309,10 @@ def _colors_and_alpha(image: Image.Image) -> tuple[Image.Image, Image.Image | No
     alpha = image.getchannel("A")
     colors = image.convert("L" if grey else "RGB")
     return colors, None if alpha.getextrema() == (255, 255) else alpha
+
+
+def _has_alpha(image: Image.Image) -> bool:
+    return image.mode in {"LA", "La", "PA", "RGBA", "RGBa"} or "transparency" in image.info
 
 
 def _sixteen_to_eight(image: Image.Image) -> Image.Image:

@@ -146,7 +146,11 @@ class EncodedPrompt:
         return SampleRequest(self.conditioning, self.negative, self.controls, seed)
 
 
-_CONTROLS: dict[str, tuple[int, int | None]] = {"generate": (0, 0), "edit": (1, 1)}
+_CONTROLS: dict[str, tuple[int, int | None]] = {
+    "generate": (0, 0),
+    "edit": (1, 1),
+    "layered": (1, 1),
+}
 """Least and largest number of control images of a variant; of others one or more."""
 
 
@@ -185,6 +189,7 @@ def encode_prompts(
     folder: Path,
     identity: str,
     open_encoders: Callable[[], Encoders],
+    channels: int,
 ) -> tuple[EncodedPrompt, ...]:
     """Encode the preview prompts, or read them from the cache.
 
@@ -195,6 +200,7 @@ def encode_prompts(
         folder: The cache's folder.
         identity: Names the encoders and their precision.
         open_encoders: Loads the encoders; called only when a prompt is not cached.
+        channels: Of the pixels that are encoded (`Family.pixel_channels`).
 
     Returns:
         One for each prompt, in order.
@@ -207,11 +213,11 @@ def encode_prompts(
     paths = preview.controls or [[] for _ in preview.prompts]
     encoded: list[EncodedPrompt] = []
     for text, files in zip(preview.prompts, paths, strict=True):
-        controls = [_control(Path(file), preview, dataset, family) for file in files]
+        controls = [_control(Path(file), preview, dataset, family, channels) for file in files]
         entry = _entry(folder, text, preview.negative_prompt, controls, identity)
         if not is_sound(entry, thorough=True):
             texts = text, preview.negative_prompt
-            tensors = _encode(texts, controls, open_encoders(), family.channels)
+            tensors = _encode(texts, controls, open_encoders(), channels)
             write_entry(entry, tensors)
         # Read back even when just encoded: the same numbers at the first preview and the next.
         encoded.append(read_prompt(text, entry, len(controls)))
@@ -219,7 +225,7 @@ def encode_prompts(
 
 
 def _control(
-    path: Path, preview: PreviewSection, dataset: DatasetSection, family: Family
+    path: Path, preview: PreviewSection, dataset: DatasetSection, family: Family, channels: int
 ) -> Image.Image:
     if not path.is_file():
         raise ConfigError(
@@ -227,7 +233,7 @@ def _control(
             "an image for each control of each prompt",
             "Correct the path; paths in a run file are relative to the run file.",
         )
-    image = open_image(path, dataset.animated, family.channels)
+    image = open_image(path, dataset.animated, channels)
     if dataset.control_area is None:
         return fit_to_bucket(image, Bucket(preview.width, preview.height))
     return resize_exact(image, *family.control_size(*image.size, dataset.control_area))

@@ -55,7 +55,13 @@ from .encoders import (
     check_controls,
     encode_prompts,
 )
-from .sampler import Sampler, SampleRequest, SampleSettings
+from .sampler import (
+    Sampler,
+    SampleRequest,
+    SampleSettings,
+    preview_layers,
+    preview_settings,
+)
 from .sampling_memory import forward_bytes, sampling_memory
 
 
@@ -104,7 +110,8 @@ class Pipeline:
         Returns:
             The request to hand to the sampler.
         """
-        encoders, channels = self.encoders.open(), self.sampler.family.channels
+        encoders, sampler = self.encoders.open(), self.sampler
+        channels = sampler.family.pixel_channels(sampler.location.variant)
         seen = [on_white(control) for control in controls]
         pixels = [to_pixels(control, channels) for control in controls]
         return SampleRequest(
@@ -147,8 +154,10 @@ class Pipeline:
         Raises:
             AdapterError: When it does not fit the base.
         """
-        refuse_undivided(state, self.key_map, "the model that generates")
-        adapter = attach_state(self.sampler.transformer, state)
+        refuse_undivided(state, self.key_map, "the model that generates", attached=True)
+        transformer = self.sampler.transformer
+        whole = self.key_map.whole_layers(dict(transformer.named_modules()))
+        adapter = attach_state(transformer, state, whole)
         self.base.send_rest()  # the factors of a swapped block were made where its weights lie
         adapter.eval()
         return adapter
@@ -209,10 +218,12 @@ class _Place:
     def _tokens(self) -> int:
         """Of a preview: its image and control images, and its text."""
         preview, area = self.config.preview, self.config.dataset.control_area or 0
-        _, high, wide = self.family.latent_shape(self.location, preview.width, preview.height)
+        *_, high, wide = self.family.latent_shape(self.location, preview.width, preview.height)
         image, pixels = high * wide // self.family.patch**2, preview.width * preview.height
         controls = max(map(len, preview.controls), default=0)
-        return self.location.text_length + image + controls * max(image, image * area // pixels)
+        frames = preview_layers(preview, self.family, self.location.variant) + 1
+        controls *= max(image, image * area // pixels)
+        return self.location.text_length + frames * image + controls
 
 
 def open_pipeline(
@@ -288,7 +299,7 @@ def sample_prompts(
     # What cannot be used is refused before anything is encoded or loaded.
     state = None if adapter_file is None else read_adapter(adapter_file, place.key_map)
     if state is not None:
-        refuse_undivided(state, place.key_map, "the model that generates")
+        refuse_undivided(state, place.key_map, "the model that generates", attached=True)
     check_controls(preview, place.location.variant)
     place.encoders.decoder()
     with contextlib.closing(place.encoders):
@@ -299,8 +310,9 @@ def sample_prompts(
             cache_folder(config),
             place.encoders.identity,
             place.encoders.open,
+            place.family.pixel_channels(place.location.variant),
         )
-    size = SampleSettings(preview.width, preview.height, preview.steps, preview.guidance)
+    size = preview_settings(preview, place.family, place.location)
     with place.load(state) as pipeline:
         if state is not None:
             pipeline.attach(state).strength = strength
@@ -366,7 +378,7 @@ def sample_previews(
         deliver: Takes a prompt's index and its pixels `[3 or 4, H, W]` in [-1, 1].
         stop: Asked before each prompt and after each sampling step whether to give up.
     """
-    size = SampleSettings(settings.width, settings.height, settings.steps, settings.guidance)
+    size = preview_settings(settings, sampler.family, sampler.location)
     for index, prompt in enumerate(prompts):
         if stop():
             return

@@ -135,7 +135,20 @@ def other_models(path: Source, family: Family | None = None) -> str:
         return titles(fitting(layers) or nearest(layers))
     hint = header_hint(metadata)
     sure = re.search(family.header_hint, hint) or _told(metadata) == family.name
-    return "" if sure else titles(fitting(layers))
+    return "" if sure else titles((*_twins(path, family), *fitting(layers)))
+
+
+def _twins(path: Source, family: Family) -> list[Family]:
+    """The families whose adapters are taken for those of a family (`Family.twin`)."""
+    twins = [each for each in FAMILIES.values() if each.twin == family.name]
+    if not twins:
+        return []
+    with open_file(path) as file:
+        return [
+            each
+            for each in twins
+            if not misfits(file.layers, file.extras, each.key_map) and not _oddity(file, each)
+        ]
 
 
 def _look(path: Source) -> tuple[dict[str, int | None], Mapping[str, str]]:
@@ -162,6 +175,7 @@ def _chosen(
     others = [each for each in foreign if re.search(each.hint, hint)]
     if others:
         raise _foreign(path, others, layers, twins=found)
+    found = [name for name in found if FAMILIES[name].twin not in found]
     # Two families call some layers alike in Diffusers, and only one of them so in ComfyUI.
     return [name for name in found if _is_native(names, FAMILIES[name].key_map)] or found
 
@@ -391,7 +405,7 @@ def header_hint(metadata: Mapping[str, str]) -> str:
     return re.sub(r"[^a-z0-9 ]", "", told.lower())
 
 
-def titles(architectures: Sequence[Architecture]) -> str:
-    """Names of models for a message, such as ``Chroma, HunyuanVideo or Mochi``."""
-    *others, last = [each.title for each in architectures] or [""]
+def titles(models: Sequence[Architecture | Family]) -> str:
+    """Names of models for a message, such as ``Chroma1, HunyuanVideo or Mochi``."""
+    *others, last = [each.title for each in models] or [""]
     return f"{', '.join(others)} or {last}" if others else last

@@ -185,7 +185,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         hint=r"sd3|stablediffusion3|stablediffusionv3",
     ),
     Architecture(
-        "Chroma",
+        "Chroma1-Radiance",
         {
             "transformer_blocks": (19, f"{_ATTENTION}|{_FEEDS}"),
             "single_transformer_blocks": (38, _SINGLE),
@@ -195,7 +195,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         (3072,),
         "distilled_guidance_layer_.*|x_embedder|context_embedder|proj_out|img_in(_patch)?|txt_in"
         "|final_layer_linear|nerf_.*",
-        hint="chroma",
+        hint="radiance",
     ),
     Architecture(
         "HunyuanVideo",

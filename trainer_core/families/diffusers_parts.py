@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -40,11 +40,12 @@ _COMPUTING: WeakKeyDictionary[nn.Module, tuple[torch.dtype | None, torch.dtype]]
 """Models to the format of their first parameter, and the one that they compute in."""
 
 
-def read_shift(location: BaseLocation) -> ShiftSettings:
+def read_shift(location: BaseLocation, passed_over: Container[str] = ()) -> ShiftSettings:
     """What a base's scheduler says of its noise levels, in ``scheduler/scheduler_config.json``.
 
     Args:
         location: The base; its own scheduler comes before that of the encoders' folder.
+        passed_over: Settings of schedules that a family's bases are not trained by.
 
     Returns:
         The settings, with Diffusers' defaults for what the file leaves out.
@@ -57,7 +58,7 @@ def read_shift(location: BaseLocation) -> ShiftSettings:
         path = location.encoders / "scheduler" / "scheduler_config.json"
     config = read_json(path)
     for name in _UNSUPPORTED:
-        if config.get(name):
+        if config.get(name) and name not in passed_over:
             raise BaseModelError(
                 f"{path} sets {name}",
                 "the plain Euler schedule of flow matching",

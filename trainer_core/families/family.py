@@ -301,6 +301,8 @@ class Family:
         header_hint: Regular expression of what headers of adapter files call the model
             (`header_hint` of `bases.adapter_family`).
         header_names: A variant to its names in adapter files' headers.
+        twin: Another family whose adapters mostly have the same layers, names and sizes: a file
+            that could be for both, and does not say which, is taken for that one's.
         unexportable: Regular expressions of layers that no file layout can carry, to the reason.
         unused_layers: Gives regular expressions of the layers of this transformer whose output
             does not reach the prediction, so that they get no gradient.
@@ -344,6 +346,7 @@ class Family:
     sizes: Callable[[Mapping[str, Any]], PublishedSizes]
     header_hint: str
     header_names: Mapping[str, HeaderNames] = field(default_factory=dict)
+    twin: str = ""
     unexportable: Mapping[str, str] = field(default_factory=dict)
     unused_layers: Callable[[nn.Module], tuple[str, ...]] = lambda transformer: ()
     enable_checkpointing: Callable[..., None] = enable_checkpointing

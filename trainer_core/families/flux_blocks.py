@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -193,7 +193,7 @@ def block_counts(config: Mapping[str, Any]) -> dict[str, int]:
     return {name.partition(".")[0]: count for names, count in counts for name in names}
 
 
-def file_sizes(file: WeightFile, name: Any) -> dict[str, Any]:
+def file_sizes(file: WeightFile, name: Callable[[str], str]) -> dict[str, Any]:
     """What a single file says of the settings of Diffusers' class, and what all have in common.
 
     Args:

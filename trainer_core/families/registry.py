@@ -17,6 +17,7 @@ PACKAGES: dict[str, str] = {
     "flux": ".flux",
     "flux2": ".flux2",
     "z_image": ".z_image",
+    "chroma": ".chroma",
 }
 """A family's name, as in the run file's ``family``, to its package.
 

@@ -66,6 +66,11 @@ def adapter_family(path: Source, wanted: str | None = None, *, any_size: bool = 
     told = _told(metadata)
     if told in named:
         return named[told]  # written here, where the base was known
+    named = {
+        name: each
+        for name, each in named.items()
+        if each.twin not in named or re.search(each.header_hint, hint)
+    }
     found = [name for name in named if not odd[name]]
     if wanted is None:
         found = _chosen(path, found, foreign, layers, names, hint)
@@ -175,7 +180,6 @@ def _chosen(
     others = [each for each in foreign if re.search(each.hint, hint)]
     if others:
         raise _foreign(path, others, layers, twins=found)
-    found = [name for name in found if FAMILIES[name].twin not in found]
     # Two families call some layers alike in Diffusers, and only one of them so in ComfyUI.
     return [name for name in found if _is_native(names, FAMILIES[name].key_map)] or found
 

@@ -33,7 +33,7 @@ _UNSUPPORTED = (
     "invert_sigmas",
     "stochastic_sampling",
 )
-_NUMBERED = re.compile(rf"([a-z_]+)\.({BLOCK_NUMBER})\.(.+)")
+_NUMBERED = re.compile(rf"([a-z_]+(?:\.[a-z_]+)*?)\.({BLOCK_NUMBER})\.(.+)")
 _COMPUTING: WeakKeyDictionary[nn.Module, tuple[torch.dtype | None, torch.dtype]] = (
     WeakKeyDictionary()
 )

@@ -240,7 +240,7 @@ class GraphSpec:
 Size = tuple[int, int]
 """Outputs and inputs of a layer."""
 
-_BLOCK = re.compile(r"([a-z_]+)\.([0-9]+)\.(.+)")
+_BLOCK = re.compile(r"([a-z_]+(?:\.[a-z_]+)*?)\.([0-9]+)\.(.+)")
 
 
 @dataclass(frozen=True, slots=True)

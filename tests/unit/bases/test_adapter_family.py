@@ -118,7 +118,7 @@ def test_every_tensor_of_a_published_base_is_a_name_of_its_family(family):
 def test_differences_count_among_an_adapters_names():
     maps = {name: family.key_map for name, family in FAMILIES.items()}
     layer, norm = f"diffusion_model.{SHARED}", "diffusion_model.transformer_blocks.0.attn.norm_q"
-    assert matching_families([layer], maps, [norm]) == ["qwen_image", "flux"]
+    assert {"qwen_image", "flux"} <= {*matching_families([layer], maps, [norm])}
     assert matching_families([layer, norm], maps) == []
     assert matching_families([], maps, ["diffusion_model.double_blocks.0.odd"]) == []
     assert matching_families([], maps) == []

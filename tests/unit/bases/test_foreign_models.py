@@ -29,7 +29,7 @@ OURS = {
     "flux2": "Flux2Transformer2DModel",
     "qwen_image": "QwenImageTransformer2DModel",
 }
-TWINS = {"chroma", "longcat"}
+TWINS = {"longcat"}
 """Their attention alone has FLUX.1's names, sizes and numbers of blocks."""
 
 ALIKE = {"pixart": "PixArt or Sana"}
@@ -114,7 +114,7 @@ NATIVE = {
     "lora_unet_double_blocks_19_img_attn_qkv": ("HunyuanVideo", 9216, 3072),
     "lora_unet_double_blocks_3_img_mlp_fc1": ("HunyuanVideo", 12288, 3072),
     "lora_unet_single_blocks_39_modulation_linear": ("HunyuanVideo", 9216, 3072),
-    "diffusion_model.distilled_guidance_layer.in_proj": ("Chroma", 5120, 64),
+    "diffusion_model.nerf_blocks.0.param_generator": ("Chroma1-Radiance", 16384, 3072),
     "diffusion_model.double_stream_blocks.15.block.attn1.to_q_t": ("HiDream", 2560, 2560),
     "diffusion_model.blocks.27.attn.wq": ("Krea 2", 6144, 6144),
     "diffusion_model.transformer_blocks.27.attn2.to_k": ("LTX-Video or LTX-2", 2048, 2048),
@@ -254,7 +254,8 @@ def test_what_fits_two_families_is_asked_for_with_the_reason(tmp_path):
         ({"modelspec.architecture": "Qwen-Image/lora"}, "qwen_image"),
         ({"ss_base_model_version": "flux1"}, "flux"),
         ({"modelspec.architecture": "Flux.1-dev/lora"}, "flux"),
-        ({"modelspec.architecture": "chroma/lora"}, None),
+        ({"modelspec.architecture": "chroma/lora"}, "chroma"),
+        ({"modelspec.architecture": "chroma-radiance/lora"}, None),
         ({"ss_base_model_version": "hunyuan-video"}, None),
     ],
 )
@@ -280,9 +281,10 @@ def test_a_header_does_not_make_another_models_layers_ours(tmp_path):
 
 def test_chromas_attention_is_taken_for_flux_and_the_twins_are_told(tmp_path, capsys):
     """Nothing in it tells them apart, and ComfyUI has one name for both."""
-    path = write_lora(tmp_path / "a.safetensors", attention(model_layers("chroma")), rank=1)
+    path = write_lora(tmp_path / "a.safetensors", attention(own_layers("chroma")), rank=1)
     assert adapter_family(path).name == "flux"
-    assert "Chroma" in other_models(path, FAMILIES["flux"])
+    assert adapter_family(path, "chroma").name == "chroma"
+    assert "Chroma1, " in other_models(path, FAMILIES["flux"])
     assert main(["inspect", str(path)]) == 0
     assert "Chroma" in capsys.readouterr().out
 

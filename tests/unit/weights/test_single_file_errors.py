@@ -171,8 +171,8 @@ def test_a_file_of_another_family_is_refused(tmp_path):
     error = refusal(write(tmp_path, text_encoder))
     assert "of no family" in error.found
     assert "text encoder" in error.remedy
-    chroma = flux() | {"distilled_guidance_layer.norms.0.scale": torch.ones(2)}
-    assert "of no family" in refusal(write(tmp_path, chroma)).found
+    hunyuan = flux() | {"txt_in.individual_token_refiner.blocks.0.x": torch.ones(2)}
+    assert "of no family" in refusal(write(tmp_path, hunyuan)).found
 
 
 SPOILT = {

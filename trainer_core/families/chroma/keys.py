@@ -40,11 +40,8 @@ _DEPTH = 5
 _APPROXIMATOR = {
     f"{_MODULATION}.in_proj": f"{_MODULATION}.in_proj",
     f"{_MODULATION}.out_proj": f"{_MODULATION}.out_proj",
-    **{
-        f"{_MODULATION}.layers.{at}.linear_{number}": f"{_MODULATION}.layers.{at}.{layer}"
-        for at in range(_DEPTH)
-        for number, layer in ((1, "in_layer"), (2, "out_layer"))
-    },
+    f"{_MODULATION}.layers.{{}}.linear_1": f"{_MODULATION}.layers.{{}}.in_layer",
+    f"{_MODULATION}.layers.{{}}.linear_2": f"{_MODULATION}.layers.{{}}.out_layer",
 }
 
 # ComfyUI takes names of layers that FLUX.1 has and this model lacks.
@@ -77,7 +74,8 @@ def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
         "context_embedder": ((width, config["joint_attention_dim"]),),
         "proj_out": ((config.get("out_channels") or channels, width),),
     }
-    return PublishedSizes(sizes, block_counts(config), width)
+    blocks = {**block_counts(config), f"{_MODULATION}.layers": config["approximator_layers"]}
+    return PublishedSizes(sizes, blocks, width)
 
 
 def detect(keys: Iterable[str]) -> bool:

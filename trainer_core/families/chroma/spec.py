@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 from ...diffusion.sigma import ShiftSettings
 from ...weights.base_location import BaseLocation
 from ...weights.file_spec import FolderSpec
 from ..diffusers_parts import read_shift
+from ..distilled import base_name, distilled_by_name
 from ..family import Family, HeaderNames
 from ..flux_blocks import ATTENTION, MLP, REPEATED_BLOCKS, SHARED_INPUTS
 from ..flux_vae import load_vae
@@ -27,6 +30,16 @@ PRESETS = {
     "attention_mlp": (*ATTENTION, *MLP),
     "all_linear": (*ATTENTION, *MLP, *_OUTER),
 }
+
+
+def distilled(location: BaseLocation) -> str:
+    """`Family.distilled`: Flash has the guidance of a few steps in its weights."""
+    if re.search(r"(?<![a-z])flash(?![a-z])", base_name(location)):
+        return (
+            "It is Chroma1-Flash by its name, with guidance and few steps in its weights: train on "
+            "Chroma1-HD or Chroma1-Base, whose adapters work on Flash too."
+        )
+    return distilled_by_name(location)
 
 
 def shift(location: BaseLocation, steps: int | None) -> ShiftSettings:
@@ -62,6 +75,7 @@ FAMILY = Family(
     load_token_counter=load_token_counter,
     predict=predict,
     shift=shift,
+    distilled=distilled,
     key_map=KEY_MAP,
     sizes=published_sizes,
     graph=GRAPH,

@@ -171,6 +171,12 @@ def _wrong_family(found: str, expected: str, family: Family) -> BaseModelError:
 def _settle_variant(
     variant: str, family: Family, has_controls: bool, edit_variant: Callable[[], str]
 ) -> str:
+    if has_controls and not any(each != "generate" for each in family.variants):
+        raise ConfigError(
+            f"family: {family.name}, and the dataset has control images",
+            f"no control images: {family.title} generates from text alone",
+            "Take the control images out of the dataset, or choose a base that edits images.",
+        )
     if variant == "auto":
         return edit_variant() if has_controls else "generate"
     if variant not in family.variants:

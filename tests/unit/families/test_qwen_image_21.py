@@ -119,6 +119,23 @@ def test_texts_of_different_lengths_do_not_change_each_other():
         assert relative_error(together[only], FAMILY.predict(transformer, *given)) <= 1e-5
 
 
+@pytest.mark.parametrize("lengths", [[(5,), (5,)], [(5,), (3,)]])
+def test_processes_that_share_the_weights_call_the_model_equally_often(lengths):
+    """Each call gathers weights from all processes, whose samples have texts of other lengths."""
+    from torch.distributed.fsdp import FSDPModule
+
+    transformer, calls = make_qwen21_transformer(), []
+    transformer.register_forward_hook(lambda *_: calls.append(1))
+    plain = FAMILY.predict(transformer, *inputs(lengths))
+    assert len(calls) == len(set(lengths))
+    calls.clear()
+    # As torch's fully_shard does it.
+    kind = type(transformer)
+    transformer.__class__ = type(f"FSDP{kind.__name__}", (FSDPModule, kind), {})
+    assert relative_error(FAMILY.predict(transformer, *inputs(lengths)), plain) <= 1e-5
+    assert len(calls) == len(lengths)
+
+
 def test_a_padded_batch_of_diffusers_is_another():
     """Why texts of one batch are not filled up to one length."""
     transformer = make_qwen21_transformer()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ...types import Conditioning
-from ..diffusers_parts import computing_dtype, pipeline_time
+from ..diffusers_parts import computing_dtype, inner_module, pipeline_time
 
 BEFORE_IMAGE = "before_image_{}"
 """The text before a reference image, numbered from 1; ``text_embeddings`` is what is behind all."""
@@ -47,11 +47,13 @@ def predict(
     ``text_embeddings`` `[L, D]` and, for each reference image, the text before it
     (`BEFORE_IMAGE`) `[L, D]`.
     """
-    groups: dict[tuple[int, ...], list[int]] = {}
+    alone = _is_sharded(transformer)
+    groups: dict[tuple[tuple[int, ...], int], list[int]] = {}
     for index, each in enumerate(conditionings):
-        groups.setdefault(tuple(map(len, _runs(each, len(controls)))), []).append(index)
+        runs = tuple(map(len, _runs(each, len(controls))))
+        groups.setdefault((runs, index if alone else 0), []).append(index)
     velocities: dict[int, Tensor] = {}
-    for runs, members in groups.items():
+    for (runs, _), members in groups.items():
 
         def chosen(batch: Tensor, members: list[int] = members) -> Tensor:
             return batch if len(members) == len(batch) else torch.stack([batch[i] for i in members])
@@ -61,6 +63,11 @@ def predict(
         found = _predict_alike(transformer, runs, *given)
         velocities.update(zip(members, found, strict=True))
     return torch.stack([velocities[index] for index in range(len(noisy))])
+
+
+def _is_sharded(transformer: nn.Module) -> bool:
+    """Whether processes share the weights (FSDP2), and have to call the model equally often."""
+    return any(each.__name__ == "FSDPModule" for each in type(inner_module(transformer)).__mro__)
 
 
 def _predict_alike(

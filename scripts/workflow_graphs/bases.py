@@ -38,6 +38,14 @@ _WHERE = {
         "text_encoders",
         "comfyanonymous/flux_text_encoders/resolve/main",
     ),
+    "z_image_bf16.safetensors": (
+        "diffusion_models",
+        "Comfy-Org/z_image/resolve/main/split_files/diffusion_models",
+    ),
+    "qwen_3_4b.safetensors": (
+        "text_encoders",
+        "Comfy-Org/z_image_turbo/resolve/main/split_files/text_encoders",
+    ),
     "ae.safetensors": (
         "vae",
         "Comfy-Org/Lumina_Image_2.0_Repackaged/resolve/main/split_files/vae",
@@ -198,6 +206,18 @@ FULL_SIZE = (
         2.5,
         "my_kontext",
         edits=True,
+    ),
+    FullSize(
+        "z_image",
+        "Z-Image",
+        "z_image",
+        "z_image_bf16.safetensors",
+        ("CLIPLoader", {"clip_name": "qwen_3_4b.safetensors", "type": "lumina2"}),
+        "ae.safetensors",
+        sampling.z_image,
+        "lora",
+        4.0,
+        "my_z_image",
     ),
 )
 """In the order of their workflows."""

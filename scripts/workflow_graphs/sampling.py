@@ -32,8 +32,18 @@ def before_and_after() -> Subgraph:
 
 def qwen_image() -> Subgraph:
     """For Qwen-Image."""
+    return _shifted(3.1)
+
+
+def z_image() -> Subgraph:
+    """For Z-Image."""
+    return _shifted(3.0)
+
+
+def _shifted(shift: float) -> Subgraph:
+    """For a base whose noise levels are moved, and that is guided by a second prompt."""
     flow = Workflow("Generate with KSampler", "", first=FIRST)
-    shifted = flow.node("ModelSamplingAuraFlow", {"model": MODEL, "shift": 3.1})
+    shifted = flow.node("ModelSamplingAuraFlow", {"model": MODEL, "shift": shift})
     positive = flow.node("CLIPTextEncode", {"clip": CLIP, "text": Given("prompt")}, title="Prompt")
     negative = flow.node("CLIPTextEncode", {"clip": CLIP, "text": ""}, title="Negative prompt")
     size = flow.node("EmptySD3LatentImage", {"width": 1024, "height": 1024})

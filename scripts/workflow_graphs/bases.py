@@ -46,6 +46,14 @@ _WHERE = {
         "text_encoders",
         "Comfy-Org/z_image_turbo/resolve/main/split_files/text_encoders",
     ),
+    "krea2_raw_bf16.safetensors": (
+        "diffusion_models",
+        "Comfy-Org/Krea-2/resolve/main/diffusion_models",
+    ),
+    "qwen3vl_4b_fp8_scaled.safetensors": (
+        "text_encoders",
+        "Comfy-Org/Krea-2/resolve/main/text_encoders",
+    ),
     "ae.safetensors": (
         "vae",
         "Comfy-Org/Lumina_Image_2.0_Repackaged/resolve/main/split_files/vae",
@@ -218,6 +226,18 @@ FULL_SIZE = (
         "lora",
         4.0,
         "my_z_image",
+    ),
+    FullSize(
+        "krea2_raw",
+        "Krea 2 raw",
+        "krea2",
+        "krea2_raw_bf16.safetensors",
+        ("CLIPLoader", {"clip_name": "qwen3vl_4b_fp8_scaled.safetensors", "type": "krea2"}),
+        "qwen_image_vae.safetensors",
+        sampling.krea2,
+        "lora",
+        5.5,
+        "my_krea2",
     ),
 )
 """In the order of their workflows."""

@@ -32,23 +32,33 @@ def before_and_after() -> Subgraph:
 
 def qwen_image() -> Subgraph:
     """For Qwen-Image."""
-    return _shifted(3.1)
+    return _shifted("ModelSamplingAuraFlow", {"shift": 3.1}, 4.0)
 
 
 def z_image() -> Subgraph:
     """For Z-Image."""
-    return _shifted(3.0)
+    return _shifted("ModelSamplingAuraFlow", {"shift": 3.0}, 4.0)
 
 
-def _shifted(shift: float) -> Subgraph:
+def krea2() -> Subgraph:
+    """For Krea 2 raw.
+
+    By itself ComfyUI moves the noise levels of raw as far as those of turbo, whose shift is fixed.
+    That of raw follows the image's size: here as at 1024 x 1024.
+    """
+    size = {"width": 1024, "height": 1024}
+    return _shifted("ModelSamplingFlux", {"max_shift": 0.91, "base_shift": 0.5, **size}, 5.5)
+
+
+def _shifted(kind: str, values: Mapping[str, Any], guidance: float) -> Subgraph:
     """For a base whose noise levels are moved, and that is guided by a second prompt."""
     flow = Workflow("Generate with KSampler", "", first=FIRST)
-    shifted = flow.node("ModelSamplingAuraFlow", {"model": MODEL, "shift": shift})
+    shifted = flow.node(kind, {"model": MODEL, **values})
     positive = flow.node("CLIPTextEncode", {"clip": CLIP, "text": Given("prompt")}, title="Prompt")
     negative = flow.node("CLIPTextEncode", {"clip": CLIP, "text": ""}, title="Negative prompt")
     size = flow.node("EmptySD3LatentImage", {"width": 1024, "height": 1024})
     sides = positive["CONDITIONING"], negative["CONDITIONING"]
-    shown = sampled(flow, shifted["MODEL"], *sides, size["LATENT"], 4.0, VAE)
+    shown = sampled(flow, shifted["MODEL"], *sides, size["LATENT"], guidance, VAE)
     return _with_prompt(flow, [[shifted, size], [positive, negative]], shown)
 
 

@@ -1,8 +1,8 @@
 """A node pack for tests alone: ComfyUI's Load CLIP and DualCLIPLoader, for small text encoders.
 
 ComfyUI's nodes know only a T5 of 4.7 billion weights and a Qwen2.5-VL of 8 billion, but the loader
-behind them takes other sizes as options. The tests copy this file, ``small_qwen.py`` and
-``small_z_image.py`` into ``custom_nodes``; ComfyUI's interpreter runs them.
+behind them takes other sizes as options. The tests copy this file and those of ``small_*.py`` that
+it imports into ``custom_nodes``; ComfyUI's interpreter runs them.
 ``models/text_encoders/sizes.json`` has the sizes.
 """
 
@@ -13,6 +13,7 @@ import comfy.sd
 import folder_paths
 from comfy_api.latest import ComfyExtension, io
 
+from .small_krea2 import small_clip as small_krea2_clip
 from .small_qwen import small_qwen
 from .small_z_image import know_small_z_image, small_clip
 
@@ -29,6 +30,9 @@ def load(kind, *names):
     if names == ("qwen_3_4b.safetensors",):
         path = folder_paths.get_full_path_or_raise("text_encoders", *names)
         return io.NodeOutput(small_clip(path, given["qwen3"]))
+    if kind == "krea2":
+        path = folder_paths.get_full_path_or_raise("text_encoders", *names)
+        return io.NodeOutput(small_krea2_clip(path, given["krea2"]))
     options = {
         # The loader makes it the options of CLIP-L, with the length of its text.
         "model_config": given["clip_l"],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from ...data.captions import CountTokens
@@ -20,8 +22,7 @@ STATES = tuple(range(2, 36, 3))
 """Hidden states that the published bases read; none of them is behind the model's final norm."""
 
 
-def _chat(states: tuple[int, ...] = STATES) -> ChatText:
-    return ChatText(TEMPLATE, states, stacked=True, dropped=_PREFIX)
+CHAT = ChatText(TEMPLATE, STATES, stacked=True, dropped=_PREFIX)
 
 
 def _states(location: BaseLocation) -> tuple[int, ...]:
@@ -47,10 +48,10 @@ def load_encoders(
     Diffusers' pipeline pads before it adds the template's end, and counts positions past the
     padding; what it gives of real tokens is the same.
     """
-    kind, chat = "transformers.Qwen3VLModel", _chat(_states(location))
+    kind, chat = "transformers.Qwen3VLModel", replace(CHAT, states=_states(location))
     return load_chat_encoders(kind, chat, load_vae, (0, 0), location, dtype, device)
 
 
 def load_token_counter(location: BaseLocation) -> CountTokens:
     """`Family.load_token_counter`: tokens behind the template's prefix."""
-    return load_chat_counter(_chat(), location)
+    return load_chat_counter(CHAT, location)

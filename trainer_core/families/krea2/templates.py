@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ..run_files import FULL_SIZE, SUBJECT
 
-# ComfyUI samples raw and turbo with a fixed shift of e^1.15, unless ModelSamplingFlux says else;
-# the preview samples raw as Diffusers does, with one that follows the image's size.
+# ComfyUI samples raw and turbo alike with a fixed shift of e^1.15, unless ModelSamplingFlux says
+# else. Previews of raw are sampled as in Diffusers, with a shift that follows the image's size: at
+# 1024 x 1024 it is e^0.91, for which that node's max_shift is 0.91.
 _RAW = {
     "base.path": "krea/Krea-2-Raw",
     "base.variant": "generate",

@@ -177,6 +177,10 @@ def guide(conditional: Tensor, unconditional: Tensor, scale: float) -> Tensor:
     return unconditional + scale * (conditional - unconditional)
 
 
+DECODER_NUMBERS = 1840
+"""`Family.decoder_numbers` of the VAEs of FLUX.1 and of Qwen-Image, counted."""
+
+
 def _as_it_is(tensor: Tensor) -> Tensor:
     return tensor
 

@@ -21,6 +21,7 @@ from ..weights.diffusers_folder import read_json
 from ..weights.file_spec import FileSpec, FolderSpec
 from ..weights.loading import load_file, load_frozen, load_packed, reading_part
 from .diffusers_parts import (
+    DECODER_NUMBERS,
     Vae,
     area_size,
     enable_checkpointing,
@@ -319,6 +320,7 @@ class Family:
             scale) to `[B, C, h, w]`.
         latents: The VAE's configuration to the channels of its latents, and the pixels of an
             image's side for each of them.
+        decoder_numbers: What decoding needs at most for a pixel, of numbers in the VAE's format.
         patch: Latents along a side of an image token.
         layered: Variants that take an image apart: a sample is an image and the layers that it is
             made of, all of one size and with transparency, and the image is its own control image.
@@ -332,7 +334,7 @@ class Family:
             to the shapes of a sample's conditioning.
         control_size: (width, height, area) of a control image to the size it is encoded at.
         graph: What CLIP and VAE of a ComfyUI graph are; None where the graph cannot encode.
-        headless: Why no node trains it, and what does, in a few words; empty where nodes do.
+        headless: Why no node trains it, in a few words; empty where nodes do.
         embedded: The Diffusers folder of a tiny base of this family that ships with the trainer.
         models: The published bases in words, for the README.
     """
@@ -364,6 +366,7 @@ class Family:
     prepare: Callable[[nn.Module], None] = lambda transformer: None
     guide: Callable[[Tensor, Tensor, float], Tensor] = guide
     latents: Callable[[Mapping[str, Any]], tuple[int, int]] = kl_latents
+    decoder_numbers: int = DECODER_NUMBERS
     patch: int = 2
     layered: tuple[str, ...] = ()
     channels: int = 3

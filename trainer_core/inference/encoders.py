@@ -89,7 +89,7 @@ class LazyEncoders:
         self._load_vae = lambda: family.load_vae(location, DTYPES[precision], "cpu")
         self._load_counter = lambda: family.load_token_counter(location)
         self._text_length = location.text_length
-        self._latents = family.latents
+        self._latents, self._numbers = family.latents, family.decoder_numbers
         self._device, self._memory, self._machine = device, config.memory, machine or Machine()
         self._loaded: Encoders | None = None
         self._decoder: Callable[[Tensor], Tensor] | None = None
@@ -107,7 +107,8 @@ class LazyEncoders:
         if self._decoder is None:
             vae = self._load_vae()
             _, pixels = self._latents(vae.model.config)
-            self._decoder = PreviewDecoder(vae, pixels, self._device, self._machine)
+            given = self._device, self._machine, self._numbers
+            self._decoder = PreviewDecoder(vae, pixels, *given)
         return self._decoder
 
     def text_limit(self) -> TextLimit:

@@ -210,7 +210,8 @@ class _Place:
         base = empty_base(self.location, self.family)
         pixels = self.config.preview.width * self.config.preview.height
         # One after the other; the base stays where it is meanwhile.
-        used = max(forward_bytes(base, dtype, self._tokens()), decoding_bytes(pixels, dtype))
+        decoding = decoding_bytes(pixels, dtype, self.family.decoder_numbers)
+        used = max(forward_bytes(base, dtype, self._tokens()), decoding)
         room = self.machine.free_memory(self.device) - reserve - held - used
         return sampling_memory(self.config.memory, base, dtype, room)
 

@@ -8,9 +8,9 @@ import json
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
-from tests.fixtures.families.qwen_image_21 import AREA, clear_image
+from tests.fixtures.families.qwen_image_21 import AREA, clear_image, small
 from tests.fixtures.qwen21_base import (
     SCHEDULER,
     WIDTH,
@@ -19,8 +19,15 @@ from tests.fixtures.qwen21_base import (
     open_qwen21_pipeline,
 )
 from tests.fixtures.recorded_calls import relative_error
+from tests.unit.families.test_record_files import stored, write_gguf
+from trainer_core.adapter_files.convert.convert import convert
+from trainer_core.adapter_files.names.key_map import comfyui_table
+from trainer_core.adapter_files.read.adapter_file import read_adapter
+from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.bases.adapter_family import adapter_family
 from trainer_core.bases.distilled import distilled_note
 from trainer_core.bases.locate import detect_base, locate_base
+from trainer_core.cli import main
 from trainer_core.config import BaseSection
 from trainer_core.data.image import on_white, to_pixels
 from trainer_core.errors import BaseModelError, DatasetError
@@ -220,9 +227,7 @@ def to_comfyui(state):
 
 @pytest.fixture(scope="module")
 def large():
-    """One head of 128: the rotary positions of single files are the published."""
-    sizes = {"attention_head_dim": 128, "num_attention_heads": 1, "axes_dims_rope": (16, 56, 56)}
-    return make_qwen21_transformer(**sizes)
+    return small()
 
 
 @pytest.mark.parametrize("native", [False, True], ids=["diffusers", "comfyui"])
@@ -302,3 +307,71 @@ def test_a_guided_image_with_references_is_the_pipelines(folder, encoders, pipel
     ).images
     assert found.shape == (1, 4, 64, 96)
     assert (found / 2 + 0.5 - expected).abs().max() <= 1e-4
+
+
+FORMATS = ("fp16", "fp8", "old", "new", "header", "gguf")
+
+
+@pytest.mark.parametrize(
+    "name", [each if each in ("new", "gguf") else pytest.param(each, marks=pytest.mark.exhaustive)
+             for each in FORMATS]
+)  # fmt: skip
+def test_a_quantized_single_file_becomes_the_numbers_that_it_means(tmp_path, large, name):
+    """As `test_record_files` shows it of the families that ComfyUI has."""
+    native = to_comfyui(large.state_dict())
+    path = tmp_path / f"base.{'gguf' if name == 'gguf' else 'safetensors'}"
+    if name == "gguf":
+        meant = write_gguf(path, native)
+    else:
+        tensors, metadata, meant = stored(native, name)
+        save_file({key: each.contiguous() for key, each in tensors.items()}, path, metadata)
+    location = locate_base(BaseSection(path=str(path)), FAMILY, False, needs_encoders=False)
+    found = to_comfyui(FAMILY.load_transformer(location, torch.float32, "cpu").state_dict())
+    assert set(found) == set(meant)
+    for key, tensor in meant.items():
+        assert torch.equal(found[key], tensor), key
+
+
+@pytest.mark.parametrize("base_format", ["nf4", "file"])
+def test_packed_bases_are_whole(folder, base_format):
+    """Loaded layer by layer, so that the tables outside of files are computed there too."""
+    location = locate(folder)
+    packed = FAMILY.load_transformer(location, torch.float32, "cpu", base_format)
+    dense = FAMILY.load_transformer(location, torch.float32, "cpu")
+    given = inputs(*CASES["one reference"])
+    error = relative_error(FAMILY.predict(packed, *given), FAMILY.predict(dense, *given))
+    assert error <= (0.5 if base_format == "nf4" else 1e-5)
+
+
+def test_a_fused_layers_lora_is_split_and_parts_go_by_their_own_names(tmp_path):
+    """As a later ComfyUI, which has gate and what goes through it in one layer, will name them."""
+    block = "transformer_blocks.3.img_mlp"
+    down, up = randn(2, 4096, seed=1), randn(2 * 12288, 2, seed=2)
+    path = tmp_path / "fused.safetensors"
+    save_file({f"diffusion_model.{block}.gate_up.lora_A.weight": down,
+               f"diffusion_model.{block}.gate_up.lora_B.weight": up}, path)  # fmt: skip
+    assert adapter_family(path).name == "qwen_image_21"
+    ours = tmp_path / "ours.safetensors"
+    assert convert(path, ours, "diffusers", FAMILY.key_map).exact
+    found = load_file(ours)
+    assert torch.equal(found[f"transformer.{block}.gate_layer.lora_B.weight"], up[:12288])
+    assert torch.equal(found[f"transformer.{block}.proj.lora_B.weight"], up[12288:])
+    state = read_adapter(ours, FAMILY.key_map)
+    write_adapter(path, state, "comfyui", FAMILY.key_map, {}, None)
+    layers = {key.partition(".lora")[0] for key in load_file(path) if ".lora" in key}
+    known = comfyui_table(FAMILY.key_map, {f"{block}.gate_up.weight": (2 * 12288, 4096)})
+    assert {str(known[name]) for name in layers} == {
+        f"{block}.gate_up.weight[0:12288]",
+        f"{block}.gate_up.weight[12288:24576]",
+    }
+
+
+def test_inspect_says_that_comfyui_does_not_have_it(tmp_path, capsys):
+    path = tmp_path / "adapter.safetensors"
+    names = (f"transformer.transformer_blocks.{n}.attn.to_q" for n in range(2))
+    save_file({f"{name}.lora_{factor}.weight": torch.ones(shape) for name in names
+               for factor, shape in (("A", (1, 4096)), ("B", (4096, 1)))}, path)  # fmt: skip
+    assert main(["inspect", str(path)]) == 0
+    assert "ComfyUI 0.33 has no QwenImage 2.1" in capsys.readouterr().out
+    assert main(["inspect", str(path), "--prove", "--family", "qwen_image_21"]) != 0
+    assert "ComfyUI 0.33 has no QwenImage 2.1" in capsys.readouterr().err

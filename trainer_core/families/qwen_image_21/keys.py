@@ -2,7 +2,8 @@
 
 ComfyUI 0.33 does not have this model. The names that later ones have are those of Diffusers, but
 that one layer fuses what opens and what goes through the gate of a feed-forward. Source: the
-converter of Diffusers 0.42 for ComfyUI's files (``loaders/single_file_utils.py``).
+converter of Diffusers 0.42 for ComfyUI's files (``loaders/single_file_utils.py``). The two are
+trained apart: Diffusers, the one program that has the model, keeps them apart.
 """
 
 from __future__ import annotations

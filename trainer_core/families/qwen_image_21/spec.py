@@ -62,7 +62,7 @@ _HEADERS = HeaderNames("Qwen-Image-2.1", "qwen_image_21")
 FAMILY = Family(
     name="qwen_image_21",
     title="Qwen-Image 2.1",
-    models="text-to-image and edit with references, transparency; command line only",
+    models="text-to-image, edit with references; command line only",
     variants=("generate", "edit_plus"),
     text_length=1024,
     # An image token of the text encoder is 2 x 2 latents of 16 pixels.
@@ -84,6 +84,7 @@ FAMILY = Family(
     load_token_counter=load_token_counter,
     predict=predict,
     latents=latents,
+    decoder_numbers=3220,
     patch=1,
     channels=4,
     shift=shift,
@@ -91,7 +92,7 @@ FAMILY = Family(
     conditioning_shapes=conditioning_shapes,
     key_map=KEY_MAP,
     sizes=published_sizes,
-    headless="ComfyUI 0.33 has no QwenImage 2.1; train with the command line",
+    headless="ComfyUI 0.33 has no QwenImage 2.1",
     header_hint=r"qwenimage21",
     header_names={"generate": _HEADERS, "edit_plus": _HEADERS},
 )

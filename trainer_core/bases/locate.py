@@ -167,6 +167,12 @@ def _wrong_family(found: str, expected: str, family: Family) -> BaseModelError:
 def _settle_variant(
     variant: str, family: Family, has_controls: bool, edit_variant: Callable[[], str]
 ) -> str:
+    if variant == "auto" and has_controls and family.variants == ("generate",):
+        raise ConfigError(
+            f"the dataset has control images, and {family.title} takes none",
+            "a base that was made for editing, or a dataset of images and captions alone",
+            "Name an edit base as base.path, or change dataset.path or dataset.layout.",
+        )
     if variant == "auto":
         return edit_variant() if has_controls else "generate"
     if variant not in family.variants:

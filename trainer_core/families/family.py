@@ -240,7 +240,7 @@ class GraphSpec:
 Size = tuple[int, int]
 """Outputs and inputs of a layer."""
 
-_BLOCK = re.compile(r"([a-z_]+(?:\.[a-z_]+)*?)\.([0-9]+)\.(.+)")
+_BLOCK = re.compile(r"([a-z_.]*[a-z_])\.([0-9]+)\.(.+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +260,7 @@ class PublishedSizes:
 
     def of(self, module: str) -> tuple[Size, ...]:
         """The sizes that a layer may have; none for a layer that the architecture lacks."""
-        block = _BLOCK.fullmatch(module)
+        block = None if module in self.layers else _BLOCK.fullmatch(module)
         template = module if block is None else f"{block[1]}.{{}}.{block[3]}"
         return self.layers.get(template, ())
 

@@ -17,6 +17,7 @@ PACKAGES: dict[str, str] = {
     "flux": ".flux",
     "z_image": ".z_image",
     "chroma": ".chroma",
+    "krea2": ".krea2",
 }
 """A family's name, as in the run file's ``family``, to its package.
 

@@ -63,10 +63,11 @@ _OWN = re.compile(
     r"|transformer_blocks\.\d+\.(ff|ff_context|norm1|norm1_context)\."
     r"|double_blocks\.\d+\.(img|txt)_(attn|mlp|mod)\.|single_blocks\.\d+\.(linear[12]|modulation)"
 )
-# Layers of Chroma, FLUX.2, HunyuanVideo and SD3, which have blocks of the same names.
+# Layers of Chroma, FLUX.2, HunyuanVideo, SD3 and Krea 2, which have blocks of the same names.
 _OTHERS = re.compile(
     r"distilled_guidance_layer|double_stream_modulation|to_qkv_mlp_proj|individual_token_refiner"
     r"|token_refiner|joint_transformer_blocks|pos_embed\.proj|transformer_blocks\.\d+\.ff\.linear_"
+    r"|text_fusion|transformer_blocks\.\d+\.(attn\.to_gate|ff\.(gate|up|down))\."
 )
 
 _TIME = 256

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +16,7 @@ from ...types import Conditioning
 from ...weights.base_location import BaseLocation
 from ...weights.loading import load_frozen, load_words
 from ..diffusers_parts import Vae, area_size, load_tokens
-from ..diffusers_parts import load_vae as load_vae_of
+from ..qwen_vae import load_vae
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -42,12 +41,6 @@ _PREFIX = {"generate": 34, "edit": 64, "edit_plus": 64}
 _SEEN_AREA = 384 * 384
 
 
-def latents(config: Mapping[str, Any]) -> tuple[int, int]:
-    """`Family.latents`."""
-    halvings = len(config.get("temperal_downsample", (False, True, True)))
-    return int(config.get("z_dim", 16)), 2**halvings
-
-
 def prompt_text(variant: str, caption: str, counts: Sequence[int]) -> str:
     """What the text encoder reads.
 
@@ -66,26 +59,6 @@ def prompt_text(variant: str, caption: str, counts: Sequence[int]) -> str:
         title = f"Picture {index + 1}: " if variant == "edit_plus" else ""
         shown += f"{title}<|vision_start|>{IMAGE * count}<|vision_end|>"
     return f"{_SYSTEM}{_EDIT}{_USER}{shown}{caption}{_END}"
-
-
-def qwen_vae(model: Any) -> Vae:
-    """The statistics of a VAE: Diffusers' ``AutoencoderKLQwenImage``, with one for each channel."""
-    mean, std = (
-        torch.tensor(values).view(1, -1, 1, 1)
-        for values in (model.config.latents_mean, model.config.latents_std)
-    )
-    return Vae(
-        model,
-        normalize=lambda raw: (raw - mean.to(raw.device)) / std.to(raw.device),
-        # Divided by the inverse, as the pipeline does it, so that the images are the same bits.
-        denormalize=lambda latents: (
-            latents / (1.0 / std.to(latents.device)) + mean.to(latents.device)
-        ),
-        video=True,
-    )
-
-
-load_vae = partial(load_vae_of, "diffusers.AutoencoderKLQwenImage", qwen_vae)
 
 
 @dataclass(slots=True)

@@ -52,7 +52,7 @@ _OWN = re.compile(r"transformer_blocks\.\d+\.(img|txt)_(mlp|mod)\.")
 _SHARED = re.compile(r"transformer_blocks\.\d+\.attn\.(to|add)_")
 _OTHERS = re.compile(
     r"single_transformer_blocks\.|(double|single)_blocks\.|joint_transformer_blocks\."
-    r"|transformer_blocks\.\d+\.(ff|ff_context|norm1|norm1_context)\."
+    r"|transformer_blocks\.\d+\.(ff|ff_context|norm1|norm1_context|attn\.to_gate)\."
 )
 
 _TIME = 256

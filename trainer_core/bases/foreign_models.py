@@ -198,19 +198,6 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         hint="radiance",
     ),
     Architecture(
-        "FLUX.2",
-        {
-            "transformer_blocks": (8, f"{_ATTENTION}|ff(_context)?_linear_(in|out)"),
-            "single_transformer_blocks": (48, "attn_(to_qkv_mlp_proj|to_out)"),
-            "double_blocks": (8, _STREAMS),
-            "single_blocks": (48, "linear[12]"),
-        },
-        (3072, 4096, 6144),
-        "(double|single)_stream_modulation.*|time_guidance_embed_.*|time_in_.*|guidance_in_.*"
-        "|x_embedder|context_embedder|norm_out_linear|proj_out|img_in|txt_in|final_layer_.*",
-        hint=r"flux2|klein",
-    ),
-    Architecture(
         "HunyuanVideo",
         _TENCENTS_BLOCKS,
         (3072,),

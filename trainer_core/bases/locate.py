@@ -13,6 +13,7 @@ from ..weights.base_location import EMBEDDED, BaseLocation, folder_identity
 from ..weights.base_path import base_file, local_folder, looks_like_file, names_hub
 from ..weights.diffusers_folder import check_part, class_name, is_whole
 from ..weights.header import WeightFile, check_formats, open_weights
+from .base_adapters import outline_base_adapters
 from .distilled import refuse_distilled
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ def locate_base(
         has_controls: Whether the samples have control images.
         needs_encoders: Whether text encoders and VAE are loaded from the base. Without, nothing
             about them is checked, and the identity does not know them.
-        to_train: Whether it is to be trained, so that a distilled base needs what makes it right.
+        to_train: Whether it is to be trained, so that a distilled base needs what makes it right,
+            and adapters of the base are looked at.
 
     Returns:
         The checked base. Nothing is loaded. The network is only used when ``base.path`` looks like
@@ -44,7 +46,8 @@ def locate_base(
 
     Raises:
         BaseModelError: When the base is missing, incomplete, of another architecture, in a number
-            format that is not read, or distilled (`refuse_distilled`).
+            format that is not read, or distilled (`refuse_distilled`), or an adapter of it is not
+            one of the family.
         ConfigError: When ``base.variant`` does not fit the family or the dataset.
     """
     file = base_file(settings.path)
@@ -75,6 +78,7 @@ def locate_base(
     )
     if to_train:
         refuse_distilled(settings, family, location)
+        outline_base_adapters(settings, family)
     return location
 
 
@@ -253,7 +257,7 @@ def detect_variant(path: str | Path, family: Family) -> str | None:
     Raises:
         BaseModelError: When it cannot be read.
     """
-    if str(path) == EMBEDDED:
+    if str(path) == EMBEDDED or family.folder.does_both:
         return None
     place = Path(path).expanduser()
     if place.is_file():

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 PACKAGES: dict[str, str] = {
     "qwen_image": ".qwen_image",
     "flux": ".flux",
+    "flux2": ".flux2",
     "z_image": ".z_image",
     "chroma": ".chroma",
     "krea2": ".krea2",

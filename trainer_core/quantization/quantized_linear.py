@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from ..errors import ConfigError
 from . import eight_bit_products
+from .frozen_linear import FrozenLinear
 from .rotation import rotate
 from .stored_format import StoredFormat
 
 Compute = Literal["dense", "8bit"]
 
 
-class QuantizedLinear(nn.Linear):
+class QuantizedLinear(FrozenLinear):
     """A frozen Linear that reads its weight from a stored format in each pass.
 
     No dense copy of the weight outlives a forward pass or a backward pass: autograd keeps none.
@@ -62,26 +62,26 @@ class QuantizedLinear(nn.Linear):
 
     def dense(self, dtype: torch.dtype | None = None) -> Tensor:
         """The weight as numbers: a new tensor `[out, in]`."""
+        return self.stored_numbers(dtype)
+
+    def stored_numbers(self, dtype: torch.dtype | None = None) -> Tensor:
+        """The numbers that are stored, whatever a subclass computes with."""
         shape = self.out_features, self.in_features
         with torch.no_grad():
             return self.stored.dense(self.parts(), shape, dtype or self.precision)
 
-    def forward(self, input: Tensor) -> Tensor:
-        """``input @ W.T + bias``, with W read in the dtype of the input."""
-        return cast("Tensor", _FrozenProduct.apply(input, self))
-
-    def product(self, x: Tensor) -> Tensor:
-        """What `forward` gives, without a gradient."""
-        bias = None if self.bias is None else self.bias.to(x.dtype)
+    def product(self, x: Tensor, *, bias: bool = True) -> Tensor:
+        """What `forward` gives, or the same without the bias; no gradient."""
+        added = self.bias.to(x.dtype) if bias and self.bias is not None else None
         if not self._in_8_bits(x):
-            return F.linear(x, self.dense(x.dtype), bias)
+            return F.linear(x, self.stored_numbers(x.dtype), added)
         x = rotate(x) if self.stored.rotates else x
-        return eight_bit_products.product(x, self.weight, self._scale(), bias)
+        return eight_bit_products.product(x, self.weight, self._scale(), added)
 
     def input_gradient(self, gradient: Tensor) -> Tensor:
         """The gradient of the input for one of the output: ``gradient @ W``."""
         if not self._in_8_bits(gradient):
-            return gradient @ self.dense(gradient.dtype)
+            return gradient @ self.stored_numbers(gradient.dtype)
         found = eight_bit_products.input_gradient(gradient, self.weight, self._scale())
         return rotate(found) if self.stored.rotates else found
 
@@ -107,24 +107,6 @@ class QuantizedLinear(nn.Linear):
             return moved
 
         return cast("QuantizedLinear", super()._apply(move, recurse))
-
-
-class _FrozenProduct(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, layer: QuantizedLinear) -> Tensor:
-        ctx.layer = layer
-        # Nothing of it is needed, but to ask for it makes a checkpointed block run again, which
-        # brings weights that have been swapped out meanwhile.
-        ctx.save_for_backward(x.new_empty(0))
-        return layer.product(x)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None]:  # type: ignore[override]
-        if not ctx.needs_input_grad[0]:
-            return None, None
-        (_,) = ctx.saved_tensors
-        return ctx.layer.input_gradient(gradient), None
 
 
 def set_compute(model: nn.Module, compute: Compute) -> int:

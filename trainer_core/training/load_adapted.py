@@ -7,8 +7,10 @@ import contextlib
 import torch
 from torch import nn
 
+from ..adapter_files.base_adapters import BaseAdapters, put_on_base
 from ..adapter_files.write.adapter_file import check_layouts
 from ..adapters import AttachedAdapter, attach
+from ..bases.base_adapters import read_base_adapters
 from ..config import RunConfig
 from ..device import DTYPES, is_out_of_memory, release_memory
 from ..offload.checkpointed_blocks import checkpoint_blocks
@@ -30,7 +32,7 @@ def load_adapted(
     observer: Observer,
     machine: Machine,
     at_end: contextlib.ExitStack,
-) -> tuple[PlacedBase, AttachedAdapter]:
+) -> tuple[PlacedBase, BaseAdapters, AttachedAdapter]:
     """Load a run's base and attach a new adapter, with more blocks swapped where memory is full.
 
     Args:
@@ -43,7 +45,8 @@ def load_adapted(
         at_end: As `load_base`, and gives back the RAM of blocks' inputs.
 
     Returns:
-        The base, and its adapter. They are on the CPU where no device is to hold them whole.
+        The base, what is part of it, and its adapter. They are on the CPU where no device is to
+        hold them whole.
 
     Raises:
         InputError: When base and adapter do not fit each other, or as `load_base`.
@@ -102,13 +105,20 @@ def _load(
     observer: Observer,
     machine: Machine,
     at_end: contextlib.ExitStack,
-) -> tuple[PlacedBase, AttachedAdapter]:
+) -> tuple[PlacedBase, BaseAdapters, AttachedAdapter]:
     device = torch.device("cpu") if processes.sharded else processes.device
     base = load_base(
         config.memory, data.family, data.location, DTYPES[precision], device, machine, at_end
     )
     transformer = base.transformer
     _choose_products(config, transformer, processes, observer)
+    beside = put_on_base(
+        transformer,
+        data.family.key_map,
+        read_base_adapters(config.base, data.family),
+        merge=not config.memory.blocks_to_swap,
+    )
+    base.mark(True)  # weights that an adapter was merged into are other tensors
     given = (transformer, data.family, config.memory, processes.device, machine, at_end)
     checkpoints = checkpoint_blocks(*given)
     base.refusal = base.refusal or _unchangeable(config, processes)
@@ -130,7 +140,7 @@ def _load(
     base.send_rest()  # the factors of a swapped block were made where its weights lie
     # Hours of training must not end at a file that cannot be written.
     check_layouts(adapter.state(), config.output.layouts, data.family.key_map)
-    return base, adapter
+    return base, beside, adapter
 
 
 def _choose_products(

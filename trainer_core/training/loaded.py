@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ..adapter_files.base_adapters import BaseAdapters
 from ..adapters import AttachedAdapter
 from ..adapters.parameter_groups import pace_notes, parameter_groups
 from ..adapters.warm_start import start_from
@@ -39,6 +40,7 @@ class Loaded:
     data: Prepared
     precision: str
     placed: PlacedBase
+    beside: BaseAdapters
     state: TrainState
     processes: Processes
     observer: Observer
@@ -82,7 +84,7 @@ def load(
         StorageError: When what is cached before the first step cannot be written.
     """
     with processes.turn():
-        placed, adapter = load_adapted(
+        placed, beside, adapter = load_adapted(
             config, data, precision, processes, observer, machine, at_end
         )
         transformer = placed.transformer
@@ -111,7 +113,17 @@ def load(
     if anew is not None and processes.index == 0:
         _tell_plan(config, anew, state.step, observer)
     return Loaded(
-        config, data, precision, placed, state, processes, observer, steps, preservation, anew
+        config,
+        data,
+        precision,
+        placed,
+        beside,
+        state,
+        processes,
+        observer,
+        steps,
+        preservation,
+        anew,
     )
 
 

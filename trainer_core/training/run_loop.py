@@ -153,7 +153,7 @@ def _loop(run: Loaded, shares: Shares, recorder: Recorder | None, may_grow: bool
     def preview(step: int) -> bool:
         stop = run.observer.cancelled
         skipped = skipped_when_full(f"previews of step {step}", run.processes, run.observer)
-        with run.processes.leading(run.transformer):
+        with run.beside.sampling(), run.processes.leading(run.transformer):
             if recorder is not None:
                 with recorder.saved_on_failure(step), skipped, run.state.shown():
                     sampler = run.data.sampler(run.transformer, run.processes.device)

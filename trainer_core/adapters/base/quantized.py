@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import AdapterError
-from ...quantization.quantized_linear import QuantizedLinear
+from ...quantization.frozen_linear import FrozenLinear
 
 STORED_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
 """Number formats that torch stores, but computes with only when they are cast."""
@@ -91,7 +91,7 @@ def is_read_back(layer: nn.Module) -> bool:
     So it is with formats that hold the weight in fewer bits and compute with its numbers, in the
     layers that the libraries themselves make of them, and in our own.
     """
-    if isinstance(layer, QuantizedLinear):
+    if isinstance(layer, FrozenLinear):
         return True
     weight = layer.weight
     if not isinstance(weight, Tensor) or weight.requires_grad:
@@ -117,7 +117,7 @@ def is_cast_around(layer: nn.Module) -> bool:
 
 def tensors_behind(layer: nn.Module, weight: Tensor) -> Iterator[Tensor]:
     """The plain tensors that hold a weight: itself, or what its class is made of."""
-    if isinstance(layer, QuantizedLinear):
+    if isinstance(layer, FrozenLinear):
         yield from layer.parts().values()
         return
     if hasattr(type(weight), "__tensor_flatten__"):

@@ -10,7 +10,7 @@ from torch._subclasses import FakeTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ...errors import AdapterError
-from ...quantization.quantized_linear import QuantizedLinear
+from ...quantization.frozen_linear import FrozenLinear
 from ..kernels.convolution import layer_sizes
 from .quantized import STORED_DTYPES, read_quantized, tensors_behind
 
@@ -78,7 +78,7 @@ def dense_weight(layer: nn.Module, dtype: torch.dtype | None = None) -> Tensor:
     Raises:
         AdapterError: When nobody knows how to read it.
     """
-    if isinstance(layer, QuantizedLinear):
+    if isinstance(layer, FrozenLinear):
         return layer.dense(dtype)
     weight = cast("Tensor", layer.weight)
     if is_plain(weight) and weight.dim() >= 2:
@@ -102,9 +102,14 @@ def weight_stamp(layer: nn.Module) -> tuple[Any, ...]:
 
     It sees another tensor or storage, device, dtype and every change that torch counts. A change
     through ``weight.data``, in place and in the same memory, is counted by nobody. Of a tensor with
-    a ``weight_identity``, which somebody keeps elsewhere and never changes, it sees that alone.
+    a ``weight_identity``, which somebody keeps elsewhere and never changes, it sees that alone. Of
+    a layer with amendments it sees which of them count now.
     """
     weight = cast("Tensor", layer.weight)
+    return (getattr(layer, "counting", None), *_parts_stamp(layer, weight))
+
+
+def _parts_stamp(layer: nn.Module, weight: Tensor) -> tuple[Any, ...]:
     return tuple(
         getattr(part, "weight_identity", None)
         or (

@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import AdapterError
-from ...quantization.quantized_linear import QuantizedLinear
+from ...quantization.frozen_linear import FrozenLinear
 from ..base.weight import StorageMark, dense_weight
 from .adapter_kernel import (
     AdapterKernel,
@@ -195,7 +195,7 @@ def _path_gradients(
 
 def _quantized_gradient(layer: nn.Module, g: Tensor) -> Tensor:
     """A quantized layer's gradient of the input: its own product, or one with its numbers."""
-    if isinstance(layer, QuantizedLinear) and layer.weight.device == g.device:
+    if isinstance(layer, FrozenLinear) and layer.weight.device == g.device:
         return layer.input_gradient(g)
     dense = dense_weight(layer, g.dtype)
     if dense.is_meta and not g.is_meta:

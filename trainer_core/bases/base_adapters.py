@@ -1,0 +1,81 @@
+"""The files of ``base.adapters``: found, of the base's family, and read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..adapter_files.base_adapters import BaseAdapterFile
+from ..adapter_files.factors.outlines import outlines_of, patch_outline
+from ..adapter_files.read.adapter_file import OpenAdapter, open_adapter, read_adapter
+from ..config import BaseAdapter, BaseSection
+from ..errors import AdapterFileError, BaseModelError
+from ..families.registry import FAMILIES
+from ..types import AdapterState
+
+if TYPE_CHECKING:
+    from ..families.family import Family
+
+
+def read_base_adapters(settings: BaseSection, family: Family) -> tuple[BaseAdapterFile, ...]:
+    """Read the adapters that are part of a base while it trains.
+
+    Args:
+        settings: The run file's ``base`` section.
+        family: The base's family.
+
+    Raises:
+        BaseModelError: When a file is not there, or cannot be read as an adapter of the family.
+    """
+    others = {each.title: each.key_map for each in FAMILIES.values()}
+    found: list[BaseAdapterFile] = []
+    for place, each in _places(settings):
+        with _told(place, each, family):
+            state = read_adapter(Path(each.path), family.key_map, others)
+        name = Path(each.path).name
+        found.append(BaseAdapterFile(place, name, state, each.strength, each.when))
+    return tuple(found)
+
+
+def outline_base_adapters(settings: BaseSection, family: Family) -> tuple[BaseAdapterFile, ...]:
+    """As `read_base_adapters`, with shapes alone: no value is kept."""
+    others = {each.title: each.key_map for each in FAMILIES.values()}
+    found: list[BaseAdapterFile] = []
+    for place, each in _places(settings):
+        with (
+            _told(place, each, family),
+            open_adapter(Path(each.path), family.key_map, others) as adapter,
+        ):
+            name = Path(each.path).name
+            state = _outlines(adapter)
+            found.append(BaseAdapterFile(place, name, state, each.strength, each.when))
+    return tuple(found)
+
+
+def _outlines(adapter: OpenAdapter) -> AdapterState:
+    state = adapter.state
+    extras = {name: patch_outline(state, name) for name in state.extras}
+    return replace(state, layers=outlines_of(state), extras=extras)
+
+
+def _places(settings: BaseSection) -> Iterator[tuple[str, BaseAdapter]]:
+    for number, each in enumerate(settings.adapters):
+        yield f"base.adapters.{number}", each
+
+
+@contextmanager
+def _told(place: str, adapter: BaseAdapter, family: Family) -> Iterator[None]:
+    """Name the setting in what is wrong with its file."""
+    if not Path(adapter.path).exists():
+        raise BaseModelError(
+            f"{place}: there is no file {adapter.path}",
+            f"an adapter file (.safetensors) for {family.title}, or a folder that PEFT saved",
+            "Correct the path, or leave the adapter out of base.adapters.",
+        )
+    try:
+        yield
+    except AdapterFileError as error:
+        raise BaseModelError(f"{place}: {error.found}", error.expected, error.remedy) from error

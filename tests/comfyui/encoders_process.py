@@ -312,4 +312,5 @@ def main():
     (folder / "results.json").write_text(json.dumps(session.facts), encoding="utf-8")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,6 +71,8 @@ class RunInfo:
         samples: Number of training images.
         date: ISO 8601 date or time of the file; None leaves it out.
         workflow: The texts of `workflow_texts`.
+        base_adapters: The adapters that were part of the base: ``name``, ``sha256``, ``strength``
+            and ``when`` of each.
     """
 
     family: str
@@ -85,6 +87,7 @@ class RunInfo:
     samples: int | None = None
     date: str | None = None
     workflow: Mapping[str, str] = field(default_factory=dict)
+    base_adapters: Sequence[Mapping[str, Any]] = ()
 
 
 def adapter_metadata(state: AdapterState, facts: RunInfo, level: str) -> dict[str, str]:
@@ -119,6 +122,13 @@ def adapter_metadata(state: AdapterState, facts: RunInfo, level: str) -> dict[st
         "hashes": hashes,
         "versions": versions,
     }
+    if facts.base_adapters:
+        # A name may say whose it is.
+        hidden_keys = frozenset() if full else frozenset({"name"})
+        own["base_adapters"] = [
+            {key: value for key, value in each.items() if key not in hidden_keys}
+            for each in facts.base_adapters
+        ]
     values: dict[str, Any] = {
         SETTINGS_KEY: json.dumps(own, sort_keys=True),
         **_modelspec(state, facts, settings, full),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..adapter_files.base_adapters import BaseAdapterFile
+from ..adapter_files.factors.base_adapters import BaseAdapterFile
 from ..adapter_files.factors.outlines import outlines_of, patch_outline
 from ..adapter_files.read.adapter_file import OpenAdapter, open_adapter, read_adapter
 from ..config import BaseAdapter, BaseSection

@@ -171,11 +171,11 @@ def _wrong_family(found: str, expected: str, family: Family) -> BaseModelError:
 def _settle_variant(
     variant: str, family: Family, has_controls: bool, edit_variant: Callable[[], str]
 ) -> str:
-    if variant == "auto" and has_controls and family.variants == ("generate",):
+    if has_controls and not any(each != "generate" for each in family.variants):
         raise ConfigError(
-            f"the dataset has control images, and {family.title} takes none",
-            "a base that was made for editing, or a dataset of images and captions alone",
-            "Name an edit base as base.path, or change dataset.path or dataset.layout.",
+            f"family: {family.name}, and the dataset has control images",
+            f"no control images: {family.title} generates from text alone",
+            "Take the control images out of the dataset, or choose a base that edits images.",
         )
     if variant == "auto":
         return edit_variant() if has_controls else "generate"

@@ -111,6 +111,7 @@ def run_report(config: RunConfig) -> tuple[dict[str, Any], list[str]]:
     base = attempt("base", lambda: _open_base(config, controls > 0))
     if base is not None:
         report["base"] = _base_report(base)
+        report["base"] |= attempt("base", lambda: _beside_report(config, base)) or {}
         adapter = attempt("adapter", lambda: _attach(config, base))
         if adapter is not None:
             from .memory_report import memory_report
@@ -158,6 +159,28 @@ def _base_report(base: EmptyBase) -> dict[str, Any]:
         "parameters": base.parameters,
         "blocks": base.blocks,
     }
+
+
+def _beside_report(config: RunConfig, base: EmptyBase) -> dict[str, Any]:
+    """The adapters that are part of the base, and whether it was distilled."""
+    from ..adapter_files.factors.base_adapters import check_on_base
+    from ..bases.base_adapters import outline_base_adapters
+    from ..bases.distilled import distilled_note
+
+    adapters = outline_base_adapters(config.base, base.family)
+    check_on_base(base.transformer, base.family.key_map, adapters)
+    note = distilled_note(config.base, base.family, base.location)
+    listed = [
+        {
+            "file": each.name,
+            "kind": each.state.kind,
+            "layers": len(each.state.layers),
+            "strength": each.strength,
+            "when": each.when,
+        }
+        for each in adapters
+    ]
+    return {**({"adapters": listed} if listed else {}), **({"distilled": note} if note else {})}
 
 
 def _adapter_report(config: RunConfig, adapter: AttachedAdapter) -> dict[str, Any]:

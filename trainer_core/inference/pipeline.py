@@ -16,11 +16,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from ..adapter_files.factors.base_adapters import BaseAdapterFile, put_on_base
 from ..adapter_files.factors.fused_layers import refuse_undivided
 from ..adapter_files.names.key_map import KeyMap
 from ..adapter_files.read.adapter_file import read_adapter
 from ..adapters import AttachedAdapter
 from ..adapters.attach_state import attach_state
+from ..bases.base_adapters import read_base_adapters
 from ..bases.locate import locate_base
 from ..config import MemorySection, PreviewSection, RunConfig
 from ..data.cache import cache_folder
@@ -174,13 +176,23 @@ class _Place:
             place = self.family, self.location, dtype, self.device, self.machine
             base = load_base(memory, *place, at_end)
             set_compute(base.transformer, memory.compute)
+            merge = not memory.blocks_to_swap
+            put_on_base(base.transformer, self.key_map, self.adapters(), merge=merge)
+            base.mark(True)  # weights that an adapter was merged into are other tensors
+            base.send_rest()
             sampler = Sampler(self.family, self.location, base.transformer, decode, self.device)
             return Pipeline(sampler, self.encoders, self.key_map, base, at_end.pop_all())
+
+    def adapters(self) -> list[BaseAdapterFile]:
+        """Those that are part of the base in samples, too."""
+        found = read_base_adapters(self.config.base, self.family)
+        return [each for each in found if each.when == "always"]
 
     def _memory(self, dtype: torch.dtype, adapter: AdapterState | None) -> MemorySection:
         """How the base is kept, by what is free now."""
         release_memory(self.device)
-        layers = () if adapter is None else adapter.layers.values()
+        states = [each.state for each in self.adapters()] + ([] if adapter is None else [adapter])
+        layers = [layer for state in states for layer in state.layers.values()]
         held = sum(each.nbytes for layer in layers for each in layer.tensors.values())
         reserve = 0 if self.device.type == "cpu" else RESERVE
         base = empty_base(self.location, self.family)

@@ -7,7 +7,7 @@ import contextlib
 import torch
 from torch import nn
 
-from ..adapter_files.base_adapters import BaseAdapters, put_on_base
+from ..adapter_files.factors.base_adapters import BaseAdapters, put_on_base
 from ..adapter_files.write.adapter_file import check_layouts
 from ..adapters import AttachedAdapter, attach
 from ..bases.base_adapters import read_base_adapters

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..adapter_files.base_adapters import BaseAdapters
+from ..adapter_files.factors.base_adapters import BaseAdapters
 from ..adapters import AttachedAdapter
 from ..adapters.parameter_groups import pace_notes, parameter_groups
 from ..adapters.warm_start import start_from
@@ -112,19 +112,8 @@ def load(
     steps, anew = run_length(config), planned_anew(config, start.checkpoint)
     if anew is not None and processes.index == 0:
         _tell_plan(config, anew, state.step, observer)
-    return Loaded(
-        config,
-        data,
-        precision,
-        placed,
-        beside,
-        state,
-        processes,
-        observer,
-        steps,
-        preservation,
-        anew,
-    )
+    begun_with = (config, data, precision, placed, beside, state, processes, observer)
+    return Loaded(*begun_with, steps, preservation, anew)
 
 
 def _preserve(

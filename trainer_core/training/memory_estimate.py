@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 
+from ..bases.base_adapters import outline_base_adapters
 from ..bases.locate import locate_base
 from ..config import MemorySection, RunConfig
 from ..data.cached_dataset import CachedItem
@@ -121,7 +122,8 @@ def run_simulation(
     # On a CPU torch updates one factor after the other.
     dtype = _dtype(config, device)
     inputs = StepInputs(latents, tokens, dtype, fused=device.type == "cuda")
-    return StepSimulation(base.transformer, base.family, config, inputs)
+    beside = outline_base_adapters(config.base, base.family)
+    return StepSimulation(base.transformer, base.family, config, inputs, beside=beside)
 
 
 def cached_run_estimate(

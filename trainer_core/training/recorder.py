@@ -256,6 +256,7 @@ def run_header(
     hashes: Mapping[str, str],
     workflow: Mapping[str, str],
     observer: Observer,
+    base_adapters: Sequence[Mapping[str, Any]] = (),
 ) -> RunInfo:
     """Gather what the headers tell that does not change with its steps.
 
@@ -266,6 +267,7 @@ def run_header(
         hashes: Identities of base and dataset.
         workflow: What of the host started the run.
         observer: Told of a workflow that does not fit into a header which is to have it.
+        base_adapters: Those that were part of the base.
 
     Returns:
         The header, of step 0 and without a date.
@@ -286,6 +288,7 @@ def run_header(
         versions=installed_versions(),
         samples=len(data.dataset),
         workflow=workflow,
+        base_adapters=base_adapters,
     )
 
 

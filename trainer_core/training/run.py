@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..bases.distilled import distilled_note
 from ..config import MemorySection, RunConfig
 from ..config.defaults import fitted_warmup, preservation_summary, resolved_length, run_length
 from ..config.reading import dump_config
@@ -25,6 +26,7 @@ from ..inference.encoders import MakeSource
 from ..offload.machine import Machine
 from ..requirements import installed_versions
 from ..types import RunResult, RunSummary
+from .base_marks import Mark, base_adapter_marks, in_words
 from .checkpoint import require_newest
 from .choose_plan import settle
 from .encode_dataset import content_hashes, prepare
@@ -115,13 +117,20 @@ def _train(
         observer.notify(Noted(note))
     hashes = content_hashes(data)
     given = start_identity(config, start.checkpoint)
+    marks = base_adapter_marks(config.base)
+    told = distilled_note(config.base, data.family, data.location)
+    if told and processes.index == 0:
+        observer.notify(Noted(told))
+    source = data.dataset.source
     settings = compared_settings(
-        config, precision, hashes["base"], hashes["dataset"], given, data.dataset.source
+        config, precision, hashes["base"], hashes["dataset"], given, source, marks
     )
     settled = settle(config, data, precision, start, settings, processes, observer, machine)
     start, planned = settled.start, settled.config
     with contextlib.ExitStack() as at_end:
-        begin = (data, precision, start, hashes["base"])
+        # What the base makes depends on all that is part of it.
+        whole = " ".join([hashes["base"], *(_numbers(each) for each in marks)])
+        begin = (data, precision, start, whole)
         run = load(planned, observer, processes, *begin, machine, at_end)
         may_grow = config.memory.blocks_to_swap is None  # the user has not said how many
         if processes.index > 0:
@@ -130,13 +139,17 @@ def _train(
         key_map = data.family.key_map
         # The run file keeps the user's words, so that another machine may choose anew.
         with _open_folder(config, start, hashes, workflow, planned.memory) as folder:
-            header = run_header(settled.told, data, precision, hashes, workflow, observer)
+            header = run_header(settled.told, data, precision, hashes, workflow, observer, marks)
             settings = {**settled.settings, SCHEDULE: run.anew}
             recorder = Recorder(folder, config, run.state, key_map, settings, header, observer)
             with recorder:
                 observer.notify(RunStarted(_summary(run, folder)))
                 status, step = run_loop(run, shares, recorder, may_grow=may_grow)
                 return recorder.finish(status, step)
+
+
+def _numbers(mark: Mark) -> str:
+    return f"{mark['sha256']} {mark['strength']} {mark['when']}"
 
 
 _PLANNED = {
@@ -181,11 +194,20 @@ def _open_folder(
     return folder
 
 
+def _with(config: RunConfig) -> str:
+    named = [
+        {"name": Path(each.path).name, "strength": each.strength, "when": each.when}
+        for each in config.base.adapters
+        if each.strength
+    ]
+    return f" with {in_words(named)}" if named else ""
+
+
 def _summary(run: Loaded, folder: RunFolder) -> RunSummary:
     config = run.config
     return RunSummary(
         family=run.data.family.title,
-        base=f"{run.data.location.folder.name} ({run.data.location.variant})",
+        base=f"{run.data.location.folder.name} ({run.data.location.variant}){_with(config)}",
         device=str(run.processes.device),
         precision=run.precision,
         adapter=f"{config.adapter.kind}, rank {config.adapter.rank}",

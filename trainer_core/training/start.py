@@ -5,6 +5,7 @@ A resumed run may differ from the one that made its checkpoint in some settings,
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from ..data.cache_file import hash_file
 from ..errors import AdapterFileError, ConfigError, InputError, RunError
 from ..families.registry import FAMILIES, get_family
 from ..types import AdapterState
+from .base_marks import Mark, are_same, in_words
 from .checkpoint import Checkpoint, find_checkpoint, read_whole_checkpoint
 from .longer_run import SCHEDULE
 from .observer import Noted, Observer
@@ -31,6 +33,8 @@ FREE = frozenset(
         "cache",
         "base.path",
         "base.encoders",
+        "base.adapters",
+        "base.distilled",
         "adapter.start_from",
         "dataset.path",
         "dataset.regularization.path",
@@ -42,7 +46,7 @@ FREE = frozenset(
     }
 )
 """Sections and settings that say where something is, or what happens when it is not there. Base,
-dataset and the file that an adapter starts from are compared by content instead of by path."""
+its adapters, dataset and what an adapter starts from are compared by content, not by path."""
 
 COURSE = frozenset(
     {
@@ -74,6 +78,8 @@ START = "adapter.start_from (content)"
 FORMAT = "memory.base_format"
 """Where a checkpoint's settings keep how the base was, which nobody may have set."""
 
+ADAPTERS = "base.adapters (content)"
+
 _BASE = "base (content)"
 _DATASET = "dataset (content)"
 _SOURCE = "dataset (source)"
@@ -102,6 +108,11 @@ class Change:
     after: Any
 
     def __str__(self) -> str:
+        if self.setting == ADAPTERS:
+            before, after = in_words(self.before), in_words(self.after)
+            if before == after:
+                return f"base.adapters has other content now in {after}"
+            return f"base.adapters was {before} and is {after}"
         if self.setting in _CONTENTS and all(map(_is_digest, (self.before, self.after))):
             return _CONTENTS[self.setting]
         return f"{self.setting} was {_shown(self.before)} and is {_shown(self.after)}"
@@ -123,6 +134,7 @@ def compared_settings(
     dataset: str,
     start: str | None = None,
     source: str | None = None,
+    adapters: Sequence[Mark] = (),
 ) -> dict[str, Any]:
     """List the settings that a checkpoint keeps, to be compared when a run goes on from it.
 
@@ -133,6 +145,7 @@ def compared_settings(
         dataset: Identity of the dataset's content, as it is encoded.
         start: Identity of the file that the adapter starts from; None without one.
         source: Identity of the dataset's content in any precision; None where it is not known.
+        adapters: Those that are part of the base.
 
     Returns:
         JSON values by YAML path. Memory settings are those of the run file; of a format that was
@@ -142,7 +155,8 @@ def compared_settings(
     kept = {path: value for path, value in flat.items() if not _is_in(path, FREE)}
     kept["training.precision"] = precision
     kept[FORMAT] = _made(kept[FORMAT])
-    return kept | {_BASE: base, _DATASET: dataset, _SOURCE: source, START: start}
+    own = {_BASE: base, _DATASET: dataset, _SOURCE: source, START: start}
+    return kept | own | {ADAPTERS: list(adapters)}
 
 
 def changed_settings(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> list[Change]:
@@ -164,7 +178,8 @@ def changed_settings(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> lis
     for path in sorted((checkpoint.settings.keys() | settings.keys()) - {SCHEDULE}):
         if path not in checkpoint.settings and _is_in(path, AROUND) and not _is_in(path, COURSE):
             continue
-        if path != _SOURCE and before.get(path) != settings.get(path):
+        same = are_same if path == ADAPTERS else operator.eq
+        if path != _SOURCE and not same(before.get(path), settings.get(path)):
             changes.append(Change(path, before.get(path), settings.get(path)))
     if _same_source(checkpoint, settings) and any(
         change.setting == "training.precision" for change in changes

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
+from ..adapter_files.factors.base_adapters import BaseAdapterFile, put_on_base
 from ..adapters import AttachedAdapter, attach
 from ..adapters.parameter_groups import parameter_groups
 from ..config import MemorySection, RunConfig
@@ -94,6 +95,8 @@ class StepSimulation:
         inputs: What goes through.
         worth: Bytes of a block's input that can wait in RAM; smaller ones stay on the device.
         whole: Run all blocks; it takes some ten times as long, and gives the same.
+        beside: Outlines of the adapters that are part of the base. They are simulated beside its
+            weights, also where they would be merged, which takes less.
 
     Attributes:
         transformer: As given.
@@ -114,8 +117,10 @@ class StepSimulation:
         *,
         worth: int = WORTH,
         whole: bool = False,
+        beside: Sequence[BaseAdapterFile] = (),
     ) -> None:
         self.transformer, self.family, self.inputs = transformer, family, inputs
+        self._beside = beside
         self._worth = worth
         # A layer that is left out by chance needs less than one that is not.
         alone = config.adapter.model_copy(update={"module_dropout": 0.0})
@@ -250,7 +255,9 @@ class StepSimulation:
                     for path, sizes in plans
                     if path.startswith(place)
                 ]
-                found.append((adapted, [(n, p.shape) for n, p in block.named_parameters()]))
+                others = _shapes_below(self._beside, place)
+                weights = [(n, p.shape) for n, p in block.named_parameters()]
+                found.append((adapted, others, weights))
             if any(each != found[0] for each in found[:-1]):
                 return False
         return True
@@ -266,6 +273,8 @@ class StepSimulation:
         family.prepare(model)
         if checkpointing:
             family.enable_checkpointing(model)
+        given = {"merge": False, "partly": True}
+        put = put_on_base(model, family.key_map, self._beside, **given)
         adapter = _attach(model, family, self.config).train()
         with FakeTensorMode():
             _give_sizes(model)
@@ -274,7 +283,7 @@ class StepSimulation:
                     # The part of it that is the weight's own is kept from here on.
                     layer.norm()
             optimizer = self._optimizer(adapter)
-            own = [*adapter.parameters(), *adapter.frozen_tensors().values()]
+            own = [*adapter.parameters(), *adapter.frozen_tensors().values(), *put.tensors()]
             states = [each for state in optimizer.state.values() for each in state.values()]
             known = {id(each) for each in own}
             weights = [*model.parameters(), *model.buffers()]
@@ -399,6 +408,16 @@ def _attach(model: nn.Module, family: Family, config: RunConfig) -> AttachedAdap
         unused=family.unused_layers(model),
         shared=family.shared_inputs,
     )
+
+
+def _shapes_below(adapters: Sequence[BaseAdapterFile], place: str) -> list[object]:
+    """What adapters have for the layers of a block; of one that no factors divide, all of it."""
+    return [
+        (name.removeprefix(place), [(key, each.shape) for key, each in layer.tensors.items()])
+        for adapter in adapters
+        for name, layer in adapter.state.layers.items()
+        if name.startswith(place)
+    ]
 
 
 def _blocks(model: nn.Module, name: str) -> list[nn.Module]:

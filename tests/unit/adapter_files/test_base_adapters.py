@@ -12,7 +12,7 @@ from torch import nn
 
 from tests.fixtures.adapter_states import make_state
 from tests.fixtures.family_states import OPTIONS, SIZES, family_state, key_map
-from trainer_core.adapter_files.base_adapters import BaseAdapterFile, put_on_base
+from trainer_core.adapter_files.factors.base_adapters import BaseAdapterFile, put_on_base
 from trainer_core.adapter_files.factors.effective_delta import effective_delta
 from trainer_core.adapters.base.amended import AmendedLinear
 from trainer_core.adapters.base.weight import weight_stamp

@@ -227,6 +227,7 @@ def test_a_precision_is_told_as_others_know_it(precision, told):
 _KNOWN = {
     "flux": ({"flux-1-dev/lora", "flux.1-dev/lora"}, ("flux1", "flux_kontext")),
     "qwen_image": ({"qwen-image/lora", "qwen-image-edit/lora"}, ("qwen",)),
+    "z_image": ({"z-image/lora"}, ("z_image", "zimage")),
 }
 
 

@@ -178,5 +178,7 @@ FILE = FileSpec(
     tidy=tidy,
     origin=_ORIGIN,
     settings=settings,
+    # No published base edits, whatever a file is called.
+    edits=lambda file: False,
     check=check,
 )

@@ -15,7 +15,7 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
-from ..adapters.base.amended import (
+from ...adapters.base.amended import (
     AmendedLinear,
     Amendment,
     DeltaPath,
@@ -25,17 +25,17 @@ from ..adapters.base.amended import (
     amend,
     is_amendable,
 )
-from ..adapters.base.weight import DENSE_DTYPES, PLAIN_TYPES, dense_weight
-from ..adapters.dora import DORA_SCALE, axis_of, ratio, squared_norms
-from ..adapters.kernels.convolution import as_matrices
-from ..adapters.kinds.registry import FILE_RULES, KINDS, LOW_RANK, layer_delta, layer_scale
-from ..adapters.targets import nearest
-from ..errors import AdapterError
-from ..types import AdapterState, LayerState
-from .factors.effective_delta import check_size, effective_delta
-from .factors.fused_layers import undivided_delta, undivided_parts
-from .names.key_map import KeyMap
-from .names.row_slices import RowSlice, take_rows
+from ...adapters.base.weight import DENSE_DTYPES, PLAIN_TYPES, dense_weight
+from ...adapters.dora import DORA_SCALE, axis_of, ratio, squared_norms
+from ...adapters.kernels.convolution import as_matrices
+from ...adapters.kinds.registry import FILE_RULES, KINDS, LOW_RANK, layer_delta, layer_scale
+from ...adapters.targets import nearest
+from ...errors import AdapterError
+from ...types import AdapterState, LayerState
+from ..names.key_map import KeyMap
+from ..names.row_slices import RowSlice, take_rows
+from .effective_delta import check_size, effective_delta
+from .fused_layers import undivided_delta, undivided_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +129,17 @@ def put_on_base(
             else:
                 beside.append(amend(layer, [maker.amendment(*part) for part in parts]))
     return BaseAdapters(tuple(beside), merged)
+
+
+def check_on_base(
+    transformer: nn.Module, key_map: KeyMap, adapters: Sequence[BaseAdapterFile]
+) -> None:
+    """Refuse adapters, or their outlines, that do not fit a base; it may be without memory.
+
+    Raises:
+        AdapterError: As `put_on_base`.
+    """
+    _parts(transformer, key_map, adapters, False)
 
 
 def _parts(

@@ -1,0 +1,110 @@
+"""Captions that a graph's CLIP of a chat model encodes, against the headless encoders."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.fixtures.small_chat_models import small_qwen3
+from trainer_core.families.chat_text import ChatEncoders
+from trainer_core.families.z_image.encode import CHAT
+
+pytestmark = pytest.mark.comfy
+
+# ComfyUI fixes the size of a head.
+SIZES = {
+    "vocab_size": 151936,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1000000.0,
+}
+SHORT, LONG = "a red circle", " ".join(["two blue squares {on} a green background"] * 12)
+CAPTIONS = (SHORT, LONG, "", "caf\u00e9\n\n(red:1.2) \u732b")
+TEXTS = [
+    *({"caption": caption, "length": None} for caption in CAPTIONS),
+    *({"caption": caption, "length": 20} for caption in CAPTIONS),
+]
+CASES = {
+    "z_image": {
+        "chat": CHAT,
+        "kind": ("z_image", "te", "ZImageTokenizer"),
+        "wrong": {"klein": ("flux", "klein_te", "KleinTokenizer")},
+    },
+}
+
+
+@pytest.fixture(scope="module", params=CASES)
+def found(request, comfy_host, tmp_path_factory):
+    """What one run of ComfyUI's interpreter found for a family, and its headless encoders."""
+    from transformers import Qwen2Tokenizer
+
+    case, folder = CASES[request.param], tmp_path_factory.mktemp(request.param)
+    model = small_qwen3(**SIZES, head_dim=128)
+    state = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    save_file(state, folder / "clip.safetensors")
+    jobs = {
+        "family": request.param,
+        "part": "qwen3_4b",
+        "sizes": SIZES,
+        "kind": case["kind"],
+        "wrong": case["wrong"],
+        "texts": [{"variant": "generate", **each} for each in TEXTS],
+    }
+    (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
+    comfy_host.run("chat_process.py", folder)
+    words = comfy_host.root / "comfy" / "text_encoders" / "qwen25_tokenizer"
+    tokenizer = Qwen2Tokenizer.from_pretrained(words)
+
+    def headless(length):
+        vae = cast(Any, None)
+        return ChatEncoders(case["chat"], tokenizer, model, vae, length, (0, 0), "generate")
+
+    facts = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    tensors = load_file(folder / "results.safetensors")
+    return SimpleNamespace(tensors=tensors, facts=facts, headless=headless)
+
+
+@pytest.mark.parametrize("place", range(len(TEXTS)))
+def test_a_text_is_that_of_the_headless_encoders(found, place):
+    caption, length = TEXTS[place]["caption"], TEXTS[place]["length"] or 10_000
+    expected = found.headless(length).encode_text(caption)["text_embeddings"]
+    mine = found.tensors[f"text {place}/text_embeddings"]
+    assert mine.shape == expected.shape
+    assert float((mine - expected).norm() / expected.norm()) < 1e-4
+
+
+def test_a_text_that_is_not_cut_is_that_of_comfyuis_node(found):
+    for place, text in enumerate(TEXTS):
+        mine, node = (
+            found.tensors[f"text {place}/text_embeddings"],
+            found.tensors[f"node {place}/text"],
+        )
+        assert torch.equal(mine, node[: len(mine)])
+        assert (len(mine) == len(node)) == (text["length"] is None or len(node) <= 20)
+
+
+def test_another_caption_is_another_text(found):
+    one, other = (found.tensors[f"text {place}/text_embeddings"] for place in (0, 1))
+    assert float((one[-5:] - other[-5:]).norm() / one[-5:].norm()) > 1e-2
+
+
+def test_tokens_are_counted_as_they_are_read(found):
+    whole = [len(found.tensors[f"text {place}/text_embeddings"]) for place in range(len(CAPTIONS))]
+    assert found.facts["counts"] == whole * 2
+    assert found.facts["not ordinary"] == []
+
+
+def test_the_same_model_with_another_template_is_refused(found):
+    kind, *lines = found.facts["error klein"]
+    assert kind == "InputError"
+    assert "with another prompt template" in lines[0]
+    assert "Load CLIP" in lines[2]

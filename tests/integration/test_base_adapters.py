@@ -1,0 +1,253 @@
+"""Runs on a base with adapters of its own: trained with, left out of samples, never saved."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from PIL import Image
+from runs import CancelAfter, metrics, run_config, tensors
+from safetensors import safe_open
+
+from trainer_core.adapter_files.factors.effective_delta import delta_norm
+from trainer_core.adapter_files.read.adapter_file import read_adapter
+from trainer_core.bases.open import open_base
+from trainer_core.bases.write_merged import merge_into_base
+from trainer_core.commands.doctor import run_report
+from trainer_core.config import RunConfig
+from trainer_core.errors import BaseModelError, ConfigError
+from trainer_core.families.registry import get_family
+from trainer_core.inference.pipeline import sample_prompts
+from trainer_core.training import train
+from trainer_core.training.observer import PreviewDone, RunStarted
+
+FIRST = {"steps": 3, "optimizer": {"learning_rate": 2e-2}}
+SHORT = {"steps": 3, "optimizer": {"learning_rate": 5e-3}}
+PREVIEW = {
+    "every": 3,
+    "prompts": ["a red circle on a blue background"],
+    "width": 64,
+    "height": 64,
+    "steps": 3,
+}
+
+
+def image(folder, step):
+    (path,) = (folder / "samples").glob(f"*{step}/0.png")
+    return Image.open(path).tobytes()
+
+
+def beside(*files, when="training", strength=1.0):
+    adapters = [{"path": str(file), "when": when, "strength": strength} for file in files]
+    return {"base": {"adapters": adapters}}
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory, cache):
+    """An adapter that changes what the base generates."""
+    folder = tmp_path_factory.mktemp("first")
+    return train(run_config(folder, cache, training=FIRST, preview=PREVIEW))
+
+
+@pytest.fixture(scope="module")
+def lora(tmp_path_factory, cache):
+    """A second one, with DoRA."""
+    adapter = {"kind": "lora", "rank": 4, "dora": True, "dora_axis": "output", "factor": -1}
+    folder = tmp_path_factory.mktemp("lora")
+    output = {"layouts": ["diffusers"]}
+    return train(
+        run_config(folder, cache, training=FIRST, adapter=adapter, output=output)
+    ).adapters[0]
+
+
+def pixels(config, file):
+    (found,) = sample_prompts(config, file)
+    return found
+
+
+FORMS = {
+    "dense": {},
+    "swapped": {"blocks_to_swap": 2, "gradient_checkpointing": True},
+    "int8": {"base_format": "int8"},
+    "nf4 swapped": {
+        "base_format": "nf4",
+        "blocks_to_swap": 2,
+        "gradient_checkpointing": True,
+        "swap_slots": 1,
+    },
+}
+
+QUICK = [
+    pytest.param(form, marks=() if form in {"dense", "nf4 swapped"} else pytest.mark.exhaustive)
+    for form in FORMS
+]
+
+
+@pytest.mark.parametrize("form", QUICK)
+def test_previews_are_made_without_what_only_trains(tmp_path, cache, first, lora, form):
+    given = {"training": SHORT, "preview": PREVIEW, "memory": FORMS[form]}
+    config = run_config(tmp_path / "a", cache, **given, **beside(first.adapters[0], lora))
+    found = train(config)
+    plain = run_config(tmp_path / "b", cache, **given)
+    assert torch.equal(pixels(config, None), pixels(plain, None))
+    base, trained = image(found.folder, 0), image(found.folder, 3)
+    other = train(plain)
+    assert base == image(other.folder, 0)
+    # What was trained is something else than without, and is shown on the base alone.
+    assert metrics(found.folder)[0]["loss"] != metrics(other.folder)[0]["loss"]
+    (path,) = (found.folder / "samples").glob("*3/0.png")
+    shown = torch.tensor(list(Image.open(path).tobytes())).view(64, 64, 3).permute(2, 0, 1)
+    again = (pixels(plain, found.adapters[0]).clamp(-1, 1) + 1) * 127.5
+    assert (again - shown).abs().max() <= 1.0
+    assert trained != base
+
+
+def test_previews_keep_what_stays(tmp_path, cache, first):
+    given = {"training": SHORT, "preview": PREVIEW}
+    config = run_config(tmp_path, cache, **given, **beside(first.adapters[0], when="always"))
+    found = train(config)
+    assert image(first.folder, 0) != image(first.folder, 3)
+    assert image(found.folder, 0) == image(first.folder, 3)
+
+
+@pytest.mark.parametrize("form", ["dense", pytest.param("swapped", marks=pytest.mark.exhaustive)])
+def test_samples_with_what_stays_are_those_of_the_merged_base(tmp_path, cache, first, lora, form):
+    files = first.adapters[0], lora
+    memory = FORMS[form]
+    config = run_config(
+        tmp_path, cache, preview=PREVIEW, memory=memory, **beside(*files, when="always")
+    )
+    family = get_family("qwen_image")
+    states = [(read_adapter(file, family.key_map), 1.0) for file in files]
+    merged = tmp_path / "merged"
+    merge_into_base(open_base("embedded"), states, merged, "fp32")
+    other = run_config(tmp_path, cache, preview=PREVIEW, base={"path": str(merged)})
+    expected = pixels(other, None)
+    torch.testing.assert_close(pixels(config, None), expected, rtol=0, atol=2e-5)
+    assert (
+        pixels(run_config(tmp_path, cache, preview=PREVIEW), None) - expected
+    ).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("form", ["dense", "nf4 swapped"])
+def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path, cache, first, lora, form):
+    adapter = {"dora": True} if form == "dense" else {}
+    given = {"training": SHORT, "preview": PREVIEW, "memory": FORMS[form], "adapter": adapter}
+    given |= beside(first.adapters[0], lora)
+    whole = train(run_config(tmp_path / "a", cache, **given))
+    stopped = train(run_config(tmp_path / "b", cache, **given), CancelAfter(2))
+    assert (stopped.status, stopped.step) == ("cancelled", 2)
+    resumed = train(run_config(tmp_path / "b", cache, **given, resume="latest"))
+    assert metrics(whole.folder) == metrics(resumed.folder)
+    one, two = tensors(whole.adapters[0]), tensors(resumed.adapters[0])
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[key], two[key]) for key in one)
+
+
+class StopInPreview(CancelAfter):
+    """Says stop, or fails, while the second preview is made."""
+
+    def __init__(self, fails):
+        super().__init__(99)
+        self.fails, self.previews = fails, 0
+
+    def notify(self, event):
+        super().notify(event)
+        if isinstance(event, PreviewDone) and event.step:
+            if self.fails:
+                raise RuntimeError("a cable that came loose")
+            self.last = 99
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_preview_that_does_not_end_takes_nothing_from_the_run(tmp_path, cache, first, fails):
+    preview = {**PREVIEW, "every": 2, "prompts": PREVIEW["prompts"] * 2}
+    training = {**SHORT, "steps": 4}
+    given = {"training": training, "preview": preview, **beside(first.adapters[0])}
+    whole = train(run_config(tmp_path / "a", cache, **given))
+    config = run_config(tmp_path / "b", cache, **given)
+    if fails:
+        with pytest.raises(RuntimeError, match="cable"):
+            train(config, StopInPreview(fails))
+    else:
+        assert train(config, StopInPreview(fails)).step == 2
+    resumed = train(RunConfig.model_validate({**config.model_dump(), "resume": "latest"}))
+    one, two = tensors(whole.adapters[0]), tensors(resumed.adapters[0])
+    assert all(torch.equal(one[key], two[key]) for key in one)
+
+
+def test_another_adapter_of_the_base_is_another_run(tmp_path, cache, first, lora):
+    file = tmp_path / "turbo.safetensors"
+    file.write_bytes(first.adapters[0].read_bytes())
+    six = {**SHORT, "steps": 6}
+    train(run_config(tmp_path, cache, training=SHORT, **beside(file)))
+
+    def go_on(**given):
+        return train(run_config(tmp_path, cache, training=six, resume="latest", **given))
+
+    named = r"base\.adapters was turbo\.safetensors \(1, training\) and is "
+    with pytest.raises(ConfigError, match=named + "none"):
+        go_on()
+    with pytest.raises(ConfigError, match=named + r"turbo\.safetensors \(0\.5, training\)"):
+        go_on(**beside(file, strength=0.5))
+    with pytest.raises(ConfigError, match=named + r"turbo\.safetensors \(1, always\)"):
+        go_on(**beside(file, when="always"))
+    moved = file.rename(tmp_path / "moved.safetensors")
+    file.write_bytes(lora.read_bytes())
+    with pytest.raises(ConfigError, match=r"base\.adapters has other content now in turbo"):
+        go_on(**beside(file))
+    assert go_on(**beside(moved)).step == 6
+
+
+@pytest.mark.parametrize("level", ["shareable", "full"])
+def test_the_file_says_what_was_there_and_holds_nothing_of_it(tmp_path, cache, first, level):
+    observer = CancelAfter(99)
+    file = first.adapters[0].rename(first.adapters[0].with_name("private.safetensors"))
+    given = {"training": {**SHORT, "steps": 1}, "output": {"metadata": level}}
+    still = {"steps": 1, "optimizer": {"learning_rate": 1e-30, "weight_decay": 0.0}}
+    try:
+        config = run_config(tmp_path, cache, **{**given, "training": still}, **beside(file))
+        found = train(config, observer)
+    finally:
+        file.rename(first.adapters[0])
+    with safe_open(str(found.adapters[0]), framework="pt") as opened:
+        header = opened.metadata()
+    (mark,) = json.loads(header["adapter_trainer"])["base_adapters"]
+    assert (mark["strength"], mark["when"], len(mark["sha256"])) == (1.0, "training", 64)
+    assert ("private" in json.dumps(header)) is (level == "full")
+    # A rate that moves nothing leaves nothing: no delta of the base's adapter is in the file.
+    family = get_family("qwen_image")
+    state = read_adapter(found.adapters[0], family.key_map)
+    assert max(delta_norm(state.kind, layer) for layer in state.layers.values()) < 1e-20
+    (started,) = [event for event in observer.events if isinstance(event, RunStarted)]
+    assert "private.safetensors (1, training)" in started.summary.base
+
+
+def test_what_cannot_be_used_is_refused_before_anything_is_encoded(tmp_path, cache, first):
+    absent = run_config(tmp_path, cache, **beside(tmp_path / "absent.safetensors"))
+    with pytest.raises(BaseModelError, match=r"base\.adapters\.0: there is no file"):
+        train(absent)
+    other = tmp_path / "base.safetensors"
+    other.write_bytes(b"no adapter")
+    with pytest.raises(BaseModelError, match=r"base\.adapters\.1: .*base\.safetensors"):
+        train(run_config(tmp_path, cache, **beside(first.adapters[0], other)))
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_doctor_knows_them(tmp_path, cache, first):
+    config = run_config(tmp_path, cache, **beside(first.adapters[0]))
+    report, problems = run_report(config)
+    assert problems == []
+    (listed,) = report["base"]["adapters"]
+    assert (listed["kind"], listed["when"]) == ("lokr", "training")
+    plain, _ = run_report(run_config(tmp_path, cache))
+    total = {
+        name: each["memory_estimate"]["adapter"]
+        for name, each in (("with", report), ("plain", plain))
+    }
+    assert total["with"] >= total["plain"]
+    report, problems = run_report(
+        run_config(tmp_path, cache, **beside(tmp_path / "absent.safetensors"))
+    )
+    assert any("base.adapters.0" in each for each in problems)

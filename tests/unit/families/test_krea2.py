@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
+from tests.fixtures.families import record
+from tests.fixtures.family_inputs import made_inputs
+from tests.fixtures.full_size import linear_layers
 from tests.fixtures.gguf_files import write_with_gguf
 from tests.fixtures.krea2_base import (
     krea2_to_native,
@@ -19,9 +23,16 @@ from tests.fixtures.krea2_base import (
 )
 from tests.fixtures.native_files import F8, scaled_layers, to_scaled
 from tests.fixtures.recorded_calls import relative_error
+from trainer_core.adapter_files.read.adapter_file import open_adapter
+from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.adapters import attach
+from trainer_core.adapters.kinds.registry import layer_delta
+from trainer_core.bases.adapter_family import adapter_family
 from trainer_core.bases.locate import detect_base, locate_base
-from trainer_core.config import BaseSection
-from trainer_core.errors import BaseModelError, DatasetError
+from trainer_core.bases.open import open_base
+from trainer_core.bases.write_merged import merge_into_base
+from trainer_core.config import AdapterConfig, BaseSection
+from trainer_core.errors import AdapterFileError, BaseModelError, DatasetError
 from trainer_core.families.registry import get_family
 from trainer_core.quantization.quantized_linear import QuantizedLinear
 
@@ -162,6 +173,25 @@ def test_a_table_of_another_size_is_refused(tmp_path):
         load(write(tmp_path / "raw.safetensors", tensors))
 
 
+def test_a_merged_file_has_its_tables_as_they_were(tmp_path):
+    """Whoever reads a base has them with rows, and its file has them flat."""
+    source = write(tmp_path / "raw.safetensors", native())
+    adapter = tmp_path / "adapter.safetensors"
+    factors = {"lora_A": torch.ones(1, 256), "lora_B": torch.ones(256, 1)}
+    name = "diffusion_model.blocks.0.attn.wq"
+    save_file({f"{name}.{each}.weight": value for each, value in factors.items()}, adapter)
+    for dtype in ("keep", "bf16"):
+        target = tmp_path / f"merged_{dtype}.safetensors"
+        with open_adapter(adapter, FAMILY.key_map) as opened:
+            merge_into_base(open_base(source), [(opened.state, 1.0)], target, dtype)
+        merged, before = load_file(target), native()
+        assert {k: v.shape for k, v in merged.items()} == {k: v.shape for k, v in before.items()}
+        change = merged["blocks.0.attn.wq.weight"].float() - before["blocks.0.attn.wq.weight"]
+        assert relative_error(change, torch.ones(256, 256)) < 0.01
+        table = before["blocks.1.mod.lin"]
+        assert torch.equal(merged["blocks.1.mod.lin"], table.to(merged["blocks.1.mod.lin"].dtype))
+
+
 def test_texts_are_those_of_the_pipeline(folder):
     location = locate_base(BaseSection(path=str(folder)), FAMILY, has_controls=False)
     encoders = FAMILY.load_encoders(location, torch.float32, "cpu")
@@ -237,3 +267,79 @@ def test_turbo_is_refused_with_the_model_to_train_instead(folder, tmp_path):
         assert len(shifts) == 1
     assert FAMILY.distilled(locate(folder)) == ""
     assert FAMILY.training_shift(locate(folder), 256, 256) < min(shifts)
+
+
+@pytest.mark.parametrize("peer", record("krea2").peers)
+def test_every_layer_is_read_as_each_trainer_spells_it(peer, tmp_path):
+    """Also the one that takes no rank here, at the rank that musubi-tuner gives it."""
+    spell = record("krea2").peers[peer]
+    generator = torch.Generator().manual_seed(2)
+    tensors, deltas = {}, {}
+    for path in linear_layers(model()):
+        layer = model().get_submodule(path)
+        up = torch.randn(layer.out_features, 4, generator=generator)
+        down = torch.randn(4, layer.in_features, generator=generator)
+        tensors |= {f"{spell(path)}.lora_up.weight": up, f"{spell(path)}.lora_down.weight": down}
+        tensors[f"{spell(path)}.alpha"] = torch.tensor(4.0)
+        deltas[path] = up @ down
+    path = tmp_path / "adapter.safetensors"
+    save_file(tensors, path)
+    # The small base's sizes are not the published ones.
+    assert adapter_family(path, any_size=True).name == "krea2"
+    with open_adapter(path, FAMILY.key_map) as opened:
+        assert opened.state.layers.keys() == deltas.keys()
+        for name, delta in deltas.items():
+            layer = opened.state.layers[name]
+            assert relative_error(layer_delta("lora", layer, torch.empty(0)), delta) < 1e-5, name
+
+
+def test_an_adapter_of_the_published_size_is_told_from_other_models(tmp_path):
+    path = tmp_path / "adapter.safetensors"
+    for rows, name in ((6144, "krea2"), (3072, None)):
+        save_file(
+            {
+                "diffusion_model.blocks.27.attn.wq.lora_B.weight": torch.ones(rows, 1),
+                "diffusion_model.blocks.27.attn.wq.lora_A.weight": torch.ones(1, rows),
+            },
+            path,
+        )
+        if name is None:
+            with pytest.raises(AdapterFileError, match="6144 x 6144"):
+                adapter_family(path)
+        else:
+            assert adapter_family(path).name == name
+
+
+@pytest.mark.parametrize("kind", ["lora", "loha", "lokr"])
+def test_diffusers_own_loader_takes_the_diffusers_layout_and_refuses_alphas(kind, folder, tmp_path):
+    pipeline = open_krea2_pipeline(folder)
+    kept = dataclasses.replace(record("krea2"), latents=(4, 8, 8))
+    noisy, sigma, conditioning, _ = made_inputs(kept)
+
+    def velocity(transformer):
+        with torch.no_grad():
+            return FAMILY.predict(transformer, noisy, sigma, [conditioning])
+
+    ours = load(folder)
+    before = velocity(ours)
+    config = AdapterConfig(kind=kind, rank=2, alpha=3.0, targets="all_linear")
+    adapter = attach(ours, config, presets=FAMILY.presets, shared=FAMILY.shared_inputs)
+    generator = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for parameter in adapter.parameters():
+            parameter.copy_(0.2 * torch.randn(parameter.shape, generator=generator))
+    trained = velocity(ours)
+    for layout in ("diffusers", "comfyui"):
+        path = tmp_path / f"{layout}.safetensors"
+        write_adapter(path, adapter.state(), layout, FAMILY.key_map, {})
+    with pytest.raises(ValueError, match="should be empty at this point"):
+        pipeline.load_lora_weights(tmp_path, weight_name="comfyui.safetensors")
+    if kind == "lokr":  # its pipelines look for the word "lora" in every name
+        pipeline.transformer.load_lora_adapter(
+            tmp_path, weight_name="diffusers.safetensors", prefix="transformer"
+        )
+    else:
+        pipeline.load_lora_weights(tmp_path, weight_name="diffusers.safetensors")
+    found = velocity(pipeline.transformer)
+    assert relative_error(found - before, trained - before) < 1e-3
+    assert relative_error(trained, before) > 0.1

@@ -6,7 +6,6 @@ values lie flat in a single file.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -103,7 +102,8 @@ def origin(name: str, native: bool) -> Origin | None:
     for own, theirs in _OTHER_BLOCKS.items():
         for ending, native_ending in _OTHER_ENDINGS.items():
             if name.startswith(own) and name.endswith(ending):
-                return Origin(theirs + name[len(own) : -len(ending)] + native_ending)
+                inside = theirs + name[len(own) : -len(ending)]
+                return Origin(inside + native_ending, flat=native_ending == _TABLE)
     return None
 
 
@@ -120,17 +120,6 @@ def detect(keys: Iterable[str]) -> bool:
 
 _SHARES = 6
 """Vectors that move, scale and gate both halves of a block."""
-
-
-def tidy(file: WeightFile) -> WeightFile:
-    """`FileSpec.tidy`: the flat tables of blocks get the shape that they have in Diffusers."""
-    tensors = {
-        name: dataclasses.replace(info, shape=(_SHARES, info.shape[0] // _SHARES))
-        if name.endswith(_TABLE) and len(info.shape) == 1 and info.shape[0] % _SHARES == 0
-        else info
-        for name, info in file.tensors.items()
-    }
-    return dataclasses.replace(file, tensors=tensors)
 
 
 _MARKS = ("blocks.", "txtfusion.")
@@ -234,7 +223,6 @@ FILE = FileSpec(
     transformer="diffusers.Krea2Transformer2DModel",
     configs=Path(__file__).parent / "configs",
     native_marks=_MARKS,
-    tidy=tidy,
     origin=origin,
     settings=settings,
     edits=lambda file: False,

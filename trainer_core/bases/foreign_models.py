@@ -359,13 +359,6 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         hint="kandinsky5",
     ),
     Architecture(
-        "Qwen-Image 2.1",
-        {"transformer_blocks": (32, f"attn_{_OWN}|img_mlp_(proj|out|gate_layer|gate_up)")},
-        (4096,),
-        "time_text_embed_.*|txt_in_.*|img_in|modulation_1|norm_out_linear|proj_out",
-        hint="qwenimage21",
-    ),
-    Architecture(
         "FLUX.3",
         {
             "(txt_mode_blocks|mode_blocks_image(_cond)?)": (5, _LINEAR_FEED),

@@ -202,7 +202,8 @@ def _folder_variant(family: Family, folder: Path) -> str:
     if variant is not None:
         return variant
     if needed and all(is_whole(folder, part) for part in needed):
-        return "edit"  # a base for both tasks names only one of its pipelines
+        # A base for both tasks names only one of its pipelines.
+        return next(each for each in family.variants if each != "generate")
     raise BaseModelError(
         f"the dataset has control images, and {folder} is a {pipeline}",
         "a base that was made for editing",

@@ -202,7 +202,7 @@ class Vae:
         """Encode images without sampling.
 
         Args:
-            pixels: `[B, 3, H, W]`, in [-1, 1].
+            pixels: `[B, 3 or 4, H, W]`, in [-1, 1].
 
         Returns:
             `[B, C, h, w]`, float32, normalised.
@@ -221,7 +221,7 @@ class Vae:
                 quarter of it; None decodes images as they are.
 
         Returns:
-            `[B, 3, H, W]`, float32, in [-1, 1].
+            `[B, 3 or 4, H, W]`, float32, in [-1, 1].
         """
         if tile is not None:
             with _tiling(self.model, tile):

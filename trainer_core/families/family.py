@@ -137,6 +137,7 @@ class VaeSpec:
         deviation: Standard deviation of the latents, for each channel or for all.
         title: Which VAE this is, for messages.
         remedy: Which loader and file to use.
+        pixel_channels: As `Family.channels`.
     """
 
     marker: str
@@ -146,6 +147,7 @@ class VaeSpec:
     deviation: tuple[float, ...]
     title: str
     remedy: str
+    pixel_channels: int = 3
     patch: int = 1
 
 
@@ -315,6 +317,8 @@ class Family:
         latents: The VAE's configuration to the channels of its latents, and the pixels of an
             image's side for each of them.
         patch: Latents along a side of an image token.
+        channels: Of the pixels that the VAE reads and gives: 4 with transparency, which the text
+            encoder sees laid on white.
         shift: (base, steps of a generation) to what moves its noise levels; of None steps those
             that are trained on.
         distilled: A base that was distilled to few steps to what will happen and what to train on
@@ -323,6 +327,7 @@ class Family:
             to the shapes of a sample's conditioning.
         control_size: (width, height, area) of a control image to the size it is encoded at.
         graph: What CLIP and VAE of a ComfyUI graph are; None where the graph cannot encode.
+        headless: Why no node trains it, in a few words; empty where nodes do.
         embedded: The Diffusers folder of a tiny base of this family that ships with the trainer.
         models: The published bases in words, for the README.
     """
@@ -355,6 +360,7 @@ class Family:
     guide: Callable[[Tensor, Tensor, float], Tensor] = guide
     latents: Callable[[Mapping[str, Any]], tuple[int, int]] = kl_latents
     patch: int = 2
+    channels: int = 3
     shift: Callable[[BaseLocation, int | None], ShiftSettings] = lambda location, steps: read_shift(
         location
     )
@@ -364,6 +370,7 @@ class Family:
     )
     control_size: Callable[[int, int, int], tuple[int, int]] = area_size
     graph: GraphSpec | None = None
+    headless: str = ""
     embedded: Path | None = None
     models: str = ""
 
@@ -405,7 +412,7 @@ class Family:
     def load_decoder(
         self, location: BaseLocation, dtype: torch.dtype, device: torch.device | str
     ) -> Callable[[Tensor], Tensor]:
-        """Load what turns latents `[B, C, h, w]` into pixels `[B, 3, H, W]` in [-1, 1]."""
+        """Load what turns latents `[B, C, h, w]` into pixels `[B, channels, H, W]` in [-1, 1]."""
         return self.load_vae(location, dtype, device).decode
 
     def latent_shape(self, location: BaseLocation, width: int, height: int) -> tuple[int, int, int]:

@@ -19,6 +19,7 @@ PACKAGES: dict[str, str] = {
     "z_image": ".z_image",
     "chroma": ".chroma",
     "krea2": ".krea2",
+    "qwen_image_21": ".qwen_image_21",
 }
 """A family's name, as in the run file's ``family``, to its package.
 

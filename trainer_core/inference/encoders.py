@@ -20,7 +20,7 @@ from ..config import DatasetSection, PreviewSection, RunConfig
 from ..data.cache import Encoders
 from ..data.cache_file import Entry, is_sound, make_entry, read_entry, write_entry
 from ..data.captions import TextLimit
-from ..data.image import fit_to_bucket, open_image, resize_exact, to_pixels
+from ..data.image import fit_to_bucket, on_white, open_image, resize_exact, to_pixels
 from ..device import DTYPES, release_memory, resolve_precision
 from ..errors import ConfigError
 from ..families.family import Family
@@ -47,7 +47,7 @@ class EncoderSource(Protocol):
         ...
 
     def decoder(self) -> Callable[[Tensor], Tensor]:
-        """Latents `[B, C, h, w]`, normalised, to pixels `[B, 3, H, W]` in [-1, 1]."""
+        """Latents `[B, C, h, w]`, normalised, to pixels `[B, 3 or 4, H, W]` in [-1, 1]."""
         ...
 
     def text_limit(self) -> TextLimit | None:
@@ -209,7 +209,8 @@ def encode_prompts(
         controls = [_control(Path(file), preview, dataset, family) for file in files]
         entry = _entry(folder, text, preview.negative_prompt, controls, identity)
         if not is_sound(entry, thorough=True):
-            tensors = _encode(text, preview.negative_prompt, controls, open_encoders())
+            texts = text, preview.negative_prompt
+            tensors = _encode(texts, controls, open_encoders(), family.channels)
             write_entry(entry, tensors)
         # Read back even when just encoded: the same numbers at the first preview and the next.
         encoded.append(read_prompt(text, entry, len(controls)))
@@ -225,7 +226,7 @@ def _control(
             "an image for each control of each prompt",
             "Correct the path; paths in a run file are relative to the run file.",
         )
-    image = open_image(path, dataset.animated)
+    image = open_image(path, dataset.animated, family.channels)
     if dataset.control_area is None:
         return fit_to_bucket(image, Bucket(preview.width, preview.height))
     return resize_exact(image, *family.control_size(*image.size, dataset.control_area))
@@ -239,12 +240,13 @@ def _entry(
 
 
 def _encode(
-    text: str, negative: str, controls: Sequence[Image.Image], encoders: Encoders
+    texts: tuple[str, str], controls: Sequence[Image.Image], encoders: Encoders, channels: int
 ) -> dict[str, Tensor]:
-    tensors = {f"positive.{k}": v for k, v in encoders.encode_text(text, controls).items()}
-    tensors |= {f"negative.{k}": v for k, v in encoders.encode_text(negative, controls).items()}
+    seen, tensors = [on_white(control) for control in controls], {}
+    for side, text in zip(("positive", "negative"), texts, strict=True):
+        tensors |= {f"{side}.{k}": v for k, v in encoders.encode_text(text, seen).items()}
     for index, control in enumerate(controls):
-        tensors[f"control.{index}"] = encoders.encode_image(to_pixels(control)[None])[0]
+        tensors[f"control.{index}"] = encoders.encode_image(to_pixels(control, channels)[None])[0]
     return tensors
 
 

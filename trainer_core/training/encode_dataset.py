@@ -183,6 +183,7 @@ def _encode(
         lambda done, total: observer.notify(CacheProgress(done, total)),
         verify=config.cache.verify,
         preserved_prompts=preservation_prompts(config, edits=edits),
+        channels=family.channels,
     )
     prompts = encode_prompts(
         config.preview, config.dataset, family, folder, encoders.identity, encoders.open

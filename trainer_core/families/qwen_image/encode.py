@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from ...errors import DatasetError
 from ...types import Conditioning
 from ...weights.base_location import BaseLocation
 from ...weights.loading import load_frozen, load_words
+from ..chat_text import image_places
 from ..diffusers_parts import Vae, area_size, load_tokens
 from ..qwen_vae import load_vae
 
@@ -122,17 +122,11 @@ class QwenEncoders:
         return {"text_embeddings": output.last_hidden_state[0, prefix:].float()}
 
     def _image_places(self, ids: Tensor, shown: bool) -> dict[str, Tensor]:
-        """Where the image tokens are, for versions of transformers that have to be told.
-
-        Without it transformers 5 numbers the tokens of an image one after another, instead of by
-        row and column as the model was trained, as transformers 4 did and as ComfyUI does. The edit
-        pipelines of Diffusers up to 0.42 forget it (its issue 14194).
-        """
-        forward = inspect.signature(self.text_encoder.model.forward)
-        if not shown or "mm_token_type_ids" not in forward.parameters:
+        """`image_places`, which the edit pipelines of Diffusers up to 0.42 forget (issue 14194)."""
+        if not shown:
             return {}
         token = self.tokenizer.convert_tokens_to_ids(IMAGE)
-        return {"mm_token_type_ids": (ids == token).int().to(self.text_encoder.device)}
+        return image_places(self.text_encoder.model, (ids == token).to(self.text_encoder.device))
 
     def _longest(self, ids: Tensor, wanted: int) -> int:
         # An image is never cut: its features and its tokens have to be equally many.

@@ -220,6 +220,8 @@ class GraphSpec:
         controls: Variant to the least and the largest number of control images.
         clip: The CLIP; of one base, where `clip_of` chooses.
         vae: The VAE.
+        encode_masked: Pixels with transparency `[B, 4, H, W]` and what encodes pixels without, to
+            the latents of the control image of a variant that fills (`Family.filled`).
         clip_of: A base to its CLIP, where bases of the family have different ones.
         model: Denoiser and VAE of other sizes; None for a family without an embedded base.
     """
@@ -227,6 +229,7 @@ class GraphSpec:
     controls: Mapping[str, tuple[int, int]]
     clip: ClipSpec
     vae: VaeSpec
+    encode_masked: Callable[[Tensor, Callable[[Tensor], Tensor]], Tensor] | None = None
     clip_of: Callable[[BaseLocation], ClipSpec] | None = None
     model: GraphModel | None = None
 
@@ -317,6 +320,9 @@ class Family:
         latents: The VAE's configuration to the channels of its latents, and the pixels of an
             image's side for each of them.
         patch: Latents along a side of an image token.
+        filled: Variants that fill the transparent area of one control image, which is the target
+            itself where the dataset has none. Its latents have as many channels more as a latent
+            has pixels, and are joined to those of the target.
         channels: Of the pixels that the VAE reads and gives: 4 with transparency, which the text
             encoder sees laid on white.
         shift: (base, steps of a generation) to what moves its noise levels; of None steps those
@@ -360,6 +366,7 @@ class Family:
     guide: Callable[[Tensor, Tensor, float], Tensor] = guide
     latents: Callable[[Mapping[str, Any]], tuple[int, int]] = kl_latents
     patch: int = 2
+    filled: frozenset[str] = frozenset()
     channels: int = 3
     shift: Callable[[BaseLocation, int | None], ShiftSettings] = lambda location, steps: read_shift(
         location
@@ -422,6 +429,19 @@ class Family:
             channels, pixels = self.latents(config)
             high, wide = (side // (self.patch * pixels) for side in (height, width))
             return channels, self.patch * high, self.patch * wide
+
+    def control_shape(
+        self, location: BaseLocation, width: int, height: int
+    ) -> tuple[int, int, int]:
+        """As `latent_shape`, of a control image."""
+        channels, high, wide = self.latent_shape(location, width, height)
+        if location.variant in self.filled:
+            channels += (height // high) * (width // wide)
+        return channels, high, wide
+
+    def control_channels(self, variant: str) -> int:
+        """Channels of a control image's pixels."""
+        return 4 if variant in self.filled else self.channels
 
     def sampling_sigmas(
         self, location: BaseLocation, steps: int, width: int, height: int

@@ -104,7 +104,8 @@ class Pipeline:
         Returns:
             The request to hand to the sampler.
         """
-        encoders, channels = self.encoders.open(), self.sampler.family.channels
+        sampler, encoders = self.sampler, self.encoders.open()
+        channels = sampler.family.control_channels(sampler.location.variant)
         seen = [on_white(control) for control in controls]
         pixels = [to_pixels(control, channels) for control in controls]
         return SampleRequest(
@@ -295,6 +296,7 @@ def sample_prompts(
             preview,
             config.dataset,
             place.family,
+            place.location.variant,
             cache_folder(config),
             place.encoders.identity,
             place.encoders.open,

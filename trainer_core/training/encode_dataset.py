@@ -15,7 +15,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +134,8 @@ def prepare(
     family = get_family(config.family)
     location = locate_base(config.base, family, has_controls, needs_encoders=make_source is None)
     check_controls(config.preview, location.variant)
-    plan = plan_buckets(found.samples, config.dataset, family.size_multiple, family.control_size)
+    samples = _with_areas(config, family, location, found.samples)
+    plan = plan_buckets(samples, config.dataset, family.size_multiple, family.control_size)
     encoders = _source(config, family, location, processes, make_source, machine)
     # The others wait until the first process has encoded, and then only read.
     if processes.index > 0:
@@ -143,7 +144,7 @@ def prepare(
         for note in remove_leftovers(*cache_folders(cache_folder(config))):
             observer.notify(Noted(note))
     with contextlib.closing(encoders):
-        dataset, prompts = _encode(config, family, plan, encoders, observer, has_controls)
+        dataset, prompts = _encode(config, family, location, plan, encoders, observer)
         if processes.index == 0:
             processes.barrier()
     if processes.index == 0:
@@ -151,6 +152,27 @@ def prepare(
         for note in (*plan.notes, *dataset.problems, *notes):
             observer.notify(Warned(note))
     return Prepared(family, location, dataset, prompts, encoders)
+
+
+def _with_areas(
+    config: RunConfig, family: Family, location: BaseLocation, samples: tuple[Sample, ...]
+) -> tuple[Sample, ...]:
+    """For a base that fills: the target is the control image where a sample has none.
+
+    Raises:
+        ConfigError: When control images are to have a size of their own.
+    """
+    if location.variant not in family.filled:
+        return samples
+    if config.dataset.control_area is not None:
+        raise ConfigError(
+            "dataset.control_area is set, and the base fills images",
+            "control images of the size of the image that is to come out",
+            "Leave dataset.control_area out.",
+        )
+    return tuple(
+        each if each.controls else replace(each, controls=(each.image,)) for each in samples
+    )
 
 
 def _long_captions(
@@ -168,12 +190,13 @@ def _long_captions(
 def _encode(
     config: RunConfig,
     family: Family,
+    location: BaseLocation,
     plan: Plan,
     encoders: EncoderSource,
     observer: Observer,
-    edits: bool,
 ) -> tuple[CachedDataset, tuple[EncodedPrompt, ...]]:
-    folder = cache_folder(config)
+    folder, variant = cache_folder(config), location.variant
+    edits = any(planned.control_buckets for planned in plan.samples)
     dataset = build_cache(
         plan,
         folder,
@@ -184,9 +207,10 @@ def _encode(
         verify=config.cache.verify,
         preserved_prompts=preservation_prompts(config, edits=edits),
         channels=family.channels,
+        fills=variant in family.filled,
     )
     prompts = encode_prompts(
-        config.preview, config.dataset, family, folder, encoders.identity, encoders.open
+        config.preview, config.dataset, family, variant, folder, encoders.identity, encoders.open
     )
     return dataset, prompts
 

@@ -115,8 +115,10 @@ def run_simulation(
         device: Decides the precision where the run file does not.
         text: Tokens of the longest text; None for the most that the family's encoder yields.
     """
-    latents = tuple(
-        base.family.latent_shape(base.location, image.width, image.height) for image in images
+    target, *controls = images
+    latents = (
+        base.family.latent_shape(base.location, target.width, target.height),
+        *(base.family.control_shape(base.location, each.width, each.height) for each in controls),
     )
     tokens = base.location.text_length if text is None else text
     # On a CPU torch updates one factor after the other.

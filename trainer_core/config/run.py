@@ -15,7 +15,7 @@ from .dataset import CacheSection, DatasetSection
 from .section import Section, section_of, setting
 from .training import TrainingSection
 
-Variant = Literal["auto", "generate", "edit", "edit_plus", "layered"]
+Variant = Literal["auto", "generate", "edit", "edit_plus", "layered", "fill"]
 
 
 class BaseAdapter(Section):
@@ -62,8 +62,9 @@ class BaseSection(Section):
         "auto",
         "Leave it on auto unless it finds the wrong one. 'generate' makes images from text, "
         "'edit' changes one control image, 'edit_plus' several, 'layered' takes an image apart "
-        "into layers. 'auto' takes 'generate' without control images, else what the base folder "
-        "or the file says. It decides how conditions are built.",
+        "into layers, 'fill' fills the transparent area of one. 'auto' takes 'generate' without "
+        "control images, else what the base folder or the file says. It decides how conditions are "
+        "built.",
         advanced=True,
     )
     adapters: list[BaseAdapter] = setting(

@@ -110,8 +110,8 @@ class Pipeline:
         Returns:
             The request to hand to the sampler.
         """
-        encoders, sampler = self.encoders.open(), self.sampler
-        channels = sampler.family.pixel_channels(sampler.location.variant)
+        sampler, encoders = self.sampler, self.encoders.open()
+        channels = sampler.family.control_channels(sampler.location.variant)
         seen = [on_white(control) for control in controls]
         pixels = [to_pixels(control, channels) for control in controls]
         return SampleRequest(
@@ -307,10 +307,10 @@ def sample_prompts(
             preview,
             config.dataset,
             place.family,
+            place.location.variant,
             cache_folder(config),
             place.encoders.identity,
             place.encoders.open,
-            place.family.pixel_channels(place.location.variant),
         )
     size = preview_settings(preview, place.family, place.location)
     with place.load(state) as pipeline:

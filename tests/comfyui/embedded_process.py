@@ -77,6 +77,8 @@ def main():
     folder = Path(sys.argv[1])
     jobs = json.loads((folder / "jobs.json").read_text(encoding="utf-8"))
     inputs = load_file(folder / "inputs.safetensors")
+    inputs["given/cross_attn"] = inputs["text"]
+    inputs["controls/reference_latents/0"] = inputs["reference"]
     pack = Path(__file__).resolve().parents[2]
     base, service = load(pack, "nodes.host.embedded_base", "nodes.services.embedded_text")
     collector = Collector()

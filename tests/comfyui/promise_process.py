@@ -1,12 +1,14 @@
 """Runs inside ComfyUI's interpreter: load a base and adapters with its own loaders and predict.
 
 Usage: promise_process.py JOBS, with ComfyUI's folder in PYTHONPATH. JOBS is a JSON file with a list
-of bases. Each has ``base``, ``inputs`` (noisy, sigma, text, pooled, guidance, reference) and
-``result``, files all three, and ``adapters``: (name, file, whether in bypass mode). The result has
-the velocities ``NAME/plain`` and ``NAME/with reference``, and in its header, for each name, what
+of bases. Each has ``base``, ``inputs`` and ``result``, files all three, ``sizes`` (`small_model`)
+and ``adapters``: (name, file, whether in bypass mode). The inputs are ``noisy``, ``sigma``,
+``guidance``, ``given/NAME`` and ``controls/NAME`` or ``controls/NAME/0`` and on. The result has the
+velocities ``NAME/plain`` and ``NAME/with reference``, and in its header, for each name, what
 ComfyUI complained of and how many layers are changed; the name ``without`` is the base alone.
 """
 
+import contextlib
 import json
 import logging
 import sys
@@ -27,29 +29,74 @@ class Collector(logging.Handler):
         self.messages.append(record.getMessage())
 
 
-def velocity(base, inputs, references):
+def velocity(base, inputs, controls):
     """The velocity, by the conditioning and the model call of ComfyUI's samplers."""
-    video = base.latent_format.latent_dimensions == 3
-    noisy, reference = (
-        inputs[name][:, :, None] if video else inputs[name] for name in ("noisy", "reference")
-    )
-    given = {
-        "noise": noisy,
-        "device": noisy.device,
-        "cross_attn": inputs["text"],
-        "pooled_output": inputs["pooled"],
-        "guidance": float(inputs["guidance"]),
-    }
-    if references:
-        given["reference_latents"] = [base.process_latent_out(reference)]
+    noisy, sigma = lifted(base, inputs["noisy"]), inputs["sigma"]
     conditions = {
         name: condition.process_cond(batch_size=1, area=None).cond
-        for name, condition in base.extra_conds(**given).items()
+        for name, condition in base.extra_conds(**given(base, inputs, controls)).items()
     }
-    sigma = inputs["sigma"]
     with torch.inference_mode():
         clean = base.apply_model(noisy, sigma, transformer_options={}, **conditions)
         return ((noisy - clean) / sigma).reshape(inputs["noisy"].shape).clone()
+
+
+def given(base, inputs, controls):
+    """What ComfyUI's model makes its conditions of, with or without the control images."""
+    noisy = lifted(base, inputs["noisy"])
+    found = {"noise": noisy, "device": noisy.device, "guidance": float(inputs["guidance"])}
+    for key, tensor in inputs.items():
+        part, _, name = key.partition("/")
+        name, _, place = name.partition("/")
+        if part == "given":
+            found[name] = tensor
+        elif part == "controls" and controls:
+            tensor = lifted(base, tensor)
+            if name.startswith("reference_latents"):
+                tensor = base.process_latent_out(tensor)
+            found[name] = [*found.get(name, []), tensor] if place else tensor
+    return found
+
+
+def lifted(base, latents):
+    """Latents with an axis for frames, where ComfyUI's model has one."""
+    video = base.latent_format.latent_dimensions == 3 and latents.ndim == 4
+    return latents[:, :, None] if video else latents
+
+
+def has_controls(inputs):
+    """Whether there are control images beside the text."""
+    return any(key.startswith("controls/") for key in inputs)
+
+
+@contextlib.contextmanager
+def small_model(settings):
+    """Let ComfyUI build models of other sizes than those that its detection takes for granted.
+
+    Args:
+        settings: ``matched`` are given to the table of its models, ``detected`` to the model.
+    """
+    import comfy.model_detection as detection
+
+    detect, configure = detection.detect_unet_config, detection.model_config_from_unet
+
+    def detect_small(*args, **options):
+        found = detect(*args, **options)
+        return found if found is None else {**found, **settings["matched"]}
+
+    def configure_small(*args, **options):
+        found = configure(*args, **options)
+        if found is not None:
+            found.unet_config.update(settings["detected"])
+        return found
+
+    detection.detect_unet_config = detect_small
+    detection.model_config_from_unet = configure_small
+    try:
+        yield
+    finally:
+        detection.detect_unet_config = detect
+        detection.model_config_from_unet = configure
 
 
 def load_adapter(model, path, bypass):
@@ -78,10 +125,9 @@ def measure(patcher, inputs, name):
     import comfy.model_management
 
     comfy.model_management.load_models_gpu([patcher], force_full_load=True)
-    found = {
-        f"{name}/plain": velocity(patcher.model, inputs, references=False),
-        f"{name}/with reference": velocity(patcher.model, inputs, references=True),
-    }
+    found = {f"{name}/plain": velocity(patcher.model, inputs, controls=False)}
+    if has_controls(inputs):
+        found[f"{name}/with reference"] = velocity(patcher.model, inputs, controls=True)
     layers = count_changes(patcher)
     comfy.model_management.unload_all_models()
     return found, layers
@@ -91,7 +137,8 @@ def run(job, collector):
     import comfy.sd
 
     inputs = load_file(job["inputs"])
-    model = comfy.sd.load_diffusion_model(job["base"], model_options={"dtype": torch.float32})
+    with small_model(job["sizes"]):
+        model = comfy.sd.load_diffusion_model(job["base"], model_options={"dtype": torch.float32})
     tensors, layers = measure(model, inputs, "without")
     assert layers == 0
     facts = {}

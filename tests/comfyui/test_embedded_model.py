@@ -7,7 +7,8 @@ import json
 import pytest
 import torch
 from comfyui.selection import selected
-from comfyui.test_promise import IMAGES, KINDS, Ours, faults
+from comfyui.test_promise import KINDS, Ours, faults, images_of
+from fixtures.families import record
 from safetensors.torch import load_file, save_file
 
 from trainer_core.bases.locate import locate_base
@@ -19,9 +20,13 @@ pytestmark = pytest.mark.comfy
 
 CAPTIONS = [("a red diamond", 0), ("", 0), ("add a frame", 1), ("", 1), ("both", 2)]
 VARIANTS = ("generate", "edit", "edit_plus")
-SIGMA, STEPS = 0.7, 20
+SIGMA, GUIDANCE, STEPS = 0.7, 1.0, 20
 QUICK = ("lora", "lokr factor")
 CASES = [pytest.param(k, marks=() if k in QUICK else pytest.mark.exhaustive) for k in KINDS]
+
+
+FAMILY = embedded_family().name
+IMAGES = images_of(FAMILY)
 
 
 class Embedded(Ours):
@@ -30,7 +35,10 @@ class Embedded(Ours):
     def __init__(self, folder):
         self.family, self.folder = embedded_family(), folder
         self.transformer = self.family.load_transformer(location(0), torch.float32, "cpu")
-        self.inputs = load_file(folder / "inputs.safetensors")
+        self.record = record(self.family.name)
+        given = load_file(folder / "inputs.safetensors")
+        text = {"text_embeddings": given["text"][0]}
+        self.inputs = given["noisy"], given["sigma"], text, [given["reference"]]
         self.velocities, self.states, self.layers = {}, {}, {}
         self._predict("without")
 
@@ -51,9 +59,8 @@ def make_inputs():
         "noisy": torch.randn(1, 8, 8, 8, generator=generator),
         "reference": torch.randn(1, 8, 8, 8, generator=generator),
         "text": torch.randn(1, 7, 96, generator=generator),
-        "pooled": torch.zeros(1, 1),
         "sigma": torch.tensor([SIGMA]),
-        "guidance": torch.tensor([1.0]),
+        "guidance": torch.tensor([GUIDANCE]),
         "pixels": pixels * 2 - 1,
         "controls": pixels.movedim(1, -1).contiguous(),
         "latents": torch.randn(2, 8, 8, 8, generator=generator),
@@ -96,12 +103,12 @@ def relative(value, expected):
 
 @pytest.mark.parametrize("kind", CASES)
 def test_comfyui_computes_with_an_adapter_what_the_trainer_computed(kind, both):
-    assert faults(*both.sides(kind, kind), both.facts[kind], both.ours.layers[kind]) == {}
+    assert faults(FAMILY, *both.sides(kind, kind), both.facts[kind], both.ours.layers[kind]) == {}
 
 
 def test_another_kinds_velocity_is_a_fault(both):
     other = "lokr factor"
-    found = faults(*both.sides("lora", other), both.facts[other], both.ours.layers[other])
+    found = faults(FAMILY, *both.sides("lora", other), both.facts[other], both.ours.layers[other])
     assert {("velocity", image) for image in IMAGES} < found.keys()
 
 

@@ -7,15 +7,10 @@ import json
 
 import pytest
 import torch
-from comfyui.selection import selected
-from fixtures.full_size import full_size_transformer
-from fixtures.native_files import (
-    F8,
-    flux_to_native,
-    make_native_flux,
-    to_scaled,
-)
-from fixtures.wide_qwen import wide_qwen
+from fixtures.families import hosted, record
+from fixtures.family_inputs import host_inputs, made_inputs
+from fixtures.full_size import full_size_transformer, linear_layers
+from fixtures.native_files import F8, to_scaled
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -26,37 +21,17 @@ from trainer_core.weights.diffusers_folder import read_json
 
 pytestmark = [pytest.mark.comfy, pytest.mark.slow]
 
-FORMATS = ("fp32", "bf16", "fp16", "fp8", "old", "new", "header")
+SCALED = ("old", "new", "header")
+FORMATS = ("fp32", "bf16", "fp16", "fp8", *SCALED, "checkpoint")
 MARK = "__index_timestep_zero__"
-SIGMA, GUIDANCE = 0.7, 3.0
-TEXT_WIDTH = {"flux": 48, "qwen_image": 3584}
-CASES = [
-    *(("flux", name) for name in FORMATS),
-    ("flux", "checkpoint"),
-    ("flux", "diffusers"),
-    # These are large. In every format they are compared with their source in the unit tests.
-    ("qwen_image", "bf16"),
-    pytest.param("qwen_image", "new", marks=pytest.mark.exhaustive),
-    pytest.param("qwen_image", "marked", marks=pytest.mark.exhaustive),
-]
-
-
-def make_inputs(family):
-    generator = torch.Generator().manual_seed(5)
-    return {
-        "noisy": torch.randn(1, 16, 12, 8, generator=generator),
-        "reference": torch.randn(1, 16, 8, 8, generator=generator),
-        "text": torch.randn(1, 7, TEXT_WIDTH[family], generator=generator),
-        "pooled": torch.randn(1, 24, generator=generator),
-        "sigma": torch.tensor([SIGMA]),
-        "guidance": torch.tensor([GUIDANCE]),
-    }
+EXTRA = [("flux", "diffusers"), ("flux", "swapped"), ("qwen_image", "marked")]
+CASES = [(family, name) for family in hosted() for name in FORMATS]
 
 
 def stored(native, name):
     """Tensors and metadata of a file in a format."""
     casts = {"bf16": torch.bfloat16, "marked": torch.bfloat16, "fp16": torch.float16, "fp8": F8}
-    if name in {"old", "new", "header"}:
+    if name in SCALED:
         return to_scaled(native, name)
     tensors = {k: v.to(casts.get(name, torch.float32)) for k, v in native.items()}
     if name == "marked":
@@ -74,53 +49,49 @@ def swap_query_and_key(native):
 
 
 @pytest.fixture(scope="module")
-def wanted(request):
-    """The files that a test of this run looks at."""
-    cases = selected(request, "family", "name")
-    return sorted({*cases, ("flux", "fp32"), ("qwen_image", "bf16")})
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory, wanted):
+def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
-    for family in ("flux", "qwen_image"):
-        if family == "flux":
-            state = make_native_flux().state_dict()
-            native = flux_to_native(state)
-            save_file(swap_query_and_key(native), folder / "flux-swapped.safetensors")
-        else:
-            state = native = wide_qwen()
-        for name in [name for own, name in wanted if own == family]:
-            tensors, metadata = stored(state if name == "diffusers" else native, name)
+    for family in hosted():
+        kept = record(family)
+        state = kept.small().state_dict()
+        native = kept.host.to_native(state)
+        for own, name in [*CASES, *EXTRA]:
+            if own != family:
+                continue
+            given = {"diffusers": state}.get(name, native)
+            given = swap_query_and_key(native) if name == "swapped" else given
+            tensors, metadata = stored(given, name)
             path = folder / f"{family}-{name}.safetensors"
             save_file({k: v.contiguous() for k, v in tensors.items()}, path, metadata)
-        save_file(make_inputs(family), folder / f"{family}.inputs")
-        full = full_size_transformer(family).state_dict()
-        full = flux_to_native(full) if family == "flux" else full
+        save_file(host_inputs(kept, *made_inputs(kept)), folder / f"{family}.inputs")
+        full = kept.host.to_native(full_size_transformer(family).state_dict())
         layout = {name: list(tensor.shape) for name, tensor in full.items()}
         (folder / f"{family}.layout").write_text(json.dumps(layout))
-    yield folder
-    for path in folder.glob("*.safetensors"):
-        path.unlink()  # they are large
+    return folder
 
 
 @pytest.fixture(scope="module")
-def results(comfy_host, folder, wanted):
+def results(comfy_host, folder):
     """Every file loaded by ComfyUI: velocities, digests of weights, class."""
-    cases = [*wanted, ("flux", "swapped")]
-    jobs = {
-        "files": {
-            str(folder / f"{family}-{name}.safetensors"): [
-                family,
-                str(folder / f"{family}-{name}.result"),
-            ]
-            for family, name in cases
-        },
-        "inputs": {family: str(folder / f"{family}.inputs") for family in TEXT_WIDTH},
-        "headers": {
-            str(folder / f"{family}.layout"): str(folder / f"{family}.own") for family in TEXT_WIDTH
-        },
+    cases = [*CASES, *EXTRA]
+    families = {
+        family: {
+            "inputs": str(folder / f"{family}.inputs"),
+            "plain": str(folder / f"{family}-fp32.safetensors"),
+            "sizes": {
+                "detected": dict(record(family).host.detected),
+                "matched": dict(record(family).host.matched),
+            },
+            "files": {
+                str(folder / f"{own}-{name}.safetensors"): str(folder / f"{own}-{name}.result")
+                for own, name in cases
+                if own == family
+            },
+        }
+        for family in hosted()
     }
+    headers = {str(folder / f"{name}.layout"): str(folder / f"{name}.own") for name in families}
+    jobs = {"families": families, "headers": headers}
     (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
     comfy_host.run("single_file_process.py", folder / "jobs.json")
     found = {}
@@ -137,14 +108,12 @@ def load(folder, family, name, dtype):
     return get_family(family).load_transformer(location, dtype, "cpu")
 
 
-def predict(folder, family, transformer, reference):
-    inputs = load_file(folder / f"{family}.inputs")
-    text = {"text_embeddings": inputs["text"][0], "pooled_text": inputs["pooled"][0]}
-    controls = [inputs["reference"]] if reference else []
-    sigma = inputs["sigma"]
+def predict(family, transformer, reference):
+    kept = record(family)
+    noisy, sigma, text, controls = made_inputs(kept)
     with torch.no_grad():
         return get_family(family).predict(
-            transformer, inputs["noisy"], sigma, [text], controls, GUIDANCE
+            transformer, noisy, sigma, [text], controls if reference else [], kept.guidance
         )
 
 
@@ -152,83 +121,117 @@ def relative(value, expected):
     return float((value - expected).norm() / expected.norm())
 
 
-def digests(family, transformer):
-    state = transformer.state_dict()
-    native = flux_to_native(state) if family == "flux" else state
+def digests(family, transformer, header):
+    """SHA-256 of every weight, by its name in ComfyUI's model."""
+    names = json.loads(header["names"])
     return {
-        name.replace("_norm.scale", "_norm.weight"): hashlib.sha256(
-            tensor.contiguous().view(torch.uint8).numpy()
-        ).hexdigest()
-        for name, tensor in native.items()
+        names[name]: hashlib.sha256(tensor.contiguous().view(torch.uint8).numpy()).hexdigest()
+        for name, tensor in record(family).host.to_native(transformer.state_dict()).items()
+        if name in names
     }
 
 
-@pytest.mark.parametrize(("family", "name"), CASES)
+@pytest.mark.parametrize(("family", "name"), [*CASES, EXTRA[0]])
 def test_comfyui_predicts_what_we_predict(family, name, folder, results):
     tensors, header = results[family, name]
-    assert header["kind"] == {"flux": "Flux", "qwen_image": "QwenImage"}[family]
+    host = record(family).host
+    assert header["kind"] == host.kind
     transformer = load(folder, family, name, torch.float32)
-    errors = {}
-    for key, reference in (("plain", False), ("with reference", True)):
-        ours = predict(folder, family, transformer, reference)
-        errors[key] = relative(ours, tensors[key])
-    assert max(errors.values()) <= 1e-5, errors
-    assert digests(family, transformer) == json.loads(header["float32"])
-    # The reference reaches the prediction, so that the second comparison says something.
-    assert relative(tensors["with reference"], tensors["plain"]) > 0.01
+    errors = {
+        key: relative(predict(family, transformer, key != "plain"), tensors[key]) for key in tensors
+    }
+    assert len(errors) == 1 + bool(record(family).controls)
+    assert max(errors.values()) <= host.tolerance, errors
+    ours, theirs = digests(family, transformer, header), json.loads(header["float32"])
+    assert ours
+    assert {name: theirs[name] for name in ours} == ours
+    if record(family).controls:
+        # The reference reaches the prediction, so that the second comparison says something.
+        assert relative(tensors["with reference"], tensors["plain"]) > 0.01
 
 
 @pytest.mark.parametrize(
-    ("family", "name"),
-    [*(("flux", name) for name in ("fp8", "old", "new", "header")), CASES[-2]],
+    ("family", "name"), [(family, name) for family in hosted() for name in ("fp8", *SCALED)]
 )
 def test_weights_are_dequantised_in_bfloat16_as_by_comfyui(family, name, folder, results):
-    transformer = load(folder, family, name, torch.bfloat16)
-    assert digests(family, transformer) == json.loads(results[family, name][1]["bfloat16"])
+    transformer, header = load(folder, family, name, torch.bfloat16), results[family, name][1]
+    kept = {name for name, p in transformer.named_parameters() if p.dtype == torch.float32}
+    assert kept == record(family).kept
+    if not kept:
+        theirs = json.loads(header["bfloat16"])
+        ours = digests(family, transformer, header)
+        assert {name: theirs[name] for name in ours} == ours
 
 
 def test_a_swapped_query_and_key_is_noticed(folder, results):
     transformer = load(folder, "flux", "fp32", torch.float32)
-    ours = predict(folder, "flux", transformer, reference=False)
+    ours = predict("flux", transformer, reference=False)
     tensors, header = results["flux", "swapped"]
     assert relative(ours, tensors["plain"]) > 0.001
-    expected, found = json.loads(header["float32"]), digests("flux", transformer)
+    expected, found = json.loads(header["float32"]), digests("flux", transformer, header)
     assert [name for name in expected if expected[name] != found[name]] == [
         "double_blocks.0.img_attn.qkv.weight"
     ]
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(("family", "name"), [("qwen_image", "marked")])
-def test_the_marker_of_2511_changes_what_a_reference_means(family, name, folder, results):
-    marked, plain = results[family, name][0], results["qwen_image", "bf16"][0]
+def test_the_marker_of_2511_changes_what_a_reference_means(folder, results):
+    marked, plain = results["qwen_image", "marked"][0], results["qwen_image", "bf16"][0]
     assert relative(marked["with reference"], plain["with reference"]) > 0.001
     assert torch.equal(marked["plain"], plain["plain"])
+    ours = predict("qwen_image", load(folder, "qwen_image", "marked", torch.float32), True)
+    assert relative(ours, marked["with reference"]) <= 1e-5
     unmarked = load(folder, "qwen_image", "bf16", torch.float32)
-    ours = predict(folder, "qwen_image", unmarked, reference=True)
+    ours = predict("qwen_image", unmarked, reference=True)
     assert relative(ours, marked["with reference"]) > 0.001
 
 
-@pytest.mark.parametrize("family", ["flux", "qwen_image"])
+@pytest.mark.parametrize("family", hosted())
 def test_full_size_names_and_shapes_are_those_of_comfyuis_own_model(family, folder, results):
-    layout = json.loads((folder / f"{family}.layout").read_text())
-    own = json.loads((folder / f"{family}.own").read_text())["layout"]
-    assert {name.replace("_norm.scale", "_norm.weight"): s for name, s in layout.items()} == own
+    own = json.loads((folder / f"{family}.own").read_text())
+    assert own["kind"] == record(family).host.kind
+    assert own["file"] == own["layout"]
+
+
+@pytest.mark.parametrize("family", hosted())
+def test_every_layer_of_comfyuis_full_size_model_is_named(family, folder, results):
+    """The family's own names of all layers, whole and fused, are those of ComfyUI's matrices."""
+    facts = get_family(family)
+    matrices = {
+        name.removesuffix(".weight")
+        for name, shape in json.loads((folder / f"{family}.own").read_text())["layout"].items()
+        if name.endswith(".weight") and len(shape) == 2
+    }
+    keys = {
+        path: facts.key_map.to_native(path) for path in linear_layers(full_size_transformer(family))
+    }
+    assert {key.name for key in keys.values() if key is not None} <= matrices
+    unnamed = matrices - {key.name for key in keys.values() if key is not None}
+    swapped = {name.native for name in facts.key_map.comfyui_names}
+    assert unnamed <= swapped | record(family).host.untrained
 
 
 @pytest.mark.parametrize(
     ("family", "variant"),
-    [(family, variant) for family in TEXT_WIDTH for variant in get_family(family).variants],
+    [(family, variant) for family in hosted() for variant in get_family(family).variants],
 )
 def test_the_packs_settings_are_those_of_comfyuis_own_model(family, variant, folder, results):
     own = json.loads((folder / f"{family}.own").read_text())
-    configs = get_family(family).file.configs / variant
+    facts, published = get_family(family), record(family).published[1]
+    configs = facts.file.configs / variant
     denoiser, vae = (read_json(configs / part / "config.json") for part in ("transformer", "vae"))
-    assert denoiser["axes_dims_rope"] == own["axes"]
-    assert own["theta"] == 10000, "what Diffusers computes with"
-    assert denoiser["guidance_embeds"] == own["guidance"]
-    means = torch.tensor(vae.get("latents_mean") or [vae.get("shift_factor")] * 16)
-    deviations = torch.tensor(vae.get("latents_std") or [1 / vae.get("scaling_factor", 1)] * 16)
+    if denoiser.get("num_layers") == published.get("num_layers"):
+        assert denoiser.get("guidance_embeds", False) == own["guidance"]
+    axes = denoiser.get("axes_dims_rope") or denoiser.get("axes_dims")
+    if own["axes"] and axes:
+        assert axes == own["axes"]
+        assert own["theta"] == denoiser.get("rope_theta", 10000), "what Diffusers computes with"
     zero, one = (torch.tensor(values) for values in own["latents"])
-    assert torch.allclose(-means / deviations, zero, atol=1e-6)
-    assert torch.allclose((1 - means) / deviations, one, atol=1e-6)
+    means, deviations = (
+        torch.tensor(facts.graph.vae.mean),
+        torch.tensor(facts.graph.vae.deviation),
+    )
+    if vae.get("latents_mean") or vae.get("scaling_factor"):
+        means = torch.tensor(vae.get("latents_mean") or vae.get("shift_factor") or 0.0)
+        deviations = torch.tensor(vae.get("latents_std") or 1 / vae.get("scaling_factor", 1))
+    assert torch.allclose((-means / deviations).expand_as(zero), zero, atol=1e-6)
+    assert torch.allclose(((1 - means) / deviations).expand_as(one), one, atol=1e-6)

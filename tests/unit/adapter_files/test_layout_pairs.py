@@ -8,39 +8,19 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from tests.fixtures.family_states import OPTIONS, assert_same, family_state, key_map
+from tests.fixtures.family_states import (
+    ALL,
+    HELD,
+    OPTIONS,
+    assert_same,
+    family_state,
+    key_map,
+)
 from trainer_core.adapter_files.convert.convert import convert
 from trainer_core.adapter_files.read.adapter_file import read_adapter
 from trainer_core.adapter_files.write.adapter_file import LAYOUTS, layout_name, write_adapter
 from trainer_core.errors import AdapterError
 
-ALL = {"comfyui", "diffusers", "peft", "kohya", "lycoris"}
-HELD = {
-    ("qwen_image", "lora"): ALL,
-    ("qwen_image", "loha"): ALL,
-    ("qwen_image", "lokr"): ALL,
-    ("qwen_image", "lokr full"): ALL,
-    ("qwen_image", "lokr both"): ALL,
-    ("qwen_image", "oft"): {"comfyui", "kohya", "lycoris"},
-    ("qwen_image", "lora input"): {"comfyui", "kohya", "lycoris"},
-    ("qwen_image", "loha input"): {"comfyui", "kohya", "lycoris"},
-    ("qwen_image", "lokr input"): {"comfyui", "kohya", "lycoris"},
-    ("qwen_image", "lora output"): {"diffusers", "peft", "lycoris"},
-    ("qwen_image", "loha output"): {"lycoris"},
-    ("qwen_image", "lokr output"): {"lycoris"},
-    ("flux", "lora"): ALL,
-    ("flux", "loha"): ALL,
-    ("flux", "lokr"): ALL - {"kohya"},
-    ("flux", "lokr full"): ALL - {"kohya"},
-    ("flux", "lokr both"): ALL - {"kohya"},
-    ("flux", "oft"): {"comfyui", "kohya", "lycoris"},
-    ("flux", "lora input"): {"comfyui", "lycoris"},
-    ("flux", "loha input"): {"comfyui", "lycoris"},
-    ("flux", "lokr input"): {"comfyui", "lycoris"},
-    ("flux", "lora output"): {"diffusers", "peft", "lycoris"},
-    ("flux", "loha output"): {"lycoris"},
-    ("flux", "lokr output"): {"lycoris"},
-}
 BAKED = {"diffusers"}
 """Layouts that have no alpha; what comes out of them has another one, and the same deltas."""
 

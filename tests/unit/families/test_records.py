@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from tests.fixtures.families import record, records
+from tests.fixtures.families import hosted, record, records
+from tests.fixtures.family_inputs import made_inputs
 from tests.fixtures.full_size import full_size_transformer, linear_layers
 from tests.fixtures.recorded_calls import relative_error
 from trainer_core.adapters import attach
@@ -22,8 +23,6 @@ from trainer_core.weights.diffusers_folder import read_json
 KINDS = get_args(AdapterKind)
 EDGE, TEXT = 1024, 256
 """Pixels of an image's side, and tokens of a text, of the simulated full-size step."""
-
-HOSTED = [name for name in records() if record(name).host is not None]
 
 
 def quick_first(cases):
@@ -92,7 +91,7 @@ def numbered_state(transformer):
     return state
 
 
-@pytest.mark.parametrize("name", HOSTED)
+@pytest.mark.parametrize("name", hosted())
 def test_layers_have_the_names_and_rows_that_the_records_converter_gives(name):
     """Every Linear layer of the small model, and where in a fused one: by numbers in its rows."""
     kept, family = record(name), get_family(name)
@@ -142,13 +141,10 @@ def test_presets_reach_the_counted_layers_at_full_size(name):
             assert any(re.fullmatch(pattern, each) for each in names), pattern
 
 
-def made_inputs(kept):
-    """Latents, sigma, a conditioning and controls for the small model."""
-    generator = torch.Generator().manual_seed(5)
-    noisy = torch.randn(1, *kept.latents, generator=generator)
-    conditioning = kept.conditioning(generator, kept.text)
-    controls = [torch.randn(1, *shape, generator=generator) for shape in kept.controls]
-    return noisy, torch.tensor([0.7]), [conditioning], controls, kept.guidance
+def velocity_of(kept, transformer):
+    noisy, sigma, conditioning, controls = made_inputs(kept)
+    family = get_family(kept.name)
+    return family.predict(transformer, noisy, sigma, [conditioning], controls, kept.guidance)
 
 
 def without_gradient(kept, train):
@@ -156,7 +152,7 @@ def without_gradient(kept, train):
     family, transformer = get_family(kept.name), kept.small()
     family.prepare(transformer)
     transformer.requires_grad_(True).train(train)
-    velocity = family.predict(transformer, *made_inputs(kept))
+    velocity = velocity_of(kept, transformer)
     velocity.square().mean().backward()
     return {
         name
@@ -196,7 +192,7 @@ def test_an_adapter_in_evaluation_mode_gets_gradients_too(name):
     with torch.no_grad():
         for parameter in adapter.parameters():
             parameter.fill_(0.01)
-    family.predict(transformer, *made_inputs(kept)).square().mean().backward()
+    velocity_of(kept, transformer).square().mean().backward()
     assert all(parameter.grad is not None for parameter in adapter.parameters())
 
 

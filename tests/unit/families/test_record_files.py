@@ -1,0 +1,235 @@
+"""What every family owes of files, by its record alone: bases, adapters, and those of others."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import defaultdict
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tests.fixtures.families import hosted, record, records
+from tests.fixtures.family_states import OPTIONS, assert_same, family_state, held
+from tests.fixtures.full_size import full_size_transformer, linear_layers
+from tests.fixtures.gguf_files import write_with_gguf
+from tests.fixtures.native_files import F8, dequantised, to_scaled
+from trainer_core.adapter_files.convert.convert import convert
+from trainer_core.adapter_files.read.adapter_file import read_adapter
+from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
+from trainer_core.adapter_files.write.adapter_file import LAYOUTS, layout_name, write_adapter
+from trainer_core.bases.adapter_family import adapter_family
+from trainer_core.bases.locate import locate_base
+from trainer_core.config import BaseSection
+from trainer_core.errors import AdapterError, AdapterFileError, BaseModelError
+from trainer_core.families.registry import get_family
+
+QUICK = ("lora", "lokr full", "lora input")
+SCALED = ("old", "new", "header")
+FORMATS = ("bf16", "fp16", "fp8", *SCALED, "gguf")
+
+
+def quick(families, names, *few):
+    """Every pair, of which those of a few names run in the quick set."""
+    mark = pytest.mark.exhaustive
+    return [
+        pytest.param(family, name, marks=() if name in few else mark)
+        for family in families
+        for name in names
+    ]
+
+
+def trained_layers(family, transformer):
+    """Layers of the preset that reaches most, in the model's order."""
+    patterns = get_family(family).presets["all_linear"]
+    names = linear_layers(transformer)
+    return [name for name in names if any(re.fullmatch(item, name) for item in patterns)]
+
+
+@functools.cache
+def small_layers(family):
+    """Layers of the first blocks of the small model, to inputs and outputs."""
+    transformer, seen = record(family).small(), set()
+    found = {}
+    for name in trained_layers(family, transformer):
+        alike = re.sub(r"\d+", "", name, count=1)
+        if alike not in seen:
+            layer = transformer.get_submodule(name)
+            found[name] = (layer.in_features, layer.out_features)
+        if re.search(r"\d", name):
+            seen.add(alike)
+    key_map = get_family(family).key_map
+    # With every part of each fused layer.
+    keys = [key_map.to_native(name) for name in found]
+    for part in (part for key in keys if key is not None for part in key_map.parts(key.name)):
+        layer = transformer.get_submodule(part.module)
+        found.setdefault(part.module, (layer.in_features, layer.out_features))
+    return found
+
+
+def is_divided(family):
+    key_map = get_family(family).key_map
+    return any(key_map.to_native(name).part for name in small_layers(family))
+
+
+@pytest.mark.parametrize(("family", "case"), quick(records(), OPTIONS, *QUICK))
+def test_every_layout_holds_an_adapter_or_refuses_it(family, case, tmp_path):
+    names = get_family(family).key_map
+    state = family_state(family, case, ranks=(2, 3), sizes=small_layers(family))
+    for layout in LAYOUTS:
+        path = tmp_path / layout_name(f"{layout}_file", layout)
+        if layout not in held(is_divided(family), case):
+            with pytest.raises(AdapterError) as error:
+                write_adapter(path, state, layout, names, {})
+            assert error.value.remedy
+            continue
+        write_adapter(path, state, layout, names, {})
+        assert_same(read_adapter(path, names), state)
+
+
+def peer_files():
+    found = []
+    for family in records():
+        first, *more = record(family).peers or [None]
+        found += quick([family], [first, *more] if first else [], first)
+    return found
+
+
+@functools.cache
+def peer_tensors(family, peer):
+    """A LoRA of the published model in another trainer's spelling, and the layers that it has."""
+    spell, transformer = record(family).peers[peer], full_size_transformer(family)
+    rows, modules = defaultdict(int), defaultdict(list)
+    for path in trained_layers(family, transformer):
+        name = spell(path)
+        if name is not None:
+            rows[name] += transformer.get_submodule(path).out_features
+            modules[name].append(path)
+    dotted = any("." in name for name in rows)
+    down, up = ("lora_A", "lora_B") if dotted else ("lora_down", "lora_up")
+    tensors = {}
+    for name, outputs in rows.items():
+        columns = transformer.get_submodule(modules[name][0]).in_features
+        tensors[f"{name}.{down}.weight"] = torch.ones(1, columns, dtype=torch.bfloat16)
+        tensors[f"{name}.{up}.weight"] = torch.ones(outputs, 1, dtype=torch.bfloat16)
+        if not dotted:
+            tensors[f"{name}.alpha"] = torch.tensor(1.0)
+    return tensors, {path for paths in modules.values() for path in paths}
+
+
+@pytest.mark.parametrize(("family", "peer"), peer_files())
+def test_files_of_other_trainers_are_known_and_get_our_names(family, peer, tmp_path):
+    path, key_map = tmp_path / "peer.safetensors", get_family(family).key_map
+    tensors, modules = peer_tensors(family, peer)
+    save_file(tensors, path)
+    assert adapter_family(path).name == family
+    assert inspect_adapter(path).kind == "lora"
+    converted = tmp_path / "ours.safetensors"
+    report = convert(path, converted, "comfyui", key_map)
+    assert report.exact
+    assert not report.errors
+    assert set(read_adapter(converted, key_map).layers) == modules
+
+
+@pytest.mark.parametrize("family", records())
+def test_an_adapter_of_another_family_is_refused_by_its_name(family, tmp_path):
+    for other in records():
+        peer = next(iter(record(other).peers), None)
+        if other == family or peer is None:
+            continue
+        path = tmp_path / f"{other}.safetensors"
+        save_file(peer_tensors(other, peer)[0], path)
+        with pytest.raises(AdapterFileError) as error:
+            adapter_family(path, family)
+        assert get_family(other).title in " ".join(error.value.args), (family, other)
+
+
+def stored(native, name):
+    """Tensors and metadata of a base's file in a format, and the numbers that it means."""
+    if name in SCALED:
+        tensors, metadata = to_scaled(native, name)
+        scale = "scale_weight" if name == "old" else "weight_scale"
+        meant = {}
+        for key in native:
+            place = f"{key.removesuffix('.weight')}.{scale}"
+            given = tensors[key]
+            meant[key] = (
+                dequantised(given, tensors[place], torch.float32)
+                if place in tensors
+                else given.float()
+            )
+        return tensors, metadata, meant
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": F8}[name]
+    tensors = {key: each.to(dtype) for key, each in native.items()}
+    return tensors, {}, {key: each.float() for key, each in tensors.items()}
+
+
+def write_gguf(path, native):
+    """A file of the only type whose blocks fit every width, and the numbers that it means."""
+    gguf = pytest.importorskip("gguf", reason="the package gguf, the reference, is not installed")
+    tensors, meant = {}, {}
+    for name, value in native.items():
+        fits = value.ndim == 2 and value.shape[1] % 32 == 0
+        kind = "Q8_0" if fits else "F32"
+        place = gguf.GGMLQuantizationType[kind]
+        content = gguf.quants.quantize(value.contiguous().numpy(), place)
+        tensors[name] = (kind, content)
+        numbers = gguf.quants.dequantize(content, place)
+        meant[name] = torch.from_numpy(numbers.copy()).reshape(value.shape)
+    write_with_gguf(path, tensors)
+    return meant
+
+
+@pytest.mark.parametrize(("family", "name"), quick(hosted(), FORMATS, "new", "gguf"))
+def test_a_single_file_becomes_the_numbers_that_it_means(family, name, tmp_path):
+    kept, facts = record(family), get_family(family)
+    native = kept.host.to_native(kept.small().state_dict())
+    path = tmp_path / f"base.{'gguf' if name == 'gguf' else 'safetensors'}"
+    if name == "gguf":
+        meant = write_gguf(path, native)
+    else:
+        tensors, metadata, meant = stored(native, name)
+        save_file({key: each.contiguous() for key, each in tensors.items()}, path, metadata)
+    transformer = facts.load_transformer(locate(family, path), torch.float32, "cpu")
+    found = kept.host.to_native(transformer.state_dict())
+    assert set(found) == set(meant)
+    for key, tensor in meant.items():
+        assert torch.equal(found[key], tensor), key
+
+
+def locate(family, path):
+    section = BaseSection(path=str(path))
+    return locate_base(section, get_family(family), has_controls=False, needs_encoders=False)
+
+
+@pytest.mark.parametrize("family", records())
+def test_what_has_to_stay_in_float32_does(family, tmp_path):
+    """In a base that is loaded in bfloat16, from a single file and from a Diffusers folder."""
+    kept, facts = record(family), get_family(family)
+    small = kept.small()
+    bases = {tmp_path / "own.safetensors": small.state_dict()}
+    if kept.host is not None:
+        bases[tmp_path / "native.safetensors"] = kept.host.to_native(small.state_dict())
+    for path, tensors in bases.items():
+        save_file({key: each.contiguous() for key, each in tensors.items()}, path)
+        transformer = facts.load_transformer(locate(family, path), torch.bfloat16, "cpu")
+        found = {n for n, each in transformer.named_parameters() if each.dtype == torch.float32}
+        assert found == kept.kept, path.name
+        state = transformer.state_dict()
+        for key, given in small.state_dict().items():
+            assert torch.equal(state[key], given.to(state[key].dtype)), (path.name, key)
+
+
+@pytest.mark.parametrize("family", hosted())
+def test_a_base_of_another_family_is_refused_by_its_name(family, tmp_path):
+    kept = record(family)
+    path = tmp_path / "base.safetensors"
+    native = kept.host.to_native(kept.small().state_dict())
+    save_file({key: each.contiguous() for key, each in native.items()}, path)
+    for other in records():
+        if other == family:
+            continue
+        with pytest.raises(BaseModelError) as error:
+            locate(other, path)
+        assert family in " ".join(error.value.args), (family, other)

@@ -1,4 +1,4 @@
-"""ComfyUI computes what the trainer computed of an image and its layers, with and without adapter."""
+"""ComfyUI computes what the trainer computed of an image and its layers."""
 
 from __future__ import annotations
 

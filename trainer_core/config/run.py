@@ -146,10 +146,11 @@ class PreviewSection(Section):
         "second pass is told.",
         advanced=True,
     )
-    layers: int = setting(
-        4,
-        "Set it to as many layers as your images have. Layers of a preview, side by side behind "
-        "the whole image; only of a base that takes images apart.",
+    layers: int | None = setting(
+        None,
+        "Leave it unset unless you want another number of layers than your images have. Layers of "
+        "a preview, side by side behind the whole image; only of a base that takes images apart. "
+        "Unset: as many as most of your images have.",
         advanced=True,
         ge=1,
         le=20,

@@ -366,6 +366,7 @@ def sample_previews(
     prompts: Sequence[EncodedPrompt],
     deliver: Callable[[int, Tensor], None],
     stop: Callable[[], bool],
+    layers: int,
 ) -> None:
     """Sample one image for each prompt and hand each over as soon as it is generated.
 
@@ -377,8 +378,9 @@ def sample_previews(
         prompts: The encoded prompts.
         deliver: Takes a prompt's index and its pixels `[3 or 4, H, W]` in [-1, 1].
         stop: Asked before each prompt and after each sampling step whether to give up.
+        layers: How many layers the images of the dataset have.
     """
-    size = preview_settings(settings, sampler.family, sampler.location)
+    size = preview_settings(settings, sampler.family, sampler.location, layers)
     for index, prompt in enumerate(prompts):
         if stop():
             return

@@ -128,12 +128,11 @@ def prepare(
             "Set dataset.path in the run file or on the command line: dataset.path=FOLDER.",
         )
     found = scan_all(config.dataset, within)
-    if processes.index == 0:
-        for problem in found.problems:
-            observer.notify(Warned(problem))
+    for problem in found.problems if processes.index == 0 else ():
+        observer.notify(Warned(problem))
     has_controls = any(sample.controls for sample in found.samples)
-    family = get_family(config.family)
-    location = locate_base(config.base, family, has_controls, needs_encoders=make_source is None)
+    family, needs_encoders = get_family(config.family), make_source is None
+    location = locate_base(config.base, family, has_controls, needs_encoders)
     check_controls(config.preview, location.variant)
     require_layers(found.samples, location.variant, layered=location.variant in family.layered)
     samples = _with_areas(config, family, location, found.samples)

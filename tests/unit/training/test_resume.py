@@ -96,6 +96,7 @@ CHANGES = {
     "preview.height": 64,
     "preview.steps": 5,
     "preview.guidance": 3.0,
+    "preview.layers": 3,
     "preview.negative_prompt": "ugly",
     "preview.seed": 5,
     "memory.device": "cpu",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import mmap
 from typing import Any
 
@@ -11,9 +12,11 @@ import torch
 from diffusers import FluxTransformer2DModel, QwenImageTransformer2DModel
 
 from tests.fixtures.full_size import full_size_transformer
+from trainer_core.adapter_files.factors.base_adapters import BaseAdapterFile, put_on_base
+from trainer_core.adapter_files.factors.outlines import outlines_of
 from trainer_core.adapters import attach
 from trainer_core.adapters.parameter_groups import parameter_groups
-from trainer_core.config import MemorySection, RunConfig
+from trainer_core.config import AdapterConfig, MemorySection, RunConfig
 from trainer_core.families.registry import get_family
 from trainer_core.offload.checkpointed_blocks import CheckpointedBlocks
 from trainer_core.offload.host_inputs import HostArena, HostInputs
@@ -29,7 +32,7 @@ from trainer_core.training.observer import RunRequests
 from trainer_core.training.optimizer import make_optimizer
 from trainer_core.training.step import StepMaker
 from trainer_core.training.step_simulation import StepInputs, StepSimulation
-from trainer_core.types import Batch
+from trainer_core.types import AdapterState, Batch
 
 CPU = torch.device("cpu")
 QWEN: dict[str, Any] = {"num_layers": 3, "attention_head_dim": 128, "num_attention_heads": 2}
@@ -50,7 +53,7 @@ def make_config(family="qwen_image", **sections):
     return RunConfig.model_validate({"family": family, **sections})
 
 
-def real_peak(config, dtype, stored=None):
+def real_peak(config, dtype, stored=None, beside=()):
     """Peak of the second of two real steps of the real loop, beside the base's weights."""
     family, training = get_family(config.family), config.training
     model = cast_base(make_model(config.family), dtype).requires_grad_(False)
@@ -59,6 +62,7 @@ def real_peak(config, dtype, stored=None):
     family.prepare(model)
     live = LiveBytes()
     weights = live.hold([*model.parameters(), *model.buffers()])
+    live.hold(put_on_base(model, family.key_map, beside, merge=False).tensors())
     blocks = repeated_blocks(model, family.repeated_blocks)
     in_ram = config.memory.checkpoint_inputs == "ram"
     inputs = HostInputs(HostArena(), PlainTransfer(), worth=1) if in_ram else None
@@ -304,3 +308,41 @@ def test_bytes_of_a_base_are_exact(family, stored):
     assert found.blocks == tuple(map(size, blocks))
     assert found.total == size(packed)
     assert len(set(found.groups)) == len(lists)
+
+
+@pytest.mark.parametrize("stored", [None, "int8"])
+@pytest.mark.parametrize("kind", ["lora", "loha", "oft", "lora with DoRA"])
+def test_adapters_of_the_base_are_counted(kind, stored):
+    config = make_config(adapter=ADAPTERS["lora"])
+    options = AdapterConfig(**{**ADAPTERS[kind], "rank": 16})
+    model = make_model("qwen_image", num_layers=6)
+    own = attach(model, options, presets=get_family("qwen_image").presets)
+    state = own.state()
+    own.detach()
+    layers = {name: each for name, each in state.layers.items() if int(name.split(".")[1]) < 3}
+    real = AdapterState(state.kind, layers)
+    beside = [BaseAdapterFile("base.adapters.0", "a", real, 1.0, "training")]
+    kept = None if stored is None else FORMATS[stored]
+    plain = simulate(config, torch.float32, kept)
+    outline = AdapterState(state.kind, outlines_of(real))
+    found = simulate(
+        config, torch.float32, kept, beside=[dataclasses.replace(beside[0], state=outline)]
+    )
+    peak = real_peak(config, torch.float32, kept, beside)
+    total = found.adapter + found.activations
+    assert total == pytest.approx(peak, rel=0.03)
+    assert total > plain.adapter + plain.activations
+    # Of a longer base a few blocks tell.
+    longer = AdapterState(state.kind, outlines_of(state))
+    whole, few = (
+        simulate(
+            config,
+            torch.float32,
+            kept,
+            {"num_layers": 6},
+            beside=[dataclasses.replace(beside[0], state=longer)],
+            whole=whole,
+        )
+        for whole in (True, False)
+    )
+    assert few == whole

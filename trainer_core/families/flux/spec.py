@@ -32,7 +32,7 @@ PRESETS = {
 FAMILY = Family(
     name="flux",
     title="FLUX.1",
-    models="dev, Kontext, Fill",
+    models="dev, Kontext, Fill, schnell with a training adapter",
     variants=("generate", "edit", "fill"),
     filled=frozenset({"fill"}),
     # ComfyUI pads to 256, Diffusers to 512.

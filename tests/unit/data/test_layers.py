@@ -13,7 +13,6 @@ from trainer_core.data.layers import require_layers
 from trainer_core.errors import ConfigError, DatasetError
 from trainer_core.families.diffusers_parts import area_size
 
-
 LAYERED = ("layered",)
 
 

@@ -107,7 +107,8 @@ def qwen_image_layered() -> Subgraph:
         columns.append([prompt, reference])
         sides.append(reference["CONDITIONING"])
     frames = flow.node("EmptyQwenImageLayeredLatentImage", {**side, "layers": 4})
-    values = sampler_values(lora["model"], *sides, frames["LATENT"], 4.0)
+    positive, negative = sides
+    values = sampler_values(lora["model"], positive, negative, frames["LATENT"], 4.0)
     sampler = flow.node("KSampler", values)
     cut = {"samples": sampler["LATENT"], "dim": "t", "slice_size": 1}
     apart = flow.node("LatentCutToBatch", cut)

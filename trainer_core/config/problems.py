@@ -244,13 +244,6 @@ def _dataset_problems(config: RunConfig) -> Iterator[Problem]:
                 "Leave dataset.control_area out, or set base.variant to edit or edit_plus.",
             )
 
-    if config.base.variant == "layered" and config.dataset.control_area is not None:
-        yield Problem(
-            "dataset.control_area is set and base.variant is layered",
-            "an image of its layers' size: it is its own control image",
-            "Leave dataset.control_area out.",
-        )
-
     ordinary, ours = config.dataset.regularization, RegularizationSection()
     if not ordinary.path and ordinary != ours:
         yield Problem(

@@ -172,6 +172,10 @@ def _notes(planned: Sequence[PlannedSample], settings: DatasetSection) -> tuple[
     if len(controls) > 1:
         each = ", ".join(f"{count} with {number}" for number, count in sorted(controls.items()))
         notes.append(f"samples have different numbers of control images: {each}")
+    layers = Counter(len(item.sample.layers) for item in planned)
+    if len(layers) > 1 and 0 not in layers:
+        each = ", ".join(f"{count} with {number}" for number, count in sorted(layers.items()))
+        notes.append(f"images have different numbers of layers, and never share a batch: {each}")
     return tuple(notes)
 
 

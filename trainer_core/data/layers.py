@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import DatasetError
+from ..config import DatasetSection
+from ..errors import ConfigError, DatasetError
 from ..types import Sample
 from .image import ImageInfo
 from .layout import LAYERS_FOLDER, TRAINING_FOLDER
@@ -106,18 +107,30 @@ def layer_problem(
     return None if facts.alpha or lowest else f"{name} has no alpha channel"
 
 
-def require_layers(samples: Sequence[Sample], variant: str, *, layered: bool) -> None:
+def require_layers(
+    samples: Sequence[Sample], settings: DatasetSection, variant: str, variants: Collection[str]
+) -> None:
     """Refuse a dataset that the base cannot be trained on.
 
     Args:
         samples: What a scan found.
+        settings: Of the dataset.
         variant: The base's variant.
-        layered: Whether it takes images apart into layers.
+        variants: Those of its family that take images apart into layers.
 
     Raises:
+        ConfigError: When control images are to have a size of their own, which an image with layers
+            cannot have.
         DatasetError: When the samples have layers and the base has no use for them, or the other
             way round.
     """
+    layered = variant in variants
+    if layered and settings.control_area is not None:
+        raise ConfigError(
+            f"dataset.control_area is {settings.control_area}, and the base's variant is {variant}",
+            "an image of its layers' size: it is its own control image",
+            "Leave dataset.control_area out.",
+        )
     other = next((each for each in samples if bool(each.layers) != layered), None)
     if other is None:
         return

@@ -134,7 +134,7 @@ def prepare(
     family, needs_encoders = get_family(config.family), make_source is None
     location = locate_base(config.base, family, has_controls, needs_encoders)
     check_controls(config.preview, location.variant)
-    require_layers(found.samples, location.variant, layered=location.variant in family.layered)
+    require_layers(found.samples, config.dataset, location.variant, family.layered)
     samples = _with_areas(config, family, location, found.samples)
     plan = plan_buckets(samples, config.dataset, family.size_multiple, family.control_size)
     encoders = _source(config, family, location, processes, make_source, machine)

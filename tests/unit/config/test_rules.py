@@ -64,6 +64,7 @@ def problems(values):
             "preview.controls",
         ),
         ({"base": {"variant": "edit_plus"}, "preview": {"prompts": ["a"]}}, "preview.controls"),
+        ({"base": {"variant": "layered"}, "preview": {"prompts": ["a"]}}, "preview.controls"),
         ({"base": {"variant": "generate"}, "dataset": {"layout": "paired"}}, "dataset.layout"),
         ({"base": {"variant": "generate"}, "dataset": {"control_area": 2048}}, "control_area"),
         ({"output": {"name": "con"}}, "output.name"),

@@ -7,9 +7,13 @@ import pytest
 from PIL import Image
 
 from trainer_core.config import DatasetSection
+from trainer_core.data.buckets import plan_buckets
 from trainer_core.data.folder import scan, survey
 from trainer_core.data.layers import require_layers
-from trainer_core.errors import DatasetError
+from trainer_core.errors import ConfigError, DatasetError
+from trainer_core.families.diffusers_parts import area_size
+
+LAYERED = ("layered",)
 
 
 def save(path, size=(64, 48), mode="RGBA"):
@@ -137,11 +141,22 @@ def test_a_layered_dataset_has_both_folders(tmp_path):
 
 def test_the_base_and_the_dataset_have_to_agree_in_layers(dataset):
     samples = scan(settings(dataset)).samples
-    require_layers(samples, "layered", layered=True)
+    usual = DatasetSection()
+    require_layers(samples, usual, "layered", LAYERED)
     with pytest.raises(DatasetError, match=r"cat.png has layers, .* edit"):
-        require_layers(samples, "edit", layered=False)
+        require_layers(samples, usual, "edit", LAYERED)
     plain = scan(settings(dataset / "training_images")).samples
-    require_layers(plain, "generate", layered=False)
+    require_layers(plain, usual, "generate", LAYERED)
     with pytest.raises(DatasetError, match=r"cat\.png has no layers") as error:
-        require_layers(plain, "layered", layered=True)
+        require_layers(plain, usual, "layered", LAYERED)
     assert "NAME_0.png" in error.value.remedy
+    with pytest.raises(ConfigError, match="control_area"):
+        require_layers(samples, DatasetSection(control_area=4096), "layered", LAYERED)
+
+
+def test_different_numbers_of_layers_are_noted(dataset):
+    samples = scan(settings(dataset)).samples
+    given = settings(dataset, resolution=32)
+    (note,) = plan_buckets(samples, given, 16, area_size).notes
+    assert note.endswith("never share a batch: 1 with 2, 1 with 3")
+    assert plan_buckets(samples[:1], given, 16, area_size).notes == ()

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.comfy
 
 PREFIX = "diffusion_model."
 TABLE = {name: ComfyuiPlace("layer.weight") for name in ("diffusion_model.layer", "other.layer")}
-COUNTS = {"qwen_image": (6281, 1933), "flux": (4520, 780)}
+COUNTS = {"qwen_image": (6281, 1933), "flux": (4520, 780), "z_image": (2524, 453)}
 
 
 @pytest.fixture(scope="module")

@@ -120,6 +120,9 @@ FREE = {
     "adapter.start_from": "first.safetensors",
     "base.path": "elsewhere",
     "base.encoders": "elsewhere",
+    # Compared by content: tests/integration/test_base_adapters.py.
+    "base.adapters": [{"path": "elsewhere.safetensors"}],
+    "base.distilled": "train",
     "dataset.path": "elsewhere",
     "dataset.missing_caption": "skip",
     "dataset.missing_image": "skip",

@@ -32,7 +32,7 @@ PRESETS = {
 FAMILY = Family(
     name="flux",
     title="FLUX.1",
-    models="dev, Kontext",
+    models="dev, Kontext, schnell with a training adapter",
     variants=("generate", "edit"),
     # ComfyUI pads to 256, Diffusers to 512.
     text_length=256,

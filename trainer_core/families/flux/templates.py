@@ -1,4 +1,4 @@
-"""Run files for FLUX.1 dev and Kontext."""
+"""Run files for FLUX.1 dev, Kontext and schnell."""
 
 from __future__ import annotations
 
@@ -19,5 +19,13 @@ TEMPLATES = {
         "base.variant": "edit",
         "dataset.path": "pairs",
         "preview.guidance": 2.5,
+    },
+    "schnell": {
+        **FULL_SIZE,
+        "base.path": "black-forest-labs/FLUX.1-schnell",
+        "base.variant": "generate",
+        "base.adapters": [{"path": "training_adapter.safetensors", "when": "training"}],
+        "preview.steps": 4,
+        "preview.guidance": 1.0,
     },
 }

@@ -34,6 +34,37 @@ def command(capsys, *words):
     "kind", [KINDS[0], *(pytest.param(each, marks=pytest.mark.exhaustive) for each in KINDS[1:])]
 )
 def test_a_run_goes_from_template_to_adapter(kind, base, tmp_path, capsys, monkeypatch):
+    settings = prepare(base, tmp_path, capsys, monkeypatch, kind)
+    (report,) = command(capsys, "doctor", "run.yaml", *settings)
+    assert report["run"]["adapter"]["layers"] == 2 * (4 + 3)
+    file = trained(capsys, *settings)
+    (told,) = command(capsys, "inspect", file)
+    assert (told["family"], told["kind"]) == ("z_image", kind)
+    assert adapter_family(file).name == "z_image"
+
+
+@pytest.mark.exhaustive
+def test_turbo_trains_with_a_training_adapter_alone(base, tmp_path, capsys, monkeypatch):
+    settings = prepare(base, tmp_path, capsys, monkeypatch, "lora")
+    file = trained(capsys, *settings)
+    turbo = base.rename(base.with_name("Z-Image-Turbo"))
+    settings = [f"base.path={turbo}", *settings[1:], "output.name=turbo"]
+    assert main(["train", "run.yaml", *settings]) != 0
+    assert "distilled" in "".join(capsys.readouterr())
+    trained(capsys, *settings, f"base.adapters=[{{path: {file}, when: training}}]")
+    turbo.rename(base)
+
+
+def trained(capsys, *settings):
+    """A run's adapter file."""
+    result = command(capsys, "train", "run.yaml", *settings)[-1]["result"]
+    assert (result["status"], len(result["pictures"])) == ("done", 2)
+    (file,) = result["adapters"]
+    return file
+
+
+def prepare(base, tmp_path, capsys, monkeypatch, kind):
+    """Write two images and a run file, go there, and give the settings of a tiny run."""
     (template,) = command(capsys, "template", "z_image")
     (tmp_path / "run.yaml").write_text(template["run_file"])
     (tmp_path / "images").mkdir()
@@ -42,7 +73,7 @@ def test_a_run_goes_from_template_to_adapter(kind, base, tmp_path, capsys, monke
         Image.fromarray(pixels).save(tmp_path / "images" / f"{index}.png")
         (tmp_path / "images" / f"{index}.txt").write_text(caption)
     monkeypatch.chdir(tmp_path)
-    settings = [
+    return [
         f"base.path={base}",
         "dataset.resolution=48",
         f"adapter.kind={kind}",
@@ -60,12 +91,3 @@ def test_a_run_goes_from_template_to_adapter(kind, base, tmp_path, capsys, monke
         "memory.blocks_to_swap=0",
         "output.layouts=[comfyui]",
     ]
-    (report,) = command(capsys, "doctor", "run.yaml", *settings)
-    assert report["run"]["adapter"]["layers"] == 2 * (4 + 3)
-    events = command(capsys, "train", "run.yaml", *settings)
-    result = events[-1]["result"]
-    assert (result["status"], len(result["pictures"])) == ("done", 2)
-    (file,) = result["adapters"]
-    (told,) = command(capsys, "inspect", file)
-    assert (told["family"], told["kind"]) == ("z_image", kind)
-    assert adapter_family(file).name == "z_image"

@@ -12,7 +12,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from tests.fixtures.flux_base import SCHEDULER, make_flux_base
-from tests.fixtures.native_files import flux_to_native
+from tests.fixtures.native_files import flux_to_native, make_native_flux
+from tests.fixtures.random_weights import randomize
 from trainer_core.adapter_files.factors.effective_delta import delta_norm
 from trainer_core.adapter_files.read.adapter_file import read_adapter
 from trainer_core.bases.open import open_base
@@ -259,9 +260,7 @@ def test_the_doctor_knows_them(tmp_path, cache, first):
 @pytest.mark.parametrize("form", ["file", pytest.param("folder", marks=pytest.mark.exhaustive)])
 def test_schnell_trains_with_a_training_adapter(tmp_path, cache, form):
     """From both forms: four steps without guidance, and no guidance for the transformer."""
-    folder = make_flux_base(tmp_path / "schnell", guidance=False)
-    settings = folder / "scheduler" / "scheduler_config.json"
-    settings.write_text(json.dumps(SCHEDULER | {"use_dynamic_shifting": False, "shift": 1.0}))
+    folder = make_schnell(tmp_path / "schnell")
     base = {"path": str(folder)}
     if form == "file":
         tensors = load_file(folder / "transformer" / "diffusion_pytorch_model.safetensors")
@@ -291,6 +290,33 @@ def test_schnell_trains_with_a_training_adapter(tmp_path, cache, form):
     assert len(said) == 1
     assert image(found.folder, 0) == image(first.folder, 0)
     assert metrics(found.folder)[0]["loss"] != metrics(first.folder)[0]["loss"]
+
+
+def make_schnell(folder):
+    """Of the sizes that a single file has: heads of 128, latents of 16 channels."""
+    from diffusers import AutoencoderKL
+
+    make_flux_base(folder, guidance=False)
+    settings = folder / "scheduler" / "scheduler_config.json"
+    settings.write_text(json.dumps(SCHEDULER | {"use_dynamic_shifting": False, "shift": 1.0}))
+    make_native_flux(False, layers=1, single_layers=1, joint=32).save_pretrained(
+        folder / "transformer"
+    )
+    vae = AutoencoderKL(
+        down_block_types=("DownEncoderBlock2D",) * 4,
+        up_block_types=("UpDecoderBlock2D",) * 4,
+        block_out_channels=(8, 8, 8, 8),
+        layers_per_block=1,
+        latent_channels=16,
+        norm_num_groups=4,
+        scaling_factor=0.3611,
+        shift_factor=0.1159,
+        use_quant_conv=False,
+        use_post_quant_conv=False,
+        mid_block_add_attention=False,
+    )
+    randomize(vae, 2).save_pretrained(folder / "vae")
+    return folder
 
 
 def few_images(folder):

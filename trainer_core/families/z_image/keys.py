@@ -68,6 +68,10 @@ KEY_MAP = layer_names(
     comfyui_names=(
         *(ComfyuiName(path, native) for path, native in _in_blocks(_NORMS).items()),
         ComfyuiName("cap_embedder.0", "cap_embedder.0"),
+        # It has a name for these blocks' modulation too, which they lack.
+        ComfyuiName(
+            f"{_UNMODULATED}.{{}}.adaLN_modulation.0", f"{_UNMODULATED}.{{}}.adaLN_modulation.0"
+        ),
     ),
 )
 

@@ -119,6 +119,13 @@ def _load(
         merge=not config.memory.blocks_to_swap,
     )
     base.mark(True)  # weights that an adapter was merged into are other tensors
+    if beside.beside and config.adapter.exact_delta and processes.index == 0:
+        observer.notify(
+            Warned(
+                f"adapter.exact_delta changes nothing in {len(beside.beside)} layers, which have "
+                "adapters of the base beside their weights"
+            )
+        )
     given = (transformer, data.family, config.memory, processes.device, machine, at_end)
     checkpoints = checkpoint_blocks(*given)
     base.refusal = base.refusal or _unchangeable(config, processes)

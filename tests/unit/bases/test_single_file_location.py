@@ -9,10 +9,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from tests.fixtures.families import record
 from tests.fixtures.flux_base import make_flux_base
-from tests.fixtures.native_files import flux_to_native, make_native_flux, make_native_qwen
 from tests.fixtures.qwen_base import make_qwen_base
-from tests.fixtures.z_image_base import make_z_image_transformer, z_image_to_native
 from trainer_core.bases.locate import detect_base, detect_variant, locate_base
 from trainer_core.config import BaseSection
 from trainer_core.diffusion.sigma import ShiftSettings
@@ -26,11 +25,9 @@ from trainer_core.weights.diffusers_folder import read_json
 
 @functools.cache
 def tensors(family):
-    if family == "flux":
-        return flux_to_native(make_native_flux(layers=1, single_layers=1).state_dict())
-    if family == "z_image":
-        return z_image_to_native(make_z_image_transformer().state_dict())
-    return make_native_qwen().state_dict()
+    kept = record(family)
+    state = kept.small().state_dict()
+    return state if kept.host is None else kept.host.to_native(state)
 
 
 @pytest.fixture

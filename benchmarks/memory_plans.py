@@ -35,7 +35,7 @@ from trainer_core.weights.diffusers_folder import read_json
 
 from .measuring.record import RESULTS, origin, write_record
 
-FAMILIES = ("qwen_image", "flux", "z_image", "krea2")
+FAMILIES = ("qwen_image", "flux")
 COMPARED = ("int8", "fp8", "nf4")
 """Formats beside dense."""
 
@@ -47,10 +47,10 @@ GPUS = (8, 12, 16, 24, 32, 48, 80)
 """GiB of VRAM."""
 
 TEXT = 256
-"""Tokens of a text: what ComfyUI pads FLUX.1's to, and a long caption for the others."""
+"""Tokens of a text: what ComfyUI pads FLUX.1's to, and a long caption for Qwen-Image."""
 
 LATENT = (16, 8)
-"""Channels of these families' latents, and pixels of an image's side for each."""
+"""Channels of both families' latents, and pixels of an image's side for each."""
 
 MACHINE = {
     "ram_free": 56 << 30,

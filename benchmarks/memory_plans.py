@@ -8,8 +8,8 @@ speeds of device and link are taken as given (`MACHINE`).
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,22 +35,57 @@ from trainer_core.weights.diffusers_folder import read_json
 
 from .measuring.record import RESULTS, origin, write_record
 
-FAMILIES = ("qwen_image", "flux")
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A published base.
+
+    Attributes:
+        title: What people call it.
+        family: As in a run file.
+        edges: Pixels of an image's side.
+        sizes: Settings of its denoiser that are not those of the family's bundled configuration.
+    """
+
+    title: str
+    family: str
+    edges: tuple[int, ...] = (1024,)
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _klein(layers: int, single_layers: int, heads: int, text: int) -> Mapping[str, Any]:
+    return {
+        "num_layers": layers,
+        "num_single_layers": single_layers,
+        "num_attention_heads": heads,
+        "joint_attention_dim": text,
+        "guidance_embeds": False,
+    }
+
+
+EDGES = (512, 1024, 1328)
+BASES = (
+    Base("Qwen-Image", "qwen_image", EDGES),
+    Base("FLUX.1", "flux", EDGES),
+    Base("Z-Image", "z_image", EDGES),
+    Base("FLUX.2 klein 4B", "flux2", sizes=_klein(5, 20, 24, 7680)),
+    Base("FLUX.2 klein 9B", "flux2", sizes=_klein(8, 24, 32, 12288)),
+    Base("FLUX.2 dev", "flux2"),
+    Base("Chroma", "chroma"),
+    Base("Krea 2", "krea2"),
+    Base("Qwen-Image 2.1", "qwen_image_21"),
+)
 COMPARED = ("int8", "fp8", "nf4")
 """Formats beside dense."""
 
 NOT_CHECKPOINTED = "none, not checkpointed"
 INPUTS_IN_RAM = "all, inputs in RAM"
 
-EDGES = (512, 1024, 1328)
 GPUS = (8, 12, 16, 24, 32, 48, 80)
 """GiB of VRAM."""
 
 TEXT = 256
-"""Tokens of a text: what ComfyUI pads FLUX.1's to, and a long caption for Qwen-Image."""
-
-LATENT = (16, 8)
-"""Channels of both families' latents, and pixels of an image's side for each."""
+"""Tokens of a text: what ComfyUI pads FLUX.1's to, and a long caption for the others."""
 
 MACHINE = {
     "ram_free": 56 << 30,
@@ -72,31 +107,35 @@ def main() -> None:
     peaks: list[dict[str, Any]] = []
     plans: list[dict[str, Any]] = []
     output = parser.parse_args().output
-    for name in FAMILIES:
-        family = get_family(name)
-        transformer = published(family)
-        for edge in EDGES:
+    for base in BASES:
+        family = get_family(base.family)
+        transformer = published(family, base.sizes)
+        for edge in base.edges:
             sizes = sizes_of(transformer, family, edge)
-            base = {"family": name, "pixels": edge}
-            peaks += [base | row for row in peak_rows(sizes)]
-            plans += [base | row for row in plan_rows(sizes)]
+            place = {"base": base.title, "family": base.family, "pixels": edge}
+            peaks += [place | row for row in peak_rows(sizes)]
+            plans += [place | row for row in plan_rows(sizes)]
     record = {"counted": counted, "machine": MACHINE, "peaks": peaks, "plans": plans}
     write_record(output, record)
 
 
-def published(family: Family) -> nn.Module:
-    """The family's published denoiser on the meta device, from its bundled settings."""
+def published(family: Family, sizes: Mapping[str, Any] | None = None) -> nn.Module:
+    """A published denoiser on the meta device, from the family's bundled settings."""
     import diffusers
 
-    facts = read_json(family.file.configs / family.variants[0] / "transformer" / "config.json")
+    facts = _config(family, "transformer") | dict(sizes or {})
     kind = getattr(diffusers, family.file.transformer.partition(".")[2])
     with torch.device("meta"):
         return kind.from_config(facts)
 
 
+def _config(family: Family, part: str) -> dict[str, Any]:
+    return read_json(family.file.configs / family.variants[0] / part / "config.json")
+
+
 def sizes_of(transformer: nn.Module, family: Family, edge: int) -> StepSizes:
     """What a LoRA of rank 16 needs on square images, one in a batch."""
-    channels, pixels = LATENT
+    channels, pixels = family.latents(_config(family, "vae"))
     latents = (channels, edge // pixels, edge // pixels)
     config = RunConfig.model_validate(
         {"family": family.name, "adapter": {"kind": "lora", "rank": 16}}

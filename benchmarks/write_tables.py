@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trainer_core.families.presets import GOALS, QUALITIES, plan_preset
-from trainer_core.families.registry import PACKAGES
+from trainer_core.families.registry import PACKAGES, get_family
 
 from .campaign.tables import campaign_table, goals_table
 from .measuring.record import RESULTS, read_record
@@ -171,7 +171,7 @@ def preset_size_table() -> str:
                 for size in sizes
             ]
             cells = [str(each["dataset.resolution"]) for each in found]
-            rows.append((_TITLES[family], "edit" if goal == "edit" else "others", *cells))
+            rows.append((get_family(family).title, "edit" if goal == "edit" else "others", *cells))
     return _table(("Base", "Goal", *(f"{size} GB" for size in sizes)), rows)
 
 
@@ -215,7 +215,7 @@ def peak_table() -> str:
     record = read_record(RESULTS / "memory_plans.json")
     found: dict[tuple[str, ...], dict[str, float]] = {}
     for row in record["peaks"]:
-        place = _TITLES[row["family"]], f"{row['pixels']} px", row["base_format"]
+        place = row["base"], f"{row['pixels']} px", row["base_format"]
         found.setdefault(place, {})[row["swap"]] = row["device"] / (1 << 30)
     heads = {
         NOT_CHECKPOINTED: "none swapped, none checkpointed",
@@ -235,7 +235,7 @@ def plan_table() -> str:
     sizes = list(dict.fromkeys(row["gpu"] for row in record["plans"]))
     found: dict[tuple[str, ...], dict[int, str]] = {}
     for row in record["plans"]:
-        place = _TITLES[row["family"]], f"{row['pixels']} px"
+        place = row["base"], f"{row['pixels']} px"
         found.setdefault(place, {})[row["gpu"]] = _plan_cell(row)
     rows = [(*place, *(each[size] for size in sizes)) for place, each in found.items()]
     heads = ("Base", "Images", *(f"{size} GB" for size in sizes))
@@ -257,9 +257,6 @@ def _plan_cell(row: Row) -> str:
 def _shares(rows: Sequence[Row], name: str) -> str:
     shares = [row[name] for row in rows]
     return f"{sum(shares) / len(shares):.0%} ({min(shares):.0%} to {max(shares):.0%})"
-
-
-_TITLES = {"qwen_image": "Qwen-Image", "flux": "FLUX.1"}
 
 
 def _simulated(record: Row) -> str:

@@ -52,7 +52,7 @@ _RUN: Mapping[str, tuple[str, Sequence[Column]]] = {
             Column("with it", "Without and with the adapter", 1),
         ],
     ),
-    "06_convert_and_compare": (
+    "41_convert_and_compare": (
         "Convert an adapter\nand compare the images",
         [
             Column("base alone", "Base alone"),
@@ -60,11 +60,11 @@ _RUN: Mapping[str, tuple[str, Sequence[Column]]] = {
             Column("diffusers", "Layout diffusers"),
         ],
     ),
-    "07_advanced_first_adapter": (
+    "51_advanced_first_adapter": (
         "The first adapter\nwith every setting",
         [Column("without", "Without the adapter"), Column("with it", "With the adapter")],
     ),
-    "08_advanced_first_edit": (
+    "52_advanced_first_edit": (
         "An edit from pairs of images\nwith every setting",
         [
             Column("control", "Control image"),

@@ -1,7 +1,9 @@
 """The nouns of the data flow, as frozen dataclasses.
 
-Dimension letters: B batch, C latent channels, H and W pixels, h and w latent grid, L text tokens,
-D width. Latents are always in the family's normalised space: what the denoiser sees at sigma 0.
+Dimension letters: B batch, C latent channels, H and W pixels, h and w latent grid, f frames, L text
+tokens, D width. Latents of an image with its layers have frames, `[C, f, h, w]` and
+`[B, C, f, h, w]`, the image first; those of all others have none, `[C, h, w]`. Latents are always
+in the family's normalised space: what the denoiser sees at sigma 0.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ class Sample:
         height: Upright height in pixels.
         controls: The control images in order; empty for text-to-image.
         regularization: Whether it is an ordinary image of the second folder.
+        layers: The layers that it is made of, from the lowest to the topmost; the image is then its
+            own control image. Empty for an image that is trained as it is.
     """
 
     name: str
@@ -42,6 +46,7 @@ class Sample:
     height: int
     controls: tuple[Path, ...] = ()
     regularization: bool = False
+    layers: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -68,7 +73,7 @@ class CachedSample:
     Attributes:
         name: As in `Sample`.
         bucket: The size in pixels.
-        latents: `[C, h, w]`, float32, normalised.
+        latents: `[C, h, w]`, or with its layers `[C, f, h, w]`; float32, normalised.
         controls: Latents of the control images, each `[C, h, w]`.
         conditioning: The encoded caption (and, for edit families, what the text encoder saw of the
             control images).
@@ -93,7 +98,7 @@ class Batch:
         names: The samples' names, for messages.
         positions: Index of each sample within its optimizer step, counted over all micro-batches
             and processes; names the draws of sigma and noise.
-        latents: `[B, C, h, w]`.
+        latents: `[B, C, h, w]`, or `[B, C, f, h, w]` of images with equally many layers.
         controls: One `[B, C, h, w]` per control image.
         conditionings: One per sample, in order, not collated; caption dropout is already applied.
         weights: Factor on each sample's loss; empty where all are 1.
@@ -113,9 +118,10 @@ class PreservedBatch:
 
     Attributes:
         names: What they are, for messages.
-        noisy: `[B, C, h, w]`, noisy latents on the way of an image that the base made.
+        noisy: `[B, C, h, w]` or `[B, C, f, h, w]`, noisy latents on the way of an image that the
+            base made.
         sigmas: The noise level of each.
-        velocity: `[B, C, h, w]`, what the base predicted there.
+        velocity: As ``noisy``, what the base predicted there.
         controls: One `[B, C, h, w]` per control image.
         conditionings: One per sample.
     """

@@ -1,6 +1,8 @@
 // @ts-check
 /** The look of the strip and its dialog; colours come from ComfyUI's theme. */
 
+import { THEME, addOnce } from "../panel/theme.js";
+
 const ID = "adapter-trainer-dataset-style";
 
 export const HEIGHT = 126;
@@ -10,15 +12,7 @@ export const MARGIN = 5;
 
 const CSS = `
 .adapter-trainer-dataset, .adapter-trainer-dataset-dialog, .adapter-trainer-dataset-list {
-  --at-text: var(--input-text, #ddd);
-  --at-quiet: color-mix(in srgb, var(--at-text) 72%, transparent);
-  --at-line: color-mix(in srgb, var(--at-text) 18%, transparent);
-  --at-surface: var(--component-node-widget-background, var(--comfy-input-bg, #222));
-  --at-loss: color-mix(in srgb, #2f81f7 82%, var(--at-text));
-  --at-rate: color-mix(in srgb, #d97706 82%, var(--at-text));
-  --at-bad: color-mix(in srgb, #e5534b 82%, var(--at-text));
-  font: 12px/1.4 system-ui, sans-serif;
-  color: var(--at-text);
+  ${THEME}
 }
 .adapter-trainer-dataset {
   box-sizing: border-box; display: flex; flex-direction: column; gap: 4px; width: 100%; min-width: 0;
@@ -82,9 +76,5 @@ const CSS = `
 
 /** Adds the style once. @param {Document} target */
 export function addStyle(target) {
-  if (target.getElementById(ID)) return;
-  const style = target.createElement("style");
-  style.id = ID;
-  style.textContent = CSS;
-  target.head.append(style);
+  addOnce(target, ID, CSS);
 }

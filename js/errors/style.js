@@ -1,17 +1,18 @@
 // @ts-check
 /** The look of an error; colours come from ComfyUI's theme. */
 
+import { THEME, addOnce } from "../panel/theme.js";
+
 const ID = "adapter-trainer-error-style";
 
 const STYLE = `
 .adapter-trainer-error {
-  --at-text: var(--input-text, #ddd);
-  --at-bad: color-mix(in srgb, #e5534b 82%, var(--at-text));
+  ${THEME}
   box-sizing: border-box; position: relative; width: 100%; flex: none; padding: 8px 10px; overflow: hidden auto;
   display: flex; flex-direction: column; gap: 4px; align-items: flex-start;
-  font: 12px/1.4 system-ui, sans-serif; color: var(--at-text); overflow-wrap: anywhere; user-select: text;
+  overflow-wrap: anywhere; user-select: text;
   border: 1px solid var(--at-bad); border-left-width: 4px; border-radius: 6px;
-  background: color-mix(in srgb, var(--at-bad) 12%, var(--component-node-widget-background, var(--comfy-input-bg, #222)));
+  background: color-mix(in srgb, var(--at-bad) 12%, var(--at-surface));
 }
 .adapter-trainer-error[hidden], .adapter-trainer-error [hidden] { display: none !important; }
 .adapter-trainer-error p { margin: 0; white-space: pre-line; }
@@ -24,9 +25,5 @@ const STYLE = `
 
 /** Adds the style once. @param {Document} target */
 export function addErrorStyle(target) {
-  if (target.getElementById(ID)) return;
-  const style = target.createElement("style");
-  style.id = ID;
-  style.textContent = STYLE;
-  target.head.append(style);
+  addOnce(target, ID, STYLE);
 }

@@ -1,20 +1,13 @@
 // @ts-check
 /** The panel's look. Colours come from ComfyUI's theme; every class begins with the pack's name. */
 
+import { THEME, addOnce } from "./theme.js";
+
 const ID = "adapter-trainer-style";
 
 const CSS = `
 .adapter-trainer-panel, .adapter-trainer-lightbox {
-  --at-text: var(--input-text, #ddd);
-  --at-quiet: color-mix(in srgb, var(--at-text) 72%, transparent);
-  --at-line: color-mix(in srgb, var(--at-text) 18%, transparent);
-  --at-surface: var(--component-node-widget-background, var(--comfy-input-bg, #222));
-  --at-loss: color-mix(in srgb, #2f81f7 82%, var(--at-text));
-  --at-rate: color-mix(in srgb, #d97706 82%, var(--at-text));
-  --at-good: color-mix(in srgb, #2ea043 82%, var(--at-text));
-  --at-bad: color-mix(in srgb, #e5534b 82%, var(--at-text));
-  font: 12px/1.4 system-ui, sans-serif;
-  color: var(--at-text);
+  ${THEME}
 }
 .adapter-trainer-panel {
   box-sizing: border-box;
@@ -165,9 +158,5 @@ const CSS = `
 
 /** Adds the style once. @param {Document} target */
 export function addStyle(target) {
-  if (target.getElementById(ID)) return;
-  const style = target.createElement("style");
-  style.id = ID;
-  style.textContent = CSS;
-  target.head.append(style);
+  addOnce(target, ID, CSS);
 }

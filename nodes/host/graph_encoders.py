@@ -103,7 +103,7 @@ class GraphText(NamedTuple):
                 "Take it out; the control images are put in by the trainer.",
             )
         seen = [see(self.variant, image) for image in controls] if see else []
-        tokens = self.tokens(caption, seen)
+        tokens = self.tokens(caption, [image for image in seen if image is not None])
         with torch.inference_mode():
             ((text, extra),) = self.clip.encode_from_tokens_scheduled(tokens)
         found = self.spec.conditioning(text[0], extra)
@@ -159,13 +159,18 @@ def require_fitting_vae(vae: Vae, spec: VaeSpec) -> None:
     model, kind = vae.first_stage_model, "without weights"
     weights = {} if model is None else model.state_dict()
     marker = weights.get(spec.marker)
-    if marker is None or (marker.ndim, *marker.shape[1:2]) != (spec.dimensions, spec.channels):
-        if model is not None:
+    wanted, read = (spec.dimensions, spec.channels), getattr(vae, "output_channels", None)
+    fits = marker is not None and (marker.ndim, *marker.shape[1:2]) == wanted
+    if not fits or read not in {spec.pixel_channels, None}:
+        if fits:
+            kind = f"that reads {read} channels of a pixel ({type(model).__name__})"
+        elif model is not None:
             channels = getattr(vae, "latent_channels", "unknown")
             kind = f"of another kind ({type(model).__name__}, {channels} latent channels)"
         raise InputError(
             f"a VAE {kind} at the VAE input",
-            f"{spec.title}, of {spec.channels * spec.patch**2} latent channels",
+            f"{spec.title}, of {spec.channels * spec.patch**2} latent channels"
+            + f" and {spec.pixel_channels} of a pixel" * fits,
             spec.remedy,
         )
 
@@ -180,8 +185,8 @@ class GraphVae(NamedTuple):
         """Encode images without sampling.
 
         Args:
-            pixels: `[B, 3, H, W]`, in [-1, 1]; sides are multiples of 8, or of 16 where a patch of
-                the VAE's own latents is one place.
+            pixels: `[B, 3 or 4, H, W]`, in [-1, 1]; sides are multiples of 8, or of 16 where a
+                patch of the VAE's own latents is one place.
 
         Returns:
             `[B, C, h, w]`, float32 on the CPU: ``(latents - mean) / deviation``.
@@ -216,7 +221,7 @@ class GraphVae(NamedTuple):
         return ordinary(latents)
 
     def decode(self, latents: Tensor) -> Tensor:
-        """Undo `encode`: `[B, C, h, w]` to `[B, 3, H, W]`, float32 on the CPU, in [-1, 1]."""
+        """Undo `encode`: `[B, C, h, w]` to `[B, 3 or 4, H, W]`, float32 on the CPU, in [-1, 1]."""
         import torch
 
         with torch.inference_mode():
@@ -225,7 +230,7 @@ class GraphVae(NamedTuple):
             video = self.spec.dimensions == 5
             pixels = self.vae.decode(raw.unsqueeze(2) if video else raw)
             still = pixels[:, 0] if pixels.ndim == 5 else pixels
-            result = still[..., :3].movedim(-1, 1).float() * 2 - 1
+            result = still[..., : self.spec.pixel_channels].movedim(-1, 1).float() * 2 - 1
         return ordinary(result)
 
     def _statistics(self) -> tuple[Tensor, Tensor]:
@@ -296,7 +301,7 @@ class GraphEncoders:
         return self._text().encode(caption, controls)
 
     def decoder(self) -> Callable[[Tensor], Tensor]:
-        """What turns normalised latents `[B, C, h, w]` into pixels `[B, 3, H, W]` in [-1, 1]."""
+        """What turns normalised latents `[B, C, h, w]` into pixels `[B, 3 or 4, H, W]`."""
         return self._image("to decode previews").decode
 
     def text_limit(self) -> TextLimit | None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...trainer_core.errors import DatasetError, InputError, TrainerError
 from ..host import comfy_host
+from ..host.folders import folder_stamp
 from . import caption_edits, dataset_report
 from .dataset_upload import DROPS
+
+if TYPE_CHECKING:
+    from .quick_plan import Answers
 
 _Query = Mapping[str, str]
 _LARGEST_TEXT = 2 * 2**20
@@ -33,19 +38,32 @@ def _report(query: _Query, body: bytes) -> Any:
 
 def _planned(answers: object) -> Mapping[str, Any]:
     """What Train LoRA (Quick) chooses for a folder; nothing as long as it cannot choose."""
-    from .quick_plan import answers_of, plan_run
+    from .quick_plan import answers_of
 
     if answers is None:
         return {}
     try:
         asked = answers_of(answers)
-        try:
-            values = plan_run(asked).values
-        except DatasetError:
-            # The size is known also while captions or pairs are missing.
-            values = plan_run(asked, complete=False).values
+        return _plan(asked, folder_stamp(comfy_host.dataset_path(asked.folder)))
     except TrainerError:
         return {}
+
+
+@lru_cache(maxsize=8)
+def _plan(asked: Answers, stamp: str) -> Mapping[str, Any]:
+    """The dataset's settings; every page of a strip asks for them, and a scan reads the folder.
+
+    Raises:
+        TrainerError: When the answers do not fit each other, or the folder.
+    """
+    from .quick_plan import plan_run
+
+    del stamp
+    try:
+        values = plan_run(asked).values
+    except DatasetError:
+        # The size is known also while captions or pairs are missing.
+        values = plan_run(asked, complete=False).values
     given = {name: values.get(f"dataset.{name}") for name in dataset_report.SETTINGS}
     return {name: value for name, value in given.items() if value is not None}
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...trainer_core.errors import DatasetError, InputError
+from ...trainer_core.printable import listed
 from ..host import comfy_host
 from .choices import (
     AdapterChoice,
@@ -18,6 +19,7 @@ from .choices import (
     check_run_name,
     run_config,
 )
+from .node_checks import require_in_comfyui
 
 if TYPE_CHECKING:
     from ...trainer_core.types import Sample
@@ -138,7 +140,7 @@ def plan_run(answers: Answers, *, complete: bool = True) -> QuickPlan:
     from ...trainer_core.families.registry import get_family
 
     path = comfy_host.base_path(answers.base)
-    family = detect_base(path)
+    family = require_in_comfyui(get_family(detect_base(path))).name
     embedded = path == comfy_host.EMBEDDED
     variant = detect_variant(path, get_family(family))
     samples, captions = _images(answers) if complete else (_scan(answers.folder), "error")
@@ -283,8 +285,7 @@ def _silent(answers: Answers, silent: Sequence[str], images: int, *, words: bool
         found = f"no image of {answers.folder} has a caption"
         remedy = "Type a trigger word, such as ohwx." if words else "Write the captions."
     else:
-        more = f" and {len(silent) - _NAMED} more" if len(silent) > _NAMED else ""
-        named = ", ".join(silent[:_NAMED]) + more
+        named = listed(silent, _NAMED)
         found = f"{len(silent)} of {images} images in {answers.folder} have no caption: {named}"
         remedy = "Write the missing captions."
         if words:

@@ -10,7 +10,7 @@ from .graph import Node, Section, Workflow
 def convert_and_compare() -> Workflow:
     """Convert an adapter file and generate with each copy."""
     flow = Workflow(
-        "06_convert_and_compare", "An adapter file in other layouts, and what it generates"
+        "41_convert_and_compare", "An adapter file in other layouts, and what it generates"
     )
     base = flow.node("AdapterTrainerBase", {"source": "embedded", "precision": "fp32"})
     previews = flow.node(

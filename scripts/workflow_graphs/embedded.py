@@ -22,7 +22,7 @@ _TINY_PREVIEWS = {"width": 64, "height": 64, "guidance": 3.0}
 
 def embedded_generate() -> Workflow:
     """Text-to-image LoKr on the embedded base."""
-    flow = Workflow("07_advanced_first_adapter", "A tiny base learns a diamond; no model file")
+    flow = Workflow("51_advanced_first_adapter", "A tiny base learns a diamond; no model file")
     data = flow.node("AdapterTrainerDatasetFolder", {"folder": "demo/demo-generate", **_TINY_DATA})
     base = flow.node("AdapterTrainerBase", {"source": "embedded", "precision": "fp32"})
     previews = flow.node(
@@ -59,7 +59,7 @@ its caption.
 def embedded_edit() -> Workflow:
     """Edit LoKr on the embedded base, with control images."""
     flow = Workflow(
-        "08_advanced_first_edit", "A tiny base learns an edit from pairs; no model file"
+        "52_advanced_first_edit", "A tiny base learns an edit from pairs; no model file"
     )
     data = flow.node("AdapterTrainerDatasetFolder", {"folder": "demo/demo-edit", **_TINY_DATA})
     base = flow.node(

@@ -12,12 +12,15 @@ from .full_size import full_size
 from .graph import Workflow
 from .quick import first_adapter, quick
 
+QUICK, ADVANCED = 11, 61
+"""The first numbers of the workflows for full-size bases; a new base renames no other's."""
+
 WORKFLOWS: Sequence[Callable[[], Workflow]] = (
     first_adapter,
-    *(partial(quick, number, base) for number, base in enumerate(FULL_SIZE, 2)),
+    *(partial(quick, number, base) for number, base in enumerate(FULL_SIZE, QUICK)),
     convert_and_compare,
     embedded_generate,
     embedded_edit,
-    *(partial(full_size, number, base) for number, base in enumerate(FULL_SIZE, 9)),
+    *(partial(full_size, number, base) for number, base in enumerate(FULL_SIZE, ADVANCED)),
 )
 """What makes each of them, in the order of a learner: their names begin with their number."""

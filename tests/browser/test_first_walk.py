@@ -173,7 +173,7 @@ def test_few_clicks_from_own_photos_to_an_image_of_a_real_base(page, real_bases)
     walker = Walker(page)
     walker.begin()
     walker.open_pack()
-    walker.open_template("04_quick_flux_dev")
+    walker.open_template("13_quick_flux_dev")
     browser = page.browser
     name = f"photos_{uuid.uuid4().hex[:6]}"
     browser.evaluate(_SHORTEN, {"steps": 2, "name": name, "prompts": "a portrait of ohwx"})

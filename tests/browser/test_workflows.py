@@ -9,7 +9,7 @@ import pytest
 from comfyui.server import ROOT
 from fixtures.combinations import some
 
-QUICK = ("01_first_adapter.json", "05_quick_flux_kontext.json", "09_advanced_qwen_image.json")
+QUICK = ("01_first_adapter.json", "14_quick_flux_kontext.json", "61_advanced_qwen_image.json")
 QUEUED = ROOT / "tests" / "workflows"
 WORKFLOWS = sorted(path.name for path in (ROOT / "workflows").glob("*.json"))
 

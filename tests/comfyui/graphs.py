@@ -20,7 +20,7 @@ DENOISER = "QwenImageTransformer2DModel"
 ENCODER = "QwenImageEncoder3d"
 STEPS = 8
 
-_WORKFLOW = ROOT / "tests" / "workflows" / "07_advanced_first_adapter.json"
+_WORKFLOW = ROOT / "tests" / "workflows" / "51_advanced_first_adapter.json"
 _SMALL = {
     DATASET: {"folder": "datasets/four"},
     PROMPTS: {"prompts": "a red diamond", "width": 32, "height": 32, "steps": 3, "guidance": 1.0},

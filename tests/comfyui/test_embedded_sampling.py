@@ -68,7 +68,7 @@ def drawn(server, result, name):
 
 def training(name):
     """The nodes of the shipped graph that train, by their ids, and the id of Train Adapter."""
-    path = ROOT / "tests" / "workflows" / "07_advanced_first_adapter.json"
+    path = ROOT / "tests" / "workflows" / "51_advanced_first_adapter.json"
     nodes = json.loads(path.read_text(encoding="utf-8"))
     kept = {key: value for key, value in nodes.items() if value["class_type"] in TRAINING}
     by_kind = {value["class_type"]: key for key, value in kept.items()}

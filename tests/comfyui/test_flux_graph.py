@@ -117,7 +117,7 @@ def server(tmp_path_factory):
 
 def graph(kind):
     """The shipped FLUX graph at a small size, with the latents saved with and without adapter."""
-    shipped = ROOT / "tests" / "workflows" / "11_advanced_flux_dev.json"
+    shipped = ROOT / "tests" / "workflows" / "63_advanced_flux_dev.json"
     nodes = json.loads(shipped.read_text(encoding="utf-8"))
     nodes[ENCODERS] = {"class_type": "SmallFluxEncoders", "inputs": {}}
     changes = {

@@ -133,6 +133,20 @@ def test_a_base_of_no_known_family_is_refused(server):
     assert str(server.data) not in refused_at_once(server, nodes, BASE)
 
 
+def test_a_base_that_comfyui_does_not_have_is_refused_by_its_name(server):
+    from fixtures.families import record
+    from safetensors.torch import save_file
+
+    folder = server.data / "models" / "diffusion_models"
+    folder.mkdir(parents=True, exist_ok=True)
+    state = record("qwen_image_21").small().state_dict()
+    save_file(state, folder / "qwen_image_2.1_bf16.safetensors")
+    nodes = graph("base", base={"source": "diffusion_models/qwen_image_2.1_bf16.safetensors"})
+    message = refused_at_once(server, nodes, BASE)
+    assert "ComfyUI 0.33 has no QwenImage 2.1" in message
+    assert "Train with the command line" in message
+
+
 def test_a_gguf_file_is_listed_and_its_fault_is_told(server):
     """ComfyUI itself lists none."""
     folder = server.data / "models" / "diffusion_models" / "below"

@@ -35,11 +35,11 @@ pytestmark = [pytest.mark.comfy, pytest.mark.slow]
 DRAWN, QUEUED = ROOT / "workflows", ROOT / "tests" / "workflows"
 NAMES = sorted(path.stem for path in DRAWN.glob("*.json"))
 GENERATE, EDIT, CONVERT = (
-    "07_advanced_first_adapter",
-    "08_advanced_first_edit",
-    "06_convert_and_compare",
+    "51_advanced_first_adapter",
+    "52_advanced_first_edit",
+    "41_convert_and_compare",
 )
-QUICK = ("01_first_adapter", CONVERT, "11_advanced_flux_dev")
+QUICK = ("01_first_adapter", CONVERT, "63_advanced_flux_dev")
 # They run as they are but for size and length.
 WHOLE = ["01_first_adapter", GENERATE, EDIT, CONVERT]
 T5 = "ComfyUI's DualCLIPLoader only builds the T5 of 4.7 billion weights"

@@ -12,23 +12,22 @@ from PIL import Image
 
 from scripts.workflow_graphs.bases import FULL_SIZE
 from scripts.workflow_graphs.figures import WORDS, bundled_images, first_run, gibibytes
+from scripts.workflow_graphs.shipped import ADVANCED as ADVANCED_FROM
+from scripts.workflow_graphs.shipped import QUICK as QUICK_FROM
 from scripts.workflow_graphs.thumbnail import BADGE
 
 ROOT = Path(__file__).resolve().parents[2]
 # Links that cross, as few as were found; a change that needs more is to say why.
 CROSSINGS = {
     "01_first_adapter": 3,
-    "02_quick_qwen_image": 4,
-    "03_quick_qwen_image_edit": 5,
-    "04_quick_flux_dev": 4,
-    "05_quick_flux_kontext": 5,
-    "06_convert_and_compare": 13,
-    "07_advanced_first_adapter": 12,
-    "08_advanced_first_edit": 13,
-    "09_advanced_qwen_image": 20,
-    "10_advanced_qwen_image_edit": 22,
-    "11_advanced_flux_dev": 20,
-    "12_advanced_flux_kontext": 22,
+    "41_convert_and_compare": 13,
+    "51_advanced_first_adapter": 12,
+    "52_advanced_first_edit": 13,
+    **{f"{QUICK_FROM + at}_quick_{base.file}": 4 + base.edits for at, base in enumerate(FULL_SIZE)},
+    **{
+        f"{ADVANCED_FROM + at}_advanced_{base.file}": 20 + 2 * base.edits
+        for at, base in enumerate(FULL_SIZE)
+    },
 }
 NAMES = sorted(path.stem for path in (ROOT / "workflows").glob("*.json"))
 QUICK = [name for name in NAMES if "_quick_" in name or name.startswith("01_")]
@@ -84,7 +83,7 @@ def test_the_scale_at_fit_is_what_comfyui_computes():
 
 
 def test_their_names_say_the_order_of_a_learner():
-    assert [int(name[:2]) for name in NAMES] == list(range(1, len(NAMES) + 1))
+    assert sorted(CROSSINGS) == NAMES
     kinds = ["first", *["quick"] * len(FULL_SIZE), "convert", *["advanced"] * (len(FULL_SIZE) + 2)]
     assert [name.split("_")[1] for name in NAMES] == kinds
     # Or ComfyUI does not open them by their address: ?template=NAME&source=FOLDER.
@@ -130,8 +129,8 @@ def test_notes_say_the_figures_that_hold():
     first = first_run()
     said = note("01_first_adapter")
     assert f"from {first['images']} bundled images in {first['steps']} steps" in said
-    assert f"{bundled_images('demo-generate')} bundled images" in note("07_advanced_first_adapter")
-    assert f"has {bundled_images('demo-edit')} **pairs**" in note("08_advanced_first_edit")
+    assert f"{bundled_images('demo-generate')} bundled images" in note("51_advanced_first_adapter")
+    assert f"has {bundled_images('demo-edit')} **pairs**" in note("52_advanced_first_edit")
     for base in FULL_SIZE:
         for name in (each for each in NAMES if each.partition("_")[2].endswith(f"_{base.file}")):
             files = [n for n in nodes(name) if n["properties"].get("models")]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
+from types import MappingProxyType
 from typing import Any
 
 from torch import nn
@@ -13,6 +14,7 @@ from ..config import AdapterConfig
 from ..errors import AdapterError
 from ..types import AdapterState, LayerState
 from .attachment import AttachedAdapter, attach
+from .base.joined import JoinedLinear
 from .dora import DORA_SCALE, axis_of
 from .kernels.convolution import CONVOLUTIONS, CORES, layer_sizes
 from .kinds.kind import LayerPlan
@@ -22,7 +24,11 @@ from .targets import nearest
 from .warm_start import validate_factors
 
 
-def attach_state(module: nn.Module, state: AdapterState) -> AttachedAdapter:
+def attach_state(
+    module: nn.Module,
+    state: AdapterState,
+    whole: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> AttachedAdapter:
     """Put a given adapter on a module's layers, in place.
 
     Rank and, for lokr, the way the layers are split are read off the factors' shapes, because
@@ -31,6 +37,7 @@ def attach_state(module: nn.Module, state: AdapterState) -> AttachedAdapter:
     Args:
         module: The module that the adapter was trained on, or one with the same layers.
         state: The adapter.
+        whole: As for `attach`.
 
     Returns:
         The adapter, with the state's factors.
@@ -42,7 +49,7 @@ def attach_state(module: nn.Module, state: AdapterState) -> AttachedAdapter:
     _refuse_extras(state)
     targets: dict[str, nn.Module] = {}
     named = dict(module.named_modules())
-    for name in state.layers:
+    for name in (path for layer in state.layers for path in whole.get(layer, (layer,))):
         if not isinstance(named.get(name), (nn.Linear, *CONVOLUTIONS)):
             raise AdapterError(
                 f"the adapter's layer {name!r} is no Linear or convolution of the base",
@@ -51,7 +58,8 @@ def attach_state(module: nn.Module, state: AdapterState) -> AttachedAdapter:
             )
         targets[name] = named[name]
     validate_factors(state)
-    adapter = attach(module, fitting_config(module, state), targets, given=state.layers)
+    config = fitting_config(module, state, whole)
+    adapter = attach(module, config, targets, given=state.layers, whole=whole)
     adapter.load_state(state)
     return adapter
 
@@ -67,12 +75,17 @@ def _refuse_extras(state: AdapterState) -> None:
         )
 
 
-def fitting_config(module: nn.Module, state: AdapterState) -> AdapterConfig:
+def fitting_config(
+    module: nn.Module,
+    state: AdapterState,
+    whole: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> AdapterConfig:
     """Find the settings that give the state's factors on a module's layers.
 
     Args:
         module: Has all of the state's layers, as Linears or convolutions.
         state: The adapter.
+        whole: As for `attach`.
 
     Returns:
         Settings with one rank and alpha for each layer. Where no rule of splitting explains all
@@ -81,7 +94,7 @@ def fitting_config(module: nn.Module, state: AdapterState) -> AdapterConfig:
     Raises:
         AdapterError: When there are none.
     """
-    layers = {name: module.get_submodule(name) for name in state.layers}
+    layers = {name: _layer(module, whole.get(name, (name,))) for name in state.layers}
     misfits, best = list(layers), None
     for config in _candidates(state):
         wrong = [n for n in layers if not _fits(n, layers[n], state.layers[n], config)]
@@ -110,6 +123,12 @@ def fitting_config(module: nn.Module, state: AdapterState) -> AdapterConfig:
         "Choose the base that the adapter was trained on. If it is this one, train from the file "
         "with adapter.start_from, which fits other ranks and splits.",
     )
+
+
+def _layer(module: nn.Module, paths: Sequence[str]) -> nn.Module:
+    """A layer, or the one that several are."""
+    parts = [module.get_submodule(path) for path in paths]
+    return parts[0] if len(parts) == 1 else JoinedLinear(parts)
 
 
 def _candidates(state: AdapterState) -> Iterator[AdapterConfig]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
@@ -18,6 +19,7 @@ from .kinds.kind import LayerPlan
 from .kinds.registry import KINDS
 from .layer.factor_layer import ADAPTER_NAME, FactorLayer
 from .layer.shared_input import share_inputs
+from .layer.whole_layer import WholeLayer, join_parts
 from .peft_layers import Job, inject
 from .planning import check_bases, plan_layers
 from .targets import FALLBACK_PRESETS, LayerIndex, Selection, nearest, select, select_modules
@@ -69,11 +71,13 @@ class AttachedAdapter:
         plans: Sizes, rank and alpha of each layer.
         notes: What the settings came to and may not be expected, in sentences.
         shared_inputs: Names of layers that share what they compute on their input, by input.
+        wholes: Layers that are trained as one, which has a name of its own.
     """
 
     shared_inputs: tuple[tuple[str, ...], ...] = ()
     plans: tuple[LayerPlan, ...] = ()
     notes: tuple[str, ...] = ()
+    wholes: tuple[WholeLayer, ...] = ()
 
     def __init__(
         self,
@@ -248,6 +252,8 @@ class AttachedAdapter:
                 layer.shared.release()
             for owner, attribute in self._places[name]:
                 setattr(owner, attribute, layer.get_base_layer())
+        for whole in self.wholes:
+            whole.put_back()
         self._restoration.restore(self._module)
         self._attached = False
 
@@ -299,6 +305,7 @@ def attach(
     presets: Mapping[str, Sequence[str]] | None = None,
     unused: Sequence[str] = (),
     shared: Sequence[str] = (),
+    whole: Mapping[str, Sequence[str]] = MappingProxyType({}),
     seed: int = 0,
     given: Mapping[str, LayerState] | None = None,
 ) -> AttachedAdapter:
@@ -319,6 +326,8 @@ def attach(
         shared: Regular expressions of layers that the module calls one after the other with the
             same tensor: those that one expression matches with the same groups (`share_inputs`).
             It costs nothing but speed where that is not so.
+        whole: Name of a layer to the paths of those that it consists of in files, in the order of
+            their rows: they read one input, and get one adapter over all their outputs.
         seed: Decides the initialization of the factors.
         given: Layers whose factors are taken over afterwards (`attach_state`): their ranks, alphas
             and shapes stand for the configuration's.
@@ -339,12 +348,14 @@ def attach(
     chosen = config.targets if targets is None else targets
     selection = _select(module, config, chosen, presets or FALLBACK_PRESETS, unused)
     check_bases(module, selection.layers)
+    selection, wholes = join_parts(selection, whole)
     plans = plan_layers(selection.layers, config, given)
     expressions = [compile_pattern(each, "the family's shared inputs") for each in shared]
     restoration = Restoration(module)
     jobs = [Job(selection.layers[plan.name], plan, seed) for plan in plans]
-    layers = _inject(module, config, jobs, restoration)
+    layers = _inject(module, config, jobs, restoration, wholes)
     adapter = AttachedAdapter(module, config, layers, restoration, selection)
+    adapter.wholes = wholes
     adapter.notes = () if given else KINDS[config.kind].notes(plans)
     adapter.plans = plans
     adapter.shared_inputs = share_inputs(layers, expressions)
@@ -352,8 +363,14 @@ def attach(
 
 
 def _inject(
-    module: nn.Module, config: AdapterConfig, jobs: list[Job], restoration: Restoration
+    module: nn.Module,
+    config: AdapterConfig,
+    jobs: list[Job],
+    restoration: Restoration,
+    wholes: Sequence[WholeLayer],
 ) -> dict[str, FactorLayer]:
+    for whole in wholes:
+        whole.put_in()
     try:
         return inject(module, config, jobs)
     except BaseException:
@@ -361,6 +378,8 @@ def _inject(
         for job in jobs:
             for owner, attribute in job.layer.places:
                 setattr(owner, attribute, job.layer.module)
+        for whole in wholes:
+            whole.put_back()
         restoration.restore(module)
         raise
 

@@ -46,7 +46,7 @@ def plan_layers(
     if given is None:
         plans = list(_new_plans(layers, config))
     else:
-        plans = [_given_plan(name, layers[name].module, given[name], config) for name in layers]
+        plans = [_given_plan(name, layers[name], given[name], config) for name in layers]
     for plan in plans:
         _check(plan, layers[plan.name].module)
     if config.tucker:
@@ -54,10 +54,10 @@ def plan_layers(
     return tuple(plans)
 
 
-def _given_plan(name: str, layer: nn.Module, state: LayerState, config: AdapterConfig) -> LayerPlan:
+def _given_plan(name: str, layer: Layer, state: LayerState, config: AdapterConfig) -> LayerPlan:
     """The plan of a layer whose factors are given."""
-    inputs, outputs, kernel = layer_sizes(layer)
-    plan = LayerPlan(name, name, inputs, outputs, state.rank, state.alpha, config, kernel)
+    inputs, outputs, kernel = layer_sizes(layer.module)
+    plan = LayerPlan(name, layer.paths[0], inputs, outputs, state.rank, state.alpha, config, kernel)
     if follows_rule(plan, state):
         return plan
     shapes = {factor: tuple(tensor.shape) for factor, tensor in state.tensors.items()}

@@ -66,6 +66,11 @@ def adapter_family(path: Source, wanted: str | None = None, *, any_size: bool = 
     told = _told(metadata)
     if told in named:
         return named[told]  # written here, where the base was known
+    named = {
+        name: each
+        for name, each in named.items()
+        if each.twin not in named or re.search(each.header_hint, hint)
+    }
     found = [name for name in named if not odd[name]]
     if wanted is None:
         found = _chosen(path, found, foreign, layers, names, hint)
@@ -135,7 +140,20 @@ def other_models(path: Source, family: Family | None = None) -> str:
         return titles(fitting(layers) or nearest(layers))
     hint = header_hint(metadata)
     sure = re.search(family.header_hint, hint) or _told(metadata) == family.name
-    return "" if sure else titles(fitting(layers))
+    return "" if sure else titles((*_twins(path, family), *fitting(layers)))
+
+
+def _twins(path: Source, family: Family) -> list[Family]:
+    """The families whose adapters are taken for those of a family (`Family.twin`)."""
+    twins = [each for each in FAMILIES.values() if each.twin == family.name]
+    if not twins:
+        return []
+    with open_file(path) as file:
+        return [
+            each
+            for each in twins
+            if not misfits(file.layers, file.extras, each.key_map) and not _oddity(file, each)
+        ]
 
 
 def _look(path: Source) -> tuple[dict[str, int | None], Mapping[str, str]]:
@@ -198,7 +216,7 @@ def _whole_sizes(modules: list[str], sizes: PublishedSizes) -> list[Size]:
     each = [sizes.of(module) for module in modules]
     if not all(each) or len(each) == 1:
         return [*each[0]]
-    return [(sum(known[0][0] for known in each), each[0][0][1])]
+    return [(sum(rows for rows, _ in known), known[0][1]) for known in zip(*each, strict=True)]
 
 
 def _foreign(
@@ -391,7 +409,7 @@ def header_hint(metadata: Mapping[str, str]) -> str:
     return re.sub(r"[^a-z0-9 ]", "", told.lower())
 
 
-def titles(architectures: Sequence[Architecture]) -> str:
-    """Names of models for a message, such as ``Chroma, HunyuanVideo or Mochi``."""
-    *others, last = [each.title for each in architectures] or [""]
+def titles(models: Sequence[Architecture | Family]) -> str:
+    """Names of models for a message, such as ``Chroma1, HunyuanVideo or Mochi``."""
+    *others, last = [each.title for each in models] or [""]
     return f"{', '.join(others)} or {last}" if others else last

@@ -185,7 +185,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         hint=r"sd3|stablediffusion3|stablediffusionv3",
     ),
     Architecture(
-        "Chroma",
+        "Chroma1-Radiance",
         {
             "transformer_blocks": (19, f"{_ATTENTION}|{_FEEDS}"),
             "single_transformer_blocks": (38, _SINGLE),
@@ -195,20 +195,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         (3072,),
         "distilled_guidance_layer_.*|x_embedder|context_embedder|proj_out|img_in(_patch)?|txt_in"
         "|final_layer_linear|nerf_.*",
-        hint="chroma",
-    ),
-    Architecture(
-        "FLUX.2",
-        {
-            "transformer_blocks": (8, f"{_ATTENTION}|ff(_context)?_linear_(in|out)"),
-            "single_transformer_blocks": (48, "attn_(to_qkv_mlp_proj|to_out)"),
-            "double_blocks": (8, _STREAMS),
-            "single_blocks": (48, "linear[12]"),
-        },
-        (3072, 4096, 6144),
-        "(double|single)_stream_modulation.*|time_guidance_embed_.*|time_in_.*|guidance_in_.*"
-        "|x_embedder|context_embedder|norm_out_linear|proj_out|img_in|txt_in|final_layer_.*",
-        hint=r"flux2|klein",
+        hint="radiance",
     ),
     Architecture(
         "HunyuanVideo",
@@ -370,13 +357,6 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         },
         others="(time|text|pooled_text|visual)_embeddings_.*|out_layer_.*",
         hint="kandinsky5",
-    ),
-    Architecture(
-        "Qwen-Image 2.1",
-        {"transformer_blocks": (32, f"attn_{_OWN}|img_mlp_(proj|out|gate_layer|gate_up)")},
-        (4096,),
-        "time_text_embed_.*|txt_in_.*|img_in|modulation_1|norm_out_linear|proj_out",
-        hint="qwenimage21",
     ),
     Architecture(
         "FLUX.3",

@@ -56,8 +56,13 @@ def locate_base(
     else:
         folder = _base_folder(settings, family, needs_encoders)
         _check_transformer(folder, family)
+        made_for = family.folder.pipelines[_pipeline(folder)]
         variant = _settle_variant(
-            settings.variant, family, has_controls, lambda: _folder_variant(family, folder)
+            settings.variant,
+            family,
+            has_controls,
+            lambda: _folder_variant(family, folder),
+            layered=made_for in family.layered,
         )
     encoders = local_folder(settings.encoders, "base.encoders") if settings.encoders else folder
     if not is_whole(folder, "scheduler"):
@@ -109,7 +114,11 @@ def _open_file(
     if found != family.name:
         raise _wrong_family(f"base.path: {path} is a file of {found}", family.title, family)
     variant = _settle_variant(
-        settings.variant, family, has_controls, lambda: family.file.edit_variant(file)
+        settings.variant,
+        family,
+        has_controls,
+        lambda: family.file.edit_variant(file),
+        layered=family.file.edit_variant(file) in family.layered,
     )
     return family.file.configs / variant, variant
 
@@ -169,8 +178,15 @@ def _wrong_family(found: str, expected: str, family: Family) -> BaseModelError:
 
 
 def _settle_variant(
-    variant: str, family: Family, has_controls: bool, edit_variant: Callable[[], str]
+    variant: str,
+    family: Family,
+    has_controls: bool,
+    edit_variant: Callable[[], str],
+    *,
+    layered: bool,
 ) -> str:
+    if variant == "auto" and layered:
+        return edit_variant()  # it does nothing else
     if has_controls and not any(each != "generate" for each in family.variants):
         raise ConfigError(
             f"family: {family.name}, and the dataset has control images",
@@ -185,6 +201,15 @@ def _settle_variant(
             f"one of auto, {', '.join(family.variants)}",
             "Leave base.variant at auto, or choose one of these.",
         )
+    if (variant in family.layered) != layered:
+        does = "takes images apart into layers" if layered else "was not made for layers"
+        raise ConfigError(
+            f"base.variant: {variant}, but the base {does}",
+            "the variant that the base was made for",
+            "Leave base.variant at auto, or name another base as base.path.",
+        )
+    if layered:
+        return variant
     if has_controls == (variant == "generate"):
         have = "has control images" if has_controls else "has no control images"
         raise ConfigError(
@@ -202,7 +227,8 @@ def _folder_variant(family: Family, folder: Path) -> str:
     if variant is not None:
         return variant
     if needed and all(is_whole(folder, part) for part in needed):
-        return "edit"  # a base for both tasks names only one of its pipelines
+        # A base for both tasks names only one of its pipelines.
+        return next(each for each in family.variants if each != "generate")
     raise BaseModelError(
         f"the dataset has control images, and {folder} is a {pipeline}",
         "a base that was made for editing",
@@ -257,7 +283,7 @@ def detect_variant(path: str | Path, family: Family) -> str | None:
     Raises:
         BaseModelError: When it cannot be read.
     """
-    if str(path) == EMBEDDED:
+    if str(path) == EMBEDDED or family.folder.does_both:
         return None
     place = Path(path).expanduser()
     if place.is_file():

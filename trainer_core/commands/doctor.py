@@ -107,7 +107,7 @@ def run_report(config: RunConfig) -> tuple[dict[str, Any], list[str]]:
             problems.append(f"dataset: {refusal.found}. {refusal.remedy}")
         controls = max((int(count) for count in report["dataset"]["controls"]), default=0)
     else:
-        controls = int(config.base.variant in {"edit", "edit_plus"})
+        controls = int(config.base.variant not in {"auto", "generate"})
     base = attempt("base", lambda: _open_base(config, controls > 0))
     if base is not None:
         report["base"] = _base_report(base)
@@ -145,8 +145,9 @@ def _attach(config: RunConfig, base: EmptyBase) -> AttachedAdapter:
     from ..adapters import attach
 
     unused = base.family.unused_layers(base.transformer)
-    presets = base.family.presets
-    return attach(base.transformer, config.adapter, presets=presets, unused=unused)
+    family, transformer = base.family, base.transformer
+    whole = family.key_map.whole_layers(dict(transformer.named_modules()))
+    return attach(transformer, config.adapter, presets=family.presets, unused=unused, whole=whole)
 
 
 def _base_report(base: EmptyBase) -> dict[str, Any]:
@@ -259,6 +260,7 @@ def dataset_report(config: RunConfig) -> tuple[Mapping[str, Any], DatasetError |
         "samples": len(found.samples),
         "regularization_images": sum(sample.regularization for sample in found.samples),
         "with_captions": sum(bool(caption.strip()) for caption in captions),
+        "layers": _counted(len(sample.layers) for sample in found.samples),
         "controls": _counted(len(sample.controls) for sample in found.samples),
         "picture_sizes": _counted(f"{sample.width}x{sample.height}" for sample in found.samples),
         "caption_characters": _spread([len(caption) for caption in captions]),

@@ -62,16 +62,20 @@ def run_step(
     config: RunConfig, base: EmptyBase, controls: int, device: torch.device
 ) -> StepSimulation:
     """A run's largest step: of the cache where one is finished, else of square images."""
+    from ..inference.sampler import preview_layers
     from ..training.encode_dataset import read_manifest
     from ..training.memory_estimate import largest_sample, run_simulation, text_tokens
     from ..types import Bucket
 
     if config.cache.manifest:
         items = read_manifest(Path(config.cache.manifest)).dataset.items
-        return run_simulation(config, base, largest_sample(items), device, text_tokens(items))
+        largest, layers = largest_sample(items)
+        return run_simulation(config, base, largest, device, text_tokens(items), layers)
     multiple = base.family.size_multiple
     edge = max(config.dataset.resolution // multiple, 1) * multiple
-    return run_simulation(config, base, [Bucket(edge, edge)] * (1 + controls), device)
+    layers = preview_layers(config.preview, base.family, base.location.variant)
+    images = [Bucket(edge, edge)] * (1 + controls)
+    return run_simulation(config, base, images, device, layers=layers)
 
 
 def planned(

@@ -77,7 +77,8 @@ def inspected_text(report: Mapping[str, Any], proof: Proof | None) -> str:
     lines = [shortened(single_line(line), 2 * _LONGEST) for line in lines]
     for name, value in _facts(report) if report else ():
         lines.append(f"{name + ':':<12} {shortened(single_line(value), _LONGEST)}")
-    proving = "" if proof is not None else " --prove asks whether ComfyUI loads all of it."
+    unproved = proof is not None or "comfyui" in report
+    proving = "" if unproved else " --prove asks whether ComfyUI loads all of it."
     return "\n".join([*lines, f"All there is: --verbose.{proving}"])
 
 
@@ -99,6 +100,8 @@ def _facts(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, title in (("family", "family"), ("made_for", "made for"), ("also_fits", "also fits")):
         if report.get(name):
             yield title, str(report[name])
+    if "comfyui" in report:
+        yield "ComfyUI", str(report["comfyui"])
     if report["base"]:
         yield "base", str(report["base"])
     yield "ranks", _counted(report["ranks"])

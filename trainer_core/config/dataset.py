@@ -79,11 +79,13 @@ class DatasetSection(Section):
     """Which images and captions are trained, and at which size."""
 
     path: str = setting("", "Set it for every run: the folder with your images and captions.")
-    layout: Literal["auto", "flat", "paired"] = setting(
+    layout: Literal["auto", "flat", "paired", "layered"] = setting(
         "auto",
         "Leave it on auto unless your folder is read wrongly. 'flat': each image beside a text "
         "file of the same name. 'paired', for bases that edit: training_images/ with captions and "
-        "control_images/ with images of the same names. 'auto' looks which it is.",
+        "control_images/ with images of the same names. 'layered', for bases that take images "
+        "apart: training_images/ and layers/ with NAME_0.png, NAME_1.png ... of each NAME, from "
+        "the lowest, with transparency. 'auto' looks which it is.",
         advanced=True,
     )
     caption_extension: str = setting(

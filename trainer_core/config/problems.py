@@ -244,6 +244,13 @@ def _dataset_problems(config: RunConfig) -> Iterator[Problem]:
                 "Leave dataset.control_area out, or set base.variant to edit or edit_plus.",
             )
 
+    if config.base.variant == "layered" and config.dataset.control_area is not None:
+        yield Problem(
+            "dataset.control_area is set and base.variant is layered",
+            "an image of its layers' size: it is its own control image",
+            "Leave dataset.control_area out.",
+        )
+
     ordinary, ours = config.dataset.regularization, RegularizationSection()
     if not ordinary.path and ordinary != ours:
         yield Problem(
@@ -440,6 +447,7 @@ def _preview_problems(config: RunConfig) -> Iterator[Problem]:
     allowed = {
         "generate": (lambda count: count == 0, "no control images"),
         "edit": (lambda count: count == 1, "one control image for each prompt"),
+        "layered": (lambda count: count == 1, "for each prompt the image to take apart"),
         "edit_plus": (lambda count: count >= 1, "control images for each prompt"),
         "auto": (lambda count: True, ""),
     }

@@ -15,7 +15,7 @@ from .dataset import CacheSection, DatasetSection
 from .section import Section, section_of, setting
 from .training import TrainingSection
 
-Variant = Literal["auto", "generate", "edit", "edit_plus"]
+Variant = Literal["auto", "generate", "edit", "edit_plus", "layered"]
 
 
 class BaseAdapter(Section):
@@ -61,9 +61,9 @@ class BaseSection(Section):
     variant: Variant = setting(
         "auto",
         "Leave it on auto unless it finds the wrong one. 'generate' makes images from text, "
-        "'edit' changes one control image, 'edit_plus' several. 'auto' takes 'generate' without "
-        "control images, else what the base folder or the file's name says. It decides how "
-        "conditions are built.",
+        "'edit' changes one control image, 'edit_plus' several, 'layered' takes an image apart "
+        "into layers. 'auto' takes 'generate' without control images, else what the base folder "
+        "or the file says. It decides how conditions are built.",
         advanced=True,
     )
     adapters: list[BaseAdapter] = setting(
@@ -144,6 +144,14 @@ class PreviewSection(Section):
         "Leave it empty unless you generate with one; it means nothing at guidance 1. What the "
         "second pass is told.",
         advanced=True,
+    )
+    layers: int = setting(
+        4,
+        "Set it to as many layers as your images have. Layers of a preview, side by side behind "
+        "the whole image; only of a base that takes images apart.",
+        advanced=True,
+        ge=1,
+        le=20,
     )
     seed: int = setting(
         0,

@@ -26,8 +26,8 @@ class BatchPlan:
 
     Args:
         buckets: Size of each sample.
-        control_counts: What else samples of a micro-batch must agree in: their number of control
-            images or, where those have sizes of their own, `CachedDataset.control_buckets`.
+        control_counts: What else samples of a micro-batch must agree in, such as their number of
+            control images, or `CachedDataset.kinds`.
         batch_size: Samples per micro-batch.
         micro_batches: Micro-batches per step.
         num_repeats: How often each sample appears in an epoch; one number for all, or one each.

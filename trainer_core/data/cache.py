@@ -26,7 +26,7 @@ from ..types import Bucket, Conditioning, PlannedSample
 from .buckets import Plan
 from .cache_file import ContentHashes, Entry, is_sound, make_entry, source_hash, write_entry
 from .cached_dataset import CachedDataset, CachedItem, PreservedItem
-from .image import fit_to_bucket, open_image, resize_exact, to_pixels
+from .image import fit_to_bucket, on_white, open_image, resize_exact, to_pixels
 
 __all__ = ["CachedDataset", "Encoders", "build_cache"]
 
@@ -35,11 +35,14 @@ class Encoders(Protocol):
     """What turns images and captions into what the denoiser reads."""
 
     def encode_image(self, pixels: Tensor) -> Tensor:
-        """Encode pixels `[1, 3, H, W]` in [-1, 1] to normalised latents `[1, C, h, w]`."""
+        """Encode pixels `[1, 3, H, W]` in [-1, 1] to normalised latents `[1, C, h, w]`.
+
+        Of a family whose VAE reads transparency they are `[1, 4, H, W]`.
+        """
         ...
 
     def encode_text(self, caption: str, controls: Sequence[Image.Image]) -> Conditioning:
-        """Encode a caption, and what the text encoder sees of the control images."""
+        """Encode a caption, and what the text encoder sees of the control images, which are RGB."""
         ...
 
 
@@ -57,6 +60,7 @@ def build_cache(
     notify: Callable[[int, int], None] = _ignore,
     verify: bool = False,
     preserved_prompts: Sequence[str] = (),
+    channels: int = 3,
 ) -> CachedDataset:
     """Encode what is missing and describe the whole.
 
@@ -73,7 +77,9 @@ def build_cache(
         verify: Whether to read every cached file and every image again instead of believing
             headers and file stamps.
         preserved_prompts: What the base is held to, for images of the size that most samples have,
-            and with the control images of samples of that size.
+            and with the control images and as many layers as samples of that size.
+        channels: Of the pixels that are encoded: 4 with transparency, which the text encoder sees
+            laid on white.
 
     Returns:
         The encoded dataset, in the order of the plan.
@@ -83,7 +89,7 @@ def build_cache(
             no sample is left.
         StorageError: When the cache cannot be written.
     """
-    builder = _Builder(folder, identity, open_encoders, settings, notify, verify)
+    builder = _Builder(folder, identity, open_encoders, settings, channels, notify, verify)
     recipes = [recipe for planned in plan.samples if (recipe := builder.describe(planned))]
     prompts = _preserved(builder, recipes, preserved_prompts)
     texts = [item.text for item, _ in prompts]
@@ -108,9 +114,9 @@ def _preserved(
     """Give each prompt the control images of a sample, its host, in turns."""
     if not prompts or not recipes:
         return []
-    kinds = Counter((each.item.bucket, each.item.control_buckets) for each in recipes)
+    kinds = Counter((each.item.bucket, each.item.kind) for each in recipes)
     (wanted, _), *_ = kinds.most_common(1)
-    hosts = [each for each in recipes if (each.item.bucket, each.item.control_buckets) == wanted]
+    hosts = [each for each in recipes if (each.item.bucket, each.item.kind) == wanted]
     pairs = zip(prompts, itertools.cycle(hosts), strict=False)
     return [(builder.describe_prompt(prompt, host), host) for prompt, host in pairs]
 
@@ -122,16 +128,19 @@ class _SizedImage:
     path: Path
     bucket: Bucket
     exact: bool
+    channels: int
 
     def sized(self, animated: str) -> Image.Image:
-        image = open_image(self.path, animated)
+        image = open_image(self.path, animated, self.channels)
         if self.exact:
             return resize_exact(image, self.bucket.width, self.bucket.height)
         return fit_to_bucket(image, self.bucket)
 
     def parts(self, content: str) -> tuple[str | int, ...]:
         way = "exact" if self.exact else "cover"
-        return content, self.bucket.width, self.bucket.height, way
+        # Caches of opaque images keep the names that they had before there were others.
+        kept = () if self.channels == 3 else ("alpha",)
+        return content, self.bucket.width, self.bucket.height, way, *kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +151,15 @@ class _Recipe:
     caption: str
     image: _SizedImage
     controls: tuple[_SizedImage, ...]
+    layers: tuple[_SizedImage, ...]
     seen: tuple[str | int, ...]
+
+    @property
+    def images(self) -> tuple[tuple[_SizedImage, Entry], ...]:
+        """All that the VAE encodes, and where it is kept."""
+        item, sources = self.item, (self.image, *self.layers, *self.controls)
+        entries = (item.latents, *item.layers, *item.controls)
+        return tuple(zip(sources, entries, strict=True))
 
 
 @dataclass(slots=True)
@@ -151,6 +168,7 @@ class _Builder:
     identity: str
     open_encoders: Callable[[], Encoders]
     settings: DatasetSection
+    channels: int
     notify: Callable[[int, int], None]
     verify: bool
     encoded: int = 0
@@ -167,34 +185,43 @@ class _Builder:
     def describe(self, planned: PlannedSample) -> _Recipe | None:
         sample = planned.sample
         exact = self.settings.control_area is not None
-        image = _SizedImage(sample.image, planned.bucket, exact=False)
+        image, *layers = (
+            _SizedImage(path, planned.bucket, False, self.channels)
+            for path in (sample.image, *sample.layers)
+        )
         controls = tuple(
-            _SizedImage(path, bucket, exact)
+            _SizedImage(path, bucket, exact, self.channels)
             for path, bucket in zip(sample.controls, planned.control_buckets, strict=True)
         )
         try:
-            described = [each.parts(self.hashes.of(each.path)) for each in (image, *controls)]
+            described = [
+                each.parts(self.hashes.of(each.path)) for each in (image, *controls, *layers)
+            ]
         except DatasetError as error:
             self._leave_out(sample.name, error)
             return None
-        seen = tuple(part for parts in described[1:] for part in parts)
+        behind = 1 + len(controls)
+        seen = tuple(part for parts in described[1:behind] for part in parts)
+        below = tuple(part for parts in described[behind:] for part in parts)
         item = CachedItem(
             name=sample.name,
             bucket=planned.bucket,
             control_buckets=planned.control_buckets,
             latents=self._entry("latents", *described[0]),
-            controls=tuple(self._entry("latents", *parts) for parts in described[1:]),
+            controls=tuple(self._entry("latents", *parts) for parts in described[1:behind]),
             text=self._entry("text", sample.caption, *seen),
             empty_text=self._entry("text", "", *seen),
             regularization=sample.regularization,
-            source=source_hash(*described[0], sample.caption, *seen),
+            source=source_hash(*described[0], sample.caption, *seen, *below),
+            layers=tuple(self._entry("latents", *parts) for parts in described[behind:]),
         )
-        return _Recipe(item, sample.caption, image, controls, seen)
+        return _Recipe(item, sample.caption, image, controls, tuple(layers), seen)
 
     def describe_prompt(self, prompt: str, host: _Recipe) -> PreservedItem:
         """Name what a prompt that the base is held to needs, beside a sample's controls."""
         text = self._entry("text", prompt, *host.seen)
-        return PreservedItem(prompt, host.item.bucket, host.item.controls, text)
+        item = host.item
+        return PreservedItem(prompt, item.bucket, item.controls, text, len(item.layers))
 
     def find_missing(self, needed: Iterable[Entry]) -> None:
         entries = {entry.key: entry for entry in needed}
@@ -208,12 +235,11 @@ class _Builder:
 
     def complete_images(self, recipe: _Recipe) -> bool:
         """Encode the images that a sample lacks; False when it has to be left out."""
-        item, sources = recipe.item, (recipe.image, *recipe.controls)
-        pairs = tuple(zip(sources, (item.latents, *item.controls), strict=True))
-        images = self._read(recipe, [s for s, entry in pairs if entry.key in self._missing])
+        missing = [image for image, entry in recipe.images if entry.key in self._missing]
+        images = self._read(recipe, missing)
         if images is None:
             return False
-        for image, entry in pairs:
+        for image, entry in recipe.images:
             self._supply(
                 entry,
                 lambda image=image: {"latents": self._latents(images[image])},
@@ -229,7 +255,7 @@ class _Builder:
         images = self._read(recipe, recipe.controls)
         if images is None:
             return False
-        seen = [images[control] for control in recipe.controls]
+        seen = [on_white(images[control]) for control in recipe.controls]
         for entry, caption in ((item.text, recipe.caption), (item.empty_text, "")):
             self._supply(
                 entry,
@@ -243,7 +269,7 @@ class _Builder:
         if any(entry.key in self._missing for entry in item.controls):
             return False
         if item.text.key in self._missing:
-            seen = [self._decode(control) for control in host.controls]
+            seen = [on_white(self._decode(control)) for control in host.controls]
             self._supply(
                 item.text,
                 lambda: self._open().encode_text(item.prompt, seen),
@@ -266,7 +292,7 @@ class _Builder:
         self.notify(self._total - len(self._missing), self._total)
 
     def _latents(self, image: Image.Image) -> Tensor:
-        latents = self._open().encode_image(to_pixels(image).unsqueeze(0))
+        latents = self._open().encode_image(to_pixels(image, self.channels)[None])
         if latents.ndim != 4 or latents.shape[0] != 1:
             raise ValueError(f"encode_image gave shape {list(latents.shape)}, not [1, C, h, w]")
         return latents[0]

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from ..types import Bucket, CachedSample
@@ -31,6 +32,7 @@ class CachedItem:
         regularization: As in `Sample`.
         source: Hash of image, size and caption alone, which is the same in every precision of
             the encoders; empty where a list of an older version does not know it.
+        layers: Entries of the layers that it is made of, from the lowest to the topmost.
     """
 
     name: str
@@ -42,11 +44,17 @@ class CachedItem:
     empty_text: Entry
     regularization: bool = False
     source: str = ""
+    layers: tuple[Entry, ...] = ()
 
     @property
     def entries(self) -> tuple[Entry, ...]:
         """All that is kept of it."""
-        return (self.latents, *self.controls, self.text, self.empty_text)
+        return (self.latents, *self.layers, *self.controls, self.text, self.empty_text)
+
+    @property
+    def kind(self) -> tuple[tuple[Bucket, ...], int]:
+        """What the samples of a batch agree in, beside their size."""
+        return self.control_buckets, len(self.layers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +66,14 @@ class PreservedItem:
         bucket: Size in pixels of the image that the base makes of it.
         controls: Entries of the control images that it is given.
         text: Entry of the encoded prompt.
+        layers: How many the base makes of it.
     """
 
     prompt: str
     bucket: Bucket
     controls: tuple[Entry, ...]
     text: Entry
+    layers: int = 0
 
 
 class CachedDataset:
@@ -138,8 +148,13 @@ class CachedDataset:
 
     @property
     def control_buckets(self) -> tuple[tuple[Bucket, ...], ...]:
-        """The sizes of each sample's control images; what may share a batch agrees in them."""
+        """The sizes of each sample's control images."""
         return tuple(item.control_buckets for item in self.items)
+
+    @property
+    def kinds(self) -> tuple[tuple[tuple[Bucket, ...], int], ...]:
+        """Control images and layers of each sample; what may share a batch agrees in them."""
+        return tuple(item.kind for item in self.items)
 
     def load(self, index: int) -> CachedSample:
         """Read one sample, of 0 to `len` - 1.
@@ -152,10 +167,11 @@ class CachedDataset:
             StorageError: When a file was damaged or removed since the cache was built.
         """
         item = self.items[index]
+        frames = [self.memory.read(each)["latents"] for each in (item.latents, *item.layers)]
         return CachedSample(
             name=item.name,
             bucket=item.bucket,
-            latents=self.memory.read(item.latents)["latents"],
+            latents=torch.stack(frames, dim=1) if item.layers else frames[0],
             controls=tuple(self.memory.read(entry)["latents"] for entry in item.controls),
             conditioning=self.memory.read(item.text),
             empty_conditioning=self.memory.read(item.empty_text),

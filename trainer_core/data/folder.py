@@ -1,7 +1,8 @@
 """From a dataset folder to samples, and what is wrong with it.
 
-Two layouts. Flat: images, each beside a text file of the same name, in any sub-folder. Paired:
+Three layouts. Flat: images, each beside a text file of the same name, in any sub-folder. Paired:
 ``training_images/`` as in the flat layout, and ``control_images/`` with images of the same names.
+Layered: ``training_images/``, and ``layers/`` with the layers of each (`data.layers`).
 A second folder of ordinary images, for regularization, may stand beside the own one.
 """
 
@@ -20,13 +21,23 @@ from ..printable import listed
 from ..types import Sample
 from .captions import READABLE, read_caption, with_trigger
 from .image import ImageInfo, image_info
+from .layers import (
+    BAD_LAYERS,
+    EXPECTED_LAYERS,
+    Layer,
+    layer_problem,
+    layers_by_image,
+    layers_problem,
+)
+from .layout import CONTROL_FOLDER, LAYERS_FOLDER, TRAINING_FOLDER, dataset_layout
 from .listing import Listing, dataset_root, list_folder, shown_name
 
-TRAINING_FOLDER = "training_images"
-CONTROL_FOLDER = "control_images"
+__all__ = ["CONTROL_FOLDER", "TRAINING_FOLDER"]
 
 BAD_CAPTION = "unreadable_caption"
 """A caption file that is not text; no setting lets a training leave it out."""
+
+_NO_SETTING = (BAD_CAPTION, BAD_LAYERS)
 
 _SHOWN = 5  # mistakes that a message names; the others are counted
 _MARKED = re.compile(r"^(?P<stem>.+)_control(?:_(?P<number>\d{1,2}))?$", re.DOTALL)
@@ -105,7 +116,8 @@ class Fault:
     """Something that a policy decided about.
 
     Attributes:
-        policy: Name of the setting under ``dataset``, or `BAD_CAPTION`, for which there is none.
+        policy: Name of the setting under ``dataset``, or `BAD_CAPTION` or `BAD_LAYERS`, for which
+            there is none.
         text: What was found, naming the file.
         image: The training image that it keeps out; None for a control image or a caption alone.
     """
@@ -167,16 +179,19 @@ def survey(settings: DatasetSection, within: AllowedFolders | None = None) -> Sc
     """
     root = dataset_root(settings.path)
     problems = Problems(settings)
-    paired = _is_paired(root, settings)
-    images = root / TRAINING_FOLDER if paired else root
+    layout = dataset_layout(root, settings)
+    images = root if layout == "flat" else root / TRAINING_FOLDER
     listing = list_folder(images, settings.caption_extension, within)
-    if paired:
-        targets = listing.images
+    targets, controls, layers = listing.images, {}, None
+    if layout == "layered":
+        layers = _layers_in_folder(root, listing, problems, within)
+    elif layout == "paired":
         controls = _controls_in_folder(root, listing, problems, within)
     else:
         targets, controls = _controls_beside(listing, problems)
     _note_listing(listing, problems)
-    reader = _Reader(root, settings, problems, listing, controls, paired or bool(controls))
+    expected = layout == "paired" or bool(controls)
+    reader = _Reader(root, settings, problems, listing, controls, expected, layers)
     samples = [sample for path in targets if (sample := reader.sample(path)) is not None]
     _find_lonely_captions(listing, problems)
     told = tuple(problems.problems)
@@ -191,6 +206,7 @@ class _Reader:
     listing: Listing
     controls: _Controls
     expects_controls: bool
+    layers: dict[str, list[Layer]] | None = None
 
     def sample(self, path: Path) -> Sample | None:
         name = shown_name(path, self.root)
@@ -198,6 +214,13 @@ class _Reader:
         facts = self._spec(path, path)
         usable = [self._spec(control, path) is not None for control in controls or ()]
         caption = self._caption(path, name)
+        if self.layers is not None:
+            layers = None if facts is None else self._layers_of(path, name, facts)
+            if facts is None or caption is None or layers is None:
+                return None
+            return Sample(
+                name, path, caption, facts.width, facts.height, controls=(path,), layers=layers
+            )
         if facts is None or controls is None or caption is None:
             return None
         if not all(usable):
@@ -219,6 +242,20 @@ class _Reader:
             return None
         order = sorted(found, key=lambda item: -1 if item[0].number is None else item[0].number)
         return tuple(control for _, control in order)
+
+    def _layers_of(self, path: Path, name: str, facts: ImageInfo) -> tuple[Path, ...] | None:
+        found = (self.layers or {}).get(self.listing.key(path), [])
+        problem = layers_problem(name, found)
+        for place, layer in enumerate(found):
+            read = self._spec(layer.path, path)
+            if read is None:
+                return None
+            size, shown = (facts.width, facts.height), shown_name(layer.path, self.root)
+            problem = problem or layer_problem(shown, size, read, lowest=place == 0)
+        if problem is not None:
+            self.problems.add(BAD_LAYERS, problem, path)
+            return None
+        return tuple(layer.path for layer in found)
 
     def _spec(self, path: Path, image: Path) -> ImageInfo | None:
         try:
@@ -246,19 +283,14 @@ class _Reader:
         return with_trigger(self.settings.trigger_word, text)
 
 
-def _is_paired(root: Path, settings: DatasetSection) -> bool:
-    has_training = (root / TRAINING_FOLDER).is_dir()
-    has_control = (root / CONTROL_FOLDER).is_dir()
-    if settings.layout == "flat" or (settings.layout == "auto" and not has_training | has_control):
-        return False
-    if has_training and has_control:
-        return True
-    missing = CONTROL_FOLDER if has_training else TRAINING_FOLDER
-    raise DatasetError(
-        f"dataset.path: {root} has no folder {missing}",
-        f"the folders {TRAINING_FOLDER} and {CONTROL_FOLDER} (paired layout)",
-        f"Add {missing}, or set dataset.layout: flat for images without control images.",
-    )
+def _layers_in_folder(
+    root: Path, images: Listing, problems: Problems, within: AllowedFolders | None
+) -> dict[str, list[Layer]]:
+    listing = list_folder(root / LAYERS_FOLDER, problems.settings.caption_extension, within)
+    for path in listing.foreign:
+        problems.add("unreadable", f"{shown_name(path, root)} is of a type that is not read")
+    stems = {images.key(path) for path in images.images}
+    return layers_by_image(listing, stems, lambda text: problems.add(BAD_LAYERS, text))
 
 
 def _controls_in_folder(
@@ -328,7 +360,7 @@ def _find_lonely_captions(listing: Listing, problems: Problems) -> None:
 
 def _nothing_left(settings: DatasetSection, problems: Sequence[str]) -> DatasetError:
     folder = dataset_root(settings.path)
-    folder = folder / TRAINING_FOLDER if _is_paired(folder, settings) else folder
+    folder = folder if dataset_layout(folder, settings) == "flat" else folder / TRAINING_FOLDER
     if problems:
         shown = listed(problems, _SHOWN, "; ")
         found = f"dataset.path: no sample is left in {folder} ({shown})"
@@ -346,6 +378,7 @@ _EXPECTED = {
         "Save the images again with an image editor, or set dataset.unreadable: skip.",
     ),
     BAD_CAPTION: READABLE,
+    BAD_LAYERS: EXPECTED_LAYERS,
     "animated": (
         "images with one frame",
         "Save the frame you want as an image, or set dataset.animated: first_frame or skip.",
@@ -386,12 +419,12 @@ class Problems:
         """Note something that a policy decides about.
 
         Args:
-            policy: Name of the setting under ``dataset``, or `BAD_CAPTION`.
+            policy: Name of the setting under ``dataset``, or `BAD_CAPTION` or `BAD_LAYERS`.
             text: What was found, naming the file.
             image: The training image that it keeps out.
         """
         self.faults.append(Fault(policy, text, image))
-        if policy == BAD_CAPTION or getattr(self.settings, policy) == "error":
+        if policy in _NO_SETTING or getattr(self.settings, policy) == "error":
             self._errors.setdefault(policy, []).append(text)
         self.problems.append(f"left out: {text}")
 

@@ -41,11 +41,12 @@ _COMPUTING: WeakKeyDictionary[nn.Module, tuple[torch.dtype | None, torch.dtype]]
 """Models to the format of their first parameter, and the one that they compute in."""
 
 
-def read_shift(location: BaseLocation) -> ShiftSettings:
+def read_shift(location: BaseLocation, passed_over: Container[str] = ()) -> ShiftSettings:
     """What a base's scheduler says of its noise levels, in ``scheduler/scheduler_config.json``.
 
     Args:
         location: The base; its own scheduler comes before that of the encoders' folder.
+        passed_over: Settings of schedules that a family's bases are not trained by.
 
     Returns:
         The settings, with Diffusers' defaults for what the file leaves out.
@@ -58,7 +59,7 @@ def read_shift(location: BaseLocation) -> ShiftSettings:
         path = location.encoders / "scheduler" / "scheduler_config.json"
     config = read_json(path)
     for name in _UNSUPPORTED:
-        if config.get(name):
+        if config.get(name) and name not in passed_over:
             raise BaseModelError(
                 f"{path} sets {name}",
                 "the plain Euler schedule of flow matching",
@@ -176,6 +177,10 @@ def guide(conditional: Tensor, unconditional: Tensor, scale: float) -> Tensor:
     return unconditional + scale * (conditional - unconditional)
 
 
+DECODER_NUMBERS = 1840
+"""`Family.decoder_numbers` of the VAEs of FLUX.1 and of Qwen-Image, counted."""
+
+
 def _as_it_is(tensor: Tensor) -> Tensor:
     return tensor
 
@@ -201,7 +206,7 @@ class Vae:
         """Encode images without sampling.
 
         Args:
-            pixels: `[B, 3, H, W]`, in [-1, 1].
+            pixels: `[B, 3 or 4, H, W]`, in [-1, 1].
 
         Returns:
             `[B, C, h, w]`, float32, normalised.
@@ -220,7 +225,7 @@ class Vae:
                 quarter of it; None decodes images as they are.
 
         Returns:
-            `[B, 3, H, W]`, float32, in [-1, 1].
+            `[B, 3 or 4, H, W]`, float32, in [-1, 1].
         """
         if tile is not None:
             with _tiling(self.model, tile):

@@ -21,6 +21,7 @@ from ..weights.diffusers_folder import read_json
 from ..weights.file_spec import FileSpec, FolderSpec
 from ..weights.loading import load_file, load_frozen, load_packed, reading_part
 from .diffusers_parts import (
+    DECODER_NUMBERS,
     Vae,
     area_size,
     enable_checkpointing,
@@ -60,7 +61,7 @@ class Predict(Protocol):
         Args:
             transformer: As `Family.load_transformer` gives it; it may carry an adapter or be
                 wrapped for several processes.
-            noisy: `[B, C, h, w]`, latents at ``sigma``.
+            noisy: `[B, C, h, w]`, or with layers `[B, C, f, h, w]`, latents at ``sigma``.
             sigma: `[B]`, in [0, 1].
             conditionings: One per sample; texts of different lengths are padded here.
             controls: One `[B, C, hc, wc]` per control image, without noise.
@@ -68,7 +69,7 @@ class Predict(Protocol):
                 it.
 
         Returns:
-            `[B, C, h, w]`, the velocity in the dtype of ``noisy``.
+            The velocity, of the shape and dtype of ``noisy``.
         """
         ...
 
@@ -137,6 +138,7 @@ class VaeSpec:
         deviation: Standard deviation of the latents, for each channel or for all.
         title: Which VAE this is, for messages.
         remedy: Which loader and file to use.
+        pixel_channels: As `Family.channels`.
     """
 
     marker: str
@@ -146,6 +148,7 @@ class VaeSpec:
     deviation: tuple[float, ...]
     title: str
     remedy: str
+    pixel_channels: int = 3
     patch: int = 1
 
 
@@ -168,7 +171,7 @@ class ClipSpec:
         foreign: Attributes that only the model of another family with these parts has.
         templates: Attributes of ComfyUI's tokenizer to the prompt templates that they hold.
         see: (variant, control image) to what the text encoder is shown, `[1, h, w, 3]` in [0, 1];
-            None where it sees no images.
+            None where it sees no images, or none of a variant.
         image_token: The token that stands for an image and may be in no caption; empty for none.
         unused_weights: Those that the encoded text does not depend on.
     """
@@ -184,7 +187,7 @@ class ClipSpec:
     options: Callable[[int | None], dict[str, Any]] = lambda text_length: {}
     foreign: tuple[str, ...] = ()
     templates: Mapping[str, str] = field(default_factory=dict)
-    see: Callable[[str, Image], Tensor] | None = None
+    see: Callable[[str, Image], Tensor | None] | None = None
     image_token: str = ""
     unused_weights: tuple[str, ...] = ()
 
@@ -218,6 +221,7 @@ class GraphSpec:
         controls: Variant to the least and the largest number of control images.
         clip: The CLIP; of one base, where `clip_of` chooses.
         vae: The VAE.
+        vaes: Variants to their VAE, where it is another.
         clip_of: A base to its CLIP, where bases of the family have different ones.
         model: Denoiser and VAE of other sizes; None for a family without an embedded base.
     """
@@ -226,15 +230,17 @@ class GraphSpec:
     clip: ClipSpec
     vae: VaeSpec
     clip_of: Callable[[BaseLocation], ClipSpec] | None = None
+    vaes: Mapping[str, VaeSpec] = field(default_factory=dict)
     model: GraphModel | None = None
 
     def of(self, location: BaseLocation) -> GraphSpec:
-        """What it is for one base: with that base's CLIP.
+        """What it is for one base: with that base's CLIP and VAE.
 
         Raises:
             BaseModelError: When the base says nothing by which its CLIP could be chosen.
         """
-        return self if self.clip_of is None else replace(self, clip=self.clip_of(location))
+        clip = self.clip if self.clip_of is None else self.clip_of(location)
+        return replace(self, clip=clip, vae=self.vaes.get(location.variant, self.vae))
 
 
 Size = tuple[int, int]
@@ -301,6 +307,8 @@ class Family:
         header_hint: Regular expression of what headers of adapter files call the model
             (`header_hint` of `bases.adapter_family`).
         header_names: A variant to its names in adapter files' headers.
+        twin: Another family whose adapters mostly have the same layers, names and sizes: a file
+            that could be for both, and does not say which, is taken for that one's.
         unexportable: Regular expressions of layers that no file layout can carry, to the reason.
         unused_layers: Gives regular expressions of the layers of this transformer whose output
             does not reach the prediction, so that they get no gradient.
@@ -312,7 +320,12 @@ class Family:
             scale) to `[B, C, h, w]`.
         latents: The VAE's configuration to the channels of its latents, and the pixels of an
             image's side for each of them.
+        decoder_numbers: What decoding needs at most for a pixel, of numbers in the VAE's format.
         patch: Latents along a side of an image token.
+        layered: Variants that take an image apart: a sample is an image and the layers that it is
+            made of, all of one size and with transparency, and the image is its own control image.
+        channels: Of the pixels that the VAE reads and gives: 4 with transparency, which the text
+            encoder sees laid on white. See `pixel_channels`.
         shift: (base, steps of a generation) to what moves its noise levels; of None steps those
             that are trained on.
         distilled: A base that was distilled to few steps to what will happen and what to train on
@@ -321,6 +334,7 @@ class Family:
             to the shapes of a sample's conditioning.
         control_size: (width, height, area) of a control image to the size it is encoded at.
         graph: What CLIP and VAE of a ComfyUI graph are; None where the graph cannot encode.
+        headless: Why no node trains it, in a few words; empty where nodes do.
         embedded: The Diffusers folder of a tiny base of this family that ships with the trainer.
         models: The published bases in words, for the README.
     """
@@ -344,6 +358,7 @@ class Family:
     sizes: Callable[[Mapping[str, Any]], PublishedSizes]
     header_hint: str
     header_names: Mapping[str, HeaderNames] = field(default_factory=dict)
+    twin: str = ""
     unexportable: Mapping[str, str] = field(default_factory=dict)
     unused_layers: Callable[[nn.Module], tuple[str, ...]] = lambda transformer: ()
     enable_checkpointing: Callable[..., None] = enable_checkpointing
@@ -351,7 +366,10 @@ class Family:
     prepare: Callable[[nn.Module], None] = lambda transformer: None
     guide: Callable[[Tensor, Tensor, float], Tensor] = guide
     latents: Callable[[Mapping[str, Any]], tuple[int, int]] = kl_latents
+    decoder_numbers: int = DECODER_NUMBERS
     patch: int = 2
+    layered: tuple[str, ...] = ()
+    channels: int = 3
     shift: Callable[[BaseLocation, int | None], ShiftSettings] = lambda location, steps: read_shift(
         location
     )
@@ -361,6 +379,7 @@ class Family:
     )
     control_size: Callable[[int, int, int], tuple[int, int]] = area_size
     graph: GraphSpec | None = None
+    headless: str = ""
     embedded: Path | None = None
     models: str = ""
 
@@ -402,16 +421,23 @@ class Family:
     def load_decoder(
         self, location: BaseLocation, dtype: torch.dtype, device: torch.device | str
     ) -> Callable[[Tensor], Tensor]:
-        """Load what turns latents `[B, C, h, w]` into pixels `[B, 3, H, W]` in [-1, 1]."""
+        """Load what turns latents `[B, C, h, w]` into pixels `[B, 3 or 4, H, W]` in [-1, 1]."""
         return self.load_vae(location, dtype, device).decode
 
-    def latent_shape(self, location: BaseLocation, width: int, height: int) -> tuple[int, int, int]:
-        """``(C, h, w)`` of an image of that size in pixels, with h and w multiples of `patch`."""
+    def pixel_channels(self, variant: str) -> int:
+        """Channels of the pixels that the VAE of a variant reads and gives."""
+        return 4 if variant in self.layered else self.channels
+
+    def latent_shape(
+        self, location: BaseLocation, width: int, height: int, layers: int = 0
+    ) -> tuple[int, ...]:
+        """``(C, h, w)`` of an image of so many pixels; with layers ``(C, layers + 1, h, w)``."""
         config = read_json(location.encoders / "vae" / "config.json")
         with reading_part(location.encoders / "vae"):
             channels, pixels = self.latents(config)
             high, wide = (side // (self.patch * pixels) for side in (height, width))
-            return channels, self.patch * high, self.patch * wide
+            frames = (layers + 1,) if layers else ()
+            return channels, *frames, self.patch * high, self.patch * wide
 
     def sampling_sigmas(
         self, location: BaseLocation, steps: int, width: int, height: int
@@ -435,8 +461,8 @@ class Family:
         return shift_factor(self.shift(location, None), self._tokens(location, width, height))
 
     def _tokens(self, location: BaseLocation, width: int, height: int) -> int:
-        """How many tokens the transformer reads of an image."""
-        _, high, wide = self.latent_shape(location, width, height)
+        """How many tokens the transformer reads of an image, or of each of its layers."""
+        *_, high, wide = self.latent_shape(location, width, height)
         return (high // self.patch) * (wide // self.patch)
 
 
@@ -463,7 +489,7 @@ def guided_velocity(
         guidance: The guidance scale, at least 0.
 
     Returns:
-        A function of latents `[B, C, h, w]` and sigma `[B]`.
+        A function of latents `[B, C, h, w]` or `[B, C, f, h, w]` and sigma `[B]`.
     """
 
     def once(latents: Tensor, sigma: Tensor) -> Tensor:

@@ -8,7 +8,8 @@ ComfyUI's naming (that of Black Forest Labs) or in Diffusers'.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -70,19 +71,24 @@ SHARES = {"single_transformer_blocks.{}.proj_mlp": MLP_SHARE}
 SPELLINGS = ("transformer.{path}", "lycoris_{flat}", "lora_transformer_{flat}", "{path}")
 """How ComfyUI 0.33 spells a layer besides its native name, in its order (comfy/lora.py)."""
 
+NORMS = {
+    "double": {
+        "attn.norm_q": "img_attn.norm.query_norm",
+        "attn.norm_k": "img_attn.norm.key_norm",
+        "attn.norm_added_q": "txt_attn.norm.query_norm",
+        "attn.norm_added_k": "txt_attn.norm.key_norm",
+    },
+    "single": {"attn.norm_q": "norm.query_norm", "attn.norm_k": "norm.key_norm"},
+}
 _DOUBLE_OTHERS = {
-    "attn.norm_q": "img_attn.norm.query_norm",
-    "attn.norm_k": "img_attn.norm.key_norm",
-    "attn.norm_added_q": "txt_attn.norm.query_norm",
-    "attn.norm_added_k": "txt_attn.norm.key_norm",
+    **NORMS["double"],
     "ff.linear_in": "img_mlp.0",
     "ff.linear_out": "img_mlp.2",
     "ff_context.linear_in": "txt_mlp.0",
     "ff_context.linear_out": "txt_mlp.2",
 }
 _SINGLE_OTHERS = {
-    "attn.norm_q": "norm.query_norm",
-    "attn.norm_k": "norm.key_norm",
+    **NORMS["single"],
     "attn.to_qkv_mlp_proj": "linear1",
     "attn.to_out": "linear2",
 }
@@ -98,16 +104,22 @@ def in_blocks(double: Mapping[str, str], single: Mapping[str, str]) -> dict[str,
     }
 
 
+def fused_attention(of: int = 0) -> ComfyuiName:
+    """ComfyUI's name of q, k and v in a single block's first layer (``of`` as there)."""
+    return ComfyuiName(
+        "single_blocks.{}.linear1_qkv",
+        "single_blocks.{}.linear1",
+        shares=_QUERY_KEY_VALUE,
+        of=of,
+        spellings=("diffusion_model.{path}",),
+    )
+
+
 OTHER_NAMES = (
     *(ComfyuiName(a, b) for a, b in in_blocks(_DOUBLE_OTHERS, _SINGLE_OTHERS).items()),
     ComfyuiName("norm_out.linear", "final_layer.adaLN_modulation.1", swapped=True),
     ComfyuiName("controlnet_x_embedder", "pos_embed_input"),
-    ComfyuiName(
-        "single_blocks.{}.linear1_qkv",
-        "single_blocks.{}.linear1",
-        shares=_QUERY_KEY_VALUE,
-        spellings=("diffusion_model.{path}",),
-    ),
+    fused_attention(),
 )
 """What ComfyUI calls layers besides those of the tables: norms, other spellings, one slice.
 
@@ -115,6 +127,25 @@ Some are of FLUX.2's spelling, which ComfyUI takes for all of these families.
 
 Source: ComfyUI 0.33, ``comfy/utils.py`` (`flux_to_diffusers`) and ``comfy/lora.py``.
 """
+
+UNEXPORTABLE = {
+    r"norm_out\.linear": "ComfyUI keeps its scale and shift halves in the opposite order, so a new "
+    "name alone would swap them",
+}
+"""`Family.unexportable`."""
+
+_WHOLE_SINGLE = re.compile(r"single_blocks\.\d+\.linear1(?!_qkv)")
+_PARTED_DOUBLE = re.compile(r"(?<!single_)transformer_blocks\.\d+\.attn\.(to_[qkv]|add_)")
+
+
+def has_joined_blocks(names: Iterable[str]) -> bool:
+    """Whether an adapter in ComfyUI's layout is for single blocks with one first layer.
+
+    That of FLUX.1 is written in parts, as q, k and v of double blocks are in any family.
+    """
+    names = list(names)
+    return all(any(map(mark.search, names)) for mark in (_WHOLE_SINGLE, _PARTED_DOUBLE))
+
 
 NATIVE_MARKS = ("double_blocks.", "single_blocks.")
 """`FileSpec.native_marks`."""
@@ -162,7 +193,7 @@ def block_counts(config: Mapping[str, Any]) -> dict[str, int]:
     return {name.partition(".")[0]: count for names, count in counts for name in names}
 
 
-def file_sizes(file: WeightFile, name: Any) -> dict[str, Any]:
+def file_sizes(file: WeightFile, name: Callable[[str], str]) -> dict[str, Any]:
     """What a single file says of the settings of Diffusers' class, and what all have in common.
 
     Args:

@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 PACKAGES: dict[str, str] = {
     "qwen_image": ".qwen_image",
     "flux": ".flux",
+    "flux2": ".flux2",
     "z_image": ".z_image",
+    "chroma": ".chroma",
     "krea2": ".krea2",
+    "qwen_image_21": ".qwen_image_21",
 }
 """A family's name, as in the run file's ``family``, to its package.
 

@@ -6,22 +6,25 @@ import torch
 from torch import Tensor
 
 from ..device import is_out_of_memory, release_memory
-from ..families.diffusers_parts import Vae
+from ..families.diffusers_parts import DECODER_NUMBERS, Vae
 from ..offload.machine import Machine
 
 TILE = 512
 """Pixels of the side of the squares that are decoded by themselves where memory is short."""
 
-NUMBERS_PER_PIXEL = 1840
-"""What decoding an image needs at most, of numbers in the VAE's format; of both published VAEs."""
-
 _STAYS = 20
 """The VAE stays where so many times its size is free beside it, for the activations of a step."""
 
 
-def decoding_bytes(pixels: int, dtype: torch.dtype) -> int:
-    """What it takes at most to decode so many pixels as a whole, in the VAE's format."""
-    return pixels * NUMBERS_PER_PIXEL * dtype.itemsize
+def decoding_bytes(pixels: int, dtype: torch.dtype, numbers: int) -> int:
+    """What it takes at most to decode so many pixels as a whole, in the VAE's format.
+
+    Args:
+        pixels: Of all images.
+        dtype: The VAE's.
+        numbers: As `Family.decoder_numbers`.
+    """
+    return pixels * numbers * dtype.itemsize
 
 
 class PreviewDecoder:
@@ -35,10 +38,19 @@ class PreviewDecoder:
         pixels: Of an image's side for each of its latents.
         device: Where it decodes.
         machine: Says how much of it is free.
+        numbers: As `Family.decoder_numbers`.
     """
 
-    def __init__(self, vae: Vae, pixels: int, device: torch.device, machine: Machine) -> None:
+    def __init__(
+        self,
+        vae: Vae,
+        pixels: int,
+        device: torch.device,
+        machine: Machine,
+        numbers: int = DECODER_NUMBERS,
+    ) -> None:
         self._vae, self._pixels, self._device, self._machine = vae, pixels, device, machine
+        self._numbers = numbers
         self._size = sum(weight.nbytes for weight in vae.model.parameters())
 
     def __call__(self, latents: Tensor) -> Tensor:
@@ -48,7 +60,7 @@ class PreviewDecoder:
             latents: `[B, C, h, w]`, normalised.
 
         Returns:
-            `[B, 3, H, W]`, float32, in [-1, 1].
+            `[B, 3 or 4, H, W]`, float32, in [-1, 1].
         """
         if self._device.type == "cpu":
             return self._decode(latents)
@@ -65,7 +77,7 @@ class PreviewDecoder:
     def _decode(self, latents: Tensor) -> Tensor:
         batch, _, height, width = latents.shape
         pixels = batch * height * width * self._pixels**2
-        needed = decoding_bytes(pixels, self._vae.model.dtype)
+        needed = decoding_bytes(pixels, self._vae.model.dtype, self._numbers)
         if needed <= self._machine.free_memory(self._device):
             try:
                 return self._vae.decode(latents)

@@ -20,7 +20,7 @@ from ..config import DatasetSection, PreviewSection, RunConfig
 from ..data.cache import Encoders
 from ..data.cache_file import Entry, is_sound, make_entry, read_entry, write_entry
 from ..data.captions import TextLimit
-from ..data.image import fit_to_bucket, open_image, resize_exact, to_pixels
+from ..data.image import fit_to_bucket, on_white, open_image, resize_exact, to_pixels
 from ..device import DTYPES, release_memory, resolve_precision
 from ..errors import ConfigError
 from ..families.family import Family
@@ -47,7 +47,7 @@ class EncoderSource(Protocol):
         ...
 
     def decoder(self) -> Callable[[Tensor], Tensor]:
-        """Latents `[B, C, h, w]`, normalised, to pixels `[B, 3, H, W]` in [-1, 1]."""
+        """Latents `[B, C, h, w]`, normalised, to pixels `[B, 3 or 4, H, W]` in [-1, 1]."""
         ...
 
     def text_limit(self) -> TextLimit | None:
@@ -89,7 +89,7 @@ class LazyEncoders:
         self._load_vae = lambda: family.load_vae(location, DTYPES[precision], "cpu")
         self._load_counter = lambda: family.load_token_counter(location)
         self._text_length = location.text_length
-        self._latents = family.latents
+        self._latents, self._numbers = family.latents, family.decoder_numbers
         self._device, self._memory, self._machine = device, config.memory, machine or Machine()
         self._loaded: Encoders | None = None
         self._decoder: Callable[[Tensor], Tensor] | None = None
@@ -107,7 +107,8 @@ class LazyEncoders:
         if self._decoder is None:
             vae = self._load_vae()
             _, pixels = self._latents(vae.model.config)
-            self._decoder = PreviewDecoder(vae, pixels, self._device, self._machine)
+            given = self._device, self._machine, self._numbers
+            self._decoder = PreviewDecoder(vae, pixels, *given)
         return self._decoder
 
     def text_limit(self) -> TextLimit:
@@ -145,7 +146,11 @@ class EncodedPrompt:
         return SampleRequest(self.conditioning, self.negative, self.controls, seed)
 
 
-_CONTROLS: dict[str, tuple[int, int | None]] = {"generate": (0, 0), "edit": (1, 1)}
+_CONTROLS: dict[str, tuple[int, int | None]] = {
+    "generate": (0, 0),
+    "edit": (1, 1),
+    "layered": (1, 1),
+}
 """Least and largest number of control images of a variant; of others one or more."""
 
 
@@ -184,6 +189,7 @@ def encode_prompts(
     folder: Path,
     identity: str,
     open_encoders: Callable[[], Encoders],
+    channels: int,
 ) -> tuple[EncodedPrompt, ...]:
     """Encode the preview prompts, or read them from the cache.
 
@@ -194,6 +200,7 @@ def encode_prompts(
         folder: The cache's folder.
         identity: Names the encoders and their precision.
         open_encoders: Loads the encoders; called only when a prompt is not cached.
+        channels: Of the pixels that are encoded (`Family.pixel_channels`).
 
     Returns:
         One for each prompt, in order.
@@ -206,10 +213,11 @@ def encode_prompts(
     paths = preview.controls or [[] for _ in preview.prompts]
     encoded: list[EncodedPrompt] = []
     for text, files in zip(preview.prompts, paths, strict=True):
-        controls = [_control(Path(file), preview, dataset, family) for file in files]
+        controls = [_control(Path(file), preview, dataset, family, channels) for file in files]
         entry = _entry(folder, text, preview.negative_prompt, controls, identity)
         if not is_sound(entry, thorough=True):
-            tensors = _encode(text, preview.negative_prompt, controls, open_encoders())
+            texts = text, preview.negative_prompt
+            tensors = _encode(texts, controls, open_encoders(), channels)
             write_entry(entry, tensors)
         # Read back even when just encoded: the same numbers at the first preview and the next.
         encoded.append(read_prompt(text, entry, len(controls)))
@@ -217,7 +225,7 @@ def encode_prompts(
 
 
 def _control(
-    path: Path, preview: PreviewSection, dataset: DatasetSection, family: Family
+    path: Path, preview: PreviewSection, dataset: DatasetSection, family: Family, channels: int
 ) -> Image.Image:
     if not path.is_file():
         raise ConfigError(
@@ -225,7 +233,7 @@ def _control(
             "an image for each control of each prompt",
             "Correct the path; paths in a run file are relative to the run file.",
         )
-    image = open_image(path, dataset.animated)
+    image = open_image(path, dataset.animated, channels)
     if dataset.control_area is None:
         return fit_to_bucket(image, Bucket(preview.width, preview.height))
     return resize_exact(image, *family.control_size(*image.size, dataset.control_area))
@@ -239,12 +247,13 @@ def _entry(
 
 
 def _encode(
-    text: str, negative: str, controls: Sequence[Image.Image], encoders: Encoders
+    texts: tuple[str, str], controls: Sequence[Image.Image], encoders: Encoders, channels: int
 ) -> dict[str, Tensor]:
-    tensors = {f"positive.{k}": v for k, v in encoders.encode_text(text, controls).items()}
-    tensors |= {f"negative.{k}": v for k, v in encoders.encode_text(negative, controls).items()}
+    seen, tensors = [on_white(control) for control in controls], {}
+    for side, text in zip(("positive", "negative"), texts, strict=True):
+        tensors |= {f"{side}.{k}": v for k, v in encoders.encode_text(text, seen).items()}
     for index, control in enumerate(controls):
-        tensors[f"control.{index}"] = encoders.encode_image(to_pixels(control)[None])[0]
+        tensors[f"control.{index}"] = encoders.encode_image(to_pixels(control, channels)[None])[0]
     return tensors
 
 

@@ -26,7 +26,7 @@ from ..bases.base_adapters import read_base_adapters
 from ..bases.locate import locate_base
 from ..config import MemorySection, PreviewSection, RunConfig
 from ..data.cache import cache_folder
-from ..data.image import from_pixels, to_pixels
+from ..data.image import from_pixels, on_white, to_pixels
 from ..device import (
     DTYPES,
     borrowed_threads,
@@ -55,7 +55,13 @@ from .encoders import (
     check_controls,
     encode_prompts,
 )
-from .sampler import Sampler, SampleRequest, SampleSettings
+from .sampler import (
+    Sampler,
+    SampleRequest,
+    SampleSettings,
+    preview_layers,
+    preview_settings,
+)
 from .sampling_memory import forward_bytes, sampling_memory
 
 
@@ -97,17 +103,21 @@ class Pipeline:
         Args:
             text: The prompt.
             seed: Seed of the image's noise.
-            controls: Control images at the size they are encoded at, upright RGB.
+            controls: Control images at the size they are encoded at, upright RGB, or RGBA where
+                the family's VAE reads transparency.
             negative: The negative prompt.
 
         Returns:
             The request to hand to the sampler.
         """
-        encoders = self.encoders.open()
+        encoders, sampler = self.encoders.open(), self.sampler
+        channels = sampler.family.pixel_channels(sampler.location.variant)
+        seen = [on_white(control) for control in controls]
+        pixels = [to_pixels(control, channels) for control in controls]
         return SampleRequest(
-            conditioning=encoders.encode_text(text, controls),
-            negative=self._negative(negative, controls),
-            controls=tuple(encoders.encode_image(to_pixels(c)[None])[0] for c in controls),
+            conditioning=encoders.encode_text(text, seen),
+            negative=self._negative(negative, seen),
+            controls=tuple(encoders.encode_image(each[None])[0] for each in pixels),
             seed=seed,
         )
 
@@ -120,7 +130,7 @@ class Pipeline:
         return self._negatives[text]
 
     def sample(self, requests: Sequence[SampleRequest], settings: SampleSettings) -> Tensor:
-        """Sample images, `[B, 3, H, W]` in [-1, 1], on the CPU."""
+        """Sample images, `[B, 3 or 4, H, W]` in [-1, 1], on the CPU."""
         return self.sampler.sample(requests, settings)
 
     def put_on(self, adapter_file: Path) -> AttachedAdapter:
@@ -144,8 +154,10 @@ class Pipeline:
         Raises:
             AdapterError: When it does not fit the base.
         """
-        refuse_undivided(state, self.key_map, "the model that generates")
-        adapter = attach_state(self.sampler.transformer, state)
+        refuse_undivided(state, self.key_map, "the model that generates", attached=True)
+        transformer = self.sampler.transformer
+        whole = self.key_map.whole_layers(dict(transformer.named_modules()))
+        adapter = attach_state(transformer, state, whole)
         self.base.send_rest()  # the factors of a swapped block were made where its weights lie
         adapter.eval()
         return adapter
@@ -198,17 +210,20 @@ class _Place:
         base = empty_base(self.location, self.family)
         pixels = self.config.preview.width * self.config.preview.height
         # One after the other; the base stays where it is meanwhile.
-        used = max(forward_bytes(base, dtype, self._tokens()), decoding_bytes(pixels, dtype))
+        decoding = decoding_bytes(pixels, dtype, self.family.decoder_numbers)
+        used = max(forward_bytes(base, dtype, self._tokens()), decoding)
         room = self.machine.free_memory(self.device) - reserve - held - used
         return sampling_memory(self.config.memory, base, dtype, room)
 
     def _tokens(self) -> int:
-        """Of a preview: its image and control images, two latents a side each, and its text."""
+        """Of a preview: its image and control images, and its text."""
         preview, area = self.config.preview, self.config.dataset.control_area or 0
-        _, high, wide = self.family.latent_shape(self.location, preview.width, preview.height)
-        image, pixels = high * wide // 4, preview.width * preview.height
+        *_, high, wide = self.family.latent_shape(self.location, preview.width, preview.height)
+        image, pixels = high * wide // self.family.patch**2, preview.width * preview.height
         controls = max(map(len, preview.controls), default=0)
-        return self.location.text_length + image + controls * max(image, image * area // pixels)
+        frames = preview_layers(preview, self.family, self.location.variant) + 1
+        controls *= max(image, image * area // pixels)
+        return self.location.text_length + frames * image + controls
 
 
 def open_pipeline(
@@ -273,7 +288,7 @@ def sample_prompts(
         machine: What may be taken of the computer; unset: all that is free.
 
     Yields:
-        Pixels `[3, H, W]` in [-1, 1], for each prompt in order.
+        Pixels `[3 or 4, H, W]` in [-1, 1], for each prompt in order.
 
     Raises:
         SamplingStopped: When ``stop`` said so.
@@ -284,7 +299,7 @@ def sample_prompts(
     # What cannot be used is refused before anything is encoded or loaded.
     state = None if adapter_file is None else read_adapter(adapter_file, place.key_map)
     if state is not None:
-        refuse_undivided(state, place.key_map, "the model that generates")
+        refuse_undivided(state, place.key_map, "the model that generates", attached=True)
     check_controls(preview, place.location.variant)
     place.encoders.decoder()
     with contextlib.closing(place.encoders):
@@ -295,8 +310,9 @@ def sample_prompts(
             cache_folder(config),
             place.encoders.identity,
             place.encoders.open,
+            place.family.pixel_channels(place.location.variant),
         )
-    size = SampleSettings(preview.width, preview.height, preview.steps, preview.guidance)
+    size = preview_settings(preview, place.family, place.location)
     with place.load(state) as pipeline:
         if state is not None:
             pipeline.attach(state).strength = strength
@@ -359,10 +375,10 @@ def sample_previews(
         sampler: Generates on the run's base with its adapter.
         settings: Size, steps, guidance and seed.
         prompts: The encoded prompts.
-        deliver: Takes a prompt's index and its pixels `[3, H, W]` in [-1, 1].
+        deliver: Takes a prompt's index and its pixels `[3 or 4, H, W]` in [-1, 1].
         stop: Asked before each prompt and after each sampling step whether to give up.
     """
-    size = SampleSettings(settings.width, settings.height, settings.steps, settings.guidance)
+    size = preview_settings(settings, sampler.family, sampler.location)
     for index, prompt in enumerate(prompts):
         if stop():
             return

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..config import PreviewSection
 from ..diffusion.flow import sample_euler
 from ..families.family import Family, guided_velocity
 from ..types import Conditioning
@@ -38,12 +39,34 @@ class SampleRequest:
 
 @dataclass(frozen=True, slots=True)
 class SampleSettings:
-    """Size and effort of an image: pixels, sampling steps, guidance scale."""
+    """Size and effort of an image: pixels, sampling steps, guidance scale, and its layers.
+
+    Only a base that takes images apart has layers; without, an image is one frame.
+    """
 
     width: int
     height: int
     steps: int
     guidance: float
+    layers: int = 0
+
+
+def preview_layers(preview: PreviewSection, family: Family, variant: str) -> int:
+    """How many layers a preview has; 0 where the base does not take images apart."""
+    return preview.layers if variant in family.layered else 0
+
+
+def preview_settings(
+    preview: PreviewSection, family: Family, location: BaseLocation
+) -> SampleSettings:
+    """What a run file says of its previews."""
+    return SampleSettings(
+        preview.width,
+        preview.height,
+        preview.steps,
+        preview.guidance,
+        preview_layers(preview, family, location.variant),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +77,7 @@ class Sampler:
         family: The base's family.
         location: Where the base came from.
         transformer: The denoiser, with or without an adapter.
-        decode: Latents `[B, C, h, w]` to pixels `[B, 3, H, W]` in [-1, 1].
+        decode: Latents `[B, C, h, w]` to pixels `[B, 3 or 4, H, W]` in [-1, 1].
         device: Where the denoiser lives.
     """
 
@@ -79,12 +102,14 @@ class Sampler:
             stop: Asked after each sampling step whether to give up.
 
         Returns:
-            `[B, C, h, w]`, float32, normalised.
+            `[B, C, h, w]`, with layers `[B, C, f, h, w]`, float32, normalised.
 
         Raises:
             SamplingStopped: When ``stop`` said so.
         """
-        shape = self.family.latent_shape(self.location, settings.width, settings.height)
+        shape = self.family.latent_shape(
+            self.location, settings.width, settings.height, settings.layers
+        )
         noise = torch.stack([_noise(shape, request.seed) for request in requests]).to(self.device)
         controls = [
             torch.stack(same).to(self.device)
@@ -119,12 +144,15 @@ class Sampler:
             stop: Asked after each sampling step whether to give up.
 
         Returns:
-            Pixels `[B, 3, H, W]` in [-1, 1], float32, on the CPU.
+            Pixels `[B, 3 or 4, H, W]` in [-1, 1], float32, on the CPU. An image and its layers lie
+            side by side, the image at the left, then from the lowest layer to the topmost.
 
         Raises:
             SamplingStopped: When ``stop`` said so.
         """
-        return self.decode(self.latents(requests, settings, stop)).float().cpu()
+        latents = self.latents(requests, settings, stop)
+        frames = latents.unbind(2) if latents.ndim == 5 else (latents,)
+        return torch.cat([self.decode(each).float().cpu() for each in frames], dim=-1)
 
 
 @contextlib.contextmanager
@@ -143,5 +171,5 @@ def evaluating(module: torch.nn.Module) -> Iterator[None]:
             part.training = training
 
 
-def _noise(shape: tuple[int, int, int], seed: int) -> Tensor:
+def _noise(shape: tuple[int, ...], seed: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))

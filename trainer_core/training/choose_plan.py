@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -134,7 +135,8 @@ def _choose(
     budget = agreed_budget(machine_budget(machine, device, dtype), processes)
     release_memory(device)
     items = data.dataset.items
-    simulation = run_simulation(config, base, largest_sample(items), device, text_tokens(items))
+    largest, layers = largest_sample(items)
+    simulation = run_simulation(config, base, largest, device, text_tokens(items), layers)
     return choose_step_plan(simulation, base, budget, held)
 
 
@@ -190,8 +192,9 @@ def choose_step_plan(
         adapter = adapter_bytes(simulation)
     training = config.training
     samples = training.batch_size * training.gradient_accumulation_steps
-    # In latents of 2 x 2 to a token; forward, again, and backward for the inputs alone.
-    tokens = inputs.text + sum(height * width for _, height, width in inputs.images) // 4
+    # Forward, again, and backward for the inputs alone.
+    latents = sum(math.prod(each[1:]) for each in inputs.images)
+    tokens = inputs.text + latents // base.family.patch**2
     flops = 6 * base.parameters * tokens * samples
     try:
         return choose(weights_and(adapter + budget.device_free // _CAUTION, flops))

@@ -30,6 +30,7 @@ from ..data.cache_file import Entry, cache_folders, entry_of_key, is_sound
 from ..data.cached_dataset import CachedDataset, CachedItem, PreservedItem
 from ..data.captions import caption_tokens, long_caption_notes, may_be_long
 from ..data.folder import scan_all
+from ..data.layers import require_layers
 from ..errors import ConfigError, DatasetError
 from ..families.family import Family
 from ..families.registry import get_family
@@ -134,6 +135,7 @@ def prepare(
     family = get_family(config.family)
     location = locate_base(config.base, family, has_controls, needs_encoders=make_source is None)
     check_controls(config.preview, location.variant)
+    require_layers(found.samples, location.variant, layered=location.variant in family.layered)
     plan = plan_buckets(found.samples, config.dataset, family.size_multiple, family.control_size)
     encoders = _source(config, family, location, processes, make_source, machine)
     # The others wait until the first process has encoded, and then only read.
@@ -143,7 +145,7 @@ def prepare(
         for note in remove_leftovers(*cache_folders(cache_folder(config))):
             observer.notify(Noted(note))
     with contextlib.closing(encoders):
-        dataset, prompts = _encode(config, family, plan, encoders, observer, has_controls)
+        dataset, prompts = _encode(config, family, location, plan, encoders, observer)
         if processes.index == 0:
             processes.barrier()
     if processes.index == 0:
@@ -168,12 +170,13 @@ def _long_captions(
 def _encode(
     config: RunConfig,
     family: Family,
+    location: BaseLocation,
     plan: Plan,
     encoders: EncoderSource,
     observer: Observer,
-    edits: bool,
 ) -> tuple[CachedDataset, tuple[EncodedPrompt, ...]]:
-    folder = cache_folder(config)
+    folder, channels = cache_folder(config), family.pixel_channels(location.variant)
+    edits = any(planned.sample.controls for planned in plan.samples)
     dataset = build_cache(
         plan,
         folder,
@@ -183,10 +186,10 @@ def _encode(
         lambda done, total: observer.notify(CacheProgress(done, total)),
         verify=config.cache.verify,
         preserved_prompts=preservation_prompts(config, edits=edits),
+        channels=channels,
     )
-    prompts = encode_prompts(
-        config.preview, config.dataset, family, folder, encoders.identity, encoders.open
-    )
+    given = encoders.identity, encoders.open, channels
+    prompts = encode_prompts(config.preview, config.dataset, family, folder, *given)
     return dataset, prompts
 
 
@@ -412,6 +415,7 @@ def _sample_record(item: CachedItem) -> dict[str, Any]:
             {"size": [bucket.width, bucket.height], "latents": entry.key}
             for bucket, entry in zip(item.control_buckets, item.controls, strict=True)
         ],
+        **({"layers": [entry.key for entry in item.layers]} if item.layers else {}),
         **({"regularization": True} if item.regularization else {}),
     }
 
@@ -422,6 +426,7 @@ def _preserved_record(item: PreservedItem) -> dict[str, Any]:
         "size": [item.bucket.width, item.bucket.height],
         "controls": [entry.key for entry in item.controls],
         "text": item.text.key,
+        **({"layers": item.layers} if item.layers else {}),
     }
 
 
@@ -431,6 +436,7 @@ def _preserved_item(folder: Path, record: Mapping[str, Any]) -> PreservedItem:
         bucket=_bucket(record["size"]),
         controls=tuple(entry_of_key(folder, "latents", key) for key in record["controls"]),
         text=entry_of_key(folder, "text", record["text"]),
+        layers=int(record.get("layers", 0)),
     )
 
 
@@ -446,6 +452,7 @@ def _sample_item(folder: Path, record: Mapping[str, Any]) -> CachedItem:
         empty_text=entry_of_key(folder, "text", record["empty_text"]),
         regularization=bool(record.get("regularization", False)),
         source=str(record.get("source", "")),
+        layers=tuple(entry_of_key(folder, "latents", key) for key in record.get("layers", [])),
     )
 
 
@@ -460,7 +467,7 @@ def _bucket(size: Sequence[int]) -> Bucket:
 
 
 def _entries(items: Sequence[CachedItem]) -> list[Entry]:
-    return [e for i in items for e in (i.latents, *i.controls, i.text, i.empty_text)]
+    return [entry for item in items for entry in item.entries]
 
 
 def _require_files(path: Path, entries: Sequence[Entry]) -> None:

@@ -135,6 +135,7 @@ def _load(
         presets=data.family.presets,
         unused=data.family.unused_layers(transformer),
         shared=data.family.shared_inputs,
+        whole=data.family.key_map.whole_layers(dict(transformer.named_modules())),
         seed=config.seed,
     ).train()
     base.send_rest()  # the factors of a swapped block were made where its weights lie

@@ -93,10 +93,19 @@ def text_tokens(items: Iterable[CachedItem]) -> int:
     return max(lengths)
 
 
-def largest_sample(items: Iterable[CachedItem]) -> tuple[Bucket, ...]:
-    """Sizes of the images of that sample which has the most pixels, its control images behind."""
-    sizes = ((item.bucket, *item.control_buckets) for item in items)
-    return max(sizes, key=lambda images: sum(each.width * each.height for each in images))
+def largest_sample(items: Iterable[CachedItem]) -> tuple[tuple[Bucket, ...], int]:
+    """Of that sample which has the most pixels.
+
+    Returns:
+        The sizes of its image and, behind it, of its control images; and how many layers it has.
+    """
+
+    def pixels(sample: tuple[tuple[Bucket, ...], int]) -> int:
+        (image, *controls), layers = sample
+        images = (*[image] * (layers + 1), *controls)
+        return sum(each.width * each.height for each in images)
+
+    return max((((e.bucket, *e.control_buckets), len(e.layers)) for e in items), key=pixels)
 
 
 def run_simulation(
@@ -105,6 +114,7 @@ def run_simulation(
     images: Iterable[Bucket],
     device: torch.device,
     text: int | None = None,
+    layers: int = 0,
 ) -> StepSimulation:
     """A simulation of a run's step.
 
@@ -114,9 +124,11 @@ def run_simulation(
         images: Sizes in pixels of the largest sample's image and of its control images.
         device: Decides the precision where the run file does not.
         text: Tokens of the longest text; None for the most that the family's encoder yields.
+        layers: How many layers the largest sample's image comes with.
     """
     latents = tuple(
-        base.family.latent_shape(base.location, image.width, image.height) for image in images
+        base.family.latent_shape(base.location, size.width, size.height, 0 if place else layers)
+        for place, size in enumerate(images)
     )
     tokens = base.location.text_length if text is None else text
     # On a CPU torch updates one factor after the other.
@@ -154,9 +166,9 @@ def cached_run_estimate(
     weights = bytes_on_device(config.memory, base, _dtype(config, device))
     if free is not None and weights * TINY < free:
         return {"base": weights, "total": weights}
-    largest = largest_sample(cache.dataset.items)
+    largest, layers = largest_sample(cache.dataset.items)
     text = text_tokens(cache.dataset.items)
-    return memory_estimate(base, run_simulation(config, base, largest, device, text))
+    return memory_estimate(base, run_simulation(config, base, largest, device, text, layers))
 
 
 def _dtype(config: RunConfig, device: torch.device) -> torch.dtype:

@@ -44,22 +44,22 @@ class Trajectory:
 
     Attributes:
         item: Its prompt and control images.
-        entry: Where its velocities are cached: `[steps, C, h, w]`.
+        entry: Where its velocities are cached: `[steps, C, h, w]` or `[steps, C, f, h, w]`.
         shape: Of its latents.
         seed: Of its first noise.
     """
 
     item: PreservedItem
     entry: Entry
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     seed: int
 
     def noise(self) -> Tensor:
-        """The first latents `[C, h, w]`, float32."""
+        """The first latents, float32."""
         return torch.randn(self.shape, generator=torch.Generator().manual_seed(self.seed))
 
     def before(self, step: int, velocities: Tensor, sigmas: Tensor) -> Tensor:
-        """Latents `[C, h, w]` before a sampling step, from the velocities of those before it."""
+        """Latents before a sampling step, from the velocities of those before it."""
         latents = self.noise()
         for index in range(step):
             latents = latents + (sigmas[index + 1] - sigmas[index]) * velocities[index].float()
@@ -146,7 +146,8 @@ def plan_preservation(
     size: Bucket = dataset.preserved[0].bucket
     steps, guidance = config.dataset.preservation.steps, config.training.guidance
     sigmas = family.sampling_sigmas(location, steps, size.width, size.height).cpu()
-    shape = family.latent_shape(location, size.width, size.height)
+    layers = dataset.preserved[0].layers
+    shape = family.latent_shape(location, size.width, size.height, layers)
     way = json.dumps([base, guidance, [f"{sigma:.8f}" for sigma in sigmas.tolist()]])
     trajectories: list[Trajectory] = []
     for number, item in enumerate(dataset.preserved):

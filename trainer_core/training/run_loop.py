@@ -92,7 +92,7 @@ def _plan(run: Loaded) -> BatchPlan:
     config, training = run.config, run.config.training
     return BatchPlan(
         buckets=run.data.dataset.buckets,
-        control_counts=run.data.dataset.control_buckets,
+        control_counts=run.data.dataset.kinds,
         batch_size=training.batch_size,
         micro_batches=training.gradient_accumulation_steps,
         num_repeats=[
@@ -205,7 +205,7 @@ def _sigma_sampler(run: Loaded) -> Callable[[Batch, torch.Generator], float]:
     for bucket in set(data.dataset.buckets):
         size = (data.location, bucket.width, bucket.height)
         usual = data.family.training_shift(*size) if sigma.density == "shifted" else 1.0
-        by_shape[data.family.latent_shape(*size)] = make_density(
+        by_shape[data.family.latent_shape(*size)[-2:]] = make_density(
             sigma.density,
             sigma.mean,
             sigma.std,
@@ -214,4 +214,4 @@ def _sigma_sampler(run: Loaded) -> Callable[[Batch, torch.Generator], float]:
             sigma.max,
             sigma.mode_scale,
         )
-    return lambda batch, generator: by_shape[tuple(batch.latents.shape[1:])](generator)
+    return lambda batch, generator: by_shape[tuple(batch.latents.shape[-2:])](generator)

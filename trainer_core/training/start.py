@@ -451,7 +451,11 @@ def read_start(config: RunConfig) -> AdapterState | None:
     key_map = get_family(config.family).key_map
     state = read_adapter(path, key_map, others)
     refuse_undivided(
-        state, key_map, "adapter.start_from", "Start from a LoRA of it, with adapter.kind: lora."
+        state,
+        key_map,
+        "adapter.start_from",
+        "Start from a LoRA of it, with adapter.kind: lora.",
+        attached=True,
     )
     if state.extras:
         layer, tensors = next(iter(state.extras.items()))

@@ -54,13 +54,14 @@ class StepInputs:
     """What goes through a base in a step, and how it is computed.
 
     Attributes:
-        images: Latents ``(C, h, w)`` of a sample's image, and of its control images behind it.
+        images: Latents ``(C, h, w)`` of a sample's image, with its layers ``(C, f, h, w)``, and of
+            its control images behind it.
         text: Text tokens of a sample.
         dtype: What the base is computed in.
         fused: Whether the optimizer updates all factors at once, as on a GPU.
     """
 
-    images: tuple[tuple[int, int, int], ...]
+    images: tuple[tuple[int, ...], ...]
     text: int
     dtype: torch.dtype
     fused: bool = True
@@ -83,6 +84,15 @@ class SimulatedStep:
 
 _Numbers = dict[Phase | str, int]
 """Peaks of phases, in bytes beside the base; and ``adapter`` (bytes) and ``flops``."""
+
+
+def _without_backward(numbers: _Numbers) -> _Numbers:
+    """The peaks of forward passes, as if they were those of backward passes."""
+    return {
+        phase._replace(what="backward"): peak
+        for phase, peak in numbers.items()
+        if isinstance(phase, Phase) and phase.what == "forward"
+    }
 
 
 class StepSimulation:
@@ -185,8 +195,13 @@ class StepSimulation:
         return StepProfile(tuple(blocks), outside - adapter, between - adapter, again["flops"])
 
     def _peaks(self, numbers: _Numbers) -> list[int]:
-        """The peak of each block, in the order of their calls."""
-        return list(map(max, self._along(numbers, "forward"), self._along(numbers, "backward")))
+        """The peak of each block, in the order of their calls.
+
+        No gradient reaches a block before the first adapted one, so that it has no backward pass.
+        """
+        found = self._along(numbers, "forward")
+        backward = self._along({**_without_backward(numbers), **numbers}, "backward")
+        return list(map(max, found, backward))
 
     def _along(self, numbers: _Numbers, what: str) -> list[int]:
         """A number of each block, in the order of their calls; of those between by their ends."""
@@ -407,6 +422,7 @@ def _attach(model: nn.Module, family: Family, config: RunConfig) -> AttachedAdap
         presets=family.presets,
         unused=family.unused_layers(model),
         shared=family.shared_inputs,
+        whole=family.key_map.whole_layers(dict(model.named_modules())),
     )
 
 

@@ -69,7 +69,7 @@ def cached_velocity_error(config: RunConfig, device: torch.device) -> float:
 
     plan = BatchPlan(
         buckets=dataset.buckets,
-        control_counts=dataset.control_buckets,
+        control_counts=dataset.kinds,
         batch_size=config.training.batch_size,
         micro_batches=1,
         num_repeats=1,

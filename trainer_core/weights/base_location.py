@@ -20,7 +20,7 @@ class BaseLocation:
             with the settings alone.
         encoders: The Diffusers folder with text encoders and VAE; mostly the same. When they were
             not asked for, it may hold the settings alone.
-        variant: ``generate``, ``edit`` or ``edit_plus``; never ``auto``.
+        variant: ``generate``, ``edit``, ``edit_plus`` or ``layered``; never ``auto``.
         text_length: Most text tokens that the encoder yields.
         identity: Hash of everything that decides what the encoders yield; part of cache keys. The
             precision that they run in is not known here.

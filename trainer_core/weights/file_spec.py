@@ -23,11 +23,13 @@ class FolderSpec:
             means when there are control images; None when such a base was not made for editing.
         encoder_parts: Sub-folders of the encoders.
         edit_parts: Sub-folders that only the edit variants need.
+        does_both: Whether each base was made for generating and for editing, files too.
     """
 
     pipelines: Mapping[str, str | None]
     encoder_parts: tuple[str, ...]
     edit_parts: tuple[str, ...] = ()
+    does_both: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -227,7 +227,10 @@ def test_a_precision_is_told_as_others_know_it(precision, told):
 _KNOWN = {
     "flux": ({"flux-1-dev/lora", "flux.1-dev/lora"}, ("flux1", "flux_kontext")),
     "qwen_image": ({"qwen-image/lora", "qwen-image-edit/lora"}, ("qwen",)),
+    # They know no Qwen-Image 2.1 yet.
+    "qwen_image_21": ({"qwen-image-2.1/lora"}, ("qwen",)),
     "z_image": ({"z-image/lora"}, ("z_image", "zimage")),
+    "krea2": ({"krea-2/lora"}, ("krea2",)),
 }
 
 

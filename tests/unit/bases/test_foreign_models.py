@@ -24,15 +24,19 @@ from trainer_core.errors import AdapterFileError
 from trainer_core.families.registry import FAMILIES
 from trainer_core.tensors.safetensors_reader import open_tensors
 
-OURS = {"flux": "FluxTransformer2DModel", "qwen_image": "QwenImageTransformer2DModel"}
-TWINS = {"chroma", "longcat"}
+OURS = {
+    "flux": "FluxTransformer2DModel",
+    "flux2": "Flux2Transformer2DModel",
+    "qwen_image": "QwenImageTransformer2DModel",
+}
+TWINS = {"longcat"}
 """Their attention alone has FLUX.1's names, sizes and numbers of blocks."""
 
 ALIKE = {"pixart": "PixArt or Sana"}
 """Models whose attention alone fits several that we do not train."""
 
 SPELLINGS = ("transformer", "lora_unet_", "base_model.model", "unet")
-SPELT = ("sdxl", "sd35 medium", "flux2 klein", "hunyuan video", "wan 1.3b")
+SPELT = ("sdxl", "sd35 medium", "hunyuan image", "hunyuan video", "wan 1.3b")
 
 
 def write_named(path, layers):
@@ -107,12 +111,10 @@ NATIVE = {
     "lora_unet_blocks_0_cross_attn_k_img": ("Wan 2.1 or 2.2", 5120, 5120),
     "lora_unet_blocks_0_ffn_0": ("Wan 2.1 or 2.2", 13824, 5120),
     "diffusion_model.layers.25.attention.qkv": ("Lumina 2", 3840, 2304),
-    "lora_unet_double_blocks_0_img_attn_qkv": ("FLUX.2", 18432, 6144),
-    "diffusion_model.single_blocks.47.linear1": ("FLUX.2", 55296, 6144),
     "lora_unet_double_blocks_19_img_attn_qkv": ("HunyuanVideo", 9216, 3072),
     "lora_unet_double_blocks_3_img_mlp_fc1": ("HunyuanVideo", 12288, 3072),
     "lora_unet_single_blocks_39_modulation_linear": ("HunyuanVideo", 9216, 3072),
-    "diffusion_model.distilled_guidance_layer.in_proj": ("Chroma", 5120, 64),
+    "diffusion_model.nerf_blocks.0.param_generator": ("Chroma1-Radiance", 16384, 3072),
     "diffusion_model.double_stream_blocks.15.block.attn1.to_q_t": ("HiDream", 2560, 2560),
     "diffusion_model.transformer_blocks.27.attn2.to_k": ("LTX-Video or LTX-2", 2048, 2048),
     "lora_unet_blocks_0_self_attn_q_proj": ("Anima or Cosmos-Predict2", 2048, 2048),
@@ -139,13 +141,13 @@ def test_a_text_encoder_beside_it_does_not_hide_the_model(tmp_path):
 
 @pytest.mark.parametrize("words", [["convert"], ["inspect"], ["resize"], ["inspect", "--prove"]])
 def test_the_commands_refuse_it_by_name(words, tmp_path, capsys):
-    path = write_lora(tmp_path / "a.safetensors", attention(model_layers("flux2 klein")))
+    path = write_lora(tmp_path / "a.safetensors", attention(model_layers("sd35 large")))
     out = tmp_path / "out.safetensors"
     more = {"convert": [str(out), "--to", "comfyui"], "resize": [str(out), "--rank", "1"]}
     code = main([words[0], str(path), *more.get(words[0], []), *words[1:]])
     shown = capsys.readouterr()
     assert code == (0 if words == ["inspect"] else 2)
-    assert "FLUX.2" in shown.out + shown.err
+    assert "Stable Diffusion 3" in shown.out + shown.err
     assert not out.exists()
 
 
@@ -251,7 +253,8 @@ def test_what_fits_two_families_is_asked_for_with_the_reason(tmp_path):
         ({"modelspec.architecture": "Qwen-Image/lora"}, "qwen_image"),
         ({"ss_base_model_version": "flux1"}, "flux"),
         ({"modelspec.architecture": "Flux.1-dev/lora"}, "flux"),
-        ({"modelspec.architecture": "chroma/lora"}, None),
+        ({"modelspec.architecture": "chroma/lora"}, "chroma"),
+        ({"modelspec.architecture": "chroma-radiance/lora"}, None),
         ({"ss_base_model_version": "hunyuan-video"}, None),
     ],
 )
@@ -268,18 +271,19 @@ def test_a_header_settles_what_fits_several(header, family, tmp_path):
 
 
 def test_a_header_does_not_make_another_models_layers_ours(tmp_path):
-    path = write_lora(tmp_path / "a.safetensors", attention(model_layers("flux2 dev")))
+    path = write_lora(tmp_path / "a.safetensors", attention(model_layers("sd35 large")))
     small = {k: v for k, v in load_file(path).items() if "blocks.0." in k}
     save_file(small, path, {"ss_base_model_version": "flux1"})
-    with pytest.raises(AdapterFileError, match=r"FLUX\.2"):
+    with pytest.raises(AdapterFileError, match="Stable Diffusion 3"):
         adapter_family(path)
 
 
 def test_chromas_attention_is_taken_for_flux_and_the_twins_are_told(tmp_path, capsys):
     """Nothing in it tells them apart, and ComfyUI has one name for both."""
-    path = write_lora(tmp_path / "a.safetensors", attention(model_layers("chroma")), rank=1)
+    path = write_lora(tmp_path / "a.safetensors", attention(own_layers("chroma")), rank=1)
     assert adapter_family(path).name == "flux"
-    assert "Chroma" in other_models(path, FAMILIES["flux"])
+    assert adapter_family(path, "chroma").name == "chroma"
+    assert "Chroma1, " in other_models(path, FAMILIES["flux"])
     assert main(["inspect", str(path)]) == 0
     assert "Chroma" in capsys.readouterr().out
 

@@ -11,7 +11,7 @@ from benchmarks.layers import Section, merge_section
 from benchmarks.measuring.recipes import our_recipes
 from benchmarks.measuring.record import RESULTS, origin, read_record, write_record
 from benchmarks.measuring.single_layer import Layer, measure_layer
-from benchmarks.memory_plans import COMPARED, peak_rows, published, sizes_of
+from benchmarks.memory_plans import BASES, COMPARED, peak_rows, published, sizes_of
 from benchmarks.step_time import Workload, measure
 from benchmarks.write_tables import DOCUMENTS, ROOT, TABLES, with_tables
 from trainer_core.bases.locate import locate_base
@@ -101,18 +101,18 @@ def test_every_table_is_told_somewhere():
 
 def test_the_weights_of_a_simulated_peak_are_those_of_the_code():
     rows = read_record(RESULTS / "memory_plans.json")["peaks"]
-    for name in ("qwen_image", "flux"):
-        family = get_family(name)
-        transformer = published(family)
+    for base in BASES:
+        family = get_family(base.family)
+        transformer = published(family, base.sizes)
         for form in ("dense", *COMPARED):
             lists, stored = family.repeated_blocks, FORMATS.get(form)
             total = base_bytes(transformer, lists, torch.bfloat16, stored).total
             weights = [
                 row["weights"]
                 for row in rows
-                if (row["family"], row["base_format"], row["swap"]) == (name, form, "none")
+                if (row["base"], row["base_format"], row["swap"]) == (base.title, form, "none")
             ]
-            assert weights == [total] * 3, (name, form)
+            assert weights == [total] * len(base.edges), (base.title, form)
 
 
 @EXHAUSTIVE

@@ -83,7 +83,8 @@ def test_a_training_step_computes_what_it_computed_without(name, kind, checkpoin
         assert bool(waiting) == bool(shared)
         assert all(group.waits_for == () for group in waiting)
     for with_it, without in zip(*found, strict=True):
-        assert relative(with_it, without) < 1e-5
+        # Products of other shapes add up in another order, in each of up to 30 blocks.
+        assert relative(with_it, without) < 2e-5
 
 
 @pytest.mark.parametrize("name", FAMILIES)

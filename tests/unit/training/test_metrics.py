@@ -73,6 +73,7 @@ def test_a_board_that_works_says_nothing(tmp_path):
     board = TensorBoard(tmp_path, 0, refuse)
     board.write(result(1))
     board.write_image(1, 0, torch.zeros(3, 8, 8))
+    board.write_image(1, 1, torch.zeros(4, 8, 8))  # with transparency
     board.close()
     (events,) = tmp_path.glob("events.out.tfevents.*")
     assert b"training/loss" in events.read_bytes()

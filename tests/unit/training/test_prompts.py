@@ -70,6 +70,7 @@ class Prompts:
             self.folder,
             self.identity,
             self.open,
+            3,
         )
 
     def count(self):

@@ -269,6 +269,7 @@ MARK = "__index_timestep_zero__"
     ("name", "marked", "controls", "variant", "zero"),
     [
         ("qwen_image_fp8_e4m3fn", False, False, "generate", False),
+        ("qwen_image_2512_bf16", False, False, "generate", False),
         ("my_finetune", False, True, "edit_plus", False),
         ("qwen_image_edit_fp8_e4m3fn", False, True, "edit", False),
         ("Qwen-Image-Edit-2509_fp8", False, True, "edit_plus", False),

@@ -171,8 +171,8 @@ def test_a_file_of_another_family_is_refused(tmp_path):
     error = refusal(write(tmp_path, text_encoder))
     assert "of no family" in error.found
     assert "text encoder" in error.remedy
-    chroma = flux() | {"distilled_guidance_layer.norms.0.scale": torch.ones(2)}
-    assert "of no family" in refusal(write(tmp_path, chroma)).found
+    hunyuan = flux() | {"txt_in.individual_token_refiner.blocks.0.x": torch.ones(2)}
+    assert "of no family" in refusal(write(tmp_path, hunyuan)).found
 
 
 SPOILT = {
@@ -257,11 +257,6 @@ def test_what_cannot_be_read_is_said_where_the_base_is_chosen(tmp_path):
     fill = flux() | {"img_in.weight": torch.ones(128, 384)}
     with pytest.raises(BaseModelError, match="Fill"):
         detect_base(write(tmp_path, fill))
-
-
-def test_layered_is_not_taken_for_qwen_image(tmp_path):
-    more = {"time_text_embed.addition_t_embedding.weight": torch.ones(2, 128)}
-    assert "Layered" in refusal(write(tmp_path, {**qwen(), **more}), "qwen_image").found
 
 
 def scaled(spelling="new", **changes):

@@ -22,7 +22,7 @@ computed, so that a LoRA of each part can be made.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -45,7 +45,7 @@ from ...adapters.dora import axis_of
 from ...types import AdapterState
 from ..names.key_map import KeyMap
 from ..names.key_parsing import native_modules
-from ..names.row_slices import RowSlice, put_rows
+from ..names.row_slices import InexactSliceError, RowSlice, put_rows, slice_layer
 from .effective_delta import effective_delta
 from .outlines import outline_of
 
@@ -261,7 +261,38 @@ def undivided_parts(name: str, key_map: KeyMap) -> tuple[tuple[str, RowSlice], .
     return native_modules(name, key_map) if is_undivided(name, key_map) else ()
 
 
-def refuse_undivided(state: AdapterState, key_map: KeyMap, place: str, remedy: str = "") -> None:
+def divided(state: AdapterState, key_map: KeyMap) -> AdapterState:
+    """The adapter with the modules of layers that are trained whole, where their kind has such.
+
+    Args:
+        state: The adapter; of a LoRA or LoHa rows of a layer are a layer of the same kind.
+        key_map: The family's names.
+    """
+    whole = [
+        name for name in undivided_layers(state.layers, key_map) if key_map.is_fused_only(name)
+    ]
+    layers = {name: state.layers[name] for name in state.layers} if whole else {}
+    for name in whole:
+        try:
+            parts = {
+                module: slice_layer(state.kind, layers[name], cut)
+                for module, cut in undivided_parts(name, key_map)
+            }
+        except InexactSliceError:
+            continue
+        del layers[name]
+        layers |= parts
+    return replace(state, layers=layers) if whole else state
+
+
+def refuse_undivided(
+    state: AdapterState,
+    key_map: KeyMap,
+    place: str,
+    remedy: str = "",
+    *,
+    attached: bool = False,
+) -> None:
     """Refuse undivided layers where the modules themselves are needed.
 
     Args:
@@ -269,11 +300,14 @@ def refuse_undivided(state: AdapterState, key_map: KeyMap, place: str, remedy: s
         key_map: The family's names.
         place: What needs them, such as ``layout 'peft'``.
         remedy: What can be done besides a LoRA.
+        attached: Whether layers that are trained whole are welcome.
 
     Raises:
         AdapterError: When there is one; the message names the first.
     """
     names = undivided_layers(state.layers, key_map)
+    if attached:
+        names = [name for name in names if not key_map.is_fused_only(name)]
     if not names:
         return
     modules = ", ".join(module for module, _ in undivided_parts(names[0], key_map))

@@ -97,6 +97,8 @@ class KeyMap:
         native_only: Those of `layers` that ComfyUI knows by their native names alone.
         aliases: Names that another trainer has of its own to ComfyUI's, both with ``{}`` for the
             block's number.
+        fused_only: ComfyUI's names, with ``{}`` for the block's number, of fused layers for whose
+            parts it has no names. Their parts are trained as one layer.
     """
 
     to_native: Callable[[str], NativeKey | None]
@@ -107,6 +109,7 @@ class KeyMap:
     comfyui_names: tuple[ComfyuiName, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
     native_only: frozenset[str] = frozenset()
+    fused_only: tuple[str, ...] = ()
 
     def module_of_flat(self, flat: str) -> str | None:
         """Path of the module whose dots became ``_``; None when there is none."""
@@ -120,6 +123,27 @@ class KeyMap:
         """Whether a layer of ComfyUI's is several modules here, or has its halves swapped there."""
         swapped = any(name.swapped and name.native == native for name in self.comfyui_names)
         return swapped or bool(self.parts(native))
+
+    def is_fused_only(self, native: str) -> bool:
+        """Whether ComfyUI has no names for the parts of one of its layers."""
+        if not self.fused_only:
+            return False
+        return re.sub(rf"\.({BLOCK_NUMBER})\.", ".{}.", native, count=1) in self.fused_only
+
+    def whole_layers(self, paths: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """The layers that are trained whole, by ComfyUI's name, to their parts in order.
+
+        Args:
+            paths: Of a base's modules.
+        """
+        if not self.fused_only:
+            return {}
+        found = {key.name for key in map(self.to_native, paths) if key is not None and key.part}
+        return {
+            native: tuple(part.module for part in self.parts(native))
+            for native in sorted(found)
+            if self.is_fused_only(native)
+        }
 
     @cached_property
     def _flat_modules(self) -> dict[str, str]:
@@ -322,6 +346,8 @@ def _place(
 ) -> ComfyuiPlace | None:
     tensor = native + WEIGHT
     key = key_map.to_native(path)
+    if key is not None and key.part and key_map.is_fused_only(native):
+        return None
     if not name.shares and (key is None or not key.part):
         return ComfyuiPlace(tensor, swapped=name.swapped)
     if tensor not in shapes:

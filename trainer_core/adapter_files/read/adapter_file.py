@@ -263,7 +263,7 @@ def map_layers(
         place = match_layer(name, key_map)
         if place is None:
             raise _no_layer(file, name, others)
-        own = _sources(file, name, place)
+        own = _sources(file, name, place, key_map)
         # An undivided layer has all of its modules.
         modules = [module for module, _ in place.modules] if place.native in own else own
         for module in modules:
@@ -406,11 +406,15 @@ def _joined(
     return LazyMapping(shapes, read, outline)
 
 
-def _sources(file: AdapterFile, name: str, place: LayerMatch) -> dict[str, LayerRows]:
+def _sources(
+    file: AdapterFile, name: str, place: LayerMatch, key_map: KeyMap
+) -> dict[str, LayerRows]:
     """The modules that a layer of a file is; itself by ComfyUI's name where it stays undivided."""
     outline = file.layers.outline(name)
     cuts = [cut for _, cut in place.modules]
     found: dict[str, LayerRows] = {}
+    if place.native is not None and len(cuts) > 1 and key_map.is_fused_only(place.native):
+        return {place.native: LayerRows(name, WHOLE)}
     try:
         owned = owned_columns(
             file.kind,

@@ -113,6 +113,11 @@ def _groups(
         swapped = is_swapped(name, key_map)
         if not native.part and not swapped:
             yield _Group(spell(native.name), (name,), native.name)
+        elif key_map.is_fused_only(native.name):
+            if parts[native.name][0] == name:
+                modules = tuple(parts[native.name])
+                fused = _fused_layer(state, outlines, key_map, options, native.name, modules)
+                yield _Group(spell(native.name), modules, native.name, fused)
         elif not options.fused and not (swapped and FILE_RULES[state.kind].multiplies):
             # What multiplies has to find the rows as ComfyUI has them.
             yield _Group(DIFFUSERS_PREFIX + name, (name,), None)

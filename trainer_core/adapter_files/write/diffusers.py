@@ -13,7 +13,7 @@ from ...adapters.dora import DORA_SCALE
 from ...adapters.kinds.registry import APPROXIMATE, FILE_RULES, LOW_RANK, layer_scale
 from ...errors import AdapterError
 from ...types import AdapterState, LayerState
-from ..factors.fused_layers import refuse_undivided
+from ..factors.fused_layers import divided, refuse_undivided
 from ..factors.outlines import Layers, is_convolution, outlines_of
 from ..names.key_map import DIFFUSERS_PREFIX, KeyMap
 from ..names.key_parsing import MAGNITUDE
@@ -31,6 +31,7 @@ def plan_diffusers(state: AdapterState, key_map: KeyMap, options: Options) -> Wr
             convolution.
     """
     del options
+    state = divided(state, key_map)
     outlines = peft_outlines(state, key_map, "diffusers")
     rules = FILE_RULES[state.kind]
     problem = rules.diffusers_problem(outlines)

@@ -28,6 +28,7 @@ from ...filesystem.storage import (
 )
 from ...filesystem.temporary import temporary_beside
 from ...types import AdapterState, LayerState
+from ..factors.fused_layers import divided
 from ..factors.outlines import Layers
 from ..names.key_map import KeyMap
 from ..names.key_parsing import MAGNITUDE, PEFT_PREFIX
@@ -43,6 +44,7 @@ def plan_peft(state: AdapterState, key_map: KeyMap, options: Options) -> WritePl
         AdapterError: When no configuration makes PEFT compute what the adapter computes.
     """
     del options
+    state = divided(state, key_map)
     outlines = peft_outlines(state, key_map, "peft")
     config = {
         "base_model_name_or_path": None,

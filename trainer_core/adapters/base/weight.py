@@ -12,6 +12,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ...errors import AdapterError
 from ...quantization.frozen_linear import FrozenLinear
 from ..kernels.convolution import layer_sizes
+from .joined import JoinedLinear, frozen_parts
 from .quantized import STORED_DTYPES, read_quantized, tensors_behind
 
 DENSE_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -80,6 +81,8 @@ def dense_weight(layer: nn.Module, dtype: torch.dtype | None = None) -> Tensor:
     """
     if isinstance(layer, FrozenLinear):
         return layer.dense(dtype)
+    if isinstance(layer, JoinedLinear):
+        return torch.cat([dense_weight(part, dtype).detach() for part in layer.parts])
     weight = cast("Tensor", layer.weight)
     if is_plain(weight) and weight.dim() >= 2:
         return weight
@@ -105,8 +108,10 @@ def weight_stamp(layer: nn.Module) -> tuple[Any, ...]:
     a ``weight_identity``, which somebody keeps elsewhere and never changes, it sees that alone. Of
     a layer with amendments it sees which of them count now.
     """
-    weight = cast("Tensor", layer.weight)
-    return (getattr(layer, "counting", None), *_parts_stamp(layer, weight))
+    return tuple(
+        (getattr(each, "counting", None), *_parts_stamp(each, cast("Tensor", each.weight)))
+        for each in frozen_parts(layer)
+    )
 
 
 def _parts_stamp(layer: nn.Module, weight: Tensor) -> tuple[Any, ...]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ...config import AdapterConfig
 from ...errors import AdapterError
 from ...types import LayerState
+from ..base.joined import JoinedLinear, frozen_parts
 from ..base.quantized import is_cast_around, is_read_back
 from ..base.weight import DENSE_DTYPES, absent, dense_weight, is_dense, refuse_part, whole
 from ..dora import DORA_SCALE, axis_of, ratio, stretch_input, stretch_output
@@ -118,6 +119,9 @@ class FactorLayer(nn.Module, BaseTunerLayer):
         config = self.config = plan.config
         self.layer_name = plan.name
         self.drops = bool(config.dropout or config.rank_dropout or config.module_dropout)
+        if isinstance(self.get_base_layer(), JoinedLinear):
+            # It has no weight of its own that one product could be made with.
+            object.__setattr__(self, "function", None)
         # The fused forms compute with it; where there is none, they are not taken.
         self._kernel = cast("AdapterKernel", self.kind.kernel)
         self._augmented, self._norms = AugmentedWeight(), CachedNorm(self, plan.config.dora_axis)
@@ -270,7 +274,9 @@ class FactorLayer(nn.Module, BaseTunerLayer):
         It is computed once for the present values of factors and weight: not again for another
         image, or when a checkpointed block runs a second time.
         """
-        refuse_part(self.base_weight, self.layer_name, "the magnitude that DoRA divides by")
+        for part in frozen_parts(self.get_base_layer()):
+            weight = cast("Tensor", part.weight)
+            refuse_part(weight, self.layer_name, "the magnitude that DoRA divides by")
         return self._norms.present()
 
     def _sum(self, x: Tensor, strength: float, *args: Any, **kwargs: Any) -> Tensor:
@@ -279,7 +285,9 @@ class FactorLayer(nn.Module, BaseTunerLayer):
             y = self._fused_sum(x, self.scaling[ADAPTER_NAME] * strength)
             if y is not None:
                 return y
-        if self.base_weight.is_meta and not (x.is_meta or is_watched(self.base_layer)):
+        parts = frozen_parts(self.get_base_layer())
+        absent_part = any(cast("Tensor", part.weight).is_meta for part in parts)
+        if absent_part and not (x.is_meta or is_watched(self.base_layer)):
             # torch would multiply with it all the same, into memory that nothing was written to.
             raise absent(self.layer_name)
         y = self.base_layer(x, *args, **kwargs)
@@ -415,8 +423,16 @@ class FactorLayer(nn.Module, BaseTunerLayer):
             for name in names:
                 strength = self.strength if name == ADAPTER_NAME else 1.0
                 total = total + self.get_delta_weight(name) * strength
-            weight.copy_(total)
+            self._write(total)
         self.merged_adapters.extend(names)
+
+    def _write(self, weight: Tensor) -> None:
+        """Give the base other numbers."""
+        base = self.get_base_layer()
+        if isinstance(base, JoinedLinear):
+            base.write(weight)
+        else:
+            self.base_weight.copy_(weight)
 
     def unmerge(self) -> None:
         """Put the weight back that was there before `merge`, bit for bit.
@@ -428,6 +444,6 @@ class FactorLayer(nn.Module, BaseTunerLayer):
             return
         self.check_mergeable(self.layer_name)
         with torch.no_grad():
-            self.base_weight.copy_(self._original_weight)
+            self._write(self._original_weight)
         del self._original_weight
         self.merged_adapters.clear()

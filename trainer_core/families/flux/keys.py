@@ -25,6 +25,7 @@ from ..flux_blocks import (
     block_counts,
     block_sizes,
     file_sizes,
+    has_joined_blocks,
     in_blocks,
     tidy,
 )
@@ -44,11 +45,6 @@ _ALIASES = {
 }
 """Names of XLabs' trainer to ComfyUI's (Diffusers 0.42, ``lora_conversion_utils.py``; ComfyUI 0.33,
 ``comfy/lora_convert.py``)."""
-
-UNEXPORTABLE = {
-    r"norm_out\.linear": "ComfyUI keeps its scale and shift halves in the opposite order, so a new "
-    "name alone would swap them",
-}
 
 _NAMES = {
     **in_blocks({**DOUBLE, **DOUBLE_MODULATION}, {**SINGLE, **SINGLE_MODULATION}),
@@ -102,7 +98,7 @@ def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
 def detect(keys: Iterable[str]) -> bool:
     """`Family.detect`: a layer is there that FLUX.1 has, and none of its relatives' own."""
     names = list(keys)
-    if any(_OTHERS.search(name) for name in names):
+    if any(_OTHERS.search(name) for name in names) or has_joined_blocks(names):
         return False
     return any(_OWN.search(name) for name in names)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ...weights.file_spec import FolderSpec
 from ..family import Family, HeaderNames
-from ..flux_blocks import ATTENTION, MLP, REPEATED_BLOCKS, SHARED_INPUTS
+from ..flux_blocks import ATTENTION, MLP, REPEATED_BLOCKS, SHARED_INPUTS, UNEXPORTABLE
 from ..flux_vae import load_vae
 from .encode import control_size, load_encoders, load_token_counter
 from .graph import GRAPH
-from .keys import FILE, KEY_MAP, UNEXPORTABLE, detect, published_sizes
+from .keys import FILE, KEY_MAP, detect, published_sizes
 from .predict import conditioning_shapes, predict, takes_guidance
 from .schnell import distilled, shift
 

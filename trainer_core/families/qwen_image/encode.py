@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from ...errors import DatasetError
 from ...types import Conditioning
 from ...weights.base_location import BaseLocation
 from ...weights.loading import load_frozen, load_words
+from ..chat_text import image_places
 from ..diffusers_parts import Vae, area_size, load_tokens
 from ..qwen_vae import load_vae
 
@@ -36,7 +36,8 @@ _EDIT = (
 )
 IMAGE = "<|image_pad|>"
 # Tokens up to and with "user\n"; the denoiser never saw what the encoder makes of them.
-_PREFIX = {"generate": 34, "edit": 64, "edit_plus": 64}
+_PREFIX = {"generate": 34, "layered": 34, "edit": 64, "edit_plus": 64}
+_SHOWS_IMAGES = ("edit", "edit_plus")
 # Edit-Plus shows the text encoder its images at this area, whatever the VAE gets.
 _SEEN_AREA = 384 * 384
 
@@ -45,14 +46,14 @@ def prompt_text(variant: str, caption: str, counts: Sequence[int]) -> str:
     """What the text encoder reads.
 
     Args:
-        variant: ``generate``, ``edit`` or ``edit_plus``.
+        variant: ``generate``, ``edit``, ``edit_plus`` or ``layered``.
         caption: The caption or instruction.
         counts: Number of image tokens of each control image.
 
     Returns:
         The chat template of the variant, filled in.
     """
-    if variant == "generate":
+    if variant not in _SHOWS_IMAGES:
         return f"{_SYSTEM}{_DESCRIBE}{_USER}{caption}{_END}"
     shown = ""
     for index, count in enumerate(counts):
@@ -70,7 +71,7 @@ class QwenEncoders:
         text_encoder: transformers' ``Qwen2_5_VLForConditionalGeneration``.
         vae: The image encoder.
         image_processor: Prepares images for the text encoder; only the edit variants need it.
-        variant: ``generate``, ``edit`` or ``edit_plus``.
+        variant: ``generate``, ``edit``, ``edit_plus`` or ``layered``.
         text_length: Most text tokens behind the template's prefix; tokens of images come on top.
     """
 
@@ -87,7 +88,10 @@ class QwenEncoders:
         return (self.text_encoder.model,)
 
     def encode_image(self, pixels: Tensor) -> Tensor:
-        """Images `[B, 3, H, W]` in [-1, 1] to normalised latents `[B, C, h, w]`, float32."""
+        """Images `[B, 3, H, W]` in [-1, 1] to normalised latents `[B, C, h, w]`, float32.
+
+        The variant with layers takes pixels with alpha, `[B, 4, H, W]`.
+        """
         return self.vae.encode(pixels)
 
     @torch.no_grad()
@@ -122,26 +126,20 @@ class QwenEncoders:
         return {"text_embeddings": output.last_hidden_state[0, prefix:].float()}
 
     def _image_places(self, ids: Tensor, shown: bool) -> dict[str, Tensor]:
-        """Where the image tokens are, for versions of transformers that have to be told.
-
-        Without it transformers 5 numbers the tokens of an image one after another, instead of by
-        row and column as the model was trained, as transformers 4 did and as ComfyUI does. The edit
-        pipelines of Diffusers up to 0.42 forget it (its issue 14194).
-        """
-        forward = inspect.signature(self.text_encoder.model.forward)
-        if not shown or "mm_token_type_ids" not in forward.parameters:
+        """`image_places`, which the edit pipelines of Diffusers up to 0.42 forget (issue 14194)."""
+        if not shown:
             return {}
         token = self.tokenizer.convert_tokens_to_ids(IMAGE)
-        return {"mm_token_type_ids": (ids == token).int().to(self.text_encoder.device)}
+        return image_places(self.text_encoder.model, (ids == token).to(self.text_encoder.device))
 
     def _longest(self, ids: Tensor, wanted: int) -> int:
         # An image is never cut: its features and its tokens have to be equally many.
         token = self.tokenizer.convert_tokens_to_ids(IMAGE)
         places = (ids == token).nonzero()
-        return wanted if self.variant == "generate" else max(wanted, int(places[-1]) + 2)
+        return wanted if self.variant not in _SHOWS_IMAGES else max(wanted, int(places[-1]) + 2)
 
     def _prepare(self, controls: Sequence[Image]) -> tuple[dict[str, Tensor], list[int]]:
-        if self.variant == "generate":
+        if self.variant not in _SHOWS_IMAGES:
             return {}, []
         shown = list(controls)
         if self.variant == "edit_plus":
@@ -155,6 +153,7 @@ class QwenEncoders:
         wanted, fits = {
             "generate": ("no", not controls),
             "edit": ("one", len(controls) == 1),
+            "layered": ("one", len(controls) == 1),
             "edit_plus": ("at least one", len(controls) > 0),
         }[self.variant]
         if not fits:
@@ -164,7 +163,7 @@ class QwenEncoders:
                 "Set base.variant to edit for one and edit_plus for several, or correct the "
                 "control images.",
             )
-        if self.variant != "generate" and IMAGE in caption:
+        if self.variant in _SHOWS_IMAGES and IMAGE in caption:
             raise DatasetError(
                 f"the caption {caption[:60]!r} has {IMAGE}",
                 "a caption without the token that stands for an image",
@@ -176,7 +175,7 @@ def load_encoders(
     location: BaseLocation, dtype: torch.dtype, device: torch.device | str
 ) -> QwenEncoders:
     """`Family.load_encoders`, for the base's variant."""
-    folder, edits = location.encoders, location.variant != "generate"
+    folder, edits = location.encoders, location.variant in _SHOWS_IMAGES
     kind = "transformers.Qwen2_5_VLForConditionalGeneration"
     return QwenEncoders(
         tokenizer=load_words("AutoTokenizer", folder, "tokenizer"),
@@ -193,8 +192,8 @@ def load_token_counter(location: BaseLocation) -> CountTokens:
     tokens, variant = load_tokens(location, "tokenizer"), location.variant
 
     def count(caption: str, images: int) -> int:
-        text = prompt_text(variant, caption, [1] * images)
-        return tokens(text) - _PREFIX[variant] - images
+        shown = images if variant in _SHOWS_IMAGES else 0
+        return tokens(prompt_text(variant, caption, [1] * shown)) - _PREFIX[variant] - shown
 
     return count
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,16 +29,25 @@ def prompt(variant: str, caption: str, images: int) -> str:
     return prompt_text(variant, caption, [1] * images)
 
 
-def see(variant: str, image: Image) -> Tensor:
+def see(variant: str, image: Image) -> Tensor | None:
     """`ClipSpec.see`: the image at the area that ComfyUI's edit node gives it."""
+    if variant not in _SEEN_AREA:
+        return None
     values = torch.from_numpy(numpy.array(image.convert("RGB")).astype(numpy.float32) / 255.0)
     scale = math.sqrt(_SEEN_AREA[variant] / (image.width * image.height))
     size = (round(image.height * scale), round(image.width * scale))
     return interpolate(values.movedim(-1, 0)[None], size=size, mode="area").movedim(1, -1)
 
 
+_LAYERED_VAE = replace(
+    VAE,
+    pixel_channels=4,
+    title="the VAE of Qwen-Image-Layered, which reads transparency",
+    remedy="Use Load VAE with qwen_image_layered_vae.safetensors.",
+)
+
 GRAPH = GraphSpec(
-    controls={"generate": (0, 0), "edit": (1, 1), "edit_plus": (1, 64)},
+    controls={"generate": (0, 0), "edit": (1, 1), "edit_plus": (1, 64), "layered": (1, 1)},
     clip=ClipSpec(
         parts=("qwen25_7b",),
         templates={
@@ -54,6 +64,7 @@ GRAPH = GraphSpec(
         conditioning=real_tokens,
     ),
     vae=VAE,
+    vaes={"layered": _LAYERED_VAE},
     model=GraphModel(
         model="comfy.supported_models.QwenImage",
         settings=(

@@ -49,10 +49,11 @@ Source: ComfyUI 0.33, ``comfy/lora.py`` (`model_lora_keys_unet`).
 """
 
 _OWN = re.compile(r"transformer_blocks\.\d+\.(img|txt)_(mlp|mod)\.")
-_SHARED = re.compile(r"transformer_blocks\.\d+\.attn\.(to|add)_")
+_SHARED = re.compile(r"transformer_blocks\.\d+\.attn\.(to_)?add_")
 _OTHERS = re.compile(
     r"single_transformer_blocks\.|(double|single)_blocks\.|joint_transformer_blocks\."
     r"|transformer_blocks\.\d+\.(ff|ff_context|norm1|norm1_context|attn\.to_gate)\."
+    r"|transformer_blocks\.\d+\.img_mlp\.(gate_layer|gate_up|proj|out)\."
 )
 
 _TIME = 256
@@ -88,8 +89,8 @@ def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
 def detect(keys: Iterable[str]) -> bool:
     """`Family.detect`: a layer is there that no other known family has.
 
-    An adapter that only has the attention of double blocks could be another family's too; it counts
-    as Qwen-Image.
+    An adapter that only has the attention of double blocks, with that of the text, could be another
+    family's too; it counts as Qwen-Image.
     """
     names = list(keys)
     if any(_OTHERS.search(name) for name in names):
@@ -109,10 +110,6 @@ def settings(file: WeightFile) -> dict[str, Any]:
     modulated as if without noise. ComfyUI's files of it have a marker; files of others only say so
     in their names.
     """
-    if _LAYERED in file.tensors:
-        raise file.broken(
-            "it is Qwen-Image-Layered", "Qwen-Image, or Qwen-Image-Edit with its successors"
-        )
     width, channels = file.matrix("img_in.weight")
     head = file.length("transformer_blocks.0.attn.norm_q.weight")
     found: dict[str, Any] = {
@@ -125,19 +122,25 @@ def settings(file: WeightFile) -> dict[str, Any]:
     }
     if _ZERO_MARK in file.tensors or "2511" in file.hints:
         found["zero_cond_t"] = True
+    if _LAYERED in file.tensors:
+        found |= {"use_additional_t_cond": True, "use_layer3d_rope": True}
     return found
 
 
 def edit_variant(file: WeightFile) -> str:
     """`FileSpec.edit_variant`: several control images, unless only the first edit model fits."""
+    if _LAYERED in file.tensors:
+        return "layered"
     if _ZERO_MARK in file.tensors or _PLUS.search(file.hints):
         return "edit_plus"
     return "edit" if "edit" in file.hints else "edit_plus"
 
 
 def edits(file: WeightFile) -> bool:
-    """`FileSpec.edits`: by the name, the number of a release, or the mark of the newest."""
-    marked = _ZERO_MARK in file.tensors or _PLUS.search(file.hints) is not None
+    """`FileSpec.edits`: by the name, the number of a release, or what only such a model has."""
+    marked = (
+        bool({_ZERO_MARK, _LAYERED} & set(file.tensors)) or _PLUS.search(file.hints) is not None
+    )
     return marked or "edit" in file.hints
 
 

@@ -12,6 +12,8 @@ from ...types import Conditioning
 from ..diffusers_parts import computing_dtype, inner_module, pack, pad_text, pipeline_time, unpack
 from .attention import LENGTHS, keep_texts_apart, knows_lengths
 
+_WITH_FRAMES = 5  # dimensions of latents of an image and its layers
+
 _LONG = 1024
 """Image tokens from which on a sample alone keeps a device busy: those of 512 x 512 pixels."""
 
@@ -23,7 +25,7 @@ def prepare(transformer: nn.Module) -> None:
     ever loaded, on a GPU in its memory. These caches go with the model.
     """
     rope = transformer.get_submodule("pos_embed")
-    for name in ("_get_device_freqs", "_compute_video_freqs"):
+    for name in ("_get_device_freqs", "_compute_video_freqs", "_compute_condition_freqs"):
         plain = getattr(getattr(type(rope), name, None), "__wrapped__", None)
         if plain is not None:
             setattr(rope, name, lru_cache(maxsize=128)(partial(plain, rope)))
@@ -41,12 +43,13 @@ def predict(
     """`Predict` for Qwen-Image.
 
     The tokens of the control images follow those of the target; each image has its own frame
-    index in the rotary positions. No published base is conditioned on guidance: the flag in the
-    configuration has no weights behind it. Each
-    conditioning has ``text_embeddings`` `[L, D]`.
+    index in the rotary positions. So have the layers of an image, whose tokens follow its own; that
+    of its control image is then -1. No published base is conditioned on guidance: the flag in the
+    configuration has no weights behind it. Each conditioning has ``text_embeddings`` `[L, D]`.
     """
     dtype = computing_dtype(transformer)
-    images = [noisy, *controls]
+    targets = noisy.unbind(2) if noisy.ndim == _WITH_FRAMES else (noisy,)
+    images = [*targets, *controls]
     tokens = torch.cat([pack(image) for image in images], dim=1).to(dtype)
     # Rotary positions are read from the first sample: a batch has one size.
     shape = [(1, image.shape[-2] // 2, image.shape[-1] // 2) for image in images]
@@ -63,14 +66,36 @@ def predict(
         img_shapes=[shape] * noisy.shape[0],
         attention_kwargs=lengths,
         return_dict=False,
+        **_transparency(transformer, sigma),
     )[0]
-    return unpack(output, *noisy.shape[-2:]).to(noisy.dtype)
+    return _frames(output, noisy.shape).to(noisy.dtype)
+
+
+def _transparency(transformer: nn.Module, sigma: Tensor) -> dict[str, Tensor]:
+    """What a model for layers is told besides the time: 0 for images with transparency."""
+    if not getattr(inner_module(transformer).config, "use_additional_t_cond", False):
+        return {}
+    return {"additional_t_cond": torch.zeros_like(sigma, dtype=torch.long)}
+
+
+def _tokens(latents: Tensor) -> Tensor:
+    """`pack`, of the frames one after another where there are several."""
+    frames = latents.unbind(2) if latents.ndim == _WITH_FRAMES else (latents,)
+    return torch.cat([pack(frame) for frame in frames], dim=1)
+
+
+def _frames(tokens: Tensor, shape: torch.Size) -> Tensor:
+    """Undo `_tokens`; what follows is left out."""
+    if len(shape) < _WITH_FRAMES:
+        return unpack(tokens, *shape[-2:])
+    size = shape[-2] * shape[-1] // 4
+    frames = tokens[:, : shape[2] * size].split(size, dim=1)
+    return torch.stack([unpack(frame, *shape[-2:]) for frame in frames], dim=2)
 
 
 def guide(conditional: Tensor, unconditional: Tensor, scale: float) -> Tensor:
-    """`Family.guide`, keeping the length of each token's conditional velocity `[B, C, h, w]`."""
-    height, width = conditional.shape[-2:]
-    kept, dropped = pack(conditional), pack(unconditional)
+    """`Family.guide`, keeping the length of each token's conditional velocity."""
+    kept, dropped = _tokens(conditional), _tokens(unconditional)
     combined = dropped + scale * (kept - dropped)
     length = kept.norm(dim=-1, keepdim=True) / combined.norm(dim=-1, keepdim=True)
-    return unpack(combined * length, height, width)
+    return _frames(combined * length, conditional.shape)

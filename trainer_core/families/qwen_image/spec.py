@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 from torch import nn
 
+from ...diffusion.sigma import ShiftSettings
+from ...weights.base_location import BaseLocation
 from ...weights.file_spec import FolderSpec
-from ..diffusers_parts import inner_module
+from ..diffusers_parts import inner_module, read_shift
 from ..family import Family, HeaderNames
 from ..qwen_vae import latents, load_vae
 from .encode import load_encoders, load_token_counter
@@ -35,6 +38,17 @@ SHARED_INPUTS = (
 )
 
 
+def shift(location: BaseLocation, steps: int | None) -> ShiftSettings:
+    """`Family.shift`: with layers, mu is the side of the image over 256 pixels.
+
+    Source: Diffusers, ``QwenImageLayeredPipeline``.
+    """
+    found = read_shift(location)
+    if location.variant != "layered":
+        return found
+    return dataclasses.replace(found, mu=lambda tokens: (tokens / found.base_tokens) ** 0.5)
+
+
 def unused_layers(transformer: nn.Module) -> tuple[str, ...]:
     """`Family.unused_layers`: the last block's text branch, only whose keys and values are read."""
     last = len(inner_module(transformer).transformer_blocks) - 1
@@ -47,8 +61,9 @@ def unused_layers(transformer: nn.Module) -> tuple[str, ...]:
 FAMILY = Family(
     name="qwen_image",
     title="Qwen-Image",
-    models="text-to-image, Edit, Edit-Plus 2509/2511",
-    variants=("generate", "edit", "edit_plus"),
+    models="text-to-image and 2512, Edit, Edit-Plus 2509/2511, Layered",
+    variants=("generate", "edit", "edit_plus", "layered"),
+    layered=("layered",),
     text_length=1024,
     # Two patches of 2x2 latents of 8 pixels: with an odd number of patches per side ComfyUI
     # centres the rotary positions differently than Diffusers.
@@ -61,6 +76,7 @@ FAMILY = Family(
             "QwenImageEditPipeline": "edit",
             "QwenImageEditInpaintPipeline": "edit",
             "QwenImageEditPlusPipeline": "edit_plus",
+            "QwenImageLayeredPipeline": "layered",
         },
         encoder_parts=("text_encoder", "tokenizer", "vae"),
         edit_parts=("processor",),
@@ -78,6 +94,7 @@ FAMILY = Family(
     predict=predict,
     guide=guide,
     latents=latents,
+    shift=shift,
     key_map=KEY_MAP,
     sizes=published_sizes,
     graph=GRAPH,
@@ -87,6 +104,7 @@ FAMILY = Family(
         "generate": HeaderNames("Qwen-Image", "qwen_image"),
         "edit": HeaderNames("Qwen-Image-Edit", "qwen_image_edit"),
         "edit_plus": HeaderNames("Qwen-Image-Edit", "qwen_image_edit"),
+        "layered": HeaderNames("Qwen-Image-Layered", "qwen_image_layered"),
     },
     embedded=Path(__file__).parents[2] / "assets" / "tiny-qwen-image",
 )

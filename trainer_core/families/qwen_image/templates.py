@@ -37,6 +37,18 @@ TEMPLATES = {
         "base.path": "Qwen/Qwen-Image-Edit-2509",
         "base.variant": "edit_plus",
     },
+    "layered": {
+        **FULL_SIZE,
+        "base.path": "Qwen/Qwen-Image-Layered",
+        "base.variant": "layered",
+        "dataset.path": "layered_images",
+        # The size that its authors recommend.
+        "dataset.resolution": 640,
+        "preview.width": 640,
+        "preview.height": 640,
+        "preview.guidance": 4.0,
+    },
+    "generate_2512": {**FULL_SIZE, **_GENERATE, "base.path": "Qwen/Qwen-Image-2512"},
     "subject": {**SUBJECT, **_GENERATE},
     "tiny": {
         **_TINY,

@@ -1,0 +1,176 @@
+"""A base that takes images apart trains through the same loop: samples of several frames."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from runs import CancelAfter, metrics, tensors
+
+from tests.fixtures.qwen_base import make_qwen_base
+from trainer_core.config import RunConfig
+from trainer_core.errors import DatasetError
+from trainer_core.training import train
+from trainer_core.training.encode_dataset import prepare, read_manifest, save_manifest
+from trainer_core.training.observer import SilentObserver
+from trainer_core.training.processes import SingleProcess
+
+COUNTS = (1, 2, 1, 2, 1)
+"""Layers of each image: a batch holds images with equally many."""
+
+
+def make_layers(folder, counts=COUNTS):
+    random = np.random.default_rng(0)
+    for name in ("training_images", "layers"):
+        (folder / name).mkdir(parents=True)
+    for index, count in enumerate(counts):
+        pixels = random.integers(0, 256, (64, 64, 4), dtype=np.uint8)
+        Image.fromarray(pixels[..., :3]).save(folder / f"training_images/{index}.png")
+        (folder / f"training_images/{index}.txt").write_text(f"image {index}")
+        for layer in range(count):
+            Image.fromarray(np.roll(pixels, 8 * layer + 8, 0)).save(
+                folder / f"layers/{index}_{layer}.png"
+            )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return make_qwen_base(tmp_path_factory.mktemp("base"), "layered")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return make_layers(tmp_path_factory.mktemp("data") / "layered")
+
+
+def config(base, data, output, **changes):
+    values = {
+        "family": "qwen_image",
+        "base": {"path": str(base)},
+        "dataset": {"path": str(data), "resolution": 64, "caption_dropout": 0.2},
+        "cache": {"dir": str(output.parent / "cache")},
+        "adapter": {"kind": "lora", "rank": 2, "targets": "all_linear"},
+        "training": {
+            "steps": 4,
+            "batch_size": 2,
+            "gradient_accumulation_steps": 2,
+            "precision": "fp32",
+            "checkpoint_every": 2,
+            "optimizer": {"learning_rate": 1e-2},
+        },
+        "memory": {"device": "cpu", "threads": 1},
+        "output": {"dir": str(output), "layouts": ["comfyui", "diffusers", "kohya", "peft"]},
+    }
+    for section, fields in changes.items():
+        values[section] = {**values.get(section, {}), **fields}
+    return RunConfig.model_validate(values)
+
+
+@pytest.fixture(scope="module")
+def finished(base, data, tmp_path_factory):
+    """A whole run with previews, and preservation of what the base did before."""
+    output = tmp_path_factory.mktemp("run") / "output"
+    wanted = config(
+        base,
+        data,
+        output,
+        dataset={
+            "path": str(data),
+            "resolution": 64,
+            "preservation": {"share": 0.5, "prompts": ["a thing"], "count": 1, "steps": 2},
+        },
+        preview={
+            "every": 4,
+            "prompts": ["an image"],
+            "controls": [[str(data / "training_images/0.png")]],
+            "layers": 2,
+            "guidance": 2.0,
+            "width": 64,
+            "height": 64,
+            "steps": 2,
+        },
+    )
+    return wanted, train(wanted)
+
+
+def test_it_trains_and_previews_an_image_with_its_layers(finished):
+    _, result = finished
+    assert result.status == "done"
+    first, last = (Image.open(path) for path in result.pictures)
+    # The whole image and two layers side by side, with transparency.
+    assert (first.mode, first.size) == ("RGBA", (3 * 64, 64))
+    assert np.asarray(first)[..., 3].std() > 0
+    assert not np.array_equal(np.asarray(first), np.asarray(last)), "training changed no image"
+
+
+def test_every_layout_holds_the_adapter(finished):
+    _, result = finished
+    files = [path / "adapter_model.safetensors" if path.is_dir() else path
+             for path in result.adapters]  # fmt: skip
+    marks = ("diffusion_model.", "transformer.", "lora_unet_", "base_model.model.")
+    for mark, file in zip(marks, files, strict=True):
+        found = tensors(file)
+        assert all(name.startswith(mark) for name in found)
+        assert all(torch.isfinite(tensor).all() for tensor in found.values())
+    record = json.loads((result.folder / "run.json").read_text())
+    assert record["status"] == "done"
+
+
+def test_a_resumed_run_goes_on_to_the_last_bit(base, data, tmp_path):
+    """Noise, order and caption dropout of samples with frames follow from the step alone."""
+    whole = train(config(base, data, tmp_path / "whole"))
+    stopped = train(config(base, data, tmp_path / "half"), CancelAfter(2))
+    assert (stopped.status, stopped.step) == ("cancelled", 2)
+    resumed = config(base, data, tmp_path / "half").model_copy(update={"resume": "latest"})
+    again = train(resumed)
+    assert again.step == whole.step == 4
+    assert metrics(again.folder) == metrics(whole.folder)
+    ours, theirs = tensors(whole.adapters[0]), tensors(again.adapters[0])
+    assert any(tensor.abs().max() > 0 for tensor in ours.values())
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_an_adapter_learns_all_frames(base, data, tmp_path):
+    """The loss of one batch, over and over: also that of its layers, and of no control image."""
+    one = tmp_path / "one"
+    make_layers(one, counts=(2,))
+    training = {
+        "steps": 30,
+        "batch_size": 1,
+        "precision": "fp32",
+        "checkpoint_every": 0,
+        "optimizer": {"learning_rate": 2e-2},
+        "sigma": {"density": "uniform", "min": 0.5, "max": 0.51},
+    }
+    result = train(config(base, one, tmp_path / "output", training=training))
+    assert np.mean(result.losses[-5:]) < 0.9 * np.mean(result.losses[:5])
+
+
+def test_a_finished_cache_holds_the_layers(finished):
+    wanted, _ = finished
+    prepared = prepare(wanted, SilentObserver(), SingleProcess(torch.device("cpu")))
+    assert prepared.dataset.encoded == 0, "all is in the cache of the run"
+    sample = prepared.dataset.load(1)
+    assert sample.latents.shape == (6, 3, 8, 8)
+    # The image is its own control image, and encoded once.
+    assert torch.equal(sample.controls[0], sample.latents[:, 0])
+    kept = read_manifest(save_manifest(wanted, prepared)).dataset
+    assert kept.identity == prepared.dataset.identity
+    assert torch.equal(kept.load(1).latents, sample.latents)
+    assert kept.preserved[0].layers == 1
+
+
+def test_images_without_layers_are_refused_by_name(base, data, tmp_path):
+    flat = config(base, data / "training_images", tmp_path / "output")
+    with pytest.raises(DatasetError, match=r"0\.png has no layers"):
+        train(flat)
+
+
+def test_layers_for_another_base_are_refused_by_name(data, tmp_path):
+    other = make_qwen_base(tmp_path / "base", "edit", layers=1)
+    with pytest.raises(DatasetError, match=r"0\.png has layers, and the base's variant is edit"):
+        train(config(other, data, tmp_path / "output"))

@@ -1,0 +1,244 @@
+"""Layers that are trained as the one that ComfyUI makes of them: values, gradients, files."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from tests.fixtures.lumina2 import ATTENTION, KEY_MAP, TEXT, make_lumina, predict
+from tests.fixtures.strong_states import strengthen
+from tests.fixtures.swapped_blocks import CPU, HesitantTransfer
+from tests.fixtures.textbook import relative
+from trainer_core.adapter_files.names.key_map import ComfyuiPlace, comfyui_table
+from trainer_core.adapter_files.read.adapter_file import read_adapter
+from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.adapters import attach
+from trainer_core.adapters.attach_state import attach_state
+from trainer_core.config import AdapterConfig
+from trainer_core.errors import AdapterError
+from trainer_core.offload.host_weights import PageableMaster
+from trainer_core.offload.model_bytes import pack_blocks
+from trainer_core.offload.streamed_blocks import StreamedBlocks
+from trainer_core.quantization.quantized_linear import QuantizedLinear
+from trainer_core.quantization.registry import FORMATS
+
+WHOLE = "layers.0.attention.qkv"
+PARTS = tuple(f"layers.0.attn.to_{each}" for each in "qkv")
+KINDS = {
+    "lora": {"kind": "lora"},
+    "loha": {"kind": "loha"},
+    "lokr": {"kind": "lokr", "factor": 8},
+    "oft": {"kind": "oft"},
+    "lokr dora": {"kind": "lokr", "factor": 8, "dora": True},
+    "lora dora output": {"kind": "lora", "dora": True, "dora_axis": "output"},
+}
+
+
+@pytest.fixture
+def transformer():
+    return make_lumina()
+
+
+def wholes(transformer):
+    return KEY_MAP.whole_layers(dict(transformer.named_modules()))
+
+
+def adapted(transformer, kind="lokr", **options):
+    settings = {"rank": 4, "alpha": 3.0, "targets": list(ATTENTION), **KINDS[kind], **options}
+    adapter = attach(transformer, AdapterConfig(**settings), whole=wholes(transformer))
+    strengthen(transformer, adapter, 0.2)
+    return adapter
+
+
+def velocity(transformer):
+    generator = torch.Generator().manual_seed(3)
+    noisy = torch.randn(2, 16, 8, 8, generator=generator)
+    text = torch.randn(2, 5, TEXT, generator=generator)
+    return predict(transformer, noisy, torch.tensor([0.3, 0.8]), text)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_parts_compute_with_the_rows_of_one_difference(kind, transformer):
+    """Against the base with the difference in its weights, and gradients by finite differences."""
+    weights = {path: transformer.get_submodule(path).weight.clone() for path in PARTS}
+    adapter = adapted(transformer, kind).eval()
+    found = velocity(transformer)
+    whole = adapter.delta_weight(WHOLE)
+    assert len(whole) == sum(map(len, weights.values()))
+    changed = [adapter.delta_weight(name) for name in adapter.names]
+    assert all(bool(each.any()) for each in changed)
+    adapter.merge()
+    rows = whole.split([len(each) for each in weights.values()])
+    for (path, before), difference in zip(weights.items(), rows, strict=True):
+        own = transformer.get_submodule(path).weight
+        assert torch.allclose(own, before + difference, atol=1e-6)
+    assert relative(velocity(transformer), found) < 1e-5
+    adapter.unmerge()
+    adapter.detach()
+    for path, before in weights.items():
+        layer = transformer.get_submodule(path)
+        assert type(layer) is nn.Linear
+        assert torch.equal(layer.weight, before)
+    assert relative(velocity(transformer), found) > 0.01
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_gradients_are_those_of_separate_weights(checkpointing, transformer):
+    adapter = adapted(transformer, "lokr").train()
+    if checkpointing:
+        transformer.train().enable_gradient_checkpointing()
+    parameters = adapter.parameters()
+    found = torch.autograd.grad(velocity(transformer).square().sum(), parameters)
+    # One layer's factors by hand: through the difference that they make of the merged weights.
+    layer, step = adapter.layers[WHOLE], 1e-2
+    factor = layer.factors()["lokr_w1"]
+    at = next(i for i, each in enumerate(parameters) if each is factor)
+    transformer.eval()
+    direction = torch.randn(factor.shape, generator=torch.Generator().manual_seed(1))
+    values = []
+    with torch.no_grad():
+        for sign in (1, -1):
+            factor += sign * step * direction
+            values.append(velocity(transformer).double().square().sum())
+            factor -= sign * step * direction
+    slope = (values[0] - values[1]) / (2 * step)
+    assert relative((found[at] * direction).sum().double(), slope) < 1e-2
+    assert all(bool(each.any()) for each in found)
+
+
+def test_parts_are_computed_once_for_an_input(transformer):
+    adapter = adapted(transformer)
+    calls = []
+    adapter.layers[WHOLE].register_forward_hook(lambda *_: calls.append(1))
+    with torch.no_grad():
+        velocity(transformer)
+    assert len(calls) == 1
+    x, other = torch.randn(2, 1, 3, 96)
+    query, key = (transformer.get_submodule(path) for path in PARTS[:2])
+    calls.clear()
+    assert torch.equal(query(x), query(x))  # not asked for together: computed again
+    assert torch.equal(key(other), key(other.clone()))
+    with torch.no_grad():
+        adapter.layers[WHOLE].factors()["lokr_w1"].mul_(2)
+    value = key(x)
+    query(x)
+    assert torch.equal(value, key(x.clone()))
+    assert len(calls) == 6
+
+
+def test_a_copy_computes_the_same_and_for_itself(transformer):
+    adapted(transformer).eval()
+    expected = velocity(transformer)
+    other = copy.deepcopy(transformer)
+    assert torch.equal(velocity(other), expected)
+    with torch.no_grad():
+        other.get_submodule(PARTS[0]).joined.get_base_layer().parts[1].weight.mul_(2)
+    assert not torch.equal(velocity(other), expected)
+    assert torch.equal(velocity(transformer), expected)
+
+
+def test_a_state_is_taken_over_bit_for_bit(transformer):
+    adapter = adapted(transformer).eval()
+    expected, state = velocity(transformer), adapter.state()
+    assert {WHOLE, "layers.0.attn.to_out.0"} < set(state.layers)
+    assert not set(PARTS) & set(state.layers)
+    adapter.detach()
+    again = attach(transformer, adapter.config, whole=wholes(transformer)).eval()
+    again.load_state(state)
+    assert torch.equal(velocity(transformer), expected)
+    again.detach()
+    attach_state(transformer, state, wholes(transformer)).eval()
+    assert torch.equal(velocity(transformer), expected)
+
+
+def test_parts_are_chosen_together_or_not_at_all(transformer):
+    config = AdapterConfig(targets=[r"layers\.0\.attn\.to_q"])
+    with pytest.raises(AdapterError) as error:
+        attach(transformer, config, whole=wholes(transformer))
+    assert PARTS[1] in error.value.found
+    assert "adapter.exclude" in error.value.remedy
+    config = AdapterConfig(targets=list(ATTENTION), exclude=[r".*\.to_[qkv]"])
+    adapter = attach(transformer, config, whole=wholes(transformer))
+    assert all(name.endswith("to_out.0") for name in adapter.names)
+
+
+def test_a_kind_that_does_not_fit_leaves_the_module_as_it_was(transformer):
+    before = {name: type(part) for name, part in transformer.named_modules()}
+    with pytest.raises(AdapterError):
+        attach(
+            transformer,
+            AdapterConfig(kind="lora", rank=500, targets=list(ATTENTION)),
+            whole=wholes(transformer),
+        )
+    assert {name: type(part) for name, part in transformer.named_modules()} == before
+
+
+@pytest.mark.parametrize("kind", ["lokr", "lokr dora"])
+def test_packed_bases_work(kind, transformer):
+    pack_blocks(transformer, ("layers",), FORMATS["int8"])
+    before = velocity(transformer)
+    adapter = adapted(transformer, kind).train()
+    output = velocity(transformer)
+    found = torch.autograd.grad(output.square().sum(), adapter.parameters())
+    assert relative(output, before) > 0.01
+    assert all(bool(each.isfinite().all()) and bool(each.any()) for each in found)
+    with pytest.raises(AdapterError, match="to merge into"):
+        adapter.merge()
+    adapter.strength = 0.0
+    assert relative(velocity(transformer), before) < 1e-6
+    adapter.detach()
+    assert isinstance(transformer.get_submodule(PARTS[0]), QuantizedLinear)
+    assert torch.equal(velocity(transformer), before)
+
+
+def test_swapped_blocks_compute_the_same(transformer):
+    wanted = []
+    for swapped in (False, True):
+        model, streamed = copy.deepcopy(transformer).train(), None
+        model.enable_gradient_checkpointing()
+        if swapped:
+            blocks = list(model.layers)
+            streamed = StreamedBlocks(blocks, CPU, 1, PageableMaster(), HesitantTransfer())
+        adapter = adapted(model).train()
+        if streamed is not None:
+            streamed.place_rest(model, CPU)
+        output = velocity(model)
+        wanted.append([output, *torch.autograd.grad(output.square().sum(), adapter.parameters())])
+        if streamed is not None:
+            assert streamed.loads
+            streamed.close()
+    for with_it, without in zip(*wanted, strict=True):
+        assert torch.equal(with_it, without)
+
+
+@pytest.mark.parametrize("kind", ["lora", "loha"])
+def test_what_can_be_divided_is_divided_for_diffusers(kind, transformer, tmp_path):
+    adapter = adapted(transformer, kind)
+    difference = adapter.delta_weight(WHOLE)
+    path = tmp_path / "parts.safetensors"
+    write_adapter(path, adapter.state(), "diffusers", KEY_MAP, {}, proof=False)
+    read = read_adapter(path, KEY_MAP)
+    assert set(PARTS) < set(read.layers)
+    adapter.detach()
+    parted = attach_state(transformer, read)
+    found = torch.cat([parted.delta_weight(part) for part in PARTS])
+    assert relative(found, difference) < 1e-5
+    # And back into the one layer that ComfyUI has.
+    write_adapter(tmp_path / "native.safetensors", read, "comfyui", KEY_MAP, {}, proof=False)
+    assert WHOLE in read_adapter(tmp_path / "native.safetensors", KEY_MAP).layers
+
+
+def test_a_lokr_is_refused_where_its_parts_are_needed(transformer, tmp_path):
+    state = adapted(transformer, factor=2).state()
+    with pytest.raises(AdapterError, match="one layer in the file"):
+        write_adapter(tmp_path / "a.safetensors", state, "diffusers", KEY_MAP, {}, proof=False)
+
+
+def test_parts_have_no_names_in_comfyui():
+    shapes = {f"{WHOLE}.weight": (192, 96)}
+    table = comfyui_table(KEY_MAP, shapes)
+    assert ComfyuiPlace(f"{WHOLE}.weight") in table.values()
+    assert all(place.rows is None for place in table.values())

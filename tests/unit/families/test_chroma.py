@@ -1,0 +1,159 @@
+"""Chroma beside what its record shows: texts without padding, and what Diffusers does with it."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from PIL import Image
+
+from tests.fixtures.chroma_base import (
+    chroma_to_native,
+    make_chroma_base,
+    make_chroma_pipeline,
+    make_native_chroma,
+)
+from tests.fixtures.families.chroma import CAPTIONS
+from tests.fixtures.recorded_calls import relative_error
+from trainer_core.bases.locate import locate_base
+from trainer_core.config import BaseSection
+from trainer_core.diffusion.flow import sample_euler
+from trainer_core.errors import BaseModelError, DatasetError
+from trainer_core.families.family import guided_velocity
+from trainer_core.families.registry import get_family
+
+FAMILY = get_family("chroma")
+SIZE = 64
+
+
+class Base:
+    """One folder, opened by Diffusers and by us."""
+
+    def __init__(self, folder):
+        section = BaseSection(path=str(make_chroma_base(folder)))
+        self.location = locate_base(section, FAMILY, has_controls=False)
+        self.pipeline = make_chroma_pipeline()
+        self.transformer = FAMILY.load_transformer(self.location, torch.float32, "cpu")
+        self.encoders = FAMILY.load_encoders(self.location, torch.float32, "cpu")
+
+    def texts(self):
+        return [self.encoders.encode_text(caption) for caption in CAPTIONS]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return Base(tmp_path_factory.mktemp("chroma"))
+
+
+def noise_like(batch=1, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(batch, 4, SIZE // 8, SIZE // 8, generator=generator)
+
+
+@pytest.mark.parametrize("caption", [*CAPTIONS, "", "long " * 200])
+def test_a_text_is_encoded_without_padding(base, caption):
+    length = min(len(base.encoders.tokenizer(caption).input_ids), 512)
+    with torch.no_grad():
+        expected = base.pipeline.encode_prompt(
+            caption, do_classifier_free_guidance=False, max_sequence_length=length
+        )[0][0]
+    found = base.encoders.encode_text(caption)["text_embeddings"]
+    torch.testing.assert_close(found, expected)
+
+
+def test_what_differs_on_purpose_from_diffusers(base):
+    """Its pipeline pads, with the padding out of the text encoder's sight, and rules little out.
+
+    One token of padding more is left to the denoiser, and its mask of numbers is added to the
+    attention instead of ruling anything out, so that all of the padding is attended to.
+    """
+    with torch.no_grad():
+        padded, _, mask, *_ = base.pipeline.encode_prompt(CAPTIONS[0], max_sequence_length=64)
+    text = base.encoders.encode_text(CAPTIONS[0])["text_embeddings"]
+    torch.testing.assert_close(padded[0, : len(text)], text)
+    assert mask.is_floating_point()
+    assert int(mask.sum()) == len(text) + 1
+    noise, sigma = noise_like(), torch.tensor([0.7])
+
+    def plain(text, mask=None):
+        return FAMILY.predict(base.transformer, noise, sigma, [{"text_embeddings": text}])
+
+    ours = plain(text)
+    assert relative_error(plain(padded[0]), ours) > 1e-3
+    assert relative_error(plain(padded[0, : len(text) + 1]), ours) > 1e-3
+
+
+def test_a_batch_of_texts_is_each_by_itself_with_and_without_checkpointing(base):
+    """Diffusers' blocks with one stream are not given a mask when they compute again."""
+    noise, sigma, texts = noise_like(2), torch.tensor([0.3, 0.7]), base.texts()
+    assert len(texts[0]["text_embeddings"]) != len(texts[1]["text_embeddings"])
+    gradients = []
+    for way in ("one by one", "together", "together again", "reversed"):
+        transformer = copy.deepcopy(base.transformer)
+        layer = transformer.single_transformer_blocks[0].proj_mlp
+        layer.weight.requires_grad_(True)
+        if way == "together again":
+            FAMILY.enable_checkpointing(transformer)
+            assert transformer.is_gradient_checkpointing
+        given = texts[::-1] if way == "reversed" else texts
+        batch = [(noise, sigma, given)]
+        if way == "one by one":
+            batch = [(noise[i : i + 1], sigma[i : i + 1], given[i : i + 1]) for i in (0, 1)]
+        velocity = torch.cat([FAMILY.predict(transformer, *each) for each in batch])
+        # What comes between a step and its backward pass, such as a sample, changes nothing.
+        with torch.no_grad():
+            FAMILY.predict(transformer, noise[:1], sigma[:1], given[1:])
+        velocity.square().mean().backward()
+        gradients.append(layer.weight.grad)
+    torch.testing.assert_close(gradients[1], gradients[0])
+    torch.testing.assert_close(gradients[2], gradients[0])
+    assert relative_error(gradients[3], gradients[0]) > 1e-3
+
+
+def test_a_whole_image_is_the_pipelines_with_guidance(base):
+    noise, texts = noise_like(seed=3), base.texts()
+    drawn = base.pipeline(
+        prompt_embeds=texts[0]["text_embeddings"][None],
+        negative_prompt_embeds=texts[1]["text_embeddings"][None],
+        prompt_attention_mask=torch.ones(1, len(texts[0]["text_embeddings"])),
+        negative_prompt_attention_mask=torch.ones(1, len(texts[1]["text_embeddings"])),
+        latents=base.pipeline._pack_latents(noise, 1, 4, SIZE // 8, SIZE // 8),
+        width=SIZE,
+        height=SIZE,
+        num_inference_steps=3,
+        guidance_scale=3.5,
+        output_type="pt",
+    ).images
+    velocity = guided_velocity(FAMILY, base.transformer, texts[:1], texts[1:], [], 3.5)
+    sigmas = FAMILY.sampling_sigmas(base.location, 3, SIZE, SIZE)
+    decode = FAMILY.load_decoder(base.location, torch.float32, "cpu")
+    found = decode(sample_euler(velocity, noise, sigmas))
+    torch.testing.assert_close(found / 2 + 0.5, drawn, rtol=0, atol=1e-5)
+
+
+def test_a_schedule_along_a_beta_distribution_is_no_shift(tmp_path):
+    base = make_chroma_base(tmp_path)
+    config = base / "scheduler" / "scheduler_config.json"
+    config.write_text('{"shift": 1.0, "use_beta_sigmas": true}', encoding="utf-8")
+    location = locate_base(BaseSection(path=str(base)), FAMILY, has_controls=False)
+    assert FAMILY.training_shift(location, 512, 512) == 1.0
+    config.write_text('{"shift": 1.0, "use_karras_sigmas": true}', encoding="utf-8")
+    with pytest.raises(BaseModelError):
+        FAMILY.training_shift(location, 512, 512)
+
+
+def test_control_images_are_refused(base):
+    with pytest.raises(DatasetError):
+        base.encoders.encode_text("a", [Image.new("RGB", (64, 64))])
+
+
+def test_radiance_is_refused_by_name(tmp_path):
+    from safetensors.torch import save_file
+
+    native = chroma_to_native(make_native_chroma().state_dict())
+    native["nerf_blocks.0.norm.scale"] = torch.ones(4)
+    path = tmp_path / "base.safetensors"
+    save_file({name: tensor.contiguous() for name, tensor in native.items()}, path)
+    with pytest.raises(BaseModelError, match="Radiance"):
+        locate_base(BaseSection(path=str(path)), FAMILY, False, needs_encoders=False)

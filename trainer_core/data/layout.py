@@ -1,0 +1,50 @@
+"""How a dataset folder is laid out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..config import DatasetSection
+from ..errors import DatasetError
+
+TRAINING_FOLDER = "training_images"
+CONTROL_FOLDER = "control_images"
+LAYERS_FOLDER = "layers"
+
+
+def dataset_layout(root: Path, settings: DatasetSection) -> str:
+    """Tell how a dataset folder is laid out.
+
+    Args:
+        root: The folder.
+        settings: Its settings, of which the layout counts.
+
+    Returns:
+        ``flat``, ``paired`` or ``layered``.
+
+    Raises:
+        DatasetError: When a folder of the layout is missing, or there are those of two layouts.
+    """
+    folders = (TRAINING_FOLDER, CONTROL_FOLDER, LAYERS_FOLDER)
+    training, control, layers = ((root / name).is_dir() for name in folders)
+    wanted = settings.layout
+    if wanted == "flat" or (wanted == "auto" and not training | control):
+        return "flat"
+    if wanted == "auto" and training and layers:
+        if control:
+            raise DatasetError(
+                f"dataset.path: {root} has the folders {CONTROL_FOLDER} and {LAYERS_FOLDER}",
+                "one of them: an image with layers is its own control image",
+                "Move one of them elsewhere, or set dataset.layout to paired or layered.",
+            )
+        wanted = "layered"
+    second, there = (LAYERS_FOLDER, layers) if wanted == "layered" else (CONTROL_FOLDER, control)
+    if training and there:
+        return "layered" if wanted == "layered" else "paired"
+    missing = second if training else TRAINING_FOLDER
+    layout = "layered" if wanted == "layered" else "paired"
+    raise DatasetError(
+        f"dataset.path: {root} has no folder {missing}",
+        f"the folders {TRAINING_FOLDER} and {second} ({layout} layout)",
+        f"Add {missing}, or set dataset.layout: flat for images without control images.",
+    )

@@ -1,0 +1,85 @@
+"""The record of Chroma, and where its functions are."""
+
+from __future__ import annotations
+
+import re
+
+from ...diffusion.sigma import ShiftSettings
+from ...weights.base_location import BaseLocation
+from ...weights.file_spec import FolderSpec
+from ..diffusers_parts import read_shift
+from ..distilled import base_name, distilled_by_name
+from ..family import Family, HeaderNames
+from ..flux_blocks import ATTENTION, MLP, REPEATED_BLOCKS, SHARED_INPUTS
+from ..flux_vae import load_vae
+from .attention import keep_texts_apart
+from .encode import load_encoders, load_token_counter
+from .graph import GRAPH
+from .keys import FILE, KEY_MAP, detect, published_sizes
+from .predict import predict
+
+_OUTER = (
+    r"x_embedder|context_embedder|proj_out",
+    # It makes the modulation of every block, and is left as it is by all other presets.
+    r"distilled_guidance_layer\.(in_proj|out_proj|layers\.\d+\.linear_[12])",
+)
+
+PRESETS = {
+    "default": (*ATTENTION, *MLP),
+    "attention": ATTENTION,
+    "attention_mlp": (*ATTENTION, *MLP),
+    "all_linear": (*ATTENTION, *MLP, *_OUTER),
+}
+
+
+def distilled(location: BaseLocation) -> str:
+    """`Family.distilled`: Flash has the guidance of a few steps in its weights."""
+    if re.search(r"(?<![a-z])flash(?![a-z])", base_name(location)):
+        return (
+            "It is Chroma1-Flash by its name, with guidance and few steps in its weights: train on "
+            "Chroma1-HD or Chroma1-Base, whose adapters work on Flash too."
+        )
+    return distilled_by_name(location)
+
+
+def shift(location: BaseLocation, steps: int | None) -> ShiftSettings:
+    """`Family.shift`: folders may ask for sigmas along a beta distribution, which is no shift."""
+    return read_shift(location, passed_over=("use_beta_sigmas",))
+
+
+FAMILY = Family(
+    name="chroma",
+    title="Chroma1",
+    models="HD, Base",
+    variants=("generate",),
+    # ComfyUI cuts nothing; Diffusers pads to 512.
+    text_length=512,
+    size_multiple=32,
+    folder=FolderSpec(
+        pipelines={
+            "ChromaPipeline": None,
+            "ChromaImg2ImgPipeline": None,
+            "ChromaInpaintPipeline": None,
+        },
+        encoder_parts=("text_encoder", "tokenizer", "vae"),
+    ),
+    file=FILE,
+    repeated_blocks=REPEATED_BLOCKS,
+    presets=PRESETS,
+    shared_inputs=SHARED_INPUTS,
+    prepare=keep_texts_apart,
+    detect=detect,
+    twin="flux",
+    load_encoders=load_encoders,
+    load_vae=load_vae,
+    load_token_counter=load_token_counter,
+    predict=predict,
+    shift=shift,
+    distilled=distilled,
+    key_map=KEY_MAP,
+    sizes=published_sizes,
+    graph=GRAPH,
+    header_hint=r"chroma(?!1?radiance)",
+    # As ai-toolkit writes them.
+    header_names={"generate": HeaderNames("chroma", "chroma")},
+)

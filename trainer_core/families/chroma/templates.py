@@ -1,0 +1,13 @@
+"""Run files for Chroma1."""
+
+from __future__ import annotations
+
+from ..run_files import FULL_SIZE, SUBJECT
+
+_HD = {
+    "base.path": "lodestones/Chroma1-HD",
+    "base.variant": "generate",
+    "preview.guidance": 3.5,
+}
+
+TEMPLATES = {"generate": {**FULL_SIZE, **_HD}, "subject": {**SUBJECT, **_HD}}

@@ -1,0 +1,73 @@
+"""The record of FLUX.2, and where its functions are."""
+
+from __future__ import annotations
+
+from ...weights.file_spec import FolderSpec
+from ..family import Family, HeaderNames
+from ..flux_blocks import ATTENTION, REPEATED_BLOCKS, SHARED_INPUTS, UNEXPORTABLE
+from .encode import control_size, latents, load_encoders, load_token_counter, load_vae
+from .graph import GRAPH
+from .keys import FILE, KEY_MAP, detect, published_sizes
+from .predict import predict, takes_guidance
+from .sampling import distilled, shift
+
+# Attention and MLP of a single block are one layer at its beginning and one at its end.
+_SINGLE = r"single_transformer_blocks\.\d+\.attn\.(to_qkv_mlp_proj|to_out)"
+_ATTENTION = (ATTENTION[0], _SINGLE)
+_MLP = r"transformer_blocks\.\d+\.(ff|ff_context)\.linear_(in|out)"
+_MODULATION = r"(double_stream_modulation_(img|txt)|single_stream_modulation)\.linear"
+_OUTER = (
+    r"x_embedder|context_embedder|proj_out",
+    r"time_guidance_embed\.(timestep|guidance)_embedder\.linear_[12]",
+)
+
+PRESETS = {
+    "default": (*_ATTENTION, _MLP),
+    "attention": _ATTENTION,
+    "attention_mlp": (*_ATTENTION, _MLP),
+    "all_linear": (*_ATTENTION, _MLP, _MODULATION, *_OUTER),
+    "musubi": (*_ATTENTION, _MLP),
+}
+_HEADER = HeaderNames("Flux.2", "flux_2")
+
+FAMILY = Family(
+    name="flux2",
+    title="FLUX.2",
+    models="dev, klein base 4B and 9B",
+    variants=("generate", "edit"),
+    text_length=512,
+    size_multiple=16,
+    folder=FolderSpec(
+        pipelines={
+            "Flux2Pipeline": "edit",
+            "Flux2KleinPipeline": "edit",
+            "Flux2KleinInpaintPipeline": "edit",
+        },
+        encoder_parts=("text_encoder", "tokenizer", "vae"),
+        does_both=True,
+    ),
+    file=FILE,
+    repeated_blocks=REPEATED_BLOCKS,
+    presets=PRESETS,
+    unexportable=UNEXPORTABLE,
+    # The first layer of a single block, of all that reads its input, is one.
+    shared_inputs=SHARED_INPUTS[:2],
+    takes_guidance=takes_guidance,
+    detect=detect,
+    load_encoders=load_encoders,
+    load_vae=load_vae,
+    load_token_counter=load_token_counter,
+    predict=predict,
+    latents=latents,
+    patch=1,
+    shift=shift,
+    distilled=distilled,
+    control_size=control_size,
+    key_map=KEY_MAP,
+    sizes=published_sizes,
+    graph=GRAPH,
+    # Attention alone of klein 4B has the names and sizes of FLUX.1's.
+    twin="flux",
+    header_hint=r"flux2|klein",
+    header_names={"generate": _HEADER, "edit": _HEADER},
+)

@@ -231,6 +231,7 @@ _KNOWN = {
     "qwen_image_21": ({"qwen-image-2.1/lora"}, ("qwen",)),
     "z_image": ({"z-image/lora"}, ("z_image", "zimage")),
     "krea2": ({"krea-2/lora"}, ("krea2",)),
+    "chroma": ({"chroma/lora"}, ("chroma",)),
 }
 
 

@@ -28,7 +28,7 @@ def load(kind, *names):
     given = sizes()
     if names == ("qwen_3_4b.safetensors",):
         path = folder_paths.get_full_path_or_raise("text_encoders", *names)
-        return io.NodeOutput(small_clip(path, given["qwen3"]))
+        return io.NodeOutput(small_clip(path, given["qwen3"], kind))
     options = {
         # The loader makes it the options of CLIP-L, with the length of its text.
         "model_config": given["clip_l"],

@@ -45,7 +45,7 @@ WHOLE = ["01_first_adapter", GENERATE, EDIT, CONVERT]
 T5 = "ComfyUI's DualCLIPLoader only builds the T5 of 4.7 billion weights"
 QWEN = "ComfyUI's CLIPLoader only builds the Qwen2.5-VL of 8 billion weights"
 QWEN3 = "ComfyUI's CLIPLoader only builds the Qwen3 of 4 billion weights"
-REASONS = {"flux": T5, "qwen_image": QWEN, "z_image": QWEN3}
+REASONS = {"flux2": QWEN3, "flux": T5, "qwen_image": QWEN, "z_image": QWEN3}
 WITHOUT_THEIR_TEXT_ENCODER = {
     name: next(why for word, why in REASONS.items() if word in name)
     for name in NAMES
@@ -74,6 +74,8 @@ SMALL = {
     "KSampler": ("", {"steps": 1, "cfg": 1.0}, ()),
     "EmptyLatentImage": ("", {"width": SIZE, "height": SIZE}, ()),
     "EmptySD3LatentImage": ("", {"width": SIZE, "height": SIZE}, ()),
+    "EmptyFlux2LatentImage": ("", {"width": SIZE, "height": SIZE}, ()),
+    "ImageScaleToTotalPixels": ("", {"megapixels": 0.01}, ()),
     # Both make a megapixel of any image, for which a CPU takes minutes.
     "FluxKontextImageScale": (
         "ImageScale",

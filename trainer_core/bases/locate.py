@@ -179,7 +179,7 @@ def _settle_variant(
     edit_variant: Callable[[], str],
     made_for: Callable[[], str],
 ) -> str:
-    fills = family.filled and made_for() in family.filled
+    fills = bool(family.filled) and made_for() in family.filled
     if fills != (variant in family.filled) and variant != "auto":
         raise ConfigError(
             f"base.variant: {variant}, but the base {'fills' if fills else 'does not fill'} areas",

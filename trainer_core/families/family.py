@@ -430,19 +430,6 @@ class Family:
             high, wide = (side // (self.patch * pixels) for side in (height, width))
             return channels, self.patch * high, self.patch * wide
 
-    def control_shape(
-        self, location: BaseLocation, width: int, height: int
-    ) -> tuple[int, int, int]:
-        """As `latent_shape`, of a control image."""
-        channels, high, wide = self.latent_shape(location, width, height)
-        if location.variant in self.filled:
-            channels += (height // high) * (width // wide)
-        return channels, high, wide
-
-    def control_channels(self, variant: str) -> int:
-        """Channels of a control image's pixels."""
-        return 4 if variant in self.filled else self.channels
-
     def sampling_sigmas(
         self, location: BaseLocation, steps: int, width: int, height: int
     ) -> Tensor:

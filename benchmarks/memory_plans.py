@@ -35,7 +35,7 @@ from trainer_core.weights.diffusers_folder import read_json
 
 from .measuring.record import RESULTS, origin, write_record
 
-FAMILIES = ("qwen_image", "flux")
+FAMILIES = ("qwen_image", "flux", "flux2", "z_image")
 COMPARED = ("int8", "fp8", "nf4")
 """Formats beside dense."""
 
@@ -47,10 +47,7 @@ GPUS = (8, 12, 16, 24, 32, 48, 80)
 """GiB of VRAM."""
 
 TEXT = 256
-"""Tokens of a text: what ComfyUI pads FLUX.1's to, and a long caption for Qwen-Image."""
-
-LATENT = (16, 8)
-"""Channels of both families' latents, and pixels of an image's side for each."""
+"""Tokens of a text: what ComfyUI pads FLUX.1's to, and a long caption for the others."""
 
 MACHINE = {
     "ram_free": 56 << 30,
@@ -96,7 +93,8 @@ def published(family: Family) -> nn.Module:
 
 def sizes_of(transformer: nn.Module, family: Family, edge: int) -> StepSizes:
     """What a LoRA of rank 16 needs on square images, one in a batch."""
-    channels, pixels = LATENT
+    vae = read_json(family.file.configs / family.variants[0] / "vae" / "config.json")
+    channels, pixels = family.latents(vae)
     latents = (channels, edge // pixels, edge // pixels)
     config = RunConfig.model_validate(
         {"family": family.name, "adapter": {"kind": "lora", "rank": 16}}

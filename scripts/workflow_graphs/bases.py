@@ -38,6 +38,19 @@ _WHERE = {
         "text_encoders",
         "comfyanonymous/flux_text_encoders/resolve/main",
     ),
+    "z_image_bf16.safetensors": (
+        "diffusion_models",
+        "Comfy-Org/z_image/resolve/main/split_files/diffusion_models",
+    ),
+    "qwen_3_4b.safetensors": (
+        "text_encoders",
+        "Comfy-Org/z_image_turbo/resolve/main/split_files/text_encoders",
+    ),
+    "flux-2-klein-base-4b.safetensors": (
+        "diffusion_models",
+        "Comfy-Org/flux2-klein/resolve/main/split_files/diffusion_models",
+    ),
+    "flux2-vae.safetensors": ("vae", "Comfy-Org/flux2-dev/resolve/main/split_files/vae"),
     "ae.safetensors": (
         "vae",
         "Comfy-Org/Lumina_Image_2.0_Repackaged/resolve/main/split_files/vae",
@@ -147,6 +160,7 @@ _FLUX = (
         "type": "flux",
     },
 )
+_KLEIN = ("CLIPLoader", {"clip_name": "qwen_3_4b.safetensors", "type": "flux2"})
 FULL_SIZE = (
     FullSize(
         "qwen_image",
@@ -198,6 +212,44 @@ FULL_SIZE = (
         2.5,
         "my_kontext",
         edits=True,
+    ),
+    FullSize(
+        "flux2_klein",
+        "FLUX.2 klein base 4B",
+        "flux2",
+        "flux-2-klein-base-4b.safetensors",
+        _KLEIN,
+        "flux2-vae.safetensors",
+        sampling.flux2,
+        "lora",
+        4.0,
+        "my_klein",
+    ),
+    FullSize(
+        "flux2_klein_edit",
+        "FLUX.2 klein base 4B",
+        "flux2",
+        "flux-2-klein-base-4b.safetensors",
+        _KLEIN,
+        "flux2-vae.safetensors",
+        sampling.flux2_edit,
+        "lora",
+        4.0,
+        "my_klein_edit",
+        edits=True,
+        several=" Several control images of one: *cat_0.png*, *cat_1.png*.",
+    ),
+    FullSize(
+        "z_image",
+        "Z-Image",
+        "z_image",
+        "z_image_bf16.safetensors",
+        ("CLIPLoader", {"clip_name": "qwen_3_4b.safetensors", "type": "lumina2"}),
+        "ae.safetensors",
+        sampling.z_image,
+        "lora",
+        4.0,
+        "my_z_image",
     ),
 )
 """In the order of their workflows."""

@@ -32,8 +32,18 @@ def before_and_after() -> Subgraph:
 
 def qwen_image() -> Subgraph:
     """For Qwen-Image."""
+    return _shifted(3.1)
+
+
+def z_image() -> Subgraph:
+    """For Z-Image."""
+    return _shifted(3.0)
+
+
+def _shifted(shift: float) -> Subgraph:
+    """For a base whose noise levels are moved, and that is guided by a second prompt."""
     flow = Workflow("Generate with KSampler", "", first=FIRST)
-    shifted = flow.node("ModelSamplingAuraFlow", {"model": MODEL, "shift": 3.1})
+    shifted = flow.node("ModelSamplingAuraFlow", {"model": MODEL, "shift": shift})
     positive = flow.node("CLIPTextEncode", {"clip": CLIP, "text": Given("prompt")}, title="Prompt")
     negative = flow.node("CLIPTextEncode", {"clip": CLIP, "text": ""}, title="Negative prompt")
     size = flow.node("EmptySD3LatentImage", {"width": 1024, "height": 1024})
@@ -85,6 +95,40 @@ def flux_kontext() -> Subgraph:
     guides, sides = guided(flow, reference["CONDITIONING"], 2.5)
     shown = sampled(flow, lora["model"], *sides, latent["LATENT"], 1.0, VAE)
     return _with_prompt(flow, [[lora, scaled, latent], [prompt, reference, *guides]], shown)
+
+
+def flux2() -> Subgraph:
+    """For FLUX.2 klein base, which is guided by a second prompt."""
+    flow = Workflow("Generate with KSampler", "", first=FIRST)
+    positive = flow.node("CLIPTextEncode", {"clip": CLIP, "text": Given("prompt")}, title="Prompt")
+    negative = flow.node("CLIPTextEncode", {"clip": CLIP, "text": ""}, title="Negative prompt")
+    size = flow.node("EmptyFlux2LatentImage", {"width": 1024, "height": 1024})
+    sides = positive["CONDITIONING"], negative["CONDITIONING"]
+    shown = sampled(flow, MODEL, *sides, size["LATENT"], 4.0, VAE)
+    return _with_prompt(flow, [[positive, negative], [size]], shown)
+
+
+def flux2_edit() -> Subgraph:
+    """For FLUX.2 klein base with a reference image, with the adapter's loader."""
+    flow = Workflow("Load LoRA Model and edit with KSampler", "", first=FIRST)
+    lora = _loader(flow)
+    values = {"image": IMAGE, "upscale_method": "area", "megapixels": 1.0, "resolution_steps": 16}
+    scaled = flow.node("ImageScaleToTotalPixels", values)
+    latent = flow.node("VAEEncode", {"pixels": scaled["IMAGE"], "vae": VAE})
+    texts = {"Instruction": Given("prompt"), "Negative instruction": ""}
+    prompts = [
+        flow.node("CLIPTextEncode", {"clip": CLIP, "text": text}, title=title)
+        for title, text in texts.items()
+    ]
+    references = [
+        flow.node(
+            "ReferenceLatent", {"conditioning": each["CONDITIONING"], "latent": latent["LATENT"]}
+        )
+        for each in prompts
+    ]
+    sides = [each["CONDITIONING"] for each in references]
+    shown = sampled(flow, lora["model"], *sides, latent["LATENT"], 4.0, VAE)
+    return _with_prompt(flow, [[lora, scaled, latent], prompts, references], shown)
 
 
 def guided(

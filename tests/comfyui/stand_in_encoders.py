@@ -1,9 +1,9 @@
 """A node pack for tests alone: ComfyUI's Load CLIP and DualCLIPLoader, for small text encoders.
 
 ComfyUI's nodes know only a T5 of 4.7 billion weights and a Qwen2.5-VL of 8 billion, but the loader
-behind them takes other sizes as options. The tests copy this file and ``small_qwen.py`` into
-``custom_nodes``; ComfyUI's interpreter runs them. ``models/text_encoders/sizes.json`` has the
-sizes.
+behind them takes other sizes as options. The tests copy this file, ``small_qwen.py`` and
+``small_z_image.py`` into ``custom_nodes``; ComfyUI's interpreter runs them.
+``models/text_encoders/sizes.json`` has the sizes.
 """
 
 import json
@@ -14,6 +14,9 @@ import folder_paths
 from comfy_api.latest import ComfyExtension, io
 
 from .small_qwen import small_qwen
+from .small_z_image import know_small_z_image, small_clip
+
+know_small_z_image()
 
 
 def sizes():
@@ -23,6 +26,9 @@ def sizes():
 
 def load(kind, *names):
     given = sizes()
+    if names == ("qwen_3_4b.safetensors",):
+        path = folder_paths.get_full_path_or_raise("text_encoders", *names)
+        return io.NodeOutput(small_clip(path, given["qwen3"], kind))
     options = {
         # The loader makes it the options of CLIP-L, with the length of its text.
         "model_config": given["clip_l"],

@@ -180,8 +180,8 @@ class Ours:
     def __init__(self, folder, name):
         self.family, self.folder, self.record = get_family(name), folder, record(name)
         section = BaseSection(path=str(folder / f"{name}.safetensors"))
-        edits = bool(self.record.controls)
-        location = locate_base(section, self.family, has_controls=edits, needs_encoders=False)
+        controls = bool(self.record.controls)
+        location = locate_base(section, self.family, controls, needs_encoders=False)
         self.transformer = self.family.load_transformer(location, torch.float32, "cpu")
         self.inputs = made_inputs(self.record)
         save_file(host_inputs(self.record, *self.inputs), folder / f"{name}.inputs")

@@ -104,7 +104,8 @@ def results(comfy_host, folder):
 
 def load(folder, family, name, dtype):
     section = BaseSection(path=str(folder / f"{family}-{name}.safetensors"))
-    location = locate_base(section, get_family(family), has_controls=True, needs_encoders=False)
+    controls = bool(record(family).controls)
+    location = locate_base(section, get_family(family), controls, needs_encoders=False)
     return get_family(family).load_transformer(location, dtype, "cpu")
 
 

@@ -44,8 +44,12 @@ QUICK = ("01_first_adapter", CONVERT, "11_advanced_flux_dev")
 WHOLE = ["01_first_adapter", GENERATE, EDIT, CONVERT]
 T5 = "ComfyUI's DualCLIPLoader only builds the T5 of 4.7 billion weights"
 QWEN = "ComfyUI's CLIPLoader only builds the Qwen2.5-VL of 8 billion weights"
+QWEN3 = "ComfyUI's CLIPLoader only builds the Qwen3 of 4 billion weights"
+REASONS = {"flux2": QWEN3, "flux": T5, "qwen_image": QWEN, "z_image": QWEN3}
 WITHOUT_THEIR_TEXT_ENCODER = {
-    name: T5 if "flux" in name else QWEN for name in NAMES if name not in WHOLE
+    name: next(why for word, why in REASONS.items() if word in name)
+    for name in NAMES
+    if name not in WHOLE
 }
 # Train LoRA (Quick) previews a full-size base at 768 pixels, for which a CPU takes minutes;
 # the full graph of the same base, which generates in the same way, is run.
@@ -70,6 +74,8 @@ SMALL = {
     "KSampler": ("", {"steps": 1, "cfg": 1.0}, ()),
     "EmptyLatentImage": ("", {"width": SIZE, "height": SIZE}, ()),
     "EmptySD3LatentImage": ("", {"width": SIZE, "height": SIZE}, ()),
+    "EmptyFlux2LatentImage": ("", {"width": SIZE, "height": SIZE}, ()),
+    "ImageScaleToTotalPixels": ("", {"megapixels": 0.01}, ()),
     # Both make a megapixel of any image, for which a CPU takes minutes.
     "FluxKontextImageScale": (
         "ImageScale",

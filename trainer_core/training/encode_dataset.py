@@ -184,9 +184,7 @@ def _encode(
         config.dataset,
         lambda done, total: observer.notify(CacheProgress(done, total)),
         verify=config.cache.verify,
-        preserved_prompts=preservation_prompts(
-            config, edits=any(each.control_buckets for each in plan.samples)
-        ),
+        preserved_prompts=preservation_prompts(config, edits=edits),
         channels=family.channels,
         fills=variant in family.filled,
     )
@@ -286,9 +284,7 @@ def _check_previews(config: RunConfig, cache: Manifest) -> None:
 
 def _check_preserved(config: RunConfig, cache: Manifest, *, edits: bool) -> None:
     encoded = [item.prompt for item in cache.dataset.preserved]
-    wanted = list(
-        preservation_prompts(config, edits=any(each.control_buckets for each in plan.samples))
-    )
+    wanted = list(preservation_prompts(config, edits=edits))
     # A list of our own choice is that of the base it was encoded for.
     other = config.dataset.preservation.prompts and Counter(encoded) - Counter(wanted)
     if wanted and (not encoded or other):

@@ -35,7 +35,7 @@ from trainer_core.weights.diffusers_folder import read_json
 
 from .measuring.record import RESULTS, origin, write_record
 
-FAMILIES = ("qwen_image", "flux", "flux2", "z_image")
+FAMILIES = ("qwen_image", "flux", "flux2", "z_image", "chroma")
 COMPARED = ("int8", "fp8", "nf4")
 """Formats beside dense."""
 
@@ -47,7 +47,7 @@ GPUS = (8, 12, 16, 24, 32, 48, 80)
 """GiB of VRAM."""
 
 TEXT = 256
-"""Tokens of a text: what ComfyUI pads FLUX.1's to, and a long caption for the others."""
+"""Tokens of a text: what ComfyUI pads FLUX.1's to, and a long caption for Qwen-Image."""
 
 MACHINE = {
     "ram_free": 56 << 30,

@@ -180,8 +180,8 @@ class GraphVae(NamedTuple):
         """Encode images without sampling.
 
         Args:
-            pixels: `[B, 3, H, W]`, in [-1, 1]; sides are multiples of 8, or of 16 where a patch of
-                the VAE's own latents is one place.
+            pixels: `[B, 3 or 4, H, W]`, in [-1, 1]; sides are multiples of 8, or of 16 where a
+                patch of the VAE's own latents is one place.
 
         Returns:
             `[B, C, h, w]`, float32 on the CPU: ``(latents - mean) / deviation``.
@@ -216,7 +216,7 @@ class GraphVae(NamedTuple):
         return ordinary(latents)
 
     def decode(self, latents: Tensor) -> Tensor:
-        """Undo `encode`: `[B, C, h, w]` to `[B, 3, H, W]`, float32 on the CPU, in [-1, 1]."""
+        """Undo `encode`: `[B, C, h, w]` to `[B, 3 or 4, H, W]`, float32 on the CPU, in [-1, 1]."""
         import torch
 
         with torch.inference_mode():
@@ -225,7 +225,7 @@ class GraphVae(NamedTuple):
             video = self.spec.dimensions == 5
             pixels = self.vae.decode(raw.unsqueeze(2) if video else raw)
             still = pixels[:, 0] if pixels.ndim == 5 else pixels
-            result = still[..., :3].movedim(-1, 1).float() * 2 - 1
+            result = still[..., : self.spec.pixel_channels].movedim(-1, 1).float() * 2 - 1
         return ordinary(result)
 
     def _statistics(self) -> tuple[Tensor, Tensor]:
@@ -288,15 +288,17 @@ class GraphEncoders:
         return self
 
     def encode_image(self, pixels: Tensor) -> Tensor:
-        """`GraphVae.encode`."""
-        return self._image("to encode images").encode(pixels)
+        """`GraphVae.encode`; of what is to be filled as the family does it."""
+        encode = self._image("to encode images").encode
+        masked = self.spec.encode_masked if pixels.shape[1] == 4 else None
+        return masked(pixels, encode) if masked else encode(pixels)
 
     def encode_text(self, caption: str, controls: Sequence[Image] = ()) -> Conditioning:
         """`GraphText.encode`."""
         return self._text().encode(caption, controls)
 
     def decoder(self) -> Callable[[Tensor], Tensor]:
-        """What turns normalised latents `[B, C, h, w]` into pixels `[B, 3, H, W]` in [-1, 1]."""
+        """What turns normalised latents `[B, C, h, w]` into pixels `[B, 3 or 4, H, W]`."""
         return self._image("to decode previews").decode
 
     def text_limit(self) -> TextLimit | None:

@@ -298,15 +298,17 @@ def _number(path: Path) -> int:
 
 
 def _image_batch(paths: list[Path]) -> Tensor:
-    """Images of one size as core's IMAGE: `[B, H, W, 3]`, float32, in [0, 1]."""
+    """Images of one size as core's IMAGE: `[B, H, W, 3]`, float32, in [0, 1]; clear is white."""
     import numpy as np
     import torch
     from PIL import Image
 
+    from ...trainer_core.data.image import on_white
+
     arrays: list[Any] = []
     for path in paths:
         with Image.open(path) as image:
-            arrays.append(np.asarray(image.convert("RGB"), dtype=np.float32) / 255.0)
+            arrays.append(np.asarray(on_white(image).convert("RGB"), dtype=np.float32) / 255.0)
     return torch.from_numpy(np.stack(arrays))
 
 

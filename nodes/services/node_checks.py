@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ...trainer_core.errors import BaseModelError
 from ...trainer_core.families.run_files import load_config
 from ..host import comfy_host
 from ..host.folders import folder_stamp
+
+if TYPE_CHECKING:
+    from ...trainer_core.families.family import Family
 
 _KEPT = 16
 # Settings and stamps of folders that could be used. What could not is read again, because a stamp
@@ -52,6 +56,21 @@ def check_dataset(values: Mapping[str, Any]) -> None:
     _usable[seen] = None
 
 
+def require_in_comfyui(family: Family) -> Family:
+    """Give the family of a base, and refuse one that ComfyUI could not generate with.
+
+    Raises:
+        BaseModelError: When ComfyUI does not have the family's model.
+    """
+    if family.headless:
+        raise BaseModelError(
+            f"a base of {family.title}, and {family.headless}",
+            "a base that ComfyUI can generate with",
+            "Train with the command line (docs: On the command line), or choose another base.",
+        )
+    return family
+
+
 def check_base(family: str, values: Mapping[str, Any]) -> str:
     """Find a base and its family, and check that the two and the variant fit.
 
@@ -69,6 +88,7 @@ def check_base(family: str, values: Mapping[str, Any]) -> str:
     from ...trainer_core.families.registry import get_family
 
     name = detect_base(values["path"]) if family == "auto" else family
+    require_in_comfyui(get_family(name))
     base = load_config({"family": name, "base": dict(values)}).base
     # What controls the dataset has is checked where both are known.
     edits = base.variant not in {"auto", "generate"}

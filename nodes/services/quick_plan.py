@@ -18,6 +18,7 @@ from .choices import (
     check_run_name,
     run_config,
 )
+from .node_checks import require_in_comfyui
 
 if TYPE_CHECKING:
     from ...trainer_core.types import Sample
@@ -138,7 +139,7 @@ def plan_run(answers: Answers, *, complete: bool = True) -> QuickPlan:
     from ...trainer_core.families.registry import get_family
 
     path = comfy_host.base_path(answers.base)
-    family = detect_base(path)
+    family = require_in_comfyui(get_family(detect_base(path))).name
     embedded = path == comfy_host.EMBEDDED
     variant = detect_variant(path, get_family(family))
     samples, captions = _images(answers) if complete else (_scan(answers.folder), "error")

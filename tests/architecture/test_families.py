@@ -14,6 +14,7 @@ from trainer_core.families.registry import FAMILIES
 
 ELSEWHERE = {
     "trainer_core/families/registry.py": "the one line",
+    "trainer_core/families/qwen_vae.py": "a VAE that several families share, by its own name",
     "trainer_core/config/run.py": "the run-file format's default, that of the embedded base",
     "trainer_core/bases/foreign_models.py": "models that are no family, some of a similar name",
     "trainer_core/bases/adapter_family.py": "how ComfyUI's text encoders are called in any file",

@@ -15,7 +15,8 @@ from safetensors.torch import load_file, save_file
 
 from trainer_core.families.flux.encode import FluxEncoders
 from trainer_core.families.flux_vae import shifted_vae as flux_vae
-from trainer_core.families.qwen_image.encode import QwenEncoders, prompt_text, qwen_vae
+from trainer_core.families.qwen_image.encode import QwenEncoders, prompt_text
+from trainer_core.families.qwen_vae import qwen_vae
 
 pytestmark = pytest.mark.comfy
 

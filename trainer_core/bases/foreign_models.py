@@ -281,22 +281,6 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         hint="hidream",
     ),
     Architecture(
-        "Krea 2",
-        {
-            "transformer_blocks": (28, "attn_(to_[qkv]|to_gate|to_out_0)|ff_(gate|up|down)"),
-            "blocks": (28, "attn_(w[qkvo]|gate)|mlp_(gate|up|down)"),
-            "(text_fusion|txtfusion)_(layerwise|refiner)_blocks": (
-                2,
-                "attn_(to_[qkv]|to_gate|to_out_0|w[qkvo]|gate)|(ff|mlp)_(gate|up|down)",
-            ),
-        },
-        (),
-        "(text_fusion|txtfusion)_projector|img_in|first|last_linear|tproj_\\d|tmlp_\\d|txtmlp_\\d"
-        "|time_embed_linear_[12]|time_mod_proj|txt_in_linear_[12]|final_layer_linear",
-        {r"transformer_blocks_\d+_attn_to_q|blocks_\d+_attn_wq": (6144,)},
-        "krea2",
-    ),
-    Architecture(
         "LTX-Video or LTX-2",
         {
             "transformer_blocks": (
@@ -373,13 +357,6 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         },
         others="(time|text|pooled_text|visual)_embeddings_.*|out_layer_.*",
         hint="kandinsky5",
-    ),
-    Architecture(
-        "Qwen-Image 2.1",
-        {"transformer_blocks": (32, f"attn_{_OWN}|img_mlp_(proj|out|gate_layer|gate_up)")},
-        (4096,),
-        "time_text_embed_.*|txt_in_.*|img_in|modulation_1|norm_out_linear|proj_out",
-        hint="qwenimage21",
     ),
     Architecture(
         "FLUX.3",

@@ -57,7 +57,11 @@ def locate_base(
         folder = _base_folder(settings, family, needs_encoders)
         _check_transformer(folder, family)
         variant = _settle_variant(
-            settings.variant, family, has_controls, lambda: _folder_variant(family, folder)
+            settings.variant,
+            family,
+            has_controls,
+            lambda: _folder_variant(family, folder),
+            lambda: family.folder.pipelines[_pipeline(folder)] or "",
         )
     encoders = local_folder(settings.encoders, "base.encoders") if settings.encoders else folder
     if not is_whole(folder, "scheduler"):
@@ -109,7 +113,7 @@ def _open_file(
     if found != family.name:
         raise _wrong_family(f"base.path: {path} is a file of {found}", family.title, family)
     variant = _settle_variant(
-        settings.variant, family, has_controls, lambda: family.file.edit_variant(file)
+        settings.variant, family, has_controls, *[lambda: family.file.edit_variant(file)] * 2
     )
     return family.file.configs / variant, variant
 
@@ -169,8 +173,21 @@ def _wrong_family(found: str, expected: str, family: Family) -> BaseModelError:
 
 
 def _settle_variant(
-    variant: str, family: Family, has_controls: bool, edit_variant: Callable[[], str]
+    variant: str,
+    family: Family,
+    has_controls: bool,
+    edit_variant: Callable[[], str],
+    made_for: Callable[[], str],
 ) -> str:
+    fills = bool(family.filled) and made_for() in family.filled
+    if fills != (variant in family.filled) and variant != "auto":
+        raise ConfigError(
+            f"base.variant: {variant}, but the base {'fills' if fills else 'does not fill'} areas",
+            "the variant that the base was made for",
+            "Leave base.variant at auto, or name another base as base.path.",
+        )
+    if fills:
+        return made_for()
     if has_controls and not any(each != "generate" for each in family.variants):
         raise ConfigError(
             f"family: {family.name}, and the dataset has control images",
@@ -202,7 +219,8 @@ def _folder_variant(family: Family, folder: Path) -> str:
     if variant is not None:
         return variant
     if needed and all(is_whole(folder, part) for part in needed):
-        return "edit"  # a base for both tasks names only one of its pipelines
+        # A base for both tasks names only one of its pipelines.
+        return next(each for each in family.variants if each != "generate")
     raise BaseModelError(
         f"the dataset has control images, and {folder} is a {pipeline}",
         "a base that was made for editing",

@@ -323,6 +323,7 @@ def _native(family: Family, shapes: Iterable[tuple[str, Shape]]) -> dict[str, Sh
     for name, shape in shapes:
         origin = family.file.origin(name, True)
         native = name if origin is None else origin.name  # none where it has ComfyUI's already
+        shape = shape if origin is None else origin.shape(shape)
         rows = found[native][0] if native in found else 0
         found[native] = (rows + shape[0], *shape[1:])
     return found

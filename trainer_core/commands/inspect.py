@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import AdapterFileError
+from ..errors import AdapterFileError, BaseModelError
 from ..filesystem.text_files import parse_json
 from . import VERBS
 from .arguments import Arguments
@@ -77,6 +77,8 @@ def describe(path: Path, *, readably: bool) -> dict[str, Any]:
     family = _told_family(path)
     others = other_models(path, family)
     name = None if family is None else family.name
+    if family is not None and family.headless:
+        report["comfyui"] = family.headless
     return {**report, "family": name, "also_fits" if family else "made_for": others}
 
 
@@ -152,18 +154,31 @@ def prove_file(path: Path, family: str | None = None, base: str | None = None) -
 
     Raises:
         AdapterFileError: When it is no safetensors file, or its family cannot be told.
-        BaseModelError: When the base cannot be used, or is of another family.
+        BaseModelError: When the base cannot be used, is of another family, or of one that ComfyUI
+            does not have.
     """
     from ..adapter_files.verify.proof import prove
     from ..bases.open import base_shapes, open_base
 
     if base is not None:
         opened = open_base(base, family)
+        _require_host(opened.family)
         proof = prove(path, opened.family.key_map, base_shapes(opened), base=base)
         return _warned(proof, path, opened)
     chosen = _family_of(path, family)
+    _require_host(chosen)
     name, shapes = _usual_base(path, chosen)
     return prove(path, chosen.key_map, shapes, base=name)
+
+
+def _require_host(family: Family) -> None:
+    if family.headless:
+        raise BaseModelError(
+            f"an adapter for {family.title}, and {family.headless}",
+            "an adapter for a model that ComfyUI has, to see what it makes of the file",
+            "Use it with Diffusers, in the layout diffusers (convert), or in a ComfyUI that has "
+            "the model.",
+        )
 
 
 def _warned(proof: Proof, path: Path, base: BaseWeights) -> Proof:

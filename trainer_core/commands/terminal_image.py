@@ -36,8 +36,10 @@ def terminal_lines(path: Path, columns: int = _COLUMNS) -> list[str]:
     """
     from PIL import Image
 
+    from ..data.image import on_white
+
     with Image.open(path) as opened:
-        image = opened.convert("RGB")
+        image = on_white(opened).convert("RGB")
     width = min(columns, image.width)
     height = max(2, round(image.height * width / image.width) // 2 * 2)
     pixels = image.resize((width, height), Image.Resampling.LANCZOS).tobytes()

@@ -441,6 +441,7 @@ def _preview_problems(config: RunConfig) -> Iterator[Problem]:
         "generate": (lambda count: count == 0, "no control images"),
         "edit": (lambda count: count == 1, "one control image for each prompt"),
         "edit_plus": (lambda count: count >= 1, "control images for each prompt"),
+        "fill": (lambda count: count == 1, "one image to be filled for each prompt"),
         "auto": (lambda count: True, ""),
     }
     fits, expected = allowed[variant]

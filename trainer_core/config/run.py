@@ -15,7 +15,7 @@ from .dataset import CacheSection, DatasetSection
 from .section import Section, section_of, setting
 from .training import TrainingSection
 
-Variant = Literal["auto", "generate", "edit", "edit_plus"]
+Variant = Literal["auto", "generate", "edit", "edit_plus", "fill"]
 
 
 class BaseAdapter(Section):
@@ -61,7 +61,8 @@ class BaseSection(Section):
     variant: Variant = setting(
         "auto",
         "Leave it on auto unless it finds the wrong one. 'generate' makes images from text, "
-        "'edit' changes one control image, 'edit_plus' several. 'auto' takes 'generate' without "
+        "'edit' changes one control image, 'edit_plus' several, 'fill' fills the transparent area "
+        "of one. 'auto' takes 'generate' without "
         "control images, else what the base folder or the file's name says. It decides how "
         "conditions are built.",
         advanced=True,

@@ -19,6 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from ..config import DatasetSection, RunConfig
+from ..counters import counter_seed
 from ..errors import DatasetError
 from ..printable import listed
 from ..tensors.rounding import all_finite
@@ -26,7 +27,8 @@ from ..types import Bucket, Conditioning, PlannedSample
 from .buckets import Plan
 from .cache_file import ContentHashes, Entry, is_sound, make_entry, source_hash, write_entry
 from .cached_dataset import CachedDataset, CachedItem, PreservedItem
-from .image import fit_to_bucket, open_image, resize_exact, to_pixels
+from .drawn_masks import VERSION, with_mask
+from .image import fit_to_bucket, on_white, open_image, resize_exact, to_pixels
 
 __all__ = ["CachedDataset", "Encoders", "build_cache"]
 
@@ -35,11 +37,14 @@ class Encoders(Protocol):
     """What turns images and captions into what the denoiser reads."""
 
     def encode_image(self, pixels: Tensor) -> Tensor:
-        """Encode pixels `[1, 3, H, W]` in [-1, 1] to normalised latents `[1, C, h, w]`."""
+        """Encode pixels `[1, 3, H, W]` in [-1, 1] to normalised latents `[1, C, h, w]`.
+
+        Of a family whose VAE reads transparency they are `[1, 4, H, W]`.
+        """
         ...
 
     def encode_text(self, caption: str, controls: Sequence[Image.Image]) -> Conditioning:
-        """Encode a caption, and what the text encoder sees of the control images."""
+        """Encode a caption, and what the text encoder sees of the control images, which are RGB."""
         ...
 
 
@@ -57,6 +62,8 @@ def build_cache(
     notify: Callable[[int, int], None] = _ignore,
     verify: bool = False,
     preserved_prompts: Sequence[str] = (),
+    channels: int = 3,
+    fills: bool = False,
 ) -> CachedDataset:
     """Encode what is missing and describe the whole.
 
@@ -74,6 +81,10 @@ def build_cache(
             headers and file stamps.
         preserved_prompts: What the base is held to, for images of the size that most samples have,
             and with the control images of samples of that size.
+        channels: Of the pixels that are encoded: 4 with transparency, which the text encoder sees
+            laid on white.
+        fills: Whether a control image is what the target is to be filled from: its transparent area
+            is, or one that is drawn.
 
     Returns:
         The encoded dataset, in the order of the plan.
@@ -83,7 +94,7 @@ def build_cache(
             no sample is left.
         StorageError: When the cache cannot be written.
     """
-    builder = _Builder(folder, identity, open_encoders, settings, notify, verify)
+    builder = _Builder(folder, identity, open_encoders, settings, channels, notify, verify, fills)
     recipes = [recipe for planned in plan.samples if (recipe := builder.describe(planned))]
     prompts = _preserved(builder, recipes, preserved_prompts)
     texts = [item.text for item, _ in prompts]
@@ -117,21 +128,30 @@ def _preserved(
 
 @dataclass(frozen=True, slots=True)
 class _SizedImage:
-    """An image file at a size; `exact` resizes without keeping the aspect ratio."""
+    """An image file at a size.
+
+    `exact` resizes without keeping the aspect ratio; `filled` gives it a mask where it has none.
+    """
 
     path: Path
     bucket: Bucket
     exact: bool
+    channels: int
+    filled: bool = False
 
-    def sized(self, animated: str) -> Image.Image:
-        image = open_image(self.path, animated)
+    def sized(self, animated: str, content: str) -> Image.Image:
+        image = open_image(self.path, animated, self.channels)
         if self.exact:
             return resize_exact(image, self.bucket.width, self.bucket.height)
-        return fit_to_bucket(image, self.bucket)
+        sized = fit_to_bucket(image, self.bucket)
+        return with_mask(sized, counter_seed(0, content)) if self.filled else sized
 
     def parts(self, content: str) -> tuple[str | int, ...]:
         way = "exact" if self.exact else "cover"
-        return content, self.bucket.width, self.bucket.height, way
+        # Caches of opaque images keep the names that they had before there were others.
+        kept = () if self.channels == 3 else ("alpha",)
+        kept += (f"filled {VERSION}",) if self.filled else ()
+        return content, self.bucket.width, self.bucket.height, way, *kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +171,10 @@ class _Builder:
     identity: str
     open_encoders: Callable[[], Encoders]
     settings: DatasetSection
+    channels: int
     notify: Callable[[int, int], None]
     verify: bool
+    fills: bool = False
     encoded: int = 0
     reused: int = 0
     problems: list[str] = field(default_factory=list)
@@ -167,9 +189,10 @@ class _Builder:
     def describe(self, planned: PlannedSample) -> _Recipe | None:
         sample = planned.sample
         exact = self.settings.control_area is not None
-        image = _SizedImage(sample.image, planned.bucket, exact=False)
+        channels = self.channels, 4 if self.fills else self.channels
+        image = _SizedImage(sample.image, planned.bucket, False, channels[0])
         controls = tuple(
-            _SizedImage(path, bucket, exact)
+            _SizedImage(path, bucket, exact, channels[1], self.fills)
             for path, bucket in zip(sample.controls, planned.control_buckets, strict=True)
         )
         try:
@@ -216,7 +239,7 @@ class _Builder:
         for image, entry in pairs:
             self._supply(
                 entry,
-                lambda image=image: {"latents": self._latents(images[image])},
+                lambda image=image: {"latents": self._latents(images[image], image.channels)},
                 str(image.path),
             )
         return True
@@ -229,7 +252,7 @@ class _Builder:
         images = self._read(recipe, recipe.controls)
         if images is None:
             return False
-        seen = [images[control] for control in recipe.controls]
+        seen = [on_white(images[control]) for control in recipe.controls]
         for entry, caption in ((item.text, recipe.caption), (item.empty_text, "")):
             self._supply(
                 entry,
@@ -243,7 +266,7 @@ class _Builder:
         if any(entry.key in self._missing for entry in item.controls):
             return False
         if item.text.key in self._missing:
-            seen = [self._decode(control) for control in host.controls]
+            seen = [on_white(self._decode(control)) for control in host.controls]
             self._supply(
                 item.text,
                 lambda: self._open().encode_text(item.prompt, seen),
@@ -265,8 +288,8 @@ class _Builder:
         self._missing.discard(entry.key)
         self.notify(self._total - len(self._missing), self._total)
 
-    def _latents(self, image: Image.Image) -> Tensor:
-        latents = self._open().encode_image(to_pixels(image).unsqueeze(0))
+    def _latents(self, image: Image.Image, channels: int) -> Tensor:
+        latents = self._open().encode_image(to_pixels(image, channels)[None])
         if latents.ndim != 4 or latents.shape[0] != 1:
             raise ValueError(f"encode_image gave shape {list(latents.shape)}, not [1, C, h, w]")
         return latents[0]
@@ -281,7 +304,7 @@ class _Builder:
             return None
 
     def _decode(self, source: _SizedImage) -> Image.Image:
-        image = source.sized(self.settings.animated)
+        image = source.sized(self.settings.animated, self.hashes.of(source.path))
         self.hashes.check_unchanged(source.path)
         return image
 

@@ -1,9 +1,9 @@
 """Images as they should be seen: upright, sRGB, eight bits, whole.
 
 Whatever a file holds (palette, CMYK, 16 bits, transparency, an EXIF rotation, a colour profile,
-several frames) is turned into one plain sRGB image, or refused with a message that names the
-file. A camera's or phone's numbers in Adobe RGB or Display P3 read as sRGB look pale; the VAE knows
-sRGB only.
+several frames) is turned into one plain sRGB image, or refused with a message that names the file.
+Transparency is laid on white, or kept for a VAE that reads it. A camera's or phone's numbers in
+Adobe RGB or Display P3 read as sRGB look pale; the VAE knows sRGB only.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ MAX_PIXELS = 178_956_970
 """Larger images are taken for decompression bombs; twice Pillow's own threshold of warning."""
 
 _WHITE = (255, 255, 255, 255)
+_MODE = {3: "RGB", 4: "RGBA"}
+"""Channels of an image to Pillow's name of them."""
+
 _READABLE = "a whole PNG, JPEG, WebP or BMP image"
 _REPLACE = "Save the image again with an image editor, or set dataset.unreadable: skip."
 
@@ -97,19 +100,20 @@ def image_size(path: Path) -> tuple[int, int]:
     return spec.width, spec.height
 
 
-def open_image(path: Path, animated: str = "error") -> Image.Image:
+def open_image(path: Path, animated: str = "error", channels: int = 3) -> Image.Image:
     """Decode an image.
 
-    Transparent parts are laid on white; 16-bit greys are scaled to eight bits; colours of an
-    embedded profile are converted to sRGB, where Pillow was built with LittleCMS.
+    With three channels transparent parts are laid on white; 16-bit greys are scaled to eight bits;
+    colours of an embedded profile are converted to sRGB, where Pillow was built with LittleCMS.
 
     Args:
         path: The file.
         animated: With ``first_frame`` the first frame of an animated image is taken; with any
             other value such an image is an error.
+        channels: 3, or 4 for transparency as well; what has none is opaque.
 
     Returns:
-        An upright image of mode RGB that carries no metadata.
+        An upright image of mode RGB or RGBA that carries no metadata.
 
     Raises:
         DatasetError: When the file is cut short, empty, not an image, implausibly large, or
@@ -123,7 +127,8 @@ def open_image(path: Path, animated: str = "error") -> Image.Image:
         if ImageFile.LOAD_TRUNCATED_IMAGES and _is_cut_short(path, image.format):
             # A host program may have told Pillow to fill the missing part with grey.
             raise OSError("the file ends before the image does")
-        upright = _to_rgb(image)
+        upright = _plain(image)
+        upright = on_white(upright) if channels == 3 else upright.convert(_MODE[channels])
         if orientation in _UPRIGHT:
             upright = upright.transpose(_UPRIGHT[orientation])
         # An orientation tag left behind would make a later reader turn the image again.
@@ -131,8 +136,20 @@ def open_image(path: Path, animated: str = "error") -> Image.Image:
         return upright
 
 
+def on_white(image: Image.Image) -> Image.Image:
+    """Lay the transparent parts of an RGBA image on white; any other image stays as it is."""
+    if image.mode != "RGBA":
+        return image
+    background = Image.new("RGBA", image.size, _WHITE)
+    background.alpha_composite(image)
+    return background.convert("RGB")
+
+
 def fit_to_bucket(image: Image.Image, bucket: Bucket) -> Image.Image:
-    """Resize an RGB image until it covers the bucket (LANCZOS); cut off evenly what stands out."""
+    """Resize an image until it covers the bucket (LANCZOS); cut off evenly what stands out.
+
+    Pillow weighs the colours of an RGBA image by its alpha: what is hidden bleeds into nothing.
+    """
     box = kept_box(image.size, bucket)
     if box[2] - box[0] == bucket.width and box[3] - box[1] == bucket.height:
         return image.crop((int(box[0]), int(box[1]), int(box[2]), int(box[3])))
@@ -161,14 +178,17 @@ def resize_exact(image: Image.Image, width: int, height: int) -> Image.Image:
     return image.resize((width, height), Image.Resampling.LANCZOS)
 
 
-def to_pixels(image: Image.Image) -> Tensor:
-    """Turn an RGB image into a tensor `[3, H, W]`, float32, in [-1, 1]."""
-    values = torch.from_numpy(np.array(image.convert("RGB"), dtype=np.uint8))
+def to_pixels(image: Image.Image, channels: int = 3) -> Tensor:
+    """Turn an image into a tensor `[channels, H, W]`, float32, in [-1, 1]; 3 or 4 channels."""
+    values = torch.from_numpy(np.array(image.convert(_MODE[channels]), dtype=np.uint8))
     return values.permute(2, 0, 1).contiguous().float() / 255.0 * 2.0 - 1.0
 
 
 def from_pixels(pixels: Tensor) -> Image.Image:
-    """Turn a tensor `[3, H, W]` in [-1, 1] into an RGB image; values outside are clamped."""
+    """Turn a tensor `[3, H, W]` in [-1, 1] into an RGB image, one `[4, H, W]` into an RGBA image.
+
+    Values outside are clamped.
+    """
     values = (pixels.detach().float().cpu() * 0.5 + 0.5).clamp(0, 1) * 255.0
     return Image.fromarray(values.round().to(torch.uint8).permute(1, 2, 0).contiguous().numpy())
 
@@ -266,18 +286,16 @@ def _is_cut_short(path: Path, format_name: str | None) -> bool:
     return False
 
 
-def _to_rgb(image: Image.Image) -> Image.Image:
+def _plain(image: Image.Image) -> Image.Image:
+    """In sRGB; of mode RGBA only where something is transparent."""
     profile = image.info.get("icc_profile")
     if image.mode.startswith("I"):
         image = _sixteen_to_eight(image)
     colors, alpha = _colors_and_alpha(image)
     colors = to_srgb(colors, profile)
-    if alpha is None:
-        return colors
-    colors.putalpha(alpha)
-    background = Image.new("RGBA", colors.size, _WHITE)
-    background.alpha_composite(colors)
-    return background.convert("RGB")
+    if alpha is not None:
+        colors.putalpha(alpha)
+    return colors
 
 
 def _colors_and_alpha(image: Image.Image) -> tuple[Image.Image, Image.Image | None]:

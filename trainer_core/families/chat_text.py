@@ -7,6 +7,7 @@ on a graph are rows of ComfyUI's tokens.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -110,6 +111,23 @@ def hidden_states(
         for hook in hooks:
             hook.remove()
     return [found[each][0] for each in wanted]
+
+
+def image_places(model: nn.Module, places: Tensor) -> dict[str, Tensor]:
+    """Where the image tokens are, for versions of transformers that have to be told.
+
+    Without it transformers 5 numbers the tokens of an image one after another, instead of by row
+    and column as the model was trained, as transformers 4 did and as ComfyUI does.
+
+    Args:
+        model: A model of transformers that sees images.
+        places: `[1, L]`, true at the tokens of images.
+
+    Returns:
+        What its ``forward`` is given besides; nothing where it is not to be told.
+    """
+    known = inspect.signature(model.forward).parameters
+    return {"mm_token_type_ids": places.int()} if "mm_token_type_ids" in known else {}
 
 
 @dataclass(slots=True)

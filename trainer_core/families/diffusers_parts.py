@@ -8,13 +8,14 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from ..adapter_files.names.key_map import BLOCK_NUMBER, ComfyuiName, KeyMap, NativeKey, Part
 from ..diffusion.sigma import ShiftSettings
@@ -33,7 +34,7 @@ _UNSUPPORTED = (
     "invert_sigmas",
     "stochastic_sampling",
 )
-_NUMBERED = re.compile(rf"([a-z_]+(?:\.[a-z_]+)*?)\.({BLOCK_NUMBER})\.(.+)")
+_NUMBERED = re.compile(rf"([a-z_.]*[a-z_])\.({BLOCK_NUMBER})\.(.+)")
 _COMPUTING: WeakKeyDictionary[nn.Module, tuple[torch.dtype | None, torch.dtype]] = (
     WeakKeyDictionary()
 )
@@ -146,6 +147,22 @@ def text_shapes(config: Mapping[str, Any], tokens: int) -> dict[str, tuple[int, 
     return {"text_embeddings": (tokens, config["joint_attention_dim"])}
 
 
+def pad_text(embeddings: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+    """Stack texts `[L_i, ...]` of different lengths.
+
+    Returns:
+        `[B, L, ...]`, padded with zeros at the right, and the mask `[B, L]` that is true on real
+        tokens; None when all lengths are equal, so that attention kernels without masks can run.
+    """
+    lengths = [len(text) for text in embeddings]
+    padded = pad_sequence(list(embeddings), batch_first=True)
+    if min(lengths) == max(lengths):
+        return padded, None
+    # Made where the texts are: a mask that is sent there would wait for what is computed there.
+    real = [torch.ones(length, dtype=torch.bool, device=padded.device) for length in lengths]
+    return padded, pad_sequence(real, batch_first=True)
+
+
 def guide(conditional: Tensor, unconditional: Tensor, scale: float) -> Tensor:
     """`Family.guide`: plain classifier-free guidance.
 
@@ -185,7 +202,7 @@ class Vae:
         """Encode images without sampling.
 
         Args:
-            pixels: `[B, 3, H, W]`, in [-1, 1].
+            pixels: `[B, 3 or 4, H, W]`, in [-1, 1].
 
         Returns:
             `[B, C, h, w]`, float32, normalised.
@@ -204,7 +221,7 @@ class Vae:
                 quarter of it; None decodes images as they are.
 
         Returns:
-            `[B, 3, H, W]`, float32, in [-1, 1].
+            `[B, 3 or 4, H, W]`, float32, in [-1, 1].
         """
         if tile is not None:
             with _tiling(self.model, tile):
@@ -263,8 +280,10 @@ def load_tokens(location: BaseLocation, part: str) -> Callable[[str], int]:
     return lambda text: len(tokenizer(text, verbose=False).input_ids)
 
 
-def _template(path: str) -> tuple[str, str]:
-    """A path with ``{}`` for its block's number, and that number."""
+def _template(path: str, known: Container[str] = ()) -> tuple[str, str]:
+    """A path with ``{}`` for its block's number, and that number; one that is known as it is."""
+    if path in known and "{}" not in path:
+        return path, ""
     block = _NUMBERED.fullmatch(path)
     if block is None:
         return ("" if "{}" in path else path), ""
@@ -296,21 +315,21 @@ def layer_names(
         modules.setdefault(native, []).append(module)
 
     def native_key(path: str) -> NativeKey | None:
-        template, number = _template(path)
+        template, number = _template(path, names)
         native = names.get(template)
         if native is None:
             return None
         return NativeKey(native.replace("{}", number), part=len(modules[native]) > 1)
 
     def parts(native: str) -> tuple[Part, ...]:
-        template, number = _template(native)
+        template, number = _template(native, modules)
         found = modules.get(template, ())
         if len(found) < 2:
             return ()
         return tuple(Part(m.replace("{}", number), (shares or {}).get(m, 1)) for m in found)
 
     def module_path(native: str) -> str | None:
-        template, number = _template(native)
+        template, number = _template(native, modules)
         found = modules.get(template, ())
         return found[0].replace("{}", number) if len(found) == 1 else None
 
@@ -342,7 +361,7 @@ def origin_by_names(key_map: KeyMap) -> Callable[[str, bool], Origin | None]:
         if key is not None:
             parts = [part.module for part in key_map.parts(key.name)]
             return Origin(f"{key.name}.{kind}", parts.index(path) if key.part else 0)
-        template, number = _template(path)
+        template, number = _template(path, others)
         if template not in others:
             return None
         other = others[template]

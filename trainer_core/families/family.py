@@ -137,6 +137,7 @@ class VaeSpec:
         deviation: Standard deviation of the latents, for each channel or for all.
         title: Which VAE this is, for messages.
         remedy: Which loader and file to use.
+        pixel_channels: As `Family.channels`.
     """
 
     marker: str
@@ -146,6 +147,7 @@ class VaeSpec:
     deviation: tuple[float, ...]
     title: str
     remedy: str
+    pixel_channels: int = 3
     patch: int = 1
 
 
@@ -218,6 +220,8 @@ class GraphSpec:
         controls: Variant to the least and the largest number of control images.
         clip: The CLIP; of one base, where `clip_of` chooses.
         vae: The VAE.
+        encode_masked: Pixels with transparency `[B, 4, H, W]` and what encodes pixels without, to
+            the latents of the control image of a variant that fills (`Family.filled`).
         clip_of: A base to its CLIP, where bases of the family have different ones.
         model: Denoiser and VAE of other sizes; None for a family without an embedded base.
     """
@@ -225,6 +229,7 @@ class GraphSpec:
     controls: Mapping[str, tuple[int, int]]
     clip: ClipSpec
     vae: VaeSpec
+    encode_masked: Callable[[Tensor, Callable[[Tensor], Tensor]], Tensor] | None = None
     clip_of: Callable[[BaseLocation], ClipSpec] | None = None
     model: GraphModel | None = None
 
@@ -240,7 +245,7 @@ class GraphSpec:
 Size = tuple[int, int]
 """Outputs and inputs of a layer."""
 
-_BLOCK = re.compile(r"([a-z_]+(?:\.[a-z_]+)*?)\.([0-9]+)\.(.+)")
+_BLOCK = re.compile(r"([a-z_.]*[a-z_])\.([0-9]+)\.(.+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +265,7 @@ class PublishedSizes:
 
     def of(self, module: str) -> tuple[Size, ...]:
         """The sizes that a layer may have; none for a layer that the architecture lacks."""
-        block = _BLOCK.fullmatch(module)
+        block = None if module in self.layers else _BLOCK.fullmatch(module)
         template = module if block is None else f"{block[1]}.{{}}.{block[3]}"
         return self.layers.get(template, ())
 
@@ -315,6 +320,11 @@ class Family:
         latents: The VAE's configuration to the channels of its latents, and the pixels of an
             image's side for each of them.
         patch: Latents along a side of an image token.
+        filled: Variants that fill the transparent area of one control image, which is the target
+            itself where the dataset has none. Its latents have as many channels more as a latent
+            has pixels, and are joined to those of the target.
+        channels: Of the pixels that the VAE reads and gives: 4 with transparency, which the text
+            encoder sees laid on white.
         shift: (base, steps of a generation) to what moves its noise levels; of None steps those
             that are trained on.
         distilled: A base that was distilled to few steps to what will happen and what to train on
@@ -323,6 +333,7 @@ class Family:
             to the shapes of a sample's conditioning.
         control_size: (width, height, area) of a control image to the size it is encoded at.
         graph: What CLIP and VAE of a ComfyUI graph are; None where the graph cannot encode.
+        headless: Why no node trains it, in a few words; empty where nodes do.
         embedded: The Diffusers folder of a tiny base of this family that ships with the trainer.
         models: The published bases in words, for the README.
     """
@@ -355,6 +366,8 @@ class Family:
     guide: Callable[[Tensor, Tensor, float], Tensor] = guide
     latents: Callable[[Mapping[str, Any]], tuple[int, int]] = kl_latents
     patch: int = 2
+    filled: frozenset[str] = frozenset()
+    channels: int = 3
     shift: Callable[[BaseLocation, int | None], ShiftSettings] = lambda location, steps: read_shift(
         location
     )
@@ -364,6 +377,7 @@ class Family:
     )
     control_size: Callable[[int, int, int], tuple[int, int]] = area_size
     graph: GraphSpec | None = None
+    headless: str = ""
     embedded: Path | None = None
     models: str = ""
 
@@ -405,7 +419,7 @@ class Family:
     def load_decoder(
         self, location: BaseLocation, dtype: torch.dtype, device: torch.device | str
     ) -> Callable[[Tensor], Tensor]:
-        """Load what turns latents `[B, C, h, w]` into pixels `[B, 3, H, W]` in [-1, 1]."""
+        """Load what turns latents `[B, C, h, w]` into pixels `[B, channels, H, W]` in [-1, 1]."""
         return self.load_vae(location, dtype, device).decode
 
     def latent_shape(self, location: BaseLocation, width: int, height: int) -> tuple[int, int, int]:

@@ -203,7 +203,8 @@ def _variant(
     there = [name.removeprefix(prefix) for name in own if name.startswith(prefix)]
     wanted = _EDIT if goal == _EDIT else _GENERATE
     if variant is None:
-        variant = wanted if wanted in there else there[0]
+        able = [name for name in there if (name == _GENERATE) == (wanted == _GENERATE)]
+        variant = wanted if wanted in able else [*able, *there][0]
     _known("variant of a base", variant, there)
     if (variant == _GENERATE) == (wanted == _GENERATE):
         return variant

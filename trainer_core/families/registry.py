@@ -18,6 +18,8 @@ PACKAGES: dict[str, str] = {
     "flux2": ".flux2",
     "z_image": ".z_image",
     "chroma": ".chroma",
+    "krea2": ".krea2",
+    "qwen_image_21": ".qwen_image_21",
 }
 """A family's name, as in the run file's ``family``, to its package.
 

@@ -48,7 +48,7 @@ class PreviewDecoder:
             latents: `[B, C, h, w]`, normalised.
 
         Returns:
-            `[B, 3, H, W]`, float32, in [-1, 1].
+            `[B, 3 or 4, H, W]`, float32, in [-1, 1].
         """
         if self._device.type == "cpu":
             return self._decode(latents)

@@ -20,10 +20,12 @@ from ..config import DatasetSection, PreviewSection, RunConfig
 from ..data.cache import Encoders
 from ..data.cache_file import Entry, is_sound, make_entry, read_entry, write_entry
 from ..data.captions import TextLimit
-from ..data.image import fit_to_bucket, open_image, resize_exact, to_pixels
+from ..data.drawn_masks import with_mask
+from ..data.image import fit_to_bucket, on_white, open_image, resize_exact, to_pixels
 from ..device import DTYPES, release_memory, resolve_precision
 from ..errors import ConfigError
 from ..families.family import Family
+from ..families.filled import control_channels
 from ..offload.machine import Machine
 from ..types import Bucket, Conditioning
 from ..weights.base_location import BaseLocation
@@ -47,7 +49,7 @@ class EncoderSource(Protocol):
         ...
 
     def decoder(self) -> Callable[[Tensor], Tensor]:
-        """Latents `[B, C, h, w]`, normalised, to pixels `[B, 3, H, W]` in [-1, 1]."""
+        """Latents `[B, C, h, w]`, normalised, to pixels `[B, 3 or 4, H, W]` in [-1, 1]."""
         ...
 
     def text_limit(self) -> TextLimit | None:
@@ -145,7 +147,11 @@ class EncodedPrompt:
         return SampleRequest(self.conditioning, self.negative, self.controls, seed)
 
 
-_CONTROLS: dict[str, tuple[int, int | None]] = {"generate": (0, 0), "edit": (1, 1)}
+_CONTROLS: dict[str, tuple[int, int | None]] = {
+    "generate": (0, 0),
+    "edit": (1, 1),
+    "fill": (1, 1),
+}
 """Least and largest number of control images of a variant; of others one or more."""
 
 
@@ -181,6 +187,7 @@ def encode_prompts(
     preview: PreviewSection,
     dataset: DatasetSection,
     family: Family,
+    variant: str,
     folder: Path,
     identity: str,
     open_encoders: Callable[[], Encoders],
@@ -191,6 +198,7 @@ def encode_prompts(
         preview: Prompts, controls and size.
         dataset: Says how large control images are.
         family: The base's family.
+        variant: The base's variant.
         folder: The cache's folder.
         identity: Names the encoders and their precision.
         open_encoders: Loads the encoders; called only when a prompt is not cached.
@@ -203,13 +211,15 @@ def encode_prompts(
         DatasetError: When it cannot be read.
         StorageError: When the cache cannot be written.
     """
+    channels = control_channels(family, variant)
     paths = preview.controls or [[] for _ in preview.prompts]
     encoded: list[EncodedPrompt] = []
     for text, files in zip(preview.prompts, paths, strict=True):
-        controls = [_control(Path(file), preview, dataset, family) for file in files]
+        controls = [_control(Path(file), preview, dataset, family, variant) for file in files]
         entry = _entry(folder, text, preview.negative_prompt, controls, identity)
         if not is_sound(entry, thorough=True):
-            tensors = _encode(text, preview.negative_prompt, controls, open_encoders())
+            texts = text, preview.negative_prompt
+            tensors = _encode(texts, controls, open_encoders(), channels)
             write_entry(entry, tensors)
         # Read back even when just encoded: the same numbers at the first preview and the next.
         encoded.append(read_prompt(text, entry, len(controls)))
@@ -217,7 +227,7 @@ def encode_prompts(
 
 
 def _control(
-    path: Path, preview: PreviewSection, dataset: DatasetSection, family: Family
+    path: Path, preview: PreviewSection, dataset: DatasetSection, family: Family, variant: str
 ) -> Image.Image:
     if not path.is_file():
         raise ConfigError(
@@ -225,9 +235,11 @@ def _control(
             "an image for each control of each prompt",
             "Correct the path; paths in a run file are relative to the run file.",
         )
-    image = open_image(path, dataset.animated)
+    image = open_image(path, dataset.animated, control_channels(family, variant))
     if dataset.control_area is None:
-        return fit_to_bucket(image, Bucket(preview.width, preview.height))
+        sized = fit_to_bucket(image, Bucket(preview.width, preview.height))
+        # An image without a transparent area gets the same mask each time.
+        return with_mask(sized, 0) if variant in family.filled else sized
     return resize_exact(image, *family.control_size(*image.size, dataset.control_area))
 
 
@@ -239,12 +251,13 @@ def _entry(
 
 
 def _encode(
-    text: str, negative: str, controls: Sequence[Image.Image], encoders: Encoders
+    texts: tuple[str, str], controls: Sequence[Image.Image], encoders: Encoders, channels: int
 ) -> dict[str, Tensor]:
-    tensors = {f"positive.{k}": v for k, v in encoders.encode_text(text, controls).items()}
-    tensors |= {f"negative.{k}": v for k, v in encoders.encode_text(negative, controls).items()}
+    seen, tensors = [on_white(control) for control in controls], {}
+    for side, text in zip(("positive", "negative"), texts, strict=True):
+        tensors |= {f"{side}.{k}": v for k, v in encoders.encode_text(text, seen).items()}
     for index, control in enumerate(controls):
-        tensors[f"control.{index}"] = encoders.encode_image(to_pixels(control)[None])[0]
+        tensors[f"control.{index}"] = encoders.encode_image(to_pixels(control, channels)[None])[0]
     return tensors
 
 

@@ -26,7 +26,7 @@ from ..bases.base_adapters import read_base_adapters
 from ..bases.locate import locate_base
 from ..config import MemorySection, PreviewSection, RunConfig
 from ..data.cache import cache_folder
-from ..data.image import from_pixels, to_pixels
+from ..data.image import from_pixels, on_white, to_pixels
 from ..device import (
     DTYPES,
     borrowed_threads,
@@ -36,6 +36,7 @@ from ..device import (
 )
 from ..diffusion.flow import SamplingStopped
 from ..families.family import Family
+from ..families.filled import control_channels
 from ..families.registry import get_family
 from ..filesystem.storage import atomic_write
 from ..offload.empty_base import empty_base
@@ -97,17 +98,21 @@ class Pipeline:
         Args:
             text: The prompt.
             seed: Seed of the image's noise.
-            controls: Control images at the size they are encoded at, upright RGB.
+            controls: Control images at the size they are encoded at, upright RGB, or RGBA where
+                the family's VAE reads transparency.
             negative: The negative prompt.
 
         Returns:
             The request to hand to the sampler.
         """
-        encoders = self.encoders.open()
+        sampler, encoders = self.sampler, self.encoders.open()
+        channels = control_channels(sampler.family, sampler.location.variant)
+        seen = [on_white(control) for control in controls]
+        pixels = [to_pixels(control, channels) for control in controls]
         return SampleRequest(
-            conditioning=encoders.encode_text(text, controls),
-            negative=self._negative(negative, controls),
-            controls=tuple(encoders.encode_image(to_pixels(c)[None])[0] for c in controls),
+            conditioning=encoders.encode_text(text, seen),
+            negative=self._negative(negative, seen),
+            controls=tuple(encoders.encode_image(each[None])[0] for each in pixels),
             seed=seed,
         )
 
@@ -120,7 +125,7 @@ class Pipeline:
         return self._negatives[text]
 
     def sample(self, requests: Sequence[SampleRequest], settings: SampleSettings) -> Tensor:
-        """Sample images, `[B, 3, H, W]` in [-1, 1], on the CPU."""
+        """Sample images, `[B, 3 or 4, H, W]` in [-1, 1], on the CPU."""
         return self.sampler.sample(requests, settings)
 
     def put_on(self, adapter_file: Path) -> AttachedAdapter:
@@ -203,10 +208,10 @@ class _Place:
         return sampling_memory(self.config.memory, base, dtype, room)
 
     def _tokens(self) -> int:
-        """Of a preview: its image and control images, two latents a side each, and its text."""
+        """Of a preview: its image and control images, and its text."""
         preview, area = self.config.preview, self.config.dataset.control_area or 0
         _, high, wide = self.family.latent_shape(self.location, preview.width, preview.height)
-        image, pixels = high * wide // 4, preview.width * preview.height
+        image, pixels = high * wide // self.family.patch**2, preview.width * preview.height
         controls = max(map(len, preview.controls), default=0)
         return self.location.text_length + image + controls * max(image, image * area // pixels)
 
@@ -273,7 +278,7 @@ def sample_prompts(
         machine: What may be taken of the computer; unset: all that is free.
 
     Yields:
-        Pixels `[3, H, W]` in [-1, 1], for each prompt in order.
+        Pixels `[3 or 4, H, W]` in [-1, 1], for each prompt in order.
 
     Raises:
         SamplingStopped: When ``stop`` said so.
@@ -292,6 +297,7 @@ def sample_prompts(
             preview,
             config.dataset,
             place.family,
+            place.location.variant,
             cache_folder(config),
             place.encoders.identity,
             place.encoders.open,
@@ -359,7 +365,7 @@ def sample_previews(
         sampler: Generates on the run's base with its adapter.
         settings: Size, steps, guidance and seed.
         prompts: The encoded prompts.
-        deliver: Takes a prompt's index and its pixels `[3, H, W]` in [-1, 1].
+        deliver: Takes a prompt's index and its pixels `[3 or 4, H, W]` in [-1, 1].
         stop: Asked before each prompt and after each sampling step whether to give up.
     """
     size = SampleSettings(settings.width, settings.height, settings.steps, settings.guidance)

@@ -54,7 +54,7 @@ class Sampler:
         family: The base's family.
         location: Where the base came from.
         transformer: The denoiser, with or without an adapter.
-        decode: Latents `[B, C, h, w]` to pixels `[B, 3, H, W]` in [-1, 1].
+        decode: Latents `[B, C, h, w]` to pixels `[B, 3 or 4, H, W]` in [-1, 1].
         device: Where the denoiser lives.
     """
 
@@ -119,7 +119,7 @@ class Sampler:
             stop: Asked after each sampling step whether to give up.
 
         Returns:
-            Pixels `[B, 3, H, W]` in [-1, 1], float32, on the CPU.
+            Pixels `[B, 3 or 4, H, W]` in [-1, 1], float32, on the CPU.
 
         Raises:
             SamplingStopped: When ``stop`` said so.

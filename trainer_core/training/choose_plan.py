@@ -190,8 +190,9 @@ def choose_step_plan(
         adapter = adapter_bytes(simulation)
     training = config.training
     samples = training.batch_size * training.gradient_accumulation_steps
-    # In latents of 2 x 2 to a token; forward, again, and backward for the inputs alone.
-    tokens = inputs.text + sum(height * width for _, height, width in inputs.images) // 4
+    # Forward, again, and backward for the inputs alone.
+    latents = sum(height * width for _, height, width in inputs.images)
+    tokens = inputs.text + latents // base.family.patch**2
     flops = 6 * base.parameters * tokens * samples
     try:
         return choose(weights_and(adapter + budget.device_free // _CAUTION, flops))

@@ -29,6 +29,7 @@ from ..data.cache import build_cache, cache_folder
 from ..data.cache_file import Entry, cache_folders, entry_of_key, is_sound
 from ..data.cached_dataset import CachedDataset, CachedItem, PreservedItem
 from ..data.captions import caption_tokens, long_caption_notes, may_be_long
+from ..data.drawn_masks import with_areas
 from ..data.folder import scan_all
 from ..errors import ConfigError, DatasetError
 from ..families.family import Family
@@ -118,8 +119,7 @@ def prepare(
     """
     _keep_cache_within(config, within)
     if config.cache.manifest:
-        path = Path(config.cache.manifest)
-        return _from_manifest(config, path, processes, make_source, machine)
+        return _from_manifest(config, Path(config.cache.manifest), processes, make_source, machine)
     if not config.dataset.path:
         raise ConfigError(
             "dataset.path: nothing",
@@ -134,7 +134,8 @@ def prepare(
     family = get_family(config.family)
     location = locate_base(config.base, family, has_controls, needs_encoders=make_source is None)
     check_controls(config.preview, location.variant)
-    plan = plan_buckets(found.samples, config.dataset, family.size_multiple, family.control_size)
+    samples = with_areas(found.samples, config.dataset, location.variant in family.filled)
+    plan = plan_buckets(samples, config.dataset, family.size_multiple, family.control_size)
     encoders = _source(config, family, location, processes, make_source, machine)
     # The others wait until the first process has encoded, and then only read.
     if processes.index > 0:
@@ -143,7 +144,7 @@ def prepare(
         for note in remove_leftovers(*cache_folders(cache_folder(config))):
             observer.notify(Noted(note))
     with contextlib.closing(encoders):
-        dataset, prompts = _encode(config, family, plan, encoders, observer, has_controls)
+        dataset, prompts = _encode(config, family, location, plan, encoders, observer)
         if processes.index == 0:
             processes.barrier()
     if processes.index == 0:
@@ -168,12 +169,13 @@ def _long_captions(
 def _encode(
     config: RunConfig,
     family: Family,
+    location: BaseLocation,
     plan: Plan,
     encoders: EncoderSource,
     observer: Observer,
-    edits: bool,
 ) -> tuple[CachedDataset, tuple[EncodedPrompt, ...]]:
-    folder = cache_folder(config)
+    folder, variant = cache_folder(config), location.variant
+    edits = any(each.control_buckets for each in plan.samples)
     dataset = build_cache(
         plan,
         folder,
@@ -183,9 +185,11 @@ def _encode(
         lambda done, total: observer.notify(CacheProgress(done, total)),
         verify=config.cache.verify,
         preserved_prompts=preservation_prompts(config, edits=edits),
+        channels=family.channels,
+        fills=variant in family.filled,
     )
     prompts = encode_prompts(
-        config.preview, config.dataset, family, folder, encoders.identity, encoders.open
+        config.preview, config.dataset, family, variant, folder, encoders.identity, encoders.open
     )
     return dataset, prompts
 

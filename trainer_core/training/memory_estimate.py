@@ -24,6 +24,7 @@ from ..config import MemorySection, RunConfig
 from ..data.cached_dataset import CachedItem
 from ..device import DTYPES, resolve_precision
 from ..errors import RunError
+from ..families.filled import control_shape
 from ..families.registry import get_family
 from ..offload.empty_base import EmptyBase, bytes_on_device, empty_base
 from ..printable import gibibytes
@@ -115,8 +116,10 @@ def run_simulation(
         device: Decides the precision where the run file does not.
         text: Tokens of the longest text; None for the most that the family's encoder yields.
     """
-    latents = tuple(
-        base.family.latent_shape(base.location, image.width, image.height) for image in images
+    target, *controls = images
+    latents = (
+        base.family.latent_shape(base.location, target.width, target.height),
+        *(control_shape(base.family, base.location, e.width, e.height) for e in controls),
     )
     tokens = base.location.text_length if text is None else text
     # On a CPU torch updates one factor after the other.

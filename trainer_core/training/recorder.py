@@ -189,7 +189,7 @@ class Recorder:
         Args:
             step: Steps made.
             index: The prompt's index.
-            pixels: `[3, H, W]` in [-1, 1].
+            pixels: `[3 or 4, H, W]` in [-1, 1].
         """
         path = self.folder.samples(step) / f"{index}.png"
         image = from_pixels(pixels)
@@ -336,7 +336,7 @@ class MetricsWriter:
         Args:
             step: Steps made.
             index: The prompt's index.
-            pixels: `[3, H, W]` in [-1, 1].
+            pixels: `[3 or 4, H, W]` in [-1, 1].
         """
         self._tensorboard.write_image(step, index, pixels)
 
@@ -426,7 +426,7 @@ class TensorBoard:
         Args:
             step: Steps made.
             index: The prompt's index.
-            pixels: `[3, H, W]` in [-1, 1].
+            pixels: `[3 or 4, H, W]` in [-1, 1].
         """
         self._add("add_image", f"preview/{index}", (pixels.clamp(-1, 1) + 1) / 2, step)
 

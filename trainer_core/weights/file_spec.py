@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,11 +40,17 @@ class Origin:
         name: Name in the file, without prefix.
         part: Place among the parts that lie one after another in that tensor.
         swapped: Whether its two halves are in the opposite order in the file.
+        flat: Whether its rows lie one after another in a single row there.
     """
 
     name: str
     part: int = 0
     swapped: bool = False
+    flat: bool = False
+
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """What the file has of a tensor of this shape."""
+        return (math.prod(shape),) if self.flat else shape
 
 
 def _same_name(name: str, native: bool) -> Origin:

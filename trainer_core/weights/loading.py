@@ -401,7 +401,7 @@ def _plan_cuts(file: WeightFile, formats: Formats, spec: FileSpec, model: Any) -
     cuts: dict[str, _Cut] = {}
     for name, pairs in found.items():
         pairs.sort(key=lambda pair: pair[0].part)
-        shapes = [wanted[target] for _, target in pairs]
+        shapes = [origin.shape(wanted[target]) for origin, target in pairs]
         _check_shape(file, name, shapes)
         starts = list(itertools.accumulate((shape[0] for shape in shapes), initial=0))
         rows = tuple(itertools.pairwise(starts))
@@ -436,8 +436,10 @@ def _put(model: nn.Module, name: str, value: Tensor) -> None:
     module = model.get_submodule(path)
     if leaf in module._buffers:
         module._buffers[leaf] = value
-    else:
-        module.register_parameter(leaf, nn.Parameter(value, requires_grad=False))
+        return
+    # A file may have it without its axes (`Origin.flat`).
+    value = value.reshape(getattr(module, leaf).shape)
+    module.register_parameter(leaf, nn.Parameter(value, requires_grad=False))
 
 
 def _put_packed(

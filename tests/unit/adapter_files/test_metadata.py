@@ -228,6 +228,7 @@ _KNOWN = {
     "flux": ({"flux-1-dev/lora", "flux.1-dev/lora"}, ("flux1", "flux_kontext")),
     "qwen_image": ({"qwen-image/lora", "qwen-image-edit/lora"}, ("qwen",)),
     "z_image": ({"z-image/lora"}, ("z_image", "zimage")),
+    "chroma": ({"chroma/lora"}, ("chroma",)),
 }
 
 

@@ -116,7 +116,6 @@ NATIVE = {
     "lora_unet_single_blocks_39_modulation_linear": ("HunyuanVideo", 9216, 3072),
     "diffusion_model.nerf_blocks.0.param_generator": ("Chroma1-Radiance", 16384, 3072),
     "diffusion_model.double_stream_blocks.15.block.attn1.to_q_t": ("HiDream", 2560, 2560),
-    "diffusion_model.blocks.27.attn.wq": ("Krea 2", 6144, 6144),
     "diffusion_model.transformer_blocks.27.attn2.to_k": ("LTX-Video or LTX-2", 2048, 2048),
     "lora_unet_blocks_0_self_attn_q_proj": ("Anima or Cosmos-Predict2", 2048, 2048),
 }

@@ -1,4 +1,4 @@
-"""Run files for FLUX.1 dev and Kontext."""
+"""Run files for FLUX.1 dev, Kontext and Fill."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ _DEV = {
 TEMPLATES = {
     "generate": {**FULL_SIZE, **_DEV},
     "subject": {**SUBJECT, **_DEV},
+    "fill": {
+        **FULL_SIZE,
+        "base.path": "black-forest-labs/FLUX.1-Fill-dev",
+        "base.variant": "fill",
+        "preview.guidance": 30.0,
+    },
     "edit": {
         **FULL_SIZE,
         "base.path": "black-forest-labs/FLUX.1-Kontext-dev",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,8 +14,9 @@ from ...errors import DatasetError
 from ...types import Conditioning
 from ...weights.base_location import BaseLocation
 from ...weights.loading import load_frozen, load_words
+from ..chat_text import image_places
 from ..diffusers_parts import Vae, area_size, load_tokens
-from ..diffusers_parts import load_vae as load_vae_of
+from ..qwen_vae import load_vae
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -42,12 +41,6 @@ _PREFIX = {"generate": 34, "edit": 64, "edit_plus": 64}
 _SEEN_AREA = 384 * 384
 
 
-def latents(config: Mapping[str, Any]) -> tuple[int, int]:
-    """`Family.latents`."""
-    halvings = len(config.get("temperal_downsample", (False, True, True)))
-    return int(config.get("z_dim", 16)), 2**halvings
-
-
 def prompt_text(variant: str, caption: str, counts: Sequence[int]) -> str:
     """What the text encoder reads.
 
@@ -66,26 +59,6 @@ def prompt_text(variant: str, caption: str, counts: Sequence[int]) -> str:
         title = f"Picture {index + 1}: " if variant == "edit_plus" else ""
         shown += f"{title}<|vision_start|>{IMAGE * count}<|vision_end|>"
     return f"{_SYSTEM}{_EDIT}{_USER}{shown}{caption}{_END}"
-
-
-def qwen_vae(model: Any) -> Vae:
-    """The statistics of a VAE: Diffusers' ``AutoencoderKLQwenImage``, with one for each channel."""
-    mean, std = (
-        torch.tensor(values).view(1, -1, 1, 1)
-        for values in (model.config.latents_mean, model.config.latents_std)
-    )
-    return Vae(
-        model,
-        normalize=lambda raw: (raw - mean.to(raw.device)) / std.to(raw.device),
-        # Divided by the inverse, as the pipeline does it, so that the images are the same bits.
-        denormalize=lambda latents: (
-            latents / (1.0 / std.to(latents.device)) + mean.to(latents.device)
-        ),
-        video=True,
-    )
-
-
-load_vae = partial(load_vae_of, "diffusers.AutoencoderKLQwenImage", qwen_vae)
 
 
 @dataclass(slots=True)
@@ -149,17 +122,11 @@ class QwenEncoders:
         return {"text_embeddings": output.last_hidden_state[0, prefix:].float()}
 
     def _image_places(self, ids: Tensor, shown: bool) -> dict[str, Tensor]:
-        """Where the image tokens are, for versions of transformers that have to be told.
-
-        Without it transformers 5 numbers the tokens of an image one after another, instead of by
-        row and column as the model was trained, as transformers 4 did and as ComfyUI does. The edit
-        pipelines of Diffusers up to 0.42 forget it (its issue 14194).
-        """
-        forward = inspect.signature(self.text_encoder.model.forward)
-        if not shown or "mm_token_type_ids" not in forward.parameters:
+        """`image_places`, which the edit pipelines of Diffusers up to 0.42 forget (issue 14194)."""
+        if not shown:
             return {}
         token = self.tokenizer.convert_tokens_to_ids(IMAGE)
-        return {"mm_token_type_ids": (ids == token).int().to(self.text_encoder.device)}
+        return image_places(self.text_encoder.model, (ids == token).to(self.text_encoder.device))
 
     def _longest(self, ids: Tensor, wanted: int) -> int:
         # An image is never cut: its features and its tokens have to be equally many.

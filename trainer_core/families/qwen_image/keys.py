@@ -49,10 +49,11 @@ Source: ComfyUI 0.33, ``comfy/lora.py`` (`model_lora_keys_unet`).
 """
 
 _OWN = re.compile(r"transformer_blocks\.\d+\.(img|txt)_(mlp|mod)\.")
-_SHARED = re.compile(r"transformer_blocks\.\d+\.attn\.(to|add)_")
+_SHARED = re.compile(r"transformer_blocks\.\d+\.attn\.(to_)?add_")
 _OTHERS = re.compile(
     r"single_transformer_blocks\.|(double|single)_blocks\.|joint_transformer_blocks\."
-    r"|transformer_blocks\.\d+\.(ff|ff_context|norm1|norm1_context)\."
+    r"|transformer_blocks\.\d+\.(ff|ff_context|norm1|norm1_context|attn\.to_gate)\."
+    r"|transformer_blocks\.\d+\.img_mlp\.(gate_layer|gate_up|proj|out)\."
 )
 
 _TIME = 256
@@ -88,8 +89,8 @@ def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
 def detect(keys: Iterable[str]) -> bool:
     """`Family.detect`: a layer is there that no other known family has.
 
-    An adapter that only has the attention of double blocks could be another family's too; it counts
-    as Qwen-Image.
+    An adapter that only has the attention of double blocks, with that of the text, could be another
+    family's too; it counts as Qwen-Image.
     """
     names = list(keys)
     if any(_OTHERS.search(name) for name in names):

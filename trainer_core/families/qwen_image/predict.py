@@ -7,10 +7,9 @@ from functools import lru_cache, partial
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 
 from ...types import Conditioning
-from ..diffusers_parts import computing_dtype, inner_module, pack, pipeline_time, unpack
+from ..diffusers_parts import computing_dtype, inner_module, pack, pad_text, pipeline_time, unpack
 from .attention import LENGTHS, keep_texts_apart, knows_lengths
 
 _LONG = 1024
@@ -66,22 +65,6 @@ def predict(
         return_dict=False,
     )[0]
     return unpack(output, *noisy.shape[-2:]).to(noisy.dtype)
-
-
-def pad_text(embeddings: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
-    """Stack texts `[L_i, D]` of different lengths.
-
-    Returns:
-        `[B, L, D]`, padded with zeros at the right, and the mask `[B, L]` that is true on real
-        tokens; None when all lengths are equal, so that attention kernels without masks can run.
-    """
-    lengths = [len(text) for text in embeddings]
-    padded = pad_sequence(list(embeddings), batch_first=True)
-    if min(lengths) == max(lengths):
-        return padded, None
-    # Made where the texts are: a mask that is sent there would wait for what is computed there.
-    real = [torch.ones(length, dtype=torch.bool, device=padded.device) for length in lengths]
-    return padded, pad_sequence(real, batch_first=True)
 
 
 def guide(conditional: Tensor, unconditional: Tensor, scale: float) -> Tensor:

@@ -9,7 +9,8 @@ from torch import nn
 from ...weights.file_spec import FolderSpec
 from ..diffusers_parts import inner_module
 from ..family import Family, HeaderNames
-from .encode import latents, load_encoders, load_token_counter, load_vae
+from ..qwen_vae import latents, load_vae
+from .encode import load_encoders, load_token_counter
 from .graph import GRAPH
 from .keys import FILE, KEY_MAP, detect, published_sizes
 from .predict import guide, predict, prepare

@@ -1,0 +1,345 @@
+"""Krea 2 against Diffusers' own reader, pipeline and scheduler, and what its files are read as."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.fixtures.families import record
+from tests.fixtures.family_inputs import made_inputs
+from tests.fixtures.full_size import linear_layers
+from tests.fixtures.gguf_files import write_with_gguf
+from tests.fixtures.krea2_base import (
+    krea2_to_native,
+    make_krea2,
+    make_krea2_base,
+    open_krea2_pipeline,
+)
+from tests.fixtures.native_files import F8, scaled_layers, to_scaled
+from tests.fixtures.recorded_calls import relative_error
+from trainer_core.adapter_files.read.adapter_file import open_adapter
+from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.adapters import attach
+from trainer_core.adapters.kinds.registry import layer_delta
+from trainer_core.bases.adapter_family import adapter_family
+from trainer_core.bases.locate import detect_base, locate_base
+from trainer_core.bases.open import open_base
+from trainer_core.bases.write_merged import merge_into_base
+from trainer_core.config import AdapterConfig, BaseSection
+from trainer_core.errors import AdapterFileError, BaseModelError, DatasetError
+from trainer_core.families.registry import get_family
+from trainer_core.quantization.quantized_linear import QuantizedLinear
+
+FAMILY = get_family("krea2")
+CAPTIONS = ("", "a red circle", "two {blue} squares, a much longer text than the others have")
+
+
+@functools.cache
+def model():
+    return make_krea2()
+
+
+def native():
+    return krea2_to_native(model().state_dict())
+
+
+def write(path, tensors, metadata=None):
+    save_file({k: v.contiguous() for k, v in tensors.items()}, path, metadata)
+    return path
+
+
+def locate(path, **options):
+    section = BaseSection(path=str(path), **options)
+    return locate_base(section, FAMILY, has_controls=False, needs_encoders=False)
+
+
+def load(path, dtype=torch.float32, base_format="dense"):
+    return FAMILY.load_transformer(locate(path), dtype, "cpu", base_format)
+
+
+def norms(transformer):
+    state = transformer.state_dict()
+    return {name: value for name, value in state.items() if "norm" in name.split(".")[-2]}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_krea2_base(tmp_path_factory.mktemp("base"))
+
+
+def test_diffusers_own_converter_undoes_the_naming_of_these_tests():
+    from diffusers.loaders import single_file_utils
+
+    convert = single_file_utils.convert_krea2_transformer_checkpoint_to_diffusers
+    found, expected = convert(native()), model().state_dict()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+@pytest.mark.parametrize("prefix", ["", "model.diffusion_model."])
+@pytest.mark.parametrize("naming", ["native", "diffusers"])
+def test_a_single_file_becomes_the_model_that_it_was_made_from(naming, prefix, tmp_path):
+    state = native() if naming == "native" else model().state_dict()
+    path = write(tmp_path / "raw.safetensors", {f"{prefix}{k}": v for k, v in state.items()})
+    assert detect_base(path) == "krea2"
+    loaded = load(path)
+    expected = model().state_dict()
+    assert loaded.state_dict().keys() == expected.keys()
+    assert all(torch.equal(loaded.state_dict()[name], value) for name, value in expected.items())
+    for name, value in model().config.items():
+        if not name.startswith("_"):
+            wanted = list(value) if isinstance(value, tuple) else value
+            assert loaded.config[name] == wanted, name
+
+
+@pytest.mark.parametrize("stored", ["bf16", "fp16", "fp8", "old", "new", "header"])
+def test_every_format_is_read(stored, tmp_path):
+    casts = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    metadata = {}
+    state = native()
+    if stored in casts:
+        tensors = {name: value.to(casts[stored]) for name, value in state.items()}
+    elif stored == "fp8":
+        layers = {f"{layer}.weight" for layer in scaled_layers(state)}
+        tensors = {
+            name: value.to(F8 if name in layers else torch.bfloat16)
+            for name, value in state.items()
+        }
+    else:
+        tensors, metadata = to_scaled(state, stored)
+    loaded = load(write(tmp_path / "raw.safetensors", tensors, metadata), torch.bfloat16)
+    found, expected = loaded.state_dict(), model().state_dict()
+    bound = 0.005 if stored in casts else 0.05
+    for name, value in expected.items():
+        assert relative_error(found[name].float(), value) <= bound, name
+    # Each of another size, so that one in another's place would show.
+    assert relative_error(found["img_in.weight"].float(), expected["img_in.weight"] * 1.1) > bound
+    assert {value.dtype for value in norms(loaded).values()} == {torch.float32}
+
+
+def test_a_gguf_file_is_read(tmp_path):
+    gguf = pytest.importorskip("gguf", reason="the package gguf, the reference, is not installed")
+    tensors = {}
+    for name, value in native().items():
+        kept = "blocks." not in name or value.ndim < 2 or value.shape[1] % 32 > 0
+        tensors[name] = ("F32", value.numpy())
+        if not kept:
+            packed = gguf.quantize(value.numpy(), gguf.GGMLQuantizationType.Q8_0)
+            tensors[name] = ("Q8_0", packed)
+    path = write_with_gguf(tmp_path / "raw.gguf", tensors, "Krea 2 Raw")
+    assert detect_base(path) == "krea2"
+    loaded = load(path, torch.bfloat16)
+    for name, value in model().state_dict().items():
+        assert relative_error(loaded.state_dict()[name].float(), value) <= 0.02, name
+    assert {value.dtype for value in norms(loaded).values()} == {torch.float32}
+
+
+@pytest.mark.parametrize("base_format", ["dense", "int8", "nf4"])
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_scales_of_norms_are_float32_after_every_load(kind, base_format, folder, tmp_path):
+    state = {name: value.bfloat16() for name, value in native().items()}
+    place = folder if kind == "folder" else write(tmp_path / "raw.safetensors", state)
+    loaded = load(place, torch.bfloat16, base_format)
+    found = norms(loaded)
+    assert len(found) == 26
+    assert {value.dtype for value in found.values()} == {torch.float32}
+    packed = any(isinstance(module, QuantizedLinear) for module in loaded.modules())
+    assert packed == (base_format != "dense")
+
+
+def test_prepare_restores_what_a_cast_took():
+    """Diffusers' own ``from_single_file`` and ``.to`` keep none of them in float32."""
+    cast = make_krea2().to(torch.bfloat16)
+    assert {value.dtype for value in norms(cast).values()} == {torch.bfloat16}
+    rounded = cast.transformer_blocks[0].norm1(torch.ones(1, 256, dtype=torch.float32))
+    FAMILY.prepare(cast)
+    assert {value.dtype for value in norms(cast).values()} == {torch.float32}
+    assert cast.img_in.weight.dtype == torch.bfloat16
+    # 1 is added in float32 now, as ComfyUI adds it.
+    exact = cast.transformer_blocks[0].norm1(torch.ones(1, 256, dtype=torch.float32))
+    assert 1e-4 < relative_error(rounded, exact) < 2**-7
+
+
+def test_a_table_of_another_size_is_refused(tmp_path):
+    tensors = native()
+    tensors["blocks.0.mod.lin"] = tensors["blocks.0.mod.lin"][:-1]
+    with pytest.raises(BaseModelError, match=r"blocks\.0\.mod\.lin has the shape"):
+        load(write(tmp_path / "raw.safetensors", tensors))
+
+
+def test_a_merged_file_has_its_tables_as_they_were(tmp_path):
+    """Whoever reads a base has them with rows, and its file has them flat."""
+    source = write(tmp_path / "raw.safetensors", native())
+    adapter = tmp_path / "adapter.safetensors"
+    factors = {"lora_A": torch.ones(1, 256), "lora_B": torch.ones(256, 1)}
+    name = "diffusion_model.blocks.0.attn.wq"
+    save_file({f"{name}.{each}.weight": value for each, value in factors.items()}, adapter)
+    for dtype in ("keep", "bf16"):
+        target = tmp_path / f"merged_{dtype}.safetensors"
+        with open_adapter(adapter, FAMILY.key_map) as opened:
+            merge_into_base(open_base(source), [(opened.state, 1.0)], target, dtype)
+        merged, before = load_file(target), native()
+        assert {k: v.shape for k, v in merged.items()} == {k: v.shape for k, v in before.items()}
+        change = merged["blocks.0.attn.wq.weight"].float() - before["blocks.0.attn.wq.weight"]
+        assert relative_error(change, torch.ones(256, 256)) < 0.01
+        table = before["blocks.1.mod.lin"]
+        assert torch.equal(merged["blocks.1.mod.lin"], table.to(merged["blocks.1.mod.lin"].dtype))
+
+
+def test_texts_are_those_of_the_pipeline(folder):
+    location = locate_base(BaseSection(path=str(folder)), FAMILY, has_controls=False)
+    encoders = FAMILY.load_encoders(location, torch.float32, "cpu")
+    pipeline = open_krea2_pipeline(folder)
+    count = FAMILY.load_token_counter(location)
+    for caption in CAPTIONS:
+        states, mask = pipeline.get_text_hidden_states(caption, 128)
+        expected = states[0][mask[0]]
+        found = encoders.encode_text(caption)["text_embeddings"]
+        assert found.shape == expected.shape
+        assert found.shape[1:] == (3, 40)
+        assert relative_error(found, expected) <= 1e-5
+        assert count(caption, 0) == len(found)
+    # Without the positions that count real tokens alone, the end behind the padding is another.
+    encoder = pipeline.text_encoder
+    encoder.register_forward_pre_hook(
+        lambda module, args, named: (args, {**named, "position_ids": None}), with_kwargs=True
+    )
+    states, mask = pipeline.get_text_hidden_states(CAPTIONS[1], 128)
+    found = encoders.encode_text(CAPTIONS[1])["text_embeddings"]
+    assert relative_error(states[0][mask[0]], found) > 1e-3
+
+
+def test_hidden_states_that_are_no_numbers_are_refused(tmp_path):
+    folder = make_krea2_base(tmp_path)
+    index = json.loads((folder / "model_index.json").read_text())
+    (folder / "model_index.json").write_text(
+        json.dumps({**index, "text_encoder_select_layers": "all"})
+    )
+    location = locate_base(BaseSection(path=str(folder)), FAMILY, has_controls=False)
+    with pytest.raises(BaseModelError, match="text_encoder_select_layers: all"):
+        FAMILY.load_encoders(location, torch.float32, "cpu")
+
+
+def test_control_images_are_refused_by_name(folder):
+    """ComfyUI and ai-toolkit have references for it, Diffusers' class has none."""
+    from PIL import Image
+
+    location = locate_base(BaseSection(path=str(folder)), FAMILY, has_controls=False)
+    encoders = FAMILY.load_encoders(location, torch.float32, "cpu")
+    with pytest.raises(DatasetError, match="1 control images"):
+        encoders.encode_text("a", [Image.new("RGB", (32, 32))])
+
+
+@pytest.mark.parametrize("distilled", [False, True])
+@pytest.mark.parametrize(("width", "height"), [(256, 256), (1024, 1024), (1280, 768)])
+def test_noise_levels_are_those_of_the_pipeline(distilled, width, height, tmp_path):
+    folder = make_krea2_base(tmp_path, distilled)
+    location = locate(folder, distilled="train")
+    found = FAMILY.sampling_sigmas(location, 8, width, height)
+    pipeline = open_krea2_pipeline(folder, distilled)
+    tokens = (width // 16) * (height // 16)
+    mu = 1.15 if distilled else 0.5 + (tokens - 256) * (1.15 - 0.5) / (6400 - 256)
+    scheduler = pipeline.scheduler
+    scheduler.set_timesteps(sigmas=np.linspace(1.0, 1 / 8, 8), mu=mu)
+    assert torch.allclose(found, scheduler.sigmas, atol=1e-6)
+    assert FAMILY.training_shift(location, width, height) == pytest.approx(np.exp(mu))
+
+
+def test_turbo_is_refused_with_the_model_to_train_instead(folder, tmp_path):
+    turbo = make_krea2_base(tmp_path / "base", distilled=True)
+    file = write(tmp_path / "krea2_turbo_bf16.safetensors", native())
+    for place in (turbo, file):
+        with pytest.raises(BaseModelError, match="distilled") as caught:
+            locate(place)
+        assert "Krea 2 raw" in caught.value.remedy
+        assert FAMILY.distilled(locate(place, distilled="train"))
+        # The same for images of all sizes.
+        shifts = {
+            FAMILY.training_shift(locate(place, distilled="train"), side, side)
+            for side in (256, 1024)
+        }
+        assert len(shifts) == 1
+    assert FAMILY.distilled(locate(folder)) == ""
+    assert FAMILY.training_shift(locate(folder), 256, 256) < min(shifts)
+
+
+@pytest.mark.parametrize("peer", record("krea2").peers)
+def test_every_layer_is_read_as_each_trainer_spells_it(peer, tmp_path):
+    """Also the one that takes no rank here, at the rank that musubi-tuner gives it."""
+    spell = record("krea2").peers[peer]
+    generator = torch.Generator().manual_seed(2)
+    tensors, deltas = {}, {}
+    for path in linear_layers(model()):
+        layer = model().get_submodule(path)
+        up = torch.randn(layer.out_features, 4, generator=generator)
+        down = torch.randn(4, layer.in_features, generator=generator)
+        tensors |= {f"{spell(path)}.lora_up.weight": up, f"{spell(path)}.lora_down.weight": down}
+        tensors[f"{spell(path)}.alpha"] = torch.tensor(4.0)
+        deltas[path] = up @ down
+    path = tmp_path / "adapter.safetensors"
+    save_file(tensors, path)
+    # The small base's sizes are not the published ones.
+    assert adapter_family(path, any_size=True).name == "krea2"
+    with open_adapter(path, FAMILY.key_map) as opened:
+        assert opened.state.layers.keys() == deltas.keys()
+        for name, delta in deltas.items():
+            layer = opened.state.layers[name]
+            assert relative_error(layer_delta("lora", layer, torch.empty(0)), delta) < 1e-5, name
+
+
+def test_an_adapter_of_the_published_size_is_told_from_other_models(tmp_path):
+    path = tmp_path / "adapter.safetensors"
+    for rows, name in ((6144, "krea2"), (3072, None)):
+        save_file(
+            {
+                "diffusion_model.blocks.27.attn.wq.lora_B.weight": torch.ones(rows, 1),
+                "diffusion_model.blocks.27.attn.wq.lora_A.weight": torch.ones(1, rows),
+            },
+            path,
+        )
+        if name is None:
+            with pytest.raises(AdapterFileError, match="6144 x 6144"):
+                adapter_family(path)
+        else:
+            assert adapter_family(path).name == name
+
+
+@pytest.mark.parametrize("kind", ["lora", "loha", "lokr"])
+def test_diffusers_own_loader_takes_the_diffusers_layout_and_refuses_alphas(kind, folder, tmp_path):
+    pipeline = open_krea2_pipeline(folder)
+    kept = dataclasses.replace(record("krea2"), latents=(4, 8, 8))
+    noisy, sigma, conditioning, _ = made_inputs(kept)
+
+    def velocity(transformer):
+        with torch.no_grad():
+            return FAMILY.predict(transformer, noisy, sigma, [conditioning])
+
+    ours = load(folder)
+    before = velocity(ours)
+    config = AdapterConfig(kind=kind, rank=2, alpha=3.0, targets="all_linear")
+    adapter = attach(ours, config, presets=FAMILY.presets, shared=FAMILY.shared_inputs)
+    generator = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for parameter in adapter.parameters():
+            parameter.copy_(0.2 * torch.randn(parameter.shape, generator=generator))
+    trained = velocity(ours)
+    for layout in ("diffusers", "comfyui"):
+        path = tmp_path / f"{layout}.safetensors"
+        write_adapter(path, adapter.state(), layout, FAMILY.key_map, {})
+    with pytest.raises(ValueError, match="should be empty at this point"):
+        pipeline.load_lora_weights(tmp_path, weight_name="comfyui.safetensors")
+    if kind == "lokr":  # its pipelines look for the word "lora" in every name
+        pipeline.transformer.load_lora_adapter(
+            tmp_path, weight_name="diffusers.safetensors", prefix="transformer"
+        )
+    else:
+        pipeline.load_lora_weights(tmp_path, weight_name="diffusers.safetensors")
+    found = velocity(pipeline.transformer)
+    assert relative_error(found - before, trained - before) < 1e-3
+    assert relative_error(trained, before) > 0.1

@@ -1,0 +1,68 @@
+"""The record of Krea 2, and where its functions are."""
+
+from __future__ import annotations
+
+from ...weights.file_spec import FolderSpec
+from ..family import Family, HeaderNames
+from ..qwen_vae import latents, load_vae
+from .encode import load_encoders, load_token_counter
+from .graph import GRAPH
+from .keys import FILE, KEY_MAP, detect, published_sizes
+from .predict import conditioning_shapes, distilled, predict, prepare, shift
+
+_BLOCKS = r"transformer_blocks\.\d+"
+_FUSION = r"text_fusion\.(layerwise|refiner)_blocks\.\d+"
+_ATTENTION = r"attn\.(to_[qkv]|to_gate|to_out\.0)"
+_MLP = r"ff\.(gate|up|down)"
+_OUTER = r"img_in|time_mod_proj|final_layer\.linear|(time_embed|txt_in)\.linear_[12]"
+# text_fusion.projector has one output, so that rank 1 is all that it can take. It is left to those
+# who name it; musubi-tuner and the authors train it too, at a rank that adds nothing.
+_ALL = (rf"({_BLOCKS}|{_FUSION})\.({_ATTENTION}|{_MLP})", _OUTER)
+
+PRESETS = {
+    "default": (rf"{_BLOCKS}\.({_ATTENTION}|{_MLP})",),
+    # What the authors advise for long trainings.
+    "attention": (rf"{_BLOCKS}\.{_ATTENTION}",),
+    "attention_mlp": (rf"{_BLOCKS}\.({_ATTENTION}|{_MLP})",),
+    "all_linear": _ALL,
+    "musubi": _ALL,
+}
+
+SHARED_INPUTS = (
+    rf"({_BLOCKS}|{_FUSION})\.attn\.to_(?:[qkv]|gate)",
+    rf"({_BLOCKS}|{_FUSION})\.ff\.(?:gate|up)",
+)
+
+
+FAMILY = Family(
+    name="krea2",
+    title="Krea 2",
+    models="raw; its adapters work on turbo",
+    variants=("generate",),
+    text_length=512,
+    size_multiple=16,
+    folder=FolderSpec(
+        pipelines={"Krea2Pipeline": None},
+        encoder_parts=("text_encoder", "tokenizer", "vae"),
+    ),
+    file=FILE,
+    repeated_blocks=("transformer_blocks",),
+    presets=PRESETS,
+    shared_inputs=SHARED_INPUTS,
+    detect=detect,
+    prepare=prepare,
+    load_encoders=load_encoders,
+    load_vae=load_vae,
+    load_token_counter=load_token_counter,
+    predict=predict,
+    latents=latents,
+    shift=shift,
+    distilled=distilled,
+    conditioning_shapes=conditioning_shapes,
+    key_map=KEY_MAP,
+    sizes=published_sizes,
+    graph=GRAPH,
+    header_hint="krea2",
+    # As musubi-tuner writes them.
+    header_names={"generate": HeaderNames("Krea-2", "krea2")},
+)

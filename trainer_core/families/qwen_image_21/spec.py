@@ -1,0 +1,97 @@
+"""The record of Qwen-Image 2.1, and where its functions are."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ...diffusion.sigma import ShiftSettings
+from ...weights.base_location import BaseLocation
+from ...weights.diffusers_folder import read_json
+from ...weights.file_spec import FolderSpec
+from ..diffusers_parts import read_shift
+from ..distilled import distilled_by_name
+from ..family import Family, HeaderNames
+from ..qwen_vae import latents
+from .encode import load_encoders, load_token_counter, load_vae
+from .keys import FILE, KEY_MAP, detect, published_sizes
+from .predict import conditioning_shapes, predict, prepare
+
+_ATTENTION = r"transformer_blocks\.\d+\.attn\.(to_[qkv]|to_out\.0)"
+_MLP = r"transformer_blocks\.\d+\.img_mlp\.(gate_layer|proj|out)"
+_OUTER = (
+    r"img_in|txt_in\.(in|out)_layer|modulation\.1|norm_out\.linear|proj_out"
+    r"|time_text_embed\.timestep_embedder\.linear_[12]"
+)
+
+PRESETS = {
+    # No other trainer has this model, so this choice is ours: the blocks, whose modulation is one
+    # layer that all of them share.
+    "default": (_ATTENTION, _MLP),
+    "attention": (_ATTENTION,),
+    "attention_mlp": (_ATTENTION, _MLP),
+    "all_linear": (_ATTENTION, _MLP, _OUTER),
+}
+
+SHARED_INPUTS = (
+    r"(transformer_blocks\.\d+)\.attn\.to_[qkv]",
+    r"(transformer_blocks\.\d+)\.img_mlp\.(?:gate_layer|proj)",
+)
+
+
+def shift(location: BaseLocation, steps: int | None) -> ShiftSettings:
+    """`Family.shift`: of a single file the scheduler beside its encoders, where there is one."""
+    del steps
+    if location.file is not None and (location.encoders / "scheduler").is_dir():
+        location = dataclasses.replace(location, folder=location.encoders)
+    return read_shift(location)
+
+
+def distilled(location: BaseLocation) -> str:
+    """`Family.distilled`: the noise levels of Turbo stand in its folder; a file has its name."""
+    levels = read_json(location.folder / "model_index.json").get("sample_sigmas")
+    if not levels:
+        return distilled_by_name(location)
+    return (
+        f"It is Qwen-Image 2.1 Turbo, made for {len(levels)} steps: train on Qwen-Image 2.1, "
+        "which has the same layers, and try the adapter on Turbo."
+    )
+
+
+_HEADERS = HeaderNames("Qwen-Image-2.1", "qwen_image_21")
+
+FAMILY = Family(
+    name="qwen_image_21",
+    title="Qwen-Image 2.1",
+    models="text-to-image, edit with references; command line only",
+    variants=("generate", "edit_plus"),
+    text_length=1024,
+    # An image token of the text encoder is 2 x 2 latents of 16 pixels.
+    size_multiple=32,
+    folder=FolderSpec(
+        # One pipeline for both tasks.
+        pipelines={"QwenImage21Pipeline": None},
+        encoder_parts=("text_encoder", "processor", "vae"),
+        edit_parts=("processor",),
+    ),
+    file=FILE,
+    repeated_blocks=("transformer_blocks",),
+    presets=PRESETS,
+    shared_inputs=SHARED_INPUTS,
+    detect=detect,
+    prepare=prepare,
+    load_encoders=load_encoders,
+    load_vae=load_vae,
+    load_token_counter=load_token_counter,
+    predict=predict,
+    latents=latents,
+    patch=1,
+    channels=4,
+    shift=shift,
+    distilled=distilled,
+    conditioning_shapes=conditioning_shapes,
+    key_map=KEY_MAP,
+    sizes=published_sizes,
+    headless="ComfyUI 0.33 has no QwenImage 2.1",
+    header_hint=r"qwenimage21",
+    header_names={"generate": _HEADERS, "edit_plus": _HEADERS},
+)

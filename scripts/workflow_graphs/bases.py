@@ -62,6 +62,11 @@ _WHERE = {
         "text_encoders",
         "Comfy-Org/Krea-2/resolve/main/text_encoders",
     ),
+    "flux-2-klein-base-4b.safetensors": (
+        "diffusion_models",
+        "Comfy-Org/flux2-klein/resolve/main/split_files/diffusion_models",
+    ),
+    "flux2-vae.safetensors": ("vae", "Comfy-Org/flux2-dev/resolve/main/split_files/vae"),
     "ae.safetensors": (
         "vae",
         "Comfy-Org/Lumina_Image_2.0_Repackaged/resolve/main/split_files/vae",
@@ -183,6 +188,7 @@ _FLUX = (
         "type": "flux",
     },
 )
+_KLEIN = ("CLIPLoader", {"clip_name": "qwen_3_4b.safetensors", "type": "flux2"})
 FULL_SIZE = (
     FullSize(
         "qwen_image",
@@ -248,6 +254,32 @@ FULL_SIZE = (
         2.5,
         "my_kontext",
         edits=True,
+    ),
+    FullSize(
+        "flux2_klein",
+        "FLUX.2 klein base 4B",
+        "flux2",
+        "flux-2-klein-base-4b.safetensors",
+        _KLEIN,
+        "flux2-vae.safetensors",
+        sampling.flux2,
+        "lora",
+        4.0,
+        "my_klein",
+    ),
+    FullSize(
+        "flux2_klein_edit",
+        "FLUX.2 klein base 4B",
+        "flux2",
+        "flux-2-klein-base-4b.safetensors",
+        _KLEIN,
+        "flux2-vae.safetensors",
+        sampling.flux2_edit,
+        "lora",
+        4.0,
+        "my_klein_edit",
+        edits=True,
+        several=" Several control images of one: *cat_0.png*, *cat_1.png*.",
     ),
     FullSize(
         "z_image",

@@ -134,6 +134,40 @@ def flux_kontext() -> Subgraph:
     return _with_prompt(flow, [[lora, scaled, latent], [prompt, reference, *guides]], shown)
 
 
+def flux2() -> Subgraph:
+    """For FLUX.2 klein base, which is guided by a second prompt."""
+    flow = Workflow("Generate with KSampler", "", first=FIRST)
+    positive = flow.node("CLIPTextEncode", {"clip": CLIP, "text": Given("prompt")}, title="Prompt")
+    negative = flow.node("CLIPTextEncode", {"clip": CLIP, "text": ""}, title="Negative prompt")
+    size = flow.node("EmptyFlux2LatentImage", {"width": 1024, "height": 1024})
+    sides = positive["CONDITIONING"], negative["CONDITIONING"]
+    shown = sampled(flow, MODEL, *sides, size["LATENT"], 4.0, VAE)
+    return _with_prompt(flow, [[positive, negative], [size]], shown)
+
+
+def flux2_edit() -> Subgraph:
+    """For FLUX.2 klein base with a reference image, with the adapter's loader."""
+    flow = Workflow("Load LoRA Model and edit with KSampler", "", first=FIRST)
+    lora = _loader(flow)
+    values = {"image": IMAGE, "upscale_method": "area", "megapixels": 1.0, "resolution_steps": 16}
+    scaled = flow.node("ImageScaleToTotalPixels", values)
+    latent = flow.node("VAEEncode", {"pixels": scaled["IMAGE"], "vae": VAE})
+    texts = {"Instruction": Given("prompt"), "Negative instruction": ""}
+    prompts = [
+        flow.node("CLIPTextEncode", {"clip": CLIP, "text": text}, title=title)
+        for title, text in texts.items()
+    ]
+    references = [
+        flow.node(
+            "ReferenceLatent", {"conditioning": each["CONDITIONING"], "latent": latent["LATENT"]}
+        )
+        for each in prompts
+    ]
+    sides = [each["CONDITIONING"] for each in references]
+    shown = sampled(flow, lora["model"], *sides, latent["LATENT"], 4.0, VAE)
+    return _with_prompt(flow, [[lora, scaled, latent], prompts, references], shown)
+
+
 def guided(
     flow: Workflow, conditioning: Output, guidance: float
 ) -> tuple[list[Node], tuple[Output, Output]]:

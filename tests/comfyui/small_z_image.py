@@ -10,7 +10,7 @@ import comfy.model_detection
 import comfy.sd
 import comfy.utils
 import torch
-from comfy.text_encoders import z_image
+from comfy.text_encoders import flux, z_image
 
 WIDTH = 1152
 HEADS = WIDTH // 128
@@ -50,9 +50,12 @@ def know_small_z_image():
     detection.model_config_from_unet = configure_small
 
 
-def small_clip(path, sizes):
-    """The CLIP of Z-Image, of a text encoder of these sizes."""
-    target = SimpleNamespace(params={}, clip=z_image.te(), tokenizer=z_image.ZImageTokenizer)
+def small_clip(path, sizes, kind="lumina2"):
+    """The CLIP of Z-Image, or of FLUX.2 klein 4B, of a text encoder of these sizes."""
+    clip, tokenizer = z_image.te(), z_image.ZImageTokenizer
+    if kind == "flux2":
+        clip, tokenizer = flux.klein_te(), flux.KleinTokenizer
+    target = SimpleNamespace(params={}, clip=clip, tokenizer=tokenizer)
     state = comfy.utils.load_torch_file(path, safe_load=True)
     options = {"dtype": torch.float32, "qwen3_4b_model_config": sizes}
     return comfy.sd.CLIP(target, state_dict=[state], model_options=options)

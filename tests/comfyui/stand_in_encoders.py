@@ -29,7 +29,7 @@ def load(kind, *names):
     given = sizes()
     if names == ("qwen_3_4b.safetensors",):
         path = folder_paths.get_full_path_or_raise("text_encoders", *names)
-        return io.NodeOutput(small_clip(path, given["qwen3"]))
+        return io.NodeOutput(small_clip(path, given["qwen3"], kind))
     if kind == "krea2":
         path = folder_paths.get_full_path_or_raise("text_encoders", *names)
         return io.NodeOutput(small_krea2_clip(path, given["krea2"]))

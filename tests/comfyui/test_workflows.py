@@ -47,7 +47,7 @@ T5 = "ComfyUI's DualCLIPLoader only builds the T5 of 4.7 billion weights"
 QWEN = "ComfyUI's CLIPLoader only builds the Qwen2.5-VL of 8 billion weights"
 QWEN3 = "ComfyUI's CLIPLoader only builds the Qwen3 of 4 billion weights"
 QWEN3_VL = "ComfyUI's CLIPLoader only builds the Qwen3-VL of 4 and 8 billion weights"
-REASONS = {"flux": T5, "qwen_image": QWEN, "z_image": QWEN3, "krea2": QWEN3_VL}
+REASONS = {"flux2": QWEN3, "flux": T5, "qwen_image": QWEN, "z_image": QWEN3, "krea2": QWEN3_VL}
 WITHOUT_THEIR_TEXT_ENCODER = {
     name: next(why for word, why in REASONS.items() if word in name)
     for name in NAMES
@@ -78,6 +78,8 @@ SMALL = {
     "EmptySD3LatentImage": ("", {"width": SIZE, "height": SIZE}, ()),
     "EmptyQwenImageLayeredLatentImage": ("", {"width": SIZE, "height": SIZE, "layers": 2}, ()),
     "ImageScale": ("", {"width": SIZE, "height": SIZE}, ()),
+    "EmptyFlux2LatentImage": ("", {"width": SIZE, "height": SIZE}, ()),
+    "ImageScaleToTotalPixels": ("", {"megapixels": 0.01}, ()),
     # Both make a megapixel of any image, for which a CPU takes minutes.
     "FluxKontextImageScale": (
         "ImageScale",

@@ -69,7 +69,9 @@ def adapter_family(path: Source, wanted: str | None = None, *, any_size: bool = 
     named = {
         name: each
         for name, each in named.items()
-        if each.twin not in named or re.search(each.header_hint, hint)
+        if each.twin not in named
+        or re.search(each.header_hint, hint)
+        or (odd[each.twin] and not odd[name])
     }
     found = [name for name in named if not odd[name]]
     if wanted is None:

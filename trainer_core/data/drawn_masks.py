@@ -3,16 +3,47 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
 from PIL import Image, ImageDraw
 
+from ..config import DatasetSection
 from ..counters import counter_seed
+from ..errors import ConfigError
+from ..types import Sample
 
 VERSION = 1
 """Of the way masks are drawn: another one gives other masks, and so other cached files."""
 
 _WHOLE, _BORDER, _SHAPES = 0.05, 0.15, 0.5
 """Shares of masks that are the whole image, all but a window, and shapes; the rest are strokes."""
+
+
+def with_areas(
+    samples: Sequence[Sample], settings: DatasetSection, fills: bool
+) -> tuple[Sample, ...]:
+    """Samples for a base that fills an area: without a control image the target is it.
+
+    Args:
+        samples: Of the scan.
+        settings: The dataset's.
+        fills: Whether the base does; others get the samples as they are.
+
+    Raises:
+        ConfigError: When control images are to have a size of their own.
+    """
+    if not fills:
+        return tuple(samples)
+    if settings.control_area is not None:
+        raise ConfigError(
+            "dataset.control_area is set, and the base fills images",
+            "control images of the size of the image that is to come out",
+            "Leave dataset.control_area out.",
+        )
+    return tuple(
+        each if each.controls else replace(each, controls=(each.image,)) for each in samples
+    )
 
 
 def with_mask(image: Image.Image, seed: int) -> Image.Image:

@@ -446,19 +446,6 @@ class Family:
             frames = (layers + 1,) if layers else ()
             return channels, *frames, self.patch * high, self.patch * wide
 
-    def control_shape(
-        self, location: BaseLocation, width: int, height: int
-    ) -> tuple[int, int, int]:
-        """As `latent_shape`, of a control image."""
-        channels, *_, high, wide = self.latent_shape(location, width, height)
-        if location.variant in self.filled:
-            channels += (height // high) * (width // wide)
-        return channels, high, wide
-
-    def control_channels(self, variant: str) -> int:
-        """Channels of a control image's pixels."""
-        return 4 if variant in self.filled else self.pixel_channels(variant)
-
     def sampling_sigmas(
         self, location: BaseLocation, steps: int, width: int, height: int
     ) -> Tensor:

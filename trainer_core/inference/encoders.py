@@ -25,6 +25,7 @@ from ..data.image import fit_to_bucket, on_white, open_image, resize_exact, to_p
 from ..device import DTYPES, release_memory, resolve_precision
 from ..errors import ConfigError
 from ..families.family import Family
+from ..families.filled import control_channels
 from ..offload.machine import Machine
 from ..types import Bucket, Conditioning
 from ..weights.base_location import BaseLocation
@@ -212,7 +213,7 @@ def encode_prompts(
         DatasetError: When it cannot be read.
         StorageError: When the cache cannot be written.
     """
-    channels = family.control_channels(variant)
+    channels = control_channels(family, variant)
     paths = preview.controls or [[] for _ in preview.prompts]
     encoded: list[EncodedPrompt] = []
     for text, files in zip(preview.prompts, paths, strict=True):
@@ -236,7 +237,7 @@ def _control(
             "an image for each control of each prompt",
             "Correct the path; paths in a run file are relative to the run file.",
         )
-    image = open_image(path, dataset.animated, family.control_channels(variant))
+    image = open_image(path, dataset.animated, control_channels(family, variant))
     if dataset.control_area is None:
         sized = fit_to_bucket(image, Bucket(preview.width, preview.height))
         # An image without a transparent area gets the same mask each time.

@@ -36,6 +36,7 @@ from ..device import (
 )
 from ..diffusion.flow import SamplingStopped
 from ..families.family import Family
+from ..families.filled import control_channels
 from ..families.registry import get_family
 from ..filesystem.storage import atomic_write
 from ..offload.empty_base import empty_base
@@ -111,7 +112,7 @@ class Pipeline:
             The request to hand to the sampler.
         """
         sampler, encoders = self.sampler, self.encoders.open()
-        channels = sampler.family.control_channels(sampler.location.variant)
+        channels = control_channels(sampler.family, sampler.location.variant)
         seen = [on_white(control) for control in controls]
         pixels = [to_pixels(control, channels) for control in controls]
         return SampleRequest(

@@ -15,7 +15,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from ..data.cache import build_cache, cache_folder
 from ..data.cache_file import Entry, cache_folders, entry_of_key, is_sound
 from ..data.cached_dataset import CachedDataset, CachedItem, PreservedItem
 from ..data.captions import caption_tokens, long_caption_notes, may_be_long
+from ..data.drawn_masks import with_areas
 from ..data.folder import scan_all
 from ..data.layers import require_layers
 from ..errors import ConfigError, DatasetError
@@ -119,8 +120,7 @@ def prepare(
     """
     _keep_cache_within(config, within)
     if config.cache.manifest:
-        path = Path(config.cache.manifest)
-        return _from_manifest(config, path, processes, make_source, machine)
+        return _from_manifest(config, Path(config.cache.manifest), processes, make_source, machine)
     if not config.dataset.path:
         raise ConfigError(
             "dataset.path: nothing",
@@ -135,7 +135,7 @@ def prepare(
     location = locate_base(config.base, family, has_controls, needs_encoders)
     check_controls(config.preview, location.variant)
     require_layers(found.samples, config.dataset, location.variant, family.layered)
-    samples = _with_areas(config, family, location, found.samples)
+    samples = with_areas(found.samples, config.dataset, location.variant in family.filled)
     plan = plan_buckets(samples, config.dataset, family.size_multiple, family.control_size)
     encoders = _source(config, family, location, processes, make_source, machine)
     # The others wait until the first process has encoded, and then only read.
@@ -153,27 +153,6 @@ def prepare(
         for note in (*plan.notes, *dataset.problems, *notes):
             observer.notify(Warned(note))
     return Prepared(family, location, dataset, prompts, encoders)
-
-
-def _with_areas(
-    config: RunConfig, family: Family, location: BaseLocation, samples: tuple[Sample, ...]
-) -> tuple[Sample, ...]:
-    """For a base that fills: the target is the control image where a sample has none.
-
-    Raises:
-        ConfigError: When control images are to have a size of their own.
-    """
-    if location.variant not in family.filled:
-        return samples
-    if config.dataset.control_area is not None:
-        raise ConfigError(
-            "dataset.control_area is set, and the base fills images",
-            "control images of the size of the image that is to come out",
-            "Leave dataset.control_area out.",
-        )
-    return tuple(
-        each if each.controls else replace(each, controls=(each.image,)) for each in samples
-    )
 
 
 def _long_captions(
@@ -197,7 +176,7 @@ def _encode(
     observer: Observer,
 ) -> tuple[CachedDataset, tuple[EncodedPrompt, ...]]:
     folder, variant = cache_folder(config), location.variant
-    edits = any(planned.control_buckets for planned in plan.samples)
+    edits = any(each.control_buckets for each in plan.samples)
     dataset = build_cache(
         plan,
         folder,

@@ -24,6 +24,7 @@ from ..config import MemorySection, RunConfig
 from ..data.cached_dataset import CachedItem
 from ..device import DTYPES, resolve_precision
 from ..errors import RunError
+from ..families.filled import control_shape
 from ..families.registry import get_family
 from ..offload.empty_base import EmptyBase, bytes_on_device, empty_base
 from ..printable import gibibytes
@@ -129,7 +130,7 @@ def run_simulation(
     target, *controls = images
     latents = (
         base.family.latent_shape(base.location, target.width, target.height, layers),
-        *(base.family.control_shape(base.location, each.width, each.height) for each in controls),
+        *(control_shape(base.family, base.location, e.width, e.height) for e in controls),
     )
     tokens = base.location.text_length if text is None else text
     # On a CPU torch updates one factor after the other.

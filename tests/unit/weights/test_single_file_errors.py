@@ -220,9 +220,9 @@ SPOILT = {
         lambda t: t.update({"double_blocks.0.img_attn.norm.query_norm.weight": torch.ones(128)}),
         "both .* are there",
     ),
-    "fill": (
-        lambda t: t.update({"img_in.weight": torch.ones(128, 384)}),
-        "reads 384 values .* Fill",
+    "canny": (
+        lambda t: t.update({"img_in.weight": torch.ones(128, 128)}),
+        "reads 128 values .* Canny",
     ),
     "integers": (
         lambda t: t.update({f"{QKV}.weight": t[f"{QKV}.weight"].to(torch.int8)}),
@@ -254,9 +254,9 @@ def test_what_cannot_be_read_is_said_where_the_base_is_chosen(tmp_path):
     for spoilt in (scaled(comfy_quant=note("nvfp4")), scaled(comfy_quant=note("mxfp8"))):
         with pytest.raises(BaseModelError, match="bf16 or the fp8_scaled file"):
             detect_base(write(tmp_path, *spoilt))
-    fill = flux() | {"img_in.weight": torch.ones(128, 384)}
-    with pytest.raises(BaseModelError, match="Fill"):
-        detect_base(write(tmp_path, fill))
+    canny = flux() | {"img_in.weight": torch.ones(128, 128)}
+    with pytest.raises(BaseModelError, match="Canny"):
+        detect_base(write(tmp_path, canny))
 
 
 def scaled(spelling="new", **changes):

@@ -33,6 +33,10 @@ _WHERE = {
         "diffusion_models",
         "Comfy-Org/flux1-kontext-dev_ComfyUI/resolve/main/split_files/diffusion_models",
     ),
+    "Chroma1-HD-fp8mixed.safetensors": (
+        "diffusion_models",
+        "Comfy-Org/Chroma1-HD_repackaged/resolve/main/split_files/diffusion_models",
+    ),
     "clip_l.safetensors": ("text_encoders", "comfyanonymous/flux_text_encoders/resolve/main"),
     "t5xxl_fp8_e4m3fn_scaled.safetensors": (
         "text_encoders",
@@ -250,6 +254,21 @@ FULL_SIZE = (
         "lora",
         4.0,
         "my_z_image",
+    ),
+    FullSize(
+        "chroma",
+        "Chroma1-HD",
+        "chroma",
+        "Chroma1-HD-fp8mixed.safetensors",
+        (
+            "CLIPLoader",
+            {"clip_name": "t5xxl_fp8_e4m3fn_scaled.safetensors", "type": "chroma"},
+        ),
+        "ae.safetensors",
+        sampling.chroma,
+        "lora",
+        3.5,
+        "my_chroma",
     ),
 )
 """In the order of their workflows."""

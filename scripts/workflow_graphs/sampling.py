@@ -40,7 +40,12 @@ def z_image() -> Subgraph:
     return _shifted(3.0)
 
 
-def _shifted(shift: float) -> Subgraph:
+def chroma() -> Subgraph:
+    """For Chroma1."""
+    return _shifted(1.0, 3.5, "beta")
+
+
+def _shifted(shift: float, cfg: float = 4.0, scheduler: str = "simple") -> Subgraph:
     """For a base whose noise levels are moved, and that is guided by a second prompt."""
     flow = Workflow("Generate with KSampler", "", first=FIRST)
     shifted = flow.node("ModelSamplingAuraFlow", {"model": MODEL, "shift": shift})
@@ -48,7 +53,7 @@ def _shifted(shift: float) -> Subgraph:
     negative = flow.node("CLIPTextEncode", {"clip": CLIP, "text": ""}, title="Negative prompt")
     size = flow.node("EmptySD3LatentImage", {"width": 1024, "height": 1024})
     sides = positive["CONDITIONING"], negative["CONDITIONING"]
-    shown = sampled(flow, shifted["MODEL"], *sides, size["LATENT"], 4.0, VAE)
+    shown = sampled(flow, shifted["MODEL"], *sides, size["LATENT"], cfg, VAE, scheduler=scheduler)
     return _with_prompt(flow, [[shifted, size], [positive, negative]], shown)
 
 

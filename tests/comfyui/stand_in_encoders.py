@@ -1,8 +1,8 @@
 """A node pack for tests alone: ComfyUI's Load CLIP and DualCLIPLoader, for small text encoders.
 
 ComfyUI's nodes know only a T5 of 4.7 billion weights and a Qwen2.5-VL of 8 billion, but the loader
-behind them takes other sizes as options. The tests copy this file, ``small_qwen.py`` and
-``small_z_image.py`` into ``custom_nodes``; ComfyUI's interpreter runs them.
+behind them takes other sizes as options. The tests copy this file, ``small_chroma.py``,
+``small_qwen.py`` and ``small_z_image.py`` into ``custom_nodes``; ComfyUI's interpreter runs them.
 ``models/text_encoders/sizes.json`` has the sizes.
 """
 
@@ -13,9 +13,11 @@ import comfy.sd
 import folder_paths
 from comfy_api.latest import ComfyExtension, io
 
+from .small_chroma import know_small_chroma, small_t5
 from .small_qwen import small_qwen
 from .small_z_image import know_small_z_image, small_clip
 
+know_small_chroma()
 know_small_z_image()
 
 
@@ -29,6 +31,9 @@ def load(kind, *names):
     if names == ("qwen_3_4b.safetensors",):
         path = folder_paths.get_full_path_or_raise("text_encoders", *names)
         return io.NodeOutput(small_clip(path, given["qwen3"], kind))
+    if kind == "chroma":
+        path = folder_paths.get_full_path_or_raise("text_encoders", *names)
+        return io.NodeOutput(small_t5(path, given["t5"]))
     options = {
         # The loader makes it the options of CLIP-L, with the length of its text.
         "model_config": given["clip_l"],

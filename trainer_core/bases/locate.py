@@ -56,13 +56,8 @@ def locate_base(
     else:
         folder = _base_folder(settings, family, needs_encoders)
         _check_transformer(folder, family)
-        variant = _settle_variant(
-            settings.variant,
-            family,
-            has_controls,
-            lambda: _folder_variant(family, folder),
-            lambda: family.folder.pipelines[_pipeline(folder)] or "",
-        )
+        variants = lambda: _folder_variant(family, folder), lambda: _made_for(family, folder)
+        variant = _settle_variant(settings.variant, family, has_controls, *variants)
     encoders = local_folder(settings.encoders, "base.encoders") if settings.encoders else folder
     if not is_whole(folder, "scheduler"):
         check_part(encoders, "scheduler", "base.path")
@@ -210,6 +205,10 @@ def _settle_variant(
             "Leave base.variant at auto, or change dataset.path or dataset.layout.",
         )
     return variant
+
+
+def _made_for(family: Family, folder: Path) -> str:
+    return family.folder.pipelines[_pipeline(folder)] or ""
 
 
 def _folder_variant(family: Family, folder: Path) -> str:

@@ -121,6 +121,11 @@ class KeyMap:
         swapped = any(name.swapped and name.native == native for name in self.comfyui_names)
         return swapped or bool(self.parts(native))
 
+    def is_native_only(self, path: str) -> bool:
+        """Whether ComfyUI knows a module by its native name alone."""
+        numbered = re.sub(rf"\.({BLOCK_NUMBER})\.", ".{}.", path, count=1)
+        return path in self.native_only or numbered in self.native_only
+
     @cached_property
     def _flat_modules(self) -> dict[str, str]:
         return {template.replace(".", "_"): template for template in self.layers}

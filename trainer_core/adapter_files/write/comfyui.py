@@ -215,12 +215,20 @@ def plan_lycoris(state: AdapterState, key_map: KeyMap, options: Options) -> Writ
 
     Raises:
         AdapterError: When two layers get the same name, parts of a fused layer do not fit each
-            other, or the adapter has more than factors.
+            other, ComfyUI knows a layer by its own name alone, or the adapter has more than
+            factors.
     """
     spell = partial(_flat, "lycoris_")
     refuse_patches(state, "lycoris")
     if undivided_layers(state.layers, key_map):
         return plan_native(state, key_map, replace(options, fused=True), spell)
+    unnamed = next(filter(key_map.is_native_only, state.layers), None)
+    if unnamed is not None:
+        raise AdapterError(
+            f"layer {unnamed!r}, for which ComfyUI has no LyCORIS name",
+            "layers that ComfyUI finds by their Diffusers names with _ for each dot",
+            "Choose layout 'comfyui' or 'kohya', or leave the layer out with adapter.exclude.",
+        )
     check_parts(state.kind, outlines_of(state), key_map)
     refuse_same_names(map(spell, state.layers))
     return WritePlan(

@@ -41,6 +41,10 @@ _WHERE = {
         "diffusion_models",
         "Comfy-Org/flux1-kontext-dev_ComfyUI/resolve/main/split_files/diffusion_models",
     ),
+    "Chroma1-HD-fp8mixed.safetensors": (
+        "diffusion_models",
+        "Comfy-Org/Chroma1-HD_repackaged/resolve/main/split_files/diffusion_models",
+    ),
     "clip_l.safetensors": ("text_encoders", "comfyanonymous/flux_text_encoders/resolve/main"),
     "t5xxl_fp8_e4m3fn_scaled.safetensors": (
         "text_encoders",
@@ -304,6 +308,21 @@ FULL_SIZE = (
         "lora",
         5.5,
         "my_krea2",
+    ),
+    FullSize(
+        "chroma",
+        "Chroma1-HD",
+        "chroma",
+        "Chroma1-HD-fp8mixed.safetensors",
+        (
+            "CLIPLoader",
+            {"clip_name": "t5xxl_fp8_e4m3fn_scaled.safetensors", "type": "chroma"},
+        ),
+        "ae.safetensors",
+        sampling.chroma,
+        "lora",
+        3.5,
+        "my_chroma",
     ),
 )
 """In the order of their workflows."""

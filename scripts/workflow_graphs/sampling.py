@@ -40,6 +40,11 @@ def z_image() -> Subgraph:
     return _shifted("ModelSamplingAuraFlow", {"shift": 3.0}, 4.0)
 
 
+def chroma() -> Subgraph:
+    """For Chroma1."""
+    return _shifted("ModelSamplingAuraFlow", {"shift": 1.0}, 3.5, "beta")
+
+
 def krea2() -> Subgraph:
     """For Krea 2 raw.
 
@@ -50,7 +55,9 @@ def krea2() -> Subgraph:
     return _shifted("ModelSamplingFlux", {"max_shift": 0.91, "base_shift": 0.5, **size}, 5.5)
 
 
-def _shifted(kind: str, values: Mapping[str, Any], guidance: float) -> Subgraph:
+def _shifted(
+    kind: str, values: Mapping[str, Any], guidance: float, scheduler: str = "simple"
+) -> Subgraph:
     """For a base whose noise levels are moved, and that is guided by a second prompt."""
     flow = Workflow("Generate with KSampler", "", first=FIRST)
     shifted = flow.node(kind, {"model": MODEL, **values})
@@ -58,7 +65,8 @@ def _shifted(kind: str, values: Mapping[str, Any], guidance: float) -> Subgraph:
     negative = flow.node("CLIPTextEncode", {"clip": CLIP, "text": ""}, title="Negative prompt")
     size = flow.node("EmptySD3LatentImage", {"width": 1024, "height": 1024})
     sides = positive["CONDITIONING"], negative["CONDITIONING"]
-    shown = sampled(flow, shifted["MODEL"], *sides, size["LATENT"], guidance, VAE)
+    cfg = {"scheduler": scheduler}
+    shown = sampled(flow, shifted["MODEL"], *sides, size["LATENT"], guidance, VAE, **cfg)
     return _with_prompt(flow, [[shifted, size], [positive, negative]], shown)
 
 

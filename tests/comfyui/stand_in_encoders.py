@@ -13,10 +13,12 @@ import comfy.sd
 import folder_paths
 from comfy_api.latest import ComfyExtension, io
 
+from .small_chroma import know_small_chroma, small_t5
 from .small_krea2 import small_clip as small_krea2_clip
 from .small_qwen import small_qwen
 from .small_z_image import know_small_z_image, small_clip
 
+know_small_chroma()
 know_small_z_image()
 
 
@@ -33,6 +35,9 @@ def load(kind, *names):
     if kind == "krea2":
         path = folder_paths.get_full_path_or_raise("text_encoders", *names)
         return io.NodeOutput(small_krea2_clip(path, given["krea2"]))
+    if kind == "chroma":
+        path = folder_paths.get_full_path_or_raise("text_encoders", *names)
+        return io.NodeOutput(small_t5(path, given["t5"]))
     options = {
         # The loader makes it the options of CLIP-L, with the length of its text.
         "model_config": given["clip_l"],

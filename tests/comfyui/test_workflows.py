@@ -47,7 +47,14 @@ T5 = "ComfyUI's DualCLIPLoader only builds the T5 of 4.7 billion weights"
 QWEN = "ComfyUI's CLIPLoader only builds the Qwen2.5-VL of 8 billion weights"
 QWEN3 = "ComfyUI's CLIPLoader only builds the Qwen3 of 4 billion weights"
 QWEN3_VL = "ComfyUI's CLIPLoader only builds the Qwen3-VL of 4 and 8 billion weights"
-REASONS = {"flux2": QWEN3, "flux": T5, "qwen_image": QWEN, "z_image": QWEN3, "krea2": QWEN3_VL}
+REASONS = {
+    "chroma": T5,
+    "flux2": QWEN3,
+    "flux": T5,
+    "qwen_image": QWEN,
+    "z_image": QWEN3,
+    "krea2": QWEN3_VL,
+}
 WITHOUT_THEIR_TEXT_ENCODER = {
     name: next(why for word, why in REASONS.items() if word in name)
     for name in NAMES

@@ -59,6 +59,7 @@ def adapter_family(path: Source, wanted: str | None = None, *, any_size: bool = 
             strange = {n: misfits(file.layers, file.extras, f.key_map) for n, f in FAMILIES.items()}
             named = {name: each for name, each in families.items() if not strange[name]}
             odd = {name: _oddity(file, family) for name, family in named.items()}
+            others = [n for n in FAMILIES if n not in families and _fits(file, n, strange)]
     except AdapterFileError as error:
         # Why it cannot be read is of no interest in a file that is not for here at all.
         models = foreign or nearest(layers)
@@ -90,7 +91,7 @@ def adapter_family(path: Source, wanted: str | None = None, *, any_size: bool = 
         if len(ordered) > 1 and not _is_native(names, named[ordered[0]].key_map):
             raise _several(path, ordered, ())
         return named[ordered[0]]
-    raise _other_size(path, named[ordered[0]], odd[ordered[0]])
+    raise _other_size(path, named[ordered[0]], odd[ordered[0]], others)
 
 
 def require_base(path: Source, base: BaseWeights) -> None:
@@ -186,6 +187,11 @@ def _chosen(
     return [name for name in found if _is_native(names, FAMILIES[name].key_map)] or found
 
 
+def _fits(file: AdapterFile, name: str, strange: Mapping[str, Sequence[str]]) -> bool:
+    """Whether a family has every layer of a file, in its size."""
+    return not strange[name] and not _oddity(file, FAMILIES[name])
+
+
 def _oddity(file: AdapterFile, family: Family) -> str:
     """Why a file is for no base of a family whose sizes are known; empty where it may be."""
     found = next(_oddities(file, family, published_sizes(family)), "")
@@ -260,7 +266,17 @@ def _several(
     )
 
 
-def _other_size(path: Source, family: Family, oddity: str) -> AdapterFileError:
+def _other_size(
+    path: Source, family: Family, oddity: str, others: Sequence[str] = ()
+) -> AdapterFileError:
+    """``others``: the families that have all of its layers, in their sizes."""
+    if others:
+        fitting_ones = " or ".join(FAMILIES[name].title for name in others)
+        return AdapterFileError(
+            f"{path} {oddity} in {family.title} as published: it is an adapter for {fitting_ones}",
+            f"an adapter for {family.title}, as it was said to be",
+            f"Say --family {others[0]}, or leave it out.",
+        )
     return AdapterFileError(
         f"{path} {oddity} in {family.title} as published",
         "an adapter for the published base, whose sizes are known",

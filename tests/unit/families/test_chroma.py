@@ -143,6 +143,13 @@ def test_a_schedule_along_a_beta_distribution_is_no_shift(tmp_path):
         FAMILY.training_shift(location, 512, 512)
 
 
+@pytest.mark.parametrize(("name", "advised"), [("Chroma1-Flash", True), ("Chroma1-HD", False)])
+def test_flash_is_distilled_by_its_name(name, advised, tmp_path):
+    section = BaseSection(path=str(make_chroma_base(tmp_path / name)))
+    location = locate_base(section, FAMILY, has_controls=False, to_train=False)
+    assert ("Chroma1-HD" in FAMILY.distilled(location)) == advised
+
+
 def test_control_images_are_refused(base):
     with pytest.raises(DatasetError):
         base.encoders.encode_text("a", [Image.new("RGB", (64, 64))])

@@ -33,6 +33,8 @@ GRAPH = GraphSpec(
     controls={"generate": (0, 0)},
     clip=ClipSpec(
         parts=(_T5,),
+        # SD3's may be made of T5 alone, but it has places for two more.
+        foreign=("clip_g",),
         title="the CLIP of Chroma: t5xxl, loaded as type chroma",
         remedy="Use Load CLIP, type chroma, with t5xxl.",
         # Nothing is padded, whatever a node before it asks for.

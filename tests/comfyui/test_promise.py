@@ -53,7 +53,10 @@ def part_layers(family):
 
 def layouts_of(family):
     """The same adapters in the other layouts that ComfyUI reads: (kind, layout)."""
-    found = [("lora", "kohya"), ("loha", "kohya"), *((kind, "lycoris") for kind in PLAIN)]
+    found = [("lora", "kohya"), ("loha", "kohya")]
+    # ComfyUI has no LyCORIS name for some layers of these, which the load proof says of a file.
+    if not get_family(family).key_map.native_only:
+        found += [(kind, "lycoris") for kind in PLAIN]
     fused = [("lora", "comfyui fused"), ("loha", "comfyui fused")]
     return [*found, *fused] if part_layers(family) else found
 

@@ -77,9 +77,11 @@ def is_divided(family):
 def test_every_layout_holds_an_adapter_or_refuses_it(family, case, tmp_path):
     names = get_family(family).key_map
     state = family_state(family, case, ranks=(2, 3), sizes=small_layers(family))
+    # ComfyUI has no LyCORIS name for some layers of these.
+    expected = held(is_divided(family), case) - ({"lycoris"} if names.native_only else set())
     for layout in LAYOUTS:
         path = tmp_path / layout_name(f"{layout}_file", layout)
-        if layout not in held(is_divided(family), case):
+        if layout not in expected:
             with pytest.raises(AdapterError) as error:
                 write_adapter(path, state, layout, names, {})
             assert error.value.remedy

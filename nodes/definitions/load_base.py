@@ -10,6 +10,7 @@ from comfy_api.latest import io
 from ..host import comfy_host
 from ..host.folders import file_stamp
 from . import sockets
+from .base_adapters import base_adapter_inputs, chosen_adapters
 from .setting_inputs import SettingInput, family_choices, section_values
 
 
@@ -20,6 +21,7 @@ class LoadBase(io.ComfyNode):
         SettingInput("training.precision"),
         SettingInput("base.variant"),
         SettingInput("base.text_length"),
+        SettingInput("base.distilled", optional=True),
     )
 
     @classmethod
@@ -55,6 +57,7 @@ class LoadBase(io.ComfyNode):
                     "the base. auto: read from the file.",
                 ),
                 *(each.input() for each in cls.SETTINGS),
+                *base_adapter_inputs(),
             ],
             outputs=[sockets.Base.Output(display_name="base")],
         )
@@ -66,9 +69,10 @@ class LoadBase(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, source: str, **given: Any) -> str:
-        """Changes with the file."""
+        """Changes with the files."""
         path = comfy_host.base_path(source)
-        return path if path == comfy_host.EMBEDDED else file_stamp(path)
+        stamp = path if path == comfy_host.EMBEDDED else file_stamp(path)
+        return " ".join([stamp, *(file_stamp(each["path"]) for each in chosen_adapters(given))])
 
     @classmethod
     def execute(cls, source: str, family: str, **given: Any) -> io.NodeOutput:
@@ -77,7 +81,7 @@ class LoadBase(io.ComfyNode):
         from ..services.node_checks import check_base
 
         values = section_values(cls.SETTINGS, given)
-        base = {**values["base"], "path": comfy_host.base_path(source)}
+        base = _base_values(source, given)
         found = check_base(family, base)
         return io.NodeOutput(BaseChoice(found, base, values["training"]["precision"]))
 
@@ -86,5 +90,12 @@ def _check(given: Mapping[str, Any]) -> None:
     from ..services.node_checks import check_base
 
     if {"source", "family", "variant"} <= given.keys():
-        values = section_values(LoadBase.SETTINGS, given).get("base", {})
-        check_base(given["family"], {**values, "path": comfy_host.base_path(given["source"])})
+        check_base(given["family"], _base_values(given["source"], given))
+
+
+def _base_values(source: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The run file's ``base`` section; what a saved graph does not know is left out."""
+    values = section_values(LoadBase.SETTINGS, given).get("base", {})
+    adapters = chosen_adapters(given)
+    added = {"adapters": adapters} if adapters else {}
+    return {**values, **added, "path": comfy_host.base_path(source)}

@@ -25,7 +25,11 @@ _OTHERS: Mapping[str, Mapping[str, str]] = {
         "dataset.regularization.path": "regularization_folder",
         "dataset.path": "folder",
     },
-    "AdapterTrainerBase": {"base.path": "source", "family": "family"},
+    "AdapterTrainerBase": {
+        "base.path": "source",
+        "family": "family",
+        "base.adapters": "training_adapter",
+    },
     "AdapterTrainerAdapter": {"adapter.kind": "kind", "adapter.start_from": "start_from"},
     "AdapterTrainerTrain": {"resume_from": "resume_from", "keep_in_loras": "keep_in_loras"},
     "AdapterTrainerQuick": {

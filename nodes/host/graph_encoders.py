@@ -293,8 +293,10 @@ class GraphEncoders:
         return self
 
     def encode_image(self, pixels: Tensor) -> Tensor:
-        """`GraphVae.encode`."""
-        return self._image("to encode images").encode(pixels)
+        """`GraphVae.encode`; of what is to be filled as the family does it."""
+        encode = self._image("to encode images").encode
+        masked = self.spec.encode_masked if pixels.shape[1] == 4 else None
+        return masked(pixels, encode) if masked else encode(pixels)
 
     def encode_text(self, caption: str, controls: Sequence[Image] = ()) -> Conditioning:
         """`GraphText.encode`."""

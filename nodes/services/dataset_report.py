@@ -42,6 +42,7 @@ _KINDS = {
     "unreadable": "cannot be read",
     "unreadable_caption": "caption cannot be read",
     "animated": "several frames",
+    "layers": "layers that do not fit",
     "missing_control": "no control image",
     "missing_caption": "no caption",
     "missing_image": "no image of that name",
@@ -125,7 +126,8 @@ class Report:
         item: dict[str, Any] = self._named(sample.image)
         item |= {"width": sample.width, "height": sample.height}
         item |= {"captioned": bool(sample.caption)}
-        item["controls"] = [self._named(path) for path in sample.controls]
+        # An image with layers is its own control image, which is to be seen already.
+        item["controls"] = [self._named(path) for path in sample.layers or sample.controls]
         if not sample.caption and self._settings.missing_caption != "empty":
             item["problems"].append(self._problem("missing_caption", _WORDS["missing_caption"]))
         self._place(sample, item)
@@ -173,6 +175,8 @@ class Report:
 
 
 def _words(fault: Fault) -> str:
+    if fault.policy == "layers":
+        return f"{fault.text}. Export its layers again: PNG with transparency, of the image's size."
     return _WORDS.get(fault.policy) or f"{fault.text}. Add or rename it; names have to be the same."
 
 

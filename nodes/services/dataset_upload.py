@@ -344,11 +344,11 @@ def _unusable(name: str, why: str) -> DatasetError:
 
 def _unwrap(staging: Path) -> None:
     """Take away a folder around everything, unless its name says what lies in it."""
-    from ...trainer_core.data.folder import CONTROL_FOLDER, TRAINING_FOLDER
+    from ...trainer_core.data.layout import FOLDERS
 
     inside = list(staging.iterdir())
     while len(inside) == 1 and inside[0].is_dir():
-        if inside[0].name in {CONTROL_FOLDER, TRAINING_FOLDER}:
+        if inside[0].name in FOLDERS:
             return
         with temporary_beside(inside[0]) as wrapper:
             inside[0].rename(wrapper)
@@ -379,20 +379,22 @@ def _add(staging: Path, folder: Path, skipped: list[tuple[str, str]]) -> int:
 def _new_names(
     staging: Path, staged: list[Path], folder: Path, skipped: list[tuple[str, str]]
 ) -> Iterator[tuple[Path, Path]]:
-    """Each file with its new path; an image, its caption and its controls stay together."""
-    from ...trainer_core.data.folder import CONTROL_FOLDER, TRAINING_FOLDER, control_in_folder
+    """Each file with its new path; an image, its caption, controls and layers stay together."""
+    from ...trainer_core.data.folder import control_in_folder
+    from ...trainer_core.data.layout import FOLDERS, TRAINING_FOLDER
 
-    paired = (folder / TRAINING_FOLDER).is_dir() and (folder / CONTROL_FOLDER).is_dir()
-    kinds = (TRAINING_FOLDER, CONTROL_FOLDER)
+    beside = tuple(name for name in FOLDERS if name != TRAINING_FOLDER)
+    there = [name for name in FOLDERS if (folder / name).is_dir()]
+    paired = TRAINING_FOLDER in there and len(there) > 1
     groups: dict[str, list[tuple[Path, Path, str]]] = {}
     placed: list[tuple[Path, Path, str]] = []
     for source in staged:
         path = source.relative_to(staging)
-        kind = path.parts[0] if path.parts[0] in kinds and len(path.parts) > 1 else ""
+        kind = path.parts[0] if path.parts[0] in FOLDERS and len(path.parts) > 1 else ""
         inner = path.relative_to(kind) if kind else path
         place = Path(kind or (TRAINING_FOLDER if paired else ""))
         placed.append((source, place / inner, inner.with_suffix("").as_posix()))
-    stems = {stem for _, path, stem in placed if path.parts[0] != CONTROL_FOLDER}
+    stems = {stem for _, path, stem in placed if path.parts[0] not in beside}
     for source, path, stem in placed:
         control = control_in_folder(stem, stems - {stem})
         target = stem if control is None else control.target

@@ -313,9 +313,9 @@ def _image_batch(paths: list[Path]) -> Tensor:
 
 
 def _require_same_base(base: BaseChoice, cache: EncodedCache) -> None:
-    if base == cache.base:
-        return
     ours, theirs = _base_facts(base), _base_facts(cache.base)
+    if ours == theirs:
+        return
     differing = [name for name in ours if ours[name] != theirs.get(name)]
     raise RunError(
         "Cache Embeddings was given a base with "
@@ -330,6 +330,8 @@ def _require_same_base(base: BaseChoice, cache: EncodedCache) -> None:
 def _base_facts(base: BaseChoice) -> dict[str, Any]:
     # By the names of the inputs of Load Training Base.
     facts = {"source" if name == "path" else name: value for name, value in base.values.items()}
+    # Nothing that is encoded depends on these.
+    facts = {k: v for k, v in facts.items() if k not in {"adapters", "distilled"}}
     return {**facts, "family": base.family, "precision": base.precision}
 
 

@@ -20,6 +20,14 @@ _WHERE = {
         "diffusion_models",
         "Comfy-Org/Qwen-Image-Edit_ComfyUI/resolve/main/split_files/diffusion_models",
     ),
+    "qwen_image_layered_bf16.safetensors": (
+        "diffusion_models",
+        "Comfy-Org/Qwen-Image-Layered_ComfyUI/resolve/main/split_files/diffusion_models",
+    ),
+    "qwen_image_layered_vae.safetensors": (
+        "vae",
+        "Comfy-Org/Qwen-Image-Layered_ComfyUI/resolve/main/split_files/vae",
+    ),
     "qwen_2.5_vl_7b_fp8_scaled.safetensors": (
         "text_encoders",
         "Comfy-Org/Qwen-Image_ComfyUI/resolve/main/split_files/text_encoders",
@@ -88,6 +96,7 @@ class FullSize:
         run: The run's name.
         edits: Whether it learns an edit, from pairs of images.
         several: Said of control images, where an image may have several.
+        layered: Whether it learns to take images apart, from images with their layers.
     """
 
     file: str
@@ -102,10 +111,20 @@ class FullSize:
     run: str
     edits: bool = False
     several: str = ""
+    layered: bool = False
+
+    @property
+    def layout(self) -> Mapping[str, str]:
+        """How its dataset is laid out, where that is said."""
+        if self.layered:
+            return {"layout": "layered"}
+        return {"layout": "paired"} if self.edits else {}
 
     @property
     def folder(self) -> str:
         """The dataset that its workflows name."""
+        if self.layered:
+            return "datasets/my_layers"
         return "datasets/my_pairs" if self.edits else "datasets/my_images"
 
     @property
@@ -143,7 +162,8 @@ class FullSize:
         given = {"clip": clip["CLIP"], "vae": vae["VAE"], "prompt": prompt}
         if self.edits:
             given |= {"model": unet["MODEL"], "lora": lora, "image": image, "strength_model": 1.0}
-            made = [flow.several(self.sampling(), given, title="Edit with the adapter")]
+            does = "Take apart" if self.layered else "Edit"
+            made = [flow.several(self.sampling(), given, title=f"{does} with the adapter")]
         else:
             loader = flow.node("LoraModelLoader", {"model": unet["MODEL"], "lora": lora})
             given |= {"model": loader["model"]}
@@ -189,6 +209,20 @@ FULL_SIZE = (
         "my_qwen_edit",
         edits=True,
         several=" Several control images of one: *cat_0.png*, *cat_1.png*.",
+    ),
+    FullSize(
+        "qwen_image_layered",
+        "Qwen-Image-Layered",
+        "qwen_image",
+        "qwen_image_layered_bf16.safetensors",
+        _QWEN,
+        "qwen_image_layered_vae.safetensors",
+        sampling.qwen_image_layered,
+        "lokr",
+        4.0,
+        "my_qwen_layers",
+        edits=True,
+        layered=True,
     ),
     FullSize(
         "flux_dev",

@@ -8,6 +8,7 @@ from .graph import Node, Output, Section, Workflow
 
 PROMPT = "a portrait of a woman in a garden"
 INSTRUCTION = "turn the image into a watercolour"
+CAPTION = "a poster with a cat in front of a house"
 _GENERATE = """
 ## Train {name} with every setting
 
@@ -34,6 +35,20 @@ _EDIT = """
 The whole base in bf16 is about {size} GiB. With less VRAM **Training Settings** packs it and swaps
 blocks; the panel says how.
 """
+_LAYERED = """
+## Teach {name} to take images apart, with every setting
+
+1. Your folder needs *training_images*, each whole image with a text file of the same name that
+   holds its caption, and *layers* with its layers from the lowest to the topmost: *cat_0.png*,
+   *cat_1.png* ... of *cat.png*, PNG with transparency and of the image's size.
+2. Choose it in **Dataset From Folder**, the {files} files below, and the same diffusion model in
+   **Load Training Base**.
+3. Choose an *Image to take apart*, for the previews and for KSampler.
+4. Set *name* and *steps* in **Train Adapter** and press **Run**.
+
+The whole base in bf16 is about {size} GiB. With less VRAM **Training Settings** packs it and swaps
+blocks; the panel says how.
+"""
 
 
 def full_size(number: int, choice: FullSize) -> Workflow:
@@ -43,27 +58,31 @@ def full_size(number: int, choice: FullSize) -> Workflow:
     )
     loaders = clip, vae, unet = choice.loaders(flow)
     base = flow.node("AdapterTrainerBase", {"source": f"diffusion_models/{choice.base}"})
-    layout = {"layout": "paired"} if choice.edits else {}
+    side = 640 if choice.layered else 1024
     data = flow.node(
-        "AdapterTrainerDatasetFolder", {"folder": choice.folder, "resolution": 1024, **layout}
+        "AdapterTrainerDatasetFolder",
+        {"folder": choice.folder, "resolution": side, **choice.layout},
     )
     image: Output | None = None
     shown: list[Node] = []
     prompts = {"prompts": f"{PROMPT}\na small house by a lake", "guidance": choice.guidance}
     if choice.edits:
-        shown = [flow.node("LoadImage", {"image": "example.png"}, title="Image to edit")]
+        shown = [image_to_change(flow, choice)]
         image = shown[0]["IMAGE"]
-        prompts |= {"prompts": INSTRUCTION, "controls": image}
+        prompts |= {"prompts": instruction(choice), "controls": image}
+    if choice.layered:
+        prompts |= {"width": side, "height": side}
     previews = flow.node("AdapterTrainerPreviewPrompts", prompts)
     train, cache, adapter, settings = _train(flow, choice, data, base, clip, vae, previews)
     save = flow.node("AdapterTrainerSave", {"run": train["run"]})
     plot = {"loss": train["loss"], "filename_prefix": f"{choice.run}_loss"}
     loss = flow.node("LossGraphNode", plot, tall=330)
-    prompt = INSTRUCTION if choice.edits else PROMPT
+    prompt = instruction(choice) if choice.edits else PROMPT
     *first, last, saved = choice.generating(flow, train["lora"], loaders, image, prompt)
     size = figures.gibibytes(choice.family)
-    text = (_EDIT if choice.edits else _GENERATE).format(size=size, **choice.about())
-    note = flow.note(text, 310 if choice.several else 290)
+    words = _LAYERED if choice.layered else _EDIT if choice.edits else _GENERATE
+    text = words.format(size=size, **choice.about())
+    note = flow.note(text, 310 if choice.several or choice.layered else 290)
     flow.row(
         Section("1. Model files", [[note, clip, vae, unet, *shown]]),
         Section("2. Images and preview prompts", [[base, data, previews]]),
@@ -72,6 +91,17 @@ def full_size(number: int, choice: FullSize) -> Workflow:
         Section("5. Loss, and generate", [[loss, *first, last, saved]]),
     )
     return flow
+
+
+def instruction(choice: FullSize) -> str:
+    """What is said of the image that a base changes."""
+    return CAPTION if choice.layered else INSTRUCTION
+
+
+def image_to_change(flow: Workflow, choice: FullSize) -> Node:
+    """Add the image that a base changes."""
+    title = "Image to take apart" if choice.layered else "Image to edit"
+    return flow.node("LoadImage", {"image": "example.png"}, title=title)
 
 
 def _train(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import figures, sampling
 from .bases import FullSize
-from .full_size import INSTRUCTION
+from .full_size import image_to_change, instruction
 from .graph import Node, Section, Workflow
 
 _TRIGGER = "ohwx"
@@ -46,6 +46,19 @@ _EDIT = """
 
 **Then** KSampler edits that image with your adapter, and **Save Adapter** has written the file for
 *Load LoRA* (key R lists it).
+"""
+_LAYERED = """
+## Teach {name} to take images apart
+
+1. Your folder needs *training_images*, each whole image with a text file of the same name that
+   holds its caption, and *layers* with its layers from the lowest to the topmost: *cat_0.png*,
+   *cat_1.png* ... of *cat.png*, PNG with transparency and of the image's size.
+2. Choose that *folder* in **Train LoRA (Quick)**, the {files} model files below, and in *base* the
+   same diffusion model.
+3. Choose an *Image to take apart*, and press **Run**. The panel shows what was chosen for you.
+
+**Then** KSampler takes that image apart with your adapter, and **Save Adapter** has written the
+file for *Load LoRA* (key R lists it).
 """
 
 
@@ -105,13 +118,14 @@ def quick(number: int, choice: FullSize) -> Workflow:
     save = flow.node("AdapterTrainerSave", {"run": trained["run"]})
     shown: list[Node] = []
     if choice.edits:
-        shown = [flow.node("LoadImage", {"image": "example.png"}, title="Image to edit")]
+        shown = [image_to_change(flow, choice)]
     image = shown[0]["IMAGE"] if shown else None
-    prompt = INSTRUCTION if choice.edits else f"a portrait of {_TRIGGER} in a garden"
+    prompt = instruction(choice) if choice.edits else f"a portrait of {_TRIGGER} in a garden"
     *first, last, saved = choice.generating(flow, trained["lora"], loaders, image, prompt)
     # In the order in which what they give is taken, so that few links cross.
     ordered = (clip, vae, unet) if choice.edits else (unet, clip, vae)
-    note = flow.note((_EDIT if choice.edits else _GENERATE).format(**choice.about()), 270)
+    words = _LAYERED if choice.layered else _EDIT if choice.edits else _GENERATE
+    note = flow.note(words.format(**choice.about()), 290 if choice.layered else 270)
     flow.row(
         Section("1. Model files", [[note, *ordered]]),
         Section("2. Train", [[trained]]),

@@ -91,6 +91,32 @@ def qwen_image_edit() -> Subgraph:
     )
 
 
+def qwen_image_layered() -> Subgraph:
+    """For Qwen-Image-Layered, with the adapter's loader: the whole image, then its layers."""
+    flow = Workflow("Load LoRA Model and take an image apart with KSampler", "", first=FIRST)
+    lora, side = _loader(flow), {"width": 640, "height": 640}
+    scaled = flow.node(
+        "ImageScale", {"image": IMAGE, "upscale_method": "lanczos", "crop": "center", **side}
+    )
+    latent = flow.node("VAEEncode", {"pixels": scaled["IMAGE"], "vae": VAE})
+    columns, sides = [], []
+    for text, title in ((Given("prompt"), "Caption"), ("", "Negative prompt")):
+        prompt = flow.node("CLIPTextEncode", {"clip": CLIP, "text": text}, title=title)
+        given = {"conditioning": prompt["CONDITIONING"], "latent": latent["LATENT"]}
+        reference = flow.node("ReferenceLatent", given)
+        columns.append([prompt, reference])
+        sides.append(reference["CONDITIONING"])
+    frames = flow.node("EmptyQwenImageLayeredLatentImage", {**side, "layers": 4})
+    values = sampler_values(lora["model"], *sides, frames["LATENT"], 4.0)
+    sampler = flow.node("KSampler", values)
+    cut = {"samples": sampler["LATENT"], "dim": "t", "slice_size": 1}
+    apart = flow.node("LatentCutToBatch", cut)
+    decoded = flow.node("VAEDecode", {"samples": apart["LATENT"], "vae": VAE})
+    return _with_prompt(
+        flow, [[lora, scaled, latent], *columns, [frames]], [[sampler, apart], [decoded]]
+    )
+
+
 def flux_kontext() -> Subgraph:
     """For FLUX.1 Kontext, with the adapter's loader."""
     flow = Workflow("Load LoRA Model and edit with KSampler", "", first=FIRST)

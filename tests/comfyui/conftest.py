@@ -80,6 +80,18 @@ def write_images(folder: Path, captions=CAPTIONS, size: int = 64, first: int = 0
     return folder
 
 
+def write_layers(folder: Path, count: int = 2) -> Path:
+    """Write images with two layers each: the image itself, and a transparent one."""
+    write_images(folder / "training_images", captions=("two layers",) * count)
+    (folder / "layers").mkdir()
+    for number in range(count):
+        with Image.open(folder / "training_images" / f"{number}.png") as image:
+            image.save(folder / "layers" / f"{number}_0.png")
+            image.putalpha(Image.linear_gradient("L").resize(image.size))
+            image.save(folder / "layers" / f"{number}_1.png")
+    return folder
+
+
 def write_example(data: Path) -> None:
     """Write the image that every ComfyUI has in its input folder; this base directory is new."""
     shutil.copyfile(data / "input" / "loose" / "0.png", data / "input" / "example.png")

@@ -176,6 +176,19 @@ def encode_images(session, vaes):
         )
 
 
+def encode_transparency(session, loaders, plain):
+    """Qwen-Image-Layered's VAE, which reads four channels of a pixel."""
+    vae, pixels = loaders.vae("qwen_layered_vae"), session.images["rgba"]
+    encoders = session.make("qwen_image", "layered", None, vae, None)
+    latents = encoders.open().encode_image(pixels)
+    session.keep("vae layered", {"latents": latents, "pixels": encoders.decoder()(latents)})
+    for name, variant, wrong in (("layered", "layered", plain), ("plain", "generate", vae)):
+        session.error(
+            f"{name} vae",
+            lambda v=variant, w=wrong: session.make("qwen_image", v, None, w, None),
+        )
+
+
 def identities(session, loaders, clips, vaes):
     import comfy.sd
     import torch
@@ -305,6 +318,7 @@ def main():
         session.facts["missing"] = complaints.messages
         encode_texts(session, clips)
         encode_images(session, vaes)
+        encode_transparency(session, loaders, vaes["qwen_image"])
         identities(session, loaders, clips, vaes)
         errors(session, loaders, clips, vaes)
     tensors = {name: tensor.float().contiguous() for name, tensor in session.tensors.items()}

@@ -57,6 +57,7 @@ def text_jobs():
         {**FITTING, "controls": ["still"], "length": 3},
         {**FITTING, "controls": ["wide", "tall"]},
         {**FITTING, "controls": ["wide"], "variant": "edit"},
+        {**FITTING, "controls": ["wide"], "variant": "layered", "caption": SHORT},
         {"family": "flux", "variant": "generate", "length": None, "caption": WEIGHTED},
         {"family": "flux", "variant": "edit", "length": None, "caption": SHORT}
         | {"controls": ["wide"]},
@@ -74,6 +75,7 @@ def models():
         "t5xxl": graph_models.make_t5(),
         "qwen_vl": graph_models.make_qwen_vl(),
         "qwen_vae": graph_models.make_qwen_image_vae(),
+        "qwen_layered_vae": graph_models.make_qwen_image_vae(4),
         "flux_vae": graph_models.make_full_flux_vae(),
     }
 
@@ -83,6 +85,12 @@ def pixels():
     shown = [image(96, 64, seed) for seed in (8, 9)]
     values = numpy.stack([numpy.array(each) for each in shown]).astype(numpy.float32)
     return torch.from_numpy(values / 127.5 - 1).movedim(-1, 1).contiguous()
+
+
+def with_alpha(pixels):
+    """Transparent at the left, and ever less so to the right."""
+    alpha = torch.linspace(-1, 1, pixels.shape[-1]).expand_as(pixels[:, :1])
+    return torch.cat([pixels, alpha], dim=1).contiguous()
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +103,8 @@ def found(comfyui, models, pixels, tmp_path_factory):
     mark = {"text_model.encoder.layers.30.mlp.fc1.weight": torch.zeros(64, 64)}
     save_file(mark, folder / "clip_g.safetensors")
     controls = {name: torch.from_numpy(numpy.array(each)) for name, each in IMAGES.items()}
-    save_file({"pixels": pixels, **controls}, folder / "images.safetensors")
+    given = {"pixels": pixels, "rgba": with_alpha(pixels), **controls}
+    save_file(given, folder / "images.safetensors")
     vision = {**graph_models.QWEN_VISION, "num_layers": graph_models.QWEN_VISION_DEPTH}
     jobs = {
         "texts": JOBS,
@@ -261,6 +270,22 @@ def test_latents_and_images_are_those_of_diffusers(family, found, models, pixels
     assert float((expected.abs() < 1).float().mean()) > 0.2, "all of it is clipped"
 
 
+def test_layers_are_encoded_with_their_transparency(found, models, pixels):
+    reference, given = qwen_vae(models["qwen_layered_vae"]), with_alpha(pixels)
+    latents, decoded = (found.tensors[f"vae layered/{name}"] for name in ("latents", "pixels"))
+    assert relative(latents, reference.encode(given)) < TOLERANCE
+    assert relative(decoded, reference.decode(latents)) < TOLERANCE
+    assert decoded.shape == given.shape
+    opaque = torch.cat([pixels, torch.ones_like(given[:, 3:])], dim=1)
+    assert relative(latents, reference.encode(opaque)) > 100 * TOLERANCE
+
+
+def test_a_text_for_layers_sees_no_image(found):
+    mine = result(found, variant="layered", caption=SHORT)
+    plain = result(found, family="qwen_image", variant="generate", caption=SHORT, length=None)
+    assert torch.equal(mine["text_embeddings"], plain["text_embeddings"])
+
+
 @pytest.mark.parametrize("family", ["flux", "qwen_image"])
 def test_the_normalisation_is_that_of_comfyuis_model(family, found):
     latents = found.tensors[f"vae {family}/latents"]
@@ -317,6 +342,8 @@ ERRORS = {
     "qwen flux vae": ("16 latent channels", "qwen_image_vae.safetensors"),
     "flux sd vae": ("4 latent channels", "ae.safetensors"),
     "flux taesd": ("TAESD", "ae.safetensors"),
+    "layered vae": ("reads 3 channels of a pixel", "qwen_image_layered_vae.safetensors"),
+    "plain vae": ("reads 4 channels of a pixel", "qwen_image_vae.safetensors"),
     "flux empty vae": ("without weights", "ae.safetensors"),
     "no clip": ("nothing at the CLIP input", "DualCLIPLoader, type flux"),
     "no vae": ("nothing at the VAE input", "ae.safetensors"),

@@ -25,7 +25,12 @@ pytestmark = pytest.mark.comfy
 
 PREFIX = "diffusion_model."
 TABLE = {name: ComfyuiPlace("layer.weight") for name in ("diffusion_model.layer", "other.layer")}
-COUNTS = {"qwen_image": (6281, 1933), "flux": (4520, 780), "krea2": (1878, 430)}
+COUNTS = {
+    "qwen_image": (6281, 1933),
+    "flux": (4520, 780),
+    "flux2": (3314, 299),
+    "krea2": (1878, 430),
+}
 
 
 @pytest.fixture(scope="module")

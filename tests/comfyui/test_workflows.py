@@ -20,6 +20,7 @@ from comfyui.conftest import (
     make_data,
     write_example,
     write_images,
+    write_layers,
 )
 from comfyui.schema_check import faults
 from comfyui.server import PACK, ROOT, comfy_server
@@ -75,6 +76,8 @@ SMALL = {
     "KSampler": ("", {"steps": 1, "cfg": 1.0}, ()),
     "EmptyLatentImage": ("", {"width": SIZE, "height": SIZE}, ()),
     "EmptySD3LatentImage": ("", {"width": SIZE, "height": SIZE}, ()),
+    "EmptyQwenImageLayeredLatentImage": ("", {"width": SIZE, "height": SIZE, "layers": 2}, ()),
+    "ImageScale": ("", {"width": SIZE, "height": SIZE}, ()),
     # Both make a megapixel of any image, for which a CPU takes minutes.
     "FluxKontextImageScale": (
         "ImageScale",
@@ -117,6 +120,7 @@ def server(tmp_path_factory):
     pairs = data / "datasets" / "my_pairs"
     write_images(pairs / "training_images", captions=("make it red",) * 2)
     write_images(pairs / "control_images", captions=(None,) * 2, first=50)
+    write_layers(data / "datasets" / "my_layers")
     write_stand_ins(data / "models")
     install_stand_in_encoders(data)
     with comfy_server(folder, python, data) as server:

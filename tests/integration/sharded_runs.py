@@ -49,6 +49,10 @@ RUNS: dict[str, dict[str, Any]] = {
     "flux": {"family": "flux", "adapter": {"kind": "lora", "factor": 8}},
     "eva": {"adapter": {"kind": "lora", "factor": 8, "init": "eva"}},
     "pissa": {"adapter": {"kind": "lora", "factor": 8, "init": "pissa"}},
+    "beside": {
+        "adapter": {"kind": "lora", "factor": 8, "dora": True},
+        "preview": {"every": 2, **_PREVIEW},
+    },
     "lokr": {"adapter": {"dora": True, "dropout": 0.0}, "training": HALVES},
     "lora": {"adapter": {"kind": "lora", "factor": 8, "dropout": 0.0}, "training": HALVES},
 }
@@ -62,6 +66,10 @@ def config_of(name: str, folder: Path, cache: Path) -> RunConfig:
     given = {**overrides, "training": training, "dataset": dataset}
     if "family" in overrides:
         given["base"] = {"path": str(cache / name)}
+    if name == "beside":
+        files = [str(cache / f"beside {when}.safetensors") for when in ("training", "always")]
+        adapters = [{"path": file, "when": file.split()[-1].split(".")[0]} for file in files]
+        given["base"] = {"adapters": adapters}
     return run_config(folder / name, cache, **given)
 
 

@@ -9,7 +9,10 @@ import torch
 from PIL import Image
 from runs import CancelAfter, metrics, run_config, tensors
 from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
+from tests.fixtures.flux_base import SCHEDULER, make_flux_base
+from tests.fixtures.native_files import flux_to_native
 from trainer_core.adapter_files.factors.effective_delta import delta_norm
 from trainer_core.adapter_files.read.adapter_file import read_adapter
 from trainer_core.bases.open import open_base
@@ -251,3 +254,48 @@ def test_the_doctor_knows_them(tmp_path, cache, first):
         run_config(tmp_path, cache, **beside(tmp_path / "absent.safetensors"))
     )
     assert any("base.adapters.0" in each for each in problems)
+
+
+@pytest.mark.parametrize("form", ["file", pytest.param("folder", marks=pytest.mark.exhaustive)])
+def test_schnell_trains_with_a_training_adapter(tmp_path, cache, form):
+    """From both forms: four steps without guidance, and no guidance for the transformer."""
+    folder = make_flux_base(tmp_path / "schnell", guidance=False)
+    settings = folder / "scheduler" / "scheduler_config.json"
+    settings.write_text(json.dumps(SCHEDULER | {"use_dynamic_shifting": False, "shift": 1.0}))
+    base = {"path": str(folder)}
+    if form == "file":
+        tensors = load_file(folder / "transformer" / "diffusion_pytorch_model.safetensors")
+        file = tmp_path / "flux1.safetensors"
+        save_file(flux_to_native(tensors), file)
+        base = {"path": str(file), "encoders": str(folder)}
+    given = {
+        "family": "flux",
+        "training": {**SHORT, "steps": 2},
+        "adapter": {"kind": "lora", "rank": 2, "factor": -1, "targets": "attention"},
+        "preview": {**PREVIEW, "every": 2, "width": 32, "height": 32, "steps": 4},
+        "dataset": {"resolution": 32, "path": str(few_images(tmp_path / "images"))},
+    }
+    with pytest.raises(BaseModelError, match="distilled to few steps"):
+        train(run_config(tmp_path / "a", cache, **given, base=base))
+    observer = CancelAfter(99)
+    first = train(
+        run_config(tmp_path / "a", cache, **given, base={**base, "distilled": "train"}), observer
+    )
+    assert any("samples of few steps blur" in str(event) for event in observer.events)
+    observer = CancelAfter(99)
+    adapters = [{"path": str(first.adapters[0]), "when": "training"}]
+    found = train(
+        run_config(tmp_path / "b", cache, **given, base={**base, "adapters": adapters}), observer
+    )
+    said = [str(event) for event in observer.events if "training adapter" in str(event)]
+    assert len(said) == 1
+    assert image(found.folder, 0) == image(first.folder, 0)
+    assert metrics(found.folder)[0]["loss"] != metrics(first.folder)[0]["loss"]
+
+
+def few_images(folder):
+    folder.mkdir()
+    for number in range(2):
+        Image.new("RGB", (32, 32), (90 * number, 60, 120)).save(folder / f"{number}.png")
+        (folder / f"{number}.txt").write_text(f"image {number}")
+    return folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import diffusers
@@ -12,6 +13,7 @@ from packaging.version import Version
 from tests.fixtures.flux_base import make_flux_pipeline
 from tests.fixtures.qwen_base import make_qwen_base, open_qwen_pipeline
 from tests.fixtures.strong_states import strengthen
+from tests.fixtures.z_image_base import make_z_image_pipeline
 from trainer_core.adapter_files.convert.convert import convert
 from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.adapters import attach
@@ -32,12 +34,13 @@ ADAPTERS = {
     "lokr, whole": {"kind": "lokr", "factor": -1, "rank": 2, "full_matrix": True},
 }
 GUIDANCE = {"qwen_image": {"true_cfg_scale": 1.0}, "flux": {"guidance_scale": 3.5}}
+GUIDANCE["z_image"] = {"guidance_scale": 0.0}
 
 
 @pytest.fixture(scope="module")
 def pipelines(tmp_path_factory):
     qwen = open_qwen_pipeline(make_qwen_base(tmp_path_factory.mktemp("qwen")), "generate")
-    return {"qwen_image": qwen, "flux": make_flux_pipeline()}
+    return {"qwen_image": qwen, "flux": make_flux_pipeline(), "z_image": make_z_image_pipeline()}
 
 
 def draw(pipeline, family):
@@ -65,7 +68,7 @@ def drawn_from(file: Path, pipeline, family, kind):
     return image
 
 
-@pytest.mark.parametrize("family", ["qwen_image", "flux"])
+@pytest.mark.parametrize("family", GUIDANCE)
 @pytest.mark.parametrize("case", ADAPTERS)
 def test_pipeline_draws_the_same_image_with_the_exported_file(pipelines, family, case, tmp_path):
     options = ADAPTERS[case]
@@ -86,7 +89,7 @@ def test_pipeline_draws_the_same_image_with_the_exported_file(pipelines, family,
     assert torch.equal(draw(pipeline, family), before), "the adapter was not taken off"
 
 
-@pytest.mark.parametrize("family", ["qwen_image", "flux"])
+@pytest.mark.parametrize("family", GUIDANCE)
 def test_a_lokr_that_became_a_lora_draws_the_same_image(pipelines, family, tmp_path):
     pipeline, facts = pipelines[family], get_family(family)
     adapter = attach(
@@ -104,7 +107,7 @@ def test_a_lokr_that_became_a_lora_draws_the_same_image(pipelines, family, tmp_p
     torch.testing.assert_close(theirs, ours, rtol=0, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("family", ["qwen_image", "flux"])
+@pytest.mark.parametrize("family", GUIDANCE)
 def test_another_layers_factors_draw_another_image(pipelines, family, tmp_path):
     pipeline, facts = pipelines[family], get_family(family)
     adapter = attach(
@@ -113,9 +116,7 @@ def test_another_layers_factors_draw_another_image(pipelines, family, tmp_path):
     state = strengthen(pipeline.transformer, adapter, 0.7)
     ours = draw(pipeline, family)
     adapter.detach()
-    first, second = [
-        name for name in state.layers if name.endswith(("0.attn.to_q", "0.attn.to_k"))
-    ][:2]
+    first, second = [name for name in state.layers if re.search(r"\.0\.att\w+\.to_[qk]$", name)][:2]
     swapped = {**state.layers, first: state.layers[second], second: state.layers[first]}
     write_adapter(tmp_path / NAME, AdapterState("lora", swapped), "diffusers", facts.key_map, {})
     theirs = drawn_from(tmp_path / NAME, pipeline, family, "lora")

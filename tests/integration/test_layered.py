@@ -13,6 +13,7 @@ from runs import CancelAfter, metrics, tensors
 from tests.fixtures.qwen_base import make_qwen_base
 from trainer_core.config import RunConfig
 from trainer_core.errors import DatasetError
+from trainer_core.inference.pipeline import sample_images
 from trainer_core.training import train
 from trainer_core.training.encode_dataset import prepare, read_manifest, save_manifest
 from trainer_core.training.observer import SilentObserver
@@ -87,7 +88,6 @@ def finished(base, data, tmp_path_factory):
             "every": 4,
             "prompts": ["an image"],
             "controls": [[str(data / "training_images/0.png")]],
-            "layers": 2,
             "guidance": 2.0,
             "width": 64,
             "height": 64,
@@ -101,8 +101,8 @@ def test_it_trains_and_previews_an_image_with_its_layers(finished):
     _, result = finished
     assert result.status == "done"
     first, last = (Image.open(path) for path in result.pictures)
-    # The whole image and two layers side by side, with transparency.
-    assert (first.mode, first.size) == ("RGBA", (3 * 64, 64))
+    # The whole image and one layer, as most images have, side by side and with transparency.
+    assert (first.mode, first.size) == ("RGBA", (2 * 64, 64))
     assert np.asarray(first)[..., 3].std() > 0
     assert not np.array_equal(np.asarray(first), np.asarray(last)), "training changed no image"
 
@@ -118,6 +118,14 @@ def test_every_layout_holds_the_adapter(finished):
         assert all(torch.isfinite(tensor).all() for tensor in found.values())
     record = json.loads((result.folder / "run.json").read_text())
     assert record["status"] == "done"
+
+
+def test_the_verb_generates_as_many_layers_as_it_is_told(finished, tmp_path):
+    wanted, result = finished
+    preview = wanted.preview.model_copy(update={"layers": 3})
+    given = wanted.model_copy(update={"preview": preview})
+    (image,) = sample_images(given, result.adapters[0], tmp_path)
+    assert Image.open(image).size == (4 * 64, 64)
 
 
 def test_a_resumed_run_goes_on_to_the_last_bit(base, data, tmp_path):

@@ -139,6 +139,22 @@ def test_kinds_initializations_families_and_divided_batches_train_the_same(tmp_p
 
 
 @pytest.mark.slow
+def test_adapters_of_the_base_are_there_in_each_process(tmp_path, cache):
+    """One is merged before the base is divided, and one is left out of previews by all at once."""
+    made = train_alone("lora", tmp_path / "first", cache)
+    for when in ("training", "always"):
+        shutil.copyfile(made.adapters[0], cache / f"beside {when}.safetensors")
+    done = launch_sharded(tmp_path / "two", cache, "beside")
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    one = train_alone("beside", tmp_path / "one", cache).folder
+    two = version(tmp_path / "two", "beside")
+    assert_same_run(two, one)
+    for path in sorted(path.relative_to(one) for path in one.rglob("*.png")):
+        pair = [np.asarray(Image.open(each / path), np.int16) for each in (one, two)]
+        assert np.abs(pair[0] - pair[1]).max() <= 1
+
+
+@pytest.mark.slow
 def test_accelerates_launcher_starts_the_command(tmp_path, cache):
     config = config_of("resumed", tmp_path, cache)
     run_file = tmp_path / "run.yaml"

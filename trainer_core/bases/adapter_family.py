@@ -216,7 +216,7 @@ def _whole_sizes(modules: list[str], sizes: PublishedSizes) -> list[Size]:
     each = [sizes.of(module) for module in modules]
     if not all(each) or len(each) == 1:
         return [*each[0]]
-    return [(sum(known[0][0] for known in each), each[0][0][1])]
+    return [(sum(rows for rows, _ in known), known[0][1]) for known in zip(*each, strict=True)]
 
 
 def _foreign(

@@ -56,13 +56,13 @@ def locate_base(
     else:
         folder = _base_folder(settings, family, needs_encoders)
         _check_transformer(folder, family)
-        made_for = family.folder.pipelines[_pipeline(folder)]
+        made_for = family.folder.pipelines[_pipeline(folder)] or ""
         variant = _settle_variant(
             settings.variant,
             family,
             has_controls,
             lambda: _folder_variant(family, folder),
-            layered=made_for in family.layered,
+            made_for,
         )
     encoders = local_folder(settings.encoders, "base.encoders") if settings.encoders else folder
     if not is_whole(folder, "scheduler"):
@@ -113,13 +113,8 @@ def _open_file(
     found = trainable_family(file)
     if found != family.name:
         raise _wrong_family(f"base.path: {path} is a file of {found}", family.title, family)
-    variant = _settle_variant(
-        settings.variant,
-        family,
-        has_controls,
-        lambda: family.file.edit_variant(file),
-        layered=family.file.edit_variant(file) in family.layered,
-    )
+    made_for = family.file.edit_variant(file)
+    variant = _settle_variant(settings.variant, family, has_controls, lambda: made_for, made_for)
     return family.file.configs / variant, variant
 
 
@@ -182,11 +177,21 @@ def _settle_variant(
     family: Family,
     has_controls: bool,
     edit_variant: Callable[[], str],
-    *,
-    layered: bool,
+    made_for: str,
 ) -> str:
-    if variant == "auto" and layered:
-        return edit_variant()  # it does nothing else
+    alone = made_for if made_for in {*family.filled, *family.layered} else ""
+    if variant not in {"auto", *family.variants}:
+        raise ConfigError(
+            f"base.variant: {variant} with family: {family.name}",
+            f"one of auto, {', '.join(family.variants)}",
+            "Leave base.variant at auto, or choose one of these.",
+        )
+    if variant != alone and (alone or variant in {*family.filled, *family.layered}):
+        if variant != "auto":
+            raise _unlike_the_base(variant, alone, family)
+        return alone
+    if alone:
+        return alone
     if has_controls and not any(each != "generate" for each in family.variants):
         raise ConfigError(
             f"family: {family.name}, and the dataset has control images",
@@ -195,21 +200,6 @@ def _settle_variant(
         )
     if variant == "auto":
         return edit_variant() if has_controls else "generate"
-    if variant not in family.variants:
-        raise ConfigError(
-            f"base.variant: {variant} with family: {family.name}",
-            f"one of auto, {', '.join(family.variants)}",
-            "Leave base.variant at auto, or choose one of these.",
-        )
-    if (variant in family.layered) != layered:
-        does = "takes images apart into layers" if layered else "was not made for layers"
-        raise ConfigError(
-            f"base.variant: {variant}, but the base {does}",
-            "the variant that the base was made for",
-            "Leave base.variant at auto, or name another base as base.path.",
-        )
-    if layered:
-        return variant
     if has_controls == (variant == "generate"):
         have = "has control images" if has_controls else "has no control images"
         raise ConfigError(
@@ -218,6 +208,19 @@ def _settle_variant(
             "Leave base.variant at auto, or change dataset.path or dataset.layout.",
         )
     return variant
+
+
+def _unlike_the_base(variant: str, alone: str, family: Family) -> ConfigError:
+    """A variant of a base that does nothing else (``alone``), or that this base does not do."""
+    if (alone or variant) in family.filled:
+        does = "fills areas" if alone else "does not fill areas"
+    else:
+        does = "takes images apart into layers" if alone else "was not made for layers"
+    return ConfigError(
+        f"base.variant: {variant}, but the base {does}",
+        "the variant that the base was made for",
+        "Leave base.variant at auto, or name another base as base.path.",
+    )
 
 
 def _folder_variant(family: Family, folder: Path) -> str:

@@ -449,6 +449,7 @@ def _preview_problems(config: RunConfig) -> Iterator[Problem]:
         "edit": (lambda count: count == 1, "one control image for each prompt"),
         "layered": (lambda count: count == 1, "for each prompt the image to take apart"),
         "edit_plus": (lambda count: count >= 1, "control images for each prompt"),
+        "fill": (lambda count: count == 1, "one image to be filled for each prompt"),
         "auto": (lambda count: True, ""),
     }
     fits, expected = allowed[variant]

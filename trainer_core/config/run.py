@@ -15,7 +15,7 @@ from .dataset import CacheSection, DatasetSection
 from .section import Section, section_of, setting
 from .training import TrainingSection
 
-Variant = Literal["auto", "generate", "edit", "edit_plus", "layered"]
+Variant = Literal["auto", "generate", "edit", "edit_plus", "layered", "fill"]
 
 
 class BaseAdapter(Section):
@@ -62,8 +62,9 @@ class BaseSection(Section):
         "auto",
         "Leave it on auto unless it finds the wrong one. 'generate' makes images from text, "
         "'edit' changes one control image, 'edit_plus' several, 'layered' takes an image apart "
-        "into layers. 'auto' takes 'generate' without control images, else what the base folder "
-        "or the file says. It decides how conditions are built.",
+        "into layers, 'fill' fills the transparent area of one. 'auto' takes 'generate' without "
+        "control images, else what the base folder or the file says. It decides how conditions are "
+        "built.",
         advanced=True,
     )
     adapters: list[BaseAdapter] = setting(
@@ -145,10 +146,11 @@ class PreviewSection(Section):
         "second pass is told.",
         advanced=True,
     )
-    layers: int = setting(
-        4,
-        "Set it to as many layers as your images have. Layers of a preview, side by side behind "
-        "the whole image; only of a base that takes images apart.",
+    layers: int | None = setting(
+        None,
+        "Leave it unset unless you want another number of layers than your images have. Layers of "
+        "a preview, side by side behind the whole image; only of a base that takes images apart. "
+        "Unset: as many as most of your images have.",
         advanced=True,
         ge=1,
         le=20,

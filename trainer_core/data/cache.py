@@ -19,6 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from ..config import DatasetSection, RunConfig
+from ..counters import counter_seed
 from ..errors import DatasetError
 from ..printable import listed
 from ..tensors.rounding import all_finite
@@ -26,6 +27,7 @@ from ..types import Bucket, Conditioning, PlannedSample
 from .buckets import Plan
 from .cache_file import ContentHashes, Entry, is_sound, make_entry, source_hash, write_entry
 from .cached_dataset import CachedDataset, CachedItem, PreservedItem
+from .drawn_masks import VERSION, with_mask
 from .image import fit_to_bucket, on_white, open_image, resize_exact, to_pixels
 
 __all__ = ["CachedDataset", "Encoders", "build_cache"]
@@ -61,6 +63,7 @@ def build_cache(
     verify: bool = False,
     preserved_prompts: Sequence[str] = (),
     channels: int = 3,
+    fills: bool = False,
 ) -> CachedDataset:
     """Encode what is missing and describe the whole.
 
@@ -80,6 +83,8 @@ def build_cache(
             and with the control images and as many layers as samples of that size.
         channels: Of the pixels that are encoded: 4 with transparency, which the text encoder sees
             laid on white.
+        fills: Whether a control image is what the target is to be filled from: its transparent area
+            is, or one that is drawn.
 
     Returns:
         The encoded dataset, in the order of the plan.
@@ -89,7 +94,7 @@ def build_cache(
             no sample is left.
         StorageError: When the cache cannot be written.
     """
-    builder = _Builder(folder, identity, open_encoders, settings, channels, notify, verify)
+    builder = _Builder(folder, identity, open_encoders, settings, channels, notify, verify, fills)
     recipes = [recipe for planned in plan.samples if (recipe := builder.describe(planned))]
     prompts = _preserved(builder, recipes, preserved_prompts)
     texts = [item.text for item, _ in prompts]
@@ -123,23 +128,29 @@ def _preserved(
 
 @dataclass(frozen=True, slots=True)
 class _SizedImage:
-    """An image file at a size; `exact` resizes without keeping the aspect ratio."""
+    """An image file at a size.
+
+    `exact` resizes without keeping the aspect ratio; `filled` gives it a mask where it has none.
+    """
 
     path: Path
     bucket: Bucket
     exact: bool
     channels: int
+    filled: bool = False
 
-    def sized(self, animated: str) -> Image.Image:
+    def sized(self, animated: str, content: str) -> Image.Image:
         image = open_image(self.path, animated, self.channels)
         if self.exact:
             return resize_exact(image, self.bucket.width, self.bucket.height)
-        return fit_to_bucket(image, self.bucket)
+        sized = fit_to_bucket(image, self.bucket)
+        return with_mask(sized, counter_seed(0, content)) if self.filled else sized
 
     def parts(self, content: str) -> tuple[str | int, ...]:
         way = "exact" if self.exact else "cover"
         # Caches of opaque images keep the names that they had before there were others.
         kept = () if self.channels == 3 else ("alpha",)
+        kept += (f"filled {VERSION}",) if self.filled else ()
         return content, self.bucket.width, self.bucket.height, way, *kept
 
 
@@ -171,6 +182,7 @@ class _Builder:
     channels: int
     notify: Callable[[int, int], None]
     verify: bool
+    fills: bool = False
     encoded: int = 0
     reused: int = 0
     problems: list[str] = field(default_factory=list)
@@ -189,8 +201,9 @@ class _Builder:
             _SizedImage(path, planned.bucket, False, self.channels)
             for path in (sample.image, *sample.layers)
         )
+        channels = 4 if self.fills else self.channels
         controls = tuple(
-            _SizedImage(path, bucket, exact, self.channels)
+            _SizedImage(path, bucket, exact, channels, self.fills)
             for path, bucket in zip(sample.controls, planned.control_buckets, strict=True)
         )
         try:
@@ -242,7 +255,7 @@ class _Builder:
         for image, entry in recipe.images:
             self._supply(
                 entry,
-                lambda image=image: {"latents": self._latents(images[image])},
+                lambda image=image: {"latents": self._latents(images[image], image.channels)},
                 str(image.path),
             )
         return True
@@ -291,8 +304,8 @@ class _Builder:
         self._missing.discard(entry.key)
         self.notify(self._total - len(self._missing), self._total)
 
-    def _latents(self, image: Image.Image) -> Tensor:
-        latents = self._open().encode_image(to_pixels(image, self.channels)[None])
+    def _latents(self, image: Image.Image, channels: int) -> Tensor:
+        latents = self._open().encode_image(to_pixels(image, channels)[None])
         if latents.ndim != 4 or latents.shape[0] != 1:
             raise ValueError(f"encode_image gave shape {list(latents.shape)}, not [1, C, h, w]")
         return latents[0]
@@ -307,7 +320,7 @@ class _Builder:
             return None
 
     def _decode(self, source: _SizedImage) -> Image.Image:
-        image = source.sized(self.settings.animated)
+        image = source.sized(self.settings.animated, self.hashes.of(source.path))
         self.hashes.check_unchanged(source.path)
         return image
 

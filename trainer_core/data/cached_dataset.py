@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -130,6 +130,12 @@ class CachedDataset:
         sources = [f"{item.source} {item.regularization}" for item in self.items]
         sources += [f"{item.prompt!r} {item.bucket}" for item in self.preserved]
         return hashlib.sha256("\n".join(sources).encode()).hexdigest()
+
+    @property
+    def usual_layers(self) -> int:
+        """How many layers most samples have, of equally many the more."""
+        counts = Counter(len(item.layers) for item in self.items)
+        return max(counts, key=lambda layers: (counts[layers], layers))
 
     @property
     def names(self) -> tuple[str, ...]:

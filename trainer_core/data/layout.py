@@ -10,6 +10,8 @@ from ..errors import DatasetError
 TRAINING_FOLDER = "training_images"
 CONTROL_FOLDER = "control_images"
 LAYERS_FOLDER = "layers"
+FOLDERS = (TRAINING_FOLDER, CONTROL_FOLDER, LAYERS_FOLDER)
+"""Folders whose names say what lies in them."""
 
 
 def dataset_layout(root: Path, settings: DatasetSection) -> str:
@@ -25,8 +27,7 @@ def dataset_layout(root: Path, settings: DatasetSection) -> str:
     Raises:
         DatasetError: When a folder of the layout is missing, or there are those of two layouts.
     """
-    folders = (TRAINING_FOLDER, CONTROL_FOLDER, LAYERS_FOLDER)
-    training, control, layers = ((root / name).is_dir() for name in folders)
+    training, control, layers = ((root / name).is_dir() for name in FOLDERS)
     wanted = settings.layout
     if wanted == "flat" or (wanted == "auto" and not training | control):
         return "flat"

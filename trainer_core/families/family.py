@@ -222,6 +222,8 @@ class GraphSpec:
         clip: The CLIP; of one base, where `clip_of` chooses.
         vae: The VAE.
         vaes: Variants to their VAE, where it is another.
+        encode_masked: Pixels with transparency `[B, 4, H, W]` and what encodes pixels without, to
+            the latents of the control image of a variant that fills (`Family.filled`).
         clip_of: A base to its CLIP, where bases of the family have different ones.
         model: Denoiser and VAE of other sizes; None for a family without an embedded base.
     """
@@ -229,6 +231,7 @@ class GraphSpec:
     controls: Mapping[str, tuple[int, int]]
     clip: ClipSpec
     vae: VaeSpec
+    encode_masked: Callable[[Tensor, Callable[[Tensor], Tensor]], Tensor] | None = None
     clip_of: Callable[[BaseLocation], ClipSpec] | None = None
     vaes: Mapping[str, VaeSpec] = field(default_factory=dict)
     model: GraphModel | None = None
@@ -324,6 +327,9 @@ class Family:
         patch: Latents along a side of an image token.
         layered: Variants that take an image apart: a sample is an image and the layers that it is
             made of, all of one size and with transparency, and the image is its own control image.
+        filled: Variants that fill the transparent area of one control image, which is the target
+            itself where the dataset has none. Its latents have as many channels more as a latent
+            has pixels, and are joined to those of the target.
         channels: Of the pixels that the VAE reads and gives: 4 with transparency, which the text
             encoder sees laid on white. See `pixel_channels`.
         shift: (base, steps of a generation) to what moves its noise levels; of None steps those
@@ -369,6 +375,7 @@ class Family:
     decoder_numbers: int = DECODER_NUMBERS
     patch: int = 2
     layered: tuple[str, ...] = ()
+    filled: frozenset[str] = frozenset()
     channels: int = 3
     shift: Callable[[BaseLocation, int | None], ShiftSettings] = lambda location, steps: read_shift(
         location
@@ -438,6 +445,19 @@ class Family:
             high, wide = (side // (self.patch * pixels) for side in (height, width))
             frames = (layers + 1,) if layers else ()
             return channels, *frames, self.patch * high, self.patch * wide
+
+    def control_shape(
+        self, location: BaseLocation, width: int, height: int
+    ) -> tuple[int, int, int]:
+        """As `latent_shape`, of a control image."""
+        channels, *_, high, wide = self.latent_shape(location, width, height)
+        if location.variant in self.filled:
+            channels += (height // high) * (width // wide)
+        return channels, high, wide
+
+    def control_channels(self, variant: str) -> int:
+        """Channels of a control image's pixels."""
+        return 4 if variant in self.filled else self.pixel_channels(variant)
 
     def sampling_sigmas(
         self, location: BaseLocation, steps: int, width: int, height: int

@@ -20,6 +20,7 @@ from ..config import DatasetSection, PreviewSection, RunConfig
 from ..data.cache import Encoders
 from ..data.cache_file import Entry, is_sound, make_entry, read_entry, write_entry
 from ..data.captions import TextLimit
+from ..data.drawn_masks import with_mask
 from ..data.image import fit_to_bucket, on_white, open_image, resize_exact, to_pixels
 from ..device import DTYPES, release_memory, resolve_precision
 from ..errors import ConfigError
@@ -150,6 +151,7 @@ _CONTROLS: dict[str, tuple[int, int | None]] = {
     "generate": (0, 0),
     "edit": (1, 1),
     "layered": (1, 1),
+    "fill": (1, 1),
 }
 """Least and largest number of control images of a variant; of others one or more."""
 
@@ -186,10 +188,10 @@ def encode_prompts(
     preview: PreviewSection,
     dataset: DatasetSection,
     family: Family,
+    variant: str,
     folder: Path,
     identity: str,
     open_encoders: Callable[[], Encoders],
-    channels: int,
 ) -> tuple[EncodedPrompt, ...]:
     """Encode the preview prompts, or read them from the cache.
 
@@ -197,10 +199,10 @@ def encode_prompts(
         preview: Prompts, controls and size.
         dataset: Says how large control images are.
         family: The base's family.
+        variant: The base's variant.
         folder: The cache's folder.
         identity: Names the encoders and their precision.
         open_encoders: Loads the encoders; called only when a prompt is not cached.
-        channels: Of the pixels that are encoded (`Family.pixel_channels`).
 
     Returns:
         One for each prompt, in order.
@@ -210,10 +212,11 @@ def encode_prompts(
         DatasetError: When it cannot be read.
         StorageError: When the cache cannot be written.
     """
+    channels = family.control_channels(variant)
     paths = preview.controls or [[] for _ in preview.prompts]
     encoded: list[EncodedPrompt] = []
     for text, files in zip(preview.prompts, paths, strict=True):
-        controls = [_control(Path(file), preview, dataset, family, channels) for file in files]
+        controls = [_control(Path(file), preview, dataset, family, variant) for file in files]
         entry = _entry(folder, text, preview.negative_prompt, controls, identity)
         if not is_sound(entry, thorough=True):
             texts = text, preview.negative_prompt
@@ -225,7 +228,7 @@ def encode_prompts(
 
 
 def _control(
-    path: Path, preview: PreviewSection, dataset: DatasetSection, family: Family, channels: int
+    path: Path, preview: PreviewSection, dataset: DatasetSection, family: Family, variant: str
 ) -> Image.Image:
     if not path.is_file():
         raise ConfigError(
@@ -233,9 +236,11 @@ def _control(
             "an image for each control of each prompt",
             "Correct the path; paths in a run file are relative to the run file.",
         )
-    image = open_image(path, dataset.animated, channels)
+    image = open_image(path, dataset.animated, family.control_channels(variant))
     if dataset.control_area is None:
-        return fit_to_bucket(image, Bucket(preview.width, preview.height))
+        sized = fit_to_bucket(image, Bucket(preview.width, preview.height))
+        # An image without a transparent area gets the same mask each time.
+        return with_mask(sized, 0) if variant in family.filled else sized
     return resize_exact(image, *family.control_size(*image.size, dataset.control_area))
 
 

@@ -110,8 +110,8 @@ class Pipeline:
         Returns:
             The request to hand to the sampler.
         """
-        encoders, sampler = self.encoders.open(), self.sampler
-        channels = sampler.family.pixel_channels(sampler.location.variant)
+        sampler, encoders = self.sampler, self.encoders.open()
+        channels = sampler.family.control_channels(sampler.location.variant)
         seen = [on_white(control) for control in controls]
         pixels = [to_pixels(control, channels) for control in controls]
         return SampleRequest(
@@ -307,10 +307,10 @@ def sample_prompts(
             preview,
             config.dataset,
             place.family,
+            place.location.variant,
             cache_folder(config),
             place.encoders.identity,
             place.encoders.open,
-            place.family.pixel_channels(place.location.variant),
         )
     size = preview_settings(preview, place.family, place.location)
     with place.load(state) as pipeline:
@@ -366,6 +366,7 @@ def sample_previews(
     prompts: Sequence[EncodedPrompt],
     deliver: Callable[[int, Tensor], None],
     stop: Callable[[], bool],
+    layers: int,
 ) -> None:
     """Sample one image for each prompt and hand each over as soon as it is generated.
 
@@ -377,8 +378,9 @@ def sample_previews(
         prompts: The encoded prompts.
         deliver: Takes a prompt's index and its pixels `[3 or 4, H, W]` in [-1, 1].
         stop: Asked before each prompt and after each sampling step whether to give up.
+        layers: How many layers the images of the dataset have.
     """
-    size = preview_settings(settings, sampler.family, sampler.location)
+    size = preview_settings(settings, sampler.family, sampler.location, layers)
     for index, prompt in enumerate(prompts):
         if stop():
             return

@@ -51,21 +51,37 @@ class SampleSettings:
     layers: int = 0
 
 
-def preview_layers(preview: PreviewSection, family: Family, variant: str) -> int:
-    """How many layers a preview has; 0 where the base does not take images apart."""
-    return preview.layers if variant in family.layered else 0
+_LAYERS = 4
+"""Of an image that is taken apart where nothing says how many, as in Diffusers' pipeline."""
+
+
+def preview_layers(
+    preview: PreviewSection, family: Family, variant: str, usual: int = _LAYERS
+) -> int:
+    """How many layers a preview has.
+
+    Args:
+        preview: The run file's section.
+        family: The base's family.
+        variant: The base's variant.
+        usual: How many the images of the dataset have.
+
+    Returns:
+        0 where the base does not take images apart.
+    """
+    return (preview.layers or usual) if variant in family.layered else 0
 
 
 def preview_settings(
-    preview: PreviewSection, family: Family, location: BaseLocation
+    preview: PreviewSection, family: Family, location: BaseLocation, layers: int = _LAYERS
 ) -> SampleSettings:
-    """What a run file says of its previews."""
+    """What a run file says of its previews; ``layers`` is as ``usual`` of `preview_layers`."""
     return SampleSettings(
         preview.width,
         preview.height,
         preview.steps,
         preview.guidance,
-        preview_layers(preview, family, location.variant),
+        preview_layers(preview, family, location.variant, layers),
     )
 
 

@@ -15,7 +15,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -128,15 +128,15 @@ def prepare(
             "Set dataset.path in the run file or on the command line: dataset.path=FOLDER.",
         )
     found = scan_all(config.dataset, within)
-    if processes.index == 0:
-        for problem in found.problems:
-            observer.notify(Warned(problem))
+    for problem in found.problems if processes.index == 0 else ():
+        observer.notify(Warned(problem))
     has_controls = any(sample.controls for sample in found.samples)
-    family = get_family(config.family)
-    location = locate_base(config.base, family, has_controls, needs_encoders=make_source is None)
+    family, needs_encoders = get_family(config.family), make_source is None
+    location = locate_base(config.base, family, has_controls, needs_encoders)
     check_controls(config.preview, location.variant)
     require_layers(found.samples, location.variant, layered=location.variant in family.layered)
-    plan = plan_buckets(found.samples, config.dataset, family.size_multiple, family.control_size)
+    samples = _with_areas(config, family, location, found.samples)
+    plan = plan_buckets(samples, config.dataset, family.size_multiple, family.control_size)
     encoders = _source(config, family, location, processes, make_source, machine)
     # The others wait until the first process has encoded, and then only read.
     if processes.index > 0:
@@ -153,6 +153,27 @@ def prepare(
         for note in (*plan.notes, *dataset.problems, *notes):
             observer.notify(Warned(note))
     return Prepared(family, location, dataset, prompts, encoders)
+
+
+def _with_areas(
+    config: RunConfig, family: Family, location: BaseLocation, samples: tuple[Sample, ...]
+) -> tuple[Sample, ...]:
+    """For a base that fills: the target is the control image where a sample has none.
+
+    Raises:
+        ConfigError: When control images are to have a size of their own.
+    """
+    if location.variant not in family.filled:
+        return samples
+    if config.dataset.control_area is not None:
+        raise ConfigError(
+            "dataset.control_area is set, and the base fills images",
+            "control images of the size of the image that is to come out",
+            "Leave dataset.control_area out.",
+        )
+    return tuple(
+        each if each.controls else replace(each, controls=(each.image,)) for each in samples
+    )
 
 
 def _long_captions(
@@ -175,8 +196,8 @@ def _encode(
     encoders: EncoderSource,
     observer: Observer,
 ) -> tuple[CachedDataset, tuple[EncodedPrompt, ...]]:
-    folder, channels = cache_folder(config), family.pixel_channels(location.variant)
-    edits = any(planned.sample.controls for planned in plan.samples)
+    folder, variant = cache_folder(config), location.variant
+    edits = any(planned.control_buckets for planned in plan.samples)
     dataset = build_cache(
         plan,
         folder,
@@ -186,10 +207,12 @@ def _encode(
         lambda done, total: observer.notify(CacheProgress(done, total)),
         verify=config.cache.verify,
         preserved_prompts=preservation_prompts(config, edits=edits),
-        channels=channels,
+        channels=family.pixel_channels(variant),
+        fills=variant in family.filled,
     )
-    given = encoders.identity, encoders.open, channels
-    prompts = encode_prompts(config.preview, config.dataset, family, folder, *given)
+    prompts = encode_prompts(
+        config.preview, config.dataset, family, variant, folder, encoders.identity, encoders.open
+    )
     return dataset, prompts
 
 

@@ -126,9 +126,10 @@ def run_simulation(
         text: Tokens of the longest text; None for the most that the family's encoder yields.
         layers: How many layers the largest sample's image comes with.
     """
-    latents = tuple(
-        base.family.latent_shape(base.location, size.width, size.height, 0 if place else layers)
-        for place, size in enumerate(images)
+    target, *controls = images
+    latents = (
+        base.family.latent_shape(base.location, target.width, target.height, layers),
+        *(base.family.control_shape(base.location, each.width, each.height) for each in controls),
     )
     tokens = base.location.text_length if text is None else text
     # On a CPU torch updates one factor after the other.

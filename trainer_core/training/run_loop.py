@@ -158,7 +158,8 @@ def _loop(run: Loaded, shares: Shares, recorder: Recorder | None, may_grow: bool
                 with recorder.saved_on_failure(step), skipped, run.state.shown():
                     sampler = run.data.sampler(run.transformer, run.processes.device)
                     deliver = functools.partial(recorder.image, step)
-                    sample_previews(sampler, config.preview, run.data.prompts, deliver, stop)
+                    given = run.data.prompts, deliver, stop, run.data.dataset.usual_layers
+                    sample_previews(sampler, config.preview, *given)
         # All end together; the others wait here until the first process has its previews.
         return run.processes.sum_numbers([float(stop())])[0] > 0
 

@@ -230,6 +230,7 @@ _KNOWN = {
     # They know no Qwen-Image 2.1 yet.
     "qwen_image_21": ({"qwen-image-2.1/lora"}, ("qwen",)),
     "z_image": ({"z-image/lora"}, ("z_image", "zimage")),
+    "chroma": ({"chroma/lora"}, ("chroma",)),
 }
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import json
 
 import pytest
+import torch
 from safetensors.torch import save_file
 
 from tests.fixtures.flux_base import SCHEDULER, make_flux_base
@@ -33,7 +34,15 @@ def locate(path, family, **given):
     return locate_base(settings, get_family(family), False, needs_encoders=False)
 
 
-TRAINING = [BaseAdapter(path="a.safetensors", when="training")]
+def training(folder):
+    """A training adapter of FLUX.1."""
+    layer = "transformer.transformer_blocks.0.attn.to_q"
+    tensors = {
+        f"{layer}.lora_A.weight": torch.ones(2, 32),
+        f"{layer}.lora_B.weight": torch.ones(32, 2),
+    }
+    path = write(folder / "training_adapter.safetensors", tensors)
+    return [BaseAdapter(path=str(path), when="training")]
 
 
 def check_refused(path, family, *words):
@@ -48,7 +57,7 @@ def check_refused(path, family, *words):
 def check_trains(path, family):
     """With a training adapter, or on purpose; one line says which."""
     for given, word in (
-        ({"adapters": TRAINING}, "training adapter"),
+        ({"adapters": training(path.parent)}, "training adapter"),
         ({"distilled": "train"}, "blur"),
     ):
         location = locate(path, family, **given)
@@ -79,7 +88,7 @@ def test_another_adapter_makes_nothing_right(adapter, tmp_path):
 def test_noise_levels_of_schnell_are_not_moved(tmp_path):
     flux = get_family("flux")
     path = write(tmp_path / "a.safetensors", make_native_flux(False, 1, 1).state_dict())
-    schnell = locate(path, "flux", adapters=TRAINING)
+    schnell = locate(path, "flux", adapters=training(tmp_path))
     assert flux.sampling_sigmas(schnell, 4, 512, 512).tolist() == [1.0, 0.75, 0.5, 0.25, 0.0]
     other = tmp_path / "b.safetensors"
     dev = locate(write(other, make_native_flux(True, 1, 1).state_dict()), "flux")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import functools
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from diffusers import QwenImageTransformer2DModel
 from PIL import Image
 from safetensors.torch import save_file
 
@@ -22,14 +25,22 @@ from tests.fixtures.qwen_base import (
 from tests.fixtures.recorded_calls import RecordedCalls, relative_error
 from trainer_core.adapters import attach
 from trainer_core.bases.locate import detect_base, detect_variant, locate_base
-from trainer_core.config import AdapterConfig, BaseSection
+from trainer_core.config import AdapterConfig, BaseSection, RunConfig
+from trainer_core.data.cache_file import Entry
+from trainer_core.data.cached_dataset import CachedItem
 from trainer_core.data.image import from_pixels, to_pixels
 from trainer_core.diffusion.flow import sample_euler
 from trainer_core.errors import ConfigError, DatasetError
 from trainer_core.families.qwen_image.encode import prompt_text
 from trainer_core.families.registry import get_family
+from trainer_core.training.memory_estimate import largest_sample
+from trainer_core.training.step_simulation import StepInputs, StepSimulation
+from trainer_core.types import Bucket
+from trainer_core.weights.base_location import BaseLocation
+from trainer_core.weights.diffusers_folder import read_json
 
 FAMILY = get_family("qwen_image")
+ENTRY = Entry(Path(), "")
 LAYERS, STEPS, GUIDANCE = 1, 2, 4.0
 SIZE = 640  # the smaller of the two that the pipeline knows
 CAPTIONS = ["a red circle", "two blue squares on a much longer green background"]
@@ -296,3 +307,55 @@ def test_a_single_file_becomes_the_model_it_was_made_from(stored, tmp_path):
             FAMILY.predict(each, noisy, sigma, text, [control], 1.0) for each in (loaded, exact)
         )
     assert relative_error(found, expected) <= 1e-6
+
+
+def bundled():
+    """The settings that the pack has for the single file."""
+    folder = FAMILY.file.configs / "layered"
+    return BaseLocation(folder, folder, "layered", 1024, "", embedded=False)
+
+
+@functools.cache
+def published():
+    """The published denoiser on the meta device, from the bundled settings."""
+    folder = FAMILY.file.configs / "layered" / "transformer"
+    with torch.device("meta"):
+        return QwenImageTransformer2DModel.from_config(read_json(folder / "config.json"))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["lora", *(pytest.param(k, marks=pytest.mark.exhaustive) for k in ("loha", "lokr", "oft"))],
+)
+def test_a_step_of_the_published_model_has_no_error_of_shapes(kind):
+    """An image of 640 pixels and four layers, with its control image."""
+    adapter = {"kind": kind, "rank": 4}
+    config = RunConfig.model_validate({"family": "qwen_image", "adapter": adapter})
+    latents = FAMILY.latent_shape(bundled(), 640, 640, 4), FAMILY.latent_shape(bundled(), 640, 640)
+    assert latents == ((16, 5, 80, 80), (16, 80, 80))
+    inputs = StepInputs(latents, 256, torch.bfloat16, fused=False)
+    found = StepSimulation(published(), FAMILY, config, inputs).step()
+    # More than one pass of 9600 tokens, those of five images and the control image.
+    products = 2 * 9600 * sum(each.numel() for each in published().transformer_blocks.parameters())
+    assert found.flops > 1.4 * products
+    assert found.adapter > 0
+
+
+def test_the_largest_sample_counts_its_layers():
+    small, large = (
+        CachedItem(
+            name=str(layers),
+            bucket=Bucket(side, side),
+            control_buckets=(Bucket(side, side),),
+            latents=ENTRY,
+            controls=(ENTRY,),
+            text=ENTRY,
+            empty_text=ENTRY,
+            layers=(ENTRY,) * layers,
+        )
+        for side, layers in ((96, 1), (64, 4))
+    )
+    bucket = Bucket(64, 64)
+    assert largest_sample([small, large]) == ((Bucket(96, 96),) * 2, 1)
+    more = dataclasses.replace(large, layers=(ENTRY,) * 6)
+    assert largest_sample([small, more]) == ((bucket, bucket), 6)

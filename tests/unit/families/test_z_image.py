@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,7 +54,7 @@ def locate(path, controls=False, **options):
     )
 
 
-def load(path, dtype=torch.float32, base_format="dense"):
+def load(path, dtype=torch.float32, base_format="dense") -> Any:
     return FAMILY.load_transformer(locate(path), dtype, "cpu", base_format)
 
 

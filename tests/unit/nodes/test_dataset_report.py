@@ -135,6 +135,22 @@ def test_pairs_show_their_control_images(tmp_path, report):
     assert made.page(0, 1)["paired"]
 
 
+def test_images_with_layers_show_these(tmp_path, report):
+    for place, names in {"training_images": ("a", "b"), "layers": ("a_0", "a_1", "b_1")}.items():
+        (tmp_path / place).mkdir()
+        for name in names:
+            Image.new("RGBA", (256, 256)).save(tmp_path / place / f"{name}.png")
+    Image.new("RGBA", (64, 64)).save(tmp_path / "layers" / "b_2.png")
+    for name in "ab":
+        (tmp_path / "training_images" / f"{name}.txt").write_text("text")
+    one, other = report(tmp_path).items
+    assert [each["name"] for each in one["controls"]] == ["layers/a_0.png", "layers/a_1.png"]
+    assert kinds(one) == []
+    assert kinds(other) == ["layers"]
+    assert "layers/b_2.png has 64 x 64 pixels" in other["problems"][0]["text"]
+    assert other["problems"][0]["grave"]
+
+
 def test_an_empty_folder_says_what_to_do(tmp_path, report):
     page = report(tmp_path).page(0, 60)
     assert (page["total"], page["items"]) == (0, [])

@@ -224,6 +224,23 @@ def test_pairs_stay_together_when_they_get_another_name(drops, tmp_path):
     assert (tmp_path / "my_images" / "training_images" / "lone.png").is_file()
 
 
+def test_layers_stay_with_their_image_when_it_gets_another_name(drops, tmp_path):
+    def layered(color):
+        return [
+            ("training_images/a.png", image(color)),
+            ("training_images/a.txt", b"a"),
+            ("layers/a_0.png", image("white")),
+            ("layers/a_1.png", image("black")),
+        ]
+
+    drop(drops, tmp_path, layered("red"))
+    (_, count), _ = drop(drops, tmp_path, [*layered("blue"), ("lone.png", image())], adds=True)
+    assert count == 5
+    found = names(tmp_path / "my_images")
+    assert {"layers/a (2)_0.png", "layers/a (2)_1.png", "training_images/a (2).png"} < set(found)
+    assert "training_images/lone.png" in found
+
+
 def test_a_new_name_is_not_one_that_another_file_of_the_drop_has(drops, tmp_path):
     drop(drops, tmp_path, [("a.png", image("red"))])
     again = [("a.png", image("blue")), ("a (2).png", image("green")), ("A.png", image("white"))]

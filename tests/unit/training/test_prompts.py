@@ -67,10 +67,10 @@ class Prompts:
             PreviewSection(**self.preview),
             DatasetSection(**self.dataset),
             FAMILY,
+            "edit_plus",
             self.folder,
             self.identity,
             self.open,
-            3,
         )
 
     def count(self):

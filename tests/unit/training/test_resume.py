@@ -96,6 +96,7 @@ CHANGES = {
     "preview.height": 64,
     "preview.steps": 5,
     "preview.guidance": 3.0,
+    "preview.layers": 3,
     "preview.negative_prompt": "ugly",
     "preview.seed": 5,
     "memory.device": "cpu",
@@ -120,6 +121,9 @@ FREE = {
     "adapter.start_from": "first.safetensors",
     "base.path": "elsewhere",
     "base.encoders": "elsewhere",
+    # Compared by content: tests/integration/test_base_adapters.py.
+    "base.adapters": [{"path": "elsewhere.safetensors"}],
+    "base.distilled": "train",
     "dataset.path": "elsewhere",
     "dataset.missing_caption": "skip",
     "dataset.missing_image": "skip",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import mmap
 from typing import Any
 
@@ -11,9 +12,11 @@ import torch
 from diffusers import FluxTransformer2DModel, QwenImageTransformer2DModel
 
 from tests.fixtures.full_size import full_size_transformer
+from trainer_core.adapter_files.factors.base_adapters import BaseAdapterFile, put_on_base
+from trainer_core.adapter_files.factors.outlines import outlines_of
 from trainer_core.adapters import attach
 from trainer_core.adapters.parameter_groups import parameter_groups
-from trainer_core.config import MemorySection, RunConfig
+from trainer_core.config import AdapterConfig, MemorySection, RunConfig
 from trainer_core.families.registry import get_family
 from trainer_core.offload.checkpointed_blocks import CheckpointedBlocks
 from trainer_core.offload.host_inputs import HostArena, HostInputs
@@ -29,7 +32,7 @@ from trainer_core.training.observer import RunRequests
 from trainer_core.training.optimizer import make_optimizer
 from trainer_core.training.step import StepMaker
 from trainer_core.training.step_simulation import StepInputs, StepSimulation
-from trainer_core.types import Batch
+from trainer_core.types import AdapterState, Batch, LayerState
 
 CPU = torch.device("cpu")
 QWEN: dict[str, Any] = {"num_layers": 3, "attention_head_dim": 128, "num_attention_heads": 2}
@@ -50,7 +53,7 @@ def make_config(family="qwen_image", **sections):
     return RunConfig.model_validate({"family": family, **sections})
 
 
-def real_peak(config, dtype, stored=None):
+def real_peak(config, dtype, stored=None, beside=()):
     """Peak of the second of two real steps of the real loop, beside the base's weights."""
     family, training = get_family(config.family), config.training
     model = cast_base(make_model(config.family), dtype).requires_grad_(False)
@@ -59,6 +62,7 @@ def real_peak(config, dtype, stored=None):
     family.prepare(model)
     live = LiveBytes()
     weights = live.hold([*model.parameters(), *model.buffers()])
+    live.hold(put_on_base(model, family.key_map, beside, merge=False).tensors())
     blocks = repeated_blocks(model, family.repeated_blocks)
     in_ram = config.memory.checkpoint_inputs == "ram"
     inputs = HostInputs(HostArena(), PlainTransfer(), worth=1) if in_ram else None
@@ -142,6 +146,7 @@ CASES = [
     for adapter in adapters
     for checkpointing in (True, False)
 ] + [("qwen_image", "lora", True, "bfloat16"), ("flux", "lora with DoRA", True, "bfloat16")]
+SLOW = {False: (), True: pytest.mark.exhaustive}
 QUICK = {("qwen_image", "lora", True, "bfloat16"), ("flux", "lokr", False, "float32")}
 
 
@@ -304,3 +309,45 @@ def test_bytes_of_a_base_are_exact(family, stored):
     assert found.blocks == tuple(map(size, blocks))
     assert found.total == size(packed)
     assert len(set(found.groups)) == len(lists)
+
+
+BESIDE = {"lora": "int8", "loha": None, "oft": None, "lora with DoRA": "int8"}
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(each, marks=SLOW[each != "lora"]) for each in BESIDE]
+)
+def test_adapters_of_the_base_are_counted(kind):
+    stored = FORMATS.get(BESIDE[kind] or "")
+    config = make_config(adapter=ADAPTERS["lora"])
+    model = make_model("qwen_image", num_layers=3)
+    options = AdapterConfig(**{**ADAPTERS[kind], "rank": 16})
+    own = attach(model, options, presets=get_family("qwen_image").presets)
+    state = own.state()
+    own.detach()
+    real = BaseAdapterFile("base.adapters.0", "a", state, 1.0, "training")
+    outline = dataclasses.replace(real, state=AdapterState(state.kind, outlines_of(state)))
+    plain = simulate(config, torch.float32, stored)
+    found = simulate(config, torch.float32, stored, beside=[outline])
+    assert agree(found, real_peak(config, torch.float32, stored, [real]))
+    assert found.adapter > plain.adapter + 1000
+    assert not agree(plain, found.adapter + found.activations)
+
+
+@pytest.mark.exhaustive
+def test_adapters_of_some_blocks_alone_make_blocks_unlike():
+    config = make_config(adapter=ADAPTERS["lora"])
+    layer = LayerState({"lora_up": meta(256, 8), "lora_down": meta(8, 256)}, 8.0, 8)
+    names = [f"transformer_blocks.{index}.attn.to_q" for index in range(9)]
+    found = []
+    for count in (4, 9):
+        state = AdapterState("lora", dict.fromkeys(names[:count], layer))
+        beside = [BaseAdapterFile("base.adapters.0", "a", state, 1.0, "training")]
+        sizes = {"num_layers": 9}
+        found.append(simulate(config, torch.float32, sizes=sizes, beside=beside).adapter)
+    each = 2 * 8 * 256 * 4
+    assert found[1] - found[0] == 5 * each
+
+
+def meta(*shape):
+    return torch.empty(*shape, device="meta")

@@ -1,1 +1,1 @@
-"""FLUX.1: dev (text-to-image) and Kontext (one control image)."""
+"""FLUX.1: dev (text-to-image), Kontext (one control image) and Fill (an area of an image)."""

@@ -16,6 +16,7 @@ from ...weights.base_location import BaseLocation
 from ...weights.loading import load_frozen, load_words
 from ..diffusers_parts import Vae, area_size, load_tokens
 from ..flux_vae import load_vae
+from .fill import masked_latents
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -57,7 +58,7 @@ class FluxEncoders:
         tokenizer_2: T5's tokenizer.
         text_encoder_2: transformers' ``T5EncoderModel``.
         vae: The image encoder.
-        variant: ``generate`` or ``edit``.
+        variant: ``generate``, ``edit`` or ``fill``.
         text_length: Number of T5 tokens; shorter captions are padded, longer ones cut off.
     """
 
@@ -75,8 +76,17 @@ class FluxEncoders:
         return self.text_encoder, self.text_encoder_2
 
     def encode_image(self, pixels: Tensor) -> Tensor:
-        """Images `[B, 3, H, W]` in [-1, 1] to normalised latents `[B, C, h, w]`, float32."""
-        return self.vae.encode(pixels)
+        """Images in [-1, 1] to normalised latents, float32.
+
+        Args:
+            pixels: `[B, 3, H, W]`; of the control images of Fill `[B, 4, H, W]`.
+
+        Returns:
+            `[B, C, h, w]`; of transparent images `[B, C + 64, h, w]`.
+        """
+        if pixels.shape[1] == 3:
+            return self.vae.encode(pixels)
+        return masked_latents(pixels, self.vae.encode)
 
     @torch.no_grad()
     def encode_text(self, caption: str, controls: Sequence[Image] = ()) -> Conditioning:

@@ -10,6 +10,7 @@ from torch import Tensor
 from ...types import Conditioning
 from ..family import ClipSpec, GraphSpec, Row
 from ..flux_vae import VAE
+from .fill import masked_latents
 
 _T5 = "t5xxl"
 
@@ -36,7 +37,7 @@ def conditioning(text: Tensor, extra: Mapping[str, Any]) -> Conditioning:
 
 
 GRAPH = GraphSpec(
-    controls={"generate": (0, 0), "edit": (1, 1)},
+    controls={"generate": (0, 0), "edit": (1, 1), "fill": (1, 1)},
     clip=ClipSpec(
         parts=("clip_l", _T5),
         # SD3's may be made of the same two, but it has a place for a third and joins them
@@ -56,4 +57,5 @@ GRAPH = GraphSpec(
         unused_weights=("clip_l.transformer.text_projection.weight",),
     ),
     vae=VAE,
+    encode_masked=masked_latents,
 )

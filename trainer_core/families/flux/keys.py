@@ -29,6 +29,7 @@ from ..flux_blocks import (
     in_blocks,
     tidy,
 )
+from .fill import MASK
 
 _ALIASES = {
     **{
@@ -71,6 +72,9 @@ _TIME = 256
 
 _FILL, _CONTROL = 384, 128
 """What FLUX.1 Fill, Canny and Depth read for each patch, besides what their base does."""
+
+_MASK = 4 * MASK
+"""Values of a mask for each patch of 2 x 2 latents."""
 
 
 def published_sizes(config: Mapping[str, Any]) -> PublishedSizes:
@@ -119,17 +123,28 @@ def settings(file: WeightFile) -> dict[str, Any]:
 
     found = file_sizes(file, at)
     channels, made = found["in_channels"], file.matrix(at("proj_out.weight"))[0]
-    if channels != made:
+    if channels != made and not _is_fill(channels, made):
         raise file.broken(
-            f"it reads {channels} values for each patch and predicts {made}, as FLUX.1 Fill, Canny "
-            "and Depth do",
-            "FLUX.1 dev or Kontext",
+            f"it reads {channels} values for each patch and predicts {made}, as FLUX.1 Canny and "
+            "Depth do",
+            "FLUX.1 dev, Kontext or Fill",
             "Name a file of one of these as base.path.",
         )
     pooled = file.matrix(at("time_text_embed.text_embedder.linear_1.weight"))[1]
     # FLUX.1 schnell has no such layer.
     guided = at(_GUIDANCE) in file.tensors
-    return {**found, "pooled_projection_dim": pooled, "guidance_embeds": guided}
+    more = {"pooled_projection_dim": pooled, "guidance_embeds": guided}
+    return {**found, **more, **({} if channels == made else {"out_channels": made})}
+
+
+def _is_fill(channels: int, made: int) -> bool:
+    """Whether so many values of a patch are noisy latents, latents of an image, and a mask."""
+    return channels == 2 * made + _MASK
+
+
+def fills(file: WeightFile) -> bool:
+    """Whether a single file is FLUX.1 Fill."""
+    return "out_channels" in settings(tidy(file))
 
 
 FILE = FileSpec(
@@ -139,6 +154,7 @@ FILE = FileSpec(
     tidy=tidy,
     origin=_ORIGIN,
     settings=settings,
-    edits=lambda file: "kontext" in file.hints,
+    edits=lambda file: "kontext" in file.hints or fills(file),
+    edit_variant=lambda file: "fill" if fills(file) else "edit",
     check=check_heads,
 )

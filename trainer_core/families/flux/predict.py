@@ -31,13 +31,17 @@ def predict(
     """`Predict` for FLUX.1.
 
     The tokens of the control image follow those of the target; the first position index tells
-    them apart (0 for the target, 1 for the control, 2 and up for further ones).
+    them apart (0 for the target, 1 for the control, 2 and up for further ones). What FLUX.1 Fill
+    reads of a control image (`fill.masked_latents`) is joined to the channels of the target.
 
     Each conditioning has ``text_embeddings`` `[L, D]` and ``pooled_text`` `[P]`; L is the same for
     all, as the text encoder pads them.
     """
     dtype = computing_dtype(transformer)
-    images = [noisy, *controls]
+    # What has other channels than the target belongs to its channels.
+    joined = [each.to(noisy) for each in controls if each.shape[1] != noisy.shape[1]]
+    references = [each for each in controls if each.shape[1] == noisy.shape[1]]
+    images = [torch.cat([noisy, *joined], dim=1), *references]
     tokens = torch.cat([pack(image) for image in images], dim=1).to(dtype)
     text = torch.stack([item["text_embeddings"] for item in conditionings]).to(tokens)
     pooled = torch.stack([item["pooled_text"] for item in conditionings]).to(tokens)

@@ -32,8 +32,9 @@ PRESETS = {
 FAMILY = Family(
     name="flux",
     title="FLUX.1",
-    models="dev, Kontext",
-    variants=("generate", "edit"),
+    models="dev, Kontext, Fill, schnell with a training adapter",
+    variants=("generate", "edit", "fill"),
+    filled=frozenset({"fill"}),
     # ComfyUI pads to 256, Diffusers to 512.
     text_length=256,
     size_multiple=32,
@@ -44,6 +45,7 @@ FAMILY = Family(
             "FluxInpaintPipeline": None,
             "FluxKontextPipeline": "edit",
             "FluxKontextInpaintPipeline": "edit",
+            "FluxFillPipeline": "fill",
         },
         encoder_parts=("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2", "vae"),
     ),
@@ -70,5 +72,6 @@ FAMILY = Family(
     header_names={
         "generate": HeaderNames("flux-1-dev", "flux1"),
         "edit": HeaderNames("flux-1-dev", "flux_kontext"),
+        "fill": HeaderNames("flux-1-dev", "flux1"),
     },
 )

@@ -1,4 +1,4 @@
-"""Run files for FLUX.1 dev and Kontext."""
+"""Run files for FLUX.1 dev, Kontext, Fill and schnell."""
 
 from __future__ import annotations
 
@@ -13,11 +13,25 @@ _DEV = {
 TEMPLATES = {
     "generate": {**FULL_SIZE, **_DEV},
     "subject": {**SUBJECT, **_DEV},
+    "fill": {
+        **FULL_SIZE,
+        "base.path": "black-forest-labs/FLUX.1-Fill-dev",
+        "base.variant": "fill",
+        "preview.guidance": 30.0,
+    },
     "edit": {
         **FULL_SIZE,
         "base.path": "black-forest-labs/FLUX.1-Kontext-dev",
         "base.variant": "edit",
         "dataset.path": "pairs",
         "preview.guidance": 2.5,
+    },
+    "schnell": {
+        **FULL_SIZE,
+        "base.path": "black-forest-labs/FLUX.1-schnell",
+        "base.variant": "generate",
+        "base.adapters": [{"path": "training_adapter.safetensors", "when": "training"}],
+        "preview.steps": 4,
+        "preview.guidance": 1.0,
     },
 }

@@ -23,6 +23,7 @@ from .keys import FILE
 
 CONTROLS = {"generate": (0, 0), "edit": (1, 64)}
 _SIDE = 16
+_DEV = 15360
 _PATCH = 2
 
 _SYSTEM = (
@@ -86,12 +87,17 @@ def flux2_vae(model: Any) -> Vae:
 load_vae = partial(load_vae_of, "diffusers.AutoencoderKLFlux2", flux2_vae)
 
 
-def text_width(location: BaseLocation) -> int:
-    """How many numbers a text token has that the denoiser is given."""
+def text_width(location: BaseLocation) -> tuple[int, bool]:
+    """How many numbers a text token has that the denoiser is given, and whether it is dev.
+
+    Dev alone is conditioned on guidance. Sizes that a file leaves out are dev's.
+    """
     if location.file is not None:
-        return int(file_settings(location, FILE)["joint_attention_dim"])
-    settings = read_json(location.folder / "transformer" / "config.json")
-    return int(settings.get("joint_attention_dim", 15360))
+        settings = file_settings(location, FILE)
+    else:
+        settings = read_json(location.folder / "transformer" / "config.json")
+    width = int(settings.get("joint_attention_dim", _DEV))
+    return width, bool(settings.get("guidance_embeds", True))
 
 
 def load_encoders(
@@ -129,7 +135,7 @@ def _text_encoder(location: BaseLocation) -> tuple[str, ChatText]:
     place = location.encoders / "text_encoder" / "config.json"
     settings = read_json(place)
     kind = str((settings.get("architectures") or [""])[0])
-    chat, wanted = _KINDS.get(kind), text_width(location)
+    chat, (wanted, _) = _KINDS.get(kind), text_width(location)
     text = settings.get("text_config", settings)
     made = None if chat is None else len(chat.states) * int(text.get("hidden_size", 0))
     if chat is None or made != wanted:
@@ -145,7 +151,7 @@ def _text_encoder(location: BaseLocation) -> tuple[str, ChatText]:
 
 
 TITLES = {
-    15360: "Mistral-Small 3, the text encoder of FLUX.2 dev",
+    _DEV: "Mistral-Small 3, the text encoder of FLUX.2 dev",
     7680: "Qwen3-4B, the text encoder of FLUX.2 klein 4B",
     12288: "Qwen3-8B, the text encoder of FLUX.2 klein 9B",
 }

@@ -54,8 +54,9 @@ _CLIPS = {
 
 
 def clip_of(location: BaseLocation) -> ClipSpec:
-    """`GraphSpec.clip_of`; a base of no published size has the CLIP of dev."""
-    return _CLIPS.get(text_width(location), _CLIPS[15360])
+    """`GraphSpec.clip_of`; a base of no published size has the CLIP of dev or of klein 4B."""
+    width, guided = text_width(location)
+    return _CLIPS.get(width, _CLIPS[15360 if guided else 7680])
 
 
 GRAPH = GraphSpec(

@@ -66,6 +66,8 @@ FAMILY = Family(
     key_map=KEY_MAP,
     sizes=published_sizes,
     graph=GRAPH,
+    # Attention alone of klein 4B has the names and sizes of FLUX.1's.
+    twin="flux",
     header_hint=r"flux2|klein",
     header_names={"generate": _HEADER, "edit": _HEADER},
 )

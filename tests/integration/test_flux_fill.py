@@ -1,0 +1,94 @@
+"""FLUX.1 Fill trains through the same loop: on masks that are drawn, and on those of a dataset."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+from safetensors.torch import load_file
+
+from tests.fixtures.flux_base import make_fill_base
+from trainer_core.config import RunConfig
+from trainer_core.errors import ConfigError
+from trainer_core.training import train
+
+SIZE = 64
+
+
+def write_images(folder, own_masks):
+    random = np.random.default_rng(0)
+    targets = folder / "training_images" if own_masks else folder
+    targets.mkdir(parents=True)
+    for index in range(2):
+        pixels = random.integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(targets / f"{index}.png")
+        (targets / f"{index}.txt").write_text(f"image {index}")
+        if own_masks:
+            (folder / "control_images").mkdir(exist_ok=True)
+            alpha = np.full((SIZE, SIZE), 255, np.uint8)
+            alpha[: SIZE // 2] = 0
+            image = Image.fromarray(pixels)
+            image.putalpha(Image.fromarray(alpha))
+            image.save(folder / "control_images" / f"{index}.png")
+    return folder
+
+
+def run_file(tmp_path, own_masks, **dataset):
+    data = write_images(tmp_path / "data", own_masks)
+    shown = next(data.rglob("0.png"))
+    return RunConfig.model_validate(
+        {
+            "family": "flux",
+            "base": {"path": str(make_fill_base(tmp_path / "base"))},
+            "dataset": {"path": str(data), "resolution": SIZE, **dataset},
+            "adapter": {"kind": "lora", "rank": 2, "targets": "all_linear"},
+            "training": {
+                "steps": 2,
+                "batch_size": 2,
+                "precision": "fp32",
+                "optimizer": {"learning_rate": 1e-2},
+            },
+            "memory": {"device": "cpu", "threads": 1},
+            "preview": {
+                "every": 2,
+                "prompts": ["an image"],
+                "controls": [[str(shown)]],
+                "width": SIZE,
+                "height": SIZE,
+                "steps": 2,
+                "guidance": 30.0,
+            },
+            "output": {"dir": str(tmp_path / "output")},
+        }
+    )
+
+
+@pytest.mark.parametrize("own_masks", [False, True], ids=["drawn masks", "own masks"])
+def test_tiny_fill_trains_and_shows_filled_images(tmp_path, own_masks):
+    config = run_file(tmp_path, own_masks)
+    result = train(config)
+    assert result.status == "done"
+    first, last = (np.asarray(Image.open(path)) for path in result.pictures)
+    assert first.shape == (SIZE, SIZE, 3)
+    assert not np.array_equal(first, last), "training changed no image"
+    (adapter,) = result.adapters
+    shapes = {name: tuple(tensor.shape) for name, tensor in load_file(adapter).items()}
+    assert shapes["diffusion_model.img_in.lora_down.weight"] == (2, 2 * 16 + 256)
+    masks = []
+    for path in sorted((tmp_path / "output" / "cache" / "latents").iterdir()):
+        latents = load_file(path)["latents"]
+        if len(latents) == 4 + 64:
+            masks.append(latents[4:])
+    assert len(masks) == 2
+    for mask in masks:
+        assert set(mask.unique().tolist()) <= {0.0, 1.0}
+        if own_masks:
+            assert (mask[:, : mask.shape[1] // 2] == 1).all()
+            assert (mask[:, mask.shape[1] // 2 :] == 0).all()
+    again = train(config.model_copy(update={"output": config.output}))
+    assert again.losses == result.losses, "the masks are others"
+
+
+def test_a_size_of_its_own_for_control_images_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="fills images"):
+        train(run_file(tmp_path, True, control_area=4096))

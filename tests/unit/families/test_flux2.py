@@ -1,0 +1,305 @@
+"""FLUX.2 against Diffusers' own pipelines, in float32 on tiny bases with random weights."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from diffusers.pipelines.flux2.pipeline_flux2 import compute_empirical_mu
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from transformers import Mistral3Config, Mistral3ForConditionalGeneration
+
+from tests.fixtures.flux2_base import (
+    BLOCKS,
+    SCHEDULER,
+    WIDTH,
+    flux2_to_native,
+    make_flux2_transformer,
+    make_klein_base,
+    make_klein_pipeline,
+    make_klein_tokenizer,
+)
+from tests.fixtures.native_files import F8, to_scaled
+from tests.fixtures.random_weights import randomize
+from tests.fixtures.recorded_calls import relative_error
+from trainer_core.bases.locate import detect_base, detect_variant, locate_base
+from trainer_core.config import BaseSection
+from trainer_core.diffusion.flow import sample_euler
+from trainer_core.errors import BaseModelError, DatasetError
+from trainer_core.families.chat_text import ChatEncoders
+from trainer_core.families.family import guided_velocity
+from trainer_core.families.flux2.encode import MISTRAL, control_size, flux2_vae
+from trainer_core.families.flux2.graph import GRAPH
+from trainer_core.families.flux2.predict import pad_text
+from trainer_core.families.registry import FAMILIES, get_family
+
+FAMILY = get_family("flux2")
+CAPTION = "two blue squares"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_klein_base(tmp_path_factory.mktemp("klein"))
+
+
+@pytest.fixture(scope="module")
+def pipeline():
+    return make_klein_pipeline()
+
+
+@pytest.fixture(scope="module")
+def encoders(folder):
+    return FAMILY.load_encoders(locate(folder), torch.float32, "cpu")
+
+
+def locate(path, controls=False, **settings):
+    needs = not str(path).endswith(".safetensors")
+    return locate_base(BaseSection(path=str(path), **settings), FAMILY, controls, needs)
+
+
+def image(width=64, height=96, seed=0):
+    values = np.random.default_rng(seed).integers(0, 256, (height // 8, width // 8, 3))
+    return Image.fromarray(values.astype(np.uint8)).resize((width, height))
+
+
+def pixels(shown):
+    values = torch.from_numpy(np.asarray(shown).copy()).permute(2, 0, 1).float()
+    return (values / 127.5 - 1)[None]
+
+
+def test_a_whole_image_is_the_pipelines_with_and_without_guidance(folder, pipeline, encoders):
+    location = locate(folder)
+    transformer = FAMILY.load_transformer(location, torch.float32, "cpu")
+    noise = torch.randn(1, 128, 2, 3, generator=torch.Generator().manual_seed(1))
+    expected = pipeline(
+        prompt=CAPTION,
+        latents=noise,
+        height=32,
+        width=48,
+        num_inference_steps=2,
+        guidance_scale=4.0,
+        output_type="pt",
+    ).images
+    texts = [encoders.encode_text(text) for text in (CAPTION, "")]
+    decode = FAMILY.load_decoder(location, torch.float32, "cpu")
+    sigmas = FAMILY.sampling_sigmas(location, 2, 48, 32)
+    found, plain = (
+        decode(
+            sample_euler(
+                guided_velocity(FAMILY, transformer, texts[:1], texts[1:], [], scale), noise, sigmas
+            )
+        )
+        for scale in (4.0, 1.0)
+    )
+    torch.testing.assert_close(found / 2 + 0.5, expected, rtol=0, atol=1e-4)
+    assert relative_error(plain, found) > 1e-3
+
+
+def test_images_are_encoded_as_the_pipeline_does(folder, pipeline):
+    shown = pixels(image())
+    with torch.no_grad():
+        expected = pipeline._encode_vae_image(shown, generator=None)
+    vae = FAMILY.load_vae(locate(folder), torch.float32, "cpu")
+    found = vae.encode(shown)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    assert found.shape[1:] == FAMILY.latent_shape(locate(folder), 64, 96)
+    without = flux2_vae(pipeline.vae).model.encode(shown).latent_dist.mode()
+    assert relative_error(torch.nn.functional.pixel_unshuffle(without, 2), expected) > 1e-2
+
+
+def test_captions_are_encoded_as_the_pipeline_does(folder, pipeline, encoders):
+    for caption in (CAPTION, "", "long " * 200):
+        with torch.no_grad():
+            expected, _ = pipeline.encode_prompt(caption)
+        found = encoders.encode_text(caption)["text_embeddings"]
+        assert found.shape == (512, 3 * WIDTH)
+        torch.testing.assert_close(found, expected[0], rtol=0, atol=1e-5)
+    count = FAMILY.load_token_counter(locate(folder))
+    assert count("ab", 0) == count("a", 0) + 1
+    with pytest.raises(DatasetError, match="1 control images"):
+        encoders.encode_text(CAPTION, [image()])
+
+
+def small_mistral():
+    sizes = {"hidden_size": WIDTH, "intermediate_size": 24, "num_attention_heads": 2}
+    text = {**sizes, "num_hidden_layers": BLOCKS + 3, "num_key_value_heads": 1, "head_dim": 8}
+    text |= {"vocab_size": 300, "model_type": "mistral"}
+    vision = {**sizes, "num_hidden_layers": 1, "image_size": 28, "patch_size": 14, "head_dim": 8}
+    config = Mistral3Config(text_config=text, vision_config={**vision, "model_type": "pixtral"})
+    return randomize(Mistral3ForConditionalGeneration(config), 5)
+
+
+def test_devs_texts_are_the_pipelines_without_the_padding_and_padded_as_comfyui_does():
+    from diffusers import Flux2Pipeline
+
+    model, words = small_mistral(), make_klein_tokenizer()
+
+    def template(messages, **options):
+        (system, user) = messages[0]
+        said = system["content"][0]["text"], user["content"][0]["text"]
+        text = f"[SYSTEM_PROMPT]{said[0]}[/SYSTEM_PROMPT][INST]{said[1]}[/INST]"
+        ids = torch.tensor([words(text).input_ids])
+        mask = torch.ones_like(ids)
+        return {"input_ids": ids, "attention_mask": mask}
+
+    with torch.no_grad():
+        expected = Flux2Pipeline._get_mistral_3_small_prompt_embeds(
+            model, SimpleNamespace(apply_chat_template=template), CAPTION
+        )[0]
+    encoders = ChatEncoders(MISTRAL, words, model, None, 512, (0, 0), "generate")  # type: ignore
+    found = encoders.encode_text(CAPTION)["text_embeddings"]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    padded = pad_text([found, found[:20]])
+    assert padded.shape == (2, 512, 3 * WIDTH)
+    assert torch.equal(padded[0, -len(found) :], found)
+    assert not padded[0, : -len(found)].any()
+    assert torch.equal(padded[1, -20:], found[:20])
+
+
+@pytest.mark.parametrize("tokens", [64, 1024, 4096, 4300, 4301, 8100])
+def test_the_noise_levels_are_those_of_the_pipeline(folder, tokens):
+    location = locate(folder)
+    for steps in (4, 28, 50):
+        mu = FAMILY.shift(location, steps).mu
+        assert mu is not None
+        assert mu(tokens) == pytest.approx(compute_empirical_mu(tokens, steps), abs=1e-9)
+    assert FAMILY.training_shift(location, 1024, 1024) == pytest.approx(
+        np.exp(compute_empirical_mu(4096, 28))
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        ((640, 480), (640, 480)),
+        ((650, 495), (640, 480)),
+        ((2048, 2048), (1024, 1024)),
+        ((9, 9), (16, 16)),
+    ],
+)
+def test_references_keep_their_size_unless_they_are_large(size, expected):
+    assert control_size(*size, 1024 * 1024) == expected
+
+
+def native(guidance, joint=3 * WIDTH):
+    state = make_flux2_transformer(guidance, joint=joint).state_dict()
+    return flux2_to_native(state)
+
+
+FORMS = ("fp32", "bf16", "fp8", "fp8_scaled", "prefixed", "diffusers")
+QUICK = (("fp32", True), ("fp8_scaled", False))
+
+
+@pytest.mark.parametrize(
+    ("form", "guidance"),
+    [
+        pytest.param(*case, marks=() if case in QUICK else pytest.mark.exhaustive)
+        for case in itertools.product(FORMS, (True, False))
+    ],
+)
+def test_a_single_file_is_the_same_denoiser(form, guidance, tmp_path):
+    path, tensors, metadata = tmp_path / "base.safetensors", native(guidance), {}
+    if form in ("bf16", "fp8"):
+        kind = torch.bfloat16 if form == "bf16" else F8
+        tensors = {n: t.to(kind if t.ndim > 1 else torch.bfloat16) for n, t in tensors.items()}
+    if form == "fp8_scaled":
+        tensors, metadata = to_scaled(tensors, "new")
+    if form == "prefixed":
+        tensors = {f"model.diffusion_model.{name}": tensor for name, tensor in tensors.items()}
+    if form == "diffusers":
+        tensors = dict(make_flux2_transformer(guidance).state_dict())
+    save_file({n: t.contiguous() for n, t in tensors.items()}, path, metadata)
+    assert detect_base(path) == "flux2"
+    assert detect_variant(path, FAMILY) is None
+    location = locate(path)
+    found = FAMILY.load_transformer(location, torch.float32, "cpu").state_dict()
+    expected = make_flux2_transformer(guidance).state_dict()
+    assert found.keys() == expected.keys()
+    bound = 0 if form in ("fp32", "prefixed", "diffusers") else 0.004 if form == "bf16" else 0.05
+    for name, tensor in found.items():
+        assert relative_error(tensor, expected[name]) <= bound, name
+
+
+def test_the_last_norms_halves_are_exchanged(tmp_path):
+    save_file(native(True), tmp_path / "base.safetensors")
+    loaded = FAMILY.load_transformer(locate(tmp_path / "base.safetensors"), torch.float32, "cpu")
+    file = load_file(tmp_path / "base.safetensors")["final_layer.adaLN_modulation.1.weight"]
+    own = loaded.state_dict()["norm_out.linear.weight"]
+    assert torch.equal(torch.cat(file.chunk(2)[::-1]), own)
+    assert not torch.equal(file, own)
+
+
+@pytest.mark.parametrize(
+    ("guidance", "joint", "part"),
+    [(True, 15360, "mistral3_24b"), (False, 7680, "qwen3_4b"), (False, 12288, "qwen3_8b"),
+     (True, 48, "mistral3_24b"), (False, 48, "qwen3_4b")],
+)  # fmt: skip
+def test_each_size_has_its_own_clip_on_the_graph(guidance, joint, part, tmp_path):
+    path = tmp_path / "base.safetensors"
+    save_file(native(guidance, joint), path)
+    spec = GRAPH.of(locate(path))
+    assert spec.clip.parts == (part,)
+    assert part.removesuffix("_24b") in spec.clip.title
+    assert "flux2" in spec.clip.remedy
+    assert spec.vae is GRAPH.vae
+
+
+def test_another_bases_text_encoder_is_refused_by_name(folder, tmp_path):
+    base = tmp_path / "base.safetensors"
+    save_file(native(False, 12288), base)
+    location = locate_base(
+        BaseSection(path=str(base), encoders=str(folder)), FAMILY, has_controls=False
+    )
+    with pytest.raises(BaseModelError, match="48 numbers a token") as error:
+        FAMILY.load_encoders(location, torch.float32, "cpu")
+    assert "Qwen3-8B" in error.value.expected
+
+
+@pytest.mark.parametrize(
+    ("name", "is_distilled"),
+    [("flux-2-klein-4b-fp8", True), ("flux-2-klein-base-4b", False), ("flux2_dev", False),
+     ("flux-2-klein-9b-kv", True), ("mine", False), ("my-turbo", True),
+     ("klein-de-distilled", False)],
+)  # fmt: skip
+def test_a_distilled_file_is_told_by_its_name(name, is_distilled, tmp_path):
+    path = tmp_path / f"{name}.safetensors"
+    save_file(native("dev" in name), path)
+    location = locate_base(
+        BaseSection(path=str(path)), FAMILY, False, needs_encoders=False, to_train=False
+    )
+    assert bool(FAMILY.distilled(location)) == is_distilled
+    if is_distilled:
+        with pytest.raises(BaseModelError, match="distilled"):
+            locate(path)
+
+
+def test_a_distilled_folder_says_so_itself(folder, tmp_path):
+    assert FAMILY.distilled(locate(folder)) == ""
+    distilled = tmp_path / "named-base"
+    shutil.copytree(folder, distilled)
+    index = json.loads((distilled / "model_index.json").read_text())
+    (distilled / "model_index.json").write_text(json.dumps({**index, "is_distilled": True}))
+    with pytest.raises(BaseModelError, match="distilled") as error:
+        locate(distilled)
+    assert "klein base" in error.value.remedy
+
+
+def test_the_scheduler_of_the_pack_is_dynamic():
+    settings = json.loads(
+        (FAMILY.file.configs / "generate" / "scheduler" / "scheduler_config.json").read_text()
+    )
+    assert {name: settings[name] for name in SCHEDULER} == SCHEDULER
+
+
+def test_flux_and_flux2_are_never_both():
+    native_names, own_names = native(True), make_flux2_transformer(True).state_dict()
+    for names in (native_names, own_names):
+        assert [name for name in FAMILIES if FAMILIES[name].detect(names)] == ["flux2"]
+    older = [name for name in native_names if "stream_modulation" not in name]
+    assert not FAMILY.detect(older)

@@ -25,7 +25,7 @@ from trainer_core.config import BaseSection
 from trainer_core.errors import AdapterError, AdapterFileError, BaseModelError
 from trainer_core.families.registry import get_family
 
-QUICK = ("lora", "lokr full", "lora input")
+QUICK = ("lora", "lokr input")
 SCALED = ("old", "new", "header")
 FORMATS = ("bf16", "fp16", "fp8", *SCALED, "gguf")
 

@@ -102,6 +102,13 @@ CONTROLS = {
 """(Kind, what is wrong) to how the file is spoiled, by two layers of equal sizes."""
 
 
+QUICK_CONTROLS = (
+    ("lora", "a key renamed"),
+    ("lokr factor", "alpha doubled"),
+    ("lora", "layers exchanged"),
+)
+
+
 def exchangeable(tensors, unused):
     """Two layers of an adapter file that have the same sizes, and that the velocity depends on."""
     seen = {}
@@ -117,8 +124,20 @@ def exchangeable(tensors, unused):
     raise AssertionError("no two layers have the same sizes")
 
 
-def cases(of):
-    return [(family, *case) for family in hosted() for case in of(family)]
+def cases(of, *few):
+    """Every family's cases, of which those in ``few`` run in the quick set.
+
+    Without ``few`` that is each family's first.
+    """
+    found = []
+    for family in hosted():
+        own = [tuple(case) for case in of(family)]
+        quick = few or own[:1]
+        found += [
+            pytest.param(family, *case, marks=() if case in quick else pytest.mark.exhaustive)
+            for case in own
+        ]
+    return found
 
 
 def images_of(family):
@@ -237,25 +256,42 @@ class Comparison:
     def __init__(self, folder):
         self.folder, self.ours, self.facts, self._theirs, self._jobs = folder, {}, {}, {}, []
 
-    def prepare(self, family):
-        """Write base and adapters of a family, and predict with the trainer."""
+    def prepare(self, family, wanted):
+        """Write base and adapters of a family, and predict with the trainer.
+
+        Args:
+            family: Its name.
+            wanted: What tests look at: kinds, and pairs of a kind or name and what is done with it.
+        """
         kept = record(family)
         native = kept.host.to_native(kept.small().state_dict())
         tensors = {name: tensor.contiguous() for name, tensor in native.items()}
         save_file(tensors, self.folder / f"{family}.safetensors")
         ours = self.ours[family] = Ours(self.folder, family)
-        files = {kind: ours.export(kind, **options) for kind, options in KINDS.items()}
+        # Which layers can be exchanged is seen in this one.
+        kinds = {"lora", *(case[0] for case in wanted)}
+        files = {
+            kind: ours.export(kind, **options) for kind, options in KINDS.items() if kind in kinds
+        }
         for kind, layout in layouts_of(family):
-            files[f"{kind} {layout}"] = ours.write(kind, layout)
+            if (kind, layout) in wanted or (f"{kind} {layout}", "bypassed") in wanted:
+                if kind not in files:
+                    files[kind] = ours.export(kind, **KINDS[kind])
+                files[f"{kind} {layout}"] = ours.write(kind, layout)
         uses = [(name, path, False) for name, path in files.items()]
         parts = [re.escape(path) for path in part_layers(family)]
         for name in [*bypassed_of(family), *(["lora"] if parts else [])]:
+            dropped = bool(parts) and name in ("lora", "lora whole")
+            if (name, "bypassed") not in wanted and not dropped:
+                continue
             if name.endswith(" whole"):
                 options = KINDS[name.removesuffix(" whole")]
                 files[name] = ours.export(name, **options, exclude=parts)
             uses.append((f"{name} bypassed", files[name], True))
         one, two = exchangeable(load_file(files["lora"]), kept.unused)
         for (kind, fault), spoil in CONTROLS.items():
+            if (kind, fault) not in wanted:
+                continue
             tensors = load_file(files[kind])
             spoil(tensors, one, two)
             path = self.folder / f"{family} {kind} {fault}.safetensors"
@@ -308,15 +344,19 @@ class Comparison:
 @pytest.fixture(scope="module")
 def comparison(request, comfy_host, tmp_path_factory):
     comparison = Comparison(tmp_path_factory.mktemp("promise"))
-    chosen = selected(request, "family", "kind")
+    uses = selected(request, "family", "kind") | selected(request, "family", "kind", "layout")
+    uses |= selected(request, "family", "kind", "fault")
+    uses |= {(*case, "bypassed") for case in selected(request, "family", "name")}
     for family in hosted():
-        if any(own == family for own, _ in chosen):
-            comparison.prepare(family)
+        comparison.prepare(family, {tuple(case) for own, *case in uses if own == family})
     comparison.run(comfy_host)
     return comparison
 
 
-@pytest.mark.parametrize(("family", "kind"), cases(lambda family: [(kind,) for kind in KINDS]))
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    cases(lambda family: [(kind,) for kind in KINDS], ("lora",), ("lokr factor",)),
+)
 def test_comfyui_computes_what_the_trainer_computed(family, kind, comparison):
     assert comparison.faults(family, kind, kind) == {}
 
@@ -327,7 +367,9 @@ def test_every_layout_for_comfyui_keeps_the_promise(family, kind, layout, compar
     assert comparison.faults(family, name, name) == {}
 
 
-@pytest.mark.parametrize(("family", "kind", "fault"), cases(lambda family: CONTROLS))
+@pytest.mark.parametrize(
+    ("family", "kind", "fault"), cases(lambda family: CONTROLS, *QUICK_CONTROLS)
+)
 def test_a_spoiled_file_fails_the_same_check(family, kind, fault, comparison):
     found = comparison.faults(family, kind, f"{kind} {fault}")
     for image in images_of(family):
@@ -336,9 +378,10 @@ def test_a_spoiled_file_fails_the_same_check(family, kind, fault, comparison):
     assert ("messages" in found) == (fault == "a key renamed")
 
 
+@pytest.mark.parametrize("run", ["quick", pytest.param("whole", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("family", hosted())
-def test_the_load_proof_says_the_same_of_every_file(family, comparison):
-    """What keeps the promise is proved, and what breaks it is not."""
+def test_the_load_proof_says_the_same_of_every_file(family, run, comparison):
+    """What keeps the promise is proved, and what breaks it is not; of the files of this run."""
     for name, path in comparison.files(family):
         state = comparison.ours[family].states[comparison.ours[family].exported(name)]
         proof = prove(path, get_family(family).key_map, state=state)

@@ -7,6 +7,7 @@ import json
 
 import pytest
 import torch
+from comfyui.selection import selected
 from fixtures.families import hosted, record
 from fixtures.family_inputs import host_inputs, made_inputs
 from fixtures.full_size import full_size_transformer, linear_layers
@@ -25,7 +26,14 @@ SCALED = ("old", "new", "header")
 FORMATS = ("fp32", "bf16", "fp16", "fp8", *SCALED, "checkpoint")
 MARK = "__index_timestep_zero__"
 EXTRA = [("flux", "diffusers"), ("flux", "swapped"), ("qwen_image", "marked")]
+QUICK = ("bf16", "new")
 CASES = [(family, name) for family in hosted() for name in FORMATS]
+
+
+def quick(cases):
+    """Cases, of which those of two formats run in the quick set."""
+    mark = pytest.mark.exhaustive
+    return [pytest.param(*case, marks=() if case[1] in QUICK else mark) for case in cases]
 
 
 def stored(native, name):
@@ -49,13 +57,21 @@ def swap_query_and_key(native):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def wanted(request):
+    """The files that a test of this run looks at, and those that are compared with others."""
+    cases = selected(request, "family", "name")
+    return sorted({*cases, ("flux", "fp32"), ("qwen_image", "bf16"), *EXTRA})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, wanted):
     folder = tmp_path_factory.mktemp("files")
     for family in hosted():
         kept = record(family)
         state = kept.small().state_dict()
         native = kept.host.to_native(state)
-        for own, name in [*CASES, *EXTRA]:
+        # The names of a plain file are looked at in any case.
+        for own, name in {*wanted, (family, "fp32")}:
             if own != family:
                 continue
             given = {"diffusers": state}.get(name, native)
@@ -71,9 +87,9 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def results(comfy_host, folder):
+def results(comfy_host, folder, wanted):
     """Every file loaded by ComfyUI: velocities, digests of weights, class."""
-    cases = [*CASES, *EXTRA]
+    cases = wanted
     families = {
         family: {
             "inputs": str(folder / f"{family}.inputs"),
@@ -132,7 +148,7 @@ def digests(family, transformer, header):
     }
 
 
-@pytest.mark.parametrize(("family", "name"), [*CASES, EXTRA[0]])
+@pytest.mark.parametrize(("family", "name"), [*quick(CASES), EXTRA[0]])
 def test_comfyui_predicts_what_we_predict(family, name, folder, results):
     tensors, header = results[family, name]
     host = record(family).host
@@ -152,7 +168,7 @@ def test_comfyui_predicts_what_we_predict(family, name, folder, results):
 
 
 @pytest.mark.parametrize(
-    ("family", "name"), [(family, name) for family in hosted() for name in ("fp8", *SCALED)]
+    ("family", "name"), quick((family, name) for family in hosted() for name in ("fp8", *SCALED))
 )
 def test_weights_are_dequantised_in_bfloat16_as_by_comfyui(family, name, folder, results):
     transformer, header = load(folder, family, name, torch.bfloat16), results[family, name][1]

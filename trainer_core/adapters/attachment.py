@@ -338,13 +338,7 @@ def attach(
     Raises:
         AdapterError: When targets, patterns or sizes do not fit the module; it is unchanged then.
     """
-    if any(isinstance(part, BaseTunerLayer) for part in module.modules()):
-        raise AdapterError(
-            "the module already carries an adapter",
-            "a module without one",
-            "Call detach() on the first adapter before you attach another; one of PEFT's goes with "
-            "its own unload().",
-        )
+    _refuse_adapted(module)
     chosen = config.targets if targets is None else targets
     selection = _select(module, config, chosen, presets or FALLBACK_PRESETS, unused)
     check_bases(module, selection.layers)
@@ -360,6 +354,16 @@ def attach(
     adapter.plans = plans
     adapter.shared_inputs = share_inputs(layers, expressions)
     return adapter
+
+
+def _refuse_adapted(module: nn.Module) -> None:
+    if any(isinstance(part, BaseTunerLayer) for part in module.modules()):
+        raise AdapterError(
+            "the module already carries an adapter",
+            "a module without one",
+            "Call detach() on the first adapter before you attach another; one of PEFT's goes with "
+            "its own unload().",
+        )
 
 
 def _inject(

@@ -450,13 +450,8 @@ def read_start(config: RunConfig) -> AdapterState | None:
     others = {family.title: family.key_map for family in FAMILIES.values()}
     key_map = get_family(config.family).key_map
     state = read_adapter(path, key_map, others)
-    refuse_undivided(
-        state,
-        key_map,
-        "adapter.start_from",
-        "Start from a LoRA of it, with adapter.kind: lora.",
-        attached=True,
-    )
+    remedy = "Start from a LoRA of it, with adapter.kind: lora."
+    refuse_undivided(state, key_map, "adapter.start_from", remedy, attached=True)
     if state.extras:
         layer, tensors = next(iter(state.extras.items()))
         raise AdapterFileError(

@@ -25,7 +25,7 @@ from trainer_core.config import BaseSection
 from trainer_core.errors import AdapterError, AdapterFileError, BaseModelError
 from trainer_core.families.registry import get_family
 
-QUICK = ("lora", "lokr full", "lora input")
+QUICK = ("lora", "lokr input")
 SCALED = ("old", "new", "header")
 FORMATS = ("bf16", "fp16", "fp8", *SCALED, "gguf")
 
@@ -77,10 +77,11 @@ def is_divided(family):
 def test_every_layout_holds_an_adapter_or_refuses_it(family, case, tmp_path):
     names = get_family(family).key_map
     state = family_state(family, case, ranks=(2, 3), sizes=small_layers(family))
+    # ComfyUI has no LyCORIS name for some layers of these.
+    expected = held(is_divided(family), case) - ({"lycoris"} if names.native_only else set())
     for layout in LAYOUTS:
         path = tmp_path / layout_name(f"{layout}_file", layout)
-        unnamed = layout == "lycoris" and any(map(names.is_native_only, state.layers))
-        if unnamed or layout not in held(is_divided(family), case):
+        if layout not in expected:
             with pytest.raises(AdapterError) as error:
                 write_adapter(path, state, layout, names, {})
             assert error.value.remedy

@@ -126,9 +126,11 @@ class KeyMap:
 
     def is_fused_only(self, native: str) -> bool:
         """Whether ComfyUI has no names for the parts of one of its layers."""
-        if not self.fused_only:
-            return False
-        return re.sub(rf"\.({BLOCK_NUMBER})\.", ".{}.", native, count=1) in self.fused_only
+        return bool(self.fused_only) and _template(native) in self.fused_only
+
+    def is_native_only(self, path: str) -> bool:
+        """Whether ComfyUI knows a layer by its native name alone."""
+        return bool(self.native_only) and _template(path) in self.native_only
 
     def whole_layers(self, paths: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """The layers that are trained whole, by ComfyUI's name, to their parts in order.
@@ -145,11 +147,6 @@ class KeyMap:
             if self.is_fused_only(native)
         }
 
-    def is_native_only(self, path: str) -> bool:
-        """Whether ComfyUI knows a module by its native name alone."""
-        numbered = re.sub(rf"\.({BLOCK_NUMBER})\.", ".{}.", path, count=1)
-        return path in self.native_only or numbered in self.native_only
-
     @cached_property
     def _flat_modules(self) -> dict[str, str]:
         return {template.replace(".", "_"): template for template in self.layers}
@@ -159,6 +156,11 @@ class KeyMap:
         found = (self.to_native(template.replace("{}", "0", 1)) for template in self.layers)
         templates = [key.name.replace(".0.", ".{}.", 1) for key in found if key is not None]
         return {template.replace(".", "_"): template for template in templates}
+
+
+def _template(path: str) -> str:
+    """A path with ``{}`` for the block's number."""
+    return re.sub(rf"\.({BLOCK_NUMBER})(?=\.)", ".{}", path, count=1)
 
 
 def _unflattened(flat: str, templates: dict[str, str]) -> str | None:

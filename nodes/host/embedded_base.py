@@ -17,7 +17,7 @@ from . import comfy_host
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ...trainer_core.families.family import GraphModel
+    from ...trainer_core.families.graph_spec import GraphModel
     from ...trainer_core.types import Conditioning
 
 _NO_SHIFT = 0.0

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from ...trainer_core.data.cache import Encoders
     from ...trainer_core.data.captions import TextLimit
-    from ...trainer_core.families.family import ClipSpec, Family, GraphSpec, Row, VaeSpec
+    from ...trainer_core.families.family import Family
+    from ...trainer_core.families.graph_spec import ClipSpec, GraphSpec, Row, VaeSpec
     from ...trainer_core.types import Conditioning
     from ...trainer_core.weights.base_location import BaseLocation
 

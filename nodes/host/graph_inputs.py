@@ -11,7 +11,7 @@ from ...trainer_core.errors import InputError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ...trainer_core.families.family import Row
+    from ...trainer_core.families.graph_spec import Row
 
 Tokens = dict[str, list[list[tuple[Any, ...]]]]
 """ComfyUI's tokens: encoder name to rows of (token id or image or embedding, weight)."""

@@ -31,7 +31,8 @@ from .foreign_models import ARCHITECTURES, Architecture
 from .open import base_shapes, embedded_sizes, published_sizes
 
 if TYPE_CHECKING:
-    from ..families.family import Family, PublishedSizes, Size
+    from ..families.family import Family
+    from ..families.published_sizes import PublishedSizes, Size
     from ..tensors.safetensors_writer import TensorInfo
     from .open import BaseWeights
 

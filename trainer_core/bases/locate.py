@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,13 +58,8 @@ def locate_base(
         folder = _base_folder(settings, family, needs_encoders)
         _check_transformer(folder, family)
         made_for = family.folder.pipelines[_pipeline(folder)] or ""
-        variant = _settle_variant(
-            settings.variant,
-            family,
-            has_controls,
-            lambda: _folder_variant(family, folder),
-            made_for,
-        )
+        edits = partial(_folder_variant, family, folder)
+        variant = _settle_variant(settings.variant, family, has_controls, edits, made_for)
     encoders = local_folder(settings.encoders, "base.encoders") if settings.encoders else folder
     if not is_whole(folder, "scheduler"):
         check_part(encoders, "scheduler", "base.path")

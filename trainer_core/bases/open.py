@@ -26,7 +26,8 @@ from .locate import detect_base, file_family, locate_base
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..families.family import Family, PublishedSizes
+    from ..families.family import Family
+    from ..families.published_sizes import PublishedSizes
     from ..weights.header import Formats
 
 

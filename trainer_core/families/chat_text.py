@@ -25,7 +25,8 @@ from .diffusers_parts import Vae, load_tokens
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from .family import LoadVae, Row
+    from .family import LoadVae
+    from .graph_spec import Row
 
 _MESSAGE_START = 151644
 """Qwen's token ``<|im_start|>``."""

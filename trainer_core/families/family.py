@@ -8,9 +8,8 @@ tensors: the nodes read these, and touch ComfyUI's objects.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..data.cache import Encoders
@@ -31,12 +30,13 @@ from .diffusers_parts import (
     text_shapes,
 )
 from .distilled import distilled_by_name
+from .graph_spec import GraphSpec
+from .published_sizes import PublishedSizes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import torch
-    from PIL.Image import Image
     from torch import Tensor, nn
 
     from ..adapter_files.names.key_map import KeyMap
@@ -119,167 +119,6 @@ class HeaderNames:
 
     architecture: str
     version: str
-
-
-Row = Sequence[tuple[Any, ...]]
-"""ComfyUI's tokens of one text: (token id, or image or embedding, weight) each."""
-
-
-@dataclass(frozen=True, slots=True)
-class VaeSpec:
-    """The VAE of a family.
-
-    Attributes:
-        marker: Name of a weight that other kinds of VAE do not have in this shape.
-        dimensions: Of the marker; 5 for a VAE that also encodes videos.
-        channels: The second size of the marker.
-        patch: Side of the patch of the marker's channels that becomes one place of the latents.
-        mean: Of the latents, for each channel or for all.
-        deviation: Standard deviation of the latents, for each channel or for all.
-        title: Which VAE this is, for messages.
-        remedy: Which loader and file to use.
-        pixel_channels: As `Family.channels`.
-    """
-
-    marker: str
-    dimensions: int
-    channels: int
-    mean: tuple[float, ...]
-    deviation: tuple[float, ...]
-    title: str
-    remedy: str
-    pixel_channels: int = 3
-    patch: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class ClipSpec:
-    """The CLIP of a family, and how it encodes captions.
-
-    Attributes:
-        parts: Names of the text encoders that it is made of, in order.
-        title: Which CLIP this is, for messages.
-        remedy: Which loader and type to use.
-        read: (token rows by text encoder, text length or None, number of images) to the rows that
-            are encoded.
-        count: Tokens of a caption without its images, of the rows that ComfyUI makes of it.
-        conditioning: (text `[L, D]`, what ComfyUI gives beside it) to what is trained on. The
-            tensors are ComfyUI's still.
-        prompt: (variant, caption, number of control images) to the text that is tokenized.
-        text_length: Text tokens when ``base.text_length`` is unset; None where nothing is cut then.
-        options: Text length to options of ComfyUI's tokenizer; None for no least length.
-        foreign: Attributes that only the model of another family with these parts has.
-        templates: Attributes of ComfyUI's tokenizer to the prompt templates that they hold.
-        see: (variant, control image) to what the text encoder is shown, `[1, h, w, 3]` in [0, 1];
-            None where it sees no images, or none of a variant.
-        image_token: The token that stands for an image and may be in no caption; empty for none.
-        unused_weights: Those that the encoded text does not depend on.
-    """
-
-    parts: tuple[str, ...]
-    title: str
-    remedy: str
-    read: Callable[[Mapping[str, Sequence[Row]], int | None, int], dict[str, list[Row]]]
-    count: Callable[[Mapping[str, Sequence[Row]]], int]
-    conditioning: Callable[[Tensor, Mapping[str, Any]], Conditioning]
-    prompt: Callable[[str, str, int], str] = lambda variant, caption, images: caption
-    text_length: int | None = None
-    options: Callable[[int | None], dict[str, Any]] = lambda text_length: {}
-    foreign: tuple[str, ...] = ()
-    templates: Mapping[str, str] = field(default_factory=dict)
-    see: Callable[[str, Image], Tensor | None] | None = None
-    image_token: str = ""
-    unused_weights: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class GraphModel:
-    """ComfyUI's classes for a base of other sizes than the published ones.
-
-    Attributes:
-        model: Module and class of its record of the model.
-        settings: Diffusers' settings of the denoiser that ComfyUI's has by the same names.
-        vae: Module and class of the VAE.
-        vae_settings: Diffusers' settings of the VAE to those of ComfyUI's class.
-        vae_published: The same as `vae_settings`, but as ComfyUI's loader takes them for granted.
-        vae_name: (name of a weight in Diffusers' VAE, its settings) to ComfyUI's.
-    """
-
-    model: str
-    settings: tuple[str, ...]
-    vae: str
-    vae_settings: Callable[[Mapping[str, Any]], dict[str, Any]]
-    vae_published: Callable[[Mapping[str, Any]], dict[str, Any]]
-    vae_name: Callable[[str, Mapping[str, Any]], str]
-
-
-@dataclass(frozen=True, slots=True)
-class GraphSpec:
-    """One architecture, as ComfyUI's graph has it.
-
-    Attributes:
-        controls: Variant to the least and the largest number of control images.
-        clip: The CLIP; of one base, where `clip_of` chooses.
-        vae: The VAE.
-        vaes: Variants to their VAE, where it is another.
-        encode_masked: Pixels with transparency `[B, 4, H, W]` and what encodes pixels without, to
-            the latents of the control image of a variant that fills (`Family.filled`).
-        clip_of: A base to its CLIP, where bases of the family have different ones.
-        model: Denoiser and VAE of other sizes; None for a family without an embedded base.
-    """
-
-    controls: Mapping[str, tuple[int, int]]
-    clip: ClipSpec
-    vae: VaeSpec
-    encode_masked: Callable[[Tensor, Callable[[Tensor], Tensor]], Tensor] | None = None
-    clip_of: Callable[[BaseLocation], ClipSpec] | None = None
-    vaes: Mapping[str, VaeSpec] = field(default_factory=dict)
-    model: GraphModel | None = None
-
-    def of(self, location: BaseLocation) -> GraphSpec:
-        """What it is for one base: with that base's CLIP and VAE.
-
-        Raises:
-            BaseModelError: When the base says nothing by which its CLIP could be chosen.
-        """
-        clip = self.clip if self.clip_of is None else self.clip_of(location)
-        return replace(self, clip=clip, vae=self.vaes.get(location.variant, self.vae))
-
-
-Size = tuple[int, int]
-"""Outputs and inputs of a layer."""
-
-_BLOCK = re.compile(r"([a-z_.]*[a-z_])\.([0-9]+)\.(.+)")
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedSizes:
-    """The layers of a base.
-
-    Attributes:
-        layers: Path in Diffusers' transformer, with ``{}`` for a block's number, to the sizes that
-            the layer has in the published variants.
-        blocks: A list of blocks, by Diffusers' and by ComfyUI's name, to how many it has.
-        width: Of the hidden state.
-    """
-
-    layers: Mapping[str, tuple[Size, ...]]
-    blocks: Mapping[str, int]
-    width: int
-
-    def of(self, module: str) -> tuple[Size, ...]:
-        """The sizes that a layer may have; none for a layer that the architecture lacks."""
-        block = None if module in self.layers else _BLOCK.fullmatch(module)
-        template = module if block is None else f"{block[1]}.{{}}.{block[3]}"
-        return self.layers.get(template, ())
-
-    def lacks_block(self, path: str) -> str:
-        """What is wrong with the number of a path's block; empty where nothing is."""
-        block = _BLOCK.fullmatch(path)
-        count = None if block is None else self.blocks.get(block[1])
-        if block is None or count is None or int(block[2]) < count:
-            return ""
-        return f"{block[1]} has {count} blocks, from 0 to {count - 1}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..adapter_files.names.key_map import ComfyuiName
 from ..weights.header import WeightFile
-from .family import Size
+from .published_sizes import Size
 
 BLOCKS = (
     ("transformer_blocks.{}.", "double_blocks.{}."),

@@ -7,7 +7,7 @@ from typing import Any
 
 from .diffusers_parts import Vae
 from .diffusers_parts import load_vae as load_vae_of
-from .family import VaeSpec
+from .graph_spec import VaeSpec
 
 
 def shifted_vae(model: Any) -> Vae:

@@ -14,7 +14,7 @@ import torch
 
 from .diffusers_parts import Vae
 from .diffusers_parts import load_vae as load_vae_of
-from .family import VaeSpec
+from .graph_spec import VaeSpec
 
 
 def latents(config: Mapping[str, Any]) -> tuple[int, int]:

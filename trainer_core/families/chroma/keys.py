@@ -12,7 +12,6 @@ from ...adapter_files.names.key_map import ComfyuiName
 from ...weights.file_spec import FileSpec
 from ...weights.header import WeightFile
 from ..diffusers_parts import check_heads, layer_names, origin_by_names
-from ..family import PublishedSizes
 from ..flux_blocks import (
     DOUBLE,
     DOUBLE_MODULATION,
@@ -30,6 +29,7 @@ from ..flux_blocks import (
     in_blocks,
     tidy,
 )
+from ..published_sizes import PublishedSizes
 
 _MODULATION = "distilled_guidance_layer"
 """What computes the modulation of every block, out of the noise level and the block's number."""

@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from ...types import Conditioning
-from ..family import ClipSpec, GraphSpec, Row
 from ..flux_vae import VAE
+from ..graph_spec import ClipSpec, GraphSpec, Row
 from .fill import masked_latents
 
 _T5 = "t5xxl"

@@ -10,7 +10,6 @@ from typing import Any
 from ...weights.file_spec import FileSpec
 from ...weights.header import WeightFile
 from ..diffusers_parts import check_heads, layer_names, origin_by_names
-from ..family import PublishedSizes
 from ..flux_blocks import (
     DOUBLE,
     DOUBLE_MODULATION,
@@ -29,6 +28,7 @@ from ..flux_blocks import (
     in_blocks,
     tidy,
 )
+from ..published_sizes import PublishedSizes
 from .fill import MASK
 
 _ALIASES = {

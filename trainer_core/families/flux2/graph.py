@@ -11,7 +11,7 @@ from torch import Tensor
 from ...types import Conditioning
 from ...weights.base_location import BaseLocation
 from ..chat_text import ChatText, count_rows, cut_rows
-from ..family import ClipSpec, GraphSpec, VaeSpec
+from ..graph_spec import ClipSpec, GraphSpec, VaeSpec
 from .encode import CONTROLS, MISTRAL, QWEN, text_width
 
 _TEXT_LENGTH = 512

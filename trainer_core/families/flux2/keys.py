@@ -14,7 +14,6 @@ from ...adapter_files.names.key_map import ComfyuiName
 from ...weights.file_spec import FileSpec
 from ...weights.header import WeightFile
 from ..diffusers_parts import check_heads, layer_names, origin_by_names
-from ..family import PublishedSizes, Size
 from ..flux_blocks import (
     DOUBLE,
     DOUBLE_MODULATION,
@@ -31,6 +30,7 @@ from ..flux_blocks import (
     in_blocks,
     tidy,
 )
+from ..published_sizes import PublishedSizes, Size
 
 _FEED = {
     "ff.linear_in": "img_mlp.0",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...types import Conditioning
 from ..chat_text import count_rows, cut_rows, real_tokens, second_message
-from ..family import ClipSpec, GraphSpec
+from ..graph_spec import ClipSpec, GraphSpec
 from ..qwen_vae import VAE
 from .encode import STATES, TEMPLATE
 

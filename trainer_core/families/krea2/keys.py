@@ -15,7 +15,7 @@ from ...adapter_files.names.key_map import ComfyuiName
 from ...weights.file_spec import FileSpec, Origin
 from ...weights.header import WeightFile
 from ..diffusers_parts import check_heads, layer_names
-from ..family import PublishedSizes
+from ..published_sizes import PublishedSizes
 
 _IN_BLOCKS = {
     "attn.to_q": "attn.wq",

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from ..chat_text import count_rows, cut_rows, real_tokens, second_message
-from ..family import ClipSpec, GraphModel, GraphSpec
+from ..graph_spec import ClipSpec, GraphModel, GraphSpec
 from ..qwen_vae import VAE, vae_name, vae_published, vae_settings
 from .encode import IMAGE, prompt_text
 

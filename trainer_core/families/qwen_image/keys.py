@@ -13,7 +13,7 @@ from ...adapter_files.names.key_map import ComfyuiName
 from ...weights.file_spec import FileSpec
 from ...weights.header import WeightFile
 from ..diffusers_parts import check_heads, layer_names
-from ..family import PublishedSizes
+from ..published_sizes import PublishedSizes
 
 _ATTENTION = ("to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "add_v_proj")
 _LAYERS = (

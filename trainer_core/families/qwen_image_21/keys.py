@@ -19,7 +19,7 @@ from ...adapter_files.names.key_map import ComfyuiName
 from ...weights.file_spec import FileSpec
 from ...weights.header import WeightFile
 from ..diffusers_parts import check_heads, layer_names, origin_by_names
-from ..family import PublishedSizes
+from ..published_sizes import PublishedSizes
 
 _FUSED = "img_mlp.gate_up"
 _BLOCK = {

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..chat_text import count_rows, cut_rows, real_tokens
-from ..family import ClipSpec, GraphSpec
 from ..flux_vae import VAE
+from ..graph_spec import ClipSpec, GraphSpec
 from .encode import CHAT
 
 GRAPH = GraphSpec(

@@ -17,7 +17,7 @@ from ...adapter_files.names.key_map import ComfyuiName
 from ...weights.file_spec import FileSpec
 from ...weights.header import WeightFile
 from ..diffusers_parts import layer_names, origin_by_names
-from ..family import PublishedSizes
+from ..published_sizes import PublishedSizes
 
 STACKS = ("noise_refiner", "context_refiner", "layers")
 """The lists of blocks, in the order in which they run."""

@@ -12,12 +12,11 @@ import re
 from ..weights.base_location import BaseLocation
 from ..weights.header import open_weights
 
-# "distill" with nothing before it that turns it round, as in de-distilled.
 _DISTILLED = re.compile(
     r"(?<![a-z])(schnell|lightning|turbo|hyper|lightx2v|nunchaku|[48]-?steps?)(?![a-z])"
-    r"|(?<!de)(?<!de[-_ ])(?<!un)(?<!un[-_ ])distill(ed)?"
+    r"|distill(ed)?"
 )
-_TURNED_ROUND = re.compile(r"(de|un)[-_ ]?distill")
+_TURNED_ROUND = re.compile(r"(de|un)[-_ ]?distill|(?<![a-z])(de|un)[-_ ]?turbo(?![a-z])")
 
 
 def distilled_by_name(location: BaseLocation) -> str:
@@ -29,7 +28,7 @@ def distilled_by_name(location: BaseLocation) -> str:
     Returns:
         What to train on instead, in a sentence or two; empty when it is not named so.
     """
-    found = _DISTILLED.search(base_name(location))
+    found = _DISTILLED.search(_TURNED_ROUND.sub(" ", base_name(location)))
     if found is None:
         return ""
     return (
@@ -39,7 +38,7 @@ def distilled_by_name(location: BaseLocation) -> str:
 
 
 def says_not_distilled(location: BaseLocation) -> bool:
-    """Whether the name of a base says that a distillation was undone, as de-distilled."""
+    """Whether a base's name says that a distillation was undone, as de-distilled or De-Turbo."""
     return _TURNED_ROUND.search(base_name(location)) is not None
 
 

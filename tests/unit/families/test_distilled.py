@@ -120,6 +120,8 @@ def test_a_folder_of_schnell_is_known_by_its_noise_levels_or_name(name, dynamic,
         ("flux-dev-de-distill", "flux", False),
         ("flux_dev_dedistilled", "flux", False),
         ("undistilled-qwen", "qwen_image", False),
+        ("qwen-image-de-turbo", "qwen_image", False),
+        ("wide-turbo-qwen", "qwen_image", True),
         ("hyperreal_turbocharged_flux", "flux", False),
     ],
 )

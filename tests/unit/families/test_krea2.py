@@ -267,6 +267,9 @@ def test_turbo_is_refused_with_the_model_to_train_instead(folder, tmp_path):
         assert len(shifts) == 1
     assert FAMILY.distilled(locate(folder)) == ""
     assert FAMILY.training_shift(locate(folder), 256, 256) < min(shifts)
+    undone = locate(file.rename(file.with_name("krea2_de_turbo_bf16.safetensors")))
+    assert FAMILY.distilled(undone) == ""
+    assert FAMILY.training_shift(undone, 256, 256) < min(shifts)
 
 
 @pytest.mark.parametrize("peer", record("krea2").peers)

@@ -235,14 +235,6 @@ def plan_lycoris(state: AdapterState, key_map: KeyMap, options: Options) -> Writ
             "Choose layout 'comfyui' or 'kohya', or leave the layer out with adapter.exclude.",
         )
     check_parts(state.kind, outlines_of(state), key_map)
-    nameless = [name for name in state.layers if key_map.is_native_only(name)]
-    if nameless:
-        raise AdapterError(
-            f"ComfyUI knows {nameless[0]} by its native name alone, and layout 'lycoris' has "
-            f"Diffusers' names ({len(nameless)} such layers in all)",
-            "layers that have a name in layout 'lycoris' which ComfyUI reads",
-            "Choose layout 'comfyui' or 'kohya', or leave them out with adapter.exclude.",
-        )
     refuse_same_names(map(spell, state.layers))
     return WritePlan(
         layer_pieces(state, lambda name, layer: with_alpha(spell(name), state.kind, layer))

@@ -136,10 +136,9 @@ class KindPath(DeltaPath):
     def back(self, gradient: Tensor) -> Tensor:
         """The gradient of the input for one of the output, which does not depend on the input."""
         width = gradient.shape[-1] if self.turns else self.inputs
-        with torch.enable_grad():
-            x = gradient.new_zeros(*gradient.shape[:-1], width).requires_grad_()
-            (found,) = torch.autograd.grad(self.add(x), x, gradient)
-        return found
+        # torch.autograd.grad would do the same, but cannot be compiled inside a backward pass.
+        pull = torch.func.vjp(self.add, gradient.new_zeros(*gradient.shape[:-1], width))[1]
+        return cast("Tensor", pull(gradient)[0])
 
     def delta(self, weight: Tensor) -> Tensor:
         """What it adds to the weight."""

@@ -22,7 +22,7 @@ from ..diffusers_parts import (
     read_shift,
     unpack,
 )
-from ..distilled import base_name, distilled_by_name
+from ..distilled import base_name, distilled_by_name, says_not_distilled
 
 _TURBO_MU = 1.15
 _TURBO = re.compile(r"(?<![a-z])turbo(?![a-z])")
@@ -87,8 +87,9 @@ def conditioning_shapes(config: Mapping[str, Any], tokens: int) -> dict[str, tup
 
 def is_turbo(location: BaseLocation) -> bool:
     """Whether a base is distilled to few steps: its folder says so, of a file only the name."""
-    told = read_json(location.folder / "model_index.json").get("is_distilled") is True
-    return told or _TURBO.search(base_name(location)) is not None
+    if read_json(location.folder / "model_index.json").get("is_distilled") is True:
+        return True
+    return _TURBO.search(base_name(location)) is not None and not says_not_distilled(location)
 
 
 def distilled(location: BaseLocation) -> str:

@@ -89,15 +89,18 @@ def _predict_alike(
         for run, count in zip(_runs(each, len(controls)), slots, strict=True):
             rows += [run, run.new_zeros(count, run.shape[-1])]
         texts.append(torch.cat(rows[:-1]))  # behind the text comes the target, without slots there
-    marks: list[bool] = []
+    device = noisy.device
+    marks: list[Tensor] = []
     for run, count in zip(runs, slots, strict=True):
-        marks += [False] * run + [True] * count
+        # Made on the device: a list that is sent there would wait for what is computed there.
+        marks += [torch.zeros(run, dtype=torch.bool, device=device)]
+        marks += [torch.ones(count, dtype=torch.bool, device=device)]
     output = transformer(
         hidden_states=torch.cat([image.flatten(2).mT for image in images], dim=1).to(dtype),
-        encoder_hidden_states=torch.stack(texts).to(noisy.device, dtype),
+        encoder_hidden_states=torch.stack(texts).to(device, dtype),
         timestep=pipeline_time(sigma, dtype),
         img_shapes=[shapes] * len(noisy),
-        img_mask=torch.tensor(marks, device=noisy.device).expand(len(noisy), -1),
+        img_mask=torch.cat(marks).expand(len(noisy), -1),
         attention_kwargs={_RUNS: runs},
         return_dict=False,
     )[0]

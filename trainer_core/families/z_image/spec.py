@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 from ...weights.base_location import BaseLocation
 from ...weights.file_spec import FolderSpec
-from ..distilled import base_name, distilled_by_name, says_not_distilled
+from ..distilled import distilled_by_name, says_not_distilled
 from ..family import Family, HeaderNames
 from ..flux_vae import load_vae
 from .encode import load_encoders, load_token_counter
@@ -37,7 +35,6 @@ SHARED_INPUTS = (
     rf"{_ANY_BLOCK}\.feed_forward\.w[13]",
 )
 
-_DE_TURBO = re.compile(r"(de|un)[-_ ]?turbo")
 _ADVICE = (
     "Train on Z-Image base (Tongyi-MAI/Z-Image, z_image_bf16.safetensors), whose adapters work on "
     "Z-Image-Turbo too, or on a De-Turbo model."
@@ -46,7 +43,7 @@ _ADVICE = (
 
 def distilled(location: BaseLocation) -> str:
     """`Family.distilled`: Turbo has the weights' names and sizes of base; its own name tells."""
-    if says_not_distilled(location) or _DE_TURBO.search(base_name(location)):
+    if says_not_distilled(location):
         return ""
     return _ADVICE if distilled_by_name(location) else ""
 

@@ -91,7 +91,7 @@ def test_the_families_differ_where_the_names_do():
     found = {title: matching_families(_names(peer), KEY_MAPS) for title, peer in PEERS.items()}
     # Their double blocks are called alike; shapes tell them apart (`bases.adapter_family`).
     assert found["kohya qkv, lora"] == ["flux", "flux2", "chroma"]
-    assert found["lycoris flux"] == ["flux", "flux2", "chroma"]
+    assert found["lycoris flux"] == ["flux", "chroma"]
     assert set(found["musubi, lora"]) >= {"flux", "qwen_image"}, "attention names are common"
     assert matching_families(["transformer.transformer_blocks.0.img_mod.1"], KEY_MAPS) == [
         "qwen_image"

@@ -165,13 +165,15 @@ def preset_size_table() -> str:
     sizes = (8, 12, 16, 24, 32)
     rows = []
     for family in PACKAGES:
-        for goal in ("person", "edit"):
+        edits = get_family(family).variants != ("generate",)
+        for goal in ("person", "edit") if edits else ("person",):
             found = [
                 plan_preset(family, goal, "thorough", images=20, vram=size << 30).values
                 for size in sizes
             ]
             cells = [str(each["dataset.resolution"]) for each in found]
-            rows.append((get_family(family).title, "edit" if goal == "edit" else "others", *cells))
+            of = goal if goal == "edit" else "others" if edits else "all but edit"
+            rows.append((get_family(family).title, of, *cells))
     return _table(("Base", "Goal", *(f"{size} GB" for size in sizes)), rows)
 
 

@@ -60,6 +60,7 @@ def adapter_family(path: Source, wanted: str | None = None, *, any_size: bool = 
             strange = {n: misfits(file.layers, file.extras, f.key_map) for n, f in FAMILIES.items()}
             named = {name: each for name, each in families.items() if not strange[name]}
             odd = {name: _oddity(file, family) for name, family in named.items()}
+            patched = [name for name, family in named.items() if _patches_fit(file, family)]
             others = [n for n in FAMILIES if n not in families and _fits(file, n, strange)]
     except AdapterFileError as error:
         # Why it cannot be read is of no interest in a file that is not for here at all.
@@ -76,6 +77,7 @@ def adapter_family(path: Source, wanted: str | None = None, *, any_size: bool = 
         or (odd[each.twin] and not odd[name])
     }
     found = [name for name in named if not odd[name]]
+    found = [name for name in found if name in patched] or found
     if wanted is None:
         found = _chosen(path, found, foreign, layers, names, hint)
     if len(found) == 1:
@@ -218,6 +220,22 @@ def _oddities(file: AdapterFile, family: Family, sizes: PublishedSizes) -> Itera
             if known and (rows, columns) not in known:
                 there = " or ".join(map(_times, known))
                 yield f"changes {rows} x {columns} of {name!r}, which is {there}"
+
+
+def _patches_fit(file: AdapterFile, family: Family) -> bool:
+    """Whether weight patches have the sizes of a base of a family, which they need not have."""
+    bases = (published_sizes(family), embedded_sizes(family))
+    return any(all(_fitting_patches(file, family, sizes)) for sizes in bases if sizes is not None)
+
+
+def _fitting_patches(file: AdapterFile, family: Family, sizes: PublishedSizes) -> Iterator[bool]:
+    """For each weight patch of an adapted layer, whether it has the size of weight or bias."""
+    for name, patches in file.extras.items():
+        place = match_layer(name, family.key_map)
+        known = _whole_sizes([module for module, _ in place.modules], sizes) if place else []
+        for ending in patches if known else ():
+            shape = patches.outline(ending).shape
+            yield any(shape in (size, size[:1]) for size in known)
 
 
 def _whole_sizes(modules: list[str], sizes: PublishedSizes) -> list[Size]:

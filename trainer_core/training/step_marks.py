@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from .live_bytes import LiveBytes
 
@@ -32,13 +33,21 @@ class Marks:
 
     def __init__(self) -> None:
         self._noted: dict[Phase, tuple[int, int]] = {}
-        self._inputs: dict[Phase, dict[int, int]] = {}
+        # An address would be given to another memory when its own is gone.
+        self._inputs: dict[Phase, dict[StorageWeakRef, int]] = {}
 
     def note(self, where: Phase, live: LiveBytes, inputs: tuple[object, ...]) -> None:
-        """Note what there is when a block is called, or behind the last one."""
+        """Note what there is when a block is called, or behind the last one.
+
+        Inputs that are gone by then, as of blocks that no gradient reaches, wait for nothing.
+        """
         self._noted[where] = live.now, live.flops
         memories = [each.untyped_storage() for each in inputs if isinstance(each, Tensor)]
-        self._inputs[where] = {each._cdata: each.nbytes() for each in memories}
+        if where.group < 0:
+            for held in self._inputs.values():
+                for memory in [each for each in held if each.expired()]:
+                    del held[memory]
+        self._inputs[where] = {StorageWeakRef(each): each.nbytes() for each in memories}
 
     def numbers(self, worth: int) -> dict[Phase, int]:
         """By phase: bytes that wait, products, and bytes of inputs that one block alone has."""

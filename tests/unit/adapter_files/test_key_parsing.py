@@ -89,8 +89,9 @@ def assert_outlines_tell_what_is_read(peer, path):
 
 def test_the_families_differ_where_the_names_do():
     found = {title: matching_families(_names(peer), KEY_MAPS) for title, peer in PEERS.items()}
-    assert found["kohya qkv, lora"] == ["flux"]
-    assert found["lycoris flux"] == ["flux"]
+    # Their double blocks are called alike; shapes tell them apart (`bases.adapter_family`).
+    assert found["kohya qkv, lora"] == ["flux", "flux2", "chroma"]
+    assert found["lycoris flux"] == ["flux", "chroma"]
     assert set(found["musubi, lora"]) >= {"flux", "qwen_image"}, "attention names are common"
     assert matching_families(["transformer.transformer_blocks.0.img_mod.1"], KEY_MAPS) == [
         "qwen_image"
@@ -105,7 +106,7 @@ def _names(peer):
 
 def test_a_wrong_family_is_told_with_the_right_one(tmp_path):
     path = write(PEERS["kohya qkv, lora"], tmp_path)
-    with pytest.raises(AdapterFileError, match="those of flux; choose that family"):
+    with pytest.raises(AdapterFileError, match="those of flux or flux2 or chroma; choose"):
         read_adapter(path, KEY_MAPS["qwen_image"], KEY_MAPS)
     strange = one("lora_unet_down_blocks_0_x", "x", "flux", "kohya")
     with pytest.raises(AdapterFileError, match=r"down_blocks_0_x' is no layer of this family"):

@@ -226,9 +226,15 @@ def test_a_precision_is_told_as_others_know_it(precision, told):
 # What SwarmUI's class sorter and ComfyUI-Lora-Manager look for, in small letters.
 _KNOWN = {
     "flux": ({"flux-1-dev/lora", "flux.1-dev/lora"}, ("flux1", "flux_kontext")),
-    "qwen_image": ({"qwen-image/lora", "qwen-image-edit/lora"}, ("qwen",)),
+    # They know no layered one yet: it is named as its model is.
+    "qwen_image": (
+        {"qwen-image/lora", "qwen-image-edit/lora", "qwen-image-layered/lora"},
+        ("qwen",),
+    ),
     # They know no Qwen-Image 2.1 yet.
     "qwen_image_21": ({"qwen-image-2.1/lora"}, ("qwen",)),
+    # Written by musubi-tuner with the size behind it, which a folder does not tell.
+    "flux2": ({"flux.2/lora"}, ("flux_2", "flux2")),
     "z_image": ({"z-image/lora"}, ("z_image", "zimage")),
     "krea2": ({"krea-2/lora"}, ("krea2",)),
     "chroma": ({"chroma/lora"}, ("chroma",)),

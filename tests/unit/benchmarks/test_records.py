@@ -11,7 +11,14 @@ from benchmarks.layers import Section, merge_section
 from benchmarks.measuring.recipes import our_recipes
 from benchmarks.measuring.record import RESULTS, origin, read_record, write_record
 from benchmarks.measuring.single_layer import Layer, measure_layer
-from benchmarks.memory_plans import BASES, COMPARED, peak_rows, published, sizes_of
+from benchmarks.memory_plans import (
+    BASES,
+    COMPARED,
+    INPUTS_IN_RAM,
+    peak_rows,
+    published,
+    sizes_of,
+)
 from benchmarks.step_time import Workload, measure
 from benchmarks.write_tables import DOCUMENTS, ROOT, TABLES, with_tables
 from trainer_core.bases.locate import locate_base
@@ -28,6 +35,7 @@ LAYERS = [
     pytest.param("bf16", None, marks=EXHAUSTIVE),
     pytest.param("fp32", None, marks=EXHAUSTIVE),
 ]
+PLACE = ("base", "pixels", "base_format", "swap")
 COUNTERS = ("saved", "written", "flops", "operations", "parameters")
 
 
@@ -160,3 +168,13 @@ def test_own_images_meet_their_bars():
         assert min(row[name] for row in rows) >= bar, name
     without = [row["kept"] for row in record["rows"] if row["way"] == "without preservation"]
     assert max(without) < record["bars"]["kept"]
+
+
+def test_no_plan_takes_less_than_nothing_and_inputs_in_ram_spare_vram():
+    content = read_record(RESULTS / "memory_plans.json")
+    chosen = [best for row in content["plans"] for best in row.get("best", [])]
+    assert all(row["ram"] >= 0 and row["activations"] > 0 for row in [*content["peaks"], *chosen])
+    device = {tuple(row[key] for key in PLACE): row["device"] for row in content["peaks"]}
+    for (*place, swap), needed in device.items():
+        if swap == INPUTS_IN_RAM:
+            assert needed <= device[(*place, "all")], place

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from trainer_core.config import PreviewSection, RunConfig
 from trainer_core.config.reading import dump_config, parse_override
 from trainer_core.errors import ConfigError
+from trainer_core.families.registry import FAMILIES
 from trainer_core.families.run_files import load_config
 
 
@@ -179,7 +180,7 @@ def test_wrong_value_is_named_with_what_is_expected(run_file, text, path, expect
 def test_an_unknown_family_is_told_with_the_nearest(run_file, word, remedy):
     for error in (refusal(run_file(f"family: {word}")), refusal({"family": word})):
         assert f"family is {word}" in error.found
-        assert error.expected == "one of 'qwen_image', 'flux'"
+        assert error.expected == f"one of {', '.join(map(repr, FAMILIES))}"
         assert remedy in error.remedy
     error = refusal(run_file("family: flux"), f"family={word}", "training.steps=0")
     assert f"family is {word}" in error.found

@@ -208,16 +208,42 @@ SIMULATED = [(name, kind) for name in records() for kind in ADAPTERS]
 @pytest.mark.parametrize(("name", "kind"), quick_first(SIMULATED))
 def test_a_step_of_the_published_model_has_no_error_of_shapes(name, kind):
     """Forward, backward and optimizer on tensors that have sizes and no numbers."""
+    found = simulation(name, ADAPTERS[kind]).step()
+    assert found.adapter > 0
+    assert found.flops > 1e12
+
+
+def simulation(name, adapter):
+    """A LoRA or another adapter of rank 4 on the published model, whose step is pretended."""
     family = get_family(name)
-    config = RunConfig.model_validate({"family": name, "adapter": {"rank": 4, **ADAPTERS[kind]}})
+    config = RunConfig.model_validate({"family": name, "adapter": {"rank": 4, **adapter}})
     vae = read_json(family.file.configs / family.variants[0] / "vae" / "config.json")
     channels, pixels = family.latents(vae)
     image = (channels, EDGE // pixels, EDGE // pixels)
     count = 1 + bool(record(name).controls)
     inputs = StepInputs((image,) * count, TEXT, torch.bfloat16, fused=False)
-    found = StepSimulation(full_size_transformer(name), family, config, inputs).step()
-    assert found.adapter > 0
-    assert found.flops > 1e12
+    return StepSimulation(full_size_transformer(name), family, config, inputs)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        each if each == "z_image" else pytest.param(each, marks=pytest.mark.exhaustive)
+        for each in records()
+    ],
+)
+def test_a_profile_of_the_published_model_tells_of_every_choice(name):
+    """Also of blocks that no gradient reaches, such as Z-Image's refiners with `default`."""
+    made = simulation(name, {"targets": "default"})
+    profile = made.profile()
+    every = range(len(profile.blocks))
+    assert profile.activations(every) == made.step().activations
+    assert profile.activations(every) < profile.activations(())
+    assert 0 < profile.activations(every, in_ram=True) <= profile.activations(every)
+    waiting = [block.inputs for block in profile.blocks]
+    assert min(waiting) >= 0
+    reached = [size for size, block in zip(waiting, profile.blocks, strict=True) if block.more]
+    assert min(reached) > 0, "an address that was used again hides a block's input"
 
 
 def test_every_family_has_a_record():

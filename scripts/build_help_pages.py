@@ -27,6 +27,7 @@ _OF_THIS_MACHINE = {
     "AdapterTrainerDatasetFolder.folder": "a folder",
     "AdapterTrainerAdapter.start_from": "a file",
     "AdapterTrainerBase.source": "a file or folder",
+    "AdapterTrainerBase.training_adapter": "`none`, or a file",
     "AdapterTrainerQuick.base": "`embedded`, a file or a folder",
     "AdapterTrainerQuick.folder": "a folder",
     "AdapterTrainerPreviewPrompts.controls_from": "`none`, or a folder",

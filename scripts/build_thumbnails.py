@@ -155,6 +155,8 @@ def cards() -> dict[str, Image.Image]:
     found: dict[str, Image.Image] = {}
     for base in FULL_SIZE:
         images = "pairs of images" if base.edits else "your images"
+        if base.layered:
+            images = "images with layers"
         for name in names:
             _, _, rest = name.partition("_")
             if rest == f"quick_{base.file}":

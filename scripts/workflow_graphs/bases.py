@@ -106,6 +106,7 @@ class FullSize:
         edits: Whether it learns an edit, from pairs of images.
         several: Said of control images, where an image may have several.
         layered: Whether it learns to take images apart, from images with their layers.
+        sizes: Settings of the diffusion model that are not those of the bundled configuration.
     """
 
     file: str
@@ -121,6 +122,7 @@ class FullSize:
     edits: bool = False
     several: str = ""
     layered: bool = False
+    sizes: tuple[tuple[str, Any], ...] = ()
 
     @property
     def layout(self) -> Mapping[str, str]:
@@ -193,6 +195,14 @@ _FLUX = (
     },
 )
 _KLEIN = ("CLIPLoader", {"clip_name": "qwen_3_4b.safetensors", "type": "flux2"})
+# transformer/config.json of black-forest-labs/FLUX.2-klein-base-4B.
+_KLEIN_4B = (
+    ("num_layers", 5),
+    ("num_single_layers", 20),
+    ("num_attention_heads", 24),
+    ("joint_attention_dim", 7680),
+    ("guidance_embeds", False),
+)
 FULL_SIZE = (
     FullSize(
         "qwen_image",
@@ -221,20 +231,6 @@ FULL_SIZE = (
         several=" Several control images of one: *cat_0.png*, *cat_1.png*.",
     ),
     FullSize(
-        "qwen_image_layered",
-        "Qwen-Image-Layered",
-        "qwen_image",
-        "qwen_image_layered_bf16.safetensors",
-        _QWEN,
-        "qwen_image_layered_vae.safetensors",
-        sampling.qwen_image_layered,
-        "lokr",
-        4.0,
-        "my_qwen_layers",
-        edits=True,
-        layered=True,
-    ),
-    FullSize(
         "flux_dev",
         "FLUX.1-dev",
         "flux",
@@ -260,6 +256,20 @@ FULL_SIZE = (
         edits=True,
     ),
     FullSize(
+        "qwen_image_layered",
+        "Qwen-Image-Layered",
+        "qwen_image",
+        "qwen_image_layered_bf16.safetensors",
+        _QWEN,
+        "qwen_image_layered_vae.safetensors",
+        sampling.qwen_image_layered,
+        "lokr",
+        4.0,
+        "my_qwen_layers",
+        edits=True,
+        layered=True,
+    ),
+    FullSize(
         "flux2_klein",
         "FLUX.2 klein base 4B",
         "flux2",
@@ -270,6 +280,7 @@ FULL_SIZE = (
         "lora",
         4.0,
         "my_klein",
+        sizes=_KLEIN_4B,
     ),
     FullSize(
         "flux2_klein_edit",
@@ -283,6 +294,7 @@ FULL_SIZE = (
         4.0,
         "my_klein_edit",
         edits=True,
+        sizes=_KLEIN_4B,
         several=" Several control images of one: *cat_0.png*, *cat_1.png*.",
     ),
     FullSize(

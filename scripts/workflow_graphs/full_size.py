@@ -79,7 +79,7 @@ def full_size(number: int, choice: FullSize) -> Workflow:
     loss = flow.node("LossGraphNode", plot, tall=330)
     prompt = instruction(choice) if choice.edits else PROMPT
     *first, last, saved = choice.generating(flow, train["lora"], loaders, image, prompt)
-    size = figures.gibibytes(choice.family)
+    size = figures.gibibytes(choice.family, choice.sizes)
     words = _LAYERED if choice.layered else _EDIT if choice.edits else _GENERATE
     text = words.format(size=size, **choice.about())
     note = flow.note(text, 310 if choice.several or choice.layered else 290)

@@ -1,8 +1,9 @@
 """The shipped workflows against a real server: what they name exists there, and they run.
 
-The files that they name are small stand-ins of random weights. ComfyUI's loaders of T5 and
-Qwen2.5-VL know one size only, which needs the real file: in `WITHOUT_THEIR_TEXT_ENCODER` these two
-nodes alone give way to ones that load a small text encoder through the same function of ComfyUI.
+The files that they name are small stand-ins of random weights. ComfyUI's loaders of T5 and of the
+Qwen text encoders know their own sizes only, which need the real file: in
+`WITHOUT_THEIR_TEXT_ENCODER` these nodes alone give way to ones that load a small text encoder
+through the same function of ComfyUI.
 """
 
 from __future__ import annotations

@@ -82,10 +82,9 @@ class DatasetSection(Section):
     layout: Literal["auto", "flat", "paired", "layered"] = setting(
         "auto",
         "Leave it on auto unless your folder is read wrongly. 'flat': each image beside a text "
-        "file of the same name. 'paired', for bases that edit: training_images/ with captions and "
-        "control_images/ with images of the same names. 'layered', for bases that take images "
-        "apart: training_images/ and layers/ with NAME_0.png, NAME_1.png ... of each NAME, from "
-        "the lowest, with transparency. 'auto' looks which it is.",
+        "file of the same name. 'paired': training_images/ with captions, control_images/ of "
+        "the same names. 'layered': training_images/ and layers/NAME_0.png, NAME_1.png ... from "
+        "the lowest. 'auto' looks which it is.",
         advanced=True,
     )
     caption_extension: str = setting(

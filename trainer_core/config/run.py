@@ -62,9 +62,8 @@ class BaseSection(Section):
         "auto",
         "Leave it on auto unless it finds the wrong one. 'generate' makes images from text, "
         "'edit' changes one control image, 'edit_plus' several, 'layered' takes an image apart "
-        "into layers, 'fill' fills the transparent area of one. 'auto' takes 'generate' without "
-        "control images, else what the base folder or the file says. It decides how conditions are "
-        "built.",
+        "into layers, 'fill' fills its transparent area. 'auto': 'generate' without control "
+        "images, else what the base says.",
         advanced=True,
     )
     adapters: list[BaseAdapter] = setting(

@@ -131,6 +131,7 @@ class _SizedImage:
     """An image file at a size.
 
     `exact` resizes without keeping the aspect ratio; `filled` gives it a mask where it has none.
+    `drawn` lays it on white before, so that its mask is drawn in any case.
     """
 
     path: Path
@@ -138,9 +139,10 @@ class _SizedImage:
     exact: bool
     channels: int
     filled: bool = False
+    drawn: bool = False
 
     def sized(self, animated: str, content: str) -> Image.Image:
-        image = open_image(self.path, animated, self.channels)
+        image = open_image(self.path, animated, 3 if self.drawn else self.channels)
         if self.exact:
             return resize_exact(image, self.bucket.width, self.bucket.height)
         sized = fit_to_bucket(image, self.bucket)
@@ -151,6 +153,7 @@ class _SizedImage:
         # Caches of opaque images keep the names that they had before there were others.
         kept = () if self.channels == 3 else ("alpha",)
         kept += (f"filled {VERSION}",) if self.filled else ()
+        kept += ("drawn",) if self.drawn else ()
         return content, self.bucket.width, self.bucket.height, way, *kept
 
 
@@ -203,7 +206,10 @@ class _Builder:
         )
         channels = 4 if self.fills else self.channels
         controls = tuple(
-            _SizedImage(path, bucket, exact, channels, self.fills)
+            # The target of a hole of its own would be the white that lies behind the hole.
+            _SizedImage(
+                path, bucket, exact, channels, self.fills, self.fills and path == sample.image
+            )
             for path, bucket in zip(sample.controls, planned.control_buckets, strict=True)
         )
         try:

@@ -9,7 +9,9 @@ from types import SimpleNamespace
 import numpy
 import pytest
 import torch
+from comfyui.test_chat_encoders import CASES
 from fixtures import graph_models
+from fixtures.families import hosted
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
@@ -17,6 +19,7 @@ from trainer_core.families.flux.encode import FluxEncoders
 from trainer_core.families.flux_vae import shifted_vae as flux_vae
 from trainer_core.families.qwen_image.encode import QwenEncoders, prompt_text
 from trainer_core.families.qwen_vae import qwen_vae
+from trainer_core.families.registry import get_family
 
 pytestmark = pytest.mark.comfy
 
@@ -284,6 +287,15 @@ def test_a_text_for_layers_sees_no_image(found):
     mine = result(found, variant="layered", caption=SHORT)
     plain = result(found, family="qwen_image", variant="generate", caption=SHORT, length=None)
     assert torch.equal(mine["text_embeddings"], plain["text_embeddings"])
+
+
+def test_every_familys_text_encoder_and_vae_are_compared():
+    """Here, and in `test_chat_encoders`, `test_chroma_encoders` and `test_flux2_encoders`."""
+    assert {"flux", "qwen_image", "chroma", "flux2", *CASES} == set(hosted())
+    compared = [get_family(name).graph.vae for name in ("flux", "qwen_image", "flux2")]
+    for family in hosted():
+        vae = get_family(family).graph.vae
+        assert any(vae is each for each in compared), family
 
 
 @pytest.mark.parametrize("family", ["flux", "qwen_image"])

@@ -41,7 +41,7 @@ GENERATE, EDIT, CONVERT = (
     "52_advanced_first_edit",
     "41_convert_and_compare",
 )
-QUICK = ("01_first_adapter", CONVERT, "63_advanced_flux_dev")
+QUICK = ("01_first_adapter", CONVERT, "63_advanced_flux_dev", "69_advanced_krea2_raw")
 # They run as they are but for size and length.
 WHOLE = ["01_first_adapter", GENERATE, EDIT, CONVERT]
 T5 = "ComfyUI's DualCLIPLoader only builds the T5 of 4.7 billion weights"

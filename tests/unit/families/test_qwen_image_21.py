@@ -385,9 +385,14 @@ def test_a_fused_layers_lora_is_split_and_parts_go_by_their_own_names(tmp_path):
 
 def test_inspect_says_that_comfyui_does_not_have_it(tmp_path, capsys):
     path = tmp_path / "adapter.safetensors"
-    names = (f"transformer.transformer_blocks.{n}.attn.to_q" for n in range(2))
-    save_file({f"{name}.lora_{factor}.weight": torch.ones(shape) for name in names
-               for factor, shape in (("A", (1, 4096)), ("B", (4096, 1)))}, path)  # fmt: skip
+    # FLUX.2 klein 9B has the same attention, and not the MLP.
+    rows = {"attn.to_q": 4096, "img_mlp.proj": 12288}
+    tensors = {}
+    for name, outputs in rows.items():
+        layer = f"transformer.transformer_blocks.0.{name}"
+        tensors[f"{layer}.lora_A.weight"] = torch.ones(1, 4096)
+        tensors[f"{layer}.lora_B.weight"] = torch.ones(outputs, 1)
+    save_file(tensors, path)
     assert main(["inspect", str(path)]) == 0
     assert "ComfyUI 0.33 has no QwenImage 2.1" in capsys.readouterr().out
     assert main(["inspect", str(path), "--prove", "--family", "qwen_image_21"]) != 0

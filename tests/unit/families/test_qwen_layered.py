@@ -323,10 +323,8 @@ def published():
         return QwenImageTransformer2DModel.from_config(read_json(folder / "config.json"))
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["lora", *(pytest.param(k, marks=pytest.mark.exhaustive) for k in ("loha", "lokr", "oft"))],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", ["lora", "loha", "lokr", "oft"])
 def test_a_step_of_the_published_model_has_no_error_of_shapes(kind):
     """An image of 640 pixels and four layers, with its control image."""
     adapter = {"kind": kind, "rank": 4}

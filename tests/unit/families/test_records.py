@@ -27,7 +27,7 @@ EDGE, TEXT = 1024, 256
 
 def quick_first(cases):
     """Cases, of which all but a family's first run in the whole suite only."""
-    seen = set()
+    seen = {PROFILED, *LIKE_ANOTHER}
     marked = []
     for case in cases:
         marks = pytest.mark.exhaustive if case[0] in seen else ()
@@ -36,7 +36,14 @@ def quick_first(cases):
     return marked
 
 
-@pytest.fixture(scope="module", params=records())
+# Three steps of Qwen-Image's vision model; test_qwen_image.py has them, variant by variant.
+STEPS = [
+    pytest.param(name, marks=pytest.mark.exhaustive) if name == "qwen_image" else name
+    for name in records()
+]
+
+
+@pytest.fixture(scope="module", params=STEPS)
 def pipeline_steps(request, tmp_path_factory):
     """A family, and every step that Diffusers' own pipeline made."""
     kept = record(request.param)
@@ -203,6 +210,10 @@ ADAPTERS = {
     "lokr with DoRA": {"kind": "lokr", "dora": True},
 }
 SIMULATED = [(name, kind) for name in records() for kind in ADAPTERS]
+PROFILED = "z_image"
+"""Whose full-size step runs in the quick set with its profile instead."""
+LIKE_ANOTHER = {"flux"}
+"""Whose full-size step runs in the whole suite only, as FLUX.2's goes the same way."""
 
 
 @pytest.mark.parametrize(("name", "kind"), quick_first(SIMULATED))
@@ -228,7 +239,7 @@ def simulation(name, adapter):
 @pytest.mark.parametrize(
     "name",
     [
-        each if each == "z_image" else pytest.param(each, marks=pytest.mark.exhaustive)
+        each if each == PROFILED else pytest.param(each, marks=pytest.mark.exhaustive)
         for each in records()
     ],
 )
@@ -236,6 +247,7 @@ def test_a_profile_of_the_published_model_tells_of_every_choice(name):
     """Also of blocks that no gradient reaches, such as Z-Image's refiners with `default`."""
     made = simulation(name, {"targets": "default"})
     profile = made.profile()
+    assert profile.flops > 1e12
     every = range(len(profile.blocks))
     assert profile.activations(every) == made.step().activations
     assert profile.activations(every) < profile.activations(())

@@ -452,7 +452,8 @@ def _preview_problems(config: RunConfig) -> Iterator[Problem]:
         yield Problem(
             f"base.variant is {variant} and preview.controls has {counts} images for the prompts",
             expected,
-            "Change preview.controls, or base.variant.",
+            "Change preview.controls, a list for each prompt (for sample: control=FILE), or "
+            "base.variant.",
         )
 
 

@@ -8,6 +8,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from tests.fixtures.flux_base import make_fill_base
+from trainer_core.commands.doctor import run_report
 from trainer_core.config import RunConfig
 from trainer_core.errors import ConfigError
 from trainer_core.training import train
@@ -87,6 +88,13 @@ def test_tiny_fill_trains_and_shows_filled_images(tmp_path, own_masks):
             assert (mask[:, mask.shape[1] // 2 :] == 0).all()
     again = train(config.model_copy(update={"output": config.output}))
     assert again.losses == result.losses, "the masks are others"
+
+
+@pytest.mark.parametrize("own_masks", [False, True], ids=["drawn masks", "own masks"])
+def test_doctor_estimates_with_the_masked_image(tmp_path, own_masks):
+    report, problems = run_report(run_file(tmp_path, own_masks))
+    assert not problems
+    assert "activations" in report["memory_estimate"], "the step could not be simulated"
 
 
 def test_a_size_of_its_own_for_control_images_is_refused(tmp_path):

@@ -74,7 +74,9 @@ def run_step(
     multiple = base.family.size_multiple
     edge = max(config.dataset.resolution // multiple, 1) * multiple
     layers = preview_layers(config.preview, base.family, base.location.variant)
-    images = [Bucket(edge, edge)] * (1 + controls)
+    # Without control images a base that fills areas learns from the images themselves.
+    least = int(base.location.variant in base.family.filled)
+    images = [Bucket(edge, edge)] * (1 + max(controls, least))
     return run_simulation(config, base, images, device, layers=layers)
 
 

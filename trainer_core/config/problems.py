@@ -161,6 +161,8 @@ def _wrong_value(path: str, inside: str, value: Any) -> Problem:
     plain = not isinstance(value, str | list | Mapping)
     if "?" not in remedy and section_of(field) is None and text_expected and plain:
         remedy = f"Put the value of {path} in quotes if text is meant, or leave the setting out."
+        if expectation(field).startswith("a list"):
+            remedy = f"Write {path} as a list in square brackets, or leave the setting out."
     return Problem(_found(where, value), expectation(field), remedy)
 
 
@@ -450,7 +452,8 @@ def _preview_problems(config: RunConfig) -> Iterator[Problem]:
         yield Problem(
             f"base.variant is {variant} and preview.controls has {counts} images for the prompts",
             expected,
-            "Change preview.controls, or base.variant.",
+            "Change preview.controls, a list for each prompt (for sample: control=FILE), or "
+            "base.variant.",
         )
 
 

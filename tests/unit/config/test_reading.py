@@ -163,6 +163,7 @@ def test_unknown_override_is_named_with_the_nearest(run_file):
         ("adapter: {rank_pattern: {a: b}}", "adapter.rank_pattern (at a) is b", "a mapping"),
         ("family: qwen", "family is qwen", "one of 'qwen_image', 'flux'"),
         ("seed: -1", "seed is -1", "at least 0"),
+        ("base: {adapters: null}", "base.adapters is null", "a list"),
     ],
 )
 def test_wrong_value_is_named_with_what_is_expected(run_file, text, path, expected):
@@ -171,6 +172,13 @@ def test_wrong_value_is_named_with_what_is_expected(run_file, text, path, expect
     assert expected in error.expected
     assert error.remedy
     assert "1." not in str(error.found)[: len(str(run_file(text))) + 5]
+
+
+@pytest.mark.parametrize("text", ["base: {adapters: null}", "preview: {prompts: 3}"])
+def test_quotes_are_not_advised_where_a_list_is_missing(run_file, text):
+    remedy = refusal(run_file(text)).remedy
+    assert "as a list in square brackets" in remedy
+    assert "quotes" not in remedy
 
 
 @pytest.mark.parametrize(

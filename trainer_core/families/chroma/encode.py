@@ -66,7 +66,7 @@ class ChromaEncoders:
             raise DatasetError(
                 f"{len(controls)} control images for the caption {caption[:60]!r}",
                 "none, as Chroma generates from text alone",
-                "Take away dataset.controls, or train a base that edits.",
+                "Use a folder without control images, or train a base that edits.",
             )
         tokens = self.tokenizer(
             caption, max_length=self.text_length, truncation=True, return_tensors="pt"

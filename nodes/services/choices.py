@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...trainer_core.config import RunConfig
-from ...trainer_core.errors import ConfigError
+from ...trainer_core.errors import ConfigError, RunError
 from ...trainer_core.families.run_files import load_config
 
 _OWN_FOLDERS = {"cache": "encoded samples", "pictures": "images of the graph"}
@@ -140,6 +140,7 @@ def check_run_name(given: Mapping[str, Any]) -> None:
 
 
 def training_config(
+    base: BaseChoice,
     cache: EncodedCache,
     adapter: AdapterChoice,
     settings: SettingsChoice | None,
@@ -151,7 +152,8 @@ def training_config(
     """The run file of a training; what the node itself says wins over the settings.
 
     Args:
-        cache: The encoded samples, with base and dataset.
+        base: The base, with what is part of it while it trains.
+        cache: The encoded samples, with the dataset.
         adapter: The adapter.
         settings: Everything else, or None for the defaults.
         own: What the training node itself says.
@@ -160,12 +162,14 @@ def training_config(
 
     Raises:
         InputError: When values are out of range or contradict each other, or the name cannot be.
+        RunError: When the samples were encoded for another base.
     """
+    _require_same_base(base, cache.base)
     previews = cache.previews.values if cache.previews else {}
     shown = can_preview and bool(previews.get("prompts"))
     silent = {} if shown else {"preview": {"every": 0}}
     config = run_config(
-        cache.base,
+        base,
         {
             "dataset": cache.dataset.values,
             "adapter": adapter.values,
@@ -179,3 +183,26 @@ def training_config(
     )
     _check_run_name(config.output.name)
     return config
+
+
+def _require_same_base(base: BaseChoice, encoded: BaseChoice) -> None:
+    ours, theirs = _base_facts(base), _base_facts(encoded)
+    if ours == theirs:
+        return
+    differing = [name for name in ours if ours[name] != theirs.get(name)]
+    raise RunError(
+        "Cache Embeddings was given a base with "
+        + ", ".join(f"{name} {theirs.get(name)}" for name in differing)
+        + ", and this node one with "
+        + ", ".join(f"{name} {ours[name]}" for name in differing),
+        "the same base on both nodes",
+        "Connect one Load Training Base to both.",
+    )
+
+
+def _base_facts(base: BaseChoice) -> dict[str, Any]:
+    # By the names of the inputs of Load Training Base.
+    facts = {"source" if name == "path" else name: value for name, value in base.values.items()}
+    # Nothing that is encoded depends on these.
+    facts = {k: v for k, v in facts.items() if k not in {"adapters", "distilled"}}
+    return {**facts, "family": base.family, "precision": base.precision}

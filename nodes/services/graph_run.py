@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...trainer_core.config import RunConfig
-from ...trainer_core.errors import RunError, TrainerError
+from ...trainer_core.errors import TrainerError
 from ..host import comfy_host
 from .adapter_files import adapter_tensors, as_source
 from .choices import (
@@ -227,10 +227,9 @@ def run_training(
     from ...trainer_core.training import SingleProcess, train
     from ..host.comfy_machine import ComfyMachine
 
-    _require_same_base(base, cache)
     can_preview = base.embedded or vae is not None
     output = str(comfy_host.output_folder())
-    config = training_config(cache, adapter, settings, own, output, can_preview=can_preview)
+    config = training_config(base, cache, adapter, settings, own, output, can_preview=can_preview)
     observer = observer or NodeObserver(
         node_id, config.output.name, trains=True, workflow=workflow_id(workflow)
     )
@@ -310,29 +309,6 @@ def _image_batch(paths: list[Path]) -> Tensor:
         with Image.open(path) as image:
             arrays.append(np.asarray(on_white(image).convert("RGB"), dtype=np.float32) / 255.0)
     return torch.from_numpy(np.stack(arrays))
-
-
-def _require_same_base(base: BaseChoice, cache: EncodedCache) -> None:
-    ours, theirs = _base_facts(base), _base_facts(cache.base)
-    if ours == theirs:
-        return
-    differing = [name for name in ours if ours[name] != theirs.get(name)]
-    raise RunError(
-        "Cache Embeddings was given a base with "
-        + ", ".join(f"{name} {theirs.get(name)}" for name in differing)
-        + ", and this node one with "
-        + ", ".join(f"{name} {ours[name]}" for name in differing),
-        "the same base on both nodes",
-        "Connect one Load Training Base to both.",
-    )
-
-
-def _base_facts(base: BaseChoice) -> dict[str, Any]:
-    # By the names of the inputs of Load Training Base.
-    facts = {"source" if name == "path" else name: value for name, value in base.values.items()}
-    # Nothing that is encoded depends on these.
-    facts = {k: v for k, v in facts.items() if k not in {"adapters", "distilled"}}
-    return {**facts, "family": base.family, "precision": base.precision}
 
 
 def preview_by_hand(

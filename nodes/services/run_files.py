@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...trainer_core.config import RunConfig
+from ...trainer_core.config import BaseAdapter, RunConfig
 from ...trainer_core.config.reading import dump_config
 from ...trainer_core.errors import InputError
 from ...trainer_core.filesystem.storage import atomic_write, storage_error, write_text
@@ -19,6 +19,7 @@ from ..host.folders import clear_leftovers
 from .choices import RunHandle
 
 _START = "start.safetensors"
+_BASE_ADAPTERS = "base-adapters"
 _ADAPTER = "adapter.safetensors"
 
 
@@ -27,14 +28,14 @@ def save_run_file(config: RunConfig, *, copy_cache: bool) -> Path:
 
     Args:
         config: What would be trained.
-        copy_cache: Whether to copy the encoded samples beside it, and the file that the adapter
-            starts from; it then names them relatively.
+        copy_cache: Whether to copy the encoded samples beside it, the adapters of the base, and
+            the file that the adapter starts from; it then names them relatively.
 
     Returns:
         ``<output>/<name>/run-file/run.yaml``; an older one is replaced.
 
     Raises:
-        InputError: When the file that the adapter starts from is absent.
+        InputError: When the file that the adapter starts from, or one of the base's, is absent.
         StorageError: When it cannot be written.
     """
     from ...trainer_core.data.cache_file import cache_folders
@@ -46,6 +47,7 @@ def save_run_file(config: RunConfig, *, copy_cache: bool) -> Path:
         names = {"manifest": manifest.relative_to(folder).as_posix(), "dir": None}
         changed = {
             "cache": names,
+            "base": {"adapters": _copied_adapters(config.base.adapters, folder)},
             "adapter": {"start_from": _copied_start(config.adapter.start_from, folder)},
             # On another machine these folders do not exist; the finished cache needs neither.
             "dataset": {"path": ""},
@@ -147,6 +149,28 @@ def _copied_start(file: str | None, folder: Path) -> str | None:
         )
     atomic_write(folder / _START, lambda target: shutil.copyfile(source, target))
     return _START
+
+
+def _copied_adapters(adapters: Sequence[BaseAdapter], folder: Path) -> list[BaseAdapter]:
+    """Copy the adapters of the base, each into a folder of its own, and name them relatively."""
+    from ...trainer_core.adapter_files.read.adapter_file import adapter_files
+
+    copied: list[BaseAdapter] = []
+    for number, each in enumerate(adapters):
+        source, name = Path(each.path), f"{_BASE_ADAPTERS}/{number}"
+        # PEFT's folder is named as a whole, because its weights lack their scale.
+        named = name if source.is_dir() else f"{name}/{source.name}"
+        files = adapter_files(source)
+        if not all(file.is_file() for file in files):
+            raise InputError(
+                f"base.adapters.{number}: there is no file {source}",
+                "an adapter file (.safetensors), to be copied beside the run file",
+                "Choose another adapter on Load Training Base, or none.",
+            )
+        for file in files:
+            atomic_write(folder / name / file.name, partial(shutil.copyfile, file))
+        copied.append(each.model_copy(update={"path": named}))
+    return copied
 
 
 def _copied_cache(manifest: Path, target: Path) -> Path:

@@ -30,7 +30,7 @@ def by_quick(plan):
     choices = part("nodes.services.choices")
     parts = part("nodes.services.quick_plan").parts_of(plan)
     cache = choices.EncodedCache(Path("none"), parts.base, parts.dataset, parts.previews)
-    given = (cache, parts.adapter, parts.settings, parts.own, "output")
+    given = (parts.base, cache, parts.adapter, parts.settings, parts.own, "output")
     return choices.training_config(*given, can_preview=True)
 
 
@@ -69,7 +69,8 @@ def by_graph(prompt):
     module = part("nodes.definitions.train_adapter")
     values = part("nodes.definitions.setting_inputs").section_values(module.RUN_SETTINGS, train)
     own = {**values, "resume": module._resume_setting(train["resume"], train["resume_from"])}
-    given = (cache, output(train["adapter"][0]), output(train["settings"][0]), own, "output")
+    given = (cached["base"], cache, output(train["adapter"][0]))
+    given += (output(train["settings"][0]), own, "output")
     return choices.training_config(*given, can_preview=True)
 
 

@@ -1,4 +1,4 @@
-"""A run file that is saved with its cache takes along the adapter that the run starts from."""
+"""A run file saved with its cache takes along the adapters that the run starts from or needs."""
 
 import shutil
 from pathlib import Path
@@ -37,12 +37,15 @@ def test_the_folder_can_be_moved_and_trained_and_a_missing_file_is_refused(comfy
     start = tmp_path / "loras" / "mine.safetensors"
     start.parent.mkdir()
     shutil.copyfile(first.adapters[0], start)
+    turbo = start.with_name("turbo.safetensors")
+    shutil.copyfile(start, turbo)
     given = run_config(
         tmp_path / "second",
         cache,
         training=SHORT,
         cache={"manifest": str(manifest)},
         adapter={"start_from": str(start)},
+        base={"adapters": [{"path": str(turbo), "strength": 0.5, "when": "training"}]},
     )
     verdict, path = saved(comfy_host, given, tmp_path)
     assert verdict == "SAVED"
@@ -52,8 +55,16 @@ def test_the_folder_can_be_moved_and_trained_and_a_missing_file_is_refused(comfy
     start.unlink()
     refused = f"adapter.start_from: there is no file {start}"
     assert saved(comfy_host, given, tmp_path) == ["REFUSED", refused]
+    start.write_bytes(content)
+    turbo.unlink()
+    refused = f"base.adapters.0: there is no file {turbo}"
+    assert saved(comfy_host, given, tmp_path) == ["REFUSED", refused]
     shutil.rmtree(cache)
+    start.unlink()
     assert "mine" not in (moved / "run.yaml").read_text()
     config = load_config(moved / "run.yaml")
     assert Path(config.adapter.start_from).read_bytes() == content
+    (part,) = config.base.adapters
+    assert Path(part.path).is_relative_to(moved)
+    assert (Path(part.path).read_bytes(), part.strength, part.when) == (content, 0.5, "training")
     assert train(config).step == 3

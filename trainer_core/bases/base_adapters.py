@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from ..adapter_files.factors.base_adapters import BaseAdapterFile
 from ..adapter_files.factors.outlines import outlines_of, patch_outline
-from ..adapter_files.read.adapter_file import OpenAdapter, open_adapter, read_adapter
+from ..adapter_files.read.adapter_file import OpenAdapter
 from ..config import BaseAdapter, BaseSection
-from ..errors import AdapterFileError, BaseModelError
-from ..families.registry import FAMILIES
+from ..errors import AdapterFileError, BaseModelError, InputError
+from ..filesystem.storage import given_path
 from ..types import AdapterState
+from .family_adapter import open_of_family, read_of_family
 
 if TYPE_CHECKING:
     from ..families.family import Family
@@ -30,11 +31,10 @@ def read_base_adapters(settings: BaseSection, family: Family) -> tuple[BaseAdapt
     Raises:
         BaseModelError: When a file is not there, or cannot be read as an adapter of the family.
     """
-    others = {each.title: each.key_map for each in FAMILIES.values()}
     found: list[BaseAdapterFile] = []
     for place, each in _places(settings):
         with _told(place, each, family):
-            state = read_adapter(Path(each.path), family.key_map, others)
+            state = read_of_family(Path(each.path), family)
         name = Path(each.path).name
         found.append(BaseAdapterFile(place, name, state, each.strength, each.when))
     return tuple(found)
@@ -42,12 +42,11 @@ def read_base_adapters(settings: BaseSection, family: Family) -> tuple[BaseAdapt
 
 def outline_base_adapters(settings: BaseSection, family: Family) -> tuple[BaseAdapterFile, ...]:
     """As `read_base_adapters`, with shapes alone: no value is kept."""
-    others = {each.title: each.key_map for each in FAMILIES.values()}
     found: list[BaseAdapterFile] = []
     for place, each in _places(settings):
         with (
             _told(place, each, family),
-            open_adapter(Path(each.path), family.key_map, others) as adapter,
+            open_of_family(Path(each.path), family) as adapter,
         ):
             name = Path(each.path).name
             state = _outlines(adapter)
@@ -69,10 +68,15 @@ def _places(settings: BaseSection) -> Iterator[tuple[str, BaseAdapter]]:
 @contextmanager
 def _told(place: str, adapter: BaseAdapter, family: Family) -> Iterator[None]:
     """Name the setting in what is wrong with its file."""
-    if not Path(adapter.path).exists():
+    wanted = f"an adapter file (.safetensors) for {family.title}, or a folder that PEFT saved"
+    try:
+        path = given_path(adapter.path, wanted)
+    except InputError as error:
+        raise BaseModelError(f"{place}: {error.found}", error.expected, error.remedy) from error
+    if not path.exists():
         raise BaseModelError(
             f"{place}: there is no file {adapter.path}",
-            f"an adapter file (.safetensors) for {family.title}, or a folder that PEFT saved",
+            wanted,
             "Correct the path, or leave the adapter out of base.adapters.",
         )
     try:

@@ -10,6 +10,7 @@ from ..adapter_files.read.adapter_file import adapter_files
 from ..config import BaseSection
 from ..data.cache_file import hash_file
 from ..errors import BaseModelError
+from ..filesystem.text_files import require_regular
 
 Mark = Mapping[str, Any]
 """``name``, ``sha256``, ``strength`` and ``when`` of an adapter."""
@@ -33,16 +34,22 @@ def base_adapter_marks(settings: BaseSection) -> list[Mark]:
             continue
         path = Path(each.path)
         try:
-            content = "+".join(hash_file(file) for file in adapter_files(path))
-        except OSError as error:
+            content = "+".join(map(_hashed, adapter_files(path)))
+        except (OSError, ValueError) as error:
+            reason = (error.strerror if isinstance(error, OSError) else None) or error
             raise BaseModelError(
-                f"base.adapters.{number}: {path} cannot be read ({error.strerror})",
+                f"base.adapters.{number}: {path} cannot be read ({reason})",
                 "an adapter file, or a folder that PEFT saved",
                 "Correct the path, or give read access.",
             ) from error
         mark = {"name": path.name, "sha256": content}
         marks.append({**mark, "strength": each.strength, "when": each.when})
     return marks
+
+
+def _hashed(file: Path) -> str:
+    require_regular(file)  # what is no file may never end
+    return hash_file(file)
 
 
 def are_same(before: Sequence[Mark] | None, after: Sequence[Mark] | None) -> bool:

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from ..adapter_files.factors.fused_layers import refuse_undivided
-from ..adapter_files.read.adapter_file import adapter_files, read_adapter
+from ..adapter_files.read.adapter_file import adapter_files
+from ..bases.family_adapter import read_of_family
 from ..config import RunConfig
 from ..config.defaults import run_length
 from ..data.cache_file import hash_file
 from ..errors import AdapterFileError, ConfigError, InputError, RunError
-from ..families.registry import FAMILIES, get_family
+from ..families.registry import get_family
 from ..types import AdapterState
 from .base_marks import Mark, are_same, in_words
 from .checkpoint import Checkpoint, find_checkpoint, read_whole_checkpoint
@@ -447,11 +448,10 @@ def read_start(config: RunConfig) -> AdapterState | None:
     path = Path(config.adapter.start_from)
     if not path.exists():
         raise _no_file(path)
-    others = {family.title: family.key_map for family in FAMILIES.values()}
-    key_map = get_family(config.family).key_map
-    state = read_adapter(path, key_map, others)
+    family = get_family(config.family)
+    state = read_of_family(path, family)
     remedy = "Start from a LoRA of it, with adapter.kind: lora."
-    refuse_undivided(state, key_map, "adapter.start_from", remedy, attached=True)
+    refuse_undivided(state, family.key_map, "adapter.start_from", remedy, attached=True)
     if state.extras:
         layer, tensors = next(iter(state.extras.items()))
         raise AdapterFileError(

@@ -49,9 +49,11 @@ def full_graph(plan: QuickPlan) -> dict[str, Any]:
     trained = {"base": [BASE, 0], "cache": [CACHE, 0], "adapter": [ADAPTER, 0]}
     kinds = {"kind": kind, **{f"kind.{k}": v for k, v in _settings(own, values).items()}}
     adapter = {**kinds, **_settings(adapter_settings.SHARED, values)}
+    base = {"source": answers.base, "family": "auto"}
+    base |= {"training_adapter": sockets.NO_FILE, "base_adapters": ""}
     return {
         DATASET: _node(DatasetFolder, values, dataset),
-        BASE: _node(LoadBase, values, {"source": answers.base, "family": "auto"}),
+        BASE: _node(LoadBase, values, base),
         PROMPTS: _node(PreviewPrompts, values, {"controls_from": controls}),
         CACHE: _node(CacheEmbeddings, values, {"dataset": [DATASET, 0], **linked}),
         ADAPTER: {

@@ -148,6 +148,11 @@ class KeyMap:
         }
 
     @cached_property
+    def comfyui_paths(self) -> dict[str, ComfyuiName]:
+        """`comfyui_names` by their paths; of several of one path the first."""
+        return {name.path: name for name in reversed(self.comfyui_names)}
+
+    @cached_property
     def _flat_modules(self) -> dict[str, str]:
         return {template.replace(".", "_"): template for template in self.layers}
 

@@ -340,12 +340,18 @@ def _slice(native: str, shares: int, key_map: KeyMap) -> LayerMatch | None:
     return LayerMatch(_cuts(parts), None)
 
 
+_NUMBER = re.compile(rf"(?<![^.])({BLOCK_NUMBER})(?![^.])")
+
+
 def _comfyui_name(path: str, key_map: KeyMap) -> tuple[ComfyuiName, str] | None:
     """One of the names that only ComfyUI has, and the native name that it stands for there."""
-    for name in key_map.comfyui_names:
-        block = _block(name.path, path)
-        if block is not None:
-            return name, name.native.replace("{}", block, 1)
+    known = key_map.comfyui_paths
+    if path in known:
+        return known[path], known[path].native
+    for number in _NUMBER.finditer(path):
+        name = known.get(f"{path[: number.start()]}{{}}{path[number.end() :]}")
+        if name is not None:
+            return name, name.native.replace("{}", number[0], 1)
     return None
 
 

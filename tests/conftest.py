@@ -6,11 +6,13 @@ import gc
 import json
 import os
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
 from comfyui.environment import comfyui_folder
+from fixtures.families import lacking
 
 # Their files take longest, so that with several processes they begin first: at the end, where one
 # process has nothing left, are files of a few seconds. `--no-loadscope-reorder` keeps this order.
@@ -31,13 +33,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         skips["gpu"] = "torch sees no CUDA device"
     if not os.environ.get("MATRIX"):
         skips["matrix"] = "it builds environments; make matrix runs it"
+    without = lacking()
     for item in items:
+        if without and _family_of(item, without):
+            item.add_marker(pytest.mark.skip(reason="the installed Diffusers has no such family"))
         own = [marker for marker in MARKERS if item.get_closest_marker(marker)]
         # A report also knows folders by name, such as tests/gpu: they are no markers.
         item.user_properties.append(("markers", own))
         for marker in own:
             if marker in skips:
                 item.add_marker(pytest.mark.skip(reason=skips[marker]))
+
+
+def _family_of(item: pytest.Item, families: Collection[str]) -> bool:
+    """Whether a test is of one of these families: by its file's name, or by a parameter."""
+    given = getattr(item, "callspec", None)
+    values = [] if given is None else list(given.params.values())
+    names = {item.path.stem.removeprefix("test_"), *(v for v in values if isinstance(v, str))}
+    return not names.isdisjoint(families)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -59,14 +59,8 @@ def load_frozen(
         BaseModelError: When the installed library does not know the class, or the files are damaged
             or lack weights.
     """
-    library, name = kind.split(".")
-    model = getattr(importlib.import_module(library), name, None)
-    if model is None:
-        raise BaseModelError(
-            f"the installed {library} has no {name}, which {folder / part} needs",
-            f"a newer {library}",
-            f"Upgrade it: pip install --upgrade {library}",
-        )
+    library = kind.partition(".")[0]
+    model = _class_of(kind, folder / part)
     with reading_part(folder / part), without_bars(library):
         loaded, report = model.from_pretrained(
             folder / part,
@@ -80,6 +74,23 @@ def load_frozen(
         # A library fills such weights with random numbers and goes on.
         raise _unreadable(folder / part, f"{len(missing)} weights are missing, {missing[0]} first")
     return loaded.requires_grad_(False).eval().to(device)
+
+
+def _class_of(kind: str, needed_by: Path) -> Any:
+    """A class by its library and name.
+
+    Raises:
+        BaseModelError: When the installed library is too old to have it.
+    """
+    library, name = kind.split(".")
+    found = getattr(importlib.import_module(library), name, None)
+    if found is None:
+        raise BaseModelError(
+            f"the installed {library} has no {name}, which {needed_by} needs",
+            f"a newer {library}",
+            f"Upgrade it: pip install --upgrade {library}",
+        )
+    return found
 
 
 def load_words(kind: str, folder: Path, part: str) -> Any:
@@ -320,8 +331,7 @@ def _plan_folder(
     location: BaseLocation, spec: FileSpec, device: torch.device, packing: Packing | None
 ) -> WeightPlan:
     folder = location.folder / "transformer"
-    library, name = spec.transformer.split(".")
-    kind = getattr(importlib.import_module(library), name)
+    kind = _class_of(spec.transformer, folder)
     settings = read_json(folder / "config.json")
     if packing is not None and _names_quantization(settings):
         raise BaseModelError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib.metadata
 import json
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.fixtures.families import record
+from tests.fixtures.families import lacking, record
 from tests.fixtures.family_inputs import made_inputs
 from tests.fixtures.full_size import linear_layers
 from tests.fixtures.gguf_files import write_with_gguf
@@ -76,7 +77,9 @@ def folder(tmp_path_factory):
 def test_diffusers_own_converter_undoes_the_naming_of_these_tests():
     from diffusers.loaders import single_file_utils
 
-    convert = single_file_utils.convert_krea2_transformer_checkpoint_to_diffusers
+    convert = getattr(single_file_utils, "convert_krea2_transformer_checkpoint_to_diffusers", None)
+    if convert is None:
+        pytest.skip("the installed Diffusers reads no single file of Krea 2")
     found, expected = convert(native()), model().state_dict()
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], value) for name, value in expected.items())
@@ -205,6 +208,8 @@ def test_texts_are_those_of_the_pipeline(folder):
         assert found.shape[1:] == (3, 40)
         assert relative_error(found, expected) <= 1e-5
         assert count(caption, 0) == len(found)
+    if int(importlib.metadata.version("transformers").split(".")[0]) < 5:
+        return  # it counts real tokens by itself
     # Without the positions that count real tokens alone, the end behind the padding is another.
     encoder = pipeline.text_encoder
     encoder.register_forward_pre_hook(
@@ -337,6 +342,8 @@ def test_diffusers_own_loader_takes_the_diffusers_layout_and_refuses_alphas(kind
         write_adapter(path, adapter.state(), layout, FAMILY.key_map, {})
     with pytest.raises(ValueError, match="should be empty at this point"):
         pipeline.load_lora_weights(tmp_path, weight_name="comfyui.safetensors")
+    if kind == "lokr" and lacking():
+        pytest.skip("the installed Diffusers takes no LoKr")
     if kind == "lokr":  # its pipelines look for the word "lora" in every name
         pipeline.transformer.load_lora_adapter(
             tmp_path, weight_name="diffusers.safetensors", prefix="transformer"

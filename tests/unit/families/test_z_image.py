@@ -122,8 +122,7 @@ def test_scaled_weights_are_cut_after_they_are_multiplied(tmp_path):
 
 @pytest.mark.parametrize("base_format", ["dense", "file"])
 def test_a_gguf_file_computes_as_its_numbers(base_format, tmp_path):
-    import gguf
-
+    gguf = pytest.importorskip("gguf")
     tensors, wanted, state = {}, {}, native()
     for name, tensor in state.items():
         if name in matrices(state) and tensor.shape[1] % BLOCKS["Q8_0"][0] == 0:

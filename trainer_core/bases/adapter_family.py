@@ -61,7 +61,7 @@ def adapter_family(path: Source, wanted: str | None = None, *, any_size: bool = 
             named = {name: each for name, each in families.items() if not strange[name]}
             odd = {name: _oddity(file, family) for name, family in named.items()}
             patched = [name for name, family in named.items() if _patches_fit(file, family)]
-            others = [n for n in FAMILIES if n not in families and _fits(file, n, strange)]
+            others = _others(file, families, strange) if all(odd.values()) else []
     except AdapterFileError as error:
         # Why it cannot be read is of no interest in a file that is not for here at all.
         models = foreign or nearest(layers)
@@ -95,6 +95,13 @@ def adapter_family(path: Source, wanted: str | None = None, *, any_size: bool = 
             raise _several(path, ordered, ())
         return named[ordered[0]]
     raise _other_size(path, named[ordered[0]], odd[ordered[0]], others)
+
+
+def _others(
+    file: AdapterFile, tried: Iterable[str], strange: Mapping[str, Sequence[str]]
+) -> list[str]:
+    """Other families that have all of its layers, in their sizes; told in an error."""
+    return [name for name in FAMILIES if name not in tried and _fits(file, name, strange)]
 
 
 def require_base(path: Source, base: BaseWeights) -> None:

@@ -22,9 +22,9 @@ from ..adapter_files.names.key_map import KeyMap
 from ..adapter_files.read.adapter_file import read_adapter
 from ..adapters import AttachedAdapter
 from ..adapters.attach_state import attach_state
-from ..bases.base_adapters import read_base_adapters
+from ..bases.base_adapters import outline_base_adapters, read_base_adapters
 from ..bases.locate import locate_base
-from ..config import MemorySection, PreviewSection, RunConfig
+from ..config import BaseSection, MemorySection, PreviewSection, RunConfig
 from ..data.cache import cache_folder
 from ..data.image import from_pixels, on_white, to_pixels
 from ..device import (
@@ -164,6 +164,9 @@ class Pipeline:
         return adapter
 
 
+_ReadAdapters = Callable[[BaseSection, Family], tuple[BaseAdapterFile, ...]]
+
+
 @dataclass(frozen=True, slots=True)
 class _Place:
     """A checked base of which nothing is loaded yet."""
@@ -196,15 +199,16 @@ class _Place:
             sampler = Sampler(self.family, self.location, base.transformer, decode, self.device)
             return Pipeline(sampler, self.encoders, self.key_map, base, at_end.pop_all())
 
-    def adapters(self) -> list[BaseAdapterFile]:
+    def adapters(self, read: _ReadAdapters = read_base_adapters) -> list[BaseAdapterFile]:
         """Those that are part of the base in samples, too."""
-        found = read_base_adapters(self.config.base, self.family)
+        found = read(self.config.base, self.family)
         return [each for each in found if each.when == "always"]
 
     def _memory(self, dtype: torch.dtype, adapter: AdapterState | None) -> MemorySection:
         """How the base is kept, by what is free now."""
         release_memory(self.device)
-        states = [each.state for each in self.adapters()] + ([] if adapter is None else [adapter])
+        beside = self.adapters(outline_base_adapters)
+        states = [each.state for each in beside] + ([] if adapter is None else [adapter])
         layers = [layer for state in states for layer in state.layers.values()]
         held = sum(each.nbytes for layer in layers for each in layer.tensors.values())
         reserve = 0 if self.device.type == "cpu" else RESERVE

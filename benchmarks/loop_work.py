@@ -31,8 +31,8 @@ from benchmarks.measuring.record import origin, write_record
 from trainer_core.adapters import AttachedAdapter, attach
 from trainer_core.config import AdapterConfig, RunConfig
 from trainer_core.data.batches import BatchPlan, load_batch
-from trainer_core.data.cache_file import make_entry, write_entry
-from trainer_core.data.cached_dataset import CachedDataset, CachedItem
+from trainer_core.data.cache.cache_file import make_entry, write_entry
+from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
 from trainer_core.families.registry import get_family
 from trainer_core.training.loop import Loop
 from trainer_core.training.loop_hooks import LoopHooks

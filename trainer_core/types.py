@@ -37,6 +37,13 @@ class Sample:
         regularization: Whether it is an ordinary image of the second folder.
         layers: The layers that it is made of, from the lowest to the topmost; the image is then its
             own control image. Empty for an image that is trained as it is.
+        more_captions: Further texts, made by the caption rules (`data.captions`).
+        mask: The file that says what of it counts in the loss; ``image`` itself where that is its
+            transparency, None where all counts alike.
+        validation: Whether it is held out: never trained on.
+        folder: Which of `config.dataset_folders` it lies in.
+        repeats: How often it appears in an epoch, times the folder's ``num_repeats``.
+        weight: Factor on its loss, times the folder's ``weight``.
     """
 
     name: str
@@ -47,6 +54,17 @@ class Sample:
     controls: tuple[Path, ...] = ()
     regularization: bool = False
     layers: tuple[Path, ...] = ()
+    more_captions: tuple[str, ...] = ()
+    mask: Path | None = None
+    validation: bool = False
+    folder: int = 0
+    repeats: int = 1
+    weight: float = 1.0
+
+    @property
+    def captions(self) -> tuple[str, ...]:
+        """All texts that it is trained with; each epoch takes one."""
+        return (self.caption, *self.more_captions)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -59,11 +77,31 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class PlannedSample:
-    """A sample, the size it is trained at, and the sizes of its control images."""
+    """A sample, the size it is trained at, and the sizes of its control images.
+
+    A sample that is trained at several sizes is planned once for each. `flipped` says whether it
+    is trained mirrored as well.
+    """
 
     sample: Sample
     bucket: Bucket
     control_buckets: tuple[Bucket, ...] = ()
+    flipped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What of a sample is trained in a step.
+
+    Attributes:
+        caption: Which of `Sample.captions`; None for the empty text.
+        controls: Whether its control images are given.
+        flipped: Whether it is mirrored.
+    """
+
+    caption: int | None = 0
+    controls: bool = True
+    flipped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +112,11 @@ class CachedSample:
         name: As in `Sample`.
         bucket: The size in pixels.
         latents: `[C, h, w]`, or with its layers `[C, f, h, w]`; float32, normalised.
-        controls: Latents of the control images, each `[C, h, w]`.
-        conditioning: The encoded caption (and, for edit families, what the text encoder saw of the
-            control images).
-        empty_conditioning: The same for an empty caption, used by caption dropout and guidance.
+        controls: Latents of the control images, each `[C, h, w]`; none in a view without them.
+        conditioning: The encoded text of the view (and, for edit families, what the text encoder
+            saw of the control images).
         regularization: As in `Sample`.
+        mask: `[h, w]` in [0, 1], 1 where the image counts as foreground; None where all does.
     """
 
     name: str
@@ -86,8 +124,8 @@ class CachedSample:
     latents: Tensor
     controls: tuple[Tensor, ...]
     conditioning: Conditioning
-    empty_conditioning: Conditioning
     regularization: bool = False
+    mask: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +139,10 @@ class Batch:
         latents: `[B, C, h, w]`, or `[B, C, f, h, w]` of images with equally many layers.
         controls: One `[B, C, h, w]` per control image.
         conditionings: One per sample, in order, not collated; caption dropout is already applied.
-        weights: Factor on each sample's loss; empty where all are 1.
+        weights: Factor on each sample's loss; empty where all are 1. A sample of weight 0 is there
+            only to keep several processes in step.
+        masks: `[B, 1, h, w]`, weights of the loss at each place (`data.masks.mask_weights`); None
+            where all places of all samples count alike.
     """
 
     names: tuple[str, ...]
@@ -110,6 +151,7 @@ class Batch:
     controls: tuple[Tensor, ...]
     conditionings: tuple[Conditioning, ...]
     weights: tuple[float, ...] = ()
+    masks: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from trainer_core.data.cache_file import make_entry, write_entry
-from trainer_core.data.cached_dataset import CachedDataset, CachedItem
+from trainer_core.data.cache.cache_file import make_entry, write_entry
+from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
 from trainer_core.families.family import Family
 from trainer_core.families.registry import get_family
 from trainer_core.offload.empty_base import empty_base

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import Tensor
 
-    from ...trainer_core.data.cache import Encoders
+    from ...trainer_core.data.cache.build import Encoders
     from ...trainer_core.data.captions import TextLimit
     from ...trainer_core.families.family import Family
     from ...trainer_core.families.graph_spec import ClipSpec, GraphSpec, Row, VaeSpec

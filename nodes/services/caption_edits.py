@@ -54,7 +54,7 @@ def read(image: Path, extension: str, within: AllowedFolders) -> Caption:
         InputError: When its file cannot be read, or is a link that leads elsewhere.
     """
     from ...trainer_core.data.captions import read_caption
-    from ...trainer_core.data.listing import caption_beside
+    from ...trainer_core.data.sources.listing import caption_beside
 
     file = caption_beside(image, extension)
     if file is None:

@@ -18,7 +18,7 @@ from ..host.folders import folder_stamp
 
 if TYPE_CHECKING:
     from ...trainer_core.config import DatasetSection
-    from ...trainer_core.data.folder import Fault, Scan
+    from ...trainer_core.data.sources.folder import Fault, Scan
     from ...trainer_core.filesystem.allowed_folders import AllowedFolders
     from ...trainer_core.types import Bucket, Sample
 
@@ -74,7 +74,7 @@ class Report:
 
     def __init__(self, settings: DatasetSection, within: AllowedFolders) -> None:
         from ...trainer_core.data.buckets import standard_buckets
-        from ...trainer_core.data.folder import survey
+        from ...trainer_core.data.sources.folder import survey
 
         self._settings = settings
         self._root = Path(settings.path)
@@ -137,7 +137,7 @@ class Report:
         return self._named(image) | {"width": 0, "height": 0, "captioned": True, "controls": []}
 
     def _named(self, path: Path) -> dict[str, Any]:
-        from ...trainer_core.data.listing import shown_name
+        from ...trainer_core.data.sources.listing import shown_name
 
         try:
             changed = path.stat().st_mtime_ns
@@ -299,7 +299,7 @@ def image_below(folder: Path, name: str, within: AllowedFolders) -> Path:
     Raises:
         InputError: When there is no such image, or it lies elsewhere.
     """
-    from ...trainer_core.data.listing import IMAGE_EXTENSIONS
+    from ...trainer_core.data.sources.listing import IMAGE_EXTENSIONS
 
     parts: Sequence[str] = name.split("/")
     plain = all(part and part[0] != "." and not set(part) & {"\\", "\0"} for part in parts)

@@ -297,7 +297,7 @@ def _entries(archive: zipfile.ZipFile) -> Iterator[zipfile.ZipInfo]:
 
 
 def _require_type(name: str) -> None:
-    from ...trainer_core.data.listing import FOREIGN_EXTENSIONS, IMAGE_EXTENSIONS
+    from ...trainer_core.data.sources.listing import FOREIGN_EXTENSIONS, IMAGE_EXTENSIONS
 
     extension = Path(name.replace("\\", "/")).suffix.lower()
     if extension in FOREIGN_EXTENSIONS:
@@ -344,7 +344,7 @@ def _unusable(name: str, why: str) -> DatasetError:
 
 def _unwrap(staging: Path) -> None:
     """Take away a folder around everything, unless its name says what lies in it."""
-    from ...trainer_core.data.layout import FOLDERS
+    from ...trainer_core.data.sources.layout import FOLDERS
 
     inside = list(staging.iterdir())
     while len(inside) == 1 and inside[0].is_dir():
@@ -380,8 +380,8 @@ def _new_names(
     staging: Path, staged: list[Path], folder: Path, skipped: list[tuple[str, str]]
 ) -> Iterator[tuple[Path, Path]]:
     """Each file with its new path; an image, its caption, controls and layers stay together."""
-    from ...trainer_core.data.folder import control_in_folder
-    from ...trainer_core.data.layout import FOLDERS, TRAINING_FOLDER
+    from ...trainer_core.data.sources.folder import control_in_folder
+    from ...trainer_core.data.sources.layout import FOLDERS, TRAINING_FOLDER
 
     beside = tuple(name for name in FOLDERS if name != TRAINING_FOLDER)
     there = [name for name in FOLDERS if (folder / name).is_dir()]

@@ -43,7 +43,7 @@ def check_dataset(values: Mapping[str, Any]) -> None:
     Raises:
         InputError: When settings or folders cannot be used.
     """
-    from ...trainer_core.data.folder import scan_all
+    from ...trainer_core.data.sources.folder import scan_all
 
     settings = load_config({"dataset": dict(values)}).dataset
     folders = [each for each in (settings.path, settings.regularization.path) if each]

@@ -297,7 +297,7 @@ def _silent(answers: Answers, silent: Sequence[str], images: int, *, words: bool
 
 
 def _scan(folder: str) -> Sequence[Sample]:
-    from ...trainer_core.data.folder import scan
+    from ...trainer_core.data.sources.folder import scan
     from ...trainer_core.families.run_files import load_config
 
     path = str(comfy_host.dataset_path(folder))

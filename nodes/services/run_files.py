@@ -38,7 +38,7 @@ def save_run_file(config: RunConfig, *, copy_cache: bool) -> Path:
         InputError: When the file that the adapter starts from, or one of the base's, is absent.
         StorageError: When it cannot be written.
     """
-    from ...trainer_core.data.cache_file import cache_folders
+    from ...trainer_core.data.cache.cache_file import cache_folders
 
     folder = Path(config.output.dir) / config.output.name / "run-file"
     clear_leftovers(folder, *cache_folders(folder / "cache"))
@@ -241,7 +241,7 @@ class OutputWatch:
 
     def missing_count(self, folder: Path) -> int:
         """How often files that were there before had gone at a later look."""
-        from ...trainer_core.data.cache_file import cache_folders
+        from ...trainer_core.data.cache.cache_file import cache_folders
 
         now = {
             f"{kind.name}/{path.name}"

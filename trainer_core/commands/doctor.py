@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config import BaseSection, RunConfig
-from ..data.listing import dataset_root
+from ..data.sources.listing import dataset_root
 from ..errors import (
     BaseModelError,
     ConfigError,
@@ -245,7 +245,7 @@ def dataset_report(config: RunConfig) -> tuple[Mapping[str, Any], DatasetError |
             "Name the folder behind the verb, or set dataset.path.",
         )
     from ..data.buckets import plan_buckets
-    from ..data.folder import scan_all
+    from ..data.sources.folder import scan_all
     from ..families.registry import get_family
 
     family = get_family(config.family)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ..config import RunConfig
-from ..data.listing import dataset_root
+from ..data.sources.listing import dataset_root
 from ..errors import TrainerError
 from ..weights.base_location import EMBEDDED
 from ..weights.base_path import base_file, local_folder, names_hub

@@ -52,7 +52,7 @@ def cache(arguments: Arguments) -> int:
     """
     config = arguments.config()
     require_inputs(config)
-    from ..data.cache import cache_folder
+    from ..data.cache.build import cache_folder
     from ..device import borrowed_threads, resolve_device
     from ..training.encode_dataset import prepare, save_manifest
     from ..training.processes import SingleProcess
@@ -98,8 +98,8 @@ def sample(arguments: Arguments) -> int:
     require_inputs(config, dataset=False)
     output = given_path(own.get("output", ["samples"])[-1], "a folder").absolute()
     strength = _number(own)
-    from ..data.cache import cache_folder
-    from ..data.cache_file import cache_folders
+    from ..data.cache.build import cache_folder
+    from ..data.cache.cache_file import cache_folders
     from ..inference.pipeline import sample_images
 
     clear_leftovers(output, *cache_folders(cache_folder(config)), as_json=arguments.json)

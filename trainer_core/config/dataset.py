@@ -6,7 +6,11 @@ from typing import Literal
 
 from pydantic import Field
 
+from .captions import CaptionSection
+from .folders import FolderSection, Layout
+from .masks import MaskSection
 from .section import Section, setting
+from .validation import ValidationSection
 
 Policy = Literal["error", "skip"]
 
@@ -79,12 +83,26 @@ class DatasetSection(Section):
     """Which images and captions are trained, and at which size."""
 
     path: str = setting("", "Set it for every run: the folder with your images and captions.")
-    layout: Literal["auto", "flat", "paired", "layered"] = setting(
+    folders: list[FolderSection] = setting(
+        [],
+        "Leave it empty unless your images lie in several folders. Further folders, as [{path: "
+        "folder, role: train, weight: 1.0}]; each may say otherwise than 'dataset' what its "
+        "resolution, num_repeats, batch_size, trigger_word, captions and layout are.",
+        advanced=True,
+    )
+    layout: Layout = setting(
         "auto",
-        "Leave it on auto unless your folder is read wrongly. 'flat': each image beside a text "
-        "file of the same name. 'paired': training_images/ with captions, control_images/ of "
-        "the same names. 'layered': training_images/ and layers/NAME_0.png, NAME_1.png ... from "
-        "the lowest. 'auto' looks which it is.",
+        "Leave it on auto unless your folder is read wrongly. 'flat': each image beside its "
+        "caption. 'paired': training_images/ and control_images/ of the same names. 'layered': "
+        "training_images/ and layers/NAME_0.png ... 'kohya': folders named 10_name. 'metadata': a "
+        "metadata file lists the images.",
+        advanced=True,
+    )
+    metadata: str | None = setting(
+        None,
+        "Leave it unset unless the folder's metadata file has an unusual name. A .jsonl, .csv or "
+        ".parquet file in the folder that lists image, caption, control, mask, repeats and "
+        "weight. Unset: metadata.jsonl, .csv or .parquet where there is one.",
         advanced=True,
     )
     caption_extension: str = setting(
@@ -148,6 +166,42 @@ class DatasetSection(Section):
         ge=0.0,
         le=1.0,
     )
+    captions: CaptionSection = Field(
+        default_factory=CaptionSection,
+        description="What becomes of a caption before it is encoded.",
+    )
+    control_dropout: float = setting(
+        0.0,
+        "Leave it at 0; raise it a little when the adapter of an edit base should also work "
+        "without a control image. Share of batches trained without their control images, also in "
+        "what the text encoder sees.",
+        advanced=True,
+        ge=0.0,
+        le=1.0,
+    )
+    mask: MaskSection = Field(
+        default_factory=MaskSection,
+        description="Which part of an image counts how much.",
+    )
+    flip: bool = setting(
+        False,
+        "Leave it off for anything that has a left and a right, such as text or a face; switch it "
+        "on for few images of things that have none. Each image is trained as it is and mirrored.",
+        advanced=True,
+    )
+    flip_except: list[str] = setting(
+        ["left", "right", "text", "letter", "letters", "word", "words", "logo", "sign", "number"],
+        "Add words of your captions that would be wrong of a mirrored image. An image whose "
+        "caption has one of these words is never mirrored.",
+        advanced=True,
+    )
+    crop: Literal["center", "top", "mask", "stretch"] = setting(
+        "center",
+        "Leave it on center; take top when heads are cut off. What is kept of an image that does "
+        "not fit its bucket: the 'center', the 'top', the part around its 'mask'; 'stretch' "
+        "keeps all and distorts.",
+        advanced=True,
+    )
     resolution: int = setting(
         1024,
         "Lower it when memory runs out or a step takes too long; raise it for fine detail, up to "
@@ -155,6 +209,28 @@ class DatasetSection(Section):
         "resolution pixels.",
         ge=32,
         le=4096,
+    )
+    more_resolutions: list[int] = setting(
+        [],
+        "Leave it empty; list smaller sizes, such as [512, 768], when the adapter is used at "
+        "several. Each image is then trained at each of these sizes, too; none is enlarged for "
+        "it.",
+        advanced=True,
+    )
+    bucketing: Literal["area", "longest_side"] = setting(
+        "area",
+        "Leave it on area. 'area': buckets of about resolution x resolution pixels. "
+        "'longest_side': each image keeps its shape, its longest side becomes 'resolution', and "
+        "both sides are cut to multiples of 32, as FlyMyAI's trainer does.",
+        advanced=True,
+    )
+    bucket_step: int | None = setting(
+        None,
+        "Leave it unset; raise it for fewer, larger buckets when batches stay small. Sides of "
+        "buckets are multiples of it, in pixels. Unset: what the family can train.",
+        advanced=True,
+        ge=8,
+        le=512,
     )
     max_aspect_ratio: float = setting(
         3.0,
@@ -170,6 +246,14 @@ class DatasetSection(Section):
         "too small to be trained at all. Enlarges images that are smaller than the training size.",
         advanced=True,
     )
+    batch_size: int | None = setting(
+        None,
+        "Leave it unset: training.batch_size. How many images share a batch; a folder of small "
+        "images may have more.",
+        advanced=True,
+        ge=1,
+        le=1024,
+    )
     control_area: int | None = setting(
         None,
         "Leave it unset unless you will use the adapter in Diffusers' edit pipelines, which use "
@@ -182,6 +266,10 @@ class DatasetSection(Section):
     regularization: RegularizationSection = Field(
         default_factory=RegularizationSection,
         description="Ordinary images that are trained beside the own ones.",
+    )
+    validation: ValidationSection = Field(
+        default_factory=ValidationSection,
+        description="Images that are never trained on, to measure the loss on.",
     )
     preservation: PreservationSection = Field(
         default_factory=PreservationSection,
@@ -210,4 +298,27 @@ class CacheSection(Section):
         "Leave it off; switch it on once when the disk may have damaged files. Reads every cached "
         "file at the start and encodes damaged ones again.",
         advanced=True,
+    )
+    dtype: Literal["auto", "fp32", "bf16", "fp16"] = setting(
+        "auto",
+        "Leave it on auto. Number format of cached latents and texts. 'auto': that of the "
+        "encoders. 'fp32' is exact and largest; 'fp16' fails where an encoder's numbers are too "
+        "large for it, and says so.",
+        advanced=True,
+    )
+    batch_size: int = setting(
+        1,
+        "Leave it at 1; raise it to encode faster on a GPU with room. How many images of a size, "
+        "and how many captions, are encoded at a time.",
+        advanced=True,
+        ge=1,
+        le=256,
+    )
+    max_gb: float | None = setting(
+        None,
+        "Leave it unset, or set it when the disk gets full. The most gigabytes that the cache may "
+        "take: what was not used for longest is removed at the end of encoding, never what this "
+        "run or another one at work needs.",
+        advanced=True,
+        gt=0.0,
     )

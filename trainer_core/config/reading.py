@@ -39,6 +39,7 @@ PATH_SETTINGS = (
     "base.adapters",
     "dataset.path",
     "dataset.regularization.path",
+    "dataset.folders",
     "cache.dir",
     "cache.manifest",
     "adapter.start_from",

@@ -14,8 +14,8 @@ from functools import lru_cache
 import torch
 
 from ..counters import counter_seed
-from ..types import Batch, Bucket
-from .cached_dataset import CachedDataset
+from ..types import Batch, Bucket, View
+from .cache.cached_dataset import CachedDataset
 from .captions import drops_caption
 
 _Chunk = tuple[int, ...]
@@ -183,7 +183,11 @@ def load_batch(
     if not mine:
         return None
     positions = tuple(micro * plan.batch_size + place for place in mine)
-    samples = [dataset.load(indices[place]) for place in mine]
+    views = [
+        View(caption=None if drops_caption(caption_dropout, seed, step, position) else 0)
+        for position in positions
+    ]
+    samples = [dataset.load(indices[p], view) for p, view in zip(mine, views, strict=True)]
     weights = tuple(regularization_weight if s.regularization else 1.0 for s in samples)
     return Batch(
         names=tuple(sample.name for sample in samples),
@@ -192,12 +196,7 @@ def load_batch(
         controls=tuple(
             torch.stack(same) for same in zip(*(sample.controls for sample in samples), strict=True)
         ),
-        conditionings=tuple(
-            sample.empty_conditioning
-            if drops_caption(caption_dropout, seed, step, position)
-            else sample.conditioning
-            for sample, position in zip(samples, positions, strict=True)
-        ),
+        conditionings=tuple(sample.conditioning for sample in samples),
         weights=weights if set(weights) != {1.0} else (),
     )
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..data.cache import Encoders
+from ..data.cache.build import Encoders
 from ..diffusion.sigma import ShiftSettings, flow_sigmas, shift_factor
 from ..types import Conditioning
 from ..weights.base_format import Packing

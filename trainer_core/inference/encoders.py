@@ -17,8 +17,8 @@ from PIL import Image
 from torch import Tensor
 
 from ..config import DatasetSection, PreviewSection, RunConfig
-from ..data.cache import Encoders
-from ..data.cache_file import Entry, is_sound, make_entry, read_entry, write_entry
+from ..data.cache.build import Encoders
+from ..data.cache.cache_file import Entry, is_sound, make_entry, read_entry, write_entry
 from ..data.captions import TextLimit
 from ..data.drawn_masks import with_mask
 from ..data.image import fit_to_bucket, on_white, open_image, resize_exact, to_pixels

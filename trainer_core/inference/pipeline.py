@@ -25,7 +25,7 @@ from ..adapters.attach_state import attach_state
 from ..bases.base_adapters import outline_base_adapters, read_base_adapters
 from ..bases.locate import locate_base
 from ..config import BaseSection, MemorySection, PreviewSection, RunConfig
-from ..data.cache import cache_folder
+from ..data.cache.build import cache_folder
 from ..data.image import from_pixels, on_white, to_pixels
 from ..device import (
     DTYPES,

@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from ..config import MemorySection
-from ..data.cache import Encoders
+from ..data.cache.build import Encoders
 from ..device import release_memory
 from ..families.family import PartedEncoders
 from ..offload.host_weights import MappedMaster, Master, make_master

@@ -25,13 +25,13 @@ from ..bases.locate import locate_base
 from ..config import RunConfig
 from ..config.defaults import preservation_prompts
 from ..data.buckets import Plan, plan_buckets
-from ..data.cache import build_cache, cache_folder
-from ..data.cache_file import Entry, cache_folders, entry_of_key, is_sound
-from ..data.cached_dataset import CachedDataset, CachedItem, PreservedItem
+from ..data.cache.build import build_cache, cache_folder
+from ..data.cache.cache_file import Entry, cache_folders, entry_of_key, is_sound
+from ..data.cache.cached_dataset import CachedDataset, CachedItem, PreservedItem
 from ..data.captions import caption_tokens, long_caption_notes, may_be_long
 from ..data.drawn_masks import with_areas
-from ..data.folder import scan_all
-from ..data.layers import require_layers
+from ..data.sources.folder import scan_all
+from ..data.sources.layers import require_layers
 from ..errors import ConfigError, DatasetError
 from ..families.family import Family
 from ..families.registry import get_family

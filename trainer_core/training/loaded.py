@@ -14,7 +14,7 @@ from ..adapters.parameter_groups import pace_notes, parameter_groups
 from ..adapters.warm_start import start_from
 from ..config import RunConfig
 from ..config.defaults import run_length
-from ..data.cache import cache_folder
+from ..data.cache.build import cache_folder
 from ..offload.load_base import PlacedBase
 from ..offload.machine import Machine
 from ..offload.swapped import repeated_blocks

@@ -21,7 +21,7 @@ import torch
 from ..bases.base_adapters import outline_base_adapters
 from ..bases.locate import locate_base
 from ..config import MemorySection, RunConfig
-from ..data.cached_dataset import CachedItem
+from ..data.cache.cached_dataset import CachedItem
 from ..device import DTYPES, resolve_precision
 from ..errors import RunError
 from ..families.filled import control_shape

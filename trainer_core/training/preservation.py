@@ -25,8 +25,8 @@ from torch import Tensor
 
 from ..config import RunConfig
 from ..counters import counter_seed
-from ..data.cache_file import Entry, is_sound, make_entry, write_entry
-from ..data.cached_dataset import CachedDataset, EntryMemory, PreservedItem
+from ..data.cache.cache_file import Entry, is_sound, make_entry, write_entry
+from ..data.cache.cached_dataset import CachedDataset, EntryMemory, PreservedItem
 from ..families.family import Family
 from ..inference.sampler import evaluating
 from ..types import Bucket, Conditioning, PreservedBatch

@@ -9,7 +9,6 @@ from tests.fixtures.cache_world import TinyEncoders, World
 from trainer_core.commands.terminal_image import terminal_lines
 from trainer_core.data.buckets import plan_buckets
 from trainer_core.data.drawn_masks import with_areas
-from trainer_core.data.folder import scan
 from trainer_core.data.image import (
     fit_to_bucket,
     from_pixels,
@@ -18,6 +17,7 @@ from trainer_core.data.image import (
     resize_exact,
     to_pixels,
 )
+from trainer_core.data.sources.folder import scan
 from trainer_core.types import Bucket
 
 CLEAR_RED = (255, 0, 0, 0)

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer_core.data.batches import BatchPlan, load_batch
-from trainer_core.data.cache_file import make_entry, write_entry
-from trainer_core.data.cached_dataset import CachedDataset, CachedItem
+from trainer_core.data.cache.cache_file import make_entry, write_entry
+from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
 from trainer_core.types import Bucket
 
 SMALL, WIDE = Bucket(16, 16), Bucket(32, 16)

@@ -12,9 +12,9 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from tests.fixtures.cache_world import TinyEncoders, same
-from trainer_core.data.cached_dataset import CachedDataset
+from trainer_core.data.cache.cached_dataset import CachedDataset
 from trainer_core.data.image import fit_to_bucket, open_image, resize_exact, to_pixels
-from trainer_core.types import Bucket
+from trainer_core.types import Bucket, View
 
 
 def test_cached_samples_equal_a_direct_encoding(world):
@@ -34,7 +34,8 @@ def test_cached_samples_equal_a_direct_encoding(world):
     text = world.encoders.encode_text("hello", [])
     assert torch.equal(sample.conditioning["text_embeddings"], text["text_embeddings"])
     assert sample.conditioning["text_mask"].dtype == torch.bool
-    assert sample.empty_conditioning["text_embeddings"].shape == (1, 6)
+    empty = dataset.load(0, View(caption=None)).conditioning
+    assert empty["text_embeddings"].shape == (1, 6)
     assert dataset.control_buckets == ((), ())
 
 
@@ -124,7 +125,8 @@ def test_controls_are_sized_like_their_target_and_seen_by_the_text_encoder(world
     with torch.no_grad():
         expected = world.encoders.encode_image(to_pixels(control)[None])[0]
     assert torch.equal(sample.controls[0], expected)
-    assert torch.equal(sample.empty_conditioning["seen"][0], to_pixels(control).mean((1, 2)))
+    empty = dataset.load(0, View(caption=None)).conditioning
+    assert torch.equal(empty["seen"][0], to_pixels(control).mean((1, 2)))
     assert dataset.control_buckets == ((sample.bucket,),)
 
 

@@ -20,7 +20,7 @@ from tests.fixtures.icc_profiles import (
     ink_profile,
     rgb_profile,
 )
-from trainer_core.data.cache_file import make_entry
+from trainer_core.data.cache.cache_file import make_entry
 from trainer_core.data.image import open_image, to_srgb
 
 pytestmark = pytest.mark.skipif(

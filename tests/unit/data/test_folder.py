@@ -8,7 +8,7 @@ from PIL import Image
 
 from tests.fixtures.scanned_folder import names, settings
 from trainer_core.data import image as image_module
-from trainer_core.data.folder import scan
+from trainer_core.data.sources.folder import scan
 from trainer_core.errors import DatasetError
 
 

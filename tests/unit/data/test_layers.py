@@ -8,8 +8,8 @@ from PIL import Image
 
 from trainer_core.config import DatasetSection
 from trainer_core.data.buckets import plan_buckets
-from trainer_core.data.folder import scan, survey
-from trainer_core.data.layers import require_layers
+from trainer_core.data.sources.folder import scan, survey
+from trainer_core.data.sources.layers import require_layers
 from trainer_core.errors import ConfigError, DatasetError
 from trainer_core.families.diffusers_parts import area_size
 

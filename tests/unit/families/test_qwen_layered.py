@@ -26,8 +26,8 @@ from tests.fixtures.recorded_calls import RecordedCalls, relative_error
 from trainer_core.adapters import attach
 from trainer_core.bases.locate import detect_base, detect_variant, locate_base
 from trainer_core.config import AdapterConfig, BaseSection, RunConfig
-from trainer_core.data.cache_file import Entry
-from trainer_core.data.cached_dataset import CachedItem
+from trainer_core.data.cache.cache_file import Entry
+from trainer_core.data.cache.cached_dataset import CachedItem
 from trainer_core.data.image import from_pixels, to_pixels
 from trainer_core.diffusion.flow import sample_euler
 from trainer_core.errors import ConfigError, DatasetError

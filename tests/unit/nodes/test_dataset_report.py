@@ -5,8 +5,8 @@ from PIL import Image
 
 from trainer_core.config import DatasetSection
 from trainer_core.data.buckets import plan_buckets
-from trainer_core.data.folder import scan
 from trainer_core.data.image import fit_to_bucket, kept_box, open_image
+from trainer_core.data.sources.folder import scan
 from trainer_core.types import Bucket
 
 

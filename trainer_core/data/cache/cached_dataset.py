@@ -11,10 +11,39 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..types import Bucket, CachedSample
+from ...types import Bucket, CachedSample, View
 from .cache_file import Entry, read_entry
 
 _MEMORY_BYTES = 256 * 1024 * 1024
+
+AS_IT_IS = View()
+"""The first caption, with control images, not mirrored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mirrored:
+    """Where the parts of a mirrored sample are kept.
+
+    Attributes:
+        latents: Entry of the image.
+        layers: Entries of its layers.
+        controls: Entries of the control images.
+        mask: Entry of the mask.
+        texts: Entries of all captions and of the empty one, where the text encoder sees the control
+            images; empty where it does not, and texts are those of the image as it is.
+    """
+
+    latents: Entry
+    layers: tuple[Entry, ...] = ()
+    controls: tuple[Entry, ...] = ()
+    mask: Entry | None = None
+    texts: tuple[Entry, ...] = ()
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """All that is kept of it."""
+        masks = (self.mask,) if self.mask else ()
+        return (self.latents, *self.layers, *self.controls, *masks, *self.texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +62,16 @@ class CachedItem:
         source: Hash of image, size and caption alone, which is the same in every precision of
             the encoders; empty where a list of an older version does not know it.
         layers: Entries of the layers that it is made of, from the lowest to the topmost.
+        more_texts: Entries of its further captions.
+        bare_texts: Entries of all captions and of the empty one, in this order, as the text encoder
+            reads them without the control images; empty where control images are never left out,
+            or the text encoder does not see them.
+        mask: Entry of its mask, None where it has none.
+        flipped: The same of the mirrored image; None where it is never mirrored.
+        validation: As in `Sample`.
+        folder: As in `Sample`.
+        repeats: As in `Sample`.
+        weight: As in `Sample`.
     """
 
     name: str
@@ -45,11 +84,35 @@ class CachedItem:
     regularization: bool = False
     source: str = ""
     layers: tuple[Entry, ...] = ()
+    more_texts: tuple[Entry, ...] = ()
+    bare_texts: tuple[Entry, ...] = ()
+    mask: Entry | None = None
+    flipped: Mirrored | None = None
+    validation: bool = False
+    folder: int = 0
+    repeats: int = 1
+    weight: float = 1.0
 
     @property
     def entries(self) -> tuple[Entry, ...]:
         """All that is kept of it."""
-        return (self.latents, *self.layers, *self.controls, self.text, self.empty_text)
+        own = (self.latents, *self.layers, *self.controls, *((self.mask,) if self.mask else ()))
+        texts = (self.text, *self.more_texts, self.empty_text, *self.bare_texts)
+        return (*own, *texts, *(self.flipped.entries if self.flipped else ()))
+
+    @property
+    def captions(self) -> int:
+        """How many texts it has, beside the empty one."""
+        return 1 + len(self.more_texts)
+
+    def text_of(self, view: View) -> Entry:
+        """The entry of the text that a view is trained with."""
+        place = self.captions if view.caption is None else view.caption
+        if not view.controls and self.bare_texts:
+            return self.bare_texts[place]
+        if view.flipped and self.flipped is not None and self.flipped.texts:
+            return self.flipped.texts[place]
+        return (self.text, *self.more_texts, self.empty_text)[place]
 
     @property
     def kind(self) -> tuple[tuple[Bucket, ...], int]:
@@ -162,8 +225,12 @@ class CachedDataset:
         """Control images and layers of each sample; what may share a batch agrees in them."""
         return tuple(item.kind for item in self.items)
 
-    def load(self, index: int) -> CachedSample:
-        """Read one sample, of 0 to `len` - 1.
+    def load(self, index: int, view: View = AS_IT_IS) -> CachedSample:
+        """Read what a view of one sample needs, and no more.
+
+        Args:
+            index: 0 to `len` - 1.
+            view: What of it is trained.
 
         Returns:
             Its tensors in float32 on the CPU. They are shared with later calls: not to be changed
@@ -173,15 +240,17 @@ class CachedDataset:
             StorageError: When a file was damaged or removed since the cache was built.
         """
         item = self.items[index]
-        frames = [self.memory.read(each)["latents"] for each in (item.latents, *item.layers)]
+        side = item.flipped if view.flipped and item.flipped is not None else item
+        frames = [self.memory.read(each)["latents"] for each in (side.latents, *side.layers)]
+        controls = side.controls if view.controls else ()
         return CachedSample(
             name=item.name,
             bucket=item.bucket,
             latents=torch.stack(frames, dim=1) if item.layers else frames[0],
-            controls=tuple(self.memory.read(entry)["latents"] for entry in item.controls),
-            conditioning=self.memory.read(item.text),
-            empty_conditioning=self.memory.read(item.empty_text),
+            controls=tuple(self.memory.read(entry)["latents"] for entry in controls),
+            conditioning=self.memory.read(item.text_of(view)),
             regularization=item.regularization,
+            mask=self.memory.read(side.mask)["mask"] if side.mask is not None else None,
         )
 
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..config import DatasetSection
-from ..errors import ConfigError, DatasetError
-from ..types import Sample
-from .image import ImageInfo
+from ...config import DatasetSection
+from ...errors import ConfigError, DatasetError
+from ...types import Sample
+from ..image import ImageInfo
 from .layout import LAYERS_FOLDER, TRAINING_FOLDER
 from .listing import Listing, shown_name
 

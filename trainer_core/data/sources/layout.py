@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..config import DatasetSection
-from ..errors import DatasetError
+from ...config import DatasetSection
+from ...errors import DatasetError
 
 TRAINING_FOLDER = "training_images"
 CONTROL_FOLDER = "control_images"

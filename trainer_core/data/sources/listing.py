@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..errors import DatasetError
-from ..filesystem.allowed_folders import AllowedFolders
+from ...errors import DatasetError
+from ...filesystem.allowed_folders import AllowedFolders
 
 IMAGE_EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp"})
 

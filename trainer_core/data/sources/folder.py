@@ -2,7 +2,7 @@
 
 Three layouts. Flat: images, each beside a text file of the same name, in any sub-folder. Paired:
 ``training_images/`` as in the flat layout, and ``control_images/`` with images of the same names.
-Layered: ``training_images/``, and ``layers/`` with the layers of each (`data.layers`).
+Layered: ``training_images/``, and ``layers/`` with the layers of each (`data.sources.layers`).
 A second folder of ordinary images, for regularization, may stand beside the own one.
 """
 
@@ -14,13 +14,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..config import DatasetSection
-from ..errors import DatasetError
-from ..filesystem.allowed_folders import AllowedFolders
-from ..printable import listed
-from ..types import Sample
-from .captions import READABLE, read_caption, with_trigger
-from .image import ImageInfo, image_info
+from ...config import DatasetSection
+from ...errors import DatasetError
+from ...filesystem.allowed_folders import AllowedFolders
+from ...printable import listed
+from ...types import Sample
+from ..captions import READABLE, read_caption, with_trigger
+from ..image import ImageInfo, image_info
 from .layers import (
     BAD_LAYERS,
     EXPECTED_LAYERS,

@@ -22,11 +22,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..errors import DatasetError, StorageError
-from ..filesystem.storage import write_text
-from ..filesystem.text_files import LARGEST_LIST, read_object
-from ..tensors.safetensors_reader import Wording, open_tensors
-from ..tensors.safetensors_writer import save_tensors
+from ...errors import DatasetError, StorageError
+from ...filesystem.storage import write_text
+from ...filesystem.text_files import LARGEST_LIST, read_object
+from ...tensors.safetensors_reader import Wording, open_tensors
+from ...tensors.safetensors_writer import save_tensors
 
 CACHE_VERSION = 2
 """Raised when images are prepared, or tensors are kept, in another way than before."""

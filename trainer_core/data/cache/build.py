@@ -18,17 +18,17 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ..config import DatasetSection, RunConfig
-from ..counters import counter_seed
-from ..errors import DatasetError
-from ..printable import listed
-from ..tensors.rounding import all_finite
-from ..types import Bucket, Conditioning, PlannedSample
-from .buckets import Plan
+from ...config import DatasetSection, RunConfig
+from ...counters import counter_seed
+from ...errors import DatasetError
+from ...printable import listed
+from ...tensors.rounding import all_finite
+from ...types import Bucket, Conditioning, PlannedSample
+from ..buckets import Plan
+from ..drawn_masks import VERSION, with_mask
+from ..image import fit_to_bucket, on_white, open_image, resize_exact, to_pixels
 from .cache_file import ContentHashes, Entry, is_sound, make_entry, source_hash, write_entry
 from .cached_dataset import CachedDataset, CachedItem, PreservedItem
-from .drawn_masks import VERSION, with_mask
-from .image import fit_to_bucket, on_white, open_image, resize_exact, to_pixels
 
 __all__ = ["CachedDataset", "Encoders", "build_cache"]
 

@@ -1,0 +1,57 @@
+"""The folders of a dataset, each with the settings that hold for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .dataset import DatasetSection
+from .folders import OVERRIDES, Role
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetFolder:
+    """One folder with the settings that hold for it.
+
+    Attributes:
+        place: The setting that names it, such as ``dataset.folders[0].path``; for messages.
+        role: What its images are for.
+        weight: Factor on its images' loss.
+        settings: As ``dataset``, with what the folder says otherwise; ``path`` is the folder, and
+            no further folders are in it.
+    """
+
+    place: str
+    role: Role
+    weight: float
+    settings: DatasetSection
+
+
+def dataset_folders(dataset: DatasetSection) -> tuple[DatasetFolder, ...]:
+    """All folders of a dataset, in the order in which `Sample.folder` counts them.
+
+    Returns:
+        ``dataset.path``, then ``dataset.folders``, then ``dataset.regularization``; a path that is
+        empty is left out.
+    """
+    return tuple(_folders(dataset))
+
+
+def _folders(dataset: DatasetSection) -> Iterator[DatasetFolder]:
+    alone = dataset.model_copy(
+        update={"folders": [], "regularization": type(dataset.regularization)()}
+    )
+    if dataset.path:
+        yield DatasetFolder("dataset.path", "train", 1.0, alone)
+    for index, folder in enumerate(dataset.folders):
+        own = {name: value for name in OVERRIDES if (value := getattr(folder, name)) is not None}
+        if folder.role == "regularization":
+            own.setdefault("trigger_word", "")
+        settings = alone.model_copy(update={"path": folder.path, **own})
+        yield DatasetFolder(f"dataset.folders[{index}].path", folder.role, folder.weight, settings)
+    ordinary = dataset.regularization
+    if ordinary.path:
+        own = {"path": ordinary.path, "num_repeats": ordinary.num_repeats, "trigger_word": ""}
+        settings = alone.model_copy(update=own)
+        where = "dataset.regularization.path"
+        yield DatasetFolder(where, "regularization", ordinary.weight, settings)

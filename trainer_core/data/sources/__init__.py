@@ -1,0 +1,1 @@
+"""Dataset folders: their layouts, and the samples in them."""

@@ -79,7 +79,7 @@ def _texts_of(caption: str, settings: DatasetSection, key: str) -> Iterator[str]
     choices = read_choices(caption, key) if rules.wildcards else Choices.of(caption)
     orders = max(1, rules.shuffle)
     # Bounded, because choices may read alike and a caption may have fewer orders than wanted.
-    pairs = _pairs(choices.count, orders, caption, _TRIES * rules.most)
+    pairs = _pairs(choices.ways, orders, caption, _TRIES * rules.most)
     seen: dict[int, _Tags] = {}
     for choice, order in pairs:
         if choice not in seen:

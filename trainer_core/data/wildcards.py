@@ -22,25 +22,25 @@ class Choices(NamedTuple):
 
     Attributes:
         parts: Pieces one after the other: a text, or the alternatives that one is chosen from.
-        count: In how many ways it can be read; at least 1.
+        ways: In how many ways it can be read; at least 1.
     """
 
     parts: tuple[str | tuple[Choices, ...], ...]
-    count: int
+    ways: int
 
     @classmethod
     def of(cls, *parts: str | tuple[Choices, ...]) -> Choices:
         """Put pieces together."""
         count = 1
         for part in parts:
-            count *= 1 if isinstance(part, str) else sum(each.count for each in part)
+            count *= 1 if isinstance(part, str) else sum(each.ways for each in part)
         return cls(parts, count)
 
     def text(self, number: int) -> str:
         """The text of one of the ways to read it.
 
         Args:
-            number: 0 to ``count`` - 1; 0 takes the first alternative everywhere, and the last
+            number: 0 to ``ways`` - 1; 0 takes the first alternative everywhere, and the last
                 choice changes first.
         """
         pieces: list[str] = []
@@ -48,12 +48,12 @@ class Choices(NamedTuple):
             if isinstance(part, str):
                 pieces.append(part)
                 continue
-            number, place = divmod(number, sum(each.count for each in part))
+            number, place = divmod(number, sum(each.ways for each in part))
             for each in part:
-                if place < each.count:
+                if place < each.ways:
                     pieces.append(each.text(place))
                     break
-                place -= each.count
+                place -= each.ways
         return "".join(reversed(pieces))
 
 

@@ -27,7 +27,7 @@ from .controls import (
     numbering_problem,
     tell_unread,
 )
-from .headers import HeaderMemory
+from .facts import HeaderMemory
 from .kohya import looks_like_kohya, repeated_folders, tell_unused_numbers
 from .layers import BAD_LAYERS, Layer, layers_by_image
 from .layout import CONTROL_FOLDER, LAYERS_FOLDER, TRAINING_FOLDER, dataset_layout

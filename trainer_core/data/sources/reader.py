@@ -15,7 +15,7 @@ from ..captions import with_trigger
 from ..image import ImageInfo
 from .caption_files import caption_file, caption_of
 from .controls import Controls, ordered
-from .headers import HeaderMemory, read_facts
+from .facts import HeaderMemory, read_facts
 from .kohya import RepeatedFolder
 from .layers import BAD_LAYERS, Layer, layer_problem, layers_problem
 from .listing import ListedFile, Listing

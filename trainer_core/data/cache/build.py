@@ -231,6 +231,10 @@ class _Builder:
             text=self._entry("text", sample.caption, *seen),
             empty_text=self._entry("text", "", *seen),
             regularization=sample.regularization,
+            validation=sample.validation,
+            folder=sample.folder,
+            repeats=sample.repeats,
+            weight=sample.weight,
             source=source_hash(*described[0], sample.caption, *seen, *below),
             layers=tuple(self._entry("latents", *parts) for parts in described[behind:]),
         )

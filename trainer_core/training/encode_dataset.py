@@ -30,7 +30,8 @@ from ..data.cache.cache_file import Entry, cache_folders, entry_of_key, is_sound
 from ..data.cache.cached_dataset import CachedDataset, CachedItem, PreservedItem
 from ..data.captions import caption_tokens, long_caption_notes, may_be_long
 from ..data.drawn_masks import with_areas
-from ..data.sources.folder import scan_all
+from ..data.paces import pace_record, read_pace
+from ..data.sources.combined import scan_all
 from ..data.sources.layers import require_layers
 from ..errors import ConfigError, DatasetError
 from ..families.family import Family
@@ -127,7 +128,7 @@ def prepare(
             "a folder with images and captions",
             "Set dataset.path in the run file or on the command line: dataset.path=FOLDER.",
         )
-    found = scan_all(config.dataset, within)
+    found = scan_all(config.dataset, within, seed=config.seed)
     for problem in found.problems if processes.index == 0 else ():
         observer.notify(Warned(problem))
     has_controls = any(sample.controls for sample in found.samples)
@@ -418,7 +419,7 @@ def _sample_record(item: CachedItem) -> dict[str, Any]:
             for bucket, entry in zip(item.control_buckets, item.controls, strict=True)
         ],
         **({"layers": [entry.key for entry in item.layers]} if item.layers else {}),
-        **({"regularization": True} if item.regularization else {}),
+        **pace_record(item),
     }
 
 
@@ -452,9 +453,9 @@ def _sample_item(folder: Path, record: Mapping[str, Any]) -> CachedItem:
         controls=tuple(entry_of_key(folder, "latents", c["latents"]) for c in controls),
         text=entry_of_key(folder, "text", record["text"]),
         empty_text=entry_of_key(folder, "text", record["empty_text"]),
-        regularization=bool(record.get("regularization", False)),
         source=str(record.get("source", "")),
         layers=tuple(entry_of_key(folder, "latents", key) for key in record.get("layers", [])),
+        **read_pace(record),
     )
 
 

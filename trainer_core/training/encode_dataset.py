@@ -188,6 +188,7 @@ def _encode(
         preserved_prompts=preservation_prompts(config, edits=edits),
         channels=family.pixel_channels(variant),
         fills=variant in family.filled,
+        shown=variant in family.shown,
     )
     prompts = encode_prompts(
         config.preview, config.dataset, family, variant, folder, encoders.identity, encoders.open

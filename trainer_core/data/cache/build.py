@@ -46,6 +46,7 @@ def build_cache(
     preserved_prompts: Sequence[str] = (),
     channels: int = 3,
     fills: bool = False,
+    shown: bool = False,
 ) -> CachedDataset:
     """Encode what is missing and describe the whole.
 
@@ -67,6 +68,7 @@ def build_cache(
             laid on white.
         fills: Whether a control image is what the target is to be filled from: its transparent area
             is, or one that is drawn.
+        shown: Whether the text encoder sees the control images (`Family.shown`).
 
     Returns:
         The encoded dataset, in the order of the plan.
@@ -77,7 +79,7 @@ def build_cache(
         StorageError: When the cache cannot be written.
     """
     hashes = ContentHashes(folder, trust=not verify)
-    naming = Recipes(folder, identity, settings, channels, fills, hashes)
+    naming = Recipes(folder, identity, settings, channels, fills, shown, hashes)
     builder = _Builder(naming, open_encoders, notify, verify)
     recipes = [recipe for planned in plan.samples if (recipe := builder.describe(planned))]
     prompts = list(naming.of_prompts(preserved_prompts, recipes))

@@ -11,13 +11,15 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from PIL import Image
 
 from ...config import DatasetSection
+from ...config.dataset_folders import DatasetFolder, dataset_folders
 from ...counters import counter_seed
-from ...types import Bucket, Conditioning, PlannedSample
+from ...types import Bucket, Conditioning, PlannedSample, Sample
 from ..drawn_masks import VERSION, with_mask
 from ..image import fit_to_bucket, open_image, resize_exact
 from .cache_file import ContentHashes, Entry, make_entry, source_hash
@@ -99,7 +101,7 @@ class Recipe:
     plain: tuple[PlainTask, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Recipes:
     """Names what samples need, without reading more of a file than its hash.
 
@@ -109,6 +111,7 @@ class Recipes:
         settings: Of the dataset.
         channels: Of the pixels that are encoded.
         fills: Whether a control image is what the target is to be filled from.
+        shown: Whether the text encoder sees the control images.
         hashes: Of the image files.
     """
 
@@ -117,6 +120,7 @@ class Recipes:
     settings: DatasetSection
     channels: int
     fills: bool
+    shown: bool
     hashes: ContentHashes
 
     def of(self, planned: PlannedSample) -> Recipe:
@@ -134,6 +138,7 @@ class Recipes:
         latents, *others = [self._entry("latents", *each) for each in parts]
         captions = (*sample.captions, "")
         texts = [self._entry("text", caption, *seen) for caption in captions]
+        bare = self._bare(sample, captions)
         item = CachedItem(
             name=sample.name,
             bucket=planned.bucket,
@@ -146,12 +151,13 @@ class Recipes:
             source=source_hash(*parts[0], *sample.captions, *seen, *below),
             layers=tuple(others[len(controls) :]),
             more_texts=tuple(texts[1:-1]),
+            bare_texts=tuple(task.entry for task in bare),
             validation=sample.validation,
             folder=sample.folder,
             repeats=sample.repeats,
             weight=sample.weight,
         )
-        what = f"the caption of {sample.name}"
+        what = _caption_of(sample)
         # The image's own layers before its controls: the order in which they are encoded.
         sources = (image, *layers, *controls)
         entries = (item.latents, *item.layers, *item.controls)
@@ -161,8 +167,24 @@ class Recipes:
             tuple(
                 TextTask(entry, caption, controls, what)
                 for entry, caption in zip(texts, captions, strict=True)
-            ),
+            )
+            + bare,
         )
+
+    def _bare(self, sample: Sample, captions: Sequence[str]) -> tuple[TextTask, ...]:
+        """Its texts without the control images, where these are left out and would be seen.
+
+        Nothing of an image is in their keys: samples with the same caption share them.
+        """
+        own = self._folders[sample.folder].settings if self._folders else self.settings
+        if not own.control_dropout or not self.shown or not sample.controls:
+            return ()
+        what = f"{_caption_of(sample)} without its control images"
+        return tuple(TextTask(self._entry("text", each), each, (), what) for each in captions)
+
+    @cached_property
+    def _folders(self) -> tuple[DatasetFolder, ...]:
+        return dataset_folders(self.settings)
 
     def of_prompts(
         self, prompts: Sequence[str], recipes: Sequence[Recipe]
@@ -205,3 +227,7 @@ class Recipes:
 
     def _entry(self, kind: str, *parts: str | int) -> Entry:
         return make_entry(self.folder, kind, self.identity, *parts)
+
+
+def _caption_of(sample: Sample) -> str:
+    return f"the caption of {sample.name}"

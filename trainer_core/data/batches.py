@@ -30,7 +30,8 @@ class BatchPlan:
             control images, or `CachedDataset.kinds`.
         batch_size: Samples per micro-batch.
         micro_batches: Micro-batches per step.
-        num_repeats: How often each sample appears in an epoch; one number for all, or one each.
+        num_repeats: How often each sample appears in an epoch; one number for all, or one each, 0
+            for one that is never trained (`data.paces`).
         seed: The run's seed.
         preserved_share: Share of the samples that preserves the base, 0 to below 1. Of a larger
             micro-batch it is the same whole number each time, at least one; micro-batches of one
@@ -48,13 +49,14 @@ class BatchPlan:
         preserved_share: float = 0.0,
     ) -> None:
         repeats = [num_repeats] * len(buckets) if isinstance(num_repeats, int) else num_repeats
-        if not buckets or min(batch_size, micro_batches, *repeats) < 1:
+        if min(batch_size, micro_batches, max(repeats, default=0)) < 1 or min(repeats) < 0:
             raise ValueError("a batch plan needs samples and counts of at least 1")
         if not 0 <= preserved_share < 1 or len(repeats) != len(buckets):
             raise ValueError("a share is in [0, 1), and each sample has a number of repeats")
         groups: dict[Hashable, list[int]] = {}
         for index, kind in enumerate(zip(buckets, control_counts, strict=True)):
-            groups.setdefault(kind, []).append(index)
+            if repeats[index]:
+                groups.setdefault(kind, []).append(index)
         self._groups = tuple(tuple(group) for group in groups.values())
         self.batch_size = batch_size
         self.micro_batches = micro_batches
@@ -156,7 +158,7 @@ def load_batch(
     caption_dropout: float,
     seed: int,
     share: tuple[int, int] = (0, 1),
-    regularization_weight: float = 1.0,
+    sample_weights: Sequence[float] = (),
 ) -> Batch | None:
     """Read one micro-batch, or one process's share of it.
 
@@ -168,7 +170,8 @@ def load_batch(
         caption_dropout: Probability of an empty caption, 0 to 1.
         seed: The run's seed.
         share: ``(index, count)``: which of how many nearly equal parts to read.
-        regularization_weight: Factor on the loss of regularization images.
+        sample_weights: Factor on the loss of each sample of the dataset (`data.paces`); empty
+            where all are 1.
 
     Returns:
         The samples; `positions` count over the whole step. None where all of the part preserves
@@ -188,7 +191,7 @@ def load_batch(
         for position in positions
     ]
     samples = [dataset.load(indices[p], view) for p, view in zip(mine, views, strict=True)]
-    weights = tuple(regularization_weight if s.regularization else 1.0 for s in samples)
+    weights = tuple(sample_weights[indices[place]] for place in mine) if sample_weights else ()
     return Batch(
         names=tuple(sample.name for sample in samples),
         positions=positions,
@@ -197,7 +200,7 @@ def load_batch(
             torch.stack(same) for same in zip(*(sample.controls for sample in samples), strict=True)
         ),
         conditionings=tuple(sample.conditioning for sample in samples),
-        weights=weights if set(weights) != {1.0} else (),
+        weights=weights if set(weights) - {1.0} else (),
     )
 
 

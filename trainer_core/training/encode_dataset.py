@@ -30,6 +30,7 @@ from ..data.cache.cache_file import Entry, cache_folders, entry_of_key, is_sound
 from ..data.cache.cached_dataset import CachedDataset, CachedItem, PreservedItem
 from ..data.captions import caption_tokens, long_caption_notes, may_be_long
 from ..data.drawn_masks import with_areas
+from ..data.paces import pace_record, read_pace
 from ..data.sources.folder import scan_all
 from ..data.sources.layers import require_layers
 from ..errors import ConfigError, DatasetError
@@ -419,7 +420,7 @@ def _sample_record(item: CachedItem) -> dict[str, Any]:
             for bucket, entry in zip(item.control_buckets, item.controls, strict=True)
         ],
         **({"layers": [entry.key for entry in item.layers]} if item.layers else {}),
-        **({"regularization": True} if item.regularization else {}),
+        **pace_record(item),
     }
 
 
@@ -453,9 +454,9 @@ def _sample_item(folder: Path, record: Mapping[str, Any]) -> CachedItem:
         controls=tuple(entry_of_key(folder, "latents", c["latents"]) for c in controls),
         text=entry_of_key(folder, "text", record["text"]),
         empty_text=entry_of_key(folder, "text", record["empty_text"]),
-        regularization=bool(record.get("regularization", False)),
         source=str(record.get("source", "")),
         layers=tuple(entry_of_key(folder, "latents", key) for key in record.get("layers", [])),
+        **read_pace(record),
     )
 
 

@@ -10,6 +10,7 @@ import torch
 
 from ..adapters.init.eva import initialize_from_inputs
 from ..data.batches import BatchPlan, load_batch, part_of
+from ..data.paces import sample_paces
 from ..diffusion.sigma import make_density
 from ..errors import RESUME
 from ..inference.pipeline import sample_previews
@@ -95,12 +96,7 @@ def _plan(run: Loaded) -> BatchPlan:
         control_counts=run.data.dataset.kinds,
         batch_size=training.batch_size,
         micro_batches=training.gradient_accumulation_steps,
-        num_repeats=[
-            config.dataset.regularization.num_repeats
-            if item.regularization
-            else config.dataset.num_repeats
-            for item in run.data.dataset.items
-        ],
+        num_repeats=sample_paces(run.data.dataset.items, config.dataset)[0],
         seed=config.seed,
         preserved_share=config.dataset.preservation.share if run.preservation else 0.0,
     )
@@ -129,7 +125,7 @@ def _step_maker(
             caption_dropout=config.dataset.caption_dropout,
             seed=config.seed,
             share=part,
-            regularization_weight=config.dataset.regularization.weight,
+            sample_weights=sample_paces(run.data.dataset.items, config.dataset)[1],
         ),
         load_preserved=load_preserved,
         predict=functools.partial(

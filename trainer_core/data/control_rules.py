@@ -8,6 +8,7 @@ from ..config import DatasetSection
 from ..config.dataset_folders import dataset_folders
 from ..errors import ConfigError, DatasetError
 from ..types import Sample
+from .cache.cached_dataset import CachedItem
 
 _GENERATE = "generate"
 
@@ -61,3 +62,25 @@ def require_droppable(settings: DatasetSection, variant: str, fixed: Sequence[st
             "control images that are left out only of a base that edits",
             f"Leave {name} out, or choose a base that edits.",
         )
+
+
+def require_bare_texts(settings: DatasetSection, items: Iterable[CachedItem]) -> None:
+    """Refuse a finished cache without the texts that control dropout would train.
+
+    Args:
+        settings: Of the dataset.
+        items: What is cached for a base whose text encoder sees the control images.
+
+    Raises:
+        ConfigError: Naming the first sample that lacks them.
+    """
+    folders = [each.settings for each in dataset_folders(settings)] or [settings]
+    for item in items:
+        own = folders[item.folder] if item.folder < len(folders) else folders[0]
+        if own.control_dropout and item.control_buckets and not item.bare_texts:
+            raise ConfigError(
+                f"dataset.control_dropout is {own.control_dropout}, and the finished cache has no "
+                f"text of {item.name} without its control images",
+                "a cache that was encoded with control dropout",
+                "Encode again with this setting, or set dataset.control_dropout to 0.",
+            )

@@ -29,6 +29,7 @@ from ..data.cache.build import build_cache, cache_folder
 from ..data.cache.cache_file import Entry, cache_folders, entry_of_key, is_sound
 from ..data.cache.cached_dataset import CachedDataset, CachedItem, PreservedItem
 from ..data.captions import caption_tokens, long_caption_notes, may_be_long
+from ..data.control_rules import require_bare_texts, require_control_images, require_droppable
 from ..data.drawn_masks import with_areas
 from ..data.paces import pace_record, read_pace
 from ..data.sources.folder import scan_all
@@ -137,6 +138,8 @@ def prepare(
     check_controls(config.preview, location.variant)
     require_layers(found.samples, config.dataset, location.variant, family.layered)
     samples = with_areas(found.samples, config.dataset, location.variant in family.filled)
+    require_control_images(samples, location.variant)
+    require_droppable(config.dataset, location.variant, (*family.layered, *family.filled))
     plan = plan_buckets(samples, config.dataset, family.size_multiple, family.control_size)
     encoders = _source(config, family, location, processes, make_source, machine)
     # The others wait until the first process has encoded, and then only read.
@@ -252,6 +255,9 @@ def _from_manifest(
     has_controls = any(cache.dataset.control_buckets)
     _check_preserved(config, cache, edits=has_controls)
     family = get_family(config.family)
+    require_droppable(config.dataset, cache.variant, (*family.layered, *family.filled))
+    if cache.variant in family.shown:
+        require_bare_texts(config.dataset, cache.dataset.items)
     location = locate_base(base, family, has_controls, needs_encoders=False)
     if config.preview.every > 0:
         _check_previews(config, cache)

@@ -13,10 +13,12 @@ from functools import lru_cache
 
 import torch
 
+from ..config.masks import MaskSection
 from ..counters import counter_seed
 from ..types import Batch, Bucket, View
 from .cache.cached_dataset import CachedDataset
 from .captions import drops_caption
+from .masks import batch_weights
 from .views import Views
 
 _Chunk = tuple[tuple[int, int], ...]
@@ -174,6 +176,7 @@ def load_batch(
     share: tuple[int, int] = (0, 1),
     sample_weights: Sequence[float] = (),
     views: Views | None = None,
+    mask: MaskSection | None = None,
 ) -> Batch | None:
     """Read one micro-batch, or one process's share of it.
 
@@ -189,6 +192,7 @@ def load_batch(
             where all are 1.
         views: Chooses the view of each sample; unset: the first caption or, with the probability
             of ``caption_dropout``, the empty one.
+        mask: What masks weigh; unset: the defaults.
 
     Returns:
         The samples; `positions` count over the whole step. None where all of the part preserves
@@ -224,6 +228,7 @@ def load_batch(
         ),
         conditionings=tuple(sample.conditioning for sample in samples),
         weights=weights if set(weights) - {1.0} else (),
+        masks=batch_weights([sample.mask for sample in samples], mask or MaskSection()),
     )
 
 

@@ -11,6 +11,7 @@ no paths.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 from collections import Counter
@@ -31,6 +32,7 @@ from ..data.cache.cached_dataset import CachedDataset, CachedItem, PreservedItem
 from ..data.captions import caption_tokens, long_caption_notes, may_be_long
 from ..data.control_rules import require_bare_texts, require_control_images, require_droppable
 from ..data.drawn_masks import with_areas
+from ..data.masks import require_masks_fit
 from ..data.paces import pace_record, read_pace
 from ..data.sources.folder import scan_all
 from ..data.sources.layers import require_layers
@@ -137,6 +139,8 @@ def prepare(
     location = locate_base(config.base, family, has_controls, needs_encoders)
     check_controls(config.preview, location.variant)
     require_layers(found.samples, config.dataset, location.variant, family.layered)
+    parts = family.pixel_channels(location.variant), family.filled, family.layered
+    require_masks_fit(found.samples, location.variant, *parts)
     samples = with_areas(found.samples, config.dataset, location.variant in family.filled)
     require_control_images(samples, location.variant)
     require_droppable(config.dataset, location.variant, (*family.layered, *family.filled))
@@ -193,6 +197,7 @@ def _encode(
         channels=family.pixel_channels(variant),
         fills=variant in family.filled,
         shown=variant in family.shown,
+        grid=functools.cache(functools.partial(family.latent_grid, location)),
     )
     prompts = encode_prompts(
         config.preview, config.dataset, family, variant, folder, encoders.identity, encoders.open

@@ -130,6 +130,7 @@ def _step_maker(
             share=part,
             views=Views.of(config.dataset, config.seed),
             sample_weights=sample_paces(run.data.dataset.items, config.dataset)[1],
+            mask=config.dataset.mask,
         ),
         load_preserved=load_preserved,
         predict=functools.partial(

@@ -75,7 +75,8 @@ def cached_velocity_error(config: RunConfig, device: torch.device) -> float:
         num_repeats=[int(not item.validation) for item in dataset.items],
         seed=config.seed,
     )
-    batch = load_batch(dataset, plan, step=1, micro=0, caption_dropout=0.0, seed=config.seed)
+    first = {"step": 1, "micro": 0, "caption_dropout": 0.0, "seed": config.seed}
+    batch = load_batch(dataset, plan, **first, mask=config.dataset.mask)
     if batch is None:
         raise ValueError("a plan without points that preserve the base has samples")
     dense = functools.partial(family.load_transformer, location, dtype, device)

@@ -21,8 +21,9 @@ from ...printable import listed
 from ...tensors.rounding import all_finite
 from ...types import Conditioning, PlannedSample
 from ..buckets import Plan
+from ..file_memory import FileMemory
 from ..image import on_white, to_pixels
-from .cache_file import ContentHashes, Entry, is_sound, write_entry
+from .cache_file import Entry, is_sound, write_entry
 from .cached_dataset import CachedDataset
 from .encoders import Encoders
 from .recipes import ImageTask, Recipe, Recipes, SizedImage, TextTask
@@ -76,7 +77,7 @@ def build_cache(
             no sample is left.
         StorageError: When the cache cannot be written.
     """
-    hashes = ContentHashes(folder, trust=not verify)
+    hashes = FileMemory(folder, trust=not verify)
     naming = Recipes(folder, identity, settings, channels, fills, hashes)
     builder = _Builder(naming, open_encoders, notify, verify)
     recipes = [recipe for planned in plan.samples if (recipe := builder.describe(planned))]

@@ -19,8 +19,9 @@ from ...config import DatasetSection
 from ...counters import counter_seed
 from ...types import Bucket, Conditioning, PlannedSample
 from ..drawn_masks import VERSION, with_mask
+from ..file_memory import FileMemory
 from ..image import fit_to_bucket, open_image, resize_exact
-from .cache_file import ContentHashes, Entry, make_entry, source_hash
+from .cache_file import Entry, make_entry, source_hash
 from .cached_dataset import CachedItem, PreservedItem
 
 
@@ -117,7 +118,7 @@ class Recipes:
     settings: DatasetSection
     channels: int
     fills: bool
-    hashes: ContentHashes
+    hashes: FileMemory
 
     def of(self, planned: PlannedSample) -> Recipe:
         """Name what a sample needs.

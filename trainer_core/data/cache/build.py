@@ -21,9 +21,10 @@ from ...printable import listed
 from ...tensors.rounding import all_finite
 from ...types import Conditioning, PlannedSample
 from ..buckets import Plan
+from ..file_memory import FileMemory
 from ..image import on_white, to_pixels
 from ..masks import counts_nothing, may_count_nothing, nothing_counts_error
-from .cache_file import ContentHashes, Entry, is_sound, read_entry, write_entry
+from .cache_file import Entry, is_sound, read_entry, write_entry
 from .cached_dataset import CachedDataset
 from .encoders import Encoders
 from .recipes import Grid, ImageTask, Recipe, Recipes, SizedImage, TextTask, no_grid
@@ -82,7 +83,7 @@ def build_cache(
             no sample is left.
         StorageError: When the cache cannot be written.
     """
-    hashes = ContentHashes(folder, trust=not verify)
+    hashes = FileMemory(folder, trust=not verify)
     naming = Recipes(folder, identity, settings, channels, fills, shown, hashes, grid)
     builder = _Builder(naming, open_encoders, notify, verify)
     recipes = [recipe for planned in plan.samples if (recipe := builder.describe(planned))]

@@ -21,9 +21,10 @@ from ...config.dataset_folders import DatasetFolder, dataset_folders
 from ...counters import counter_seed
 from ...types import Bucket, Conditioning, PlannedSample, Sample
 from ..drawn_masks import VERSION, with_mask
+from ..file_memory import FileMemory
 from ..framing import MIDDLE, Framing, MaskSource, mirrored
 from ..image import open_image, resize_exact
-from .cache_file import ContentHashes, Entry, make_entry, source_hash
+from .cache_file import Entry, make_entry, source_hash
 from .cached_dataset import CachedItem, Mirrored, PreservedItem
 
 Grid = Callable[[int, int], tuple[int, int, int]]
@@ -194,7 +195,7 @@ class Recipes:
     channels: int
     fills: bool
     shown: bool
-    hashes: ContentHashes
+    hashes: FileMemory
     grid: Grid = no_grid
 
     def of(self, planned: PlannedSample) -> Recipe:

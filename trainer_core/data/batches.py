@@ -13,12 +13,16 @@ from functools import lru_cache
 
 import torch
 
+from ..config.masks import MaskSection
 from ..counters import counter_seed
 from ..types import Batch, Bucket, View
 from .cache.cached_dataset import CachedDataset
 from .captions import drops_caption
+from .masks import batch_weights
+from .views import Views
 
-_Chunk = tuple[int, ...]
+_Chunk = tuple[tuple[int, int], ...]
+"""Samples of a micro-batch: the index of each, and how often it was there in its epoch before."""
 
 
 class BatchPlan:
@@ -85,7 +89,19 @@ class BatchPlan:
         if self._drawn_before(number + 1) - drawn == self.batch_size:
             return ()
         epoch, place = divmod(self._own_before(number), self.chunks_per_epoch)
-        return self._epoch_chunks(epoch)[place]
+        return tuple(index for index, _ in self._epoch_chunks(epoch)[place])
+
+    def turns(self, step: int, micro: int) -> tuple[int, ...]:
+        """How often each of the `indices` of a micro-batch was trained before in the run.
+
+        Samples that complete a group's last micro-batch count as those of the next epoch.
+        """
+        number = self._number(step, micro)
+        if not self.indices(step, micro):
+            return ()
+        epoch, place = divmod(self._own_before(number), self.chunks_per_epoch)
+        chunk = self._epoch_chunks(epoch)[place]
+        return tuple(epoch * self._repeats[index] + repeat for index, repeat in chunk)
 
     def preserved(self, step: int, micro: int) -> range:
         """Which preservation points complete a micro-batch.
@@ -122,7 +138,7 @@ class BatchPlan:
 
     def _make_chunks(self, epoch: int, number: int, group: Sequence[int]) -> list[_Chunk]:
         order = [
-            group[place]
+            (group[place], repeat)
             for repeat in range(max(self._repeats[index] for index in group))
             for place in self._order(len(group), "samples", epoch, number, repeat)
             if self._repeats[group[place]] > repeat
@@ -134,11 +150,11 @@ class BatchPlan:
 
     def _fill(self, chunk: _Chunk, group: Sequence[int], epoch: int, number: int) -> _Chunk:
         """Complete a group's last chunk, with samples that it does not hold yet if there are."""
-        filled = list(chunk)
+        filled, there = list(chunk), {index for index, _ in chunk}
         turn = 0
         while len(filled) < self._own_size:
             drawn = [group[p] for p in self._order(len(group), "fill", epoch, number, turn)]
-            fresh = [index for index in drawn if turn or index not in chunk]
+            fresh = [(i, self._repeats[i] + turn) for i in drawn if turn or i not in there]
             filled += fresh[: self._own_size - len(filled)]
             turn += 1
         return tuple(filled)
@@ -159,6 +175,8 @@ def load_batch(
     seed: int,
     share: tuple[int, int] = (0, 1),
     sample_weights: Sequence[float] = (),
+    views: Views | None = None,
+    mask: MaskSection | None = None,
 ) -> Batch | None:
     """Read one micro-batch, or one process's share of it.
 
@@ -172,6 +190,9 @@ def load_batch(
         share: ``(index, count)``: which of how many nearly equal parts to read.
         sample_weights: Factor on the loss of each sample of the dataset (`data.paces`); empty
             where all are 1.
+        views: Chooses the view of each sample; unset: the first caption or, with the probability
+            of ``caption_dropout``, the empty one.
+        mask: What masks weigh; unset: the defaults.
 
     Returns:
         The samples; `positions` count over the whole step. None where all of the part preserves
@@ -186,11 +207,17 @@ def load_batch(
     if not mine:
         return None
     positions = tuple(micro * plan.batch_size + place for place in mine)
-    views = [
-        View(caption=None if drops_caption(caption_dropout, seed, step, position) else 0)
-        for position in positions
+    turns = plan.turns(step, micro)
+
+    def view(place: int, position: int) -> View:
+        if views is None:
+            return View(None if drops_caption(caption_dropout, seed, step, position) else 0)
+        return views.of_sample(dataset.items[indices[place]], step, position, turns[place])
+
+    samples = [
+        dataset.load(indices[place], view(place, position))
+        for place, position in zip(mine, positions, strict=True)
     ]
-    samples = [dataset.load(indices[p], view) for p, view in zip(mine, views, strict=True)]
     weights = tuple(sample_weights[indices[place]] for place in mine) if sample_weights else ()
     return Batch(
         names=tuple(sample.name for sample in samples),
@@ -201,6 +228,7 @@ def load_batch(
         ),
         conditionings=tuple(sample.conditioning for sample in samples),
         weights=weights if set(weights) - {1.0} else (),
+        masks=batch_weights([sample.mask for sample in samples], mask or MaskSection()),
     )
 
 

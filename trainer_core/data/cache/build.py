@@ -21,11 +21,13 @@ from ...printable import listed
 from ...tensors.rounding import all_finite
 from ...types import Conditioning, PlannedSample
 from ..buckets import Plan
+from ..file_memory import FileMemory
 from ..image import on_white, to_pixels
-from .cache_file import ContentHashes, Entry, is_sound, write_entry
+from ..masks import counts_nothing, may_count_nothing, nothing_counts_error
+from .cache_file import Entry, is_sound, read_entry, write_entry
 from .cached_dataset import CachedDataset
 from .encoders import Encoders
-from .recipes import ImageTask, Recipe, Recipes, SizedImage, TextTask
+from .recipes import Grid, ImageTask, Recipe, Recipes, SizedImage, TextTask, no_grid
 
 __all__ = ["CachedDataset", "Encoders", "build_cache"]
 
@@ -46,6 +48,8 @@ def build_cache(
     preserved_prompts: Sequence[str] = (),
     channels: int = 3,
     fills: bool = False,
+    shown: bool = False,
+    grid: Grid = no_grid,
 ) -> CachedDataset:
     """Encode what is missing and describe the whole.
 
@@ -67,6 +71,9 @@ def build_cache(
             laid on white.
         fills: Whether a control image is what the target is to be filled from: its transparent area
             is, or one that is drawn.
+        shown: Whether the text encoder sees the control images (`Family.shown`).
+        grid: Width and height in pixels to h and w of the latents and the latents along a token's
+            side; asked for images with masks.
 
     Returns:
         The encoded dataset, in the order of the plan.
@@ -76,8 +83,8 @@ def build_cache(
             no sample is left.
         StorageError: When the cache cannot be written.
     """
-    hashes = ContentHashes(folder, trust=not verify)
-    naming = Recipes(folder, identity, settings, channels, fills, hashes)
+    hashes = FileMemory(folder, trust=not verify)
+    naming = Recipes(folder, identity, settings, channels, fills, shown, hashes, grid)
     builder = _Builder(naming, open_encoders, notify, verify)
     recipes = [recipe for planned in plan.samples if (recipe := builder.describe(planned))]
     prompts = list(naming.of_prompts(preserved_prompts, recipes))
@@ -147,12 +154,27 @@ class _Builder:
                 str(task.source.path),
             )
         try:
-            for each in recipe.plain:
-                self._supply(each.entry, each.make, each.what)
+            self._complete_masks(recipe)
         except DatasetError as error:
             self._leave_out(recipe.item.name, error)
             return False
         return True
+
+    def _complete_masks(self, recipe: Recipe) -> None:
+        settings = self.naming.settings.mask
+        for each in recipe.plain:
+            made = each.entry.key in self._missing
+            self._supply(each.entry, each.make, each.what)
+            # Weights are no part of what is kept: with one of 0 all masks are read.
+            if made or may_count_nothing(settings):
+                mask = read_entry(each.entry)["mask"]
+                if counts_nothing(mask, settings):
+                    raise nothing_counts_error(recipe.item.name, each.sources[0])
+                if made and each.entry == recipe.item.mask and not mask.any():
+                    self.problems.append(
+                        f"{each.what} ({each.sources[0]}) is black in all that is trained of it: "
+                        "the whole image counts alike"
+                    )
 
     def complete_texts(self, recipe: Recipe) -> bool:
         """Encode the texts that a sample lacks; False when it has to be left out."""

@@ -96,7 +96,7 @@ def _plan(run: Loaded) -> BatchPlan:
     return BatchPlan(
         buckets=run.data.dataset.buckets,
         # Samples that are given their control images in other steps share no pass.
-        control_counts=[(item.kind, views.agreement(item)) for item in run.data.dataset.items],
+        control_counts=views.agreements(run.data.dataset.kinds, run.data.dataset.folders),
         batch_size=training.batch_size,
         micro_batches=training.gradient_accumulation_steps,
         num_repeats=sample_paces(run.data.dataset.items, config.dataset)[0],

@@ -44,12 +44,19 @@ class Entry:
     """The place of one cached file.
 
     Attributes:
-        path: Where it is or will be.
+        folder: The cache folder.
+        kind: The folder in it, such as ``latents``.
         key: Hash of everything that its content depends on.
     """
 
-    path: Path
+    folder: Path
+    kind: str
     key: str
+
+    @property
+    def path(self) -> Path:
+        """Where the file is or will be."""
+        return self.folder / self.kind / f"{self.key}.safetensors"
 
 
 def make_entry(folder: Path, kind: str, *parts: str | int) -> Entry:
@@ -64,7 +71,7 @@ def make_entry(folder: Path, kind: str, *parts: str | int) -> Entry:
         The entry; the file may not exist yet.
     """
     key = source_hash(CACHE_VERSION, kind, *parts)
-    return Entry(folder / kind / f"{key}.safetensors", key)
+    return Entry(folder, kind, key)
 
 
 def source_hash(*parts: str | int) -> str:
@@ -81,7 +88,7 @@ def entry_of_key(folder: Path, kind: str, key: str) -> Entry:
     """
     if not isinstance(key, str) or not _KEY.fullmatch(key):
         raise ValueError(f"{key!r} is not a key")
-    return Entry(folder / kind / f"{key}.safetensors", key)
+    return Entry(folder, kind, key)
 
 
 def cache_folders(folder: Path) -> tuple[Path, ...]:
@@ -123,20 +130,24 @@ def is_sound(entry: Entry, thorough: bool = False) -> bool:
         False for a missing, shortened, swapped or foreign file, and with `thorough` for one with
         changed bytes.
     """
+    return look_into(entry, thorough) is not None
+
+
+def look_into(entry: Entry, thorough: bool = False) -> dict[str, tuple[int, ...]] | None:
+    """The shapes of an entry's tensors; None where `is_sound` is False."""
     if not entry.path.is_file():
-        return False
+        return None
     try:
         with open_tensors(entry.path, _WORDING) as file:
             metadata = file.metadata
-            shapes = {name: list(file.tensors[name].shape) for name in sorted(file.tensors)}
+            shapes = {name: tuple(file.tensors[name].shape) for name in sorted(file.tensors)}
             if metadata.get("key") != entry.key or metadata.get("shapes") != json.dumps(shapes):
-                return False
-            if not thorough:
-                return True
-            tensors = file.read_all()
+                return None
+            if thorough and metadata.get("checksum") != _checksum(file.read_all()):
+                return None
     except StorageError:
-        return False
-    return metadata.get("checksum") == _checksum(tensors)
+        return None
+    return shapes
 
 
 def read_entry(entry: Entry) -> dict[str, Tensor]:

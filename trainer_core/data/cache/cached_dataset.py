@@ -207,8 +207,12 @@ class CachedDataset:
 
     @property
     def own_images(self) -> int:
-        """Number of samples that are no regularization images."""
-        return sum(not item.regularization for item in self.items)
+        """Number of images that are trained and are no regularization images.
+
+        An image that is trained at several sizes is one.
+        """
+        own = (item for item in self.items if not item.regularization and not item.validation)
+        return len({item.name for item in own})
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:

@@ -220,11 +220,11 @@ def test_full_steps_come_in_the_order_of_earlier_versions():
     def order(count, *names):
         return sorted(range(count), key=lambda at: counter_seed(7, "order", *names, at))
 
-    for epoch, found in enumerate((chunks(plan_of([SMALL] * 6 + [WIDE] * 4, None, 2, 1, 1, 7)),)):
-        small = [at for at in order(6, "samples", epoch, 0, 0)]
-        wide = [6 + at for at in order(4, "samples", epoch, 1, 0)]
-        flat = [tuple(each[at : at + 2]) for each in (small, wide) for at in range(0, len(each), 2)]
-        assert found == [flat[at] for at in order(5, "chunks", epoch)]
+    small = order(6, "samples", 1, 0, 0)
+    wide = [6 + at for at in order(4, "samples", 1, 1, 0)]
+    flat = [tuple(each[at : at + 2]) for each in (small, wide) for at in range(0, len(each), 2)]
+    found = chunks(plan_of([SMALL] * 6 + [WIDE] * 4, batch_size=2, seed=7), epochs=2)[5:]
+    assert found == [flat[at] for at in order(5, "chunks", 1)]
 
 
 def test_the_order_is_fixed_for_good():

@@ -23,14 +23,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..config.masks import MaskSection
 from ..types import Batch, Bucket, CachedSample, View
 from .cache.cached_dataset import CachedDataset
 from .captions import drops_caption
+from .masks import batch_weights
+from .views import Views
 
 _WINDOW = 32
 """Steps' worth of shuffled samples that are sorted by text length; docs/decisions/0043."""
 
 Indices = NDArray[np.int32]
+Codes = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +43,13 @@ class Pass:
 
     Attributes:
         indices: Samples of one size; empty where all of it preserves the base.
+        turns: How often each of them was trained before in the run.
         first: Place of the first of them in the step.
         preserved: Numbers of the preservation points, counted over the whole run.
     """
 
     indices: tuple[int, ...]
+    turns: tuple[int, ...]
     first: int
     preserved: range
 
@@ -54,6 +60,7 @@ class Part:
 
     Attributes:
         indices: Its samples.
+        turns: How often each of them was trained before in the run.
         positions: Their places in the step.
         preserved: Numbers of its preservation points.
         idle: Whether it has none of the pass, and computes a sample that counts for nothing, so
@@ -61,6 +68,7 @@ class Part:
     """
 
     indices: tuple[int, ...]
+    turns: tuple[int, ...]
     positions: tuple[int, ...]
     preserved: tuple[int, ...] = ()
     idle: bool = False
@@ -103,12 +111,13 @@ class _Epoch:
     """An epoch's samples, step after step.
 
     Attributes:
-        order: `[samples]`, indices.
+        order: `[samples]`, codes: how often a sample was in the epoch before, times the number of
+            all samples, plus its index.
         starts: `[steps + 1]`, where each step begins in ``order``.
         drawn: `[steps + 1]`, preservation points of the epoch before each step.
     """
 
-    order: Indices
+    order: Codes
     starts: NDArray[np.int64]
     drawn: NDArray[np.int64]
 
@@ -131,7 +140,7 @@ class BatchPlan:
             several samples it is the same whole number each time, at least one; single samples
             take turns where no whole number of a step's is the share.
         text_tokens: Length of each sample's text; samples of alike length then share passes, so
-            that little is padded. None where it is not known.
+            that little is padded. 0 where it is not known.
     """
 
     def __init__(
@@ -143,7 +152,7 @@ class BatchPlan:
         num_repeats: int | Sequence[int],
         seed: int,
         preserved_share: float = 0.0,
-        text_tokens: Sequence[int | None] | None = None,
+        text_tokens: Sequence[int] | NDArray[np.int32] | None = None,
     ) -> None:
         repeats = [num_repeats] * len(buckets) if isinstance(num_repeats, int) else num_repeats
         sizes = [batch_size] * len(buckets) if isinstance(batch_size, int) else batch_size
@@ -194,6 +203,10 @@ class BatchPlan:
         """
         return self._pass(step, micro).indices
 
+    def turns(self, step: int, micro: int) -> tuple[int, ...]:
+        """How often each of the `indices` of a pass was trained before in the run."""
+        return self._pass(step, micro).turns
+
     def preserved(self, step: int, micro: int) -> range:
         """Which preservation points complete a pass.
 
@@ -234,6 +247,7 @@ class BatchPlan:
         places = [place for place in mine if place < own]
         return Part(
             indices=tuple(each.indices[place] for place in places),
+            turns=tuple(each.turns[place] for place in places),
             positions=tuple(each.first + place for place in places),
             preserved=tuple(each.preserved[place - own] for place in mine if place >= own),
         )
@@ -251,8 +265,8 @@ class BatchPlan:
         """A sample that counts for nothing, one of the step where that has any."""
         for each in passes:
             if each.indices:
-                return Part(each.indices[:1], (each.first,), idle=True)
-        return Part((int(self.groups[0].indices[0]),), (0,), idle=True)
+                return Part(each.indices[:1], each.turns[:1], (each.first,), idle=True)
+        return Part((int(self.groups[0].indices[0]),), (0,), (0,), idle=True)
 
     def _pass(self, step: int, micro: int) -> Pass:
         passes = self.passes(step) if step >= 1 else ()
@@ -262,7 +276,8 @@ class BatchPlan:
 
     def _cut(self, step: int) -> Iterator[Pass]:
         epoch, place = self._place(step)
-        chosen = epoch.order[epoch.starts[place] : epoch.starts[place + 1]]
+        codes = epoch.order[epoch.starts[place] : epoch.starts[place + 1]]
+        chosen, turns = self._decoded(codes, (step - 1) // self.steps_per_epoch)
         groups = self._group_of[chosen]
         bounds = [0, *(np.flatnonzero(groups[1:] != groups[:-1]) + 1).tolist(), len(chosen)]
         before = (step - 1) // self.steps_per_epoch * self._drawn_per_epoch
@@ -272,9 +287,10 @@ class BatchPlan:
             last = stop + (end - drawn) * (stop == len(chosen))
             for first in range(start, last, size):
                 taken = min(first + size, last)
-                own = chosen[first : min(taken, stop)].tolist()
-                points = taken - first - len(own)
-                yield Pass(tuple(own), first, range(drawn, drawn + points))
+                own = slice(first, min(taken, stop))
+                points = max(0, taken - max(first, stop))
+                given = tuple(chosen[own].tolist()), tuple(turns[own].tolist())
+                yield Pass(*given, first, range(drawn, drawn + points))
                 drawn += points
 
     def _turned(self, step: int) -> Iterator[Pass]:
@@ -283,8 +299,13 @@ class BatchPlan:
             number = first + place
             drawn = range(self._drawn_before(number), self._drawn_before(number + 1))
             epoch, at = divmod(self._own_before(number), self.samples_per_epoch)
-            own = () if drawn else (int(self._epoch(epoch).order[at]),)
-            yield Pass(own, place, drawn)
+            codes = self._epoch(epoch).order[at : at + (not drawn)]
+            own, turns = self._decoded(codes, epoch)
+            yield Pass(tuple(own.tolist()), tuple(turns.tolist()), place, drawn)
+
+    def _decoded(self, codes: Codes, epoch: int) -> tuple[Codes, Codes]:
+        before, indices = np.divmod(codes, len(self._repeats))
+        return indices, epoch * self._repeats[indices].astype(np.int64) + before
 
     def _place(self, step: int) -> tuple[_Epoch, int]:
         epoch, place = divmod(step - 1, self.steps_per_epoch)
@@ -321,9 +342,9 @@ class BatchPlan:
             return self._made(number)
 
     def _make_epoch(self, epoch: int) -> _Epoch:
-        chunks: list[Indices] = []
+        chunks: list[Codes] = []
         points: list[int] = []
-        left: dict[int, list[Indices]] = {}
+        left: dict[int, list[Codes]] = {}
         for number, group in enumerate(self.groups):
             order = self._ordered(epoch, number, group)
             full = group.full_steps * group.own
@@ -346,17 +367,18 @@ class BatchPlan:
     def _of_size(self, size: int) -> tuple[int, int]:
         return next((g.own, g.preserved) for g in self.groups if g.batch_size == size)
 
-    def _ordered(self, epoch: int, number: int, group: Group) -> Indices:
-        """A group's samples in the order of an epoch."""
+    def _ordered(self, epoch: int, number: int, group: Group) -> Codes:
+        """A group's samples in the order of an epoch, as `_Epoch` has them."""
         repeats = self._repeats[group.indices]
-        rounds: list[Indices] = []
+        rounds: list[Codes] = []
         for repeat in range(int(repeats.max())):
             places = np.flatnonzero(repeats > repeat)
             order = self._order(places, "samples", epoch, number, repeat)
-            rounds.append(group.indices[places[order]])
+            rounds.append(group.indices[places[order]] + np.int64(repeat * len(self._repeats)))
         found = np.concatenate(rounds)
         if self._lengths is not None and group.batch_size > 1:
-            lengths, window = self._lengths[found], _WINDOW * group.own
+            lengths = self._lengths[found % len(self._repeats)]
+            window = _WINDOW * group.own
             spans = [slice(at, at + window) for at in range(0, len(found), window)]
             found = np.concatenate(
                 [found[span][np.argsort(lengths[span], kind="stable")] for span in spans]
@@ -377,10 +399,11 @@ class BatchPlan:
         return np.argsort(np.frombuffer(digests, dtype="<u8") >> 1, kind="stable")
 
 
-def _lengths(tokens: Sequence[int | None] | None) -> NDArray[np.int32] | None:
-    if tokens is None or any(length is None for length in tokens):
+def _lengths(tokens: Sequence[int] | NDArray[np.int32] | None) -> NDArray[np.int32] | None:
+    if tokens is None:
         return None
-    return np.asarray(tokens, dtype=np.int32)
+    lengths = np.asarray(tokens, dtype=np.int32)
+    return lengths if lengths.all() else None
 
 
 def load_batch(
@@ -391,7 +414,9 @@ def load_batch(
     caption_dropout: float,
     seed: int,
     share: tuple[int, int] = (0, 1),
-    weights: Sequence[float] | None = None,
+    sample_weights: Sequence[float] = (),
+    views: Views | None = None,
+    mask: MaskSection | None = None,
 ) -> Batch | None:
     """Read one pass, or one process's share of it.
 
@@ -403,7 +428,11 @@ def load_batch(
         caption_dropout: Probability of an empty caption, 0 to 1.
         seed: The run's seed.
         share: ``(index, count)``: which of how many nearly equal parts to read.
-        weights: Factor on the loss of each sample of the dataset; None where all are 1.
+        sample_weights: Factor on the loss of each sample of the dataset (`data.paces`); empty
+            where all are 1.
+        views: Chooses the view of each sample; unset: the first caption or, with the probability
+            of ``caption_dropout``, the empty one.
+        mask: What masks weigh; unset: the defaults.
 
     Returns:
         The samples; `positions` count over the whole step. None where all of the part preserves
@@ -415,18 +444,26 @@ def load_batch(
     part = plan.part(step, micro, share)
     if not part.indices:
         return None
-    views = [
-        View(caption=None if drops_caption(caption_dropout, seed, step, position) else 0)
-        for position in part.positions
+
+    def view(index: int, position: int, turn: int) -> View:
+        if views is None:
+            return View(None if drops_caption(caption_dropout, seed, step, position) else 0)
+        return views.of_sample(dataset.items[index], step, position, turn)
+
+    samples = [
+        dataset.load(index, view(index, position, turn))
+        for index, position, turn in zip(part.indices, part.positions, part.turns, strict=True)
     ]
-    samples = [dataset.load(p, view) for p, view in zip(part.indices, views, strict=True)]
-    factors = (0.0,) if part.idle else tuple(weights[p] for p in part.indices) if weights else ()
-    return make_batch(samples, part.positions, factors, idle=part.idle)
+    weights = tuple(sample_weights[index] for index in part.indices) if sample_weights else ()
+    if part.idle:
+        weights = (0.0,)
+    return make_batch(samples, part.positions, mask, weights, idle=part.idle)
 
 
 def make_batch(
     samples: Sequence[CachedSample],
     positions: tuple[int, ...],
+    mask: MaskSection | None = None,
     weights: tuple[float, ...] = (),
     *,
     idle: bool = False,
@@ -436,6 +473,7 @@ def make_batch(
     Args:
         samples: What `CachedDataset.load` gave.
         positions: Their places in the step.
+        mask: What masks weigh; unset: the defaults.
         weights: Factor on the loss of each; empty where all are 1.
         idle: Whether they count for nothing.
     """
@@ -448,6 +486,7 @@ def make_batch(
         ),
         conditionings=tuple(sample.conditioning for sample in samples),
         weights=weights if set(weights) - {1.0} else (),
+        masks=batch_weights([sample.mask for sample in samples], mask or MaskSection()),
         idle=idle,
     )
 

@@ -10,6 +10,8 @@ import torch
 from ..config import RunConfig, dataset_folders
 from ..data.batches import BatchPlan, load_batch
 from ..data.cache.cached_dataset import CachedDataset
+from ..data.paces import sample_paces
+from ..data.views import Views
 from ..diffusion.sigma import make_quantile
 from ..types import Batch, PreservedBatch
 from .loaded import Loaded
@@ -29,33 +31,18 @@ def batch_sizes(config: RunConfig, dataset: CachedDataset) -> list[int]:
 def batch_plan(run: Loaded) -> BatchPlan:
     """The order in which a run trains its samples."""
     config, dataset = run.config, run.data.dataset
-    repeats, _ = _paces(config, dataset)
+    views = Views.of(config.dataset, config.seed)
     return BatchPlan(
         buckets=dataset.buckets,
-        control_counts=dataset.kinds,
+        # Samples that are given their control images in other steps share no pass.
+        control_counts=[(item.kind, views.agreement(item)) for item in dataset.items],
         batch_size=batch_sizes(config, dataset),
         micro_batches=config.training.gradient_accumulation_steps,
-        num_repeats=repeats,
+        num_repeats=sample_paces(dataset.items, config.dataset)[0],
         seed=config.seed,
         preserved_share=config.dataset.preservation.share if run.preservation else 0.0,
-        text_tokens=getattr(dataset, "text_tokens", None),
+        text_tokens=dataset.text_tokens,
     )
-
-
-def _paces(config: RunConfig, dataset: CachedDataset) -> tuple[list[int], list[float]]:
-    """How often each sample appears in an epoch, and the factor on its loss."""
-    ordinary = config.dataset.regularization
-    repeats = [
-        0
-        if item.validation
-        else item.repeats
-        * (ordinary.num_repeats if item.regularization else config.dataset.num_repeats)
-        for item in dataset.items
-    ]
-    weights = [
-        item.weight * (ordinary.weight if item.regularization else 1.0) for item in dataset.items
-    ]
-    return repeats, weights
 
 
 def step_maker(
@@ -73,7 +60,6 @@ def step_maker(
         passes: As `Processes.passes`.
     """
     config, kept = run.config, run.preservation
-    _, weights = _paces(config, run.data.dataset)
 
     def load_preserved(step: int, micro: int) -> PreservedBatch | None:
         drawn = plan.part(step, micro, part).preserved
@@ -92,7 +78,9 @@ def step_maker(
             caption_dropout=config.dataset.caption_dropout,
             seed=config.seed,
             share=part,
-            weights=weights if set(weights) != {1.0} else None,
+            sample_weights=sample_paces(run.data.dataset.items, config.dataset)[1],
+            views=Views.of(config.dataset, config.seed),
+            mask=config.dataset.mask,
         ),
         load_preserved=load_preserved,
         predict=functools.partial(
@@ -117,7 +105,8 @@ def held_out(run: Loaded) -> HeldOut | None:
         of_size = quantile(batch)
         return [of_size((level + 0.5) / count) for level in range(count)]
 
-    return hold_out(dataset, settings.most, batch_sizes(config, dataset), levels, count)
+    sizes, mask = batch_sizes(config, dataset), config.dataset.mask
+    return hold_out(dataset, settings.most, sizes, levels, count, mask)
 
 
 def places(plan: BatchPlan, dealt: tuple[int, int], last: int) -> Callable[..., Place | None]:

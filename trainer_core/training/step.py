@@ -51,6 +51,7 @@ class Points:
         controls: One `[B, C, h, w]` per control image.
         conditionings: One per sample.
         weights: Factor on the loss of each.
+        masks: `[B, 1, h, w]`, factor on the error at each place; None for 1.
         idle: Whether they are no part of the step.
     """
 
@@ -61,6 +62,7 @@ class Points:
     controls: tuple[Tensor, ...]
     conditionings: tuple[Conditioning, ...]
     weights: tuple[float, ...]
+    masks: Tensor | None = None
     idle: bool = False
 
     def shapes(self) -> list[torch.Size]:
@@ -73,6 +75,7 @@ class Points:
             self,
             noisy=pin(self.noisy, device),
             target=pin(self.target, device),
+            masks=None if self.masks is None else pin(self.masks, device),
             controls=tuple(pin(control, device) for control in self.controls),
             conditionings=tuple(
                 {name: pin(tensor, device) for name, tensor in each.items()}
@@ -107,8 +110,19 @@ def _joined(points: Sequence[Points]) -> Sequence[Points]:
             tuple(torch.cat(same) for same in zip(one.controls, other.controls, strict=True)),
             one.conditionings + other.conditionings,
             one.weights + other.weights,
+            _joined_masks(one, other),
         )
     ]
+
+
+def _joined_masks(one: Points, other: Points) -> Tensor | None:
+    """Those of both; what has none counts alike everywhere."""
+    given = next((each.masks for each in (one, other) if each.masks is not None), None)
+    if given is None:
+        return None
+    whole = (given.new_ones(len(each.sigmas), *given.shape[1:]) for each in (one, other))
+    parts = zip((one, other), whole, strict=True)
+    return torch.cat([ones if each.masks is None else each.masks for each, ones in parts])
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +213,8 @@ class StepMaker:
             for each in points.conditionings
         ]
         velocity = self.predict(self._sent(points.noisy), sigma, conditionings, controls)
-        losses = flow_loss(velocity, self._sent(points.target))
+        masks = None if points.masks is None else self._sent(points.masks)
+        losses = flow_loss(velocity, self._sent(points.target), masks)
         if set(points.weights) != {1.0}:
             losses = losses * self._sent(torch.tensor(points.weights))
         return losses.sum()
@@ -228,6 +243,7 @@ def noisy_points(batch: Batch, sigmas: tuple[float, ...], noise: Tensor) -> Poin
         controls=batch.controls,
         conditionings=batch.conditionings,
         weights=batch.weights or (1.0,) * len(sigmas),
+        masks=batch.masks,
         idle=batch.idle,
     )
 

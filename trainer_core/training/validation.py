@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..config.masks import MaskSection
 from ..counters import counter_seed
 from ..data.batches import make_batch
 from ..data.cache.cached_dataset import CachedDataset
@@ -42,12 +43,14 @@ class HeldOut:
         batches: Indices of samples that share a pass.
         levels: The noise levels of a batch.
         count: How many noise levels there are.
+        mask: What masks weigh.
     """
 
     dataset: CachedDataset
     batches: tuple[tuple[int, ...], ...]
     levels: Levels
     count: int
+    mask: MaskSection
 
     @property
     def passes(self) -> int:
@@ -60,7 +63,7 @@ class HeldOut:
         indices = self.batches[at]
         # As it is: the first caption, none dropped, with its control images and not mirrored.
         samples = [self.dataset.load(index) for index in indices]
-        batch = make_batch(samples, tuple(range(len(samples))))
+        batch = make_batch(samples, tuple(range(len(samples))), self.mask)
         noise = torch.stack(
             [
                 _noise(each.latents, each.name, each.bucket.width, each.bucket.height, level)
@@ -77,7 +80,12 @@ def _noise(latents: Tensor, *names: str | int) -> Tensor:
 
 
 def hold_out(
-    dataset: CachedDataset, most: int, batch_sizes: Sequence[int], levels: Levels, count: int
+    dataset: CachedDataset,
+    most: int,
+    batch_sizes: Sequence[int],
+    levels: Levels,
+    count: int,
+    mask: MaskSection,
 ) -> HeldOut | None:
     """Choose what is measured.
 
@@ -87,6 +95,7 @@ def hold_out(
         batch_sizes: Of each sample, the most that share a pass.
         levels: The noise levels of a batch.
         count: How many of them there are.
+        mask: What masks weigh.
 
     Returns:
         None where no sample is held out.
@@ -104,7 +113,7 @@ def hold_out(
         for group in groups.values()
         for start in range(0, len(group), batch_sizes[group[0]])
     ]
-    return HeldOut(dataset, tuple(batches), levels, count) if batches else None
+    return HeldOut(dataset, tuple(batches), levels, count, mask) if batches else None
 
 
 @dataclass(frozen=True, slots=True)

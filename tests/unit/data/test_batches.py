@@ -145,7 +145,7 @@ def test_a_folder_has_its_own_batch_size():
 
 
 def test_texts_of_like_length_share_a_pass_and_single_samples_stay_shuffled():
-    lengths = [7 * n % 97 for n in range(400)]
+    lengths = [1 + 7 * n % 97 for n in range(400)]
 
     def padded(plan):
         texts = [[lengths[index] for index in chunk] for chunk in chunks(plan)]
@@ -158,7 +158,7 @@ def test_texts_of_like_length_share_a_pass_and_single_samples_stay_shuffled():
     assert padded(sorted_ones) < 1.05 * sum(lengths)
     alone = BatchPlan([SMALL] * 400, [0] * 400, 1, 4, 1, 3, 0.0, lengths)
     assert chunks(alone) == chunks(plan_of([SMALL] * 400, micro_batches=4, seed=3))
-    unknown = BatchPlan([SMALL] * 400, [0] * 400, 4, 1, 1, 3, 0.0, [*lengths[:-1], None])
+    unknown = BatchPlan([SMALL] * 400, [0] * 400, 4, 1, 1, 3, 0.0, [*lengths[:-1], 0])
     assert chunks(unknown) == chunks(plain)
 
 
@@ -299,9 +299,9 @@ def test_the_shares_of_a_batch_make_up_the_whole(dataset, count):
 def test_each_sample_has_its_weight(dataset):
     small = CachedDataset(dataset.items[:3])
     plan = plan_for(small, batch_size=3)
-    batch = load_batch(small, plan, 1, 0, 0.0, 0, weights=[0.0, 1.0, 2.0])
+    batch = load_batch(small, plan, 1, 0, 0.0, 0, sample_weights=[0.0, 1.0, 2.0])
     assert batch.weights == tuple(float(index) for index in plan.indices(1, 0))
-    assert load_batch(small, plan, 1, 0, 0.0, 0, weights=[1.0] * 3).weights == ()
+    assert load_batch(small, plan, 1, 0, 0.0, 0, sample_weights=[1.0] * 3).weights == ()
 
 
 def dropped(dataset, plan, rate, seed, steps) -> list[bool]:

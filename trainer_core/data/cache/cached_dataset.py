@@ -209,10 +209,10 @@ class CachedDataset:
     def own_images(self) -> int:
         """Number of images that are trained and are no regularization images.
 
-        An image that is trained at several sizes is one.
+        One that is trained at several sizes counts once.
         """
-        own = (item for item in self.items if not item.regularization and not item.validation)
-        return len({item.name for item in own})
+        own = {item.name for item in self.items if not (item.regularization or item.validation)}
+        return len(own)
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:

@@ -172,9 +172,7 @@ class ItemColumns(Sequence[CachedItem]):
             starts = self.starts[first : first + size + 1].tolist()
             text = self.keys[self.refs[starts[0] : starts[-1]]].tobytes().hex()
             cut = [text[at : at + 64] for at in range(0, len(text), 64)]
-            yield [
-                cut[a - starts[0] : b - starts[0]] for a, b in itertools.pairwise(starts)
-            ]
+            yield [cut[a - starts[0] : b - starts[0]] for a, b in itertools.pairwise(starts)]
 
     def having(self, rows: NDArray[np.bool_]) -> NDArray[np.int64]:
         """The samples with an entry among some of `keys`."""

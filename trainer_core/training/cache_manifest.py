@@ -22,6 +22,7 @@ from ..data.cache.cached_dataset import CachedDataset
 from ..data.cache.columns import Form, ItemColumns, hex_keys
 from ..data.cache.index import CacheIndex
 from ..data.cache.items import CachedItem, PreservedItem
+from ..data.paces import read_pace
 from ..errors import DatasetError
 from ..filesystem.storage import write_text
 from ..filesystem.text_files import LARGEST_LIST, read_object
@@ -156,8 +157,11 @@ def _items(folder: Path, record: Mapping[str, Any]) -> ItemColumns:
     refs = _numbers(samples["refs"], int(entries[form_of].sum()), len(keys))
     weights = np.array(samples["weights"], np.float32)
     sources = hex_keys([samples["sources"]])
-    if weights.shape != (count,) or not np.isfinite(weights).all() or len(sources) != count:
+    repeats = _numbers(samples["repeats"], count, 1 << 31)
+    if weights.shape != (count,) or len(sources) != count:
         raise ValueError("its columns are not of one length")
+    if not (np.isfinite(weights) & (weights >= 0)).all() or (count and not repeats.min()):
+        raise ValueError("a sample has no weight, or is never repeated")
     return ItemColumns(
         {
             "places": [(folder, kind) for kind in kinds],
@@ -167,7 +171,7 @@ def _items(folder: Path, record: Mapping[str, Any]) -> ItemColumns:
             "refs": refs,
             "forms": forms,
             "form_of": form_of,
-            "repeats": _numbers(samples["repeats"], count, 1 << 31),
+            "repeats": repeats,
             "weights": weights,
             "sources": sources,
             "names": b"".join(names),
@@ -199,6 +203,8 @@ def _form(record: Mapping[str, Any]) -> Form:
         raise ValueError(f"a form with the counts {counts}")
     flags = bool(record["regularization"]), bool(record["validation"])
     folder = int(record["folder"])
+    if folder < 0:
+        raise ValueError(f"a form of the folder {folder}")
     return Form(_bucket(record["size"]), buckets, *flags, folder, counts, bool(record["sourced"]))
 
 
@@ -232,7 +238,7 @@ def _sample_item(folder: Path, record: Mapping[str, Any]) -> CachedItem:
         controls=tuple(entry_of_key(folder, "latents", c["latents"]) for c in controls),
         text=entry_of_key(folder, "text", record["text"]),
         empty_text=entry_of_key(folder, "text", record["empty_text"]),
-        regularization=bool(record.get("regularization", False)),
+        **read_pace(record),
         source=str(record.get("source", "")),
         layers=tuple(entry_of_key(folder, "latents", key) for key in record.get("layers", [])),
     )

@@ -7,6 +7,7 @@ denoiser is loaded.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 from collections import Counter
@@ -24,7 +25,9 @@ from ..data.cache.build import build_cache, cache_folder
 from ..data.cache.cache_file import cache_folders
 from ..data.cache.cached_dataset import CachedDataset
 from ..data.captions import caption_tokens, long_caption_notes, may_be_long
+from ..data.control_rules import require_bare_texts, require_control_images, require_droppable
 from ..data.drawn_masks import with_areas
+from ..data.masks import require_masks_fit
 from ..data.sources.folder import scan_all
 from ..data.sources.layers import require_layers
 from ..errors import ConfigError
@@ -128,7 +131,11 @@ def prepare(
     location = locate_base(config.base, family, has_controls, needs_encoders)
     check_controls(config.preview, location.variant)
     require_layers(found.samples, config.dataset, location.variant, family.layered)
+    parts = family.pixel_channels(location.variant), family.filled, family.layered
+    require_masks_fit(found.samples, location.variant, *parts)
     samples = with_areas(found.samples, config.dataset, location.variant in family.filled)
+    require_control_images(samples, location.variant)
+    require_droppable(config.dataset, location.variant, (*family.layered, *family.filled))
     plan = plan_buckets(samples, config.dataset, family.size_multiple, family.control_size)
     encoders = _source(config, family, location, processes, make_source, machine)
     # The others wait until the first process has encoded, and then only read.
@@ -182,6 +189,8 @@ def _encode(
         channels=family.pixel_channels(variant),
         fills=variant in family.filled,
         options=config.cache,
+        shown=variant in family.shown,
+        grid=functools.cache(functools.partial(family.latent_grid, location)),
     )
     prompts = encode_prompts(
         config.preview, config.dataset, family, variant, folder, encoders.identity, encoders.open
@@ -244,6 +253,9 @@ def _from_manifest(
     has_controls = any(cache.dataset.control_buckets)
     _check_preserved(config, cache, edits=has_controls)
     family = get_family(config.family)
+    require_droppable(config.dataset, cache.variant, (*family.layered, *family.filled))
+    if cache.variant in family.shown:
+        require_bare_texts(config.dataset, cache.dataset.items)
     location = locate_base(base, family, has_controls, needs_encoders=False)
     if config.preview.every > 0:
         _check_previews(config, cache)

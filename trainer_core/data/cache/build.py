@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +22,8 @@ from ...printable import listed
 from ...types import PlannedSample
 from ..buckets import Plan
 from ..file_memory import FileMemory
+from ..masks import counts_nothing, may_count_nothing, nothing_counts_error
+from .cache_file import read_entry
 from .cached_dataset import CachedDataset
 from .claims import Claims
 from .columns import ColumnWriter, ItemColumns, hex_keys
@@ -29,7 +31,7 @@ from .encoders import Encoders
 from .index import CacheIndex
 from .items import PreservedItem
 from .making import Maker
-from .recipes import Recipe, Recipes, TextTask
+from .recipes import Grid, Recipe, Recipes, TextTask, no_grid
 
 __all__ = ["CachedDataset", "Encoders", "build_cache"]
 
@@ -51,6 +53,8 @@ def build_cache(
     channels: int = 3,
     fills: bool = False,
     options: CacheSection | None = None,
+    shown: bool = False,
+    grid: Grid = no_grid,
 ) -> CachedDataset:
     """Encode what is missing and describe the whole.
 
@@ -73,6 +77,9 @@ def build_cache(
         fills: Whether a control image is what the target is to be filled from: its transparent area
             is, or one that is drawn.
         options: Number format and batch size; unset: what the settings are by default.
+        shown: Whether the text encoder sees the control images (`Family.shown`).
+        grid: Width and height in pixels to h and w of the latents and the latents along a token's
+            side; asked for images with masks.
 
     Returns:
         The encoded dataset, in the order of the plan.
@@ -86,7 +93,7 @@ def build_cache(
     # An ordinary cache keeps the names that its files had before there was a choice.
     identity += "" if options.dtype == "auto" else f" {options.dtype}"
     memory = FileMemory(folder, trust=not verify)
-    naming = Recipes(folder, identity, settings, channels, fills, memory)
+    naming = Recipes(folder, identity, settings, channels, fills, shown, memory, grid)
     samples = _Samples(naming)
     for planned in plan.samples:
         samples.add(planned)
@@ -103,11 +110,16 @@ def build_cache(
         missing = {columns.entry(row).key for row in np.nonzero(lacking)[0]}
         try:
             maker.begin(missing | extra)
+            touched = columns.having(lacking).tolist()
             if maker.missing:
                 # All images before all texts: encoders that do not fit together change places once.
-                touched = columns.having(lacking).tolist()
                 maker.make(task for each in samples.again(touched) for task in each.images)
                 maker.make(task for each in samples.again(touched) for task in each.plain)
+            # Weights are no part of what is kept: with one of 0 all masks are read.
+            every = range(len(columns)) if may_count_nothing(settings.mask) else touched
+            for number in columns.masked(every):
+                samples.check_masks(next(samples.again([number])), missing, maker)
+            if maker.missing:
                 maker.make(_texts(samples.again(touched), maker))
                 maker.make(task for item, task in prompts if _has_controls(item, maker))
         finally:
@@ -196,6 +208,21 @@ class _Samples:
         hosts = [each for each, kind in zip(self.planned, kinds, strict=True) if kind == wanted]
         for prompt, host in zip(prompts, itertools.cycle(hosts), strict=False):
             yield self.naming.of_prompt(prompt, self.naming.of(host))
+
+    def check_masks(self, recipe: Recipe, made: Collection[str], maker: Maker) -> None:
+        """Refuse masks under which nothing of an image counts; say which are all black."""
+        settings = self.naming.settings.mask
+        for task in recipe.plain:
+            if task.entry.key in maker.failed or task.entry.key in maker.missing:
+                continue
+            mask = read_entry(task.entry)["mask"]
+            if counts_nothing(mask, settings):
+                maker.fail(task.entry, nothing_counts_error(recipe.item.name, task.sources[0]))
+            elif task.entry.key in made and task.entry == recipe.item.mask and not mask.any():
+                self.problems.append(
+                    f"{task.what} ({task.sources[0]}) is black in all that is trained of it: "
+                    "the whole image counts alike"
+                )
 
     def leave_out(self, columns: ItemColumns, maker: Maker) -> ItemColumns:
         """The samples of which everything could be made."""

@@ -103,8 +103,13 @@ class CachedDataset:
 
     @property
     def own_images(self) -> int:
-        """Number of samples that are no regularization images."""
-        return len(self.items) - sum(self.regularizations)
+        """Number of images that are trained and are no regularization images.
+
+        One that is trained at several sizes counts once.
+        """
+        forms = self.items.forms
+        own = self.items.each([not (each.regularization or each.validation) for each in forms])
+        return len({self.items.name(at) for at, counts in enumerate(own) if counts})
 
     @property
     def regularizations(self) -> tuple[bool, ...]:

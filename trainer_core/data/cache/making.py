@@ -138,7 +138,7 @@ class Maker:
                 elif self._came(task.entry):
                     self._done(task.entry)
                 elif isinstance(given, DatasetError):
-                    self._fail(task.entry, given)
+                    self.fail(task.entry, given)
                 else:
                     todo.append((task, given))
             for (task, _), tensors in zip(todo, self._tensors(todo), strict=True):
@@ -181,7 +181,12 @@ class Maker:
         self.missing.discard(entry.key)
         self.notify(self._total - len(self.missing), self._total)
 
-    def _fail(self, entry: Entry, error: DatasetError) -> None:
+    def fail(self, entry: Entry, error: DatasetError) -> None:
+        """Leave the samples out that need a file; unless nothing is to be skipped.
+
+        Raises:
+            DatasetError: The one that is given.
+        """
         if self.naming.settings.unreadable == "error":
             raise error
         self.failed[entry.key] = error

@@ -107,8 +107,9 @@ class CachedDataset:
 
         One that is trained at several sizes counts once.
         """
-        given = zip(self.names, self.regularizations, self.validations, strict=True)
-        return len({name for name, ordinary, held_out in given if not (ordinary or held_out)})
+        forms = self.items.forms
+        own = self.items.each([not (each.regularization or each.validation) for each in forms])
+        return len({self.items.name(at) for at, counts in enumerate(own) if counts})
 
     @property
     def regularizations(self) -> tuple[bool, ...]:

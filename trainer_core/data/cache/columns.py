@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +72,16 @@ def form_of(item: CachedItem) -> Form:
         *(item.bucket, item.control_buckets, item.regularization, item.validation),
         *(item.folder, counts, bool(item.source)),
     )
+
+
+class Pace(NamedTuple):
+    """How often a sample is trained, and how much it counts; as in `CachedItem`."""
+
+    regularization: bool
+    validation: bool
+    folder: int
+    repeats: int
+    weight: float
 
 
 class ItemColumns(Sequence[CachedItem]):
@@ -174,10 +184,21 @@ class ItemColumns(Sequence[CachedItem]):
             cut = [text[at : at + 64] for at in range(0, len(text), 64)]
             yield [cut[a - starts[0] : b - starts[0]] for a, b in itertools.pairwise(starts)]
 
+    def paces(self) -> Iterator[Pace]:
+        """How often each is trained, and how much it counts, without making a sample of it."""
+        known = [(form.regularization, form.validation, form.folder) for form in self.forms]
+        columns = (self.each(known), self.repeats.tolist(), self.weights.tolist())
+        return (Pace(*own, *rest) for own, *rest in zip(*columns, strict=True))
+
     def having(self, rows: NDArray[np.bool_]) -> NDArray[np.int64]:
         """The samples with an entry among some of `keys`."""
         places = np.nonzero(rows[self.refs])[0]
         return np.unique(np.searchsorted(self.starts, places, side="right") - 1)
+
+    def masked(self, numbers: Iterable[int]) -> list[int]:
+        """Those of some samples that have a mask."""
+        having = np.array([form.counts[2] > 0 for form in self.forms], bool)
+        return [number for number in numbers if having[self.form_of[number]]]
 
     def without(self, left_out: set[int]) -> ItemColumns:
         """The same without some samples."""

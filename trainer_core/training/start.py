@@ -17,7 +17,7 @@ from ..bases.family_adapter import read_of_family
 from ..config import RunConfig
 from ..config.comparison import flattened, folder_without_places
 from ..config.defaults import run_length
-from ..data.cache.cache_file import hash_file
+from ..data.file_memory import hash_file
 from ..errors import AdapterFileError, ConfigError, InputError, RunError
 from ..families.registry import get_family
 from ..types import AdapterState

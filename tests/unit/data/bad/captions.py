@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from tests.fixtures.bad_input import BadInput, Outcome, write_image, write_pair
-from trainer_core.config import DatasetSection, RunConfig, check_config
+from trainer_core.config import DatasetSection, RunConfig
+from trainer_core.config.problems import check_config
 from trainer_core.data.cache.cache_file import make_entry
 from trainer_core.data.cache.cached_dataset import CachedItem
 from trainer_core.data.control_rules import (

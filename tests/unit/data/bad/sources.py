@@ -15,7 +15,7 @@ import pytest
 from tests.fixtures.bad_input import BadInput, Outcome, write_image, write_pair
 from trainer_core.config import DatasetSection
 from trainer_core.config.masks import MaskSection
-from trainer_core.data.sources.folder import scan_all
+from trainer_core.data.sources.combined import scan_all
 from trainer_core.filesystem.allowed_folders import AllowedFolders
 
 Make = Callable[[Path], object]

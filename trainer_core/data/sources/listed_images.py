@@ -19,6 +19,7 @@ from ...types import Sample
 from ..caption_rules import caption_texts
 from ..captions import with_trigger
 from ..image import ImageInfo
+from ..wildcards import CaptionRuleError
 from .caption_files import caption_file, caption_of
 from .controls import tell_unread
 from .facts import HeaderMemory, read_facts
@@ -34,7 +35,7 @@ from .metadata_file import (
     read_table,
     refuse_table,
 )
-from .problems import BAD_CAPTION, BAD_MASK, NO_MASK, Problems, Scan
+from .problems import BAD_CAPTION, BAD_MASK, BAD_RULES, NO_MASK, Problems, Scan
 from .rows import Entry, KnownFiles, read_entry
 
 _LAYOUTS = ("auto", "metadata")
@@ -297,6 +298,9 @@ class _Survey:
             if len(raw) <= 1 and self.settings.captions == _NO_RULES:
                 return (with_trigger(self.settings.trigger_word, "".join(raw).strip()),)
             return caption_texts(raw, self.settings, place)
+        except CaptionRuleError as error:
+            self.problems.add(BAD_RULES, error.found, image)
+            return None
         except DatasetError as error:
             self.problems.add(BAD_CAPTION, error.found, image)
             return None

@@ -99,7 +99,7 @@ def _plan(run: Loaded) -> BatchPlan:
         control_counts=[(item.kind, views.agreement(item)) for item in run.data.dataset.items],
         batch_size=training.batch_size,
         micro_batches=training.gradient_accumulation_steps,
-        num_repeats=sample_paces(run.data.dataset.items, config.dataset)[0],
+        num_repeats=sample_paces(run.data.dataset.items.paces(), config.dataset)[0],
         seed=config.seed,
         preserved_share=config.dataset.preservation.share if run.preservation else 0.0,
     )
@@ -129,7 +129,7 @@ def _step_maker(
             seed=config.seed,
             share=part,
             views=Views.of(config.dataset, config.seed),
-            sample_weights=sample_paces(run.data.dataset.items, config.dataset)[1],
+            sample_weights=sample_paces(run.data.dataset.items.paces(), config.dataset)[1],
             mask=config.dataset.mask,
         ),
         load_preserved=load_preserved,

@@ -28,7 +28,7 @@ from ..data.captions import caption_tokens, long_caption_notes, may_be_long
 from ..data.control_rules import require_bare_texts, require_control_images, require_droppable
 from ..data.drawn_masks import with_areas
 from ..data.masks import require_masks_fit
-from ..data.sources.folder import scan_all
+from ..data.sources.combined import scan_all
 from ..data.sources.layers import require_layers
 from ..errors import ConfigError
 from ..families.family import Family
@@ -123,7 +123,7 @@ def prepare(
             "a folder with images and captions",
             "Set dataset.path in the run file or on the command line: dataset.path=FOLDER.",
         )
-    found = scan_all(config.dataset, within)
+    found = scan_all(config.dataset, within, seed=config.seed)
     for problem in found.problems if processes.index == 0 else ():
         observer.notify(Warned(problem))
     has_controls = any(sample.controls for sample in found.samples)

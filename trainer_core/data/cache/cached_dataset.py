@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...types import Bucket, CachedSample, View
+from ..paces import pace_marks
 from .cache_file import Entry, read_entry
-from .columns import Form, ItemColumns
+from .columns import ItemColumns
 from .items import CachedItem, Mirrored, PreservedItem
 
 __all__ = ["CachedDataset", "CachedItem", "EntryMemory", "Mirrored", "PreservedItem"]
@@ -63,14 +64,12 @@ class CachedDataset:
     def identity(self) -> str:
         """Hash of all that is trained: images, captions, sizes, encoders, and their order."""
         digest, joint = hashlib.sha256(), ""
-        marks = self.items.each([_marks(form) for form in self.items.forms])
-        at = 0
+        paces = self.items.paces()
         for chunk in self.items.chunks():
             keys: list[str] = []
-            for number, own in enumerate(chunk, at):
-                keys += marks[number]
+            for own in chunk:
+                keys += pace_marks(next(paces))
                 keys += own
-            at += len(chunk)
             digest.update(f"{joint}{_LINE.join(keys)}".encode())
             joint = _LINE
         kept = [e.key for item in self.preserved for e in (*item.controls, item.text)]
@@ -85,8 +84,13 @@ class CachedDataset:
         """
         if not all(form.sourced for form in self.items.forms):
             return None
-        text, flags = self.items.sources.tobytes().hex(), self.regularizations
-        sources = [f"{text[64 * n : 64 * n + 64]} {flag}" for n, flag in enumerate(flags)]
+        text = self.items.sources.tobytes().hex()
+        sources = [
+            " ".join([text[64 * n : 64 * n + 64], str(pace.regularization), *more])
+            for n, pace in enumerate(self.items.paces())
+            # An ordinary image is marked as one already, as lists of older versions were.
+            for more in [[mark for mark in pace_marks(pace) if mark != "regularization"]]
+        ]
         sources += [f"{item.prompt!r} {item.bucket}" for item in self.preserved]
         return hashlib.sha256("\n".join(sources).encode()).hexdigest()
 
@@ -132,7 +136,7 @@ class CachedDataset:
         return self.items.repeats
 
     @property
-    def weights(self) -> NDArray[np.float32]:
+    def weights(self) -> NDArray[np.float64]:
         """`[N]`: factor on each sample's loss, times its folder's."""
         return self.items.weights
 
@@ -223,12 +227,6 @@ class EntryMemory:
                 _, oldest = self._kept.popitem(last=False)
                 self._size -= _bytes(oldest)
         return dict(tensors)
-
-
-def _marks(form: Form) -> list[str]:
-    """What is a part of the identity beside keys."""
-    marks = ["regularization"] if form.regularization else []
-    return [*marks, "validation"] if form.validation else marks
 
 
 def _bytes(tensors: dict[str, Tensor]) -> int:

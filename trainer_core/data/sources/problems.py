@@ -8,8 +8,10 @@ from pathlib import Path
 from ...config import DatasetSection
 from ...errors import DatasetError
 from ...printable import listed
+from ...types import Sample
 from ..captions import READABLE
 from .layers import BAD_LAYERS, EXPECTED_LAYERS
+from .metadata_file import BAD_METADATA, EXPECTED_TABLE
 
 BAD_CAPTION = "unreadable_caption"
 """A caption file that is not text; no setting lets a training leave it out."""
@@ -17,13 +19,17 @@ BAD_CAPTION = "unreadable_caption"
 NO_MASK = "missing_mask"
 """An image without a mask where each needs one; ``dataset.mask.source`` says whether it does."""
 
+BAD_MASK = "mask_shape"
+"""A mask of another shape than its image: nobody knows where it lies."""
+
 SHOWN = 5
 """Mistakes that a message names; the others are counted."""
 
-_NO_SETTING = (BAD_CAPTION, BAD_LAYERS, NO_MASK)
+_NO_SETTING = (BAD_CAPTION, BAD_LAYERS, NO_MASK, BAD_MASK, BAD_METADATA)
 
 # In the order in which they are told: a broken image explains a caption without image.
 _EXPECTED = {
+    BAD_METADATA: EXPECTED_TABLE,
     "unreadable": (
         "whole images as PNG, JPEG, WebP or BMP",
         "Save the images again with an image editor, or set dataset.unreadable: skip.",
@@ -45,6 +51,10 @@ _EXPECTED = {
         "Add the masks, or set dataset.mask.source: auto, with which an image without mask counts "
         "everywhere alike.",
     ),
+    BAD_MASK: (
+        "a mask of its image's size or shape",
+        "Save the mask again in the image's size, or set dataset.mask.source: none.",
+    ),
     "missing_caption": (
         "a caption file with text for every image",
         "Write the missing captions, or set dataset.missing_caption: empty (train without text) "
@@ -62,7 +72,7 @@ class Fault:
     """Something that a policy decided about.
 
     Attributes:
-        policy: Name of the setting under ``dataset``, or `BAD_CAPTION`, `BAD_LAYERS` or `NO_MASK`,
+        policy: Name of the setting under ``dataset``, or `BAD_CAPTION`, `BAD_LAYERS` and the like,
             for which there is none.
         text: What was found, naming the file.
         image: The training image that it keeps out; None for a control image or a caption alone.
@@ -134,3 +144,20 @@ class Problems:
             if texts:
                 return DatasetError(listed(texts, SHOWN, "; "), expected, remedy)
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What a dataset folder holds.
+
+    Attributes:
+        samples: Sorted by name.
+        problems: What the policies left out, and what may be a mistake, in words.
+        refusal: Why a policy says to stop; None when none does.
+        faults: Those of the problems that a policy decided about.
+    """
+
+    samples: tuple[Sample, ...]
+    problems: tuple[str, ...]
+    refusal: DatasetError | None = None
+    faults: tuple[Fault, ...] = ()

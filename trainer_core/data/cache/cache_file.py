@@ -12,21 +12,25 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import threading
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ...errors import StorageError
-from ...tensors.safetensors_reader import Wording, open_tensors
+from ...tensors.safetensors_reader import Wording, open_tensors, read_whole
 from ...tensors.safetensors_writer import save_tensors
 
 CACHE_VERSION = 2
 """Raised when images are prepared, or tensors are kept, in another way than before."""
 
+_READ_BYTES = 8 << 20
+_OWN = threading.local()
 _KEY = re.compile(r"[0-9a-f]{64}")
 _AGAIN = "Start again with cache.verify=true: damaged files are encoded again."
 _WORDING = Wording(
@@ -110,6 +114,7 @@ def write_entry(entry: Entry, tensors: Mapping[str, Tensor]) -> None:
         "key": entry.key,
         "shapes": json.dumps({name: list(ready[name].shape) for name in sorted(ready)}),
         "checksum": _checksum(ready),
+        "sum": _sum(ready),
     }
     try:
         save_tensors(entry.path, ready, metadata)
@@ -156,14 +161,38 @@ def read_entry(entry: Entry) -> dict[str, Tensor]:
     Raises:
         StorageError: When the file is damaged or gone.
     """
-    with open_tensors(entry.path, _WORDING) as file:
-        tensors = file.read_all()
-    if file.metadata.get("checksum") != _checksum(tensors):
+    tensors, metadata = read_whole(entry.path, _WORDING, _memory())
+    # Files of earlier versions have the slow one alone.
+    kept = metadata.get("sum")
+    same = kept == _sum(tensors) if kept else metadata.get("checksum") == _checksum(tensors)
+    if not same:
         raise _WORDING.broken(entry.path, "its checksum does not fit its content")
     return {
-        name: tensor.float() if tensor.is_floating_point() else tensor
+        name: tensor.to(torch.float32 if tensor.is_floating_point() else tensor.dtype, copy=True)
         for name, tensor in tensors.items()
     }
+
+
+def _memory() -> Tensor:
+    """Memory that this thread reads files into, one after the other."""
+    kept = getattr(_OWN, "memory", None)
+    if kept is None:
+        kept = _OWN.memory = torch.empty(_READ_BYTES, dtype=torch.uint8)
+    return kept
+
+
+def _sum(tensors: Mapping[str, Tensor]) -> str:
+    """A sum of all words, a seventh of the time of `_checksum`; compared at each reading."""
+    total = 0
+    for name, tensor in tensors.items():
+        described = f"{name} {tensor.dtype} {list(tensor.shape)}".encode()
+        total += zlib.crc32(described) << 32
+        if tensor.numel():
+            flat = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
+            words = len(flat) // 8 * 8
+            total += int(np.add.reduce(flat[:words].view("<u8"), dtype=np.uint64))
+            total += int.from_bytes(flat[words:].tobytes(), "little") * 3
+    return f"{total % 2**64:016x}"
 
 
 def _checksum(tensors: Mapping[str, Tensor]) -> str:

@@ -162,8 +162,9 @@ def _trainable(
     parts = family.pixel_channels(variant), family.filled, family.layered
     require_masks_fit(samples, variant, *parts)
     trained = with_areas(samples, dataset, variant in family.filled)
-    require_control_images(trained, dataset, variant)
-    require_droppable(dataset, variant, (*family.layered, *family.filled))
+    fixed = (*family.layered, *family.filled)
+    require_control_images(trained, dataset, variant, fixed)
+    require_droppable(dataset, variant, fixed)
     return trained
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from ..bases.locate import locate_base
-from ..config import RunConfig
+from ..config import DatasetSection, RunConfig
 from ..config.defaults import preservation_prompts
 from ..data.buckets import Plan, plan_buckets
 from ..data.cache.build import build_cache, cache_folder
@@ -27,6 +27,7 @@ from ..data.cache.cached_dataset import CachedDataset
 from ..data.captions import caption_tokens, long_caption_notes, may_be_long
 from ..data.control_rules import require_bare_texts, require_control_images, require_droppable
 from ..data.drawn_masks import with_areas
+from ..data.file_memory import FileMemory
 from ..data.masks import require_masks_fit
 from ..data.sources.combined import scan_all
 from ..data.sources.layers import require_layers
@@ -123,19 +124,15 @@ def prepare(
             "a folder with images and captions",
             "Set dataset.path in the run file or on the command line: dataset.path=FOLDER.",
         )
-    found = scan_all(config.dataset, within, seed=config.seed)
+    memory = FileMemory(cache_folder(config), trust=not config.cache.verify)
+    found = scan_all(config.dataset, within, seed=config.seed, remembered=memory)
     for problem in found.problems if processes.index == 0 else ():
         observer.notify(Warned(problem))
     has_controls = any(sample.controls for sample in found.samples)
     family, needs_encoders = get_family(config.family), make_source is None
     location = locate_base(config.base, family, has_controls, needs_encoders)
     check_controls(config.preview, location.variant)
-    require_layers(found.samples, config.dataset, location.variant, family.layered)
-    parts = family.pixel_channels(location.variant), family.filled, family.layered
-    require_masks_fit(found.samples, location.variant, *parts)
-    samples = with_areas(found.samples, config.dataset, location.variant in family.filled)
-    require_control_images(samples, location.variant)
-    require_droppable(config.dataset, location.variant, (*family.layered, *family.filled))
+    samples = _trainable(found.samples, config.dataset, family, location.variant)
     plan = plan_buckets(samples, config.dataset, family.size_multiple, family.control_size)
     encoders = _source(config, family, location, processes, make_source, machine)
     # The others wait until the first process has encoded, and then only read.
@@ -145,7 +142,7 @@ def prepare(
         for note in remove_leftovers(*cache_folders(cache_folder(config))):
             observer.notify(Noted(note))
     with contextlib.closing(encoders):
-        dataset, prompts = _encode(config, family, location, plan, encoders, observer)
+        dataset, prompts = _encode(config, family, location, plan, memory, encoders, observer)
         if processes.index == 0:
             processes.barrier()
     if processes.index == 0:
@@ -153,6 +150,24 @@ def prepare(
         for note in (*plan.notes, *dataset.problems, *notes):
             observer.notify(Warned(note))
     return Prepared(family, location, dataset, prompts, encoders)
+
+
+def _trainable(
+    samples: Sequence[Sample], dataset: DatasetSection, family: Family, variant: str
+) -> tuple[Sample, ...]:
+    """Samples as a base trains them.
+
+    Raises:
+        InputError: When it cannot train such samples.
+    """
+    require_layers(samples, dataset, variant, family.layered)
+    parts = family.pixel_channels(variant), family.filled, family.layered
+    require_masks_fit(samples, variant, *parts)
+    trained = with_areas(samples, dataset, variant in family.filled)
+    fixed = (*family.layered, *family.filled)
+    require_control_images(trained, dataset, variant, fixed)
+    require_droppable(dataset, variant, fixed)
+    return trained
 
 
 def _long_captions(
@@ -172,6 +187,7 @@ def _encode(
     family: Family,
     location: BaseLocation,
     plan: Plan,
+    memory: FileMemory,
     encoders: EncoderSource,
     observer: Observer,
 ) -> tuple[CachedDataset, tuple[EncodedPrompt, ...]]:
@@ -189,6 +205,7 @@ def _encode(
         channels=family.pixel_channels(variant),
         fills=variant in family.filled,
         options=config.cache,
+        memory=memory,
         shown=variant in family.shown,
         grid=functools.cache(functools.partial(family.latent_grid, location)),
     )

@@ -24,6 +24,7 @@ from ..data.buckets import Plan, plan_buckets
 from ..data.cache.build import build_cache, cache_folder
 from ..data.cache.cache_file import cache_folders
 from ..data.cache.cached_dataset import CachedDataset
+from ..data.caption_notes import caption_notes
 from ..data.captions import caption_tokens, long_caption_notes, may_be_long
 from ..data.control_rules import require_bare_texts, require_control_images, require_droppable
 from ..data.drawn_masks import with_areas
@@ -146,7 +147,10 @@ def prepare(
         if processes.index == 0:
             processes.barrier()
     if processes.index == 0:
-        notes = _long_captions(config, found.samples, location, encoders)
+        notes = [
+            *_long_captions(config, found.samples, location, encoders),
+            *caption_notes(found.samples, config.dataset),
+        ]
         for note in (*plan.notes, *dataset.problems, *notes):
             observer.notify(Warned(note))
     return Prepared(family, location, dataset, prompts, encoders)

@@ -43,11 +43,12 @@ def check_dataset(values: Mapping[str, Any]) -> None:
     Raises:
         InputError: When settings or folders cannot be used.
     """
-    from ...trainer_core.data.sources.folder import scan_all
+    from ...trainer_core.config.dataset_folders import dataset_folders
+    from ...trainer_core.data.sources.combined import scan_all
 
     settings = load_config({"dataset": dict(values)}).dataset
-    folders = [each for each in (settings.path, settings.regularization.path) if each]
-    seen = (settings.model_dump_json(), *(folder_stamp(Path(each)) for each in folders))
+    folders = [each.settings.path for each in dataset_folders(settings)]
+    seen = (settings.model_dump_json(), *(folder_stamp(Path(each)) for each in folders if each))
     if seen in _usable:
         return
     scan_all(settings, within=comfy_host.allowed_folders())

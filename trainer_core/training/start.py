@@ -15,8 +15,9 @@ from ..adapter_files.factors.fused_layers import refuse_undivided
 from ..adapter_files.read.adapter_file import adapter_files
 from ..bases.family_adapter import read_of_family
 from ..config import RunConfig
+from ..config.comparison import flattened, folder_without_places
 from ..config.defaults import run_length
-from ..data.cache.cache_file import hash_file
+from ..data.file_memory import hash_file
 from ..errors import AdapterFileError, ConfigError, InputError, RunError
 from ..families.registry import get_family
 from ..types import AdapterState
@@ -39,6 +40,7 @@ FREE = frozenset(
         "adapter.start_from",
         "dataset.path",
         "dataset.regularization.path",
+        "dataset.metadata",
         "dataset.unreadable",
         "dataset.missing_caption",
         "dataset.missing_control",
@@ -81,6 +83,7 @@ FORMAT = "memory.base_format"
 
 ADAPTERS = "base.adapters (content)"
 
+_FOLDERS = "dataset.folders"
 _BASE = "base (content)"
 _DATASET = "dataset (content)"
 _SOURCE = "dataset (source)"
@@ -152,8 +155,9 @@ def compared_settings(
         JSON values by YAML path. Memory settings are those of the run file; of a format that was
         chosen nothing is known here.
     """
-    flat = _flatten(config.model_dump(mode="json"), "")
+    flat = flattened(config.model_dump(mode="json"))
     kept = {path: value for path, value in flat.items() if not _is_in(path, FREE)}
+    kept[_FOLDERS] = [folder_without_places(folder) for folder in kept[_FOLDERS]]
     kept["training.precision"] = precision
     kept[FORMAT] = _made(kept[FORMAT])
     own = {_BASE: base, _DATASET: dataset, _SOURCE: source, START: start}
@@ -173,7 +177,7 @@ def changed_settings(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> lis
     Returns:
         What differs, by path.
     """
-    before = _flatten(RunConfig().model_dump(mode="json"), "") | dict(checkpoint.settings)
+    before = flattened(RunConfig().model_dump(mode="json")) | dict(checkpoint.settings)
     before[FORMAT] = begun_format(checkpoint)
     changes: list[Change] = []
     for path in sorted((checkpoint.settings.keys() | settings.keys()) - {SCHEDULE}):
@@ -271,18 +275,6 @@ def _is_digest(value: Any) -> bool:
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
-
-
-def _flatten(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        path = f"{prefix}{name}"
-        # A pattern table is one setting: its keys are regular expressions, not names.
-        if isinstance(value, dict) and not path.endswith("_pattern"):
-            flat |= _flatten(value, f"{path}.")
-        else:
-            flat[path] = value
-    return flat
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,43 +9,31 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
+import numpy as np
 import torch
-from PIL import Image
-from torch import Tensor
 
-from ...config import DatasetSection, RunConfig
-from ...counters import counter_seed
+from ...config import CacheSection, DatasetSection, RunConfig
 from ...errors import DatasetError
 from ...printable import listed
-from ...tensors.rounding import all_finite
-from ...types import Bucket, Conditioning, PlannedSample
+from ...types import PlannedSample
 from ..buckets import Plan
-from ..drawn_masks import VERSION, with_mask
-from ..image import fit_to_bucket, on_white, open_image, resize_exact, to_pixels
-from .cache_file import ContentHashes, Entry, is_sound, make_entry, source_hash, write_entry
-from .cached_dataset import CachedDataset, CachedItem, PreservedItem
+from ..file_memory import FileMemory
+from ..masks import counts_nothing, may_count_nothing, nothing_counts_error
+from .cache_file import read_entry
+from .cached_dataset import CachedDataset
+from .claims import Claims
+from .columns import ColumnWriter, ItemColumns, hex_keys
+from .encoders import Encoders
+from .index import CacheIndex
+from .items import PreservedItem
+from .making import Maker
+from .recipes import Grid, Recipe, Recipes, TextTask, no_grid
 
 __all__ = ["CachedDataset", "Encoders", "build_cache"]
-
-
-class Encoders(Protocol):
-    """What turns images and captions into what the denoiser reads."""
-
-    def encode_image(self, pixels: Tensor) -> Tensor:
-        """Encode pixels `[1, 3, H, W]` in [-1, 1] to normalised latents `[1, C, h, w]`.
-
-        Of a family whose VAE reads transparency they are `[1, 4, H, W]`.
-        """
-        ...
-
-    def encode_text(self, caption: str, controls: Sequence[Image.Image]) -> Conditioning:
-        """Encode a caption, and what the text encoder sees of the control images, which are RGB."""
-        ...
 
 
 def _ignore(done: int, total: int) -> None:
@@ -64,6 +52,10 @@ def build_cache(
     preserved_prompts: Sequence[str] = (),
     channels: int = 3,
     fills: bool = False,
+    options: CacheSection | None = None,
+    shown: bool = False,
+    grid: Grid = no_grid,
+    memory: FileMemory | None = None,
 ) -> CachedDataset:
     """Encode what is missing and describe the whole.
 
@@ -85,6 +77,11 @@ def build_cache(
             laid on white.
         fills: Whether a control image is what the target is to be filled from: its transparent area
             is, or one that is drawn.
+        options: Number format and batch size; unset: what the settings are by default.
+        shown: Whether the text encoder sees the control images (`Family.shown`).
+        grid: Width and height in pixels to h and w of the latents and the latents along a token's
+            side; asked for images with masks.
+        memory: What is known of the image files; unset: what the cache's folder remembers.
 
     Returns:
         The encoded dataset, in the order of the plan.
@@ -94,264 +91,158 @@ def build_cache(
             no sample is left.
         StorageError: When the cache cannot be written.
     """
-    builder = _Builder(folder, identity, open_encoders, settings, channels, notify, verify, fills)
-    recipes = [recipe for planned in plan.samples if (recipe := builder.describe(planned))]
-    prompts = _preserved(builder, recipes, preserved_prompts)
-    texts = [item.text for item, _ in prompts]
-    builder.find_missing([*(e for recipe in recipes for e in recipe.item.entries), *texts])
-    builder.hashes.save()
-    # All images before all texts: encoders that do not fit together change places once.
-    recipes = [recipe for recipe in recipes if builder.complete_images(recipe)]
-    items = [recipe.item for recipe in recipes if builder.complete_texts(recipe)]
-    kept = [item for item, host in prompts if builder.complete_prompt(item, host)]
-    if not items:
+    options = options or CacheSection()
+    # An ordinary cache keeps the names that its files had before there was a choice.
+    identity += "" if options.dtype == "auto" else f" {options.dtype}"
+    memory = memory or FileMemory(folder, trust=not verify)
+    naming = Recipes(folder, identity, settings, channels, fills, shown, memory, grid)
+    samples = _Samples(naming)
+    for planned in plan.samples:
+        samples.add(planned)
+    memory.save()
+    columns = samples.columns()
+    prompts = list(samples.prompts(preserved_prompts))
+    index = CacheIndex(folder)
+    lacking, extra = _missing(index, columns, [task for _, task in prompts], verify)
+    with Claims(folder) as claims:
+        maker = Maker(
+            *(naming, open_encoders, notify, index, claims),
+            *(options.batch_size, options.dtype, verify),
+        )
+        missing = {columns.entry(row).key for row in np.nonzero(lacking)[0]}
+        try:
+            maker.begin(missing | extra)
+            touched = columns.having(lacking).tolist()
+            if maker.missing:
+                # All images before all texts: encoders that do not fit together change places once.
+                maker.make(task for each in samples.again(touched) for task in each.images)
+                maker.make(task for each in samples.again(touched) for task in each.plain)
+            # Weights are no part of what is kept: with one of 0 all masks are read.
+            every = range(len(columns)) if may_count_nothing(settings.mask) else touched
+            for number in columns.masked(every):
+                samples.check_masks(next(samples.again([number])), missing, maker)
+            if maker.missing:
+                maker.make(_texts(samples.again(touched), maker))
+                maker.make(task for item, task in prompts if _has_controls(item, maker))
+        finally:
+            index.close()
+    kept = [item for item, task in prompts if task.entry.key not in maker.missing]
+    kept = [item for item in kept if _has_controls(item, maker)]
+    columns = samples.leave_out(columns, maker)
+    if not len(columns):
         raise DatasetError(
-            f"no sample is left ({listed(builder.problems, 5, '; ') or 'the plan is empty'})",
+            f"no sample is left ({listed(samples.problems, 5, '; ') or 'the plan is empty'})",
             "at least one image that can be encoded",
             "Fix the images named here.",
         )
-    return CachedDataset(items, builder.encoded, builder.reused, builder.problems, preserved=kept)
+    reused = len(columns.keys) + len(extra) - maker.encoded - len(maker.missing)
+    return CachedDataset(columns, maker.encoded, reused, samples.problems, preserved=kept)
 
 
-def _preserved(
-    builder: _Builder, recipes: Sequence[_Recipe], prompts: Sequence[str]
-) -> list[tuple[PreservedItem, _Recipe]]:
-    """Give each prompt the control images of a sample, its host, in turns."""
-    if not prompts or not recipes:
-        return []
-    kinds = Counter((each.item.bucket, each.item.kind) for each in recipes)
-    (wanted, _), *_ = kinds.most_common(1)
-    hosts = [each for each in recipes if (each.item.bucket, each.item.kind) == wanted]
-    pairs = zip(prompts, itertools.cycle(hosts), strict=False)
-    return [(builder.describe_prompt(prompt, host), host) for prompt, host in pairs]
+def _missing(
+    index: CacheIndex, columns: ItemColumns, prompts: Sequence[TextTask], verify: bool
+) -> tuple[np.ndarray, set[str]]:
+    """Which rows of the keys lack a file, and which texts of prompts; fills the tokens in."""
+    kinds = sorted({kind for _, kind in columns.places} | {"text"})
+    numbers = np.array([kinds.index(kind) for _, kind in columns.places], np.uint8)
+    others = {task.entry.key: task for task in prompts}
+    known = set() if not others else {e for chunk in columns.chunks() for k in chunk for e in k}
+    others = {key: task for key, task in others.items() if key not in known}
+    kind_of = numbers[columns.place_of] if len(columns.keys) else np.zeros(0, np.uint8)
+    kind_of = np.concatenate([kind_of, np.full(len(others), kinds.index("text"), np.uint8)])
+    keys = np.concatenate([columns.keys, hex_keys(others)])
+    found = index.look_up(kinds, kind_of, keys, verify=verify)
+    count = len(columns.keys)
+    columns.tokens[:] = found.tokens[:count]
+    lacking = {key for key, whole in zip(others, found.whole[count:], strict=True) if not whole}
+    return ~found.whole[:count], lacking
 
 
-@dataclass(frozen=True, slots=True)
-class _SizedImage:
-    """An image file at a size.
-
-    `exact` resizes without keeping the aspect ratio; `filled` gives it a mask where it has none.
-    `drawn` lays it on white before, so that its mask is drawn in any case.
-    """
-
-    path: Path
-    bucket: Bucket
-    exact: bool
-    channels: int
-    filled: bool = False
-    drawn: bool = False
-
-    def sized(self, animated: str, content: str) -> Image.Image:
-        image = open_image(self.path, animated, 3 if self.drawn else self.channels)
-        if self.exact:
-            return resize_exact(image, self.bucket.width, self.bucket.height)
-        sized = fit_to_bucket(image, self.bucket)
-        return with_mask(sized, counter_seed(0, content)) if self.filled else sized
-
-    def parts(self, content: str) -> tuple[str | int, ...]:
-        way = "exact" if self.exact else "cover"
-        # Caches of opaque images keep the names that they had before there were others.
-        kept = () if self.channels == 3 else ("alpha",)
-        kept += (f"filled {VERSION}",) if self.filled else ()
-        kept += ("drawn",) if self.drawn else ()
-        return content, self.bucket.width, self.bucket.height, way, *kept
+def _texts(recipes: Iterator[Recipe], maker: Maker) -> Iterator[TextTask]:
+    """The texts of samples whose images could be encoded."""
+    for recipe in recipes:
+        if not any(entry.key in maker.failed for entry in recipe.item.entries):
+            yield from recipe.texts
 
 
-@dataclass(frozen=True, slots=True)
-class _Recipe:
-    """How the entries of one sample are made."""
-
-    item: CachedItem
-    caption: str
-    image: _SizedImage
-    controls: tuple[_SizedImage, ...]
-    layers: tuple[_SizedImage, ...]
-    seen: tuple[str | int, ...]
-
-    @property
-    def images(self) -> tuple[tuple[_SizedImage, Entry], ...]:
-        """All that the VAE encodes, and where it is kept."""
-        item, sources = self.item, (self.image, *self.layers, *self.controls)
-        entries = (item.latents, *item.layers, *item.controls)
-        return tuple(zip(sources, entries, strict=True))
+def _has_controls(item: PreservedItem, maker: Maker) -> bool:
+    return not any(entry.key in maker.missing for entry in item.controls)
 
 
 @dataclass(slots=True)
-class _Builder:
-    folder: Path
-    identity: str
-    open_encoders: Callable[[], Encoders]
-    settings: DatasetSection
-    channels: int
-    notify: Callable[[int, int], None]
-    verify: bool
-    fills: bool = False
-    encoded: int = 0
-    reused: int = 0
+class _Samples:
+    """The samples of a plan that can be read, in its order."""
+
+    naming: Recipes
+    planned: list[PlannedSample] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    hashes: ContentHashes = field(init=False)
-    _missing: set[str] = field(default_factory=set)
-    _total: int = 0
-    _encoders: Encoders | None = None
+    _writer: ColumnWriter = field(default_factory=ColumnWriter)
 
-    def __post_init__(self) -> None:
-        self.hashes = ContentHashes(self.folder, trust=not self.verify)
-
-    def describe(self, planned: PlannedSample) -> _Recipe | None:
-        sample = planned.sample
-        exact = self.settings.control_area is not None
-        image, *layers = (
-            _SizedImage(path, planned.bucket, False, self.channels)
-            for path in (sample.image, *sample.layers)
-        )
-        channels = 4 if self.fills else self.channels
-        controls = tuple(
-            # The target of a hole of its own would be the white that lies behind the hole.
-            _SizedImage(
-                path, bucket, exact, channels, self.fills, self.fills and path == sample.image
-            )
-            for path, bucket in zip(sample.controls, planned.control_buckets, strict=True)
-        )
+    def add(self, planned: PlannedSample) -> None:
+        """Name what a sample needs; one that cannot be read is left out."""
         try:
-            described = [
-                each.parts(self.hashes.of(each.path)) for each in (image, *controls, *layers)
-            ]
+            item = self.naming.of(planned).item
         except DatasetError as error:
-            self._leave_out(sample.name, error)
-            return None
-        behind = 1 + len(controls)
-        seen = tuple(part for parts in described[1:behind] for part in parts)
-        below = tuple(part for parts in described[behind:] for part in parts)
-        item = CachedItem(
-            name=sample.name,
-            bucket=planned.bucket,
-            control_buckets=planned.control_buckets,
-            latents=self._entry("latents", *described[0]),
-            controls=tuple(self._entry("latents", *parts) for parts in described[1:behind]),
-            text=self._entry("text", sample.caption, *seen),
-            empty_text=self._entry("text", "", *seen),
-            regularization=sample.regularization,
-            source=source_hash(*described[0], sample.caption, *seen, *below),
-            layers=tuple(self._entry("latents", *parts) for parts in described[behind:]),
-        )
-        return _Recipe(item, sample.caption, image, controls, tuple(layers), seen)
-
-    def describe_prompt(self, prompt: str, host: _Recipe) -> PreservedItem:
-        """Name what a prompt that the base is held to needs, beside a sample's controls."""
-        text = self._entry("text", prompt, *host.seen)
-        item = host.item
-        return PreservedItem(prompt, item.bucket, item.controls, text, len(item.layers))
-
-    def find_missing(self, needed: Iterable[Entry]) -> None:
-        entries = {entry.key: entry for entry in needed}
-        self._missing = {
-            key for key, entry in entries.items() if not is_sound(entry, thorough=self.verify)
-        }
-        self._total = len(self._missing)
-        self.reused = len(entries) - self._total
-        if self._missing:
-            self.notify(0, self._total)
-
-    def complete_images(self, recipe: _Recipe) -> bool:
-        """Encode the images that a sample lacks; False when it has to be left out."""
-        missing = [image for image, entry in recipe.images if entry.key in self._missing]
-        images = self._read(recipe, missing)
-        if images is None:
-            return False
-        for image, entry in recipe.images:
-            self._supply(
-                entry,
-                lambda image=image: {"latents": self._latents(images[image], image.channels)},
-                str(image.path),
-            )
-        return True
-
-    def complete_texts(self, recipe: _Recipe) -> bool:
-        """Encode the texts that a sample lacks; False when it has to be left out."""
-        item = recipe.item
-        if all(entry.key not in self._missing for entry in (item.text, item.empty_text)):
-            return True
-        images = self._read(recipe, recipe.controls)
-        if images is None:
-            return False
-        seen = [on_white(images[control]) for control in recipe.controls]
-        for entry, caption in ((item.text, recipe.caption), (item.empty_text, "")):
-            self._supply(
-                entry,
-                lambda caption=caption: self._open().encode_text(caption, seen),
-                f"the caption of {item.name}",
-            )
-        return True
-
-    def complete_prompt(self, item: PreservedItem, host: _Recipe) -> bool:
-        """Encode a prompt that the base is held to; False when its controls were left out."""
-        if any(entry.key in self._missing for entry in item.controls):
-            return False
-        if item.text.key in self._missing:
-            seen = [on_white(self._decode(control)) for control in host.controls]
-            self._supply(
-                item.text,
-                lambda: self._open().encode_text(item.prompt, seen),
-                f"the prompt {item.prompt!r}",
-            )
-        return True
-
-    def _supply(self, entry: Entry, encode: Callable[[], Conditioning], what: str) -> None:
-        if entry.key not in self._missing:
+            self._leave_out(planned.sample.name, error)
             return
-        # Another process may build the same cache and have come first.
-        if is_sound(entry, thorough=self.verify):
-            self.reused += 1
-        else:
-            tensors = encode()
-            _require_finite(tensors, what)
-            write_entry(entry, tensors)
-            self.encoded += 1
-        self._missing.discard(entry.key)
-        self.notify(self._total - len(self._missing), self._total)
+        self._writer.add(item)
+        self.planned.append(planned)
 
-    def _latents(self, image: Image.Image, channels: int) -> Tensor:
-        latents = self._open().encode_image(to_pixels(image, channels)[None])
-        if latents.ndim != 4 or latents.shape[0] != 1:
-            raise ValueError(f"encode_image gave shape {list(latents.shape)}, not [1, C, h, w]")
-        return latents[0]
+    def columns(self) -> ItemColumns:
+        """What was added."""
+        return self._writer.columns()
 
-    def _read(
-        self, recipe: _Recipe, sources: Iterable[_SizedImage]
-    ) -> dict[_SizedImage, Image.Image] | None:
-        try:
-            return {source: self._decode(source) for source in sources}
-        except DatasetError as error:
-            self._leave_out(recipe.item.name, error)
-            return None
+    def again(self, numbers: Sequence[int]) -> Iterator[Recipe]:
+        """How some samples are made: named anew, because all of them would fill the memory."""
+        return (self.naming.of(self.planned[number]) for number in numbers)
 
-    def _decode(self, source: _SizedImage) -> Image.Image:
-        image = source.sized(self.settings.animated, self.hashes.of(source.path))
-        self.hashes.check_unchanged(source.path)
-        return image
+    def prompts(self, prompts: Sequence[str]) -> Iterator[tuple[PreservedItem, TextTask]]:
+        """Name what prompts need that the base is held to.
 
-    def _open(self) -> Encoders:
-        if self._encoders is None:
-            self._encoders = self.open_encoders()
-        return self._encoders
+        Each gets the control images of a sample, in turns, of the size that most samples have.
+        """
+        if not prompts or not self.planned:
+            return
+        kinds = [
+            (each.bucket, each.control_buckets, len(each.sample.layers)) for each in self.planned
+        ]
+        (wanted, _), *_ = Counter(kinds).most_common(1)
+        hosts = [each for each, kind in zip(self.planned, kinds, strict=True) if kind == wanted]
+        for prompt, host in zip(prompts, itertools.cycle(hosts), strict=False):
+            yield self.naming.of_prompt(prompt, self.naming.of(host))
+
+    def check_masks(self, recipe: Recipe, made: Collection[str], maker: Maker) -> None:
+        """Refuse masks under which nothing of an image counts; say which are all black."""
+        settings = self.naming.settings.mask
+        for task in recipe.plain:
+            if task.entry.key in maker.failed or task.entry.key in maker.missing:
+                continue
+            mask = read_entry(task.entry)["mask"]
+            if counts_nothing(mask, settings):
+                maker.fail(task.entry, nothing_counts_error(recipe.item.name, task.sources[0]))
+            elif task.entry.key in made and task.entry == recipe.item.mask and not mask.any():
+                self.problems.append(
+                    f"{task.what} ({task.sources[0]}) is black in all that is trained of it: "
+                    "the whole image counts alike"
+                )
+
+    def leave_out(self, columns: ItemColumns, maker: Maker) -> ItemColumns:
+        """The samples of which everything could be made."""
+        left_out: set[int] = set()
+        if maker.failed:
+            keys = np.array(
+                [columns.entry(row).key in maker.failed for row in range(len(columns.keys))]
+            )
+            for number in columns.having(keys).tolist():
+                reasons = (maker.failed.get(entry.key) for entry in columns[number].entries)
+                self._leave_out(columns.name(number), next(each for each in reasons if each))
+                left_out.add(number)
+        return columns.without(left_out)
 
     def _leave_out(self, name: str, error: DatasetError) -> None:
-        if self.settings.unreadable == "error":
+        if self.naming.settings.unreadable == "error":
             raise error
         self.problems.append(f"left out: {name}, because {error.found}")
-
-    def _entry(self, kind: str, *parts: str | int) -> Entry:
-        return make_entry(self.folder, kind, self.identity, *parts)
-
-
-def _require_finite(tensors: Conditioning, what: str) -> None:
-    for name, tensor in tensors.items():
-        if not all_finite(tensor):
-            raise DatasetError(
-                f"{what} does not encode to finite numbers ({name})",
-                "finite latents and text embeddings",
-                "Encode in a wider precision with training.precision=fp32, or remove the sample.",
-            )
 
 
 def cache_folder(config: RunConfig) -> Path:

@@ -134,6 +134,9 @@ def build_cache(
     kept = [item for item, task in prompts if task.entry.key not in maker.missing]
     kept = [item for item in kept if _has_controls(item, maker)]
     columns = samples.leave_out(columns, maker)
+    if maker.encoded:
+        # The order of the samples must not depend on which run has encoded them.
+        _missing(CacheIndex(folder), columns, (), verify=False)
     if not len(columns):
         raise DatasetError(
             f"no sample is left ({listed(samples.problems, 5, '; ') or 'the plan is empty'})",

@@ -13,10 +13,12 @@ from functools import lru_cache
 
 import torch
 
+from ..config.masks import MaskSection
 from ..counters import counter_seed
 from ..types import Batch, Bucket, View
 from .cache.cached_dataset import CachedDataset
 from .captions import drops_caption
+from .masks import batch_weights
 
 _Chunk = tuple[int, ...]
 
@@ -157,6 +159,7 @@ def load_batch(
     seed: int,
     share: tuple[int, int] = (0, 1),
     regularization_weight: float = 1.0,
+    mask: MaskSection | None = None,
 ) -> Batch | None:
     """Read one micro-batch, or one process's share of it.
 
@@ -169,6 +172,7 @@ def load_batch(
         seed: The run's seed.
         share: ``(index, count)``: which of how many nearly equal parts to read.
         regularization_weight: Factor on the loss of regularization images.
+        mask: What masks weigh; unset: the defaults.
 
     Returns:
         The samples; `positions` count over the whole step. None where all of the part preserves
@@ -198,6 +202,7 @@ def load_batch(
         ),
         conditionings=tuple(sample.conditioning for sample in samples),
         weights=weights if set(weights) != {1.0} else (),
+        masks=batch_weights([sample.mask for sample in samples], mask or MaskSection()),
     )
 
 

@@ -285,6 +285,11 @@ class Family:
             frames = (layers + 1,) if layers else ()
             return channels, *frames, self.patch * high, self.patch * wide
 
+    def latent_grid(self, location: BaseLocation, width: int, height: int) -> tuple[int, int, int]:
+        """Rows and columns of the latents of an image of so many pixels, and `patch`."""
+        *_, high, wide = self.latent_shape(location, width, height)
+        return high, wide, self.patch
+
     def sampling_sigmas(
         self, location: BaseLocation, steps: int, width: int, height: int
     ) -> Tensor:

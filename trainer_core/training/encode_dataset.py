@@ -11,6 +11,7 @@ no paths.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 from collections import Counter
@@ -30,6 +31,7 @@ from ..data.cache.cache_file import Entry, cache_folders, entry_of_key, is_sound
 from ..data.cache.cached_dataset import CachedDataset, CachedItem, PreservedItem
 from ..data.captions import caption_tokens, long_caption_notes, may_be_long
 from ..data.drawn_masks import with_areas
+from ..data.masks import require_masks_fit
 from ..data.sources.folder import scan_all
 from ..data.sources.layers import require_layers
 from ..errors import ConfigError, DatasetError
@@ -135,6 +137,8 @@ def prepare(
     location = locate_base(config.base, family, has_controls, needs_encoders)
     check_controls(config.preview, location.variant)
     require_layers(found.samples, config.dataset, location.variant, family.layered)
+    parts = family.pixel_channels(location.variant), family.filled, family.layered
+    require_masks_fit(found.samples, location.variant, *parts)
     samples = with_areas(found.samples, config.dataset, location.variant in family.filled)
     plan = plan_buckets(samples, config.dataset, family.size_multiple, family.control_size)
     encoders = _source(config, family, location, processes, make_source, machine)
@@ -188,6 +192,7 @@ def _encode(
         preserved_prompts=preservation_prompts(config, edits=edits),
         channels=family.pixel_channels(variant),
         fills=variant in family.filled,
+        grid=functools.cache(functools.partial(family.latent_grid, location)),
     )
     prompts = encode_prompts(
         config.preview, config.dataset, family, variant, folder, encoders.identity, encoders.open

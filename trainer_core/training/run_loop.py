@@ -130,6 +130,7 @@ def _step_maker(
             seed=config.seed,
             share=part,
             regularization_weight=config.dataset.regularization.weight,
+            mask=config.dataset.mask,
         ),
         load_preserved=load_preserved,
         predict=functools.partial(

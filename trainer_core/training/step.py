@@ -51,6 +51,7 @@ class _Points:
         controls: One `[B, C, h, w]` per control image.
         conditionings: One per sample.
         weights: Factor on the loss of each.
+        masks: `[B, 1, h, w]`, factor on the error at each place; None for 1.
     """
 
     names: tuple[str, ...]
@@ -60,6 +61,7 @@ class _Points:
     controls: tuple[Tensor, ...]
     conditionings: tuple[Conditioning, ...]
     weights: tuple[float, ...]
+    masks: Tensor | None = None
 
     def shapes(self) -> list[torch.Size]:
         return [each.shape[1:] for each in (self.noisy, *self.controls)]
@@ -91,8 +93,19 @@ def _joined(points: Sequence[_Points]) -> Sequence[_Points]:
             tuple(torch.cat(same) for same in zip(one.controls, other.controls, strict=True)),
             one.conditionings + other.conditionings,
             one.weights + other.weights,
+            _joined_masks(one, other),
         )
     ]
+
+
+def _joined_masks(one: _Points, other: _Points) -> Tensor | None:
+    """Those of both; what has none counts alike everywhere."""
+    given = next((each.masks for each in (one, other) if each.masks is not None), None)
+    if given is None:
+        return None
+    whole = (given.new_ones(len(each.sigmas), *given.shape[1:]) for each in (one, other))
+    parts = zip((one, other), whole, strict=True)
+    return torch.cat([ones if each.masks is None else each.masks for each, ones in parts])
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +176,7 @@ class StepMaker:
             controls=batch.controls,
             conditionings=batch.conditionings,
             weights=batch.weights or (1.0,) * len(sigmas),
+            masks=batch.masks,
         )
 
     def _loss(self, points: _Points) -> Tensor:
@@ -173,7 +187,8 @@ class StepMaker:
             for each in points.conditionings
         ]
         velocity = self.predict(self._sent(points.noisy), sigma, conditionings, controls)
-        losses = flow_loss(velocity, self._sent(points.target))
+        masks = None if points.masks is None else self._sent(points.masks)
+        losses = flow_loss(velocity, self._sent(points.target), masks)
         if set(points.weights) != {1.0}:
             losses = losses * self._sent(torch.tensor(points.weights))
         return losses.sum()

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...trainer_core.config import dataset_folders
 from ...trainer_core.errors import BaseModelError
 from ...trainer_core.families.run_files import load_config
 from ..host import comfy_host
@@ -46,7 +47,7 @@ def check_dataset(values: Mapping[str, Any]) -> None:
     from ...trainer_core.data.sources.folder import scan_all
 
     settings = load_config({"dataset": dict(values)}).dataset
-    folders = [each for each in (settings.path, settings.regularization.path) if each]
+    folders = [each.settings.path for each in dataset_folders(settings) if each.settings.path]
     seen = (settings.model_dump_json(), *(folder_stamp(Path(each)) for each in folders))
     if seen in _usable:
         return

@@ -13,6 +13,9 @@ from ...trainer_core.errors import InputError
 from .choices import DatasetChoice
 
 _OF_A_FOLDER = {*OVERRIDES, "path", "folders", "regularization"}
+_OF_FILES = {"missing_image", "missing_control", "unreadable", "animated", "metadata"}
+"""What images of a graph say nothing of."""
+
 _OF_THE_RUN = ("preservation.", "validation.")
 _MISSING_CAPTION = "missing_caption"
 _SHOWN = 5
@@ -85,7 +88,7 @@ def _shared(first: DatasetChoice, others: Sequence[DatasetChoice]) -> dict[str, 
     differing = [line for each in others for line in _unset(first, each)]
     # Where every caption is there, no rule about missing ones is needed.
     for each in sorted((first, *others), key=lambda part: part.captioned):
-        for path, value in _flat(each.values):
+        for path, value in _of_all_folders(each).items():
             before, name = found.setdefault(path, (value, _name(each)))
             if value == before or (path == _MISSING_CAPTION and each.captioned):
                 continue
@@ -123,8 +126,13 @@ def _differ(differing: Sequence[str]) -> InputError:
     )
 
 
+def _of_all_folders(choice: DatasetChoice) -> dict[str, Any]:
+    """A dataset's settings that hold for all folders, by their path in ``dataset``."""
+    unsaid = {path: value for path, value in _flat(_section()) if path not in _OF_FILES}
+    return {**unsaid, **dict(_flat(choice.values))}
+
+
 def _flat(values: Values, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Settings that hold for all folders, by their path in ``dataset``."""
     for name, value in values.items():
         if not prefix and name in _OF_A_FOLDER:
             continue

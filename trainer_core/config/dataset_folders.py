@@ -31,8 +31,8 @@ def dataset_folders(dataset: DatasetSection) -> tuple[DatasetFolder, ...]:
     """All folders of a dataset, in the order in which `Sample.folder` counts them.
 
     Returns:
-        ``dataset.path``, then ``dataset.folders``, then ``dataset.regularization``; a path that is
-        empty is left out.
+        ``dataset.path``, also where it is empty, as beside a finished cache; then
+        ``dataset.folders``; then ``dataset.regularization`` where it has a path.
     """
     return tuple(_folders(dataset))
 
@@ -41,8 +41,7 @@ def _folders(dataset: DatasetSection) -> Iterator[DatasetFolder]:
     alone = dataset.model_copy(
         update={"folders": [], "regularization": type(dataset.regularization)()}
     )
-    if dataset.path:
-        yield DatasetFolder("dataset.path", "train", 1.0, alone)
+    yield DatasetFolder("dataset.path", "train", 1.0, alone)
     for index, folder in enumerate(dataset.folders):
         own = {name: value for name in OVERRIDES if (value := getattr(folder, name)) is not None}
         if folder.role == "regularization":

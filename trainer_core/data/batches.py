@@ -19,8 +19,10 @@ from ..types import Batch, Bucket, View
 from .cache.cached_dataset import CachedDataset
 from .captions import drops_caption
 from .masks import batch_weights
+from .views import Views
 
-_Chunk = tuple[int, ...]
+_Chunk = tuple[tuple[int, int], ...]
+"""Samples of a micro-batch: the index of each, and how often it was there in its epoch before."""
 
 
 class BatchPlan:
@@ -32,7 +34,8 @@ class BatchPlan:
             control images, or `CachedDataset.kinds`.
         batch_size: Samples per micro-batch.
         micro_batches: Micro-batches per step.
-        num_repeats: How often each sample appears in an epoch; one number for all, or one each.
+        num_repeats: How often each sample appears in an epoch; one number for all, or one each, 0
+            for one that is never trained (`data.paces`).
         seed: The run's seed.
         preserved_share: Share of the samples that preserves the base, 0 to below 1. Of a larger
             micro-batch it is the same whole number each time, at least one; micro-batches of one
@@ -50,13 +53,14 @@ class BatchPlan:
         preserved_share: float = 0.0,
     ) -> None:
         repeats = [num_repeats] * len(buckets) if isinstance(num_repeats, int) else num_repeats
-        if not buckets or min(batch_size, micro_batches, *repeats) < 1:
+        if min(batch_size, micro_batches, max(repeats, default=0)) < 1 or min(repeats) < 0:
             raise ValueError("a batch plan needs samples and counts of at least 1")
         if not 0 <= preserved_share < 1 or len(repeats) != len(buckets):
             raise ValueError("a share is in [0, 1), and each sample has a number of repeats")
         groups: dict[Hashable, list[int]] = {}
         for index, kind in enumerate(zip(buckets, control_counts, strict=True)):
-            groups.setdefault(kind, []).append(index)
+            if repeats[index]:
+                groups.setdefault(kind, []).append(index)
         self._groups = tuple(tuple(group) for group in groups.values())
         self.batch_size = batch_size
         self.micro_batches = micro_batches
@@ -85,7 +89,19 @@ class BatchPlan:
         if self._drawn_before(number + 1) - drawn == self.batch_size:
             return ()
         epoch, place = divmod(self._own_before(number), self.chunks_per_epoch)
-        return self._epoch_chunks(epoch)[place]
+        return tuple(index for index, _ in self._epoch_chunks(epoch)[place])
+
+    def turns(self, step: int, micro: int) -> tuple[int, ...]:
+        """How often each of the `indices` of a micro-batch was trained before in the run.
+
+        Samples that complete a group's last micro-batch count as those of the next epoch.
+        """
+        number = self._number(step, micro)
+        if not self.indices(step, micro):
+            return ()
+        epoch, place = divmod(self._own_before(number), self.chunks_per_epoch)
+        chunk = self._epoch_chunks(epoch)[place]
+        return tuple(epoch * self._repeats[index] + repeat for index, repeat in chunk)
 
     def preserved(self, step: int, micro: int) -> range:
         """Which preservation points complete a micro-batch.
@@ -122,7 +138,7 @@ class BatchPlan:
 
     def _make_chunks(self, epoch: int, number: int, group: Sequence[int]) -> list[_Chunk]:
         order = [
-            group[place]
+            (group[place], repeat)
             for repeat in range(max(self._repeats[index] for index in group))
             for place in self._order(len(group), "samples", epoch, number, repeat)
             if self._repeats[group[place]] > repeat
@@ -134,11 +150,11 @@ class BatchPlan:
 
     def _fill(self, chunk: _Chunk, group: Sequence[int], epoch: int, number: int) -> _Chunk:
         """Complete a group's last chunk, with samples that it does not hold yet if there are."""
-        filled = list(chunk)
+        filled, there = list(chunk), {index for index, _ in chunk}
         turn = 0
         while len(filled) < self._own_size:
             drawn = [group[p] for p in self._order(len(group), "fill", epoch, number, turn)]
-            fresh = [index for index in drawn if turn or index not in chunk]
+            fresh = [(i, self._repeats[i] + turn) for i in drawn if turn or i not in there]
             filled += fresh[: self._own_size - len(filled)]
             turn += 1
         return tuple(filled)
@@ -158,7 +174,8 @@ def load_batch(
     caption_dropout: float,
     seed: int,
     share: tuple[int, int] = (0, 1),
-    regularization_weight: float = 1.0,
+    sample_weights: Sequence[float] = (),
+    views: Views | None = None,
     mask: MaskSection | None = None,
 ) -> Batch | None:
     """Read one micro-batch, or one process's share of it.
@@ -171,7 +188,10 @@ def load_batch(
         caption_dropout: Probability of an empty caption, 0 to 1.
         seed: The run's seed.
         share: ``(index, count)``: which of how many nearly equal parts to read.
-        regularization_weight: Factor on the loss of regularization images.
+        sample_weights: Factor on the loss of each sample of the dataset (`data.paces`); empty
+            where all are 1.
+        views: Chooses the view of each sample; unset: the first caption or, with the probability
+            of ``caption_dropout``, the empty one.
         mask: What masks weigh; unset: the defaults.
 
     Returns:
@@ -187,12 +207,18 @@ def load_batch(
     if not mine:
         return None
     positions = tuple(micro * plan.batch_size + place for place in mine)
-    views = [
-        View(caption=None if drops_caption(caption_dropout, seed, step, position) else 0)
-        for position in positions
+    turns = plan.turns(step, micro)
+
+    def view(place: int, position: int) -> View:
+        if views is None:
+            return View(None if drops_caption(caption_dropout, seed, step, position) else 0)
+        return views.of_sample(dataset.items[indices[place]], step, position, turns[place])
+
+    samples = [
+        dataset.load(indices[place], view(place, position))
+        for place, position in zip(mine, positions, strict=True)
     ]
-    samples = [dataset.load(indices[p], view) for p, view in zip(mine, views, strict=True)]
-    weights = tuple(regularization_weight if s.regularization else 1.0 for s in samples)
+    weights = tuple(sample_weights[indices[place]] for place in mine) if sample_weights else ()
     return Batch(
         names=tuple(sample.name for sample in samples),
         positions=positions,
@@ -201,7 +227,7 @@ def load_batch(
             torch.stack(same) for same in zip(*(sample.controls for sample in samples), strict=True)
         ),
         conditionings=tuple(sample.conditioning for sample in samples),
-        weights=weights if set(weights) != {1.0} else (),
+        weights=weights if set(weights) - {1.0} else (),
         masks=batch_weights([sample.mask for sample in samples], mask or MaskSection()),
     )
 

@@ -10,6 +10,8 @@ import torch
 
 from ..adapters.init.eva import initialize_from_inputs
 from ..data.batches import BatchPlan, load_batch, part_of
+from ..data.paces import sample_paces
+from ..data.views import Views
 from ..diffusion.sigma import make_density
 from ..errors import RESUME
 from ..inference.pipeline import sample_previews
@@ -90,17 +92,14 @@ def _initialize_from_inputs(run: Loaded) -> bool:
 
 def _plan(run: Loaded) -> BatchPlan:
     config, training = run.config, run.config.training
+    views = Views.of(config.dataset, config.seed)
     return BatchPlan(
         buckets=run.data.dataset.buckets,
-        control_counts=run.data.dataset.kinds,
+        # Samples that are given their control images in other steps share no pass.
+        control_counts=[(item.kind, views.agreement(item)) for item in run.data.dataset.items],
         batch_size=training.batch_size,
         micro_batches=training.gradient_accumulation_steps,
-        num_repeats=[
-            config.dataset.regularization.num_repeats
-            if item.regularization
-            else config.dataset.num_repeats
-            for item in run.data.dataset.items
-        ],
+        num_repeats=sample_paces(run.data.dataset.items, config.dataset)[0],
         seed=config.seed,
         preserved_share=config.dataset.preservation.share if run.preservation else 0.0,
     )
@@ -129,7 +128,8 @@ def _step_maker(
             caption_dropout=config.dataset.caption_dropout,
             seed=config.seed,
             share=part,
-            regularization_weight=config.dataset.regularization.weight,
+            views=Views.of(config.dataset, config.seed),
+            sample_weights=sample_paces(run.data.dataset.items, config.dataset)[1],
             mask=config.dataset.mask,
         ),
         load_preserved=load_preserved,

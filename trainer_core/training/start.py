@@ -16,7 +16,7 @@ from ..adapter_files.read.adapter_file import adapter_files
 from ..bases.family_adapter import read_of_family
 from ..config import RunConfig
 from ..config.defaults import run_length
-from ..data.cache.cache_file import hash_file
+from ..data.file_memory import hash_file
 from ..errors import AdapterFileError, ConfigError, InputError, RunError
 from ..families.registry import get_family
 from ..types import AdapterState

@@ -72,7 +72,7 @@ def cached_velocity_error(config: RunConfig, device: torch.device) -> float:
         control_counts=dataset.kinds,
         batch_size=config.training.batch_size,
         micro_batches=1,
-        num_repeats=1,
+        num_repeats=[int(not item.validation) for item in dataset.items],
         seed=config.seed,
     )
     first = {"step": 1, "micro": 0, "caption_dropout": 0.0, "seed": config.seed}

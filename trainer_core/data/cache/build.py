@@ -21,9 +21,10 @@ from ...printable import listed
 from ...tensors.rounding import all_finite
 from ...types import Conditioning, PlannedSample
 from ..buckets import Plan
+from ..file_memory import FileMemory
 from ..image import on_white, to_pixels
 from ..masks import counts_nothing, may_count_nothing, nothing_counts_error
-from .cache_file import ContentHashes, Entry, is_sound, read_entry, write_entry
+from .cache_file import Entry, is_sound, read_entry, write_entry
 from .cached_dataset import CachedDataset
 from .encoders import Encoders
 from .recipes import Grid, ImageTask, Recipe, Recipes, SizedImage, TextTask, no_grid
@@ -47,6 +48,7 @@ def build_cache(
     preserved_prompts: Sequence[str] = (),
     channels: int = 3,
     fills: bool = False,
+    shown: bool = False,
     grid: Grid = no_grid,
 ) -> CachedDataset:
     """Encode what is missing and describe the whole.
@@ -69,6 +71,7 @@ def build_cache(
             laid on white.
         fills: Whether a control image is what the target is to be filled from: its transparent area
             is, or one that is drawn.
+        shown: Whether the text encoder sees the control images (`Family.shown`).
         grid: Width and height in pixels to h and w of the latents and the latents along a token's
             side; asked for images with masks.
 
@@ -80,8 +83,8 @@ def build_cache(
             no sample is left.
         StorageError: When the cache cannot be written.
     """
-    hashes = ContentHashes(folder, trust=not verify)
-    naming = Recipes(folder, identity, settings, channels, fills, hashes, grid)
+    hashes = FileMemory(folder, trust=not verify)
+    naming = Recipes(folder, identity, settings, channels, fills, shown, hashes, grid)
     builder = _Builder(naming, open_encoders, notify, verify)
     recipes = [recipe for planned in plan.samples if (recipe := builder.describe(planned))]
     prompts = list(naming.of_prompts(preserved_prompts, recipes))

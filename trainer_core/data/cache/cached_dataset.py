@@ -207,8 +207,12 @@ class CachedDataset:
 
     @property
     def own_images(self) -> int:
-        """Number of samples that are no regularization images."""
-        return sum(not item.regularization for item in self.items)
+        """Number of images that are trained and are no regularization images.
+
+        One that is trained at several sizes counts once.
+        """
+        own = {item.name for item in self.items if not (item.regularization or item.validation)}
+        return len(own)
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:

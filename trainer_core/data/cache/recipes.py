@@ -11,17 +11,20 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from PIL import Image
 
 from ...config import DatasetSection
+from ...config.dataset_folders import DatasetFolder, dataset_folders
 from ...counters import counter_seed
 from ...types import Bucket, Conditioning, PlannedSample, Sample
 from ..drawn_masks import VERSION, with_mask
+from ..file_memory import FileMemory
 from ..framing import MIDDLE, Framing, MaskSource, mirrored
 from ..image import open_image, resize_exact
-from .cache_file import ContentHashes, Entry, make_entry, source_hash
+from .cache_file import Entry, make_entry, source_hash
 from .cached_dataset import CachedItem, Mirrored, PreservedItem
 
 Grid = Callable[[int, int], tuple[int, int, int]]
@@ -171,7 +174,7 @@ class _Side:
         return Mirrored(self.latents, self.layer_entries, self.control_entries, self.mask, texts)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Recipes:
     """Names what samples need, without reading more of a file than its hash.
 
@@ -181,6 +184,7 @@ class Recipes:
         settings: Of the dataset.
         channels: Of the pixels that are encoded.
         fills: Whether a control image is what the target is to be filled from.
+        shown: Whether the text encoder sees the control images.
         hashes: Of the image files.
         grid: Of the latents; asked for images with masks.
     """
@@ -190,7 +194,8 @@ class Recipes:
     settings: DatasetSection
     channels: int
     fills: bool
-    hashes: ContentHashes
+    shown: bool
+    hashes: FileMemory
     grid: Grid = no_grid
 
     def of(self, planned: PlannedSample) -> Recipe:
@@ -202,17 +207,18 @@ class Recipes:
         sample = planned.sample
         side = self._side(planned)
         captions = (*sample.captions, "")
-        texts = self._texts(side, captions, f"the caption of {sample.name}")
+        texts = self._texts(side, captions, _caption_of(sample))
+        bare = self._bare(sample, captions)
         images, plain = side.images, side.plain
+        entries = [each.entry for each in texts]
         flipped = None
         if planned.flipped:
             other = self._side(planned, flipped=True)
             # A text encoder that sees control images sees them mirrored.
-            more = self._texts(other, captions, f"the caption of {sample.name}")
-            flipped = other.mirrored(tuple(each.entry for each in more) if other.controls else ())
-            images, plain = images + other.images, plain + other.plain
-            texts += more if other.controls else ()
-        entries = [each.entry for each in texts[: len(captions)]]
+            seen = self.shown and other.controls
+            more = self._texts(other, captions, _caption_of(sample)) if seen else ()
+            flipped = other.mirrored(tuple(each.entry for each in more))
+            images, plain, texts = images + other.images, plain + other.plain, texts + more
         item = CachedItem(
             name=sample.name,
             bucket=planned.bucket,
@@ -225,6 +231,7 @@ class Recipes:
             source=source_hash(*self._described(side, sample.captions, flipped is not None)),
             layers=side.layer_entries,
             more_texts=tuple(entries[1:-1]),
+            bare_texts=tuple(task.entry for task in bare),
             mask=side.mask,
             flipped=flipped,
             validation=sample.validation,
@@ -232,7 +239,7 @@ class Recipes:
             repeats=sample.repeats,
             weight=sample.weight,
         )
-        return Recipe(item, images, texts, plain)
+        return Recipe(item, images, texts + bare, plain)
 
     @staticmethod
     def _described(side: _Side, captions: Sequence[str], flipped: bool) -> Iterator[str | int]:
@@ -276,6 +283,21 @@ class Recipes:
             return {"mask": (found.flip(1) if flipped else found).half()}
 
         return PlainTask(entry, make, (mask.path,), f"the mask of {planned.sample.name}")
+
+    def _bare(self, sample: Sample, captions: Sequence[str]) -> tuple[TextTask, ...]:
+        """Its texts without the control images, where these are left out and would be seen.
+
+        Nothing of an image is in their keys: samples with the same caption share them.
+        """
+        own = self._folders[sample.folder].settings if self._folders else self.settings
+        if not own.control_dropout or not self.shown or not sample.controls:
+            return ()
+        what = f"{_caption_of(sample)} without its control images"
+        return tuple(TextTask(self._entry("text", each), each, (), what) for each in captions)
+
+    @cached_property
+    def _folders(self) -> tuple[DatasetFolder, ...]:
+        return dataset_folders(self.settings)
 
     def of_prompts(
         self, prompts: Sequence[str], recipes: Sequence[Recipe]
@@ -333,3 +355,7 @@ class Recipes:
 
     def _entry(self, kind: str, *parts: str | int) -> Entry:
         return make_entry(self.folder, kind, self.identity, *parts)
+
+
+def _caption_of(sample: Sample) -> str:
+    return f"the caption of {sample.name}"

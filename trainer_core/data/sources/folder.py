@@ -226,7 +226,8 @@ class _Reader:
         if not all(usable):
             self.problems.problems.append(f"left out: {name}, because of its control image")
             return None
-        return Sample(name, path, caption, facts.width, facts.height, controls)
+        mask = path if facts.alpha and self.settings.mask.source == "alpha" else None
+        return Sample(name, path, caption, facts.width, facts.height, controls, mask=mask)
 
     def _controls_of(self, path: Path, name: str) -> tuple[Path, ...] | None:
         found = self.controls.get(self.listing.key(path), [])

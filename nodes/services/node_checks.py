@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...trainer_core.config import dataset_folders
 from ...trainer_core.errors import BaseModelError
 from ...trainer_core.families.run_files import load_config
 from ..host import comfy_host
@@ -44,7 +43,8 @@ def check_dataset(values: Mapping[str, Any]) -> None:
     Raises:
         InputError: When settings or folders cannot be used.
     """
-    from ...trainer_core.data.sources.folder import scan_all
+    from ...trainer_core.config.dataset_folders import dataset_folders
+    from ...trainer_core.data.sources.combined import scan_all
 
     settings = load_config({"dataset": dict(values)}).dataset
     folders = [each.settings.path for each in dataset_folders(settings) if each.settings.path]

@@ -245,11 +245,11 @@ def dataset_report(config: RunConfig) -> tuple[Mapping[str, Any], DatasetError |
             "Name the folder behind the verb, or set dataset.path.",
         )
     from ..data.buckets import plan_buckets
-    from ..data.sources.folder import scan_all
+    from ..data.sources.combined import scan_all
     from ..families.registry import get_family
 
     family = get_family(config.family)
-    found = scan_all(config.dataset, stop=False)
+    found = scan_all(config.dataset, stop=False, seed=config.seed)
     plan = plan_buckets(found.samples, config.dataset, family.size_multiple, family.control_size)
     captions = [sample.caption for sample in found.samples]
     lengths, long = _caption_tokens(config, found.samples)
@@ -259,6 +259,7 @@ def dataset_report(config: RunConfig) -> tuple[Mapping[str, Any], DatasetError |
         "folder": config.dataset.path,
         "samples": len(found.samples),
         "regularization_images": sum(sample.regularization for sample in found.samples),
+        "validation_images": sum(sample.validation for sample in found.samples),
         "with_captions": sum(bool(caption.strip()) for caption in captions),
         "layers": _counted(len(sample.layers) for sample in found.samples),
         "controls": _counted(len(sample.controls) for sample in found.samples),

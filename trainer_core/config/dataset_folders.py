@@ -42,15 +42,18 @@ def _folders(dataset: DatasetSection) -> Iterator[DatasetFolder]:
         update={"folders": [], "regularization": type(dataset.regularization)()}
     )
     yield DatasetFolder("dataset.path", "train", 1.0, alone)
+    # The name of a file in the first folder says nothing about the others.
+    other = alone.model_copy(update={"metadata": None})
     for index, folder in enumerate(dataset.folders):
         own = {name: value for name in OVERRIDES if (value := getattr(folder, name)) is not None}
         if folder.role == "regularization":
             own.setdefault("trigger_word", "")
-        settings = alone.model_copy(update={"path": folder.path, **own})
+        own |= {"path": folder.path, "metadata": folder.metadata}
+        settings = other.model_copy(update=own)
         yield DatasetFolder(f"dataset.folders[{index}].path", folder.role, folder.weight, settings)
     ordinary = dataset.regularization
     if ordinary.path:
         own = {"path": ordinary.path, "num_repeats": ordinary.num_repeats, "trigger_word": ""}
-        settings = alone.model_copy(update=own)
+        settings = other.model_copy(update=own)
         where = "dataset.regularization.path"
         yield DatasetFolder(where, "regularization", ordinary.weight, settings)

@@ -55,6 +55,17 @@ def pace_record(item: Paced) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value != _USUAL[name]}
 
 
+def pace_marks(item: Paced) -> list[str]:
+    """Words that stand in a dataset's identity for what of a sample's pace is not as usual.
+
+    ``regularization`` comes first and alone, as before there was more than one further folder.
+    """
+    marks = ["regularization"] if item.regularization else []
+    own = pace_record(item)
+    names = ("validation", "repeats", "weight", *(() if item.regularization else ("folder",)))
+    return marks + [f"{name} {own[name]}" for name in names if name in own]
+
+
 def read_pace(record: Mapping[str, Any]) -> dict[str, Any]:
     """Read what `pace_record` gave, from a list that anybody may have written.
 

@@ -34,7 +34,7 @@ from ..data.control_rules import require_bare_texts, require_control_images, req
 from ..data.drawn_masks import with_areas
 from ..data.masks import require_masks_fit
 from ..data.paces import pace_record, read_pace
-from ..data.sources.folder import scan_all
+from ..data.sources.combined import scan_all
 from ..data.sources.layers import require_layers
 from ..errors import ConfigError, DatasetError
 from ..families.family import Family
@@ -131,7 +131,7 @@ def prepare(
             "a folder with images and captions",
             "Set dataset.path in the run file or on the command line: dataset.path=FOLDER.",
         )
-    found = scan_all(config.dataset, within)
+    found = scan_all(config.dataset, within, seed=config.seed)
     for problem in found.problems if processes.index == 0 else ():
         observer.notify(Warned(problem))
     has_controls = any(sample.controls for sample in found.samples)

@@ -286,7 +286,7 @@ def run_header(
         precision=precision,
         hashes=hashes,
         versions=installed_versions(),
-        samples=len(data.dataset),
+        samples=data.dataset.own_images,
         workflow=workflow,
         base_adapters=base_adapters,
     )

@@ -15,6 +15,7 @@ from .definitions.adapter_settings import AdapterSettings
 from .definitions.cache_embeddings import CacheEmbeddings
 from .definitions.check_adapter import CheckAdapter
 from .definitions.convert_adapter import ConvertAdapter
+from .definitions.dataset_combine import DatasetCombine
 from .definitions.dataset_from_folder import DatasetFolder
 from .definitions.dataset_from_images import DatasetImages
 from .definitions.embedded_model import EmbeddedModel
@@ -34,6 +35,7 @@ from .host import comfy_host, queued
 _NODES: tuple[type[io.ComfyNode], ...] = (
     DatasetFolder,
     DatasetImages,
+    DatasetCombine,
     LoadBase,
     PreviewPrompts,
     CacheEmbeddings,

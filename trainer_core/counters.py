@@ -8,6 +8,7 @@ nothing has to be replayed.
 from __future__ import annotations
 
 import hashlib
+import struct
 
 
 def counter_seed(seed: int, *names: str | int) -> int:
@@ -21,5 +22,19 @@ def counter_seed(seed: int, *names: str | int) -> int:
         An integer in [0, 2**63) that any generator accepts.
     """
     text = "\x1f".join(str(part) for part in (seed, *names))
-    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
+
+
+def counter_order(length: int, seed: int, *names: str | int) -> list[int]:
+    """Draw an order of 0 to ``length`` - 1: the same on every machine and version of Python.
+
+    Args:
+        length: How many there are.
+        seed: As for `counter_seed`.
+        names: As for `counter_seed`.
+    """
+    text = "\x1f".join(str(part) for part in (seed, *names))
+    bits = hashlib.shake_128(text.encode("utf-8", "surrogatepass")).digest(8 * length)
+    keys = struct.unpack(f"<{length}Q", bits)
+    return sorted(range(length), key=keys.__getitem__)

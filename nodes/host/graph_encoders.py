@@ -84,7 +84,7 @@ class GraphText(NamedTuple):
 
         Args:
             caption: The caption or instruction; may be empty.
-            controls: The control images, RGB and upright.
+            controls: The control images, RGB and upright; none where the denoiser is given none.
 
         Returns:
             What the family's headless encoders yield too, float32 on the CPU.
@@ -104,16 +104,18 @@ class GraphText(NamedTuple):
                 "Take it out; the control images are put in by the trainer.",
             )
         seen = [see(self.variant, image) for image in controls] if see else []
-        tokens = self.tokens(caption, [image for image in seen if image is not None])
+        alone = self.spec.without_images.get(self.variant, self.variant)
+        text = self if controls else self._replace(variant=alone)
+        tokens = text.tokens(caption, [image for image in seen if image is not None])
         with torch.inference_mode():
-            ((text, extra),) = self.clip.encode_from_tokens_scheduled(tokens)
-        found = self.spec.conditioning(text[0], extra)
+            ((rows, extra),) = self.clip.encode_from_tokens_scheduled(tokens)
+        found = self.spec.conditioning(rows[0], extra)
         return {name: ordinary(tensor) for name, tensor in found.items()}
 
     def _require_controls(self, caption: str, count: int) -> None:
         fewest, most = self.controls
         if not fewest <= count <= most:
-            wanted = str(fewest) if fewest == most else f"at least {fewest}"
+            wanted = str(fewest) if fewest == most else f"{fewest} to {most}"
             raise DatasetError(
                 f"{count} control images for the caption {caption[:60]!r}",
                 f"{wanted}, as the base's variant is {self.variant}",

@@ -43,10 +43,11 @@ def check_dataset(values: Mapping[str, Any]) -> None:
     Raises:
         InputError: When settings or folders cannot be used.
     """
-    from ...trainer_core.data.sources.folder import scan_all
+    from ...trainer_core.config.dataset_folders import dataset_folders
+    from ...trainer_core.data.sources.combined import scan_all
 
     settings = load_config({"dataset": dict(values)}).dataset
-    folders = [each for each in (settings.path, settings.regularization.path) if each]
+    folders = [each.settings.path for each in dataset_folders(settings) if each.settings.path]
     seen = (settings.model_dump_json(), *(folder_stamp(Path(each)) for each in folders))
     if seen in _usable:
         return

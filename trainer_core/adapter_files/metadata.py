@@ -68,7 +68,7 @@ class RunInfo:
         precision: The number format that was computed in: ``fp32``, ``bf16`` or ``fp16``.
         hashes: What to its hash, in hexadecimal.
         versions: Package to version.
-        samples: Number of training images.
+        samples: Number of training images, without regularization images and what is held out.
         date: ISO 8601 date or time of the file; None leaves it out.
         workflow: The texts of `workflow_texts`.
         base_adapters: The adapters that were part of the base: ``name``, ``sha256``, ``strength``

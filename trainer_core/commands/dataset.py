@@ -109,11 +109,11 @@ def gather(config: RunConfig) -> Gathered:
     from ..data.buckets import plan_buckets
     from ..data.captions import long_caption_notes
     from ..data.report.build import Batching, make_report
-    from ..data.sources.folder import scan_all
+    from ..data.sources.combined import scan_all
     from ..families.registry import get_family
 
     family = get_family(config.family)
-    found = scan_all(config.dataset, stop=False)
+    found = scan_all(config.dataset, stop=False, seed=config.seed)
     small = () if config.dataset.upscale else _too_small(found.samples, family.size_multiple)
     left_out = set(map(id, small))
     sized = [each for each in found.samples if id(each) not in left_out]
@@ -281,6 +281,7 @@ def _summary(gathered: Gathered) -> dict[str, Any]:
         "folder": report.folders[0].path if report.folders else "",
         "samples": len(found.samples),
         "regularization_images": sum(sample.regularization for sample in found.samples),
+        "validation_images": sum(sample.validation for sample in found.samples),
         "with_captions": sum(bool(text.strip()) for text in texts),
         "layers": _counted(len(sample.layers) for sample in found.samples),
         "controls": _counted(len(sample.controls) for sample in found.samples),

@@ -125,11 +125,11 @@ class DatasetSection(Section):
         "purpose. A caption without an image: 'error' stops, 'skip' leaves it out.",
         advanced=True,
     )
-    missing_control: Policy = setting(
+    missing_control: Literal["error", "skip", "without"] = setting(
         "error",
         "Leave it on error; change it when some pairs are incomplete on purpose. A training image "
-        "without its control image, or the reverse: 'error' stops, 'skip' leaves it out. Only for "
-        "bases that edit.",
+        "without its control image, or the reverse: 'error' stops, 'skip' leaves it out, 'without' "
+        "trains the image without one. Only for bases that edit.",
         advanced=True,
     )
     unreadable: Policy = setting(

@@ -31,8 +31,8 @@ def dataset_folders(dataset: DatasetSection) -> tuple[DatasetFolder, ...]:
     """All folders of a dataset, in the order in which `Sample.folder` counts them.
 
     Returns:
-        ``dataset.path``, then ``dataset.folders``, then ``dataset.regularization``; a path that is
-        empty is left out.
+        ``dataset.path``, also where it is empty, as beside a finished cache; then
+        ``dataset.folders``; then ``dataset.regularization`` where it has a path.
     """
     return tuple(_folders(dataset))
 
@@ -41,17 +41,19 @@ def _folders(dataset: DatasetSection) -> Iterator[DatasetFolder]:
     alone = dataset.model_copy(
         update={"folders": [], "regularization": type(dataset.regularization)()}
     )
-    if dataset.path:
-        yield DatasetFolder("dataset.path", "train", 1.0, alone)
+    yield DatasetFolder("dataset.path", "train", 1.0, alone)
+    # The name of a file in the first folder says nothing about the others.
+    other = alone.model_copy(update={"metadata": None})
     for index, folder in enumerate(dataset.folders):
         own = {name: value for name in OVERRIDES if (value := getattr(folder, name)) is not None}
         if folder.role == "regularization":
             own.setdefault("trigger_word", "")
-        settings = alone.model_copy(update={"path": folder.path, **own})
+        own |= {"path": folder.path, "metadata": folder.metadata}
+        settings = other.model_copy(update=own)
         yield DatasetFolder(f"dataset.folders[{index}].path", folder.role, folder.weight, settings)
     ordinary = dataset.regularization
     if ordinary.path:
         own = {"path": ordinary.path, "num_repeats": ordinary.num_repeats, "trigger_word": ""}
-        settings = alone.model_copy(update=own)
+        settings = other.model_copy(update=own)
         where = "dataset.regularization.path"
         yield DatasetFolder(where, "regularization", ordinary.weight, settings)

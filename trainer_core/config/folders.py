@@ -57,6 +57,9 @@ class FolderSection(Section):
         None, "Leave it unset, or give this folder a share of its own.", ge=0.0, le=1.0
     )
     layout: Layout | None = setting(None, "Leave it unset unless the folder is read wrongly.")
+    metadata: str | None = setting(
+        None, "Leave it unset unless the folder's metadata file has an unusual name."
+    )
     caption_extension: str | None = setting(
         None, "Leave it unset unless its captions end in something else."
     )

@@ -18,6 +18,7 @@ from ..filesystem.file_names import EXPECTED, name_mistake
 from ..printable import MOST, grouped, shortened
 from .adapter import INIT_OF_EVERY_KIND, OF_KIND, UNUSED_BY, AdapterConfig
 from .dataset import PreservationSection, RegularizationSection
+from .dataset_rules import dataset_contradictions
 from .dialect import format_value
 from .memory_rules import memory_contradictions
 from .patterns import PATTERN_EXPECTED, PATTERN_REMEDY, pattern_mistake
@@ -213,6 +214,7 @@ def contradictions(config: RunConfig) -> list[Problem]:
         *_optimizer_problems(config),
         *_preview_problems(config),
         *(Problem(*each) for each in memory_contradictions(config)),
+        *(Problem(*each) for each in dataset_contradictions(config.dataset, config.cache)),
         *_output_problems(config),
     ]
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from ..config import DatasetSection
 from ..errors import ConfigError, DatasetError
 from ..types import Bucket, PlannedSample, Sample
+from .flips import with_flips
 from .image import image_size
 
 _MUCH_CROPPED = 0.25
@@ -70,7 +71,8 @@ def plan_buckets(
             sizes = (control_size(*image_size(path), area) for path in sample.controls)
             controls = tuple(Bucket(*size) for size in sizes)
         planned.append(PlannedSample(sample, bucket, controls))
-    return Plan(tuple(planned), _notes(planned, settings))
+    chosen, unflipped = with_flips(planned, settings)
+    return Plan(chosen, (*_notes(planned, settings), *unflipped))
 
 
 def standard_buckets(

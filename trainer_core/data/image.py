@@ -9,16 +9,18 @@ Adobe RGB or Display P3 read as sRGB look pale; the VAE knows sRGB only.
 from __future__ import annotations
 
 import io
+import math
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
-from PIL import ExifTags, Image, ImageCms, ImageFile, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageChops, ImageCms, ImageFile, UnidentifiedImageError
 from torch import Tensor
 
 from ..errors import DatasetError
@@ -29,6 +31,12 @@ FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
 
 MAX_PIXELS = 178_956_970
 """Larger images are taken for decompression bombs; twice Pillow's own threshold of warning."""
+
+Crop = Literal["center", "top", "mask", "stretch"]
+"""As ``dataset.crop``."""
+
+CENTER = (0.5, 0.5)
+"""The middle of an image, as shares of its width and height."""
 
 _WHITE = (255, 255, 255, 255)
 _MODE = {3: "RGB", 4: "RGBA"}
@@ -121,6 +129,44 @@ def open_image(path: Path, animated: str = "error", channels: int = 3) -> Image.
         DatasetError: When the file is cut short, empty, not an image, implausibly large, or
             animated against the setting.
     """
+
+    def plain(image: Image.Image) -> Image.Image:
+        whole = _plain(image)
+        return on_white(whole) if channels == 3 else whole.convert(_MODE[channels])
+
+    return _upright(path, animated, plain)
+
+
+def open_mask(path: Path, animated: str = "error", *, transparency: bool = False) -> Image.Image:
+    """Decode an image whose brightness, or whose transparency, says how much a place counts.
+
+    Its numbers are taken as they are: a colour profile changes nothing. What is transparent in a
+    mask is black.
+
+    Args:
+        path: The file, of any mode.
+        animated: As in `open_image`.
+        transparency: Whether the mask is how opaque the image is; white where it says nothing.
+
+    Returns:
+        An upright image of mode L; white counts.
+
+    Raises:
+        DatasetError: As `open_image`.
+    """
+
+    def plain(image: Image.Image) -> Image.Image:
+        grey = _sixteen_to_eight(image) if image.mode.startswith("I") else image
+        colors, alpha = _colors_and_alpha(grey)
+        if transparency:
+            return alpha or Image.new("L", image.size, 255)
+        bright = colors.convert("L")
+        return bright if alpha is None else ImageChops.multiply(bright, alpha)
+
+    return _upright(path, animated, plain)
+
+
+def _upright(path: Path, animated: str, plain: Callable[[Image.Image], Image.Image]) -> Image.Image:
     with _opened(path) as image:
         if _is_animated(image) and animated != "first_frame":
             raise animated_error(path)
@@ -129,8 +175,7 @@ def open_image(path: Path, animated: str = "error", channels: int = 3) -> Image.
         if ImageFile.LOAD_TRUNCATED_IMAGES and _is_cut_short(path, image.format):
             # A host program may have told Pillow to fill the missing part with grey.
             raise OSError("the file ends before the image does")
-        upright = _plain(image)
-        upright = on_white(upright) if channels == 3 else upright.convert(_MODE[channels])
+        upright = plain(image)
         if orientation in _UPRIGHT:
             upright = upright.transpose(_UPRIGHT[orientation])
         # An orientation tag left behind would make a later reader turn the image again.
@@ -147,29 +192,68 @@ def on_white(image: Image.Image) -> Image.Image:
     return background.convert("RGB")
 
 
-def fit_to_bucket(image: Image.Image, bucket: Bucket) -> Image.Image:
-    """Resize an image until it covers the bucket (LANCZOS); cut off evenly what stands out.
+def fit_to_bucket(
+    image: Image.Image,
+    bucket: Bucket,
+    crop: Crop = "center",
+    focus: tuple[float, float] = CENTER,
+) -> Image.Image:
+    """Resize what `kept_box` keeps of an image to the bucket (LANCZOS).
 
     Pillow weighs the colours of an RGBA image by its alpha: what is hidden bleeds into nothing.
     """
-    box = kept_box(image.size, bucket)
+    box = kept_box(image.size, bucket, crop, focus)
     if box[2] - box[0] == bucket.width and box[3] - box[1] == bucket.height:
         return image.crop((int(box[0]), int(box[1]), int(box[2]), int(box[3])))
     return image.resize((bucket.width, bucket.height), Image.Resampling.LANCZOS, box=box)
 
 
-def kept_box(size: tuple[int, int], bucket: Bucket) -> tuple[float, float, float, float]:
-    """What `fit_to_bucket` keeps of an image of a size: left, top, right, bottom in its pixels."""
+def kept_box(
+    size: tuple[int, int],
+    bucket: Bucket,
+    crop: Crop = "center",
+    focus: tuple[float, float] = CENTER,
+) -> tuple[float, float, float, float]:
+    """What `fit_to_bucket` keeps of an image: the largest part of the bucket's shape.
+
+    Args:
+        size: The image's width and height in pixels.
+        bucket: The size that it is trained at.
+        crop: As ``dataset.crop``: ``center`` and ``top`` cut off evenly to the left and right,
+            ``mask`` comes as near as the image allows to having ``focus`` in the middle,
+            ``stretch`` keeps all.
+        focus: A place of the image, as shares of its width and height.
+
+    Returns:
+        Left, top, right, bottom in the image's pixels; whole ones where nothing is resized.
+    """
     width, height = size
+    if crop == "stretch":
+        return 0, 0, width, height
     scale = max(bucket.width / width, bucket.height / height)
+    kept = bucket.width / scale, bucket.height / scale
+    left, top = _start(size, kept, crop, focus)
     if scale == 1.0:
         # Cutting on whole pixels: half a pixel's shift would blur the image.
-        left, top = (width - bucket.width) // 2, (height - bucket.height) // 2
+        whole = round if crop == "mask" else math.floor
+        left, top = whole(left), whole(top)
         return left, top, left + bucket.width, top + bucket.height
-    kept_width, kept_height = bucket.width / scale, bucket.height / scale
-    left, top = (width - kept_width) / 2, (height - kept_height) / 2
-    right, bottom = min(left + kept_width, width), min(top + kept_height, height)
+    right, bottom = min(left + kept[0], width), min(top + kept[1], height)
     return max(left, 0.0), max(top, 0.0), right, bottom
+
+
+def _start(
+    size: tuple[int, int], kept: tuple[float, float], crop: Crop, focus: tuple[float, float]
+) -> tuple[float, float]:
+    """Where what is kept begins, from the left and from the top."""
+    spare = size[0] - kept[0], size[1] - kept[1]
+    if crop == "mask":
+        left, top = (
+            min(max(share * side - part / 2, 0.0), rest)
+            for share, side, part, rest in zip(focus, size, kept, spare, strict=True)
+        )
+        return left, top
+    return spare[0] / 2, 0.0 if crop == "top" else spare[1] / 2
 
 
 def resize_exact(image: Image.Image, width: int, height: int) -> Image.Image:

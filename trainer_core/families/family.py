@@ -166,6 +166,7 @@ class Family:
         patch: Latents along a side of an image token.
         layered: Variants that take an image apart: a sample is an image and the layers that it is
             made of, all of one size and with transparency, and the image is its own control image.
+        shown: Variants whose text encoder sees the control images.
         filled: Variants that fill the transparent area of one control image, which is the target
             itself where the dataset has none. Its latents have as many channels more as a latent
             has pixels, and are joined to those of the target.
@@ -214,6 +215,7 @@ class Family:
     decoder_numbers: int = DECODER_NUMBERS
     patch: int = 2
     layered: tuple[str, ...] = ()
+    shown: frozenset[str] = frozenset()
     filled: frozenset[str] = frozenset()
     channels: int = 3
     shift: Callable[[BaseLocation, int | None], ShiftSettings] = lambda location, steps: read_shift(
@@ -284,6 +286,11 @@ class Family:
             high, wide = (side // (self.patch * pixels) for side in (height, width))
             frames = (layers + 1,) if layers else ()
             return channels, *frames, self.patch * high, self.patch * wide
+
+    def latent_grid(self, location: BaseLocation, width: int, height: int) -> tuple[int, int, int]:
+        """Rows and columns of the latents of an image of so many pixels, and `patch`."""
+        *_, high, wide = self.latent_shape(location, width, height)
+        return high, wide, self.patch
 
     def sampling_sigmas(
         self, location: BaseLocation, steps: int, width: int, height: int

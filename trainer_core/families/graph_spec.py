@@ -66,6 +66,8 @@ class ClipSpec:
         see: (variant, control image) to what the text encoder is shown, `[1, h, w, 3]` in [0, 1];
             None where it sees no images, or none of a variant.
         image_token: The token that stands for an image and may be in no caption; empty for none.
+        without_images: The variant whose text a caption without its control images has, where that
+            is another than its own.
         unused_weights: Those that the encoded text does not depend on.
     """
 
@@ -82,6 +84,7 @@ class ClipSpec:
     templates: Mapping[str, str] = field(default_factory=dict)
     see: Callable[[str, Image], Tensor | None] | None = None
     image_token: str = ""
+    without_images: Mapping[str, str] = field(default_factory=dict)
     unused_weights: tuple[str, ...] = ()
 
 
@@ -111,7 +114,8 @@ class GraphSpec:
     """One architecture, as ComfyUI's graph has it.
 
     Attributes:
-        controls: Variant to the least and the largest number of control images.
+        controls: Variant to the least and the largest number of control images of a caption; edit
+            variants also encode one without any.
         clip: The CLIP; of one base, where `clip_of` chooses.
         vae: The VAE.
         vaes: Variants to their VAE, where it is another.

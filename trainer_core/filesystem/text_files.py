@@ -148,27 +148,32 @@ def refuse_deep(value: Any) -> None:
     raise ValueError("it is nested too deeply")
 
 
-def require_regular(path: Path) -> None:
+def require_regular(path: Path) -> int:
     """See that a path is an ordinary file, which ends, and not a device or a pipe.
+
+    Returns:
+        Its bytes.
 
     Raises:
         OSError: When it cannot be looked at.
         ValueError: When it is something else, or no system takes the name.
     """
-    mode = path.stat().st_mode
-    if stat.S_ISDIR(mode):
+    status = path.stat()
+    if stat.S_ISDIR(status.st_mode):
         raise ValueError("it is a folder")
-    if not stat.S_ISREG(mode):
+    if not stat.S_ISREG(status.st_mode):
         raise ValueError("it is no ordinary file")
+    return status.st_size
 
 
 def _content(path: Path, largest: int) -> bytes:
-    require_regular(path)
-    size = path.stat().st_size
+    size = require_regular(path)
     if size <= largest:
         with path.open("rb") as file:
-            # One byte more than is allowed, and no more than that of a file that grows.
-            content = file.read(largest + 1)
+            # One byte more than it has: a file that grows is read on, up to what is allowed.
+            content = file.read(size + 1)
+            if len(content) > size:
+                content += file.read(largest - size)
         size = max(size, len(content))
         if size <= largest:
             return content

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..adapter_files.read.adapter_file import adapter_files
 from ..config import BaseSection
-from ..data.cache.cache_file import hash_file
+from ..data.file_memory import hash_file
 from ..errors import BaseModelError
 from ..filesystem.text_files import require_regular
 

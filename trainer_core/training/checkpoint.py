@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..config import RunConfig
 from ..config.run import names_step
-from ..data.cache.cache_file import hash_file
+from ..data.file_memory import hash_file
 from ..errors import AdapterFileError, CheckpointError, ConfigError, InputError, NonFiniteError
 from ..filesystem.storage import flush_folder, move, storage_error, write_json
 from ..filesystem.temporary import remove_leftovers, temporary_beside

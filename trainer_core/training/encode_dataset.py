@@ -11,6 +11,7 @@ no paths.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 from collections import Counter
@@ -29,8 +30,11 @@ from ..data.cache.build import build_cache, cache_folder
 from ..data.cache.cache_file import Entry, cache_folders, entry_of_key, is_sound
 from ..data.cache.cached_dataset import CachedDataset, CachedItem, PreservedItem
 from ..data.captions import caption_tokens, long_caption_notes, may_be_long
+from ..data.control_rules import require_bare_texts, require_control_images, require_droppable
 from ..data.drawn_masks import with_areas
-from ..data.sources.folder import scan_all
+from ..data.masks import require_masks_fit
+from ..data.paces import pace_record, read_pace
+from ..data.sources.combined import scan_all
 from ..data.sources.layers import require_layers
 from ..errors import ConfigError, DatasetError
 from ..families.family import Family
@@ -127,7 +131,7 @@ def prepare(
             "a folder with images and captions",
             "Set dataset.path in the run file or on the command line: dataset.path=FOLDER.",
         )
-    found = scan_all(config.dataset, within)
+    found = scan_all(config.dataset, within, seed=config.seed)
     for problem in found.problems if processes.index == 0 else ():
         observer.notify(Warned(problem))
     has_controls = any(sample.controls for sample in found.samples)
@@ -135,7 +139,11 @@ def prepare(
     location = locate_base(config.base, family, has_controls, needs_encoders)
     check_controls(config.preview, location.variant)
     require_layers(found.samples, config.dataset, location.variant, family.layered)
+    parts = family.pixel_channels(location.variant), family.filled, family.layered
+    require_masks_fit(found.samples, location.variant, *parts)
     samples = with_areas(found.samples, config.dataset, location.variant in family.filled)
+    require_control_images(samples, location.variant)
+    require_droppable(config.dataset, location.variant, (*family.layered, *family.filled))
     plan = plan_buckets(samples, config.dataset, family.size_multiple, family.control_size)
     encoders = _source(config, family, location, processes, make_source, machine)
     # The others wait until the first process has encoded, and then only read.
@@ -188,6 +196,8 @@ def _encode(
         preserved_prompts=preservation_prompts(config, edits=edits),
         channels=family.pixel_channels(variant),
         fills=variant in family.filled,
+        shown=variant in family.shown,
+        grid=functools.cache(functools.partial(family.latent_grid, location)),
     )
     prompts = encode_prompts(
         config.preview, config.dataset, family, variant, folder, encoders.identity, encoders.open
@@ -250,6 +260,9 @@ def _from_manifest(
     has_controls = any(cache.dataset.control_buckets)
     _check_preserved(config, cache, edits=has_controls)
     family = get_family(config.family)
+    require_droppable(config.dataset, cache.variant, (*family.layered, *family.filled))
+    if cache.variant in family.shown:
+        require_bare_texts(config.dataset, cache.dataset.items)
     location = locate_base(base, family, has_controls, needs_encoders=False)
     if config.preview.every > 0:
         _check_previews(config, cache)
@@ -418,7 +431,7 @@ def _sample_record(item: CachedItem) -> dict[str, Any]:
             for bucket, entry in zip(item.control_buckets, item.controls, strict=True)
         ],
         **({"layers": [entry.key for entry in item.layers]} if item.layers else {}),
-        **({"regularization": True} if item.regularization else {}),
+        **pace_record(item),
     }
 
 
@@ -452,9 +465,9 @@ def _sample_item(folder: Path, record: Mapping[str, Any]) -> CachedItem:
         controls=tuple(entry_of_key(folder, "latents", c["latents"]) for c in controls),
         text=entry_of_key(folder, "text", record["text"]),
         empty_text=entry_of_key(folder, "text", record["empty_text"]),
-        regularization=bool(record.get("regularization", False)),
         source=str(record.get("source", "")),
         layers=tuple(entry_of_key(folder, "latents", key) for key in record.get("layers", [])),
+        **read_pace(record),
     )
 
 

@@ -16,7 +16,7 @@ from ..adapter_files.read.adapter_file import adapter_files
 from ..bases.family_adapter import read_of_family
 from ..config import RunConfig
 from ..config.defaults import run_length
-from ..data.cache.cache_file import hash_file
+from ..data.file_memory import hash_file
 from ..errors import AdapterFileError, ConfigError, InputError, RunError
 from ..families.registry import get_family
 from ..types import AdapterState
@@ -39,6 +39,7 @@ FREE = frozenset(
         "adapter.start_from",
         "dataset.path",
         "dataset.regularization.path",
+        "dataset.metadata",
         "dataset.unreadable",
         "dataset.missing_caption",
         "dataset.missing_control",
@@ -81,6 +82,7 @@ FORMAT = "memory.base_format"
 
 ADAPTERS = "base.adapters (content)"
 
+_FOLDERS = "dataset.folders"
 _BASE = "base (content)"
 _DATASET = "dataset (content)"
 _SOURCE = "dataset (source)"
@@ -154,10 +156,19 @@ def compared_settings(
     """
     flat = _flatten(config.model_dump(mode="json"), "")
     kept = {path: value for path, value in flat.items() if not _is_in(path, FREE)}
+    kept[_FOLDERS] = [_folder_kept(folder) for folder in kept[_FOLDERS]]
     kept["training.precision"] = precision
     kept[FORMAT] = _made(kept[FORMAT])
     own = {_BASE: base, _DATASET: dataset, _SOURCE: source, START: start}
     return kept | own | {ADAPTERS: list(adapters)}
+
+
+def _folder_kept(folder: Mapping[str, Any]) -> dict[str, Any]:
+    """What a folder says otherwise, but for where it is: its images are compared by content."""
+    where = {"path", "metadata"}
+    return {
+        name: value for name, value in folder.items() if name not in where and value is not None
+    }
 
 
 def changed_settings(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> list[Change]:

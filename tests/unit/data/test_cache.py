@@ -1,5 +1,6 @@
 """What a cache encodes, what it reuses, and what it gives back."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -12,8 +13,11 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from tests.fixtures.cache_world import TinyEncoders, same
+from trainer_core.data import file_memory
 from trainer_core.data.cache.cached_dataset import CachedDataset
+from trainer_core.data.file_memory import FileMemory
 from trainer_core.data.image import fit_to_bucket, open_image, resize_exact, to_pixels
+from trainer_core.filesystem.record_table import RecordTable
 from trainer_core.types import Bucket, View
 
 
@@ -180,7 +184,7 @@ def test_the_cache_tells_neither_paths_nor_names_nor_captions(world):
         age_images(world)
         world.build()
     content = b"".join(path.read_bytes() for path in world.cache.rglob("*") if path.is_file())
-    assert (world.cache / "picture_hashes.json").exists()
+    assert list((world.cache / "index").glob("images*"))
     for secret in (b"secret_name", b"secret caption", str(world.data).encode()):
         assert secret not in content
 
@@ -195,9 +199,7 @@ def test_remembered_hashes_are_used_and_never_trusted_over_a_changed_file(world)
     path = world.add("a.png", width=64, height=64)
     age_images(world)
     first = world.build()
-    memory = world.cache / "picture_hashes.json"
-    rows = json.loads(memory.read_text())
-    assert len(rows) == 1
+    assert len(remembered(world)) == 1
     # An image of the same size in bytes and the same modification time, but another content.
     stamp = path.stat()
     data = bytearray(Image.new("RGB", (64, 64), "red").tobytes())
@@ -217,17 +219,36 @@ def test_a_false_memory_is_believed_only_without_verify(world):
     world.add("a.png")
     age_images(world)
     world.build()
-    memory = world.cache / "picture_hashes.json"
-    rows = json.loads(memory.read_text())
-    false = {name: [*row[:4], "0" * 64] for name, row in rows.items()}
-    memory.write_text(json.dumps(false))
+    rows = remembered(world)
+    false = rows.copy()
+    false["digest"] = 0
+    table(world).replace(false)
     world.encoders.counts()
     world.build(verify=True)
     assert world.encoders.counts() == (0, 0, 0)
-    assert json.loads(memory.read_text()) == rows
-    memory.write_text(json.dumps(false))
+    assert remembered(world).tobytes() == rows.tobytes()
+    table(world).replace(false)
     world.build()
     assert world.encoders.counts() == (1, 1, 0), "the memory is not used at all"
+
+
+def test_the_memory_of_an_earlier_version_is_read(world):
+    path = world.add("a.png")
+    age_images(world)
+    stamp = path.stat()
+    name = hashlib.sha256(os.fsencode(path)).hexdigest()
+    numbers = [stamp.st_size, stamp.st_mtime_ns, stamp.st_ctime_ns, stamp.st_ino]
+    world.cache.mkdir()
+    (world.cache / "picture_hashes.json").write_text(json.dumps({name: [*numbers, "ab" * 32]}))
+    assert FileMemory(world.cache).of(path) == "ab" * 32
+
+
+def table(world) -> RecordTable:
+    return RecordTable(world.cache / "index", "images", file_memory._FIELDS, 1)
+
+
+def remembered(world):
+    return table(world).read()
 
 
 def test_tensors_that_share_memory_can_be_kept(world):

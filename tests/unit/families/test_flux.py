@@ -7,6 +7,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from diffusers import FluxPipeline
 from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
 from PIL import Image
 
@@ -241,6 +242,33 @@ def test_control_images_get_kontexts_own_sizes(size):
     ratio = size[0] / size[1]
     _, width, height = min((abs(ratio - w / h), w, h) for w, h in PREFERRED_KONTEXT_RESOLUTIONS)
     assert FAMILY.control_size(*size, 1024 * 1024) == (width, height)
+
+
+def test_without_controls_kontext_generates_as_dev_does(base):
+    if not base.kontext:
+        pytest.skip("it has no control image")
+    text, calls = base.encoders.encode_text(CAPTIONS[0], []), RecordedCalls()
+    assert torch.equal(text["text_embeddings"], base.text(CAPTIONS[0])["text_embeddings"])
+    parts = {each: getattr(base.pipeline, each) for each in FluxPipeline._optional_components}
+    for each in ("scheduler", "vae", "text_encoder", "tokenizer", "text_encoder_2", "tokenizer_2"):
+        parts[each] = getattr(base.pipeline, each)
+    pipeline = FluxPipeline(transformer=base.pipeline.transformer, **parts)
+    handle = pipeline.transformer.register_forward_hook(calls._record, with_kwargs=True)
+    pipeline(
+        prompt=CAPTIONS[0],
+        latents=pack(noise_like(seed=4)),
+        width=SIZE,
+        height=SIZE,
+        max_sequence_length=base.location.text_length,
+        num_inference_steps=2,
+        output_type="latent",
+    )
+    handle.remove()
+    for index, (given, output) in enumerate(zip(calls.inputs, calls.outputs, strict=True)):
+        noisy = unpack(given["hidden_states"], SIZE // 8, SIZE // 8)
+        sigma = pipeline.scheduler.sigmas[index].expand(1)
+        found = FAMILY.predict(base.transformer, noisy, sigma, [text], (), 3.5)
+        assert relative_error(found, unpack(output, SIZE // 8, SIZE // 8)) <= 1e-5
 
 
 def test_control_images_of_another_area_keep_their_shape():

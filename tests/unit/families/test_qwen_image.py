@@ -8,6 +8,7 @@ import functools
 import numpy as np
 import pytest
 import torch
+from diffusers import QwenImagePipeline
 from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
 from PIL import Image
 
@@ -379,7 +380,7 @@ def test_text_length_does_not_count_tokens_of_images(base):
 
 
 @pytest.mark.parametrize(
-    ("caption", "count"), [("a", 0), ("a", 3), ("<|image_pad|>", 1)], ids=["none", "many", "token"]
+    ("caption", "count"), [("a", 3), ("<|image_pad|>", 1)], ids=["many", "token"]
 )
 def test_wrong_controls_of_a_caption_are_refused(base, caption, count):
     if base.variant == "edit_plus" and count == 3:
@@ -389,6 +390,55 @@ def test_wrong_controls_of_a_caption_are_refused(base, caption, count):
     with pytest.raises(DatasetError) as error:
         base.encoders.encode_text(caption, [noise_image(64, 64, 0)] * count)
     assert error.value.remedy
+
+
+def test_a_caption_without_its_images_is_the_pipelines(base):
+    """Edit as in ComfyUI's node: the template of text-to-image; Edit-Plus: its own, without any."""
+    if base.variant == "generate":
+        pytest.skip("there are no images")
+    found = base.encoders.encode_text(CAPTIONS[1], [])["text_embeddings"]
+    pipelines = {"edit": text_to_image(base.pipeline)}
+    pipelines |= {"edit_plus": base.pipeline} if base.variant == "edit_plus" else {}
+    with torch.no_grad():
+        expected = {
+            variant: pipeline._get_qwen_prompt_embeds(CAPTIONS[1])[0][0]
+            for variant, pipeline in pipelines.items()
+        }
+    torch.testing.assert_close(found, expected.pop(base.variant))
+    # The other one's template, and the text with images, are other texts.
+    for other in (*expected.values(), base.text(CAPTIONS[1])["text_embeddings"]):
+        assert other.shape != found.shape or relative_error(other, found) > 1e-3
+
+
+def test_without_controls_an_edit_base_generates_from_text(base):
+    """Every step is that of the text-to-image pipeline with the same denoiser and text."""
+    if base.variant == "generate":
+        pytest.skip("it has no control images")
+    text, calls = base.encoders.encode_text(PROMPT, []), RecordedCalls()
+    pipeline = text_to_image(base.pipeline)
+    handle = pipeline.transformer.register_forward_hook(calls._record, with_kwargs=True)
+    pipeline(
+        prompt_embeds=text["text_embeddings"][None],
+        prompt_embeds_mask=torch.ones(1, len(text["text_embeddings"]), dtype=torch.long),
+        latents=pack(noise_like(seed=4)),
+        width=SIZE,
+        height=SIZE,
+        num_inference_steps=2,
+        output_type="latent",
+    )
+    handle.remove()
+    for index, (given, output) in enumerate(zip(calls.inputs, calls.outputs, strict=True)):
+        noisy = unpack(given["hidden_states"], SIZE // 8, SIZE // 8)
+        sigma = pipeline.scheduler.sigmas[index].expand(1)
+        found = FAMILY.predict(base.transformer, noisy, sigma, [text], (), 1.0)
+        assert relative_error(found, unpack(output, SIZE // 8, SIZE // 8)) <= 1e-5
+        edited = FAMILY.predict(base.transformer, noisy, sigma, [text], base.controls, 1.0)
+        assert relative_error(edited, found) > 1e-4
+
+
+def text_to_image(pipeline):
+    parts = {"scheduler", "vae", "text_encoder", "tokenizer", "transformer"}
+    return QwenImagePipeline(**{name: getattr(pipeline, name) for name in parts})
 
 
 def test_the_training_shift_is_the_schedulers_at_that_size(generate):

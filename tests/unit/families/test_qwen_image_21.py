@@ -181,6 +181,12 @@ def test_texts_with_references_are_the_pipelines(encoders, pipeline):
     assert relative_error(other["text_embeddings"], found["text_embeddings"]) > 1e-4
 
 
+def test_a_caption_without_its_references_is_text_to_image(encoders):
+    bare, plain = (encoders[edits].encode_text(CAPTION) for edits in (True, False))
+    assert list(bare) == list(plain) == ["text_embeddings"]
+    torch.testing.assert_close(bare["text_embeddings"], plain["text_embeddings"])
+
+
 def test_a_long_caption_is_cut_and_an_image_is_not(folder):
     location = dataclasses.replace(locate(folder, True), text_length=8)
     short = FAMILY.load_encoders(location, torch.float32, "cpu")
@@ -195,7 +201,7 @@ def test_what_cannot_be_encoded_is_refused(encoders):
     image = Image.new("RGB", (64, 64))
     for edits, caption, images, word in (
         (False, CAPTION, [image], "1 control images"),
-        (True, CAPTION, [], "0 control images"),
+        (True, CAPTION, [image] * 17, "17 control images"),
         (True, "<|image_pad|>", [image], "<|image_pad|>"),
         (True, CAPTION, [image.resize((64, 48))], "64 x 48"),
     ):

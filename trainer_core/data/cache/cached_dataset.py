@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ...types import Bucket, CachedSample, View
+from ..paces import pace_marks
 from .cache_file import Entry, read_entry
 
 _MEMORY_BYTES = 256 * 1024 * 1024
@@ -177,7 +178,7 @@ class CachedDataset:
         """Hash of all that is trained: images, captions, sizes, encoders, and their order."""
         keys: list[str] = []
         for item in self.items:
-            keys += ["regularization"] if item.regularization else []
+            keys += pace_marks(item)
             keys += [entry.key for entry in item.entries]
         keys += [e.key for item in self.preserved for e in (*item.controls, item.text)]
         return hashlib.sha256("\n".join(keys).encode()).hexdigest()
@@ -190,7 +191,12 @@ class CachedDataset:
         """
         if not all(item.source for item in self.items):
             return None
-        sources = [f"{item.source} {item.regularization}" for item in self.items]
+        sources = [
+            " ".join([item.source, str(item.regularization), *more])
+            for item in self.items
+            # An ordinary image is marked as one already, as lists of older versions were.
+            for more in [[mark for mark in pace_marks(item) if mark != "regularization"]]
+        ]
         sources += [f"{item.prompt!r} {item.bucket}" for item in self.preserved]
         return hashlib.sha256("\n".join(sources).encode()).hexdigest()
 
@@ -207,8 +213,12 @@ class CachedDataset:
 
     @property
     def own_images(self) -> int:
-        """Number of samples that are no regularization images."""
-        return sum(not item.regularization for item in self.items)
+        """Number of images that are trained and are no regularization images.
+
+        One that is trained at several sizes counts once.
+        """
+        own = {item.name for item in self.items if not (item.regularization or item.validation)}
+        return len(own)
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:

@@ -17,7 +17,7 @@ from ...errors import ConfigError, DatasetError
 from ...types import Sample
 from ..image import ImageInfo
 from .layout import LAYERS_FOLDER, TRAINING_FOLDER
-from .listing import Listing, shown_name
+from .listing import Listing
 
 BAD_LAYERS = "layers"
 """Layers that do not make up their image; no setting lets a training leave them out."""
@@ -34,10 +34,11 @@ _LAYER = re.compile(r"^(?P<stem>.+)_(?P<number>\d{1,2})$", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer: its place as it is written, and its file."""
+    """One layer: its place as it is written, its file, and its name for a message."""
 
     number: int
     path: Path
+    shown: str = ""
 
 
 def layers_by_image(
@@ -54,15 +55,16 @@ def layers_by_image(
         Stem of an image to its layers, from the lowest to the topmost.
     """
     found: dict[str, list[Layer]] = {}
-    for path in layers.images:
-        match = _LAYER.match(layers.key(path))
-        name = f"{LAYERS_FOLDER}/{shown_name(path, layers.folder)}"
+    for file in layers.images:
+        match = _LAYER.match(file.key)
+        name = f"{LAYERS_FOLDER}/{file.shown}"
         if match is None:
             report(f"the name of {name} does not end in a number, as in NAME_0.png")
         elif match["stem"] not in images:
             report(f"{name} has no training image {match['stem']}")
         else:
-            found.setdefault(match["stem"], []).append(Layer(int(match["number"]), path))
+            layer = Layer(int(match["number"]), layers.path(file), name)
+            found.setdefault(match["stem"], []).append(layer)
     return {stem: sorted(each, key=lambda layer: layer.number) for stem, each in found.items()}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from ...config import DatasetSection
@@ -10,8 +11,23 @@ from ...errors import DatasetError
 TRAINING_FOLDER = "training_images"
 CONTROL_FOLDER = "control_images"
 LAYERS_FOLDER = "layers"
+MASK_FOLDER = "masks"
 FOLDERS = (TRAINING_FOLDER, CONTROL_FOLDER, LAYERS_FOLDER)
 """Folders whose names say what lies in them."""
+
+
+_MORE_CONTROLS = re.compile(rf"{CONTROL_FOLDER}_(?P<number>\d{{1,2}})")
+
+
+def control_folders(root: Path) -> list[str]:
+    """Names of the folders of control images: the first, then those with a number, in order."""
+    numbered = (
+        (int(match["number"]), path.name)
+        for path in root.iterdir()
+        if (match := _MORE_CONTROLS.fullmatch(path.name)) and path.is_dir()
+    )
+    first = [CONTROL_FOLDER] if (root / CONTROL_FOLDER).is_dir() else []
+    return [*first, *(name for _, name in sorted(numbered))]
 
 
 def dataset_layout(root: Path, settings: DatasetSection) -> str:
@@ -22,14 +38,18 @@ def dataset_layout(root: Path, settings: DatasetSection) -> str:
         settings: Its settings, of which the layout counts.
 
     Returns:
-        ``flat``, ``paired`` or ``layered``.
+        ``flat``, ``paired``, ``layered`` or ``kohya``; of ``auto`` never ``kohya``, because that
+        takes the names of all images (`kohya.looks_like_kohya`).
 
     Raises:
         DatasetError: When a folder of the layout is missing, or there are those of two layouts.
     """
     training, control, layers = ((root / name).is_dir() for name in FOLDERS)
+    control = control or bool(control_folders(root))
     wanted = settings.layout
-    if wanted == "flat" or (wanted == "auto" and not training | control):
+    if wanted in {"flat", "kohya"}:
+        return wanted
+    if wanted == "auto" and not training | control:
         return "flat"
     if wanted == "auto" and training and layers:
         if control:

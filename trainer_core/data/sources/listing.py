@@ -1,12 +1,14 @@
-"""What lies in a folder: images, captions, and images of types that are not read."""
+"""What lies in a folder: images, captions, and everything that is not read."""
 
 from __future__ import annotations
 
 import os
 import unicodedata
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from ...errors import DatasetError
 from ...filesystem.allowed_folders import AllowedFolders
@@ -18,36 +20,98 @@ FOREIGN_EXTENSIONS = frozenset(
 )
 """Extensions of images that are not read; leaving them out in silence would surprise."""
 
+CAPTION_EXTENSIONS = (".txt", ".caption", ".json")
+"""Extensions that captions may have beside the one that is set, the first before the others."""
 
+_OF_THE_SYSTEM = frozenset({"thumbs.db", "desktop.ini"})
 _DEEPEST = 200  # parts of a path; some systems take no longer ones
+
+
+class ListedFile(NamedTuple):
+    """One file of a folder.
+
+    Attributes:
+        name: Its path below the folder with forward slashes, as the system writes it.
+        key: The same without the last extension. Composed and decomposed accents count as the
+            same name: macOS writes one, archives the other.
+        extension: In lower case, with its dot; empty where there is none.
+    """
+
+    name: str
+    key: str
+    extension: str
+
+    @property
+    def shown(self) -> str:
+        """The name for a message; bytes that are no UTF-8 become question marks."""
+        return _shown(self.name)
 
 
 @dataclass(slots=True)
 class Listing:
-    """The files of a folder and its sub-folders, sorted by path.
+    """The files of a folder and its sub-folders, sorted by name.
 
     Attributes:
         folder: The folder that was read.
         images: Files with an image's extension.
-        captions: Stem (`key`) to caption file.
+        captions: Key to the file of the caption extension that is set.
+        other_captions: Key to further files that may be its caption, the first before the others.
         foreign: Images of types that are not read.
+        unread: Files that are neither, such as a README.
+        special: What is no ordinary file, such as a pipe.
         linked_twice: Folders that were reached a second time through a link and not read again.
     """
 
     folder: Path
-    images: list[Path] = field(default_factory=list)
-    captions: dict[str, Path] = field(default_factory=dict)
-    foreign: list[Path] = field(default_factory=list)
-    linked_twice: list[Path] = field(default_factory=list)
+    images: list[ListedFile] = field(default_factory=list)
+    captions: dict[str, ListedFile] = field(default_factory=dict)
+    other_captions: dict[str, list[ListedFile]] = field(default_factory=dict)
+    foreign: list[ListedFile] = field(default_factory=list)
+    unread: list[ListedFile] = field(default_factory=list)
+    special: list[str] = field(default_factory=list)
+    linked_twice: list[str] = field(default_factory=list)
 
-    def key(self, path: Path) -> str:
-        """Path of one of its files without the last extension, with forward slashes.
+    def path(self, file: ListedFile) -> Path:
+        """Where one of its files is."""
+        return Path(f"{self.folder}/{file.name}")
 
-        Composed and decomposed accents count as the same name: macOS writes one, archives the
-        other.
+    def take(self, name: str, caption: str) -> bool:
+        """Put a file where it belongs.
+
+        Args:
+            name: Its path below the folder.
+            caption: The extension of captions that is set, in lower case.
+
+        Returns:
+            Whether it may be opened: it is an image or a caption.
         """
-        relative = path.relative_to(self.folder)
-        return unicodedata.normalize("NFC", relative.with_name(relative.stem).as_posix())
+        dot = name.rfind(".")
+        # A dot in front hides a file, and a dot at the end is no extension.
+        split = 0 < dot < len(name) - 1 and name[dot - 1] != "/" and "/" not in name[dot:]
+        key, extension = (name[:dot], name[dot:].lower()) if split else (name, "")
+        if not key.isascii():
+            key = unicodedata.normalize("NFC", key)
+        file = ListedFile(name, key, extension)
+        if extension in IMAGE_EXTENSIONS:
+            self.images.append(file)
+        elif extension == caption and key not in self.captions:
+            self.captions[key] = file
+        elif extension == caption or extension in CAPTION_EXTENSIONS:
+            self.other_captions.setdefault(key, []).append(file)
+        else:
+            if extension in FOREIGN_EXTENSIONS:
+                self.foreign.append(file)
+            elif name.rpartition("/")[2].lower() not in _OF_THE_SYSTEM:
+                self.unread.append(file)
+            return False
+        return True
+
+    def _sort(self) -> None:
+        for files in (self.images, self.foreign, self.unread):
+            files.sort(key=lambda file: file.shown)
+        order = {extension: place for place, extension in enumerate(CAPTION_EXTENSIONS)}
+        for files in self.other_captions.values():
+            files.sort(key=lambda file: (order.get(file.extension, -1), file.name))
 
 
 def dataset_root(path: str) -> Path:
@@ -69,14 +133,16 @@ def dataset_root(path: str) -> Path:
 
 def shown_name(path: Path, folder: Path) -> str:
     """Path within a folder with forward slashes; bytes that are no UTF-8 become question marks."""
-    raw = path.relative_to(folder).as_posix()
-    return raw.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return _shown(path.relative_to(folder).as_posix())
 
 
 def caption_beside(image: Path, extension: str) -> Path | None:
     """The caption file of an image, found as `list_folder` finds it; None where there is none."""
     stem = unicodedata.normalize("NFC", image.stem)
-    for path in _entries(image.parent):
+    with _opened(str(image.parent)) as entries:
+        names = sorted(entry.name for entry in entries if not entry.name.startswith("."))
+    for name in names:
+        path = image.with_name(name)
         same = unicodedata.normalize("NFC", path.stem) == stem
         if same and path.suffix.lower() == extension.lower():
             return path
@@ -103,61 +169,105 @@ def list_folder(
     listing = Listing(folder)
     caption = caption_extension.lower()
     _require_within(folder, within)
-    for path in _walk(folder, {os.path.realpath(folder)}, listing.linked_twice, within):
-        extension = path.suffix.lower()
-        if extension not in IMAGE_EXTENSIONS | {caption}:
-            if extension in FOREIGN_EXTENSIONS:
-                listing.foreign.append(path)
-            continue
-        _require_within(path, within)
-        if extension in IMAGE_EXTENSIONS:
-            listing.images.append(path)
-        elif extension == caption:
-            listing.captions[listing.key(path)] = path
-    listing.images.sort(key=lambda path: shown_name(path, folder))
+    for name, linked in _walk(folder, listing, within):
+        if listing.take(name, caption) and linked:
+            _require_within(folder / name, within)
+    listing._sort()
     return listing
 
 
+class _Folder(NamedTuple):
+    prefix: str  # path below the folder that is listed, with a slash at its end
+    real: str
+    linked: bool
+
+
 def _walk(
-    folder: Path, seen: set[str], linked_twice: list[Path], within: AllowedFolders | None
-) -> Iterator[Path]:
-    waiting = _entries(folder)
+    folder: Path, listing: Listing, within: AllowedFolders | None
+) -> Iterator[tuple[str, bool]]:
+    """Names of the files below a folder, and whether each is a link; folders in order of names."""
+    top, depth = str(folder), len(folder.parts)
+    waiting = [_Folder("", os.path.realpath(folder), False)]
+    seen: set[str] = set()
     while waiting:
-        path = waiting.pop()
-        if path.is_dir():
-            real = os.path.realpath(path)
-            if real in seen:
-                linked_twice.append(path)
+        place = waiting.pop()
+        if place.real in seen:
+            listing.linked_twice.append(place.prefix[:-1])
+            continue
+        seen.add(place.real)
+        path = f"{top}/{place.prefix}"
+        if place.linked:
+            _require_within(Path(path), within)
+        _require_shallow(folder, depth + place.prefix.count("/"), place.prefix)
+        with _opened(path) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+        below: list[_Folder] = []
+        for entry in found:
+            name = entry.name
+            if name.startswith("."):
                 continue
-            seen.add(real)
-            _require_within(path, within)
-            waiting += _entries(path)
-        elif path.is_file() or (path.is_symlink() and not path.exists()):
-            # A link that leads nowhere is told about later, as an image that cannot be read.
-            yield path
+            if entry.is_file(follow_symlinks=False):
+                yield place.prefix + name, False
+            elif _is_folder(entry):
+                below.append(_below(place, entry))
+            elif _is_file(entry):
+                yield place.prefix + name, True
+            else:
+                listing.special.append(place.prefix + name)
+        waiting.extend(reversed(below))
 
 
-def _entries(folder: Path) -> list[Path]:
-    """What lies in a folder, the last name first, so that the first is taken off the end."""
-    if len(folder.parts) > _DEEPEST:
-        raise DatasetError(
-            f"{folder.parents[len(folder.parts) - _DEEPEST]} holds folders inside folders, "
-            f"more than {_DEEPEST} deep",
-            f"folders that are at most {_DEEPEST} deep",
-            "Move the images further up, or leave that folder out of dataset.path.",
-        )
+def _below(above: _Folder, entry: os.DirEntry[str]) -> _Folder:
+    # A junction of Windows calls itself a folder, not a link, in older Pythons.
+    linked = os.name == "nt" or entry.is_symlink()
+    real = os.path.realpath(entry.path) if linked else f"{above.real}{os.sep}{entry.name}"
+    return _Folder(f"{above.prefix}{entry.name}/", real, linked)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
-        with os.scandir(folder) as entries:
-            names = sorted((entry.name for entry in entries), reverse=True)
+        return entry.is_dir()
+    except OSError:
+        return False  # a link that leads to itself
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry that is no ordinary file itself leads to one, or nowhere.
+
+    A link that leads nowhere is told about later, as an image that cannot be read.
+    """
+    path = Path(entry.path)
+    return path.is_file() or (entry.is_symlink() and not path.exists())
+
+
+def _require_shallow(folder: Path, depth: int, prefix: str) -> None:
+    if depth <= _DEEPEST:
+        return
+    top = folder.joinpath(*prefix.split("/")[: max(1, _DEEPEST - len(folder.parts))])
+    raise DatasetError(
+        f"{str(top)[:300]} holds folders inside folders, more than {_DEEPEST} deep",
+        f"folders that are at most {_DEEPEST} deep",
+        "Move the images further up, or leave that folder out of dataset.path.",
+    )
+
+
+def _opened(folder: str) -> AbstractContextManager[Iterator[os.DirEntry[str]]]:
+    try:
+        return os.scandir(folder)
     except OSError as error:
         raise DatasetError(
-            f"the folder {folder} cannot be read ({error.strerror})",
+            f"the folder {folder.rstrip('/')} cannot be read ({error.strerror})",
             "a folder whose content can be listed",
             "Give read access to the folder, or move it out of dataset.path.",
         ) from error
-    return [folder / name for name in names if not name.startswith(".")]
 
 
 def _require_within(path: Path, within: AllowedFolders | None) -> None:
     if within is not None:
         within.require(path, "dataset.path", DatasetError)
+
+
+def _shown(name: str) -> str:
+    if name.isascii():
+        return name
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

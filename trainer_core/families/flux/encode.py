@@ -21,6 +21,7 @@ from .fill import masked_latents
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+_CONTROLS = {"generate": (0, 0), "edit": (0, 1), "fill": (1, 1)}
 _KONTEXT_AREA = 1024 * 1024
 # The sizes that Kontext was trained at, of about 1024 x 1024 pixels; the mirrored ones count too.
 _WIDE_SIZES = (
@@ -103,8 +104,9 @@ class FluxEncoders:
         Raises:
             DatasetError: When the number of control images does not fit the variant.
         """
-        wanted = 0 if self.variant == "generate" else 1
-        if len(controls) != wanted:
+        fewest, most = _CONTROLS[self.variant]
+        if not fewest <= len(controls) <= most:
+            wanted = f"{most}" if fewest == most else f"at most {most}"
             raise DatasetError(
                 f"{len(controls)} control images for the caption {caption[:60]!r}",
                 f"{wanted}, as the base's variant is {self.variant}",

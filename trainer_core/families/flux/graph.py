@@ -37,7 +37,7 @@ def conditioning(text: Tensor, extra: Mapping[str, Any]) -> Conditioning:
 
 
 GRAPH = GraphSpec(
-    controls={"generate": (0, 0), "edit": (1, 1), "fill": (1, 1)},
+    controls={"generate": (0, 0), "edit": (0, 1), "fill": (1, 1)},
     clip=ClipSpec(
         parts=("clip_l", _T5),
         # SD3's may be made of the same two, but it has a place for a third and joins them

@@ -21,7 +21,7 @@ from ..diffusers_parts import Vae
 from ..diffusers_parts import load_vae as load_vae_of
 from .keys import FILE
 
-CONTROLS = {"generate": (0, 0), "edit": (1, 64)}
+CONTROLS = {"generate": (0, 0), "edit": (0, 64)}
 _SIDE = 16
 _DEV = 15360
 _PATCH = 2

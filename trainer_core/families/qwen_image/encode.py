@@ -37,7 +37,16 @@ _EDIT = (
 IMAGE = "<|image_pad|>"
 # Tokens up to and with "user\n"; the denoiser never saw what the encoder makes of them.
 _PREFIX = {"generate": 34, "layered": 34, "edit": 64, "edit_plus": 64}
-_SHOWS_IMAGES = ("edit", "edit_plus")
+SHOWS_IMAGES = frozenset({"edit", "edit_plus"})
+"""Variants whose text encoder sees the control images."""
+
+WITHOUT_IMAGES = {"edit": "generate"}
+"""The variant whose text a caption without its control images has, where that is another.
+
+So it is in ComfyUI's nodes: that of Edit changes the template, that of Edit-Plus, and Diffusers'
+pipeline, leave the images out of it.
+"""
+
 # Edit-Plus shows the text encoder its images at this area, whatever the VAE gets.
 _SEEN_AREA = 384 * 384
 
@@ -53,7 +62,7 @@ def prompt_text(variant: str, caption: str, counts: Sequence[int]) -> str:
     Returns:
         The chat template of the variant, filled in.
     """
-    if variant not in _SHOWS_IMAGES:
+    if variant not in SHOWS_IMAGES:
         return f"{_SYSTEM}{_DESCRIBE}{_USER}{caption}{_END}"
     shown = ""
     for index, count in enumerate(counts):
@@ -100,7 +109,8 @@ class QwenEncoders:
 
         Args:
             caption: The caption or instruction; may be empty.
-            controls: The control images, RGB and upright.
+            controls: The control images, RGB and upright; edit variants also encode a caption
+                without any, for a denoiser that is given none (`WITHOUT_IMAGES`).
 
         Returns:
             ``text_embeddings`` `[L, D]`, float32, without the template's prefix.
@@ -111,8 +121,9 @@ class QwenEncoders:
         """
         self._check(caption, controls)
         images, counts = self._prepare(controls)
-        text = prompt_text(self.variant, caption, counts)
-        prefix = _PREFIX[self.variant]
+        variant = self.variant if counts else WITHOUT_IMAGES.get(self.variant, self.variant)
+        text = prompt_text(variant, caption, counts)
+        prefix = _PREFIX[variant]
         ids = self.tokenizer(text, return_tensors="pt").input_ids
         ids = ids[:, : self._longest(ids[0], prefix + self.text_length + sum(counts))]
         device = self.text_encoder.device
@@ -136,10 +147,10 @@ class QwenEncoders:
         # An image is never cut: its features and its tokens have to be equally many.
         token = self.tokenizer.convert_tokens_to_ids(IMAGE)
         places = (ids == token).nonzero()
-        return wanted if self.variant not in _SHOWS_IMAGES else max(wanted, int(places[-1]) + 2)
+        return max(wanted, int(places[-1]) + 2) if len(places) else wanted
 
     def _prepare(self, controls: Sequence[Image]) -> tuple[dict[str, Tensor], list[int]]:
-        if self.variant not in _SHOWS_IMAGES:
+        if self.variant not in SHOWS_IMAGES or not controls:
             return {}, []
         shown = list(controls)
         if self.variant == "edit_plus":
@@ -152,9 +163,9 @@ class QwenEncoders:
     def _check(self, caption: str, controls: Sequence[Image]) -> None:
         wanted, fits = {
             "generate": ("no", not controls),
-            "edit": ("one", len(controls) == 1),
+            "edit": ("at most one", len(controls) <= 1),
             "layered": ("one", len(controls) == 1),
-            "edit_plus": ("at least one", len(controls) > 0),
+            "edit_plus": ("any", True),
         }[self.variant]
         if not fits:
             raise DatasetError(
@@ -163,7 +174,7 @@ class QwenEncoders:
                 "Set base.variant to edit for one and edit_plus for several, or correct the "
                 "control images.",
             )
-        if self.variant in _SHOWS_IMAGES and IMAGE in caption:
+        if self.variant in SHOWS_IMAGES and IMAGE in caption:
             raise DatasetError(
                 f"the caption {caption[:60]!r} has {IMAGE}",
                 "a caption without the token that stands for an image",
@@ -175,7 +186,7 @@ def load_encoders(
     location: BaseLocation, dtype: torch.dtype, device: torch.device | str
 ) -> QwenEncoders:
     """`Family.load_encoders`, for the base's variant."""
-    folder, edits = location.encoders, location.variant in _SHOWS_IMAGES
+    folder, edits = location.encoders, location.variant in SHOWS_IMAGES
     kind = "transformers.Qwen2_5_VLForConditionalGeneration"
     return QwenEncoders(
         tokenizer=load_words("AutoTokenizer", folder, "tokenizer"),
@@ -192,7 +203,7 @@ def load_token_counter(location: BaseLocation) -> CountTokens:
     tokens, variant = load_tokens(location, "tokenizer"), location.variant
 
     def count(caption: str, images: int) -> int:
-        shown = images if variant in _SHOWS_IMAGES else 0
+        shown = images if variant in SHOWS_IMAGES else 0
         return tokens(prompt_text(variant, caption, [1] * shown)) - _PREFIX[variant] - shown
 
     return count

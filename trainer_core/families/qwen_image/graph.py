@@ -15,7 +15,7 @@ from torch.nn.functional import interpolate
 from ..chat_text import count_rows, cut_rows, real_tokens, second_message
 from ..graph_spec import ClipSpec, GraphModel, GraphSpec
 from ..qwen_vae import VAE, vae_name, vae_published, vae_settings
-from .encode import IMAGE, prompt_text
+from .encode import IMAGE, WITHOUT_IMAGES, prompt_text
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -47,7 +47,7 @@ _LAYERED_VAE = replace(
 )
 
 GRAPH = GraphSpec(
-    controls={"generate": (0, 0), "edit": (1, 1), "edit_plus": (1, 64), "layered": (1, 1)},
+    controls={"generate": (0, 0), "edit": (0, 1), "edit_plus": (0, 64), "layered": (1, 1)},
     clip=ClipSpec(
         parts=("qwen25_7b",),
         templates={
@@ -59,6 +59,7 @@ GRAPH = GraphSpec(
         prompt=prompt,
         see=see,
         image_token=IMAGE,
+        without_images=WITHOUT_IMAGES,
         read=partial(cut_rows, start=second_message),
         count=partial(count_rows, start=second_message),
         conditioning=real_tokens,

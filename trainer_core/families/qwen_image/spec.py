@@ -13,7 +13,7 @@ from ...weights.file_spec import FolderSpec
 from ..diffusers_parts import inner_module, read_shift
 from ..family import Family, HeaderNames
 from ..qwen_vae import latents, load_vae
-from .encode import load_encoders, load_token_counter
+from .encode import SHOWS_IMAGES, load_encoders, load_token_counter
 from .graph import GRAPH
 from .keys import FILE, KEY_MAP, detect, published_sizes
 from .predict import guide, predict, prepare
@@ -64,6 +64,7 @@ FAMILY = Family(
     models="text-to-image and 2512, Edit, Edit-Plus 2509/2511, Layered",
     variants=("generate", "edit", "edit_plus", "layered"),
     layered=("layered",),
+    shown=SHOWS_IMAGES,
     text_length=1024,
     # Two patches of 2x2 latents of 8 pixels: with an odd number of patches per side ComfyUI
     # centres the rotary positions differently than Diffusers.

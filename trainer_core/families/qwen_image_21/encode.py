@@ -43,7 +43,7 @@ _SIDE = 32
 """Pixels of an image's side for each of the text encoder's image tokens, two latents."""
 
 _MOST = 16
-_CONTROLS = {"generate": (0, 0), "edit_plus": (1, _MOST)}
+_CONTROLS = {"generate": (0, 0), "edit_plus": (0, _MOST)}
 
 load_vae = partial(load_vae_of, "diffusers.AutoencoderKLQwenImage21", qwen_vae)
 

@@ -64,6 +64,7 @@ FAMILY = Family(
     title="Qwen-Image 2.1",
     models="text-to-image, edit with references; command line only",
     variants=("generate", "edit_plus"),
+    shown=frozenset({"edit_plus"}),
     text_length=1024,
     # An image token of the text encoder is 2 x 2 latents of 16 pixels.
     size_multiple=32,

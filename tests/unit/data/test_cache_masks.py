@@ -1,0 +1,303 @@
+"""Masks, crops and mirrored images in the cache."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from tests.fixtures.cache_world import TinyEncoders
+from trainer_core.config import MaskSection
+from trainer_core.data.batches import BatchPlan, load_batch
+from trainer_core.data.buckets import Plan
+from trainer_core.data.cache.cache_file import make_entry
+from trainer_core.data.image import fit_to_bucket, open_image, to_pixels
+from trainer_core.data.masks import fit_mask, mask_weights, pool_mask
+from trainer_core.errors import DatasetError
+from trainer_core.types import Bucket, PlannedSample, Sample, View
+
+MIRRORED = View(flipped=True)
+
+
+def grid(width, height):
+    return height // 8, width // 8, 2
+
+
+@pytest.fixture
+def masked(world):
+    """A world whose images have the masks of their names in a folder beside it."""
+    plain = world.plan
+
+    def plan():
+        found = plain()
+        samples = []
+        for each in found.samples:
+            mask = world.data.parent / "masks" / f"{each.sample.image.stem}.png"
+            own = replace(each.sample, mask=mask if mask.exists() else each.sample.mask)
+            samples.append(replace(each, sample=own))
+        return replace(found, samples=tuple(samples))
+
+    def add_mask(stem, values):
+        path = world.data.parent / "masks" / f"{stem}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.asarray(values, np.uint8)).save(path)
+        return path
+
+    def built(**options):
+        return world.build(plan(), grid=grid, **options)
+
+    world.masked_plan, world.add_mask, world.built = plan, add_mask, built
+    return world
+
+
+@torch.no_grad()
+def encoded(world, pixels):
+    return world.encoders.encode_image(pixels[None])[0]
+
+
+def half(width=64, height=64):
+    values = np.zeros((height, width), np.uint8)
+    values[:, : width // 2] = 255
+    return values
+
+
+def test_a_mask_is_kept_as_it_lies_on_the_latents_and_for_every_base(masked):
+    masked.add("a.png", "one", width=100, height=70)
+    masked.add("b.png", "two")
+    path = masked.add_mask("a", half(100, 70))
+    dataset = masked.built()
+    sample, whole = dataset.load(0), dataset.load(1)
+    expected = pool_mask(fit_mask(Image.open(path), (100, 70), sample.bucket), (6, 10), 2)
+    assert sample.mask is not None
+    assert sample.mask.shape == sample.latents.shape[-2:] == expected.shape
+    torch.testing.assert_close(sample.mask, expected, rtol=0, atol=5e-4)
+    assert whole.mask is None
+    (file,) = masked.files("masks")
+    assert load_file(file)["mask"].dtype == torch.float16
+    masked.identity = "another base"
+    masked.built()
+    assert masked.files("masks") == [file]
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        *({"foreground": 3.0}, {"background": 0.5}, {"normalize": False}),
+        {"background": 0.0, "foreground": 2.0},
+    ],
+)
+def test_other_weights_encode_nothing(masked, mask):
+    masked.add("a.png")
+    masked.add_mask("a", half())
+    first = masked.built()
+    masked.encoders.counts()
+    masked.options["mask"] = MaskSection(**mask)
+    second = masked.built()
+    assert (second.encoded, masked.encoders.counts()) == (0, (0, 0, 0))
+    assert second.identity == first.identity
+
+
+@pytest.mark.parametrize(
+    ("change", "encoded"),
+    [
+        (lambda w: w.add_mask("a", 255 - half(100)), 1),
+        (lambda w: w.options.update(mask=MaskSection(invert=True)), 1),
+        (lambda w: w.options.update(crop="top"), 2),
+        (lambda w: w.options.update(crop="mask"), 2),
+        (lambda w: w.options.update(crop="stretch"), 2),
+    ],
+    ids=["mask", "invert", "top", "mask crop", "stretch"],
+)
+def test_only_what_a_mask_or_crop_changes_is_made_again(masked, change, encoded):
+    """Of an image with its mask and text: the mask, or mask and latents."""
+    masked.add("a.png", width=100)
+    masked.add_mask("a", half(100))
+    masked.built()
+    change(masked)
+    assert masked.built().encoded == encoded
+
+
+@pytest.mark.parametrize("crop", ["top", "mask", "stretch"])
+def test_a_crop_reaches_image_control_and_mask_alike(masked, crop):
+    path = masked.add("a.png", control=True, width=100, height=64)
+    masked.paint(masked.data / "a_control.png", width=100, height=64, seed=9)
+    masked.options["crop"] = crop
+    values = np.zeros((64, 100), np.uint8)
+    values[:, 70:90] = 255
+    mask = masked.add_mask("a", values)
+    plan = masked.masked_plan()
+    bucket = replace(plan.samples[0].bucket, width=64, height=64)
+    samples = (replace(plan.samples[0], bucket=bucket, control_buckets=(bucket,)),)
+    sample = masked.build(replace(plan, samples=samples), grid=grid).load(0)
+    # By hand: the mask's middle is at 80 of 100, so the rightmost 64 pixels are kept.
+    for file, found in (
+        (path, sample.latents),
+        (masked.data / "a_control.png", sample.controls[0]),
+    ):
+        image = open_image(file)
+        expected = {
+            "top": image.crop((18, 0, 82, 64)),
+            "mask": image.crop((36, 0, 100, 64)),
+            "stretch": image.resize((64, 64), Image.Resampling.LANCZOS),
+        }[crop]
+        assert torch.equal(found, encoded(masked, to_pixels(expected)))
+    kept = {"top": (18, 82), "mask": (36, 100)}.get(crop)
+    if kept:
+        cut = torch.from_numpy(values[:, slice(*kept)] / 255.0).float()
+        assert sample.mask is not None
+        torch.testing.assert_close(sample.mask, pool_mask(cut, (8, 8), 2), rtol=0, atol=5e-4)
+    assert mask.exists()
+
+
+def test_a_control_of_another_shape_keeps_its_own_middle(masked):
+    masked.add("a.png", width=100, height=64)
+    masked.paint(masked.data / "a_control.png", width=64, height=100, seed=9)
+    masked.options["crop"] = "mask"
+    masked.add_mask("a", half(100, 64))
+    sample = masked.built().load(0)
+    shown = fit_to_bucket(open_image(masked.data / "a_control.png"), sample.bucket)
+    expected = encoded(masked, to_pixels(shown))
+    assert torch.equal(sample.controls[0], expected)
+
+
+def test_plain_datasets_keep_the_names_of_their_files(masked):
+    """By the formula that they had before there were masks, crops and mirrored images."""
+    masked.add("a.png", "one", control=True)
+    dataset = masked.built()
+    digest = {
+        name: hashlib.sha256((masked.data / name).read_bytes()).hexdigest()
+        for name in ("a.png", "a_control.png")
+    }
+    image, control = ((digest[name], 64, 64, "cover") for name in ("a.png", "a_control.png"))
+    item = dataset.items[0]
+    assert item.latents == make_entry(masked.cache, "latents", "tiny", *image)
+    assert item.controls == (make_entry(masked.cache, "latents", "tiny", *control),)
+    assert item.text == make_entry(masked.cache, "text", "tiny", "one", *control)
+    masked.options["crop"] = "mask"
+    assert masked.built().encoded == 0, "without a mask the middle is kept"
+
+
+def test_mirrored_images_are_encoded_from_mirrored_pixels(masked):
+    path = masked.add("a.png", "a cup", control=True, width=100, height=70)
+    masked.add("b.png", "the left cup")
+    masked.paint(masked.data / "b_control.png", seed=5)
+    masked.options["flip"] = True
+    mask = masked.add_mask("a", half(100, 70))
+    dataset = masked.built()
+    assert [item.flipped is not None for item in dataset.items] == [True, False]
+    shown, turned = dataset.load(0), dataset.load(0, MIRRORED)
+    image = fit_to_bucket(open_image(path), shown.bucket)
+    pixels = to_pixels(image).flip(2)
+    assert torch.equal(turned.latents, encoded(masked, pixels))
+    assert not torch.equal(turned.latents, shown.latents.flip(2)), "this encoder has no symmetry"
+    control = fit_to_bucket(open_image(masked.data / "a_control.png"), shown.bucket)
+    seen = to_pixels(control).flip(2)
+    assert torch.equal(turned.controls[0], encoded(masked, seen))
+    assert torch.equal(turned.conditioning["seen"][0], seen.mean((1, 2)))
+    fitted = fit_mask(Image.open(mask), (100, 70), shown.bucket).flip(1)
+    assert turned.mask is not None
+    torch.testing.assert_close(turned.mask, pool_mask(fitted, (6, 10), 2), rtol=0, atol=5e-4)
+    assert torch.equal(dataset.load(1, MIRRORED).latents, dataset.load(1).latents)
+
+
+def test_mirrored_texts_are_only_there_where_controls_are_seen(masked):
+    masked.add("a.png", "a cup")
+    masked.options["flip"] = True
+    dataset = masked.built()
+    assert dataset.items[0].flipped is not None
+    assert dataset.items[0].flipped.texts == ()
+    assert masked.encoders.counts() == (1, 2, 2)
+    plain = dataset.load(0).conditioning["text_embeddings"]
+    assert torch.equal(dataset.load(0, MIRRORED).conditioning["text_embeddings"], plain)
+
+
+def test_mirroring_keeps_what_was_encoded_and_is_part_of_what_is_trained(masked):
+    masked.add("a.png", "a cup")
+    before = masked.built()
+    masked.options["flip"] = True
+    after = masked.built()
+    assert (after.encoded, after.reused) == (1, 3)
+    assert before.identity != after.identity
+    assert before.source != after.source
+
+
+def test_other_masks_are_other_data(masked):
+    masked.add("a.png", "a cup")
+    masked.add_mask("a", half())
+    before = masked.built()
+    masked.add_mask("a", 255 - half())
+    after = masked.built()
+    assert (before.identity != after.identity, before.source != after.source) == (True, True)
+
+
+def test_a_batch_has_the_weights_of_its_samples(masked):
+    for name in "abcd":
+        masked.add(f"{name}.png", name)
+    masked.add_mask("a", half())
+    masked.add_mask("b", 255 - half())
+    dataset = masked.built()
+    settings = MaskSection(background=0.25)
+    plan = BatchPlan(dataset.buckets, dataset.kinds, 4, 1, 1, seed=3)
+    given = {"step": 1, "micro": 0, "caption_dropout": 0.0, "seed": 3}
+    batch = load_batch(dataset, plan, **given, mask=settings)
+    assert batch is not None
+    assert batch.masks is not None
+    assert batch.masks.shape == (4, 1, 8, 8)
+    for name, found in zip(batch.names, batch.masks, strict=True):
+        mask = dataset.load(dataset.names.index(name)).mask
+        expected = torch.ones(1, 8, 8) if mask is None else mask_weights(mask, settings)
+        assert torch.equal(found, expected)
+    parts = [load_batch(dataset, plan, **given, mask=settings, share=(i, 2)) for i in (0, 1)]
+    together = []
+    for part in parts:
+        assert part is not None
+        whole = torch.ones(len(part.names), 1, 8, 8)
+        together.append(whole if part.masks is None else part.masks)
+    assert torch.equal(torch.cat(together), batch.masks)
+    even = load_batch(dataset, plan, **given, mask=MaskSection(background=1.0))
+    assert even is not None
+    assert even.masks is None, "masks that change nothing are none"
+
+
+def test_a_black_mask_is_told_and_with_weight_0_refused_even_from_a_finished_cache(masked):
+    masked.add("a.png", "one")
+    masked.add("b.png", "two")
+    masked.add_mask("a", 0 * half())
+    masked.add_mask("b", half())
+    masked.options["flip"] = True
+    first = masked.built()
+    (told,) = first.problems
+    assert "mask of a.png" in told
+    assert "black" in told
+    masked.options["mask"] = MaskSection(background=0.0)
+    with pytest.raises(DatasetError, match=r"nothing of a.png counts.*masks.a.png") as error:
+        masked.built()
+    assert "dataset.mask.background" in str(error.value)
+    masked.options["unreadable"] = "skip"
+    left = masked.built()
+    assert left.names == ("b.png",)
+    assert "left out: a.png" in left.problems[0]
+
+
+def test_images_of_a_layered_base_are_mirrored_with_their_layers(world):
+    world.encoders = TinyEncoders(channels=4)
+    random = np.random.default_rng(0)
+    paths = []
+    for number in range(3):
+        path = world.data / f"{number}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(random.integers(0, 256, (64, 64, 4), dtype=np.uint8), "RGBA").save(path)
+        paths.append(path)
+    bucket = Bucket(64, 64)
+    sample = Sample("0.png", paths[0], "x", 64, 64, (paths[0],), layers=tuple(paths[1:]))
+    plan = Plan((PlannedSample(sample, bucket, (bucket,), flipped=True),), ())
+    dataset = world.build(plan, channels=4)
+    turned = dataset.load(0, MIRRORED).latents
+    for frame, path in enumerate(paths):
+        pixels = to_pixels(open_image(path, channels=4), 4).flip(2)
+        assert torch.equal(turned[:, frame], encoded(world, pixels))

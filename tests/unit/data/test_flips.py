@@ -1,0 +1,67 @@
+"""What is mirrored, and which words forbid it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainer_core.config import DatasetSection
+from trainer_core.data.flips import forbidding, forbidding_word, with_flips
+from trainer_core.types import Bucket, PlannedSample, Sample
+
+
+@pytest.mark.parametrize(
+    ("words", "captions", "found"),
+    [
+        (["left"], ("a left hand",), "left"),
+        (["left"], ("A LEFT hand",), "left"),
+        (["LEFT"], ("left",), "left"),
+        (["left"], ("leftover soup", "cleft"), None),
+        (["left"], ("solo, left_hand, smile",), "left"),
+        (["left"], ("his-left,sock",), "left"),
+        (["left"], ("left2 right",), None),
+        (["left"], ("nothing", "but the left one"), "left"),
+        (["left", "left hand"], ("the left  hand",), "left hand"),
+        (["left hand"], ("the left\nhand",), "left hand"),
+        (["left hand"], ("the left foot hand",), None),
+        (["größe"], ("die GRÖSSE",), None),
+        (["größe"], ("die Größe",), "größe"),
+        (["c++"], ("c++ code",), "c++"),
+        (["."], ("any text",), None),
+        ([], ("left",), None),
+        (["", "  "], ("left", ""), None),
+        (["左"], ("左 手",), "左"),
+    ],
+)
+def test_words_forbid_whole_and_in_any_case(words, captions, found):
+    assert forbidding_word(captions, forbidding(words)) == found
+
+
+def planned(name, caption, *more):
+    sample = Sample(name, Path(name), caption, 64, 64, more_captions=more)
+    return PlannedSample(sample, Bucket(64, 64))
+
+
+SOME = (planned("a", "a cup"), planned("b", "a Sign"), planned("c", "a cup", "the left cup"))
+
+
+def test_nothing_is_mirrored_unless_it_is_asked_for():
+    assert with_flips(SOME, DatasetSection()) == (SOME, ())
+
+
+def test_an_image_is_mirrored_unless_one_of_its_texts_forbids_it():
+    chosen, notes = with_flips(SOME, DatasetSection(flip=True))
+    assert [each.flipped for each in chosen] == [True, False, False]
+    assert [each.sample for each in chosen] == [each.sample for each in SOME]
+    (note,) = notes
+    for word in ("2 of 3", "dataset.flip_except", "sign (1)", "left (1)", "such as b"):
+        assert word in note
+    free, notes = with_flips(SOME, DatasetSection(flip=True, flip_except=[]))
+    assert all(each.flipped for each in free)
+    assert not notes
+
+
+def test_an_image_of_two_sizes_is_told_once():
+    _, (note,) = with_flips(SOME * 2, DatasetSection(flip=True))
+    assert "2 of 3 images" in note

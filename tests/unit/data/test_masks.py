@@ -1,0 +1,381 @@
+"""What a mask file says, where it lies on the latents, and what it weighs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from trainer_core.config import MaskSection
+from trainer_core.data.framing import Framing, MaskSource
+from trainer_core.data.image import fit_to_bucket, kept_box, open_mask
+from trainer_core.data.masks import (
+    batch_weights,
+    center_of_mass,
+    check_mask_size,
+    counts_nothing,
+    fit_mask,
+    mask_weights,
+    masked_preview,
+    may_count_nothing,
+    pool_mask,
+    read_mask,
+    require_masks_fit,
+    same_shape,
+)
+from trainer_core.errors import DatasetError
+from trainer_core.types import Bucket, Sample
+
+HALVES = np.zeros((6, 8), np.uint8)
+HALVES[:, 4:] = 255
+"""Black on the left, white on the right."""
+
+CROPS = ("center", "top", "mask", "stretch")
+
+
+def grey(values=HALVES) -> Image.Image:
+    return Image.fromarray(values)
+
+
+def colored(mode):
+    def save(path):
+        grey().convert(mode).save(path)
+
+    return save
+
+
+def sixteen_bits(path):
+    Image.fromarray(HALVES.astype(np.uint16) * 257).save(path)
+
+
+def clear_on_the_left(path):
+    image = Image.new("RGBA", (8, 6), (255, 255, 255, 255))
+    image.putalpha(grey())
+    image.save(path)
+
+
+def palette(path):
+    image = Image.fromarray((HALVES > 0).astype(np.uint8), "P")
+    image.putpalette([0, 0, 0, 255, 255, 255])
+    image.save(path)
+
+
+def palette_with_a_clear_colour(path):
+    image = Image.fromarray((HALVES > 0).astype(np.uint8), "P")
+    image.putpalette([255, 255, 255, 255, 255, 255])
+    image.save(path, transparency=0)
+
+
+def turned(path):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # shown after a quarter turn clockwise
+    grey().rotate(90, expand=True).save(path, exif=exif)
+
+
+@pytest.mark.parametrize(
+    "save",
+    [
+        *(colored("1"), colored("L"), colored("RGB"), colored("RGBA"), colored("LA")),
+        *(sixteen_bits, clear_on_the_left, palette, palette_with_a_clear_colour, turned),
+    ],
+    ids=[
+        *("1", "L", "RGB", "RGBA", "LA"),
+        *("16 bits", "clear", "palette", "clear colour", "turned"),
+    ],
+)
+def test_masks_of_every_mode_say_the_same(tmp_path, save):
+    save(tmp_path / "mask.png")
+    assert np.array_equal(np.asarray(read_mask(tmp_path / "mask.png", (8, 6))), HALVES)
+    inverted = read_mask(tmp_path / "mask.png", (8, 6), invert=True)
+    assert np.array_equal(np.asarray(inverted), 255 - HALVES)
+
+
+def test_levels_between_black_and_white_are_kept_and_no_profile_moves_them(tmp_path):
+    levels = np.arange(256, dtype=np.uint8).reshape(16, 16)
+    grey(levels).save(tmp_path / "mask.png", icc_profile=b"no profile at all")
+    assert np.array_equal(np.asarray(open_mask(tmp_path / "mask.png")), levels)
+
+
+def test_transparency_is_read_where_it_is_the_mask(tmp_path):
+    image = Image.new("RGBA", (8, 6), (10, 20, 30, 255))
+    image.putalpha(grey())
+    image.save(tmp_path / "a.png")
+    found = read_mask(tmp_path / "a.png", (8, 6), transparency=True)
+    assert np.array_equal(np.asarray(found), HALVES)
+    image.convert("RGB").save(tmp_path / "opaque.png")
+    opaque = read_mask(tmp_path / "opaque.png", (8, 6), transparency=True)
+    assert opaque.getextrema() == (255, 255)
+
+
+@pytest.mark.parametrize(
+    ("mask", "image", "same"),
+    [
+        ((512, 512), (512, 512), True),
+        ((256, 192), (1024, 768), True),
+        ((333, 250), (1000, 751), True),
+        ((2000, 1502), (1000, 751), True),
+        ((512, 512), (512, 500), False),
+        ((512, 512), (512, 384), False),
+        ((768, 1024), (1024, 768), False),
+        ((100, 64), (64, 64), False),
+    ],
+)
+def test_a_mask_of_another_shape_is_refused(tmp_path, mask, image, same):
+    assert same_shape(mask, image) == same_shape(image, mask) == same
+    grey(np.zeros(mask[::-1], np.uint8)).save(tmp_path / "mask.png")
+    if same:
+        check_mask_size(tmp_path / "mask.png", image)
+        read_mask(tmp_path / "mask.png", image)
+        return
+    for check in (check_mask_size, read_mask):
+        with pytest.raises(DatasetError, match=f"{mask[0]} x {mask[1]}") as told:
+            check(tmp_path / "mask.png", image)
+        assert "dataset.mask.source" in str(told.value)
+
+
+def textbook(mask, factor, patch):
+    """The formula in float64: mean over a latent's pixels, largest of a token's latents."""
+    means = torch.nn.functional.avg_pool2d(mask.double()[None, None], factor)
+    tokens = torch.nn.functional.max_pool2d(means, patch)
+    return torch.nn.functional.interpolate(tokens, scale_factor=patch, mode="nearest")[0, 0]
+
+
+def loops(mask, factor, patch):
+    """The same by hand."""
+    high, wide = (side // factor for side in mask.shape)
+    means = [
+        [
+            sum(mask[y * factor + i, x * factor + j] for i in range(factor) for j in range(factor))
+            / factor**2
+            for x in range(wide)
+        ]
+        for y in range(high)
+    ]
+    return [
+        [
+            max(
+                means[y // patch * patch + i][x // patch * patch + j]
+                for i in range(patch)
+                for j in range(patch)
+            )
+            for x in range(wide)
+        ]
+        for y in range(high)
+    ]
+
+
+@pytest.mark.parametrize(("factor", "patch"), [(8, 2), (16, 1), (8, 1), (4, 2)])
+def test_a_mask_on_the_latents_is_the_textbooks(factor, patch):
+    mask = torch.rand(48, 32, generator=torch.Generator().manual_seed(factor))
+    found = pool_mask(mask, (48 // factor, 32 // factor), patch)
+    torch.testing.assert_close(found.double(), textbook(mask, factor, patch), rtol=0, atol=1e-6)
+    by_hand = np.array(loops(mask.double().numpy(), factor, patch))
+    torch.testing.assert_close(found.double(), torch.from_numpy(by_hand), rtol=0, atol=1e-6)
+
+
+def test_the_largest_of_a_token_and_not_the_mean_is_taken():
+    mask = torch.zeros(16, 32)
+    mask[:8, :8] = 1.0
+    assert pool_mask(mask, (2, 4), 2).tolist() == [[1, 1, 0, 0]] * 2
+    assert pool_mask(mask, (2, 4), 1).tolist() == [[1, 0, 0, 0], [0, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("latents", [(3, 4), (4, 3), (2, 4), (5, 5)])
+def test_a_grid_that_does_not_fit_is_an_error(latents):
+    with pytest.raises(ValueError, match="grid"):
+        pool_mask(torch.zeros(32, 32), latents, 2)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize(("fore", "back"), [(2.0, 1.0), (1.0, 0.1), (1.0, 0.0), (0.0, 3.0)])
+def test_weights_are_the_textbooks(fore, back, normalize):
+    mask = torch.rand(6, 4, generator=torch.Generator().manual_seed(1))
+    settings = MaskSection(foreground=fore, background=back, normalize=normalize)
+    found = mask_weights(mask, settings)
+    expected = mask.double().numpy() * fore + (1 - mask.double().numpy()) * back
+    if normalize:
+        expected = expected / expected.mean()
+        assert found.double().mean().item() == pytest.approx(1.0, abs=1e-7)
+    assert (found.shape, found.dtype) == ((1, 6, 4), torch.float32)
+    np.testing.assert_allclose(found[0].double().numpy(), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("fore", [0.1, 0.3, 1.0, 7.7, 100.0])
+@pytest.mark.parametrize("size", [(1, 1), (7, 11), (64, 48)])
+def test_a_white_mask_and_none_are_the_same_to_the_bit(fore, size):
+    settings = MaskSection(foreground=fore)
+    assert torch.equal(mask_weights(torch.ones(size), settings), torch.ones(1, *size))
+    assert batch_weights([torch.ones(size), None], settings) is None
+    assert batch_weights([None, None], settings) is None
+
+
+def test_images_without_a_mask_count_whole_beside_those_with_one():
+    half = torch.tensor([[1.0, 0.0]])
+    found = batch_weights([half, None], MaskSection(background=0.0))
+    assert found is not None
+    assert found.tolist() == [[[[2.0, 0.0]]], [[[1.0, 1.0]]]]
+    plain = batch_weights([half, None], MaskSection(foreground=5.0, normalize=False))
+    assert plain is not None
+    torch.testing.assert_close(plain, torch.tensor([[[[5.0, 0.1]]], [[[1.0, 1.0]]]]))
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize(
+    ("settings", "black", "white"),
+    [
+        ({"background": 0.0}, True, False),
+        ({"foreground": 0.0}, False, True),
+        ({"background": 0.0, "foreground": 0.0}, True, True),
+        ({}, False, False),
+    ],
+)
+def test_masks_of_which_nothing_counts_are_known_and_never_nan(settings, black, white, normalize):
+    section = MaskSection(normalize=normalize, **settings)
+    for mask, nothing in ((torch.zeros(2, 2), black), (torch.ones(2, 2), white)):
+        assert counts_nothing(mask, section) == nothing
+        assert mask_weights(mask, section).isfinite().all()
+    assert may_count_nothing(section) == (black or white)
+
+
+SIZES = [(100, 70), (64, 64), (70, 100), (128, 96), (64, 200), (333, 97), (40, 30)]
+
+
+@pytest.mark.parametrize("crop", CROPS)
+@pytest.mark.parametrize("size", SIZES)
+def test_a_mask_is_cut_exactly_as_its_image(crop, size):
+    """Each place of both says where it comes from; what came out has to agree."""
+    wide, high = size
+    across = np.broadcast_to(np.linspace(0, 255, wide), (high, wide))
+    down = np.broadcast_to(np.linspace(0, 255, high)[:, None], (high, wide))
+    bucket = Bucket(64, 48)
+    for values in (across, down):
+        picture = grey(values.round().astype(np.uint8))
+        focus = center_of_mass(picture)
+        image = np.asarray(fit_to_bucket(picture, bucket, crop, focus), np.float64)
+        mask = fit_mask(picture, size, bucket, crop).double().numpy() * 255
+        # Two filters agree on a slope, but at the border and by a pixel's part of it.
+        inner = np.s_[6:-6, 6:-6]
+        slope = 255 / min(size)
+        assert np.abs(image - mask)[inner].max() <= 1 + slope
+        moved = np.abs(image - np.roll(mask, 5, (0, 1)))[inner].max()
+        assert moved > 1 + slope, "the comparison would not see a shift"
+
+
+@pytest.mark.parametrize("crop", CROPS)
+def test_what_is_not_resized_is_cut_to_the_pixel(crop):
+    random = np.random.default_rng(0)
+    picture = grey(random.integers(0, 256, (48, 91), dtype=np.uint8))
+    bucket = Bucket(91, 48) if crop == "stretch" else Bucket(64, 48)
+    focus = center_of_mass(picture)
+    image = np.asarray(fit_to_bucket(picture, bucket, crop, focus))
+    mask = fit_mask(picture, picture.size, bucket, crop)
+    assert np.array_equal(np.asarray((mask * 255).round()), image)
+
+
+@pytest.mark.parametrize("crop", CROPS)
+def test_a_mask_of_half_the_size_lies_at_the_same_place(crop):
+    values = np.zeros((50, 100), np.uint8)
+    values[10:30, 60:90] = 255
+    large = grey(values.repeat(2, 0).repeat(2, 1))
+    bucket = Bucket(64, 64)
+    whole = pool_mask(fit_mask(large, (200, 100), bucket, crop), (8, 8), 2)
+    half = pool_mask(fit_mask(grey(values), (200, 100), bucket, crop), (8, 8), 2)
+    torch.testing.assert_close(half, whole, rtol=0, atol=0.1)
+    assert whole.max() > 0.9
+
+
+def test_the_center_of_mass_is_found_by_hand():
+    random = np.random.default_rng(3)
+    values = random.integers(0, 256, (5, 7), dtype=np.uint8)
+    total = x = y = 0.0
+    for row in range(5):
+        for column in range(7):
+            total += int(values[row, column])
+            x += (column + 0.5) / 7 * int(values[row, column])
+            y += (row + 0.5) / 5 * int(values[row, column])
+    assert center_of_mass(grey(values)) == pytest.approx((x / total, y / total))
+    assert center_of_mass(grey(np.zeros((5, 7), np.uint8))) == (0.5, 0.5)
+
+
+@pytest.mark.parametrize("place", [0, 5, 20, 41, 60, 99])
+@pytest.mark.parametrize("upright", [False, True])
+def test_what_is_kept_has_the_mask_as_much_in_its_middle_as_can_be(place, upright):
+    """Of all the places where the bucket fits, none has the mask nearer to its middle."""
+    size, bucket = ((64, 100), Bucket(64, 64)) if upright else ((100, 64), Bucket(64, 64))
+    values = np.zeros(size[::-1], np.uint8)
+    (values if upright else values.T)[place] = 255
+    focus = center_of_mass(grey(values))
+    left, top, right, bottom = kept_box(size, bucket, "mask", focus)
+    assert (right - left, bottom - top) == (64, 64)
+    start = top if upright else left
+    away = {begin: abs(begin + 32 - (place + 0.5)) for begin in range(100 - 64 + 1)}
+    assert away[int(start)] == min(away.values())
+
+
+def test_the_top_is_kept_of_what_is_too_tall_and_the_middle_of_what_is_too_wide():
+    assert kept_box((64, 100), Bucket(64, 64), "top") == (0, 0, 64, 64)
+    assert kept_box((100, 64), Bucket(64, 64), "top") == kept_box((100, 64), Bucket(64, 64))
+    assert kept_box((128, 300), Bucket(64, 64), "top") == (0, 0, 128, 128)
+    assert kept_box((128, 300), Bucket(64, 64), "stretch") == (0, 0, 128, 300)
+
+
+def test_stretching_keeps_all_that_is_there():
+    values = np.zeros((100, 50), np.uint8)
+    values[:10] = 255
+    image = fit_to_bucket(grey(values), Bucket(64, 64), "stretch")
+    assert image.size == (64, 64)
+    share = (np.asarray(image, np.float64) / 255).mean()
+    assert share == pytest.approx(0.1, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("variant", "channels", "mask", "word"),
+    [
+        ("fill", 3, "m.png", "fills"),
+        ("layers", 4, "m.png", "layer"),
+        ("plain", 4, "a.png", "transparency"),
+        ("plain", 4, "m.png", None),
+        ("plain", 3, "a.png", None),
+        ("fill", 3, None, None),
+    ],
+)
+def test_masks_are_refused_where_something_else_is_trained(variant, channels, mask, word):
+    image = Path("a.png")
+    sample = Sample("a.png", image, "", 8, 8, mask=Path(mask) if mask else None)
+    given = [sample], variant, channels, {"fill"}, ("layers",)
+    if word is None:
+        require_masks_fit(*given)
+        return
+    with pytest.raises(DatasetError, match=word) as told:
+        require_masks_fit(*given)
+    assert "dataset.mask.source: none" in str(told.value)
+
+
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_a_preview_tints_what_does_not_count_and_nothing_else(as_tensor):
+    image = Image.new("RGB", (80, 60), (90, 120, 60))
+    mask = torch.from_numpy(HALVES / 255.0) if as_tensor else grey()
+    shown = masked_preview(image, mask)
+    assert (shown.mode, shown.size) == ("RGB", (80, 60))
+    assert shown.getpixel((79, 30)) == (90, 120, 60)
+    assert shown.getpixel((0, 30)) != (90, 120, 60)
+
+
+def test_a_framing_is_named_by_all_that_it_depends_on_and_a_plain_one_by_nothing():
+    mask = MaskSource(Path("m.png"), "hash", (10, 20))
+    assert Framing().parts() == Framing("center", mask).parts() == Framing("mask").parts() == ()
+    others = [
+        Framing("mask", mask),
+        Framing("mask", MaskSource(Path("m.png"), "other", (10, 20))),
+        Framing("mask", MaskSource(Path("m.png"), "hash", (20, 20))),
+        Framing("mask", MaskSource(Path("m.png"), "hash", (10, 20), transparency=True)),
+        Framing("mask", MaskSource(Path("m.png"), "hash", (10, 20), invert=True)),
+        Framing("top", mask),
+        Framing("stretch"),
+    ]
+    assert len({each.parts() for each in others}) == len(others)
+    assert Framing("top").parts() == Framing("top", mask).parts()
+    assert not any("m.png" in str(each.parts()) for each in others), "a cache holds no paths"

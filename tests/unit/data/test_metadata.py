@@ -1,0 +1,191 @@
+"""Metadata files: what other trainers write is read, and says what is trained."""
+
+import csv
+import json
+import sys
+
+import pytest
+
+from trainer_core.config import DatasetSection
+from trainer_core.data.sources.folder import scan
+from trainer_core.data.sources.metadata_columns import COLUMNS, find_columns
+from trainer_core.data.sources.rows import KnownFiles
+from trainer_core.errors import DatasetError
+
+
+def write_jsonl(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
+
+
+def write_csv(path, rows, delimiter=",", encoding="utf-8"):
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    with path.open("w", newline="", encoding=encoding) as file:
+        writer = csv.DictWriter(file, names, delimiter=delimiter)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def write_parquet(path, rows):
+    from pyarrow import Table, parquet
+
+    parquet.write_table(Table.from_pylist(rows), path)
+
+
+WRITERS = {".jsonl": write_jsonl, ".csv": write_csv, ".parquet": write_parquet}
+ROWS = [
+    {"image": "a.png", "caption": 'one, "two"\nand three', "repeats": 3, "weight": 0.5},
+    {"image": "sub/b.png", "caption": "äöü; 日本", "repeats": 1, "weight": 2},
+]
+
+
+def settings(folder, **values) -> DatasetSection:
+    return DatasetSection.model_validate({"path": str(folder), **values})
+
+
+@pytest.mark.parametrize("ending", WRITERS)
+def test_each_format_says_the_same(tmp_path, paint, ending):
+    for number, row in enumerate(ROWS):
+        paint(tmp_path / row["image"], 40 + number, 30)
+    WRITERS[ending](tmp_path / f"metadata{ending}", ROWS)
+    found = scan(settings(tmp_path, trigger_word="zorb"))
+    assert [(s.name, s.caption, s.repeats, s.weight, s.width) for s in found.samples] == [
+        ("a.png", 'zorb, one, "two"\nand three', 3, 0.5, 40),
+        ("sub/b.png", "zorb, äöü; 日本", 1, 2.0, 41),
+    ]
+    assert found.problems == ()
+
+
+PEERS = {
+    "musubi": ({"image_path": "a.png", "caption": "c", "control_path": "x.png"}, 1),
+    "musubi, several": (
+        {"image_path": "a.png", "caption": "c", "control_path_0": "x.png", "control_path_1": "y.png"},
+        2,
+    ),
+    "hugging face": ({"file_name": "a.png", "text": "c"}, 0),
+    "diffsynth": ({"image": "a.png", "prompt": "c", "edit_image": "x.png"}, 1),
+    "diffsynth, several": ({"image": "a.png", "prompt": "c", "edit_image": '["x.png", "y.png"]'}, 2),
+    "a list": ({"image": "a.png", "caption": "c", "controls": ["x.png", "y.png"]}, 2),
+    "counted from one": ({"Image": "a.png", "Text": "c", "control_1": "x.png"}, 1),
+    "edit pairs": ({"input_image": "x.png", "edit_prompt": "c", "edited_image": "a.png"}, 1),
+}
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_what_other_trainers_write_is_read(tmp_path, paint, name):
+    row, controls = PEERS[name]
+    for image in ("a.png", "x.png", "y.png")[: controls + 1]:
+        paint(tmp_path / image)
+    write_jsonl(tmp_path / "metadata.jsonl", [row])
+    (sample,) = scan(settings(tmp_path)).samples
+    assert (sample.name, sample.caption) == ("a.png", "c")
+    assert [path.name for path in sample.controls] == ["x.png", "y.png"][:controls]
+
+
+def test_every_name_of_a_column_is_found_and_means_one_thing():
+    names = [name for accepted in COLUMNS.values() for name in accepted]
+    assert len(names) == len(set(names))
+    for what, accepted in COLUMNS.items():
+        for name in accepted:
+            found = find_columns([name.upper(), "other"])
+            assert found.unread == ("other",)
+            assert found.read == {name.upper()}
+            assert (what == "controls") == bool(found.controls)
+    both = find_columns(["text", "caption", "control_2", "control", "control_1"])
+    assert both.single == {"caption": "caption"}
+    assert both.doubled == (("text", "caption"),)
+    assert both.controls == ((None, "control"), (1, "control_1"), (2, "control_2"))
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_a_spreadsheets_csv_is_read(tmp_path, paint, delimiter, encoding):
+    paint(tmp_path / "a.png")
+    rows = [{"image": "a.png", "caption": "one, two; three\tfour"}]
+    write_csv(tmp_path / "metadata.csv", rows, delimiter, encoding)
+    assert scan(settings(tmp_path)).samples[0].caption == "one, two; three\tfour"
+
+
+def test_a_caption_that_the_file_does_not_have_is_read_beside_the_image(tmp_path, captioned, paint):
+    captioned(tmp_path / "a.png", "from the file beside")
+    captioned(tmp_path / "b.png", "not this one")
+    write_jsonl(tmp_path / "metadata.jsonl", [{"image": "a.png"}, {"image": "b.png", "text": "row"}])
+    assert [s.caption for s in scan(settings(tmp_path)).samples] == ["from the file beside", "row"]
+
+
+def test_several_captions_become_texts_and_masks_are_found(tmp_path, paint):
+    for name in ("a.png", "m.png"):
+        paint(tmp_path / name)
+    row = {"image": "a.png", "caption": ["one", "two"], "mask": "m.png"}
+    write_jsonl(tmp_path / "metadata.jsonl", [row])
+    (sample,) = scan(settings(tmp_path)).samples
+    assert sample.captions == ("one", "two")
+    assert sample.mask == tmp_path / "m.png"
+    (sample,) = scan(settings(tmp_path, mask={"source": "none"})).samples
+    assert sample.mask is None
+
+
+def test_a_named_file_is_read_and_another_layout_reads_none(tmp_path, captioned):
+    captioned(tmp_path / "a.png", "beside")
+    write_jsonl(tmp_path / "list.jsonl", [{"image": "a.png", "caption": "listed"}])
+    assert scan(settings(tmp_path)).samples[0].caption == "beside"
+    assert scan(settings(tmp_path, metadata="list.jsonl")).samples[0].caption == "listed"
+    (tmp_path / "list.jsonl").rename(tmp_path / "metadata.jsonl")
+    assert scan(settings(tmp_path)).samples[0].caption == "listed"
+    assert scan(settings(tmp_path, layout="flat")).samples[0].caption == "beside"
+
+
+def test_the_parts_of_a_hugging_face_folder_have_roles(tmp_path, paint):
+    for part, count in (("train", 2), ("validation", 1), ("test", 3)):
+        for number in range(count):
+            paint(tmp_path / part / f"{number}.png")
+        rows = [{"file_name": f"{number}.png", "text": part} for number in range(count)]
+        write_jsonl(tmp_path / part / "metadata.jsonl", rows)
+    found = scan(settings(tmp_path))
+    assert [(s.name, s.caption, s.validation) for s in found.samples] == [
+        ("train/0.png", "train", False),
+        ("train/1.png", "train", False),
+        ("validation/0.png", "validation", True),
+    ]
+    assert "the folder test with 3 image(s)" in " ".join(found.problems)
+
+
+def test_folders_of_these_names_without_metadata_are_folders(tmp_path, captioned):
+    captioned(tmp_path / "train" / "a.png")
+    captioned(tmp_path / "validation" / "b.png")
+    assert [s.validation for s in scan(settings(tmp_path)).samples] == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("written", "found"),
+    [
+        ("a.png", "a.png"),
+        ("./sub/../a.png", "a.png"),
+        ("sub\\b.png", "sub/b.png"),
+        ("u\u0308.png", "\u00fc.png"),
+        ("{root}/sub/b.png", "sub/b.png"),
+        ("../a.png", None),
+        ("sub/../../a.png", None),
+        ("/etc/a.png", None),
+        ("{root}/../a.png", None),
+        ("~/a.png", None),
+        ("C:\\a.png", None),
+        ("..\\a.png", None),
+    ],
+)
+def test_a_path_stays_in_the_folder(tmp_path, written, found):
+    known = KnownFiles(tmp_path, ["a.png", "sub/b.png", "\u00fc.png"])
+    name, reason = known.find(written.format(root=tmp_path))
+    assert (name or None) == found
+    assert ("leads out" in reason) == (found is None)
+    below = KnownFiles(tmp_path, ["a.png", "train/c.png"], "train/")
+    assert below.find("c.png") == ("train/c.png", "")
+    assert below.find("../a.png") == ("a.png", "")
+
+
+def test_without_pyarrow_parquet_says_what_to_install(tmp_path, paint, monkeypatch):
+    paint(tmp_path / "a.png")
+    write_parquet(tmp_path / "metadata.parquet", [{"image": "a.png", "caption": "c"}])
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(DatasetError, match=r"pip install adapter-trainer\[parquet\]"):
+        scan(settings(tmp_path))

@@ -1,0 +1,120 @@
+"""How often each sample is trained and what it counts; and which samples are held out."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+
+from trainer_core.config import DatasetSection
+from trainer_core.data.paces import pace_marks, pace_record, read_pace, sample_paces
+from trainer_core.data.validation_split import held_out
+from trainer_core.errors import ConfigError
+from trainer_core.types import Sample
+
+BASE = Sample("a.png", Path("a.png"), "", 8, 8)
+
+
+def sample(**values) -> Sample:
+    return dataclasses.replace(BASE, **values)
+
+
+DATASET = DatasetSection.model_validate(
+    {
+        "path": "own",
+        "num_repeats": 3,
+        "folders": [
+            {"path": "more", "weight": 0.5},
+            {"path": "held", "role": "validation", "num_repeats": 7},
+            {"path": "plain", "role": "regularization", "num_repeats": 2, "weight": 4.0},
+        ],
+        "regularization": {"path": "ordinary", "num_repeats": 5, "weight": 0.25},
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("values", "repeats", "weight"),
+    [
+        ({}, 3, 1.0),
+        ({"repeats": 4, "weight": 0.5}, 12, 0.5),
+        ({"folder": 1, "repeats": 2, "weight": 3.0}, 6, 1.5),
+        ({"folder": 2, "validation": True}, 0, 1.0),
+        ({"validation": True, "repeats": 9}, 0, 1.0),
+        ({"folder": 3, "regularization": True}, 2, 4.0),
+        ({"folder": 4, "regularization": True, "weight": 2.0}, 5, 0.5),
+        # A list of a finished cache of an earlier version counted no folders.
+        ({"regularization": True}, 5, 0.25),
+    ],
+)
+def test_a_samples_pace_is_its_own_times_its_folders(values, repeats, weight):
+    assert sample_paces([sample(**values)], DATASET) == ((repeats,), (weight,))
+
+
+def test_a_finished_cache_of_more_folders_is_refused_in_three_parts():
+    with pytest.raises(ConfigError) as caught:
+        sample_paces([sample(folder=1)], DatasetSection(path="own"))
+    told = caught.value
+    assert "dataset.folders" in told.found
+    assert "2 folders" in told.found
+    assert "names 1" in told.found
+    assert told.expected
+    assert told.remedy
+
+
+def test_a_finished_cache_is_trained_without_a_path():
+    assert sample_paces([sample()], DatasetSection(num_repeats=2)) == ((2,), (1.0,))
+    beside = DatasetSection.model_validate({"folders": [{"path": "b", "weight": 0.5}]})
+    assert sample_paces([sample(folder=1)], beside) == ((1,), (0.5,))
+
+
+def test_a_list_keeps_what_is_unusual_and_refuses_what_cannot_be():
+    assert pace_record(sample()) == {}
+    unusual = {"validation": True, "folder": 2, "repeats": 3, "weight": 0.5}
+    assert pace_record(sample(**unusual)) == unusual
+    assert read_pace(unusual) == unusual | {"regularization": False}
+    for wrong in ({"folder": -1}, {"repeats": 0}, {"weight": -1}, {"weight": math.nan}):
+        with pytest.raises(ValueError, match="pace"):
+            read_pace(wrong)
+    with pytest.raises(ValueError, match="invalid"):
+        read_pace({"repeats": "many"})
+
+
+def test_the_identity_of_a_plain_dataset_stays_and_others_differ():
+    assert pace_marks(sample()) == []
+    # As it was when there was one further folder at most.
+    assert pace_marks(sample(regularization=True, folder=1)) == ["regularization"]
+    marks = [pace_marks(sample(**one)) for one in ({"validation": True}, {"folder": 1})]
+    marks += [pace_marks(sample(repeats=2)), pace_marks(sample(weight=2.0))]
+    assert len({tuple(each) for each in marks}) == 4
+
+
+NAMES = [f"{number:04}.png" for number in range(2000)]
+
+
+@pytest.mark.parametrize("share", [0.05, 0.1, 0.5])
+def test_about_a_share_is_held_out_and_another_seed_holds_out_others(share):
+    chosen = held_out(NAMES, share, 7)
+    # Four standard deviations of so many independent draws.
+    assert abs(len(chosen) - share * 2000) < 4 * math.sqrt(2000 * share * (1 - share))
+    assert chosen == held_out(list(reversed(NAMES)), share, 7)
+    assert chosen != held_out(NAMES, share, 8)
+    both = len(chosen & held_out(NAMES, share, 8))
+    assert abs(both - share**2 * 2000) < 4 * math.sqrt(2000 * share**2)
+
+
+def test_images_that_come_and_go_move_no_other_one():
+    before = held_out(NAMES, 0.1, 3)
+    fewer = held_out(NAMES[:1000], 0.1, 3)
+    assert fewer == before & set(NAMES[:1000])
+    # A larger share holds out the same ones and more.
+    assert before < held_out(NAMES, 0.2, 3)
+
+
+def test_one_at_least_is_held_out_and_never_all():
+    for seed in range(20):
+        assert len(held_out(["a", "b"], 0.5, seed)) == 1
+        assert len(held_out(["a", "b", "c"], 0.001, seed)) == 1
+    assert held_out(["a"], 0.5, 0) == frozenset()
+    assert held_out([], 0.5, 0) == frozenset()
+    assert held_out(NAMES, 0.0, 0) == frozenset()

@@ -1,0 +1,47 @@
+"""Settings of a dataset that contradict each other.
+
+Each rule gives what was found, what was expected, and what to do, as `problems.Problem` has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .dataset import CacheSection, DatasetSection
+
+Contradiction = tuple[str, str, str]
+
+
+def dataset_contradictions(dataset: DatasetSection, cache: CacheSection) -> Iterator[Contradiction]:
+    """What contradicts itself in the section ``dataset``.
+
+    Args:
+        dataset: The section.
+        cache: Beside it; a finished cache needs no folders.
+    """
+    yield from _folders_without_path(dataset, cache)
+    yield from _unread_metadata(dataset)
+
+
+def _folders_without_path(dataset: DatasetSection, cache: CacheSection) -> Iterator[Contradiction]:
+    if dataset.folders and not dataset.path and not cache.manifest:
+        yield (
+            f"dataset.folders names {len(dataset.folders)} folder(s) and dataset.path is empty",
+            "the first folder in dataset.path, and further ones in dataset.folders",
+            "Move the first folder of dataset.folders to dataset.path.",
+        )
+
+
+def _unread_metadata(dataset: DatasetSection) -> Iterator[Contradiction]:
+    named = [("dataset", dataset.metadata, dataset.layout)]
+    named += [
+        (f"dataset.folders[{number}]", folder.metadata, folder.layout or dataset.layout)
+        for number, folder in enumerate(dataset.folders)
+    ]
+    for place, metadata, layout in named:
+        if metadata is not None and layout not in {"auto", "metadata"}:
+            yield (
+                f"{place}.metadata is set and its layout is {layout}",
+                "a metadata file only with layout auto or metadata",
+                f"Leave {place}.metadata out, or set {place}.layout to metadata.",
+            )

@@ -1,0 +1,56 @@
+"""What a cache asks of encoders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from PIL import Image
+from torch import Tensor
+
+from ...types import Conditioning
+
+
+class Encoders(Protocol):
+    """What turns images and captions into what the denoiser reads.
+
+    Encoders that can encode several captions at a time have `encode_texts` as well, see there.
+    """
+
+    def encode_image(self, pixels: Tensor) -> Tensor:
+        """Encode pixels `[B, 3, H, W]` in [-1, 1] to normalised latents `[B, C, h, w]`.
+
+        Of a family whose VAE reads transparency they are `[B, 4, H, W]`. What comes out of an image
+        does not depend on the others.
+        """
+        ...
+
+    def encode_text(self, caption: str, controls: Sequence[Image.Image]) -> Conditioning:
+        """Encode a caption, and what the text encoder sees of the control images, which are RGB.
+
+        What the denoiser masks out, such as padding, is not in it.
+        """
+        ...
+
+
+def encode_texts(
+    encoders: Encoders, captions: Sequence[str], controls: Sequence[Sequence[Image.Image]]
+) -> list[Conditioning]:
+    """Encode several captions at once where the encoders can, and one by one where not.
+
+    Args:
+        encoders: Those that can have a method ``encode_texts(captions, controls)`` that gives what
+            `Encoders.encode_text` gives of each.
+        captions: The texts.
+        controls: The control images of each.
+
+    Returns:
+        One for each caption, in order.
+    """
+    together = getattr(encoders, "encode_texts", None)
+    if together is not None and len(captions) > 1:
+        return list(together(captions, controls))
+    return [
+        encoders.encode_text(caption, seen)
+        for caption, seen in zip(captions, controls, strict=True)
+    ]

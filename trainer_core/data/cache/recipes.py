@@ -1,0 +1,361 @@
+"""What a sample's cached files are made from: the one place that names them.
+
+The key of a file is a hash of everything that its content depends on. Parts of a key that an
+ordinary dataset does not have are left out of it, so that files keep the names that they had before
+there were such parts.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from PIL import Image
+
+from ...config import DatasetSection
+from ...config.dataset_folders import DatasetFolder, dataset_folders
+from ...counters import counter_seed
+from ...types import Bucket, Conditioning, PlannedSample, Sample
+from ..drawn_masks import VERSION, with_mask
+from ..file_memory import FileMemory
+from ..framing import MIDDLE, Framing, MaskSource, mirrored
+from ..image import open_image, resize_exact
+from .cache_file import Entry, make_entry, source_hash
+from .cached_dataset import CachedItem, Mirrored, PreservedItem
+
+Grid = Callable[[int, int], tuple[int, int, int]]
+"""Width and height in pixels to h and w of the latents, and the latents along a token's side."""
+
+
+def no_grid(width: int, height: int) -> tuple[int, int, int]:
+    """Where no image has a mask.
+
+    Raises:
+        ValueError: When one has.
+    """
+    raise ValueError("masks need the grid of the latents")
+
+
+@dataclass(frozen=True, slots=True)
+class SizedImage:
+    """An image file at a size.
+
+    `exact` resizes without keeping the aspect ratio; `filled` gives it a mask where it has none.
+    `drawn` lays it on white before, so that its mask is drawn in any case. `framing` says what is
+    kept of it, unless it is `exact`; `flipped` mirrors all that came out.
+    """
+
+    path: Path
+    bucket: Bucket
+    exact: bool
+    channels: int
+    filled: bool = False
+    drawn: bool = False
+    framing: Framing = MIDDLE
+    flipped: bool = False
+
+    def sized(self, animated: str, content: str) -> Image.Image:
+        """Read it at its size; `content` is the hash of the file.
+
+        Raises:
+            DatasetError: When it cannot be read.
+        """
+        image = open_image(self.path, animated, 3 if self.drawn else self.channels)
+        sized = self._fitted(image, animated, content)
+        return mirrored(sized) if self.flipped else sized
+
+    def _fitted(self, image: Image.Image, animated: str, content: str) -> Image.Image:
+        if self.exact:
+            return resize_exact(image, self.bucket.width, self.bucket.height)
+        sized = self.framing.fit(image, self.bucket, animated)
+        return with_mask(sized, counter_seed(0, content)) if self.filled else sized
+
+    def parts(self, content: str) -> tuple[str | int, ...]:
+        """Everything that its pixels depend on."""
+        way = "exact" if self.exact else "cover"
+        # Caches of opaque images keep the names that they had before there were others.
+        kept = () if self.channels == 3 else ("alpha",)
+        kept += (f"filled {VERSION}",) if self.filled else ()
+        kept += ("drawn",) if self.drawn else ()
+        kept += () if self.exact else self.framing.parts()
+        kept += ("mirrored",) if self.flipped else ()
+        return content, self.bucket.width, self.bucket.height, way, *kept
+
+
+@dataclass(frozen=True, slots=True)
+class ImageTask:
+    """An image that the VAE encodes to the tensor ``latents``."""
+
+    entry: Entry
+    source: SizedImage
+
+
+@dataclass(frozen=True, slots=True)
+class TextTask:
+    """A caption that the text encoder encodes, with what it sees of control images."""
+
+    entry: Entry
+    caption: str
+    seen: tuple[SizedImage, ...]
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlainTask:
+    """Tensors that are made without an encoder, such as a mask; `sources` are the files read."""
+
+    entry: Entry
+    make: Callable[[], Conditioning]
+    sources: tuple[Path, ...]
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A sample, and how each of its entries is made."""
+
+    item: CachedItem
+    images: tuple[ImageTask, ...]
+    texts: tuple[TextTask, ...]
+    plain: tuple[PlainTask, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """A sample as it is, or mirrored.
+
+    Attributes:
+        images: The image, its layers, its control images.
+        layers: How many of them are layers.
+        parts: What each of them is made from.
+        plain: Its mask.
+    """
+
+    images: tuple[ImageTask, ...]
+    layers: int
+    parts: tuple[tuple[str | int, ...], ...]
+    plain: tuple[PlainTask, ...]
+
+    @property
+    def latents(self) -> Entry:
+        return self.images[0].entry
+
+    @property
+    def layer_entries(self) -> tuple[Entry, ...]:
+        return tuple(each.entry for each in self.images[1 : 1 + self.layers])
+
+    @property
+    def control_entries(self) -> tuple[Entry, ...]:
+        return tuple(each.entry for each in self.images[1 + self.layers :])
+
+    @property
+    def controls(self) -> tuple[SizedImage, ...]:
+        return tuple(each.source for each in self.images[1 + self.layers :])
+
+    @property
+    def seen(self) -> tuple[str | int, ...]:
+        """What the text encoder sees of it is made from this."""
+        return tuple(part for each in self.parts[1 + self.layers :] for part in each)
+
+    @property
+    def below(self) -> tuple[str | int, ...]:
+        """What the layers are made from."""
+        return tuple(part for each in self.parts[1 : 1 + self.layers] for part in each)
+
+    @property
+    def mask(self) -> Entry | None:
+        return self.plain[0].entry if self.plain else None
+
+    def mirrored(self, texts: tuple[Entry, ...]) -> Mirrored:
+        return Mirrored(self.latents, self.layer_entries, self.control_entries, self.mask, texts)
+
+
+@dataclass(frozen=True)
+class Recipes:
+    """Names what samples need, without reading more of a file than its hash.
+
+    Attributes:
+        folder: The cache folder.
+        identity: Names the encoders and their settings.
+        settings: Of the dataset.
+        channels: Of the pixels that are encoded.
+        fills: Whether a control image is what the target is to be filled from.
+        shown: Whether the text encoder sees the control images.
+        hashes: Of the image files.
+        grid: Of the latents; asked for images with masks.
+    """
+
+    folder: Path
+    identity: str
+    settings: DatasetSection
+    channels: int
+    fills: bool
+    shown: bool
+    hashes: FileMemory
+    grid: Grid = no_grid
+
+    def of(self, planned: PlannedSample) -> Recipe:
+        """Name what a sample needs.
+
+        Raises:
+            DatasetError: When a file of it cannot be read.
+        """
+        sample = planned.sample
+        side = self._side(planned)
+        captions = (*sample.captions, "")
+        texts = self._texts(side, captions, _caption_of(sample))
+        bare = self._bare(sample, captions)
+        images, plain = side.images, side.plain
+        entries = [each.entry for each in texts]
+        flipped = None
+        if planned.flipped:
+            other = self._side(planned, flipped=True)
+            # A text encoder that sees control images sees them mirrored.
+            seen = self.shown and other.controls
+            more = self._texts(other, captions, _caption_of(sample)) if seen else ()
+            flipped = other.mirrored(tuple(each.entry for each in more))
+            images, plain, texts = images + other.images, plain + other.plain, texts + more
+        item = CachedItem(
+            name=sample.name,
+            bucket=planned.bucket,
+            control_buckets=planned.control_buckets,
+            latents=side.latents,
+            controls=side.control_entries,
+            text=entries[0],
+            empty_text=entries[-1],
+            regularization=sample.regularization,
+            source=source_hash(*self._described(side, sample.captions, flipped is not None)),
+            layers=side.layer_entries,
+            more_texts=tuple(entries[1:-1]),
+            bare_texts=tuple(task.entry for task in bare),
+            mask=side.mask,
+            flipped=flipped,
+            validation=sample.validation,
+            folder=sample.folder,
+            repeats=sample.repeats,
+            weight=sample.weight,
+        )
+        return Recipe(item, images, texts + bare, plain)
+
+    @staticmethod
+    def _described(side: _Side, captions: Sequence[str], flipped: bool) -> Iterator[str | int]:
+        """All that a sample is made from, however precisely it is encoded."""
+        yield from side.parts[0]
+        yield from captions
+        yield from side.seen
+        yield from side.below
+        if side.mask is not None:
+            yield side.mask.key
+        if flipped:
+            yield "mirrored"
+
+    def _side(self, planned: PlannedSample, *, flipped: bool = False) -> _Side:
+        image, controls, layers = self._sources(planned, flipped)
+        # The image's own layers before its controls: the order in which they are encoded.
+        sources = (image, *layers, *controls)
+        parts = tuple(each.parts(self.hashes.of(each.path)) for each in sources)
+        entries = (self._entry("latents", *each) for each in parts)
+        tasks = tuple(ImageTask(*pair) for pair in zip(entries, sources, strict=True))
+        plain = (self._mask(planned, image.framing, flipped),) if planned.sample.mask else ()
+        return _Side(tasks, len(layers), parts, plain)
+
+    def _texts(self, side: _Side, captions: Sequence[str], what: str) -> tuple[TextTask, ...]:
+        entries = ((self._entry("text", caption, *side.seen), caption) for caption in captions)
+        return tuple(TextTask(*each, side.controls, what) for each in entries)
+
+    def _mask(self, planned: PlannedSample, framing: Framing, flipped: bool) -> PlainTask:
+        mask, bucket = framing.mask, planned.bucket
+        if mask is None:
+            raise ValueError("a framing of an image without a mask")
+        *latents, patch = self.grid(bucket.width, bucket.height)
+        # Of no encoder: bases with the same grid share it. Crops that a mask decides name it twice.
+        parts = (*mask.parts(), bucket.width, bucket.height, *latents, patch, *framing.parts())
+        entry = make_entry(self.folder, "masks", *parts, *(("mirrored",) if flipped else ()))
+
+        def make() -> Conditioning:
+            grid = latents[0], latents[1]
+            found = framing.latent_mask(bucket, grid, patch, self.settings.animated)
+            self.hashes.check_unchanged(mask.path)
+            return {"mask": (found.flip(1) if flipped else found).half()}
+
+        return PlainTask(entry, make, (mask.path,), f"the mask of {planned.sample.name}")
+
+    def _bare(self, sample: Sample, captions: Sequence[str]) -> tuple[TextTask, ...]:
+        """Its texts without the control images, where these are left out and would be seen.
+
+        Nothing of an image is in their keys: samples with the same caption share them.
+        """
+        own = self._folders[sample.folder].settings if self._folders else self.settings
+        if not own.control_dropout or not self.shown or not sample.controls:
+            return ()
+        what = f"{_caption_of(sample)} without its control images"
+        return tuple(TextTask(self._entry("text", each), each, (), what) for each in captions)
+
+    @cached_property
+    def _folders(self) -> tuple[DatasetFolder, ...]:
+        return dataset_folders(self.settings)
+
+    def of_prompts(
+        self, prompts: Sequence[str], recipes: Sequence[Recipe]
+    ) -> Iterator[tuple[PreservedItem, TextTask]]:
+        """Name what prompts need that the base is held to.
+
+        Each gets the control images of a sample, in turns, of the size that most samples have.
+        """
+        if not prompts or not recipes:
+            return
+        kinds = Counter((each.item.bucket, each.item.kind) for each in recipes)
+        (wanted, _), *_ = kinds.most_common(1)
+        hosts = [each for each in recipes if (each.item.bucket, each.item.kind) == wanted]
+        for prompt, host in zip(prompts, itertools.cycle(hosts), strict=False):
+            controls, item = host.texts[0].seen, host.item
+            seen = (each.parts(self.hashes.of(each.path)) for each in controls)
+            text = self._entry("text", prompt, *(part for parts in seen for part in parts))
+            kept = PreservedItem(prompt, item.bucket, item.controls, text, len(item.layers))
+            yield kept, TextTask(text, prompt, controls, f"the prompt {prompt!r}")
+
+    def _sources(
+        self, planned: PlannedSample, flipped: bool
+    ) -> tuple[SizedImage, tuple[SizedImage, ...], tuple[SizedImage, ...]]:
+        """Its image, its control images and its layers, each at its size."""
+        sample, framing = planned.sample, self._framing(planned.sample)
+        exact = self.settings.control_area is not None
+        image, *layers = (
+            SizedImage(path, planned.bucket, False, self.channels, framing=framing, flipped=flipped)
+            for path in (sample.image, *sample.layers)
+        )
+        channels = 4 if self.fills else self.channels
+        controls = tuple(
+            # The target of a hole of its own would be the white that lies behind the hole.
+            SizedImage(
+                *(path, bucket, exact, channels, self.fills),
+                drawn=self.fills and path == sample.image,
+                framing=framing,
+                flipped=flipped,
+            )
+            for path, bucket in zip(sample.controls, planned.control_buckets, strict=True)
+        )
+        return image, controls, tuple(layers)
+
+    def _framing(self, sample: Sample) -> Framing:
+        mask = None
+        if sample.mask is not None:
+            mask = MaskSource(
+                sample.mask,
+                self.hashes.of(sample.mask),
+                (sample.width, sample.height),
+                transparency=sample.mask == sample.image,
+                invert=self.settings.mask.invert,
+            )
+        return Framing(self.settings.crop, mask)
+
+    def _entry(self, kind: str, *parts: str | int) -> Entry:
+        return make_entry(self.folder, kind, self.identity, *parts)
+
+
+def _caption_of(sample: Sample) -> str:
+    return f"the caption of {sample.name}"

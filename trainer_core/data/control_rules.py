@@ -1,0 +1,86 @@
+"""Which bases need control images, and which can be trained without them now and then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..config import DatasetSection
+from ..config.dataset_folders import dataset_folders
+from ..errors import ConfigError, DatasetError
+from ..types import Sample
+from .cache.cached_dataset import CachedItem
+
+_GENERATE = "generate"
+
+
+def require_control_images(samples: Iterable[Sample], variant: str) -> None:
+    """Refuse samples without control images for a base that edits.
+
+    Args:
+        samples: What is to be trained.
+        variant: The base's variant.
+
+    Raises:
+        DatasetError: Naming the first such sample.
+    """
+    bare = next((each for each in samples if not each.controls), None)
+    if variant != _GENERATE and bare is not None:
+        raise DatasetError(
+            f"{bare.name} has no control image, and the base's variant is {variant}",
+            "a control image for each training image",
+            "Add control images, or set base.variant: generate. With dataset.control_dropout they "
+            "are left out now and then.",
+        )
+
+
+def require_droppable(settings: DatasetSection, variant: str, fixed: Sequence[str]) -> None:
+    """Refuse to leave out control images that are not there, or that the base cannot do without.
+
+    Args:
+        settings: Of the dataset.
+        variant: The base's variant.
+        fixed: Variants whose control image is a part of what is generated: the channels of an
+            image that is filled, the image that is taken apart into layers.
+
+    Raises:
+        ConfigError: When a folder says otherwise.
+    """
+    for folder in dataset_folders(settings):
+        share = folder.settings.control_dropout
+        if not share or (variant != _GENERATE and variant not in fixed):
+            continue
+        name = "dataset.control_dropout"
+        if share != settings.control_dropout:
+            name = f"{folder.place.removesuffix('.path')}.control_dropout"
+        why = (
+            "which has no control images to leave out"
+            if variant == _GENERATE
+            else "which cannot do without its control image"
+        )
+        raise ConfigError(
+            f"{name} is {share}, and the base's variant is {variant}, {why}",
+            "control images that are left out only of a base that edits",
+            f"Leave {name} out, or choose a base that edits.",
+        )
+
+
+def require_bare_texts(settings: DatasetSection, items: Iterable[CachedItem]) -> None:
+    """Refuse a finished cache without the texts that control dropout would train.
+
+    Args:
+        settings: Of the dataset.
+        items: What is cached for a base whose text encoder sees the control images.
+
+    Raises:
+        ConfigError: Naming the first sample that lacks them.
+    """
+    folders = [each.settings for each in dataset_folders(settings)] or [settings]
+    for item in items:
+        own = folders[item.folder] if item.folder < len(folders) else folders[0]
+        if own.control_dropout and item.control_buckets and not item.bare_texts:
+            raise ConfigError(
+                f"dataset.control_dropout is {own.control_dropout}, and the finished cache has no "
+                f"text of {item.name} without its control images",
+                "a cache that was encoded with control dropout",
+                "Encode again with this setting, or set dataset.control_dropout to 0.",
+            )

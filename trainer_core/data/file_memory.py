@@ -1,0 +1,205 @@
+"""What is known of image files without reading them again: their hashes, and what headers say.
+
+A file is known by its stamp (size, times, inode), so that an unchanged dataset is not read again.
+The memory lies in the cache's folder and holds no paths, only their hashes, because caches are
+passed on to other people.
+
+A scan asks `FileMemory.facts` with the status that it has of a file anyway, and tells
+`FileMemory.remember` what it had to read. Encoding asks `FileMemory.of` for the hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import DatasetError
+from ..filesystem.record_table import RecordTable
+from ..filesystem.text_files import LARGEST_LIST, read_object
+from .image import ImageInfo
+
+_FORMER = "picture_hashes.json"
+_CHUNK = 1 << 20
+# A file changed twice within a file system's tick keeps its stamp; two seconds is FAT's tick.
+_TICK_NS = 2_000_000_000
+_FIELDS = [
+    ("name", "u1", (32,)),
+    ("stamp", "<i8", (4,)),
+    ("digest", "u1", (32,)),
+    ("width", "<u4"),
+    ("height", "<u4"),
+    ("flags", "<u4"),
+]
+_HASHED, _HEADER, _ANIMATED, _ALPHA = 1, 2, 4, 8
+
+_Stamp = tuple[int, int, int, int]
+_Known = tuple[_Stamp, bytes, ImageInfo | None]
+
+
+class FileMemory:
+    """Hashes and headers of image files, remembered in the cache folder.
+
+    Args:
+        folder: The cache folder; None remembers only as long as this lives.
+        trust: Whether what is remembered is believed; otherwise every file is read.
+    """
+
+    def __init__(self, folder: Path | None, trust: bool = True) -> None:
+        self._table = RecordTable(folder / "index", "images", _FIELDS, 1) if folder else None
+        self._trust = trust
+        self._rows = self._table.read() if self._table else np.zeros(0, np.dtype(_FIELDS))
+        names = self._rows["name"].tobytes()
+        self._place = {names[at : at + 32]: at // 32 for at in range(0, len(names), 32)}
+        self._new: dict[bytes, _Known] = {}
+        self._seen: dict[str, tuple[_Stamp, str]] = {}
+        if folder and not self._place:
+            self._read_former(folder / _FORMER)
+
+    def facts(self, path: Path | str, status: os.stat_result) -> ImageInfo | None:
+        """What the header of an image file says, where that is remembered of the file as it is.
+
+        Args:
+            path: The file.
+            status: Its status, links followed.
+        """
+        known = self._known(_name(path), _stamp_of(status)) if self._trust else None
+        return known[2] if known else None
+
+    def remember(self, path: Path | str, status: os.stat_result, facts: ImageInfo) -> None:
+        """Remember what a header says that was just read; `status` is from before reading it."""
+        name, stamp = _name(path), _stamp_of(status)
+        known = self._known(name, stamp)
+        self._keep(name, (stamp, known[1] if known else b"", facts))
+
+    def of(self, path: Path) -> str:
+        """SHA-256 of an image file's bytes, as 64 hexadecimal digits.
+
+        Raises:
+            DatasetError: When the file cannot be read.
+        """
+        text = os.fspath(path)
+        if text in self._seen:
+            return self._seen[text][1]
+        try:
+            stamp, name = _stamp_of(os.stat(text)), _name(text)  # noqa: PTH116 - many files
+            known = self._known(name, stamp)
+            if self._trust and known is not None and known[1]:
+                digest = known[1].hex()
+            else:
+                digest = hash_file(path)
+                self._keep(name, (stamp, bytes.fromhex(digest), known[2] if known else None))
+        except OSError as error:
+            raise DatasetError(
+                f"{path} cannot be read ({error.strerror})",
+                "a readable image",
+                "Give read access to the file, or remove it from the dataset.",
+            ) from error
+        self._seen[text] = (stamp, digest)
+        return digest
+
+    def check_unchanged(self, path: Path) -> None:
+        """Make sure that a file is still the one that was hashed.
+
+        Raises:
+            DatasetError: When it was changed or removed in the meantime.
+        """
+        try:
+            same = _stamp_of(path.stat()) == self._seen[os.fspath(path)][0]
+        except OSError:
+            same = False
+        if not same:
+            raise DatasetError(
+                f"{path} changed while the dataset was being encoded",
+                "images that stay as they are until encoding is done",
+                "Start again when nothing writes to the dataset folder.",
+            )
+
+    def save(self) -> None:
+        """Write what is new to the cache folder; a folder that takes no files keeps nothing."""
+        if not self._new or self._table is None:
+            return
+        rows = self._table.rows(len(self._new))
+        rows["name"] = _bytes_array(list(self._new))
+        rows["stamp"] = [known[0] for known in self._new.values()]
+        rows["digest"] = _bytes_array([known[1] or bytes(32) for known in self._new.values()])
+        facts = [known[2] for known in self._new.values()]
+        rows["width"] = [each.width if each else 0 for each in facts]
+        rows["height"] = [each.height if each else 0 for each in facts]
+        rows["flags"] = [_flags(known) for known in self._new.values()]
+        self._table.add(rows)
+        self._table.close()
+
+    def _known(self, name: bytes, stamp: _Stamp) -> _Known | None:
+        known = self._new.get(name)
+        if known is None:
+            place = self._place.get(name)
+            if place is None:
+                return None
+            row = self._rows[place]
+            flags, stored = int(row["flags"]), tuple(row["stamp"].tolist())
+            size = int(row["width"]), int(row["height"])
+            digest = row["digest"].tobytes() if flags & _HASHED else b""
+            facts = ImageInfo(*size, bool(flags & _ANIMATED), bool(flags & _ALPHA))
+            known = (stored, digest, facts if flags & _HEADER else None)
+        return known if known[0] == stamp else None
+
+    def _keep(self, name: bytes, known: _Known) -> None:
+        if time.time_ns() - max(known[0][1], known[0][2]) > _TICK_NS:
+            self._new[name] = known
+
+    def _read_former(self, path: Path) -> None:
+        """Take over what earlier versions remembered."""
+
+        def refuse(reason: str) -> DatasetError:
+            return DatasetError(f"{path}: {reason}", "the memory of hashes", "Remove it.")
+
+        try:
+            rows = read_object(path, refuse, LARGEST_LIST)
+        except DatasetError:
+            return
+        for name, row in rows.items():
+            try:
+                size, changed, created, inode, digest = row
+                stamp = (int(size), int(changed), int(created), int(inode))
+                key, content = bytes.fromhex(name), bytes.fromhex(digest)
+            except (ValueError, TypeError):
+                continue
+            if len(key) == len(content) == 32 and max(map(abs, stamp)) < 2**63:
+                self._new[key] = (stamp, content, None)
+
+
+def hash_file(path: Path) -> str:
+    """SHA-256 of a file's content, read in parts."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _name(path: Path | str) -> bytes:
+    text = os.fspath(path)
+    whole = text if os.path.isabs(text) else str(Path(text).absolute())  # noqa: PTH117 - many files
+    return hashlib.sha256(os.fsencode(whole)).digest()
+
+
+def _stamp_of(status: os.stat_result) -> _Stamp:
+    # An inode of Windows may have all of its 64 bits.
+    inode = (status.st_ino + 2**63) % 2**64 - 2**63
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, inode
+
+
+def _flags(known: _Known) -> int:
+    facts = known[2]
+    flags = (_HASHED if known[1] else 0) | (_HEADER if facts else 0)
+    if facts:
+        flags |= (_ANIMATED if facts.animated else 0) | (_ALPHA if facts.alpha else 0)
+    return flags
+
+
+def _bytes_array(values: list[bytes]) -> np.ndarray:
+    return np.frombuffer(b"".join(values), np.uint8).reshape(len(values), 32)

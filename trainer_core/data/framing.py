@@ -1,0 +1,111 @@
+"""What is kept of an image that does not fit its size, where its mask may have a say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+from torch import Tensor
+
+from ..types import Bucket
+from .image import Crop, fit_to_bucket
+from .masks import VERSION, center_of_mass, fit_mask, pool_mask, read_mask, same_shape
+
+
+@dataclass(frozen=True, slots=True)
+class MaskSource:
+    """The mask of an image, which is not read yet.
+
+    Attributes:
+        path: Its file; the image itself where that is its transparency.
+        content: Hash of the file.
+        size: Upright width and height of the image in pixels.
+        transparency: Whether the mask is how opaque ``path`` is.
+        invert: As ``dataset.mask.invert``.
+    """
+
+    path: Path
+    content: str
+    size: tuple[int, int]
+    transparency: bool = False
+    invert: bool = False
+
+    def read(self, animated: str) -> Image.Image:
+        """Read it, of its own size, as `masks.read_mask` does.
+
+        Raises:
+            DatasetError: When it cannot be read, or has another shape than its image.
+        """
+        given = {"transparency": self.transparency, "invert": self.invert}
+        return read_mask(self.path, self.size, animated, **given)
+
+    def parts(self) -> tuple[str | int, ...]:
+        """Everything that its pixels depend on."""
+        kind = "alpha" if self.transparency else "brightness"
+        inverted = ("inverted",) if self.invert else ()
+        return f"mask {VERSION}", self.content, *self.size, kind, *inverted
+
+
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """How an image, its layers, its mask and its control images are cut to a size.
+
+    Attributes:
+        crop: As ``dataset.crop``.
+        mask: The image's; needed where it decides.
+    """
+
+    crop: Crop = "center"
+    mask: MaskSource | None = None
+
+    def fit(self, image: Image.Image, bucket: Bucket, animated: str) -> Image.Image:
+        """Cut and resize an image to a size.
+
+        A control image of another shape than the image has a part of its own in its middle.
+
+        Raises:
+            DatasetError: When the mask decides and cannot be read.
+        """
+        if self.crop != "mask":
+            return fit_to_bucket(image, bucket, self.crop)
+        if self.mask is None or not same_shape(image.size, self.mask.size):
+            return fit_to_bucket(image, bucket)
+        return fit_to_bucket(image, bucket, "mask", center_of_mass(self.mask.read(animated)))
+
+    def parts(self) -> tuple[str | int, ...]:
+        """Everything that what is kept depends on; nothing for the middle."""
+        if self.crop == "center":
+            return ()
+        # Where no mask says what to keep, it is the middle.
+        if self.crop == "mask":
+            return ("crop mask", *self.mask.parts()) if self.mask else ()
+        return (f"crop {self.crop}",)
+
+    def latent_mask(
+        self, bucket: Bucket, latents: tuple[int, int], patch: int, animated: str
+    ) -> Tensor:
+        """The mask as it is trained: `[h, w]` in [0, 1].
+
+        Args:
+            bucket: The size that the image is trained at.
+            latents: h and w.
+            patch: Latents along a side of an image token.
+            animated: As ``dataset.animated``.
+
+        Raises:
+            DatasetError: When the mask cannot be read, or has another shape than its image.
+        """
+        if self.mask is None:
+            raise ValueError("an image without a mask has none at the size of its latents")
+        mask = fit_mask(self.mask.read(animated), self.mask.size, bucket, self.crop)
+        return pool_mask(mask, latents, patch)
+
+
+MIDDLE = Framing()
+"""What is kept where nothing else is said."""
+
+
+def mirrored(image: Image.Image) -> Image.Image:
+    """An image with left and right exchanged."""
+    return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)

@@ -1,0 +1,137 @@
+"""What the caption file of an image says: one text, or several.
+
+Plain text is one caption. JSON is a text, a list of texts, or an object that holds them under one
+of the names that other trainers and captioning tools write; a short and a long text may stand side
+by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from ...config import DatasetSection
+from ...errors import DatasetError
+from ...filesystem.text_files import parse_json
+from ..captions import READABLE, read_caption
+from .listing import ListedFile, Listing
+from .problems import Problems
+
+LONG_NAMES = ("long", "caption_long", "long_caption", "caption", "text", "prompt", "description")
+SHORT_NAMES = ("short", "caption_short", "short_caption")
+LIST_NAMES = ("captions", "texts", "prompts")
+
+_NONE_KNOWN = f"it has none of the names {', '.join((*LONG_NAMES[:5], *SHORT_NAMES, 'captions'))}"
+
+
+def caption_file(listing: Listing, key: str, problems: Problems) -> ListedFile | None:
+    """Choose the caption file of an image.
+
+    Args:
+        listing: The folder.
+        key: The image's.
+        problems: Told where there are several, and where it is not of the extension that is set.
+
+    Returns:
+        The file of the extension that is set, else the first of ``.txt``, ``.caption`` and
+        ``.json``; None where there is none.
+    """
+    own = listing.captions.get(key)
+    if not listing.other_captions:
+        return own
+    others = listing.other_captions.get(key, [])
+    if own is None:
+        if not others:
+            return None
+        own, *others = others
+        words = "{count} image(s) have no caption file of dataset.caption_extension: {names} read"
+        problems.count(words, own.shown)
+    for other in others:
+        words = "{count} caption file(s) are not read, because the image has another: {names}"
+        problems.count(words, f"{other.shown} (read: {own.shown})")
+    return own
+
+
+def caption_of(
+    path: Path, extension: str, settings: DatasetSection, *, asked_for: bool = True
+) -> tuple[str, ...]:
+    """Read a caption file.
+
+    Args:
+        path: The file.
+        extension: Its extension in lower case.
+        settings: Of its folder, of which ``captions.length`` counts.
+        asked_for: Whether the extension is the one that is set; a JSON file that was found instead
+            and holds no caption is then none.
+
+    Returns:
+        The texts without blanks at their ends and without empty ones; none where it is empty.
+
+    Raises:
+        DatasetError: When it cannot be read, or is JSON without a caption.
+    """
+    text = read_caption(path)
+    if extension != ".json":
+        return (text,) if text else ()
+    try:
+        return caption_texts_of_json(parse_json(text or '""'), settings.captions.length)
+    except KeyError as error:
+        if not asked_for:
+            return ()
+        raise _unreadable(path, str(error.args[0])) from error
+    except ValueError as error:
+        raise _unreadable(path, str(error)) from error
+
+
+def caption_texts_of_json(value: Any, length: Literal["both", "long", "short"]) -> tuple[str, ...]:
+    """The texts that a JSON value holds.
+
+    Args:
+        value: A text, a list of texts or of objects, or an object.
+        length: Which of a long and a short text are taken. Where there is only one of them, that
+            one is.
+
+    Raises:
+        KeyError: When an object has none of the known names.
+        ValueError: When something else than a text is where one should be.
+    """
+    found = dict.fromkeys(text.strip() for text in _texts(value, length))
+    return tuple(text for text in found if text)
+
+
+def _texts(value: Any, length: str) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each, length)
+    elif isinstance(value, Mapping):
+        yield from _texts_of_object(value, length)
+    else:
+        raise ValueError(f"a caption is {str(value)[:80]!r}, which is no text")
+
+
+def _texts_of_object(value: Mapping[str, Any], length: str) -> Iterator[str]:
+    for name in LIST_NAMES:
+        if isinstance(value.get(name), list | Mapping):
+            yield from _texts(value[name], length)
+            return
+    long, short = _first(value, LONG_NAMES), _first(value, SHORT_NAMES)
+    if long is None and short is None:
+        raise KeyError(f"{_NONE_KNOWN}, but {', '.join(map(str, list(value)[:8])) or 'nothing'}")
+    if length == "long" and long is not None:
+        short = None
+    if length == "short" and short is not None:
+        long = None
+    for part in (long, short):
+        if part is not None:
+            yield from _texts(part, length)
+
+
+def _first(value: Mapping[str, Any], names: tuple[str, ...]) -> Any:
+    return next((value[name] for name in names if value.get(name) is not None), None)
+
+
+def _unreadable(path: Path, reason: str) -> DatasetError:
+    return DatasetError(f"{path} cannot be read as a caption ({reason})", *READABLE)

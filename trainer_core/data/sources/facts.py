@@ -1,0 +1,49 @@
+"""What is remembered of images, so that an unchanged folder is not opened file by file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Protocol
+
+from ..header import plain_header
+from ..image import ImageInfo, image_info
+
+
+class HeaderMemory(Protocol):
+    """A memory of what images' headers say, by the files' stamps."""
+
+    def facts_of(self, path: Path, status: os.stat_result) -> ImageInfo | None:
+        """What is remembered of a file with this size, these times and this inode.
+
+        Returns:
+            What its header said, or None where it has to be read.
+        """
+        ...
+
+    def remember(self, path: Path, status: os.stat_result, facts: ImageInfo) -> None:
+        """Keep what a header says."""
+        ...
+
+
+def read_facts(path: Path, remembered: HeaderMemory | None = None) -> ImageInfo:
+    """What an image's header says.
+
+    Args:
+        path: The file.
+        remembered: Asked first, and told what was read.
+
+    Raises:
+        DatasetError: As `image_info`.
+    """
+    if remembered is None:
+        return plain_header(path) or image_info(path)
+    try:
+        status = path.stat()
+    except OSError:
+        return image_info(path)
+    found = remembered.facts_of(path, status)
+    if found is None:
+        found = plain_header(path) or image_info(path)
+        remembered.remember(path, status, found)
+    return found

@@ -1,0 +1,136 @@
+"""What is wrong with a dataset folder, and what its policies say to that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...config import DatasetSection
+from ...errors import DatasetError
+from ...printable import listed
+from ..captions import READABLE
+from .layers import BAD_LAYERS, EXPECTED_LAYERS
+
+BAD_CAPTION = "unreadable_caption"
+"""A caption file that is not text; no setting lets a training leave it out."""
+
+NO_MASK = "missing_mask"
+"""An image without a mask where each needs one; ``dataset.mask.source`` says whether it does."""
+
+SHOWN = 5
+"""Mistakes that a message names; the others are counted."""
+
+_NO_SETTING = (BAD_CAPTION, BAD_LAYERS, NO_MASK)
+
+# In the order in which they are told: a broken image explains a caption without image.
+_EXPECTED = {
+    "unreadable": (
+        "whole images as PNG, JPEG, WebP or BMP",
+        "Save the images again with an image editor, or set dataset.unreadable: skip.",
+    ),
+    BAD_CAPTION: READABLE,
+    BAD_LAYERS: EXPECTED_LAYERS,
+    "animated": (
+        "images with one frame",
+        "Save the frame you want as an image, or set dataset.animated: first_frame or skip.",
+    ),
+    "missing_control": (
+        "a control image for every training image and the reverse, of the same name (or "
+        "name_0, name_1, ... without gaps)",
+        "Rename or add the files, or set dataset.missing_control: skip, or without to train "
+        "images without control image as they are.",
+    ),
+    NO_MASK: (
+        "a mask for every image, as NAME_mask.png beside it or masks/NAME.png",
+        "Add the masks, or set dataset.mask.source: auto, with which an image without mask counts "
+        "everywhere alike.",
+    ),
+    "missing_caption": (
+        "a caption file with text for every image",
+        "Write the missing captions, or set dataset.missing_caption: empty (train without text) "
+        "or skip.",
+    ),
+    "missing_image": (
+        "an image for every caption file and for every mask",
+        "Add the images or remove the captions and masks, or set dataset.missing_image: skip.",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that a policy decided about.
+
+    Attributes:
+        policy: Name of the setting under ``dataset``, or `BAD_CAPTION`, `BAD_LAYERS` or `NO_MASK`,
+            for which there is none.
+        text: What was found, naming the file.
+        image: The training image that it keeps out; None for a control image or a caption alone.
+    """
+
+    policy: str
+    text: str
+    image: Path | None = None
+
+
+@dataclass(slots=True)
+class Problems:
+    """Collects what was found, so that one message can name it all.
+
+    Attributes:
+        settings: The policies.
+        problems: What was left out, and what may be a mistake, in words.
+        faults: What policies decided about, with their images.
+    """
+
+    settings: DatasetSection
+    problems: list[str] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    _errors: dict[str, list[str]] = field(default_factory=dict)
+    _notes: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, policy: str, text: str, image: Path | None = None) -> None:
+        """Note something that a policy decides about.
+
+        Args:
+            policy: Name of the setting under ``dataset``, or one that has none (`Fault`).
+            text: What was found, naming the file.
+            image: The training image that it keeps out.
+        """
+        self.faults.append(Fault(policy, text, image))
+        if policy in _NO_SETTING or getattr(self.settings, policy) == "error":
+            self._errors.setdefault(policy, []).append(text)
+        self.problems.append(f"left out: {text}")
+
+    def tell(self, text: str) -> None:
+        """Note something that may be a mistake, in words of its own."""
+        self.problems.append(text)
+
+    def count(self, words: str, name: str) -> None:
+        """Note something that many files may have in common; it becomes one note.
+
+        Args:
+            words: What it is, with ``{names}`` where the files are named, and ``{count}``.
+            name: One of the files.
+        """
+        self._notes.setdefault(words, []).append(name)
+
+    def told(self) -> tuple[str, ...]:
+        """All of it, what many files have in common at the end."""
+        notes = (
+            words.format(count=len(names), names=listed(names, SHOWN))
+            for words, names in self._notes.items()
+        )
+        return (*self.problems, *notes)
+
+    def refusal(self) -> DatasetError | None:
+        """Why a policy says to stop; None when none does.
+
+        Returns:
+            An error that names the first files of the gravest kind and how many more there are.
+        """
+        for policy, (expected, remedy) in _EXPECTED.items():
+            texts = self._errors.get(policy)
+            if texts:
+                return DatasetError(listed(texts, SHOWN, "; "), expected, remedy)
+        return None

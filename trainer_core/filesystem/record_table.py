@@ -1,0 +1,215 @@
+"""Tables of records of one size that several processes add to at once, read with numpy.
+
+What they hold can always be found out again, so nothing waits for the disk, and what is damaged is
+left out: a record whose checksum does not fit, a file of another version, the torn last record of a
+process that was killed. Each process adds to a file of its own, whose head names its owner. Such
+files are merged into one when there are several, by whoever holds the table's lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .storage import acquire, atomic_write, record
+from .temporary import Owner, new_owner
+
+_MAGIC = b"ATTABLE1"
+_HEAD = 256
+_MERGE_FILES = 6
+_MULTIPLIER = 0x9E3779B97F4A7C15
+_LARGEST = 1 << 36
+
+Rows = NDArray[Any]
+
+
+class RecordTable:
+    """A table in a folder.
+
+    Args:
+        folder: Where its files lie; made when the first record is added.
+        name: Begins the names of its files.
+        fields: Fields as numpy names them, each a number or an array of numbers; the first is the
+            key, 32 bytes.
+        version: Of what the fields mean; files of another one are not read.
+    """
+
+    def __init__(
+        self, folder: Path, name: str, fields: list[tuple[Any, ...]], version: int
+    ) -> None:
+        self.folder, self.name, self.version = folder, name, version
+        plain = np.dtype(fields)
+        padding = -plain.itemsize % 8
+        self.layout = np.dtype([*fields, ("_pad", "u1", (padding,)), ("_check", "<u8")])
+        self._fields = plain
+        self._key = str(fields[0][0])
+        self._log: int | None = None
+        self._owner: Owner | None = None
+        self._own: Path | None = None
+
+    def read(self) -> Rows:
+        """All records that are whole; of a key that has several, the one added last."""
+        parts = [rows for path in self._files() if (rows := self._records(path)) is not None]
+        if not parts:
+            return np.zeros(0, self.layout)
+        return self._latest(np.concatenate(parts) if len(parts) > 1 else parts[0])
+
+    def rows(self, count: int) -> Rows:
+        """Empty records to be filled and added."""
+        return np.zeros(count, self.layout)
+
+    def add(self, rows: Rows) -> None:
+        """Add records to this process's file. A folder that takes none gets none."""
+        if not len(rows):
+            return
+        rows["_check"] = _checksums(rows)
+        with contextlib.suppress(OSError):
+            if self._log is None:
+                self._begin()
+            assert self._log is not None
+            os.write(self._log, rows.tobytes())
+
+    def close(self, merge: bool = True) -> None:
+        """End this process's file; merge the files when there are several of them."""
+        if self._log is not None:
+            os.close(self._log)
+            self._log = None
+        if self._owner is not None:
+            self._owner.drop()
+            self._owner = None
+        if merge:
+            with contextlib.suppress(OSError):
+                self._merge()
+
+    def replace(self, rows: Rows) -> None:
+        """Let these be all records: what others add at the same moment stays.
+
+        Raises:
+            StorageError: When they cannot be written.
+        """
+        self.close(merge=False)
+        rows["_check"] = _checksums(rows)
+        ended = list(self._ended())
+        self._write_main(rows)
+        for path in ended:
+            path.unlink(missing_ok=True)
+
+    @property
+    def _main(self) -> Path:
+        return self.folder / f"{self.name}.table"
+
+    def _begin(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        owner = new_owner()
+        path = self.folder / f"{self.name}-{owner.token}.log"
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0)
+        try:
+            self._log = os.open(path, flags, 0o666)
+        except OSError:
+            owner.drop()
+            raise
+        self._owner, self._own = owner, path
+        os.write(self._log, self._head({**record(owner), "token": owner.token}))
+
+    def _head(self, owner: dict[str, Any]) -> bytes:
+        numbers = np.array([self.version, self.layout.itemsize], "<u4").tobytes()
+        head = _MAGIC + numbers + json.dumps(owner).encode()[: _HEAD - len(_MAGIC) - 8]
+        return head.ljust(_HEAD, b" ")
+
+    def _files(self) -> Iterator[Path]:
+        """The merged file, then the others, in the order in which they were added to."""
+        try:
+            with os.scandir(self.folder) as entries:
+                logs = [
+                    (each.stat().st_mtime_ns, each.name)
+                    for each in entries
+                    if each.name.startswith(f"{self.name}-") and each.name.endswith(".log")
+                ]
+        except OSError:
+            return
+        yield self._main
+        yield from (self.folder / name for _, name in sorted(logs))
+
+    def _records(self, path: Path) -> Rows | None:
+        try:
+            if path.stat().st_size > _LARGEST or not path.is_file():
+                return None
+            content = path.read_bytes()
+        except OSError:
+            return None
+        if content[: len(_MAGIC) + 8] != self._head({})[: len(_MAGIC) + 8]:
+            return None
+        count = (len(content) - _HEAD) // self.layout.itemsize
+        if count <= 0:
+            return None
+        rows = np.frombuffer(content, self.layout, count, _HEAD)
+        whole = rows["_check"] == _checksums(rows)
+        return rows if whole.all() else rows[whole]
+
+    def _latest(self, rows: Rows) -> Rows:
+        keys = key_bytes(rows[self._key])[::-1]
+        _, last = np.unique(keys, return_index=True)
+        return rows[len(rows) - 1 - last]
+
+    def _ended(self) -> Iterator[Path]:
+        for path in self._files():
+            if path == self._main:
+                continue
+            owner = _owner(path)
+            if path == self._own or owner is None or not owner.is_alive():
+                yield path
+
+    def _merge(self) -> None:
+        ended = list(self._ended())
+        size = sum(path.stat().st_size for path in ended)
+        main = self._main.stat().st_size if self._main.exists() else 0
+        # A large file is not written again for a few records.
+        if not ended or (main and len(ended) < _MERGE_FILES and size * 8 < main):
+            return
+        lock = acquire(self.folder / f"{self.name}.lock")
+        if lock is None:
+            return
+        with lock:
+            parts = [self._records(path) for path in (self._main, *ended)]
+            found = [part for part in parts if part is not None]
+            if found:
+                self._write_main(self._latest(np.concatenate(found)))
+            for path in ended:
+                path.unlink(missing_ok=True)
+
+    def _write_main(self, rows: Rows) -> None:
+        content = self._head({}) + rows.tobytes()
+        atomic_write(self._main, lambda target: target.write_bytes(content))
+
+
+def key_bytes(keys: Rows) -> Rows:
+    """Keys `[N, 32]` of bytes as `[N]` values that can be sorted and compared."""
+    return np.ascontiguousarray(keys).reshape(-1, 32).view("S32").reshape(-1)
+
+
+def _checksums(rows: Rows) -> Rows:
+    words = np.ascontiguousarray(rows).view("<u8").reshape(len(rows), -1)[:, :-1]
+    total = np.full(len(rows), 0x2545F4914F6CDD1D, "<u8")
+    for column in range(words.shape[1]):
+        total = (total ^ words[:, column]) * np.uint64(_MULTIPLIER)
+        total ^= total >> np.uint64(29)
+    return total
+
+
+def _owner(path: Path) -> Owner | None:
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD)
+        found = json.loads(head[len(_MAGIC) + 8 :])
+        started = found["process_started"]
+        started = None if started is None else float(started)
+        return Owner(str(found["host"]), int(found["pid"]), started, str(found["token"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

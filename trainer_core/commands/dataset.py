@@ -212,13 +212,7 @@ def _inspected(config: RunConfig, report: DatasetReport, *, quiet: bool) -> Data
         if not quiet and (done % _TOLD_EVERY == 0 or done == total):
             overwrite_line("" if done == total else f"looking at images: {done} of {total}")
 
-    return inspect(
-        report,
-        cache_folder(config),
-        progress,
-        mask_alpha=config.dataset.mask.source == "alpha",
-        control_area=config.dataset.control_area,
-    )
+    return inspect(report, config.dataset, cache_folder(config), progress)
 
 
 def _write(report: DatasetReport, given: Mapping[str, str]) -> dict[str, str]:

@@ -158,7 +158,9 @@ def scan_findings(found: Scan, dataset: DatasetSection) -> Iterator[Finding]:
     known = Counter(f"left out: {fault.text}" for fault in found.faults)
     others = []
     for problem in found.problems:
-        plain = problem.removeprefix("regularization: ")
+        # Those of further folders begin with the folder's name.
+        start = problem.find("left out: ")
+        plain = problem[start:] if start >= 0 else problem
         if known[plain] > 0:
             known[plain] -= 1
         else:
@@ -260,7 +262,9 @@ def reported_images(
             captions=sample.captions,
             tokens=None if tokens is None else tokens.get(sample.name),
             controls=tuple(BesideImage(path) for path in sample.controls),
-            mask=None if sample.mask is None else BesideImage(sample.mask),
+            mask=None
+            if sample.mask is None
+            else BesideImage(sample.mask, inverted=settings.mask.invert),
             repeats=sample.repeats * settings.num_repeats,
             flipped=item.flipped,
         )

@@ -81,11 +81,19 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class BesideImage:
-    """A control image or a mask; sizes are 0 until it was looked at."""
+    """A control image or a mask; sizes are 0 until it was looked at.
+
+    Attributes:
+        path: Its file; the image's own where its transparency is the mask.
+        width: Upright width in pixels.
+        height: Upright height in pixels.
+        inverted: Whether black is what counts.
+    """
 
     path: Path
     width: int = 0
     height: int = 0
+    inverted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

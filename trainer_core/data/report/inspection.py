@@ -5,55 +5,57 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
+from ...config import DatasetSection
 from ...errors import DatasetError
+from ...types import Bucket
 from ..image import image_size
+from ..masks import center_of_mass, read_mask, same_shape
 from .build import in_order
 from .facts import BesideImage, DatasetReport, Finding, ReportedImage
 from .kinds import KINDS
 from .likeness import alike, is_flat
-from .looks import Seen, file_bytes, see, small_image
-from .placement import same_shape
+from .looks import Seen, see
+from .placement import place
 
 _BLACK, _WHITE = 8, 247
-_MASK_SIDE = 256
 _THREADS = 8
 
 
 def inspect(
     report: DatasetReport,
+    dataset: DatasetSection,
     remembered: Path | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
-    *,
-    mask_alpha: bool = False,
-    control_area: int | None = None,
 ) -> DatasetReport:
     """Decode the images of a report and add what they tell.
 
     Args:
         report: What scan and plan know.
+        dataset: Its settings.
         remembered: Folder that keeps what was seen (`looks.see`).
         progress: Told how many of how many images are done.
-        mask_alpha: Whether the images' own transparency is the mask.
-        control_area: ``dataset.control_area``: control images then keep a shape of their own.
 
     Returns:
         The report with more findings, and with the sizes of control images and masks.
     """
     seen = see([image.path for image in report.images], remembered, progress)
     with ThreadPoolExecutor(max_workers=_THREADS) as pool:
-        images = tuple(pool.map(_measured, report.images))
+        measured = list(pool.map(_measured, report.images))
+        masks = list(pool.map(lambda image: _mask_of(image, dataset), measured))
+    images = tuple(_focused(*each, dataset) for each in zip(measured, masks, strict=True))
     found = [
         *_broken(images, seen),
         *_same(images, seen),
         *_alike(images, seen),
         *_flat(images, seen),
-        *(() if control_area else _controls(images)),
-        *(() if mask_alpha else _masks(images)),
+        # With an area of its own a control image keeps its shape.
+        *(() if dataset.control_area else _controls(images)),
+        *_masks(images, masks),
     ]
     findings = in_order([*report.findings, *found])
     return dataclasses.replace(report, images=images, findings=findings, looked=seen.took)
@@ -67,7 +69,8 @@ def _measured(image: ReportedImage) -> ReportedImage:
 
 def _sized(file: BesideImage) -> BesideImage:
     try:
-        return BesideImage(file.path, *image_size(file.path))
+        width, height = image_size(file.path)
+        return dataclasses.replace(file, width=width, height=height)
     except DatasetError:
         return file
 
@@ -155,37 +158,56 @@ def _controls(images: Sequence[ReportedImage]) -> Iterator[Finding]:
     yield from _finding("control_shape", pairs)
 
 
-def _masks(images: Sequence[ReportedImage]) -> Iterator[Finding]:
-    masked = [image for image in images if image.mask is not None and image.mask.width]
+@dataclass(frozen=True, slots=True)
+class _Mask:
+    """What a mask holds: its darkest and brightest value, and the middle of its white."""
+
+    darkest: int
+    brightest: int
+    focus: tuple[float, float]
+
+
+def _mask_of(image: ReportedImage, dataset: DatasetSection) -> _Mask | None:
+    """Read an image's mask; None where there is none, or none that fits."""
+    if image.mask is None or not image.mask.width:
+        return None
+    alpha = image.mask.path == image.path
+    size = image.width, image.height
+    invert = image.mask.inverted
+    try:
+        mask = read_mask(image.mask.path, size, dataset.animated, transparency=alpha, invert=invert)
+    except DatasetError:
+        return None
+    darkest, brightest = mask.getextrema()
+    return _Mask(int(str(darkest)), int(str(brightest)), center_of_mass(mask))
+
+
+def _focused(image: ReportedImage, mask: _Mask | None, dataset: DatasetSection) -> ReportedImage:
+    """Where the mask decides what is kept, it is known now."""
+    if mask is None or dataset.crop != "mask":
+        return image
+    size = image.width, image.height
+    placements = tuple(
+        place(size, Bucket(at.width, at.height), "mask", mask.focus) for at in image.placements
+    )
+    return dataclasses.replace(image, placements=placements)
+
+
+def _masks(images: Sequence[ReportedImage], masks: Sequence[_Mask | None]) -> Iterator[Finding]:
     shapes, empty, full = [], [], []
-    with ThreadPoolExecutor(max_workers=_THREADS) as pool:
-        ranges = list(pool.map(_mask_range, masked))
-    for image, values in zip(masked, ranges, strict=True):
-        mask = image.mask
-        if mask is not None and not same_shape(
-            (image.width, image.height), (mask.width, mask.height)
-        ):
-            told = f"{_size((mask.width, mask.height))} beside {_size((image.width, image.height))}"
-            shapes.append((image.name, told))
-        if values is not None and values[1] <= _BLACK:
+    for image, mask in zip(images, masks, strict=True):
+        if image.mask is None or not image.mask.width:
+            continue
+        own, other = (image.width, image.height), (image.mask.width, image.mask.height)
+        if not same_shape(other, own):
+            shapes.append((image.name, f"{_size(other)} beside {_size(own)}"))
+        elif mask is not None and mask.brightest <= _BLACK:
             empty.append((image.name, ""))
-        elif values is not None and values[0] >= _WHITE:
+        elif mask is not None and mask.darkest >= _WHITE:
             full.append((image.name, ""))
     yield from _finding("mask_shape", shapes)
     yield from _finding("mask_empty", empty)
     yield from _finding("mask_full", full)
-
-
-def _mask_range(image: ReportedImage) -> tuple[int, int] | None:
-    """Darkest and brightest value of a mask; None where it cannot be read."""
-    if image.mask is None:
-        return None
-    try:
-        grey = small_image(file_bytes(image.mask.path), _MASK_SIDE, "L")
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-        return None
-    darkest, brightest = grey.getextrema()
-    return int(str(darkest)), int(str(brightest))
 
 
 def _size(size: tuple[int, int]) -> str:

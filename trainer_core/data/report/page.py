@@ -7,14 +7,14 @@ an escape and then escapes HTML; and the file's own policy lets a browser load n
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from PIL import Image
 
 from ...printable import gibibytes, grouped, shortened, single_line
 from .facts import DatasetReport, Finding, Placement, ReportedImage
 from .style import STYLE
-from .thumbnails import chosen, embedded, thumbnails
+from .thumbnails import chosen, embedded, masked_thumbnail, thumbnails
 from .words import looked_sentence, verdict
 
 MOST_IMAGES = 400
@@ -28,8 +28,6 @@ _BESIDE = 3
 _BESIDE_SIDE = 108
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'"
 
-MakeMasked = Callable[[ReportedImage, int], "Image.Image | None"]
-
 
 def _told(text: str, longest: int = _LONGEST) -> str:
     """Text of anybody, fit for the page: visible, short, escaped."""
@@ -40,15 +38,12 @@ def _by(width: int, height: int) -> str:
     return f"{width} &times; {height}"
 
 
-def report_page(
-    report: DatasetReport, most: int = MOST_IMAGES, masked: MakeMasked | None = None
-) -> str:
+def report_page(report: DatasetReport, most: int = MOST_IMAGES) -> str:
     """The page.
 
     Args:
         report: What was found.
         most: The most images on it; it says how many it leaves out.
-        masked: Makes an image under its mask, of at most a side in pixels.
 
     Returns:
         A whole HTML document.
@@ -62,7 +57,7 @@ def report_page(
         *_buckets(report),
         *_captions(report),
         *_folders(report),
-        *_sheet(report, shown, anchors, masked),
+        *_sheet(report, shown, anchors),
         *_foot(report),
     ]
     title = _told(report.title, 120)
@@ -207,7 +202,6 @@ def _sheet(
     report: DatasetReport,
     shown: Sequence[ReportedImage],
     anchors: Mapping[str, str],
-    masked: MakeMasked | None,
 ) -> Iterator[str]:
     if not shown:
         return
@@ -235,7 +229,7 @@ def _sheet(
         yield '<div class="sheet">'
         for image in images:
             found = severities.get(image.name, [])
-            yield from _figure(image, anchors[image.name], small.get(image.name), found, masked)
+            yield from _figure(image, anchors[image.name], small.get(image.name), found)
         yield "</div>"
 
 
@@ -244,7 +238,6 @@ def _figure(
     anchor: str,
     small: Image.Image | None,
     found: Sequence[Finding],
-    masked: MakeMasked | None,
 ) -> Iterator[str]:
     yield f'<figure id="{anchor}">'
     if small is None:
@@ -258,7 +251,7 @@ def _figure(
         yield f'<img alt="{alt}" decoding="async" src="{embedded(small)}">'
         yield from _crop(image.placements[0] if image.placements else None)
         yield "</div>"
-    yield from _beside(image, masked)
+    yield from _beside(image, small)
     yield f"<figcaption><b><bdi>{_told(image.name, 80)}</bdi></b>"
     yield f"{_by(image.width, image.height)}{_facts(image)}"
     for finding in found[:3]:
@@ -275,11 +268,9 @@ def _crop(at: Placement | None) -> Iterator[str]:
         yield f'<div class="crop" style="{place}"></div>'
 
 
-def _beside(image: ReportedImage, masked: MakeMasked | None) -> Iterator[str]:
-    parts: list[Image.Image] = []
-    if masked is not None and image.mask is not None:
-        preview = masked(image, _BESIDE_SIDE)
-        parts += [preview] if preview is not None else []
+def _beside(image: ReportedImage, small: Image.Image | None) -> Iterator[str]:
+    preview = masked_thumbnail(image, small, _BESIDE_SIDE)
+    parts = [] if preview is None else [preview]
     for control in image.controls[:_BESIDE]:
         own = ReportedImage("", control.path, image.role, 0, 0, 0, (), ())
         parts += thumbnails([own], _BESIDE_SIDE).values()

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from PIL import Image
 
+from ...errors import DatasetError
+from ..masks import masked_preview, read_mask
 from .facts import DatasetReport, ReportedImage
 from .looks import file_bytes, small_image
 
@@ -78,6 +80,30 @@ def _small(path: Path, side: int) -> Image.Image | None:
         return None
     image.thumbnail((side, side), Image.Resampling.LANCZOS)
     return image
+
+
+def masked_thumbnail(
+    image: ReportedImage, small: Image.Image | None, side: int
+) -> Image.Image | None:
+    """An image with what does not count tinted; None without a mask that can be read.
+
+    Args:
+        image: The image.
+        small: It made small, where it could be.
+        side: The longer side of the result in pixels.
+    """
+    if image.mask is None or small is None:
+        return None
+    alpha, size = image.mask.path == image.path, (image.width, image.height)
+    try:
+        mask = read_mask(
+            image.mask.path, size, "first_frame", transparency=alpha, invert=image.mask.inverted
+        )
+    except DatasetError:
+        return None
+    shown = small.copy()
+    shown.thumbnail((side, side))
+    return masked_preview(shown, mask)
 
 
 def embedded(image: Image.Image) -> str:

@@ -31,7 +31,7 @@ def sheet_pages(report: DatasetReport, most: int = MOST_IMAGES) -> list[Image.Im
         most: The most images on all of them; the last page says how many are left out.
 
     Returns:
-        At least one page, RGB, 1298 x 1014 pixels.
+        At least one page, RGB, 1298 x 1036 pixels.
     """
     shown = sorted(chosen(report, most), key=_bucket)
     small = thumbnails(shown, _CELL)

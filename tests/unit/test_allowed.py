@@ -3,7 +3,8 @@
 import pytest
 
 from trainer_core.config import DatasetSection
-from trainer_core.data.sources.folder import scan, scan_all
+from trainer_core.data.sources.combined import scan_all
+from trainer_core.data.sources.folder import scan
 from trainer_core.demo.run import dataset_folder
 from trainer_core.errors import DatasetError, InputError
 from trainer_core.filesystem.allowed_folders import AllowedFolders

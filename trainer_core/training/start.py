@@ -15,6 +15,7 @@ from ..adapter_files.factors.fused_layers import refuse_undivided
 from ..adapter_files.read.adapter_file import adapter_files
 from ..bases.family_adapter import read_of_family
 from ..config import RunConfig
+from ..config.comparison import flattened, folder_without_places
 from ..config.defaults import run_length
 from ..data.file_memory import hash_file
 from ..errors import AdapterFileError, ConfigError, InputError, RunError
@@ -154,21 +155,13 @@ def compared_settings(
         JSON values by YAML path. Memory settings are those of the run file; of a format that was
         chosen nothing is known here.
     """
-    flat = _flatten(config.model_dump(mode="json"), "")
+    flat = flattened(config.model_dump(mode="json"))
     kept = {path: value for path, value in flat.items() if not _is_in(path, FREE)}
-    kept[_FOLDERS] = [_folder_kept(folder) for folder in kept[_FOLDERS]]
+    kept[_FOLDERS] = [folder_without_places(folder) for folder in kept[_FOLDERS]]
     kept["training.precision"] = precision
     kept[FORMAT] = _made(kept[FORMAT])
     own = {_BASE: base, _DATASET: dataset, _SOURCE: source, START: start}
     return kept | own | {ADAPTERS: list(adapters)}
-
-
-def _folder_kept(folder: Mapping[str, Any]) -> dict[str, Any]:
-    """What a folder says otherwise, but for where it is: its images are compared by content."""
-    where = {"path", "metadata"}
-    return {
-        name: value for name, value in folder.items() if name not in where and value is not None
-    }
 
 
 def changed_settings(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> list[Change]:
@@ -184,7 +177,7 @@ def changed_settings(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> lis
     Returns:
         What differs, by path.
     """
-    before = _flatten(RunConfig().model_dump(mode="json"), "") | dict(checkpoint.settings)
+    before = flattened(RunConfig().model_dump(mode="json")) | dict(checkpoint.settings)
     before[FORMAT] = begun_format(checkpoint)
     changes: list[Change] = []
     for path in sorted((checkpoint.settings.keys() | settings.keys()) - {SCHEDULE}):
@@ -282,18 +275,6 @@ def _is_digest(value: Any) -> bool:
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
-
-
-def _flatten(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        path = f"{prefix}{name}"
-        # A pattern table is one setting: its keys are regular expressions, not names.
-        if isinstance(value, dict) and not path.endswith("_pattern"):
-            flat |= _flatten(value, f"{path}.")
-        else:
-            flat[path] = value
-    return flat
 
 
 @dataclass(frozen=True, slots=True)

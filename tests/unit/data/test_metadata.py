@@ -59,12 +59,20 @@ def test_each_format_says_the_same(tmp_path, paint, ending):
 PEERS = {
     "musubi": ({"image_path": "a.png", "caption": "c", "control_path": "x.png"}, 1),
     "musubi, several": (
-        {"image_path": "a.png", "caption": "c", "control_path_0": "x.png", "control_path_1": "y.png"},
+        {
+            "image_path": "a.png",
+            "caption": "c",
+            "control_path_0": "x.png",
+            "control_path_1": "y.png",
+        },
         2,
     ),
     "hugging face": ({"file_name": "a.png", "text": "c"}, 0),
     "diffsynth": ({"image": "a.png", "prompt": "c", "edit_image": "x.png"}, 1),
-    "diffsynth, several": ({"image": "a.png", "prompt": "c", "edit_image": '["x.png", "y.png"]'}, 2),
+    "diffsynth, several": (
+        {"image": "a.png", "prompt": "c", "edit_image": '["x.png", "y.png"]'},
+        2,
+    ),
     "a list": ({"image": "a.png", "caption": "c", "controls": ["x.png", "y.png"]}, 2),
     "counted from one": ({"Image": "a.png", "Text": "c", "control_1": "x.png"}, 1),
     "edit pairs": ({"input_image": "x.png", "edit_prompt": "c", "edited_image": "a.png"}, 1),
@@ -109,7 +117,9 @@ def test_a_spreadsheets_csv_is_read(tmp_path, paint, delimiter, encoding):
 def test_a_caption_that_the_file_does_not_have_is_read_beside_the_image(tmp_path, captioned, paint):
     captioned(tmp_path / "a.png", "from the file beside")
     captioned(tmp_path / "b.png", "not this one")
-    write_jsonl(tmp_path / "metadata.jsonl", [{"image": "a.png"}, {"image": "b.png", "text": "row"}])
+    write_jsonl(
+        tmp_path / "metadata.jsonl", [{"image": "a.png"}, {"image": "b.png", "text": "row"}]
+    )
     assert [s.caption for s in scan(settings(tmp_path)).samples] == ["from the file beside", "row"]
 
 

@@ -4,7 +4,8 @@ import pytest
 
 from trainer_core.config import DatasetSection
 from trainer_core.data.batches import BatchPlan
-from trainer_core.data.sources.folder import scan, scan_all
+from trainer_core.data.sources.combined import scan_all
+from trainer_core.data.sources.folder import scan
 from trainer_core.errors import DatasetError
 from trainer_core.types import Bucket
 

@@ -4,22 +4,19 @@ Layouts. Flat: images, each beside a caption file of the same name, in any sub-f
 ``training_images/`` as in the flat layout, and ``control_images/`` with images of the same names.
 Layered: ``training_images/``, and ``layers/`` with the layers of each (`data.sources.layers`).
 Kohya: folders named ``10_name`` (`data.sources.kohya`). Masks lie beside the images or in
-``masks/`` in any of them (`data.sources.mask_files`). A second folder of ordinary images, for
-regularization, may stand beside the own one.
+``masks/`` in any of them (`data.sources.mask_files`). Metadata: a file lists the images
+(`data.sources.listed_images`). Several folders are put together by `data.sources.combined`.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ...config import DatasetSection
 from ...errors import DatasetError
 from ...filesystem.allowed_folders import AllowedFolders
 from ...printable import listed
-from ...types import Sample
 from .controls import (
     control_in_folder,
     controls_beside,
@@ -28,12 +25,14 @@ from .controls import (
     tell_unread,
 )
 from .facts import HeaderMemory
+from .hugging_face import refuse_images_inside
 from .kohya import looks_like_kohya, repeated_folders, tell_unused_numbers
 from .layers import BAD_LAYERS, Layer, layers_by_image
 from .layout import CONTROL_FOLDER, LAYERS_FOLDER, TRAINING_FOLDER, dataset_layout
+from .listed_images import survey_metadata
 from .listing import ListedFile, Listing, dataset_root, list_folder
 from .mask_files import masks_beside, masks_in_folder, tell_masks
-from .problems import SHOWN, Fault, Problems
+from .problems import SHOWN, Fault, Problems, Scan
 from .reader import Reader
 
 __all__ = [
@@ -41,26 +40,14 @@ __all__ = [
     "TRAINING_FOLDER",
     "Fault",
     "Problems",
+    "Scan",
     "control_in_folder",
     "numbering_problem",
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Scan:
-    """What a dataset folder holds.
-
-    Attributes:
-        samples: Sorted by name.
-        problems: What the policies left out, and what may be a mistake, in words.
-        refusal: Why a policy says to stop; None when none does.
-        faults: Those of the problems that a policy decided about.
-    """
-
-    samples: tuple[Sample, ...]
-    problems: tuple[str, ...]
-    refusal: DatasetError | None = None
-    faults: tuple[Fault, ...] = ()
+_IN_A_FOLDER = ("paired", "layered")
+"""Layouts whose images lie in a folder of their own."""
 
 
 def scan(
@@ -107,9 +94,12 @@ def survey(
         DatasetError: When the folder is missing, or cannot be read.
     """
     root = dataset_root(settings.path)
+    found = survey_metadata(root, settings, within, remembered)
+    if found is not None:
+        return found
     problems = Problems(settings)
     layout = dataset_layout(root, settings)
-    prefix = f"{TRAINING_FOLDER}/" if layout in {"paired", "layered"} else ""
+    prefix = f"{TRAINING_FOLDER}/" if layout in _IN_A_FOLDER else ""
     listing = list_folder(root / prefix, settings.caption_extension, within)
     images, masks = masks_beside(listing, problems)
     reader = Reader(listing, prefix, settings, problems, masks=masks, remembered=remembered)
@@ -186,7 +176,8 @@ def _find_lonely_captions(listing: Listing, problems: Problems, prefix: str) -> 
 
 def _nothing_left(settings: DatasetSection, problems: Sequence[str]) -> DatasetError:
     folder = dataset_root(settings.path)
-    if dataset_layout(folder, settings) in {"paired", "layered"}:
+    refuse_images_inside(folder)
+    if settings.layout != "metadata" and dataset_layout(folder, settings) in _IN_A_FOLDER:
         folder = folder / TRAINING_FOLDER
     if problems:
         shown = listed(problems, SHOWN, "; ")
@@ -196,61 +187,3 @@ def _nothing_left(settings: DatasetSection, problems: Sequence[str]) -> DatasetE
         found = f"dataset.path: there are no images in {folder}"
         remedy = "Put png, jpg, jpeg, webp or bmp files with captions there, or set dataset.path."
     return DatasetError(found, "at least one image with its caption", remedy)
-
-
-REGULARIZATION = "regularization"
-"""What the names of regularization images begin with."""
-
-
-def scan_all(
-    settings: DatasetSection,
-    within: AllowedFolders | None = None,
-    *,
-    stop: bool = True,
-    remembered: HeaderMemory | None = None,
-) -> Scan:
-    """Read the dataset folder and, where one is named, the folder of regularization images.
-
-    Args:
-        settings: The folders, their layout, and what to do about mistakes.
-        within: As for `scan`.
-        stop: As `scan`.
-        remembered: As `scan`.
-
-    Returns:
-        The samples of both, the own ones first.
-
-    Raises:
-        DatasetError: As `scan`; and when both are one folder, or one has control images and the
-            other has none.
-    """
-    own = scan(settings, within, stop=stop, remembered=remembered)
-    second = settings.regularization.path
-    if not second:
-        return own
-    if Path(second).expanduser().resolve() == Path(settings.path).expanduser().resolve():
-        raise DatasetError(
-            f"dataset.regularization.path: {second} is dataset.path as well",
-            "another folder, with ordinary images",
-            "Name a folder of ordinary images, or leave dataset.regularization.path out.",
-        )
-    try:
-        ordinary = settings.model_copy(update={"path": second, "trigger_word": ""})
-        found = scan(ordinary, within, stop=stop, remembered=remembered)
-    except DatasetError as error:
-        message = error.found.replace("dataset.path", "dataset.regularization.path")
-        raise DatasetError(message, error.expected, error.remedy) from error
-    mixed = any(s.controls for s in own.samples) != any(s.controls for s in found.samples)
-    if mixed and settings.missing_control != "without":
-        raise DatasetError(
-            "one of dataset.path and dataset.regularization.path has control images, the other "
-            "has none",
-            "both with control images, or both without",
-            "Add control images to the folder without, or name another folder.",
-        )
-    marked = tuple(
-        dataclasses.replace(sample, name=f"{REGULARIZATION}/{sample.name}", regularization=True)
-        for sample in found.samples
-    )
-    problems = tuple(f"{REGULARIZATION}: {problem}" for problem in found.problems)
-    return Scan(own.samples + marked, own.problems + problems, own.refusal or found.refusal)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -274,8 +273,8 @@ def as_list(value: Any) -> Sequence[Any]:
     """The items of a cell that may hold several: a list, a JSON list as text, or one value."""
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
-            parsed = json.loads(value)
-        except (ValueError, RecursionError):
+            parsed = parse_json(value)
+        except ValueError:
             return (value,)
         return parsed if isinstance(parsed, list) else (value,)
     if isinstance(value, list | tuple):

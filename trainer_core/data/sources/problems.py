@@ -8,8 +8,10 @@ from pathlib import Path
 from ...config import DatasetSection
 from ...errors import DatasetError
 from ...printable import listed
+from ...types import Sample
 from ..captions import READABLE
 from .layers import BAD_LAYERS, EXPECTED_LAYERS
+from .metadata_file import BAD_METADATA, EXPECTED_TABLE
 
 BAD_CAPTION = "unreadable_caption"
 """A caption file that is not text; no setting lets a training leave it out."""
@@ -20,10 +22,11 @@ NO_MASK = "missing_mask"
 SHOWN = 5
 """Mistakes that a message names; the others are counted."""
 
-_NO_SETTING = (BAD_CAPTION, BAD_LAYERS, NO_MASK)
+_NO_SETTING = (BAD_CAPTION, BAD_LAYERS, NO_MASK, BAD_METADATA)
 
 # In the order in which they are told: a broken image explains a caption without image.
 _EXPECTED = {
+    BAD_METADATA: EXPECTED_TABLE,
     "unreadable": (
         "whole images as PNG, JPEG, WebP or BMP",
         "Save the images again with an image editor, or set dataset.unreadable: skip.",
@@ -134,3 +137,20 @@ class Problems:
             if texts:
                 return DatasetError(listed(texts, SHOWN, "; "), expected, remedy)
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What a dataset folder holds.
+
+    Attributes:
+        samples: Sorted by name.
+        problems: What the policies left out, and what may be a mistake, in words.
+        refusal: Why a policy says to stop; None when none does.
+        faults: Those of the problems that a policy decided about.
+    """
+
+    samples: tuple[Sample, ...]
+    problems: tuple[str, ...]
+    refusal: DatasetError | None = None
+    faults: tuple[Fault, ...] = ()

@@ -25,6 +25,9 @@ from .image import CENTER, Crop, image_size, kept_box, open_mask
 VERSION = 1
 """Of the way masks are brought to the latents: another one gives other cached files."""
 
+_SHAPE = 0.02
+"""Share by which the aspect ratios of an image and its mask may differ: it is stretched so far."""
+
 _TINT = (200, 30, 120)
 _TINTED = 0.6
 """Colour and share of what lies over a part of an image that does not count."""
@@ -78,8 +81,10 @@ def _require_shape(path: Path, found: tuple[int, int], size: tuple[int, int]) ->
 
 
 def same_shape(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Whether one size is another one's, enlarged or reduced and rounded to whole pixels."""
-    return abs(one[0] * other[1] - one[1] * other[0]) <= max(sum(one), sum(other))
+    """Whether two sizes have one aspect ratio, but for whole pixels and `_SHAPE`."""
+    across, down = one[0] * other[1], one[1] * other[0]
+    rounded = max(sum(one), sum(other))
+    return abs(across - down) <= max(rounded, _SHAPE * min(across, down))
 
 
 def center_of_mass(mask: Image.Image) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from PIL import Image
 
 from trainer_core.config import MaskSection
-from trainer_core.data.framing import Framing, MaskSource
+from trainer_core.data.framing import Framing, MaskSource, longest_side_size
 from trainer_core.data.image import fit_to_bucket, kept_box, open_mask
 from trainer_core.data.masks import (
     batch_weights,
@@ -117,7 +118,9 @@ def test_transparency_is_read_where_it_is_the_mask(tmp_path):
         ((256, 192), (1024, 768), True),
         ((333, 250), (1000, 751), True),
         ((2000, 1502), (1000, 751), True),
+        ((512, 512), (512, 503), True),
         ((512, 512), (512, 500), False),
+        ((8, 6), (100, 70), True),
         ((512, 512), (512, 384), False),
         ((768, 1024), (1024, 768), False),
         ((100, 64), (64, 64), False),
@@ -379,3 +382,36 @@ def test_a_framing_is_named_by_all_that_it_depends_on_and_a_plain_one_by_nothing
     assert len({each.parts() for each in others}) == len(others)
     assert Framing("top").parts() == Framing("top", mask).parts()
     assert not any("m.png" in str(each.parts()) for each in others), "a cache holds no paths"
+
+
+@pytest.mark.parametrize(
+    ("size", "resolution", "expected"),
+    [
+        # By hand: 1024 / 1920 * 1080 is 576, and 18 times 32.
+        ((1920, 1080), 1024, (1024, 576)),
+        ((1080, 1920), 1024, (576, 1024)),
+        ((1000, 1000), 1024, (1024, 1024)),
+        ((1000, 999), 1024, (1024, 992)),
+        ((640, 480), 512, (512, 384)),
+        ((3000, 2000), 1024, (1024, 672)),
+        ((777, 555), 500, (480, 352)),
+        ((5000, 100), 512, (512, 32)),
+        ((100, 5000), 512, (32, 512)),
+        ((3, 3), 32, (32, 32)),
+    ],
+)
+def test_the_longest_side_becomes_the_resolution(size, resolution, expected):
+    assert longest_side_size(*size, resolution) == expected
+
+
+def test_the_longest_side_is_the_seeds_for_every_shape():
+    """The document's numbers in fractions: the other side rounded down, both to 32."""
+    for width in range(40, 2000, 171):
+        for height in range(40, 2000, 173):
+            longest = max(width, height)
+            exact = [Fraction(512 * side, longest) for side in (width, height)]
+            found = longest_side_size(width, height, 512)
+            for side, whole in zip(found, exact, strict=True):
+                # Its own arithmetic is in doubles, which may fall below a whole number.
+                assert side in {max(int(whole) // 32, 1) * 32, max((int(whole) - 1) // 32, 1) * 32}
+                assert side == max(int(whole) // 32, 1) * 32 or whole == int(whole)

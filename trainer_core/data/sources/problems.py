@@ -19,10 +19,13 @@ BAD_CAPTION = "unreadable_caption"
 NO_MASK = "missing_mask"
 """An image without a mask where each needs one; ``dataset.mask.source`` says whether it does."""
 
+BAD_MASK = "mask_shape"
+"""A mask of another shape than its image: nobody knows where it lies."""
+
 SHOWN = 5
 """Mistakes that a message names; the others are counted."""
 
-_NO_SETTING = (BAD_CAPTION, BAD_LAYERS, NO_MASK, BAD_METADATA)
+_NO_SETTING = (BAD_CAPTION, BAD_LAYERS, NO_MASK, BAD_MASK, BAD_METADATA)
 
 # In the order in which they are told: a broken image explains a caption without image.
 _EXPECTED = {
@@ -48,6 +51,10 @@ _EXPECTED = {
         "Add the masks, or set dataset.mask.source: auto, with which an image without mask counts "
         "everywhere alike.",
     ),
+    BAD_MASK: (
+        "a mask of its image's size or shape",
+        "Save the mask again in the image's size, or set dataset.mask.source: none.",
+    ),
     "missing_caption": (
         "a caption file with text for every image",
         "Write the missing captions, or set dataset.missing_caption: empty (train without text) "
@@ -65,7 +72,7 @@ class Fault:
     """Something that a policy decided about.
 
     Attributes:
-        policy: Name of the setting under ``dataset``, or `BAD_CAPTION`, `BAD_LAYERS` or `NO_MASK`,
+        policy: Name of the setting under ``dataset``, or `BAD_CAPTION`, `BAD_LAYERS` and the like,
             for which there is none.
         text: What was found, naming the file.
         image: The training image that it keeps out; None for a control image or a caption alone.

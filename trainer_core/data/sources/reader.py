@@ -20,7 +20,7 @@ from .kohya import RepeatedFolder
 from .layers import BAD_LAYERS, Layer, layer_problem, layers_problem
 from .listing import ListedFile, Listing
 from .mask_files import Masks, shape_problem
-from .problems import BAD_CAPTION, NO_MASK, Problems
+from .problems import BAD_CAPTION, BAD_MASK, NO_MASK, Problems
 
 _NO_RULES = CaptionSection()
 
@@ -146,10 +146,12 @@ class Reader:
             return True, None
         read = self._facts(found.path, path, found.shown)
         if read is None:
+            self.problems.tell(f"left out: {name}, because of its mask")
             return False, None
         problem = shape_problem(found.shown, (facts.width, facts.height), (read.width, read.height))
         if problem is not None:
-            self.problems.tell(problem)
+            self.problems.add(BAD_MASK, problem, path)
+            return False, None
         return True, found.path
 
     def _facts(self, path: Path, image: Path, name: str) -> ImageInfo | None:

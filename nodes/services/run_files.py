@@ -174,7 +174,7 @@ def _copied_adapters(adapters: Sequence[BaseAdapter], folder: Path) -> list[Base
 
 
 def _copied_cache(manifest: Path, target: Path) -> Path:
-    from ...trainer_core.training.encode_dataset import read_manifest
+    from ...trainer_core.training.cache_manifest import read_manifest
 
     files = [manifest, *(entry.path for entry in read_manifest(manifest).entries())]
     try:

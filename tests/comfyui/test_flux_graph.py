@@ -28,7 +28,7 @@ from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
 from trainer_core.diffusion.flow import sample_euler
 from trainer_core.families.registry import get_family
-from trainer_core.training.encode_dataset import read_manifest
+from trainer_core.training.cache_manifest import read_manifest
 
 pytestmark = [pytest.mark.comfy, pytest.mark.slow]
 

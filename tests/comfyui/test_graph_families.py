@@ -30,7 +30,7 @@ from safetensors.torch import load_file, save_file
 
 from trainer_core.families.flux.fill import MASK, masked_latents
 from trainer_core.families.flux_vae import shifted_vae
-from trainer_core.training.encode_dataset import read_manifest
+from trainer_core.training.cache_manifest import read_manifest
 
 pytestmark = [pytest.mark.comfy, pytest.mark.slow]
 

@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from trainer_core.families.registry import get_family
 from trainer_core.training import SingleProcess
-from trainer_core.training.encode_dataset import prepare, read_manifest, save_manifest
+from trainer_core.training.cache_manifest import read_manifest
+from trainer_core.training.encode_dataset import prepare, save_manifest
 from trainer_core.training.memory_estimate import cached_run_estimate, check_memory, text_tokens
 from trainer_core.training.observer import SilentObserver
 

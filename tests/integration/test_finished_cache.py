@@ -9,7 +9,8 @@ from integration.runs import run_config, tensors
 
 from trainer_core.errors import ConfigError, DatasetError
 from trainer_core.training import SingleProcess, train
-from trainer_core.training.encode_dataset import prepare, read_manifest, save_manifest
+from trainer_core.training.cache_manifest import read_manifest
+from trainer_core.training.encode_dataset import prepare, save_manifest
 from trainer_core.training.observer import SilentObserver
 
 PROMPTS = ["a red circle on a blue background", "a green cross on a white background"]
@@ -105,8 +106,17 @@ def test_missing_file_of_the_cache_is_an_error_with_the_number(encoded, tmp_path
         lambda record: record.pop("samples"),
         lambda record: record.update(format=99),
         lambda record: record.update(samples=[]),
-        lambda record: record["samples"][0].update(latents="../../../etc/passwd"),
-        lambda record: record["samples"][0].update(size=[64]),
+        lambda record: record["samples"].update(keys="../../../etc/passwd"),
+        lambda record: record["samples"].update(kinds=["../../../etc", "text"]),
+        lambda record: record["samples"]["forms"][0].update(size=[64]),
+        lambda record: record["samples"]["forms"][0].update(counts=[-3] + [0] * 9),
+        lambda record: record["samples"]["refs"].pop(),
+        lambda record: record["samples"]["refs"].__setitem__(0, 10**6),
+        lambda record: record["samples"]["refs"].__setitem__(0, -1),
+        lambda record: record["samples"]["form_of"].__setitem__(0, "x"),
+        lambda record: record["samples"]["weights"].pop(),
+        lambda record: record["samples"]["names"].__setitem__(0, 7),
+        lambda record: record["samples"].update(sources="00"),
     ],
 )
 def test_damaged_list_is_refused(encoded, tmp_path, damage):

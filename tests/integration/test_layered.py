@@ -15,7 +15,8 @@ from trainer_core.config import RunConfig
 from trainer_core.errors import DatasetError
 from trainer_core.inference.pipeline import sample_images
 from trainer_core.training import train
-from trainer_core.training.encode_dataset import prepare, read_manifest, save_manifest
+from trainer_core.training.cache_manifest import read_manifest
+from trainer_core.training.encode_dataset import prepare, save_manifest
 from trainer_core.training.observer import SilentObserver
 from trainer_core.training.processes import SingleProcess
 

@@ -63,7 +63,7 @@ def run_step(
 ) -> StepSimulation:
     """A run's largest step: of the cache where one is finished, else of square images."""
     from ..inference.sampler import preview_layers
-    from ..training.encode_dataset import read_manifest
+    from ..training.cache_manifest import read_manifest
     from ..training.memory_estimate import largest_sample, run_simulation, text_tokens
     from ..types import Bucket
 

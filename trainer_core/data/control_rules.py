@@ -75,6 +75,8 @@ def require_bare_texts(settings: DatasetSection, items: Iterable[CachedItem]) ->
         ConfigError: Naming the first sample that lacks them.
     """
     folders = [each.settings for each in dataset_folders(settings)] or [settings]
+    if not any(folder.control_dropout for folder in folders):
+        return
     for item in items:
         own = folders[item.folder] if item.folder < len(folders) else folders[0]
         if own.control_dropout and item.control_buckets and not item.bare_texts:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import math
 import mmap
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -227,6 +228,56 @@ def open_tensors(
         yield tensors
 
 
+def read_whole(
+    path: Path, wording: Wording = ADAPTER, memory: Tensor | None = None
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read a small file at once.
+
+    Args:
+        path: The file.
+        wording: How its errors are told.
+        memory: Bytes to read into where they are enough: memory that was used already costs less
+            than new. The tensors are then views of it.
+
+    Returns:
+        All tensors, which may share memory, and the header's strings.
+
+    Raises:
+        TrainerError: As `open_tensors`.
+    """
+    try:
+        require_regular(path)
+        with path.open("rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            fits = memory is not None and size <= len(memory)
+            content = memory[:size] if memory is not None and fits else _bytes_of(size)
+            held = content.numpy()
+            count = 0
+            while count < len(held) and (more := file.readinto(held[count:])):
+                count += more
+        length = int.from_bytes(held[:_LENGTH].tobytes(), "little")
+        _check_length(length, count)
+        tensors, metadata = _parsed(
+            held[_LENGTH : _LENGTH + length].tobytes(), count, any_format=False
+        )
+    except (OSError, ValueError):
+        # The careful way finds the words for what is wrong.
+        with open_tensors(path, wording) as careful:
+            return careful.read_all(), dict(careful.metadata)
+    return {key: _view(content, info) for key, info in tensors.items()}, metadata
+
+
+def _bytes_of(size: int) -> Tensor:
+    return torch.empty(size, dtype=torch.uint8)
+
+
+def _view(content: Tensor, info: TensorInfo) -> Tensor:
+    values = content[info.start : info.end]
+    if info.start % info.dtype.itemsize:
+        values = values.clone()
+    return values.view(info.dtype).reshape(info.shape)
+
+
 def map_tensor(path: Path, info: TensorInfo) -> Tensor:
     """A view of a file's bytes as a tensor; the mapping ends with the last view of it.
 
@@ -267,9 +318,19 @@ def _header(file: IO[bytes], *, any_format: bool) -> tuple[dict[str, TensorInfo]
     length = int.from_bytes(file.read(_LENGTH), "little")
     if not size:
         raise ValueError("the file is empty")
+    _check_length(length, size)
+    return _parsed(file.read(length), size, any_format=any_format)
+
+
+def _check_length(length: int, size: int) -> None:
     if size < _LENGTH or length > min(size - _LENGTH, LARGEST_HEADER):
         raise ValueError(f"{size} bytes, with a header of {length}")
-    content = file.read(length)
+
+
+def _parsed(
+    content: bytes, size: int, *, any_format: bool
+) -> tuple[dict[str, TensorInfo], dict[str, str]]:
+    length = len(content)
     count = content.count(b"data_offsets")
     if count > MOST_TENSORS:  # seen before it is parsed
         raise ValueError(f"it lists {count} tensors, and {MOST_TENSORS} are read at most")

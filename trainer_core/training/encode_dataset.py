@@ -2,10 +2,6 @@
 
 The encoders live only inside this module's functions, so their memory is free again before the
 denoiser is loaded.
-
-The list of a finished cache lies in the cache's folder and names files by their keys alone, so that
-the folder can be moved to another machine. It holds the samples' names and the preview prompts, but
-no paths.
 """
 
 from __future__ import annotations
@@ -15,10 +11,9 @@ import functools
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -27,22 +22,20 @@ from ..config import RunConfig
 from ..config.defaults import preservation_prompts
 from ..data.buckets import Plan, plan_buckets
 from ..data.cache.build import build_cache, cache_folder
-from ..data.cache.cache_file import Entry, cache_folders, entry_of_key, is_sound
-from ..data.cache.cached_dataset import CachedDataset, CachedItem, PreservedItem
+from ..data.cache.cache_file import cache_folders
+from ..data.cache.cached_dataset import CachedDataset
 from ..data.captions import caption_tokens, long_caption_notes, may_be_long
 from ..data.control_rules import require_bare_texts, require_control_images, require_droppable
 from ..data.drawn_masks import with_areas
+from ..data.file_memory import FileMemory
 from ..data.masks import require_masks_fit
-from ..data.paces import pace_record, read_pace
 from ..data.sources.combined import scan_all
 from ..data.sources.layers import require_layers
-from ..errors import ConfigError, DatasetError
+from ..errors import ConfigError
 from ..families.family import Family
 from ..families.registry import get_family
 from ..filesystem.allowed_folders import AllowedFolders
-from ..filesystem.storage import write_json
 from ..filesystem.temporary import remove_leftovers
-from ..filesystem.text_files import LARGEST_LIST, read_object
 from ..inference.encoders import (
     EncodedPrompt,
     EncoderSource,
@@ -50,13 +43,13 @@ from ..inference.encoders import (
     MakeSource,
     check_controls,
     encode_prompts,
-    read_prompt,
 )
 from ..inference.sampler import Sampler
 from ..offload.machine import Machine
-from ..types import Bucket, Sample
+from ..types import Sample
 from ..weights.base_location import BaseLocation, file_identity, folder_identity
 from ..weights.loading import file_settings
+from .cache_manifest import SUFFIX, Manifest, read_manifest, write_manifest
 from .observer import CacheProgress, Noted, Observer, Warned
 from .processes import Processes
 
@@ -131,7 +124,8 @@ def prepare(
             "a folder with images and captions",
             "Set dataset.path in the run file or on the command line: dataset.path=FOLDER.",
         )
-    found = scan_all(config.dataset, within, seed=config.seed)
+    memory = FileMemory(cache_folder(config), trust=not config.cache.verify)
+    found = scan_all(config.dataset, within, seed=config.seed, remembered=memory)
     for problem in found.problems if processes.index == 0 else ():
         observer.notify(Warned(problem))
     has_controls = any(sample.controls for sample in found.samples)
@@ -153,7 +147,7 @@ def prepare(
         for note in remove_leftovers(*cache_folders(cache_folder(config))):
             observer.notify(Noted(note))
     with contextlib.closing(encoders):
-        dataset, prompts = _encode(config, family, location, plan, encoders, observer)
+        dataset, prompts = _encode(config, family, location, plan, memory, encoders, observer)
         if processes.index == 0:
             processes.barrier()
     if processes.index == 0:
@@ -180,6 +174,7 @@ def _encode(
     family: Family,
     location: BaseLocation,
     plan: Plan,
+    memory: FileMemory,
     encoders: EncoderSource,
     observer: Observer,
 ) -> tuple[CachedDataset, tuple[EncodedPrompt, ...]]:
@@ -196,6 +191,8 @@ def _encode(
         preserved_prompts=preservation_prompts(config, edits=edits),
         channels=family.pixel_channels(variant),
         fills=variant in family.filled,
+        options=config.cache,
+        memory=memory,
         shown=variant in family.shown,
         grid=functools.cache(functools.partial(family.latent_grid, location)),
     )
@@ -331,170 +328,3 @@ def content_hashes(data: Prepared) -> dict[str, str]:
         settings += [file_identity(location.file), json.dumps(found, sort_keys=True)]
     base = folder_identity(location.folder, ["transformer"], settings)
     return {"base": base, "dataset": data.dataset.identity}
-
-
-SUFFIX = ".cache.json"
-_FORMAT = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """What a run needs of its samples.
-
-    Attributes:
-        family: The base's family.
-        variant: What the samples were encoded for, such as ``edit``.
-        dataset: The encoded samples.
-        prompts: The encoded preview prompts.
-    """
-
-    family: str
-    variant: str
-    dataset: CachedDataset
-    prompts: tuple[EncodedPrompt, ...]
-
-    def entries(self) -> Iterator[Entry]:
-        """Every file of the cache that the run reads."""
-        yield from _entries(self.dataset.items)
-        yield from (prompt.entry for prompt in self.prompts)
-        for each in self.dataset.preserved:
-            yield from (*each.controls, each.text)
-
-
-def write_manifest(path: Path, cache: Manifest) -> None:
-    """Write the list.
-
-    Args:
-        path: A file in the cache's folder, ending in `SUFFIX`.
-        cache: What is encoded there.
-
-    Raises:
-        StorageError: When it cannot be written.
-    """
-    write_json(
-        path,
-        {
-            "format": _FORMAT,
-            "family": cache.family,
-            "variant": cache.variant,
-            "samples": [_sample_record(item) for item in cache.dataset.items],
-            "prompts": [
-                {"text": p.text, "key": p.entry.key, "controls": len(p.controls)}
-                for p in cache.prompts
-            ],
-            "preserved": [_preserved_record(item) for item in cache.dataset.preserved],
-        },
-    )
-
-
-def read_manifest(path: Path) -> Manifest:
-    """Read the list and check that every file it names is there.
-
-    Args:
-        path: The list.
-
-    Returns:
-        The cache.
-
-    Raises:
-        DatasetError: When the list is damaged or of a newer version, or files are missing.
-    """
-    record = read_object(path, lambda reason: _unusable(path, reason), LARGEST_LIST)
-    try:
-        if record["format"] != _FORMAT:
-            raise ValueError(f"its format is {record['format']!r}")
-        items = [_sample_item(path.parent, sample) for sample in record["samples"]]
-        prompts = [_prompt(path.parent, prompt) for prompt in record["prompts"]]
-        # Lists of earlier versions have none.
-        preserved = [_preserved_item(path.parent, each) for each in record.get("preserved", [])]
-        family, variant = str(record["family"]), str(record["variant"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise _unusable(path, f"{type(error).__name__}: {error}") from error
-    if not items:
-        raise _unusable(path, "it lists no samples")
-    kept = [entry for item in preserved for entry in (*item.controls, item.text)]
-    _require_files(path, [*_entries(items), *(entry for _, entry, _ in prompts), *kept])
-    read = tuple(read_prompt(text, entry, count) for text, entry, count in prompts)
-    return Manifest(family, variant, CachedDataset(items, preserved=preserved), read)
-
-
-def _sample_record(item: CachedItem) -> dict[str, Any]:
-    return {
-        "name": item.name,
-        "size": [item.bucket.width, item.bucket.height],
-        "latents": item.latents.key,
-        "text": item.text.key,
-        "empty_text": item.empty_text.key,
-        "source": item.source,
-        "controls": [
-            {"size": [bucket.width, bucket.height], "latents": entry.key}
-            for bucket, entry in zip(item.control_buckets, item.controls, strict=True)
-        ],
-        **({"layers": [entry.key for entry in item.layers]} if item.layers else {}),
-        **pace_record(item),
-    }
-
-
-def _preserved_record(item: PreservedItem) -> dict[str, Any]:
-    return {
-        "prompt": item.prompt,
-        "size": [item.bucket.width, item.bucket.height],
-        "controls": [entry.key for entry in item.controls],
-        "text": item.text.key,
-        **({"layers": item.layers} if item.layers else {}),
-    }
-
-
-def _preserved_item(folder: Path, record: Mapping[str, Any]) -> PreservedItem:
-    return PreservedItem(
-        prompt=str(record["prompt"]),
-        bucket=_bucket(record["size"]),
-        controls=tuple(entry_of_key(folder, "latents", key) for key in record["controls"]),
-        text=entry_of_key(folder, "text", record["text"]),
-        layers=int(record.get("layers", 0)),
-    )
-
-
-def _sample_item(folder: Path, record: Mapping[str, Any]) -> CachedItem:
-    controls = record["controls"]
-    return CachedItem(
-        name=str(record["name"]),
-        bucket=_bucket(record["size"]),
-        control_buckets=tuple(_bucket(control["size"]) for control in controls),
-        latents=entry_of_key(folder, "latents", record["latents"]),
-        controls=tuple(entry_of_key(folder, "latents", c["latents"]) for c in controls),
-        text=entry_of_key(folder, "text", record["text"]),
-        empty_text=entry_of_key(folder, "text", record["empty_text"]),
-        source=str(record.get("source", "")),
-        layers=tuple(entry_of_key(folder, "latents", key) for key in record.get("layers", [])),
-        **read_pace(record),
-    )
-
-
-def _prompt(folder: Path, record: Mapping[str, Any]) -> tuple[str, Entry, int]:
-    entry = entry_of_key(folder, "prompts", record["key"])
-    return str(record["text"]), entry, int(record["controls"])
-
-
-def _bucket(size: Sequence[int]) -> Bucket:
-    width, height = size
-    return Bucket(int(width), int(height))
-
-
-def _entries(items: Sequence[CachedItem]) -> list[Entry]:
-    return [entry for item in items for entry in item.entries]
-
-
-def _require_files(path: Path, entries: Sequence[Entry]) -> None:
-    missing = [entry for entry in entries if not is_sound(entry)]
-    if missing:
-        raise _unusable(path, f"{len(missing)} of its files are missing or damaged")
-
-
-def _unusable(path: Path, reason: str) -> DatasetError:
-    return DatasetError(
-        f"cache.manifest: {path} cannot be used ({reason})",
-        "the list of a finished cache, with the folders latents, text and prompts beside it",
-        "Copy the whole cache folder, or make it again (Cache Embeddings with verify switched on, "
-        "or the verb cache with cache.verify=true).",
-    )

@@ -31,7 +31,7 @@ from ..printable import gibibytes
 from ..quantization.registry import FORMATS
 from ..tensors.safetensors_reader import open_tensors
 from ..types import Bucket
-from .encode_dataset import read_manifest
+from .cache_manifest import read_manifest
 from .step_simulation import NOT_SIMULATED, StepInputs, StepSimulation
 
 UNABLE = (*NOT_SIMULATED, RuntimeError, TypeError, NotImplementedError)

@@ -20,7 +20,7 @@ from ..families.family import Predict
 from ..families.registry import get_family
 from ..quantization.quantized_linear import set_compute
 from ..types import Batch
-from .encode_dataset import read_manifest
+from .cache_manifest import read_manifest
 
 SIGMAS = (0.1, 0.5, 0.9)
 """Noise levels that are compared."""

@@ -40,7 +40,7 @@ from trainer_core.weights.base_location import BaseLocation
 from trainer_core.weights.diffusers_folder import read_json
 
 FAMILY = get_family("qwen_image")
-ENTRY = Entry(Path(), "")
+ENTRY = Entry(Path(), "", "0" * 64)
 LAYERS, STEPS, GUIDANCE = 1, 2, 4.0
 SIZE = 640  # the smaller of the two that the pipeline knows
 CAPTIONS = ["a red circle", "two blue squares on a much longer green background"]

@@ -7,27 +7,31 @@ encoding, and several datasets and processes may share a folder.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
-from PIL import Image
-from torch import Tensor
 
-from ...config import DatasetSection, RunConfig
+from ...config import CacheSection, DatasetSection, RunConfig
 from ...errors import DatasetError
 from ...printable import listed
-from ...tensors.rounding import all_finite
-from ...types import Conditioning, PlannedSample
+from ...types import PlannedSample
 from ..buckets import Plan
 from ..file_memory import FileMemory
-from ..image import on_white, to_pixels
 from ..masks import counts_nothing, may_count_nothing, nothing_counts_error
-from .cache_file import Entry, is_sound, read_entry, write_entry
+from .cache_file import read_entry
 from .cached_dataset import CachedDataset
+from .claims import Claims
+from .columns import ColumnWriter, ItemColumns, hex_keys
 from .encoders import Encoders
-from .recipes import Grid, ImageTask, Recipe, Recipes, SizedImage, TextTask, no_grid
+from .index import CacheIndex
+from .items import PreservedItem
+from .making import Maker
+from .recipes import Grid, Recipe, Recipes, TextTask, no_grid
 
 __all__ = ["CachedDataset", "Encoders", "build_cache"]
 
@@ -48,8 +52,10 @@ def build_cache(
     preserved_prompts: Sequence[str] = (),
     channels: int = 3,
     fills: bool = False,
+    options: CacheSection | None = None,
     shown: bool = False,
     grid: Grid = no_grid,
+    memory: FileMemory | None = None,
 ) -> CachedDataset:
     """Encode what is missing and describe the whole.
 
@@ -71,9 +77,11 @@ def build_cache(
             laid on white.
         fills: Whether a control image is what the target is to be filled from: its transparent area
             is, or one that is drawn.
+        options: Number format and batch size; unset: what the settings are by default.
         shown: Whether the text encoder sees the control images (`Family.shown`).
         grid: Width and height in pixels to h and w of the latents and the latents along a token's
             side; asked for images with masks.
+        memory: What is known of the image files; unset: what the cache's folder remembers.
 
     Returns:
         The encoded dataset, in the order of the plan.
@@ -83,174 +91,158 @@ def build_cache(
             no sample is left.
         StorageError: When the cache cannot be written.
     """
-    hashes = FileMemory(folder, trust=not verify)
-    naming = Recipes(folder, identity, settings, channels, fills, shown, hashes, grid)
-    builder = _Builder(naming, open_encoders, notify, verify)
-    recipes = [recipe for planned in plan.samples if (recipe := builder.describe(planned))]
-    prompts = list(naming.of_prompts(preserved_prompts, recipes))
-    texts = [item.text for item, _ in prompts]
-    builder.find_missing([*(e for recipe in recipes for e in recipe.item.entries), *texts])
-    hashes.save()
-    # All images before all texts: encoders that do not fit together change places once.
-    recipes = [recipe for recipe in recipes if builder.complete_images(recipe)]
-    items = [recipe.item for recipe in recipes if builder.complete_texts(recipe)]
-    kept = [
-        item
-        for item, task in prompts
-        if builder.all_there(item.controls) and builder.complete_text(task)
-    ]
-    if not items:
+    options = options or CacheSection()
+    # An ordinary cache keeps the names that its files had before there was a choice.
+    identity += "" if options.dtype == "auto" else f" {options.dtype}"
+    memory = memory or FileMemory(folder, trust=not verify)
+    naming = Recipes(folder, identity, settings, channels, fills, shown, memory, grid)
+    samples = _Samples(naming)
+    for planned in plan.samples:
+        samples.add(planned)
+    memory.save()
+    columns = samples.columns()
+    prompts = list(samples.prompts(preserved_prompts))
+    index = CacheIndex(folder)
+    lacking, extra = _missing(index, columns, [task for _, task in prompts], verify)
+    with Claims(folder) as claims:
+        maker = Maker(
+            *(naming, open_encoders, notify, index, claims),
+            *(options.batch_size, options.dtype, verify),
+        )
+        missing = {columns.entry(row).key for row in np.nonzero(lacking)[0]}
+        try:
+            maker.begin(missing | extra)
+            touched = columns.having(lacking).tolist()
+            if maker.missing:
+                # All images before all texts: encoders that do not fit together change places once.
+                maker.make(task for each in samples.again(touched) for task in each.images)
+                maker.make(task for each in samples.again(touched) for task in each.plain)
+            # Weights are no part of what is kept: with one of 0 all masks are read.
+            every = range(len(columns)) if may_count_nothing(settings.mask) else touched
+            for number in columns.masked(every):
+                samples.check_masks(next(samples.again([number])), missing, maker)
+            if maker.missing:
+                maker.make(_texts(samples.again(touched), maker))
+                maker.make(task for item, task in prompts if _has_controls(item, maker))
+        finally:
+            index.close()
+    kept = [item for item, task in prompts if task.entry.key not in maker.missing]
+    kept = [item for item in kept if _has_controls(item, maker)]
+    columns = samples.leave_out(columns, maker)
+    if not len(columns):
         raise DatasetError(
-            f"no sample is left ({listed(builder.problems, 5, '; ') or 'the plan is empty'})",
+            f"no sample is left ({listed(samples.problems, 5, '; ') or 'the plan is empty'})",
             "at least one image that can be encoded",
             "Fix the images named here.",
         )
-    return CachedDataset(items, builder.encoded, builder.reused, builder.problems, preserved=kept)
+    reused = len(columns.keys) + len(extra) - maker.encoded - len(maker.missing)
+    return CachedDataset(columns, maker.encoded, reused, samples.problems, preserved=kept)
+
+
+def _missing(
+    index: CacheIndex, columns: ItemColumns, prompts: Sequence[TextTask], verify: bool
+) -> tuple[np.ndarray, set[str]]:
+    """Which rows of the keys lack a file, and which texts of prompts; fills the tokens in."""
+    kinds = sorted({kind for _, kind in columns.places} | {"text"})
+    numbers = np.array([kinds.index(kind) for _, kind in columns.places], np.uint8)
+    others = {task.entry.key: task for task in prompts}
+    known = set() if not others else {e for chunk in columns.chunks() for k in chunk for e in k}
+    others = {key: task for key, task in others.items() if key not in known}
+    kind_of = numbers[columns.place_of] if len(columns.keys) else np.zeros(0, np.uint8)
+    kind_of = np.concatenate([kind_of, np.full(len(others), kinds.index("text"), np.uint8)])
+    keys = np.concatenate([columns.keys, hex_keys(others)])
+    found = index.look_up(kinds, kind_of, keys, verify=verify)
+    count = len(columns.keys)
+    columns.tokens[:] = found.tokens[:count]
+    lacking = {key for key, whole in zip(others, found.whole[count:], strict=True) if not whole}
+    return ~found.whole[:count], lacking
+
+
+def _texts(recipes: Iterator[Recipe], maker: Maker) -> Iterator[TextTask]:
+    """The texts of samples whose images could be encoded."""
+    for recipe in recipes:
+        if not any(entry.key in maker.failed for entry in recipe.item.entries):
+            yield from recipe.texts
+
+
+def _has_controls(item: PreservedItem, maker: Maker) -> bool:
+    return not any(entry.key in maker.missing for entry in item.controls)
 
 
 @dataclass(slots=True)
-class _Builder:
-    naming: Recipes
-    open_encoders: Callable[[], Encoders]
-    notify: Callable[[int, int], None]
-    verify: bool
-    encoded: int = 0
-    reused: int = 0
-    problems: list[str] = field(default_factory=list)
-    _missing: set[str] = field(default_factory=set)
-    _total: int = 0
-    _encoders: Encoders | None = None
+class _Samples:
+    """The samples of a plan that can be read, in its order."""
 
-    def describe(self, planned: PlannedSample) -> Recipe | None:
+    naming: Recipes
+    planned: list[PlannedSample] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    _writer: ColumnWriter = field(default_factory=ColumnWriter)
+
+    def add(self, planned: PlannedSample) -> None:
+        """Name what a sample needs; one that cannot be read is left out."""
         try:
-            return self.naming.of(planned)
+            item = self.naming.of(planned).item
         except DatasetError as error:
             self._leave_out(planned.sample.name, error)
-            return None
-
-    def find_missing(self, needed: Iterable[Entry]) -> None:
-        entries = {entry.key: entry for entry in needed}
-        self._missing = {
-            key for key, entry in entries.items() if not is_sound(entry, thorough=self.verify)
-        }
-        self._total = len(self._missing)
-        self.reused = len(entries) - self._total
-        if self._missing:
-            self.notify(0, self._total)
-
-    def all_there(self, entries: Iterable[Entry]) -> bool:
-        return not any(entry.key in self._missing for entry in entries)
-
-    def complete_images(self, recipe: Recipe) -> bool:
-        """Make the images and masks that a sample lacks; False when it has to be left out."""
-        missing = [each for each in recipe.images if each.entry.key in self._missing]
-        images = self._read(recipe, [each.source for each in missing])
-        if images is None:
-            return False
-        for task in missing:
-            self._supply(
-                task.entry,
-                lambda task=task: {"latents": self._latents(images[task.source], task)},
-                str(task.source.path),
-            )
-        try:
-            self._complete_masks(recipe)
-        except DatasetError as error:
-            self._leave_out(recipe.item.name, error)
-            return False
-        return True
-
-    def _complete_masks(self, recipe: Recipe) -> None:
-        settings = self.naming.settings.mask
-        for each in recipe.plain:
-            made = each.entry.key in self._missing
-            self._supply(each.entry, each.make, each.what)
-            # Weights are no part of what is kept: with one of 0 all masks are read.
-            if made or may_count_nothing(settings):
-                mask = read_entry(each.entry)["mask"]
-                if counts_nothing(mask, settings):
-                    raise nothing_counts_error(recipe.item.name, each.sources[0])
-                if made and each.entry == recipe.item.mask and not mask.any():
-                    self.problems.append(
-                        f"{each.what} ({each.sources[0]}) is black in all that is trained of it: "
-                        "the whole image counts alike"
-                    )
-
-    def complete_texts(self, recipe: Recipe) -> bool:
-        """Encode the texts that a sample lacks; False when it has to be left out."""
-        missing = [task for task in recipe.texts if task.entry.key in self._missing]
-        seen = self._read(recipe, {source: None for task in missing for source in task.seen})
-        if seen is None:
-            return False
-        for task in missing:
-            self.complete_text(task, seen)
-        return True
-
-    def complete_text(
-        self, task: TextTask, images: Mapping[SizedImage, Image.Image] | None = None
-    ) -> bool:
-        """Encode a text if it lacks; `images` holds what is read already."""
-        if task.entry.key in self._missing:
-            seen = [on_white((images or {}).get(each) or self._decode(each)) for each in task.seen]
-            self._supply(
-                task.entry, lambda: self._open().encode_text(task.caption, seen), task.what
-            )
-        return True
-
-    def _supply(self, entry: Entry, encode: Callable[[], Conditioning], what: str) -> None:
-        if entry.key not in self._missing:
             return
-        # Another process may build the same cache and have come first.
-        if is_sound(entry, thorough=self.verify):
-            self.reused += 1
-        else:
-            tensors = encode()
-            _require_finite(tensors, what)
-            write_entry(entry, tensors)
-            self.encoded += 1
-        self._missing.discard(entry.key)
-        self.notify(self._total - len(self._missing), self._total)
+        self._writer.add(item)
+        self.planned.append(planned)
 
-    def _latents(self, image: Image.Image, task: ImageTask) -> Tensor:
-        latents = self._open().encode_image(to_pixels(image, task.source.channels)[None])
-        if latents.ndim != 4 or latents.shape[0] != 1:
-            raise ValueError(f"encode_image gave shape {list(latents.shape)}, not [1, C, h, w]")
-        return latents[0]
+    def columns(self) -> ItemColumns:
+        """What was added."""
+        return self._writer.columns()
 
-    def _read(
-        self, recipe: Recipe, sources: Iterable[SizedImage]
-    ) -> dict[SizedImage, Image.Image] | None:
-        try:
-            return {source: self._decode(source) for source in sources}
-        except DatasetError as error:
-            self._leave_out(recipe.item.name, error)
-            return None
+    def again(self, numbers: Sequence[int]) -> Iterator[Recipe]:
+        """How some samples are made: named anew, because all of them would fill the memory."""
+        return (self.naming.of(self.planned[number]) for number in numbers)
 
-    def _decode(self, source: SizedImage) -> Image.Image:
-        hashes = self.naming.hashes
-        image = source.sized(self.naming.settings.animated, hashes.of(source.path))
-        hashes.check_unchanged(source.path)
-        return image
+    def prompts(self, prompts: Sequence[str]) -> Iterator[tuple[PreservedItem, TextTask]]:
+        """Name what prompts need that the base is held to.
 
-    def _open(self) -> Encoders:
-        if self._encoders is None:
-            self._encoders = self.open_encoders()
-        return self._encoders
+        Each gets the control images of a sample, in turns, of the size that most samples have.
+        """
+        if not prompts or not self.planned:
+            return
+        kinds = [
+            (each.bucket, each.control_buckets, len(each.sample.layers)) for each in self.planned
+        ]
+        (wanted, _), *_ = Counter(kinds).most_common(1)
+        hosts = [each for each, kind in zip(self.planned, kinds, strict=True) if kind == wanted]
+        for prompt, host in zip(prompts, itertools.cycle(hosts), strict=False):
+            yield self.naming.of_prompt(prompt, self.naming.of(host))
+
+    def check_masks(self, recipe: Recipe, made: Collection[str], maker: Maker) -> None:
+        """Refuse masks under which nothing of an image counts; say which are all black."""
+        settings = self.naming.settings.mask
+        for task in recipe.plain:
+            if task.entry.key in maker.failed or task.entry.key in maker.missing:
+                continue
+            mask = read_entry(task.entry)["mask"]
+            if counts_nothing(mask, settings):
+                maker.fail(task.entry, nothing_counts_error(recipe.item.name, task.sources[0]))
+            elif task.entry.key in made and task.entry == recipe.item.mask and not mask.any():
+                self.problems.append(
+                    f"{task.what} ({task.sources[0]}) is black in all that is trained of it: "
+                    "the whole image counts alike"
+                )
+
+    def leave_out(self, columns: ItemColumns, maker: Maker) -> ItemColumns:
+        """The samples of which everything could be made."""
+        left_out: set[int] = set()
+        if maker.failed:
+            keys = np.array(
+                [columns.entry(row).key in maker.failed for row in range(len(columns.keys))]
+            )
+            for number in columns.having(keys).tolist():
+                reasons = (maker.failed.get(entry.key) for entry in columns[number].entries)
+                self._leave_out(columns.name(number), next(each for each in reasons if each))
+                left_out.add(number)
+        return columns.without(left_out)
 
     def _leave_out(self, name: str, error: DatasetError) -> None:
         if self.naming.settings.unreadable == "error":
             raise error
         self.problems.append(f"left out: {name}, because {error.found}")
-
-
-def _require_finite(tensors: Conditioning, what: str) -> None:
-    for name, tensor in tensors.items():
-        if not all_finite(tensor):
-            raise DatasetError(
-                f"{what} does not encode to finite numbers ({name})",
-                "finite latents and text embeddings",
-                "Encode in a wider precision with training.precision=fp32, or remove the sample.",
-            )
 
 
 def cache_folder(config: RunConfig) -> Path:

@@ -6,138 +6,25 @@ import hashlib
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ...types import Bucket, CachedSample, View
 from ..paces import pace_marks
 from .cache_file import Entry, read_entry
+from .columns import ItemColumns
+from .items import CachedItem, Mirrored, PreservedItem
 
+__all__ = ["CachedDataset", "CachedItem", "EntryMemory", "Mirrored", "PreservedItem"]
+
+_LINE = "\n"
 _MEMORY_BYTES = 256 * 1024 * 1024
 
 AS_IT_IS = View()
 """The first caption, with control images, not mirrored."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mirrored:
-    """Where the parts of a mirrored sample are kept.
-
-    Attributes:
-        latents: Entry of the image.
-        layers: Entries of its layers.
-        controls: Entries of the control images.
-        mask: Entry of the mask.
-        texts: Entries of all captions and of the empty one, where the text encoder sees the control
-            images; empty where it does not, and texts are those of the image as it is.
-    """
-
-    latents: Entry
-    layers: tuple[Entry, ...] = ()
-    controls: tuple[Entry, ...] = ()
-    mask: Entry | None = None
-    texts: tuple[Entry, ...] = ()
-
-    @property
-    def entries(self) -> tuple[Entry, ...]:
-        """All that is kept of it."""
-        masks = (self.mask,) if self.mask else ()
-        return (self.latents, *self.layers, *self.controls, *masks, *self.texts)
-
-
-@dataclass(frozen=True, slots=True)
-class CachedItem:
-    """Where the parts of one sample are kept.
-
-    Attributes:
-        name: As in `Sample`.
-        bucket: Size in pixels.
-        control_buckets: Sizes of the control images.
-        latents: Entry of the image.
-        controls: Entries of the control images.
-        text: Entry of the caption.
-        empty_text: Entry of the empty caption.
-        regularization: As in `Sample`.
-        source: Hash of image, size and caption alone, which is the same in every precision of
-            the encoders; empty where a list of an older version does not know it.
-        layers: Entries of the layers that it is made of, from the lowest to the topmost.
-        more_texts: Entries of its further captions.
-        bare_texts: Entries of all captions and of the empty one, in this order, as the text encoder
-            reads them without the control images; empty where control images are never left out,
-            or the text encoder does not see them.
-        mask: Entry of its mask, None where it has none.
-        flipped: The same of the mirrored image; None where it is never mirrored.
-        validation: As in `Sample`.
-        folder: As in `Sample`.
-        repeats: As in `Sample`.
-        weight: As in `Sample`.
-    """
-
-    name: str
-    bucket: Bucket
-    control_buckets: tuple[Bucket, ...]
-    latents: Entry
-    controls: tuple[Entry, ...]
-    text: Entry
-    empty_text: Entry
-    regularization: bool = False
-    source: str = ""
-    layers: tuple[Entry, ...] = ()
-    more_texts: tuple[Entry, ...] = ()
-    bare_texts: tuple[Entry, ...] = ()
-    mask: Entry | None = None
-    flipped: Mirrored | None = None
-    validation: bool = False
-    folder: int = 0
-    repeats: int = 1
-    weight: float = 1.0
-
-    @property
-    def entries(self) -> tuple[Entry, ...]:
-        """All that is kept of it."""
-        own = (self.latents, *self.layers, *self.controls, *((self.mask,) if self.mask else ()))
-        texts = (self.text, *self.more_texts, self.empty_text, *self.bare_texts)
-        return (*own, *texts, *(self.flipped.entries if self.flipped else ()))
-
-    @property
-    def captions(self) -> int:
-        """How many texts it has, beside the empty one."""
-        return 1 + len(self.more_texts)
-
-    def text_of(self, view: View) -> Entry:
-        """The entry of the text that a view is trained with."""
-        place = self.captions if view.caption is None else view.caption
-        if not view.controls and self.bare_texts:
-            return self.bare_texts[place]
-        if view.flipped and self.flipped is not None and self.flipped.texts:
-            return self.flipped.texts[place]
-        return (self.text, *self.more_texts, self.empty_text)[place]
-
-    @property
-    def kind(self) -> tuple[tuple[Bucket, ...], int]:
-        """What the samples of a batch agree in, beside their size."""
-        return self.control_buckets, len(self.layers)
-
-
-@dataclass(frozen=True, slots=True)
-class PreservedItem:
-    """A prompt that the base is held to, encoded.
-
-    Attributes:
-        prompt: Its text.
-        bucket: Size in pixels of the image that the base makes of it.
-        controls: Entries of the control images that it is given.
-        text: Entry of the encoded prompt.
-        layers: How many the base makes of it.
-    """
-
-    prompt: str
-    bucket: Bucket
-    controls: tuple[Entry, ...]
-    text: Entry
-    layers: int = 0
 
 
 class CachedDataset:
@@ -163,7 +50,7 @@ class CachedDataset:
         memory_bytes: int = _MEMORY_BYTES,
         preserved: Sequence[PreservedItem] = (),
     ) -> None:
-        self.items = tuple(items)
+        self.items = items if isinstance(items, ItemColumns) else ItemColumns.of(items)
         self.preserved = tuple(preserved)
         self.encoded = encoded
         self.reused = reused
@@ -176,12 +63,18 @@ class CachedDataset:
     @property
     def identity(self) -> str:
         """Hash of all that is trained: images, captions, sizes, encoders, and their order."""
-        keys: list[str] = []
-        for item in self.items:
-            keys += pace_marks(item)
-            keys += [entry.key for entry in item.entries]
-        keys += [e.key for item in self.preserved for e in (*item.controls, item.text)]
-        return hashlib.sha256("\n".join(keys).encode()).hexdigest()
+        digest, joint = hashlib.sha256(), ""
+        paces = self.items.paces()
+        for chunk in self.items.chunks():
+            keys: list[str] = []
+            for own in chunk:
+                keys += pace_marks(next(paces))
+                keys += own
+            digest.update(f"{joint}{_LINE.join(keys)}".encode())
+            joint = _LINE
+        kept = [e.key for item in self.preserved for e in (*item.controls, item.text)]
+        digest.update("".join(f"{_LINE if self.items else ''}{key}" for key in kept).encode())
+        return digest.hexdigest()
 
     @property
     def source(self) -> str | None:
@@ -189,13 +82,14 @@ class CachedDataset:
 
         None where it is not known.
         """
-        if not all(item.source for item in self.items):
+        if not all(form.sourced for form in self.items.forms):
             return None
+        text = self.items.sources.tobytes().hex()
         sources = [
-            " ".join([item.source, str(item.regularization), *more])
-            for item in self.items
+            " ".join([text[64 * n : 64 * n + 64], str(pace.regularization), *more])
+            for n, pace in enumerate(self.items.paces())
             # An ordinary image is marked as one already, as lists of older versions were.
-            for more in [[mark for mark in pace_marks(item) if mark != "regularization"]]
+            for more in [[mark for mark in pace_marks(pace) if mark != "regularization"]]
         ]
         sources += [f"{item.prompt!r} {item.bucket}" for item in self.preserved]
         return hashlib.sha256("\n".join(sources).encode()).hexdigest()
@@ -203,13 +97,13 @@ class CachedDataset:
     @property
     def usual_layers(self) -> int:
         """How many layers most samples have, of equally many the more."""
-        counts = Counter(len(item.layers) for item in self.items)
+        counts = Counter(self.items.each([form.counts[0] for form in self.items.forms]))
         return max(counts, key=lambda layers: (counts[layers], layers))
 
     @property
     def names(self) -> tuple[str, ...]:
         """The samples' names."""
-        return tuple(item.name for item in self.items)
+        return self.items.names
 
     @property
     def own_images(self) -> int:
@@ -217,23 +111,59 @@ class CachedDataset:
 
         One that is trained at several sizes counts once.
         """
-        own = {item.name for item in self.items if not (item.regularization or item.validation)}
-        return len(own)
+        forms = self.items.forms
+        own = self.items.each([not (each.regularization or each.validation) for each in forms])
+        return len({self.items.name(at) for at, counts in enumerate(own) if counts})
+
+    @property
+    def regularizations(self) -> tuple[bool, ...]:
+        """Of each sample, whether it is a regularization image."""
+        return self.items.each([form.regularization for form in self.items.forms])
+
+    @property
+    def validations(self) -> tuple[bool, ...]:
+        """Of each sample, whether it is held out."""
+        return self.items.each([form.validation for form in self.items.forms])
+
+    @property
+    def folders(self) -> tuple[int, ...]:
+        """Of each sample, in which of `config.dataset_folders` it lies."""
+        return self.items.each([form.folder for form in self.items.forms])
+
+    @property
+    def repeats(self) -> NDArray[np.uint32]:
+        """`[N]`: how often each sample appears in an epoch, times its folder's number."""
+        return self.items.repeats
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """`[N]`: factor on each sample's loss, times its folder's."""
+        return self.items.weights
+
+    @property
+    def caption_counts(self) -> tuple[int, ...]:
+        """How many texts each sample has, beside the empty one."""
+        return self.items.each([1 + form.counts[3] for form in self.items.forms])
+
+    @property
+    def text_tokens(self) -> NDArray[np.int32]:
+        """`[N]`: tokens of each sample's first caption; 0 where that is not known."""
+        return self.items.text_tokens
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
         """The samples' sizes in pixels."""
-        return tuple(item.bucket for item in self.items)
+        return self.items.each([form.bucket for form in self.items.forms])
 
     @property
     def control_buckets(self) -> tuple[tuple[Bucket, ...], ...]:
         """The sizes of each sample's control images."""
-        return tuple(item.control_buckets for item in self.items)
+        return self.items.each([form.control_buckets for form in self.items.forms])
 
     @property
     def kinds(self) -> tuple[tuple[tuple[Bucket, ...], int], ...]:
         """Control images and layers of each sample; what may share a batch agrees in them."""
-        return tuple(item.kind for item in self.items)
+        return self.items.each([form.kind for form in self.items.forms])
 
     def load(self, index: int, view: View = AS_IT_IS) -> CachedSample:
         """Read what a view of one sample needs, and no more.

@@ -7,8 +7,6 @@ there were such parts.
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,7 +23,7 @@ from ..file_memory import FileMemory
 from ..framing import MIDDLE, Framing, MaskSource, mirrored
 from ..image import open_image, resize_exact
 from .cache_file import Entry, make_entry, source_hash
-from .cached_dataset import CachedItem, Mirrored, PreservedItem
+from .items import CachedItem, Mirrored, PreservedItem
 
 Grid = Callable[[int, int], tuple[int, int, int]]
 """Width and height in pixels to h and w of the latents, and the latents along a token's side."""
@@ -299,24 +297,13 @@ class Recipes:
     def _folders(self) -> tuple[DatasetFolder, ...]:
         return dataset_folders(self.settings)
 
-    def of_prompts(
-        self, prompts: Sequence[str], recipes: Sequence[Recipe]
-    ) -> Iterator[tuple[PreservedItem, TextTask]]:
-        """Name what prompts need that the base is held to.
-
-        Each gets the control images of a sample, in turns, of the size that most samples have.
-        """
-        if not prompts or not recipes:
-            return
-        kinds = Counter((each.item.bucket, each.item.kind) for each in recipes)
-        (wanted, _), *_ = kinds.most_common(1)
-        hosts = [each for each in recipes if (each.item.bucket, each.item.kind) == wanted]
-        for prompt, host in zip(prompts, itertools.cycle(hosts), strict=False):
-            controls, item = host.texts[0].seen, host.item
-            seen = (each.parts(self.hashes.of(each.path)) for each in controls)
-            text = self._entry("text", prompt, *(part for parts in seen for part in parts))
-            kept = PreservedItem(prompt, item.bucket, item.controls, text, len(item.layers))
-            yield kept, TextTask(text, prompt, controls, f"the prompt {prompt!r}")
+    def of_prompt(self, prompt: str, host: Recipe) -> tuple[PreservedItem, TextTask]:
+        """Name what a prompt needs that the base is held to, with the controls of a sample."""
+        controls, item = host.texts[0].seen, host.item
+        seen = (each.parts(self.hashes.of(each.path)) for each in controls)
+        text = self._entry("text", prompt, *(part for parts in seen for part in parts))
+        kept = PreservedItem(prompt, item.bucket, item.controls, text, len(item.layers))
+        return kept, TextTask(text, prompt, controls, f"the prompt {prompt!r}")
 
     def _sources(
         self, planned: PlannedSample, flipped: bool

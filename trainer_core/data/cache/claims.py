@@ -1,0 +1,130 @@
+"""Which process is at work on which file, so that two that build one cache share the work.
+
+A claim is an empty-handed file of the key's name in the folder ``claims``: whoever creates it has
+it. It names its owner; that of a process that has died is taken over under a lock, by exactly one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from ...filesystem.storage import acquire, record, storage_error
+from ...filesystem.temporary import Owner, new_owner
+
+CLAIMS = "claims"
+_UNNAMED_SECONDS = 10.0
+_TAKEOVER = "takeover.lock"
+
+
+class Claims:
+    """The claims of one build; leaving it gives all of them up.
+
+    Args:
+        folder: The cache folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / CLAIMS
+        self._owner: Owner | None = None
+        self._held: set[str] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release(list(self._held))
+        if self._owner is not None:
+            self._owner.drop()
+            self._sweep()
+
+    def take(self, key: str) -> bool:
+        """Claim a key; False when a process that lives has it.
+
+        Raises:
+            StorageError: When the folder takes no files.
+        """
+        path = self._folder / key
+        try:
+            taken = self._create(path) or (self._clear(path) and self._create(path))
+        except OSError as error:
+            raise storage_error(path, error) from error
+        if taken:
+            self._held.add(key)
+        return taken
+
+    def release(self, keys: Sequence[str]) -> None:
+        """Give claims up."""
+        for key in keys:
+            self._held.discard(key)
+            with contextlib.suppress(OSError):
+                (self._folder / key).unlink(missing_ok=True)
+
+    def _create(self, path: Path) -> bool:
+        if self._owner is None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._owner = new_owner()
+        content = json.dumps({**record(self._owner), "token": self._owner.token}).encode()
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+        try:
+            descriptor = os.open(path, flags, 0o666)
+        except FileExistsError:
+            return False
+        try:
+            os.write(descriptor, content)
+        finally:
+            os.close(descriptor)
+        return True
+
+    def _clear(self, path: Path) -> bool:
+        """Remove the claim of a process that died; True when there is none any more."""
+        if _binds(path):
+            return False
+        guard = acquire(self._folder / _TAKEOVER)
+        if guard is None:
+            return False
+        with guard:
+            # Somebody else may have been here first, and the claim be a living one's now.
+            if _binds(path):
+                return False
+            path.unlink(missing_ok=True)
+            return True
+
+    def _sweep(self) -> None:
+        """Remove what killed processes left."""
+        with contextlib.suppress(OSError):
+            for path in self._folder.iterdir():
+                if path.name != _TAKEOVER and not path.name.startswith("."):
+                    self._clear(path)
+
+
+def _binds(path: Path) -> bool:
+    try:
+        content = path.read_bytes()
+        if not content:
+            # Created, and its owner not written yet; or its writer died in between.
+            return abs(time.time() - path.stat().st_mtime) < _UNNAMED_SECONDS
+        found = json.loads(content)
+        started = found["process_started"]
+        owner = Owner(
+            str(found["host"]),
+            int(found["pid"]),
+            None if started is None else float(started),
+            str(found["token"]),
+        )
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return owner.is_alive()

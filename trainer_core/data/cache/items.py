@@ -1,0 +1,127 @@
+"""Where the parts of encoded samples are kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...types import Bucket, View
+from .cache_file import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Mirrored:
+    """Where the parts of a mirrored sample are kept.
+
+    Attributes:
+        latents: Entry of the image.
+        layers: Entries of its layers.
+        controls: Entries of the control images.
+        mask: Entry of the mask.
+        texts: Entries of all captions and of the empty one, where the text encoder sees the control
+            images; empty where it does not, and texts are those of the image as it is.
+    """
+
+    latents: Entry
+    layers: tuple[Entry, ...] = ()
+    controls: tuple[Entry, ...] = ()
+    mask: Entry | None = None
+    texts: tuple[Entry, ...] = ()
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """All that is kept of it."""
+        masks = (self.mask,) if self.mask else ()
+        return (self.latents, *self.layers, *self.controls, *masks, *self.texts)
+
+
+@dataclass(frozen=True, slots=True)
+class CachedItem:
+    """Where the parts of one sample are kept.
+
+    Attributes:
+        name: As in `Sample`.
+        bucket: Size in pixels.
+        control_buckets: Sizes of the control images.
+        latents: Entry of the image.
+        controls: Entries of the control images.
+        text: Entry of the caption.
+        empty_text: Entry of the empty caption.
+        regularization: As in `Sample`.
+        source: Hash of image, size and caption alone, which is the same in every precision of
+            the encoders; empty where a list of an older version does not know it.
+        layers: Entries of the layers that it is made of, from the lowest to the topmost.
+        more_texts: Entries of its further captions.
+        bare_texts: Entries of all captions and of the empty one, in this order, as the text encoder
+            reads them without the control images; empty where control images are never left out,
+            or the text encoder does not see them.
+        mask: Entry of its mask, None where it has none.
+        flipped: The same of the mirrored image; None where it is never mirrored.
+        validation: As in `Sample`.
+        folder: As in `Sample`.
+        repeats: As in `Sample`.
+        weight: As in `Sample`.
+    """
+
+    name: str
+    bucket: Bucket
+    control_buckets: tuple[Bucket, ...]
+    latents: Entry
+    controls: tuple[Entry, ...]
+    text: Entry
+    empty_text: Entry
+    regularization: bool = False
+    source: str = ""
+    layers: tuple[Entry, ...] = ()
+    more_texts: tuple[Entry, ...] = ()
+    bare_texts: tuple[Entry, ...] = ()
+    mask: Entry | None = None
+    flipped: Mirrored | None = None
+    validation: bool = False
+    folder: int = 0
+    repeats: int = 1
+    weight: float = 1.0
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """All that is kept of it."""
+        own = (self.latents, *self.layers, *self.controls, *((self.mask,) if self.mask else ()))
+        texts = (self.text, *self.more_texts, self.empty_text, *self.bare_texts)
+        return (*own, *texts, *(self.flipped.entries if self.flipped else ()))
+
+    @property
+    def captions(self) -> int:
+        """How many texts it has, beside the empty one."""
+        return 1 + len(self.more_texts)
+
+    def text_of(self, view: View) -> Entry:
+        """The entry of the text that a view is trained with."""
+        place = self.captions if view.caption is None else view.caption
+        if not view.controls and self.bare_texts:
+            return self.bare_texts[place]
+        if view.flipped and self.flipped is not None and self.flipped.texts:
+            return self.flipped.texts[place]
+        return (self.text, *self.more_texts, self.empty_text)[place]
+
+    @property
+    def kind(self) -> tuple[tuple[Bucket, ...], int]:
+        """What the samples of a batch agree in, beside their size."""
+        return self.control_buckets, len(self.layers)
+
+
+@dataclass(frozen=True, slots=True)
+class PreservedItem:
+    """A prompt that the base is held to, encoded.
+
+    Attributes:
+        prompt: Its text.
+        bucket: Size in pixels of the image that the base makes of it.
+        controls: Entries of the control images that it is given.
+        text: Entry of the encoded prompt.
+        layers: How many the base makes of it.
+    """
+
+    prompt: str
+    bucket: Bucket
+    controls: tuple[Entry, ...]
+    text: Entry
+    layers: int = 0

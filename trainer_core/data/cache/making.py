@@ -1,0 +1,266 @@
+"""Make the files that a cache lacks: decoded ahead in threads, encoded in batches."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ...errors import DatasetError
+from ...tensors.rounding import all_finite
+from ...types import Conditioning
+from ..image import on_white, to_pixels
+from .cache_file import Entry, is_sound, write_entry
+from .claims import Claims
+from .encoders import Encoders, encode_texts
+from .index import CacheIndex
+from .recipes import ImageTask, PlainTask, Recipes, SizedImage, TextTask
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_WAIT_SECONDS = 0.05
+
+Task = ImageTask | TextTask | PlainTask
+_Item = TypeVar("_Item")
+
+
+@dataclass(slots=True)
+class Maker:
+    """Makes what is missing.
+
+    Attributes:
+        naming: What files are made from.
+        open_encoders: Loads the encoders; called at most once.
+        notify: Hears how many files are done, of how many.
+        index: Is told what was written.
+        claims: Say who works on what.
+        batch_size: How many images or captions are encoded at once.
+        dtype: ``auto`` or the number format that latents and texts are kept in.
+        verify: Whether files are read before they are believed.
+        encoded: Files that were made.
+        missing: Keys that are to be made.
+        failed: Keys that could not be made, and why.
+    """
+
+    naming: Recipes
+    open_encoders: Callable[[], Encoders]
+    notify: Callable[[int, int], None]
+    index: CacheIndex
+    claims: Claims
+    batch_size: int = 1
+    dtype: str = "auto"
+    verify: bool = False
+    encoded: int = 0
+    missing: set[str] = field(default_factory=set)
+    failed: dict[str, DatasetError] = field(default_factory=dict)
+    _total: int = 0
+    _encoders: Encoders | None = None
+
+    def begin(self, missing: Iterable[str]) -> None:
+        """Say what is missing, before anything of it is made."""
+        self.missing = set(missing)
+        self._total = len(self.missing)
+        if self._total:
+            self.notify(0, self._total)
+
+    def make(self, tasks: Iterable[Task]) -> None:
+        """Make what is missing of some tasks, and wait for what another process is at.
+
+        Raises:
+            DatasetError: When something cannot be read and nothing is to be skipped, or does not
+                encode to finite numbers.
+            StorageError: When the cache cannot be written.
+        """
+        left = self._pass(tasks)
+        while left:
+            time.sleep(_WAIT_SECONDS)
+            # Tells how far it is; and is where the user can stop it.
+            self.notify(self._total - len(self.missing), self._total)
+            left = self._pass(left)
+
+    def _pass(self, tasks: Iterable[Task]) -> list[Task]:
+        """Make what no other process is at; gives back the rest."""
+        left: list[Task] = []
+        batches = grouped(self._wanted(tasks), _alike, self.batch_size)
+        threads = max(1, min(4, os.cpu_count() or 1))
+        with ThreadPoolExecutor(threads, thread_name_prefix="decode") as pool:
+            try:
+                for batch in _ahead(pool, self._prepared, batches, threads):
+                    left += self._encode(batch)
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+        return left
+
+    def _wanted(self, tasks: Iterable[Task]) -> Iterator[Task]:
+        seen: set[str] = set()
+        for task in tasks:
+            key = task.entry.key
+            if key in seen or key not in self.missing or key in self.failed:
+                continue
+            seen.add(key)
+            if self._came(task.entry):
+                self._done(task.entry)
+            else:
+                yield task
+
+    def _came(self, entry: Entry) -> bool:
+        """Whether another process made it since."""
+        return entry.path.exists() and is_sound(entry, thorough=self.verify)
+
+    def _prepared(self, task: Task) -> Any:
+        """What a thread does of a task: read images, or make what needs no encoder."""
+        try:
+            if isinstance(task, ImageTask):
+                return to_pixels(self._decode(task.source), task.source.channels)
+            if isinstance(task, TextTask):
+                return [on_white(self._decode(each)) for each in task.seen]
+            made = task.make()
+            for source in task.sources:
+                self.naming.hashes.check_unchanged(source)
+        except DatasetError as error:
+            return error
+        return made
+
+    def _encode(self, batch: list[tuple[Task, Any]]) -> list[Task]:
+        left: list[Task] = []
+        todo: list[tuple[Task, Any]] = []
+        try:
+            for task, given in batch:
+                if not self.claims.take(task.entry.key):
+                    left.append(task)
+                elif self._came(task.entry):
+                    self._done(task.entry)
+                elif isinstance(given, DatasetError):
+                    self.fail(task.entry, given)
+                else:
+                    todo.append((task, given))
+            for (task, _), tensors in zip(todo, self._tensors(todo), strict=True):
+                self._keep(task, tensors)
+        finally:
+            self.claims.release([task.entry.key for task, _ in batch if task not in left])
+        return left
+
+    def _tensors(self, batch: Sequence[tuple[Task, Any]]) -> Sequence[Conditioning]:
+        """Encode a batch, whose tasks are all of one class."""
+        if not batch:
+            return []
+        first, given = batch[0][0], [each for _, each in batch]
+        if isinstance(first, PlainTask):
+            return given
+        if self._encoders is None:
+            self._encoders = self.open_encoders()
+        if isinstance(first, TextTask):
+            captions = [task.caption for task, _ in batch if isinstance(task, TextTask)]
+            return encode_texts(self._encoders, captions, given)
+        latents = self._encoders.encode_image(torch.stack(given))
+        if latents.ndim != 4 or len(latents) != len(batch):
+            shape = list(latents.shape)
+            raise ValueError(f"encode_image gave shape {shape}, not [{len(batch)}, C, h, w]")
+        return [{"latents": each} for each in latents]
+
+    def _keep(self, task: Task, tensors: Conditioning) -> None:
+        what = str(task.source.path) if isinstance(task, ImageTask) else task.what
+        _require_finite(tensors, what)
+        if self.dtype != "auto" and not isinstance(task, PlainTask):
+            tensors = _as_dtype(tensors, self.dtype, what)
+        # A part of a batch keeps the whole of it in memory, and would be written with it.
+        tensors = {name: each.clone() for name, each in tensors.items()}
+        write_entry(task.entry, tensors)
+        self.index.record(task.entry, tensors)
+        self.encoded += 1
+        self._done(task.entry)
+
+    def _done(self, entry: Entry) -> None:
+        self.missing.discard(entry.key)
+        self.notify(self._total - len(self.missing), self._total)
+
+    def fail(self, entry: Entry, error: DatasetError) -> None:
+        """Leave the samples out that need a file; unless nothing is to be skipped.
+
+        Raises:
+            DatasetError: The one that is given.
+        """
+        if self.naming.settings.unreadable == "error":
+            raise error
+        self.failed[entry.key] = error
+
+    def _decode(self, source: SizedImage) -> Image.Image:
+        hashes = self.naming.hashes
+        image = source.sized(self.naming.settings.animated, hashes.of(source.path))
+        hashes.check_unchanged(source.path)
+        return image
+
+
+def grouped(
+    items: Iterable[_Item], alike: Callable[[_Item], Hashable], size: int
+) -> Iterator[list[_Item]]:
+    """Batches of items that are alike, each as soon as it is full; the rest at the end."""
+    open_batches: dict[Hashable, list[_Item]] = {}
+    for item in items:
+        kind = alike(item)
+        batch = open_batches.setdefault(kind, [])
+        batch.append(item)
+        if len(batch) >= size:
+            yield open_batches.pop(kind)
+    yield from open_batches.values()
+
+
+def _alike(task: Task) -> Hashable:
+    """What the tasks of a batch agree in."""
+    if isinstance(task, ImageTask):
+        return "image", task.source.bucket, task.source.channels
+    if isinstance(task, TextTask):
+        return "text", tuple(each.bucket for each in task.seen)
+    return "plain", None
+
+
+def _ahead(
+    pool: ThreadPoolExecutor,
+    prepare: Callable[[Task], Any],
+    batches: Iterator[list[Task]],
+    least: int,
+) -> Iterator[list[tuple[Task, Any]]]:
+    """Batches with what threads prepared of them; the next one, or a few, are at work meanwhile."""
+    waiting: deque[list[tuple[Task, Future[Any]]]] = deque()
+    count = 0
+    for batch in batches:
+        waiting.append([(task, pool.submit(prepare, task)) for task in batch])
+        count += len(batch)
+        if len(waiting) > 1 and count > least:
+            ready = waiting.popleft()
+            count -= len(ready)
+            yield [(task, future.result()) for task, future in ready]
+    for ready in waiting:
+        yield [(task, future.result()) for task, future in ready]
+
+
+def _as_dtype(tensors: Mapping[str, Tensor], dtype: str, what: str) -> dict[str, Tensor]:
+    kept: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        kept[name] = tensor.to(DTYPES[dtype]) if tensor.is_floating_point() else tensor
+        if not all_finite(kept[name]):
+            most = float(tensor.abs().max())
+            raise DatasetError(
+                f"{what} has numbers up to {most:.3g} in {name}, and cache.dtype is {dtype}, "
+                f"which ends at {torch.finfo(DTYPES[dtype]).max:.3g}",
+                "latents and text embeddings that the format can hold",
+                "Set cache.dtype to bf16 or auto.",
+            )
+    return kept
+
+
+def _require_finite(tensors: Conditioning, what: str) -> None:
+    for name, tensor in tensors.items():
+        if not all_finite(tensor):
+            raise DatasetError(
+                f"{what} does not encode to finite numbers ({name})",
+                "finite latents and text embeddings",
+                "Encode in a wider precision with training.precision=fp32, or remove the sample.",
+            )

@@ -25,7 +25,7 @@ def batch_sizes(config: RunConfig, dataset: CachedDataset) -> list[int]:
     usual = config.training.batch_size
     own = [each.settings.batch_size or usual for each in dataset_folders(config.dataset)]
     of_all = config.dataset.batch_size or usual
-    return [own[each.folder] if each.folder < len(own) else of_all for each in dataset.items]
+    return [own[each] if each < len(own) else of_all for each in dataset.folders]
 
 
 def batch_plan(run: Loaded) -> BatchPlan:
@@ -35,13 +35,13 @@ def batch_plan(run: Loaded) -> BatchPlan:
     return BatchPlan(
         buckets=dataset.buckets,
         # Samples that are given their control images in other steps share no pass.
-        control_counts=[(item.kind, views.agreement(item)) for item in dataset.items],
+        control_counts=views.agreements(dataset.kinds, dataset.folders),
         batch_size=batch_sizes(config, dataset),
         micro_batches=config.training.gradient_accumulation_steps,
-        num_repeats=sample_paces(dataset.items, config.dataset)[0],
+        num_repeats=sample_paces(dataset.items.paces(), config.dataset)[0],
         seed=config.seed,
         preserved_share=config.dataset.preservation.share if run.preservation else 0.0,
-        text_tokens=dataset.text_tokens,
+        text_tokens=getattr(dataset, "text_tokens", None),
     )
 
 
@@ -78,7 +78,7 @@ def step_maker(
             caption_dropout=config.dataset.caption_dropout,
             seed=config.seed,
             share=part,
-            sample_weights=sample_paces(run.data.dataset.items, config.dataset)[1],
+            sample_weights=sample_paces(run.data.dataset.items.paces(), config.dataset)[1],
             views=Views.of(config.dataset, config.seed),
             mask=config.dataset.mask,
         ),

@@ -136,7 +136,7 @@ def prepare(
     parts = family.pixel_channels(location.variant), family.filled, family.layered
     require_masks_fit(found.samples, location.variant, *parts)
     samples = with_areas(found.samples, config.dataset, location.variant in family.filled)
-    require_control_images(samples, location.variant)
+    require_control_images(samples, config.dataset, location.variant)
     require_droppable(config.dataset, location.variant, (*family.layered, *family.filled))
     plan = plan_buckets(samples, config.dataset, family.size_multiple, family.control_size)
     encoders = _source(config, family, location, processes, make_source, machine)

@@ -13,23 +13,27 @@ from .cache.cached_dataset import CachedItem
 _GENERATE = "generate"
 
 
-def require_control_images(samples: Iterable[Sample], variant: str) -> None:
+def require_control_images(
+    samples: Iterable[Sample], settings: DatasetSection, variant: str
+) -> None:
     """Refuse samples without control images for a base that edits.
 
     Args:
         samples: What is to be trained.
+        settings: ``dataset.missing_control`` may allow it.
         variant: The base's variant.
 
     Raises:
         DatasetError: Naming the first such sample.
     """
     bare = next((each for each in samples if not each.controls), None)
-    if variant != _GENERATE and bare is not None:
+    allowed = variant == _GENERATE or settings.missing_control == "without"
+    if bare is not None and not allowed:
         raise DatasetError(
             f"{bare.name} has no control image, and the base's variant is {variant}",
             "a control image for each training image",
-            "Add control images, or set base.variant: generate. With dataset.control_dropout they "
-            "are left out now and then.",
+            "Add control images, set base.variant: generate, or train without them with "
+            "dataset.missing_control: without.",
         )
 
 

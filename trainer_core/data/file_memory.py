@@ -4,7 +4,7 @@ A file is known by its stamp (size, times, inode), so that an unchanged dataset 
 The memory lies in the cache's folder and holds no paths, only their hashes, because caches are
 passed on to other people.
 
-A scan asks `FileMemory.facts` with the status that it has of a file anyway, and tells
+A scan asks `FileMemory.facts_of` with the status that it has of a file anyway, and tells
 `FileMemory.remember` what it had to read. Encoding asks `FileMemory.of` for the hash.
 """
 
@@ -59,7 +59,7 @@ class FileMemory:
         if folder and not self._place:
             self._read_former(folder / _FORMER)
 
-    def facts(self, path: Path | str, status: os.stat_result) -> ImageInfo | None:
+    def facts_of(self, path: Path | str, status: os.stat_result) -> ImageInfo | None:
         """What the header of an image file says, where that is remembered of the file as it is.
 
         Args:

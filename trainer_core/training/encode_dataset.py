@@ -27,6 +27,7 @@ from ..data.cache.cached_dataset import CachedDataset
 from ..data.captions import caption_tokens, long_caption_notes, may_be_long
 from ..data.control_rules import require_bare_texts, require_control_images, require_droppable
 from ..data.drawn_masks import with_areas
+from ..data.file_memory import FileMemory
 from ..data.masks import require_masks_fit
 from ..data.report.before_training import warnings_before
 from ..data.sources.combined import scan_all
@@ -124,7 +125,8 @@ def prepare(
             "a folder with images and captions",
             "Set dataset.path in the run file or on the command line: dataset.path=FOLDER.",
         )
-    found = scan_all(config.dataset, within, seed=config.seed)
+    memory = FileMemory(cache_folder(config), trust=not config.cache.verify)
+    found = scan_all(config.dataset, within, seed=config.seed, remembered=memory)
     for problem in found.problems if processes.index == 0 else ():
         observer.notify(Warned(problem))
     has_controls = any(sample.controls for sample in found.samples)
@@ -135,7 +137,7 @@ def prepare(
     parts = family.pixel_channels(location.variant), family.filled, family.layered
     require_masks_fit(found.samples, location.variant, *parts)
     samples = with_areas(found.samples, config.dataset, location.variant in family.filled)
-    require_control_images(samples, location.variant)
+    require_control_images(samples, config.dataset, location.variant)
     require_droppable(config.dataset, location.variant, (*family.layered, *family.filled))
     plan = plan_buckets(samples, config.dataset, family.size_multiple, family.control_size)
     warnings = warnings_before(found.samples, config.dataset)
@@ -147,7 +149,7 @@ def prepare(
         for note in remove_leftovers(*cache_folders(cache_folder(config))):
             observer.notify(Noted(note))
     with contextlib.closing(encoders):
-        dataset, prompts = _encode(config, family, location, plan, encoders, observer)
+        dataset, prompts = _encode(config, family, location, plan, memory, encoders, observer)
         if processes.index == 0:
             processes.barrier()
     if processes.index == 0:
@@ -174,6 +176,7 @@ def _encode(
     family: Family,
     location: BaseLocation,
     plan: Plan,
+    memory: FileMemory,
     encoders: EncoderSource,
     observer: Observer,
 ) -> tuple[CachedDataset, tuple[EncodedPrompt, ...]]:
@@ -191,6 +194,7 @@ def _encode(
         channels=family.pixel_channels(variant),
         fills=variant in family.filled,
         options=config.cache,
+        memory=memory,
         shown=variant in family.shown,
         grid=functools.cache(functools.partial(family.latent_grid, location)),
     )

@@ -41,7 +41,7 @@ def batch_plan(run: Loaded) -> BatchPlan:
         num_repeats=sample_paces(dataset.items.paces(), config.dataset)[0],
         seed=config.seed,
         preserved_share=config.dataset.preservation.share if run.preservation else 0.0,
-        text_tokens=dataset.text_tokens,
+        text_tokens=getattr(dataset, "text_tokens", None),
     )
 
 

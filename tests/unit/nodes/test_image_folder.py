@@ -150,8 +150,8 @@ def test_masks_lie_in_a_folder_of_their_own_and_are_read_as_masks(image_folder, 
         file = folder / "masks" / f"0000{index}.png"
         assert (read(file) == (whole[index] * 255).round().numpy()).all()
     settings = load_config({"dataset": {"path": str(folder)}}).dataset
-    samples = scan(settings).samples
-    assert len(samples) == 2
+    files = [sample.mask for sample in scan(settings).samples]
+    assert files == [folder / "masks" / f"0000{index}.png" for index in (0, 1)]
 
 
 def test_one_mask_serves_all_images_and_a_reduced_one_is_taken(image_folder, tmp_path):

@@ -55,6 +55,7 @@ def build_cache(
     options: CacheSection | None = None,
     shown: bool = False,
     grid: Grid = no_grid,
+    memory: FileMemory | None = None,
 ) -> CachedDataset:
     """Encode what is missing and describe the whole.
 
@@ -80,6 +81,7 @@ def build_cache(
         shown: Whether the text encoder sees the control images (`Family.shown`).
         grid: Width and height in pixels to h and w of the latents and the latents along a token's
             side; asked for images with masks.
+        memory: What is known of the image files; unset: what the cache's folder remembers.
 
     Returns:
         The encoded dataset, in the order of the plan.
@@ -92,7 +94,7 @@ def build_cache(
     options = options or CacheSection()
     # An ordinary cache keeps the names that its files had before there was a choice.
     identity += "" if options.dtype == "auto" else f" {options.dtype}"
-    memory = FileMemory(folder, trust=not verify)
+    memory = memory or FileMemory(folder, trust=not verify)
     naming = Recipes(folder, identity, settings, channels, fills, shown, memory, grid)
     samples = _Samples(naming)
     for planned in plan.samples:

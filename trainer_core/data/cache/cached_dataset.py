@@ -139,7 +139,7 @@ class CachedDataset:
         return self.items.repeats
 
     @property
-    def weights(self) -> NDArray[np.float32]:
+    def weights(self) -> NDArray[np.float64]:
         """`[N]`: factor on each sample's loss, times its folder's."""
         return self.items.weights
 

@@ -110,7 +110,7 @@ class ItemColumns(Sequence[CachedItem]):
         self.forms: tuple[Form, ...] = tuple(parts["forms"])
         self.form_of: NDArray[np.uint32] = parts["form_of"]
         self.repeats: NDArray[np.uint32] = parts["repeats"]
-        self.weights: NDArray[np.float32] = parts["weights"]
+        self.weights: NDArray[np.float64] = parts["weights"]
         self.sources: NDArray[np.uint8] = parts["sources"]
         self._names: bytes = parts["names"]
         self._name_ends: NDArray[np.uint32] = parts["name_ends"]
@@ -274,7 +274,7 @@ class ColumnWriter:
                 "forms": list(self._forms),
                 "form_of": np.array(forms, np.uint32),
                 "repeats": np.array(repeats, np.uint32),
-                "weights": np.array(weights, np.float32),
+                "weights": np.array(weights, np.float64),
                 "sources": hex_keys(self._sources),
                 "names": b"".join(self._names),
                 "name_ends": np.cumsum([len(each) for each in self._names], dtype=np.uint32),

@@ -22,8 +22,6 @@ LONG_NAMES = ("long", "caption_long", "long_caption", "caption", "text", "prompt
 SHORT_NAMES = ("short", "caption_short", "short_caption")
 LIST_NAMES = ("captions", "texts", "prompts")
 
-_NONE_KNOWN = f"it has none of the names {', '.join((*LONG_NAMES[:5], *SHORT_NAMES, 'captions'))}"
-
 
 def caption_file(listing: Listing, key: str, problems: Problems) -> ListedFile | None:
     """Choose the caption file of an image.
@@ -119,7 +117,8 @@ def _texts_of_object(value: Mapping[str, Any], length: str) -> Iterator[str]:
             return
     long, short = _first(value, LONG_NAMES), _first(value, SHORT_NAMES)
     if long is None and short is None:
-        raise KeyError(f"{_NONE_KNOWN}, but {', '.join(map(str, list(value)[:8])) or 'nothing'}")
+        names = ", ".join(map(str, list(value)[:4])) or "nothing"
+        raise KeyError(f"its names are {names[:80]}, and none is caption, text, short or long")
     if length == "long" and long is not None:
         short = None
     if length == "short" and short is not None:

@@ -17,6 +17,7 @@ from ...printable import listed
 from ...types import Sample
 from ..caption_rules import caption_texts
 from ..image import ImageInfo
+from ..wildcards import CaptionRuleError
 from .caption_files import caption_file, caption_of
 from .controls import tell_unread
 from .facts import HeaderMemory, read_facts
@@ -32,7 +33,7 @@ from .metadata_file import (
     read_table,
     refuse_table,
 )
-from .problems import BAD_CAPTION, NO_MASK, Problems, Scan
+from .problems import BAD_CAPTION, BAD_RULES, NO_MASK, Problems, Scan
 from .rows import Entry, KnownFiles, read_entry
 
 _LAYOUTS = ("auto", "metadata")
@@ -283,6 +284,9 @@ class _Survey:
                 self.problems.add("missing_caption", what, image)
                 return None
             return caption_texts(raw, self.settings, place)
+        except CaptionRuleError as error:
+            self.problems.add(BAD_RULES, error.found, image)
+            return None
         except DatasetError as error:
             self.problems.add(BAD_CAPTION, error.found, image)
             return None

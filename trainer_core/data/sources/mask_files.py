@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ...config import DatasetSection
 from ...filesystem.allowed_folders import AllowedFolders
+from ..masks import same_shape
 from .controls import tell_unread
 from .layout import MASK_FOLDER
 from .listing import ListedFile, Listing, list_folder
@@ -120,22 +121,18 @@ def tell_masks(
             problems.count(words, name)
 
 
-def shape_problem(
-    shown: str, image: tuple[int, int], mask: tuple[int, int], much: float = 0.02
-) -> str | None:
+def shape_problem(shown: str, image: tuple[int, int], mask: tuple[int, int]) -> str | None:
     """Say that a mask has another shape than its image; None where it has not.
 
     Args:
         shown: Name of the mask.
         image: Width and height in pixels.
         mask: The same of the mask.
-        much: By how much the aspect ratios may differ, as a share.
     """
-    if abs(mask[0] * image[1] / (mask[1] * image[0]) - 1) <= much:
+    if same_shape(mask, image):
         return None
     return (
-        f"{shown} has {mask[0]} x {mask[1]} pixels and its image {image[0]} x {image[1]}: another "
-        "shape, so that the mask may lie elsewhere than it was made for"
+        f"the mask {shown} has {mask[0]} x {mask[1]} pixels, and its image {image[0]} x {image[1]}"
     )
 
 

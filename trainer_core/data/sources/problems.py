@@ -10,19 +10,26 @@ from ...errors import DatasetError
 from ...printable import listed
 from ...types import Sample
 from ..captions import READABLE
+from ..wildcards import EXPECTED_RULES
 from .layers import BAD_LAYERS, EXPECTED_LAYERS
 from .metadata_file import BAD_METADATA, EXPECTED_TABLE
 
 BAD_CAPTION = "unreadable_caption"
 """A caption file that is not text; no setting lets a training leave it out."""
 
+BAD_RULES = "caption_rules"
+"""A caption to which ``dataset.captions`` cannot be applied, such as a choice that is not closed."""
+
 NO_MASK = "missing_mask"
 """An image without a mask where each needs one; ``dataset.mask.source`` says whether it does."""
+
+BAD_MASK = "mask_shape"
+"""A mask of another shape than its image: nobody knows where it lies."""
 
 SHOWN = 5
 """Mistakes that a message names; the others are counted."""
 
-_NO_SETTING = (BAD_CAPTION, BAD_LAYERS, NO_MASK, BAD_METADATA)
+_NO_SETTING = (BAD_CAPTION, BAD_RULES, BAD_LAYERS, NO_MASK, BAD_MASK, BAD_METADATA)
 
 # In the order in which they are told: a broken image explains a caption without image.
 _EXPECTED = {
@@ -32,6 +39,7 @@ _EXPECTED = {
         "Save the images again with an image editor, or set dataset.unreadable: skip.",
     ),
     BAD_CAPTION: READABLE,
+    BAD_RULES: EXPECTED_RULES,
     BAD_LAYERS: EXPECTED_LAYERS,
     "animated": (
         "images with one frame",
@@ -47,6 +55,10 @@ _EXPECTED = {
         "a mask for every image, as NAME_mask.png beside it or masks/NAME.png",
         "Add the masks, or set dataset.mask.source: auto, with which an image without mask counts "
         "everywhere alike.",
+    ),
+    BAD_MASK: (
+        "a mask of its image's size or shape",
+        "Save the mask again in the image's size, or set dataset.mask.source: none.",
     ),
     "missing_caption": (
         "a caption file with text for every image",
@@ -65,7 +77,7 @@ class Fault:
     """Something that a policy decided about.
 
     Attributes:
-        policy: Name of the setting under ``dataset``, or `BAD_CAPTION`, `BAD_LAYERS` or `NO_MASK`,
+        policy: Name of the setting under ``dataset``, or `BAD_CAPTION`, `BAD_LAYERS` and the like,
             for which there is none.
         text: What was found, naming the file.
         image: The training image that it keeps out; None for a control image or a caption alone.

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from tests.fixtures.bad_input import BadInput, Outcome, write_image, write_pair
-from trainer_core.config import DatasetSection, RunConfig, check_config
+from trainer_core.config import DatasetSection, RunConfig
+from trainer_core.config.problems import check_config
 from trainer_core.data.cache.cache_file import make_entry
 from trainer_core.data.cache.cached_dataset import CachedItem
 from trainer_core.data.control_rules import (
@@ -50,7 +51,7 @@ def of_folder(path: Path) -> DatasetSection:
 
 def without_controls(settings: DatasetSection) -> Outcome:
     image = Path(settings.path) / "a.png"
-    require_control_images([Sample("a.png", image, "a", 32, 32)], "edit_plus")
+    require_control_images([Sample("a.png", image, "a", 32, 32)], settings, "edit_plus")
     return Outcome(())
 
 
@@ -101,15 +102,15 @@ CASES = [
         "half-a-million-tags",
         captioned("a," * 500_000, shuffle=64, most=256),
         "error",
-        ("bad.png", "500000 tags", "at most 1000"),
+        ("bad.png", "500000 tags", "at most 1000 tags"),
     ),
     BadInput("a-million-choices", captioned("{a|b|c|d}" * 10, wildcards=True), "warning", ()),
     BadInput(
-        "choices-beyond-all-numbers", captioned("{a|b|c|d}" * 20_000, wildcards=True), "warning", ()
+        "choices-beyond-all-numbers", captioned("{a|b|c|d}" * 2_000, wildcards=True), "warning", ()
     ),
     BadInput(
         "choices-that-all-read-alike",
-        captioned("{a|aa}" * 100, wildcards=True, most=256),
+        captioned("{a|aa}" * 40, wildcards=True, most=256),
         "warning",
         (),
     ),

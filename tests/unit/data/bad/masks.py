@@ -1,0 +1,284 @@
+"""Bad input in masks: files, transparency, weights, crops."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.fixtures.bad_input import BadInput, Outcome, write_image, write_pair
+from tests.fixtures.cache_world import TinyEncoders
+from trainer_core.config import DatasetSection
+from trainer_core.data.buckets import plan_buckets
+from trainer_core.data.cache.build import build_cache
+from trainer_core.data.masks import require_masks_fit
+from trainer_core.data.sources.combined import scan_all
+from trainer_core.filesystem.allowed_folders import AllowedFolders
+
+SIZE = 64
+
+
+def _settings(folder: Path, **options: Any) -> DatasetSection:
+    return DatasetSection(path=str(folder), resolution=SIZE, **options)
+
+
+def _encoded(settings: DatasetSection) -> Outcome:
+    """Scan, plan and encode; what is left out while encoding is left out."""
+    found = scan_all(settings)
+    plan = plan_buckets(found.samples, settings, 16, lambda width, height, area: (32, 32))
+    dataset = build_cache(
+        plan,
+        Path(settings.path).parent / "cache",
+        "tiny",
+        TinyEncoders().open,
+        settings,
+        grid=lambda width, height: (height // 8, width // 8, 2),
+    )
+    kept = tuple(sample for sample in found.samples if sample.name in dataset.names)
+    return Outcome((*found.problems, *plan.notes, *dataset.problems), kept)
+
+
+def _for_base(settings: DatasetSection, variant: str, channels: int) -> Outcome:
+    found = scan_all(settings)
+    require_masks_fit(found.samples, variant, channels, {"fill"}, ("layered",))
+    return Outcome(found.problems, found.samples)
+
+
+def _two(folder: Path, **size: int) -> Path:
+    """Two images; the first is to get a bad mask, whose path is returned."""
+    write_pair(folder / "a.png", **{"width": SIZE, "height": SIZE, **size})
+    write_pair(folder / "b.png", width=SIZE, height=SIZE)
+    _mask(folder / "b_mask.png")
+    return folder / "a_mask.png"
+
+
+def _mask(path: Path, width: int = SIZE, height: int = SIZE, white: float = 0.5) -> Path:
+    values = np.zeros((height, width), np.uint8)
+    values[:, : int(width * white)] = 255
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(values).save(path)
+    return path
+
+
+def _bytes(folder: Path, data: bytes, **options: Any) -> DatasetSection:
+    _two(folder).write_bytes(data)
+    return _settings(folder, **options)
+
+
+def _other_shape(folder: Path, turned: bool = False) -> DatasetSection:
+    mask = _two(folder, width=96)
+    _mask(mask, *((SIZE, 96) if turned else (SIZE, SIZE)))
+    return _settings(folder)
+
+
+def _cut_short(folder: Path, **options: Any) -> DatasetSection:
+    mask = _two(folder)
+    write_image(mask, width=SIZE, height=SIZE)
+    mask.write_bytes(mask.read_bytes()[:-40])
+    return _settings(folder, **options)
+
+
+def _animated(folder: Path) -> DatasetSection:
+    frames = [Image.new("L", (SIZE, SIZE), level) for level in (0, 255)]
+    frames[0].save(_two(folder).with_suffix(".webp"), save_all=True, append_images=frames[1:])
+    return _settings(folder)
+
+
+def _implausible(folder: Path) -> DatasetSection:
+    head = struct.pack(">IIBBBBB", 60000, 60000, 8, 0, 0, 0, 0)
+    chunk = struct.pack(">I", 13) + b"IHDR" + head + struct.pack(">I", zlib.crc32(b"IHDR" + head))
+    pixels = struct.pack(">I", 0) + b"IDAT" + struct.pack(">I", zlib.crc32(b"IDAT"))
+    return _bytes(folder, b"\x89PNG\r\n\x1a\n" + chunk + pixels)
+
+
+def _lonely(folder: Path, **options: Any) -> DatasetSection:
+    _two(folder)
+    _mask(folder / "c_mask.png")
+    return _settings(folder, **options)
+
+
+def _twice(folder: Path) -> DatasetSection:
+    _mask(_two(folder))
+    _mask(folder / "a_mask.jpg")
+    return _settings(folder)
+
+
+def _one_color(folder: Path, white: float, **mask: Any) -> DatasetSection:
+    options = {"unreadable": mask.pop("unreadable", "error")}
+    _mask(_two(folder), white=white)
+    return _settings(folder, mask=mask, **options)
+
+
+def _cropped_away(folder: Path) -> DatasetSection:
+    _mask(_two(folder, width=100), width=100, white=0.05)
+    return _settings(folder, mask={"background": 0.0}, max_aspect_ratio=1.0)
+
+
+def _missing(folder: Path) -> DatasetSection:
+    _two(folder)
+    return _settings(folder, mask={"source": "files"})
+
+
+def _of_source(folder: Path, source: str, alpha: bool = True) -> DatasetSection:
+    _mask(_two(folder))
+    if alpha:
+        for name in "ab":
+            write_image(folder / f"{name}.png", width=SIZE, height=SIZE, mode="RGBA")
+    return _settings(folder, mask={"source": source})
+
+
+def _some_without(folder: Path) -> DatasetSection:
+    _two(folder)
+    return _settings(folder)
+
+
+def _captioned(folder: Path) -> DatasetSection:
+    mask = _mask(_two(folder))
+    mask.with_suffix(".txt").write_text("a mask", encoding="utf-8")
+    return _settings(folder)
+
+
+def _another_type(folder: Path) -> DatasetSection:
+    mask = _two(folder).with_suffix(".tiff")
+    Image.new("L", (SIZE, SIZE)).save(mask)
+    return _settings(folder)
+
+
+def _is_a_folder(folder: Path) -> DatasetSection:
+    _two(folder).mkdir()
+    return _settings(folder)
+
+
+def _linked(folder: Path) -> DatasetSection:
+    mask = _two(folder)
+    outside = _mask(folder.parent / "outside" / "secret.png")
+    try:
+        mask.symlink_to(outside)
+    except (OSError, NotImplementedError):
+        pytest.skip("this system makes no links")
+    return _settings(folder)
+
+
+def _guarded(settings: DatasetSection) -> Outcome:
+    folder = Path(settings.path)
+    found = scan_all(settings, AllowedFolders((folder,), "the folder"))
+    return Outcome(found.problems, found.samples)
+
+
+def _broken_link(folder: Path) -> DatasetSection:
+    mask = _two(folder)
+    try:
+        mask.symlink_to(folder / "nowhere.png")
+    except (OSError, NotImplementedError):
+        pytest.skip("this system makes no links")
+    return _settings(folder)
+
+
+def _alpha(folder: Path) -> DatasetSection:
+    write_pair(folder / "a.png", mode="RGBA")
+    return _settings(folder, mask={"source": "alpha"})
+
+
+_ZERO = {"background": 0.0}
+_SHAPE = "the mask a_mask.png has 64 x 64 pixels, and its image 96 x 64"
+_NOTHING = ["nothing of a.png counts", "dataset.mask.background"]
+
+CASES = [
+    BadInput("mask of another shape", _other_shape, "error", [_SHAPE, "dataset.mask.source"]),
+    BadInput("mask lying on its side", partial(_other_shape, turned=True), "error", ["64 x 96"]),
+    BadInput("mask of 0 bytes", partial(_bytes, data=b""), "error", ["a_mask.png", "0 bytes"]),
+    BadInput("mask is text", partial(_bytes, data=b"white"), "error", ["a_mask.png"]),
+    BadInput(
+        "mask is text, skipped",
+        partial(_bytes, data=b"white", unreadable="skip"),
+        "left_out",
+        ["a_mask.png", "left out: a.png"],
+        lost=["/a.png"],
+        complete=False,
+    ),
+    BadInput("mask cut short", _cut_short, "error", ["a_mask.png"], run=_encoded),
+    BadInput(
+        "mask cut short, skipped",
+        partial(_cut_short, unreadable="skip"),
+        "left_out",
+        ["a.png", "a_mask.png"],
+        run=_encoded,
+        lost=["/a.png"],
+        complete=False,
+    ),
+    BadInput("mask of several frames", _animated, "error", ["a_mask.webp", "frames"]),
+    BadInput("mask claims an implausible size", _implausible, "error", ["a_mask.png", "60000"]),
+    BadInput("mask without image", _lonely, "error", ["c_mask.png", "dataset.missing_image"]),
+    BadInput(
+        "mask without image, skipped",
+        partial(_lonely, missing_image="skip"),
+        "left_out",
+        ["c_mask.png"],
+    ),
+    BadInput("two masks of an image", _twice, "left_out", ["a_mask.png", "a_mask.jpg"]),
+    BadInput("black mask", partial(_one_color, white=0), "warning", ["black"], run=_encoded),
+    BadInput(
+        "black mask of weight 0", partial(_one_color, white=0, **_ZERO), "error", _NOTHING,
+        run=_encoded,
+    ),
+    BadInput(
+        "black mask of weight 0, skipped",
+        partial(_one_color, white=0, unreadable="skip", **_ZERO),
+        "left_out",
+        _NOTHING[:1],
+        run=_encoded,
+        lost=["/a.png"],
+        complete=False,
+    ),
+    BadInput(
+        "white mask where white weighs 0",
+        partial(_one_color, white=1, foreground=0.0),
+        "error",
+        _NOTHING[:1],
+        run=_encoded,
+    ),
+    BadInput(
+        "all that counts is cut off", _cropped_away, "error", [*_NOTHING, "dataset.crop: mask"],
+        run=_encoded,
+    ),
+    BadInput("a mask missing of files", _missing, "error", ["a.png has no mask"]),
+    BadInput("one image has no mask", _some_without, "warning", ["a.png", "count everywhere"]),
+    BadInput(
+        "mask files beside alpha", partial(_of_source, source="alpha"), "warning",
+        ["a_mask.png", "not read"], complete=False,
+    ),
+    BadInput(
+        "no transparency where it is the mask",
+        partial(_of_source, source="alpha", alpha=False),
+        "warning",
+        ["a.png", "no transparency"],
+        complete=False,
+    ),
+    BadInput(
+        "mask files that are not asked for", partial(_of_source, source="none"), "warning",
+        ["a_mask.png", "not read"], complete=False,
+    ),
+    BadInput("mask with a caption", _captioned, "warning", ["a_mask.txt"]),
+    BadInput("mask of a type that is not read", _another_type, "error", ["a_mask.tiff"]),
+    BadInput("mask is a folder", _is_a_folder, "warning", ["a.png", "no mask"]),
+    BadInput("mask leads out of the folder", _linked, "error", ["a_mask.png"], run=_guarded),
+    BadInput("mask leads nowhere", _broken_link, "error", ["a_mask.png"]),
+    BadInput(
+        "mask for a base that fills", _some_without, "error", ["b_mask.png", "fill"],
+        run=partial(_for_base, variant="fill", channels=3),
+    ),
+    BadInput(
+        "mask for a base of layers", _some_without, "error", ["b_mask.png", "layer"],
+        run=partial(_for_base, variant="layered", channels=4),
+    ),
+    BadInput(
+        "alpha for a base that trains it", _alpha, "error", ["a.png", "transparency"],
+        run=partial(_for_base, variant="generate", channels=4),
+    ),
+]  # fmt: skip

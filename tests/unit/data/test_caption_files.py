@@ -1,0 +1,88 @@
+"""Captions in text and JSON files, and several of them for one image."""
+
+import json
+
+import pytest
+
+from tests.fixtures.bad_input import write_image
+from tests.fixtures.scanned_folder import settings
+from trainer_core.config.captions import CaptionSection
+from trainer_core.data.sources.caption_files import caption_texts_of_json
+from trainer_core.data.sources.folder import scan
+from trainer_core.errors import DatasetError
+
+
+@pytest.mark.parametrize(
+    ("value", "both", "long", "short"),
+    [
+        ("one", ["one"], ["one"], ["one"]),
+        (["one", " two ", "one", ""], ["one", "two"], ["one", "two"], ["one", "two"]),
+        ({"caption": "one"}, ["one"], ["one"], ["one"]),
+        ({"text": "one", "width": 4}, ["one"], ["one"], ["one"]),
+        ({"short": "s", "long": "l"}, ["l", "s"], ["l"], ["s"]),
+        ({"caption": "l", "caption_short": "s"}, ["l", "s"], ["l"], ["s"]),
+        ({"long_caption": "l", "short_caption": "s"}, ["l", "s"], ["l"], ["s"]),
+        ({"caption_long": "l", "caption_short": "s"}, ["l", "s"], ["l"], ["s"]),
+        ({"short": "s"}, ["s"], ["s"], ["s"]),
+        ({"captions": ["a", "b"]}, ["a", "b"], ["a", "b"], ["a", "b"]),
+        ({"caption": ["a", "b"]}, ["a", "b"], ["a", "b"], ["a", "b"]),
+        ({"caption": None, "short": "s"}, ["s"], ["s"], ["s"]),
+        ([{"short": "s", "long": "l"}, "x"], ["l", "s", "x"], ["l", "x"], ["s", "x"]),
+        ("", [], [], []),
+    ],
+)
+def test_json_captions_in_every_spelling(value, both, long, short):
+    assert list(caption_texts_of_json(value, "both")) == both
+    assert list(caption_texts_of_json(value, "long")) == long
+    assert list(caption_texts_of_json(value, "short")) == short
+
+
+@pytest.mark.parametrize("value", [3, None, [1], {"caption": 5}, True])
+def test_what_is_no_text_is_refused(value):
+    with pytest.raises((ValueError, KeyError)):
+        caption_texts_of_json(value, "both")
+
+
+def texts(tmp_path, **options):
+    return [each.captions for each in scan(settings(tmp_path, **options)).samples]
+
+
+def test_json_captions_become_the_texts_of_a_sample(tmp_path):
+    write_image(tmp_path / "a.png")
+    (tmp_path / "a.json").write_text(json.dumps({"short": "cat", "long": "a fat cat"}))
+    json_only = {"caption_extension": ".json", "trigger_word": "ohwx"}
+    assert texts(tmp_path, **json_only) == [("ohwx, a fat cat", "ohwx, cat")]
+    short = CaptionSection(length="short")
+    assert texts(tmp_path, **json_only, captions=short) == [("ohwx, cat",)]
+
+
+@pytest.mark.parametrize("extension", [".txt", ".caption", ".json"])
+def test_a_caption_of_another_extension_is_read_and_told(tmp_path, extension):
+    write_image(tmp_path / "a.png")
+    (tmp_path / f"a{extension}").write_text('"hello"' if extension == ".json" else "hello")
+    asked = ".caption" if extension == ".txt" else ".txt"
+    found = scan(settings(tmp_path, caption_extension=asked))
+    assert found.samples[0].caption == "hello"
+    assert f"a{extension}" in found.problems[0]
+    own = scan(settings(tmp_path, caption_extension=extension))
+    assert (own.samples[0].caption, own.problems) == ("hello", ())
+
+
+def test_several_caption_files_of_one_image_are_told(tmp_path):
+    write_image(tmp_path / "a.png")
+    (tmp_path / "a.txt").write_text("text")
+    (tmp_path / "a.caption").write_text("caption")
+    (tmp_path / "a.json").write_text('"json"')
+    found = scan(settings(tmp_path))
+    assert found.samples[0].caption == "text"
+    assert "a.caption (read: a.txt), a.json (read: a.txt)" in found.problems[0]
+    found = scan(settings(tmp_path, caption_extension=".json"))
+    assert found.samples[0].caption == "json"
+
+
+def test_a_json_file_of_something_else_is_no_caption_unless_it_is_asked_for(tmp_path):
+    write_image(tmp_path / "a.png")
+    (tmp_path / "a.json").write_text('{"source": "somewhere"}')
+    assert texts(tmp_path, missing_caption="empty") == [("",)]
+    with pytest.raises(DatasetError, match=r"a\.json cannot be read as a caption.*source"):
+        texts(tmp_path, caption_extension=".json", missing_caption="empty")

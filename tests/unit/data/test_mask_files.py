@@ -1,0 +1,99 @@
+"""Which files are masks, of which image, and what is told of those that fit none."""
+
+import pytest
+
+from tests.fixtures.bad_input import write_image, write_pair
+from tests.fixtures.scanned_folder import names, settings
+from trainer_core.config import DatasetSection
+from trainer_core.config.masks import MaskSection
+from trainer_core.data.sources.folder import scan
+from trainer_core.errors import DatasetError
+
+
+def masked(folder, source="auto", **options) -> DatasetSection:
+    return settings(folder, mask=MaskSection(source=source), **options)
+
+
+def masks(found) -> dict[str, str | None]:
+    return {each.name: each.mask and each.mask.parent.name + "/" + each.mask.name
+            for each in found.samples}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("image", "mask"),
+    [
+        ("a.png", "a_mask.png"),
+        ("a.jpg", "a_mask.webp"),
+        ("sub/a.png", "sub/a_mask.png"),
+        ("a.png", "masks/a.png"),
+        ("a.png", "masks/a_mask.png"),
+        ("sub/a.png", "masks/sub/a.png"),
+        ("sub/a.png", "sub/masks/a.png"),
+        ("training_images/a.png", "training_images/a_mask.png"),
+        ("training_images/a.png", "training_images/masks/a.png"),
+        ("training_images/a.png", "masks/a.png"),
+        ("training_images/sub/a.png", "masks/sub/a_mask.png"),
+    ],
+)
+@pytest.mark.parametrize("source", ["auto", "files"])
+def test_a_mask_is_found_and_is_no_sample(tmp_path, image, mask, source):
+    write_pair(tmp_path / image)
+    write_image(tmp_path / mask, mode="L")
+    if image.startswith("training"):
+        write_image(tmp_path / "control_images" / image.removeprefix("training_images/"))
+    found = scan(masked(tmp_path, source))
+    assert names(found) == [image]
+    assert found.samples[0].mask == tmp_path / mask
+    assert found.problems == ()
+
+
+def test_images_without_mask_are_told_or_stop(tmp_path):
+    for name in ("a.png", "b.png", "c.png"):
+        write_pair(tmp_path / name)
+    write_image(tmp_path / "b_mask.png", mode="L")
+    found = scan(masked(tmp_path))
+    assert [each.mask is not None for each in found.samples] == [False, True, False]
+    assert found.problems == ("2 image(s) have no mask, and count everywhere alike: a.png, c.png",)
+    with pytest.raises(DatasetError, match=r"a\.png has no mask; c\.png") as caught:
+        scan(masked(tmp_path, "files"))
+    assert "dataset.mask.source" in caught.value.remedy
+
+
+def test_transparency_as_mask(tmp_path):
+    write_pair(tmp_path / "a.png", mode="RGBA")
+    write_pair(tmp_path / "b.png")
+    write_image(tmp_path / "b_mask.png", mode="L")
+    found = scan(masked(tmp_path, "alpha"))
+    assert [each.mask for each in found.samples] == [tmp_path / "a.png", None]
+    assert "b_mask.png" in found.problems[0]
+    assert "1 image(s) have no transparency" in found.problems[1]
+
+
+def test_masks_that_are_not_wanted_are_still_no_images(tmp_path):
+    write_pair(tmp_path / "a.png")
+    write_image(tmp_path / "a_mask.png", mode="L")
+    found = scan(masked(tmp_path, "none", missing_caption="empty"))
+    assert names(found) == ["a.png"]
+    assert found.samples[0].mask is None
+    assert "dataset.mask.source: none" in found.problems[0]
+
+
+def test_an_image_that_is_called_a_mask_is_trained(tmp_path):
+    write_pair(tmp_path / "mask.png", "a mask")
+    write_pair(tmp_path / "venetian_mask.png", "a mask from Venice")
+    write_pair(tmp_path / "masks" / "x.png", "one more")
+    write_image(tmp_path / "bare_mask.png")
+    assert names(scan(masked(tmp_path, missing_image="skip"))) == [
+        "mask.png", "masks/x.png", "venetian_mask.png",
+    ]  # fmt: skip
+    found = scan(masked(tmp_path, "none", missing_caption="empty"))
+    assert names(found)[0] == "bare_mask.png"
+
+
+def test_control_images_keep_their_names_beside_masks(tmp_path):
+    write_pair(tmp_path / "a.png")
+    write_image(tmp_path / "a_mask.png", mode="L")
+    write_image(tmp_path / "a_control.png")
+    found = scan(masked(tmp_path))
+    assert masks(found) == {"a.png": f"{tmp_path.name}/a_mask.png"}
+    assert [path.name for path in found.samples[0].controls] == ["a_control.png"]

@@ -161,7 +161,7 @@ _TABLE: tuple[FindingKind, ...] = (
         "Export the control image at its target's shape, or set dataset.control_area.",
     ),
     FindingKind(
-        *("mask_shape", "error", "looks"),
+        *("mask_shape", "error", "scan"),
         *("has a mask of another shape", "have masks of another shape"),
         "Export the mask at the image's size: it is cut as the image is.",
     ),

@@ -149,7 +149,6 @@ def test_a_resumed_run_may_find_its_folders_elsewhere_but_no_others(tmp_path, fo
     with pytest.raises(InputError, match="dataset"):
         train(less)
     resumed = train(with_dataset(again, moved))
-    print("STRAIGHT", straight, "RESUMED", resumed.losses)
     assert resumed.losses[-2:] == straight[-2:]
 
 

@@ -32,6 +32,7 @@ from ..data.control_rules import require_bare_texts, require_control_images, req
 from ..data.drawn_masks import with_areas
 from ..data.file_memory import FileMemory
 from ..data.masks import require_masks_fit
+from ..data.report.before_training import warnings_before
 from ..data.sources.combined import scan_all
 from ..data.sources.layers import require_layers
 from ..errors import ConfigError
@@ -137,6 +138,7 @@ def prepare(
     check_controls(config.preview, location.variant)
     samples = _trainable(found.samples, config.dataset, family, location.variant)
     plan = plan_buckets(samples, config.dataset, family.size_multiple, family.control_size)
+    warnings = warnings_before(found.samples, config.dataset)
     encoders = _source(config, family, location, processes, make_source, machine)
     # The others wait until the first process has encoded, and then only read.
     if processes.index > 0:
@@ -152,7 +154,7 @@ def prepare(
         collect_cache(config, dataset, prompts, observer)
         notes = _long_captions(config, found.samples, location, encoders)
         again = [f"{each}, was damaged and is encoded again" for each in dataset.damaged]
-        for note in (*plan.notes, *dataset.problems, *again, *notes):
+        for note in (*plan.notes, *warnings, *dataset.problems, *again, *notes):
             observer.notify(Warned(note))
     return Prepared(family, location, dataset, prompts, encoders)
 

@@ -133,10 +133,7 @@ def build_cache(
             index.close()
     kept = [item for item, task in prompts if task.entry.key not in maker.missing]
     kept = [item for item in kept if _has_controls(item, maker)]
-    columns = samples.leave_out(columns, maker)
-    if maker.encoded:
-        # The order of the samples must not depend on which run has encoded them.
-        _missing(CacheIndex(folder), columns, (), verify=False)
+    columns = _with_tokens(samples.leave_out(columns, maker), folder, maker)
     if not len(columns):
         raise DatasetError(
             f"no sample is left ({listed(samples.problems, 5, '; ') or 'the plan is empty'})",
@@ -173,6 +170,16 @@ def _missing(
         entry, owners = columns.entry(row), columns.having(np.arange(count) == row)
         damaged.append(f"{entry.kind}/{entry.key}.safetensors, of {columns.name(int(owners[0]))}")
     return ~found.whole[:count], lacking, damaged
+
+
+def _with_tokens(columns: ItemColumns, folder: Path, maker: Maker) -> ItemColumns:
+    """Fill in the tokens of texts that were just encoded.
+
+    The order of the samples must not depend on which run has encoded them.
+    """
+    if maker.encoded:
+        _missing(CacheIndex(folder), columns, (), verify=False)
+    return columns
 
 
 def _texts(recipes: Iterator[Recipe], maker: Maker) -> Iterator[TextTask]:

@@ -1,0 +1,71 @@
+"""Combine Datasets: several folders with roles and weights, trained as one run."""
+
+import pytest
+import yaml
+from comfyui.conftest import write_images
+from comfyui.graphs import CACHE, DATASET, cached_nodes, graph, record, run_folder
+from comfyui.test_graph_errors import assert_alive, refused
+
+pytestmark = pytest.mark.comfy
+
+JOIN, MORE, HELD = "20", "21", "22"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folders(shared_server):
+    data = shared_server.data / "datasets"
+    write_images(data / "more", captions=["more"] * 2, first=500)
+    write_images(data / "held", captions=["held"] * 2, first=510)
+
+
+def combined(name, more=None, held=None, **changes):
+    """The small graph with three folders joined in front."""
+    nodes = graph(name, **changes)
+    own = nodes[DATASET]["inputs"]
+    for node, folder, others in ((MORE, "more", more), (HELD, "held", held)):
+        inputs = {**own, "folder": f"datasets/{folder}", **(others or {})}
+        nodes[node] = {"class_type": "AdapterTrainerDatasetFolder", "inputs": inputs}
+    links = {f"datasets.dataset{i}": [node, 0] for i, node in enumerate((DATASET, MORE, HELD))}
+    nodes[JOIN] = {"class_type": "AdapterTrainerDatasetCombine", "inputs": links}
+    nodes[CACHE]["inputs"]["dataset"] = [JOIN, 0]
+    return nodes
+
+
+def test_folders_with_roles_are_trained_as_one_run(server):
+    more = {"role": "regularization", "weight": 0.5, "trigger_word": ""}
+    nodes = combined("joined", more, {"role": "validation"}, train={"steps": 2})
+    server.run(nodes)
+    folder = run_folder(server, "joined")
+    assert record(folder)["status"] == "done"
+    dataset = yaml.safe_load((folder / "run.yaml").read_text(encoding="utf-8"))["dataset"]
+    assert dataset["path"].endswith("datasets/four")
+    told = [(each["path"].rpartition("/")[2], each["role"]) for each in dataset["folders"]]
+    assert told == [("more", "regularization"), ("held", "validation")]
+    assert dataset["folders"][0]["weight"] == 0.5
+    # A changed caption of any of the folders is encoded again, and only that dataset is read again.
+    (server.data / "datasets" / "more" / "0.txt").write_text("changed", encoding="utf-8")
+    again = cached_nodes(server.run(nodes))
+    assert {DATASET, HELD} <= again
+    assert not {MORE, JOIN, CACHE} & again
+
+
+def test_what_differs_and_cannot_be_kept_is_told_on_the_node_that_joins(server):
+    message = refused(server, combined("differing", {"crop": "top"}), JOIN)
+    assert "crop of Dataset From Folder is center for four and top for more" in message
+    assert_alive(server)
+
+
+def test_a_role_without_others_is_refused(server):
+    nodes = graph("alone", dataset={"role": "validation"})
+    message = refused(server, nodes, CACHE)
+    assert "role is validation for four, and it is the only dataset" in message
+    assert_alive(server)
+
+
+def test_what_is_no_dataset_is_refused(server):
+    nodes = combined("text")
+    nodes[JOIN]["inputs"]["datasets.dataset1"] = "datasets/more"
+    message = refused(server, nodes, JOIN)
+    assert "Combine Datasets" in message
+    assert "the output ADAPTER_TRAINER_DATASET" in message
+    assert_alive(server)

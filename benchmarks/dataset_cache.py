@@ -33,7 +33,7 @@ from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
 from trainer_core.data.cache.columns import ItemColumns
 from trainer_core.data.cache.recipes import Recipes
 from trainer_core.data.file_memory import FileMemory
-from trainer_core.data.sources.folder import scan_all
+from trainer_core.data.sources.combined import scan_all
 from trainer_core.training.encode_dataset import prepare, save_manifest
 from trainer_core.training.observer import SilentObserver
 from trainer_core.training.processes import SingleProcess

@@ -4,7 +4,7 @@ A file is known by its stamp (size, times, inode), so that an unchanged dataset 
 The memory lies in the cache's folder and holds no paths, only their hashes, because caches are
 passed on to other people.
 
-A scan asks `FileMemory.facts` with the status that it has of a file anyway, and tells
+A scan asks `FileMemory.facts_of` with the status that it has of a file anyway, and tells
 `FileMemory.remember` what it had to read. Encoding asks `FileMemory.of` for the hash.
 """
 
@@ -54,12 +54,18 @@ class FileMemory:
         self._rows = self._table.read() if self._table else np.zeros(0, np.dtype(_FIELDS))
         names = self._rows["name"].tobytes()
         self._place = {names[at : at + 32]: at // 32 for at in range(0, len(names), 32)}
+        # Lists: a row of a table takes longer to read than the rest of a look-up.
+        self._stamps: list[list[int]] = self._rows["stamp"].tolist()
+        self._flags: list[int] = self._rows["flags"].tolist()
+        self._sizes = list(
+            zip(self._rows["width"].tolist(), self._rows["height"].tolist(), strict=True)
+        )
         self._new: dict[bytes, _Known] = {}
         self._seen: dict[str, tuple[_Stamp, str]] = {}
         if folder and not self._place:
             self._read_former(folder / _FORMER)
 
-    def facts(self, path: Path | str, status: os.stat_result) -> ImageInfo | None:
+    def facts_of(self, path: Path | str, status: os.stat_result) -> ImageInfo | None:
         """What the header of an image file says, where that is remembered of the file as it is.
 
         Args:
@@ -139,12 +145,16 @@ class FileMemory:
             place = self._place.get(name)
             if place is None:
                 return None
-            row = self._rows[place]
-            flags, stored = int(row["flags"]), tuple(row["stamp"].tolist())
-            size = int(row["width"]), int(row["height"])
-            digest = row["digest"].tobytes() if flags & _HASHED else b""
-            facts = ImageInfo(*size, bool(flags & _ANIMATED), bool(flags & _ALPHA))
-            known = (stored, digest, facts if flags & _HEADER else None)
+            if tuple(self._stamps[place]) != stamp:
+                return None
+            flags = self._flags[place]
+            digest = self._rows["digest"][place].tobytes() if flags & _HASHED else b""
+            facts = None
+            if flags & _HEADER:
+                facts = ImageInfo(
+                    *self._sizes[place], bool(flags & _ANIMATED), bool(flags & _ALPHA)
+                )
+            return stamp, digest, facts
         return known if known[0] == stamp else None
 
     def _keep(self, name: bytes, known: _Known) -> None:

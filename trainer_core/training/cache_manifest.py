@@ -155,7 +155,7 @@ def _items(folder: Path, record: Mapping[str, Any]) -> ItemColumns:
     form_of = _numbers(samples["form_of"], count, len(forms))
     entries = np.array([form.entries for form in forms], np.int64)
     refs = _numbers(samples["refs"], int(entries[form_of].sum()), len(keys))
-    weights = np.array(samples["weights"], np.float32)
+    weights = np.array(samples["weights"], np.float64)
     sources = hex_keys([samples["sources"]])
     repeats = _numbers(samples["repeats"], count, 1 << 31)
     if weights.shape != (count,) or len(sources) != count:

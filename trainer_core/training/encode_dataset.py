@@ -15,18 +15,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from ..bases.locate import locate_base
 from ..config import DatasetSection, RunConfig
 from ..config.defaults import preservation_prompts
 from ..data.buckets import Plan, plan_buckets
+from ..data.cache.blank_masks import require_counting_masks
 from ..data.cache.build import build_cache, cache_folder
 from ..data.cache.cache_file import cache_folders
 from ..data.cache.cached_dataset import CachedDataset
+from ..data.cache.collect import GIGABYTE, Collected, collect
+from ..data.cache.columns import hex_keys
 from ..data.captions import caption_tokens, long_caption_notes, may_be_long
 from ..data.control_rules import require_bare_texts, require_control_images, require_droppable
 from ..data.drawn_masks import with_areas
+from ..data.file_memory import FileMemory
 from ..data.masks import require_masks_fit
 from ..data.sources.combined import scan_all
 from ..data.sources.layers import require_layers
@@ -123,7 +128,8 @@ def prepare(
             "a folder with images and captions",
             "Set dataset.path in the run file or on the command line: dataset.path=FOLDER.",
         )
-    found = scan_all(config.dataset, within, seed=config.seed)
+    memory = FileMemory(cache_folder(config), trust=not config.cache.verify)
+    found = scan_all(config.dataset, within, seed=config.seed, remembered=memory)
     for problem in found.problems if processes.index == 0 else ():
         observer.notify(Warned(problem))
     has_controls = any(sample.controls for sample in found.samples)
@@ -140,12 +146,14 @@ def prepare(
         for note in remove_leftovers(*cache_folders(cache_folder(config))):
             observer.notify(Noted(note))
     with contextlib.closing(encoders):
-        dataset, prompts = _encode(config, family, location, plan, encoders, observer)
+        dataset, prompts = _encode(config, family, location, plan, memory, encoders, observer)
         if processes.index == 0:
             processes.barrier()
     if processes.index == 0:
+        collect_cache(config, dataset, prompts, observer)
         notes = _long_captions(config, found.samples, location, encoders)
-        for note in (*plan.notes, *dataset.problems, *notes):
+        again = [f"{each}, was damaged and is encoded again" for each in dataset.damaged]
+        for note in (*plan.notes, *dataset.problems, *again, *notes):
             observer.notify(Warned(note))
     return Prepared(family, location, dataset, prompts, encoders)
 
@@ -184,6 +192,7 @@ def _encode(
     family: Family,
     location: BaseLocation,
     plan: Plan,
+    memory: FileMemory,
     encoders: EncoderSource,
     observer: Observer,
 ) -> tuple[CachedDataset, tuple[EncodedPrompt, ...]]:
@@ -201,6 +210,7 @@ def _encode(
         channels=family.pixel_channels(variant),
         fills=variant in family.filled,
         options=config.cache,
+        memory=memory,
         shown=variant in family.shown,
         grid=functools.cache(functools.partial(family.latent_grid, location)),
     )
@@ -232,6 +242,41 @@ def save_manifest(config: RunConfig, prepared: Prepared) -> Path:
     cache = Manifest(prepared.family.name, prepared.location.variant, dataset, prompts)
     write_manifest(path, cache)
     return path
+
+
+def collect_cache(
+    config: RunConfig,
+    dataset: CachedDataset,
+    prompts: Sequence[EncodedPrompt],
+    observer: Observer,
+    *,
+    dry: bool = False,
+) -> Collected | None:
+    """Keep the cache within ``cache.max_gb``, and say what was removed.
+
+    Args:
+        config: The run file.
+        dataset: What the run needs.
+        prompts: As well.
+        observer: Hears what was done.
+        dry: Whether to say only what would be removed.
+
+    Returns:
+        What was done; None where there is no limit, or another process is at it.
+
+    Raises:
+        StorageError: When files cannot be removed.
+    """
+    if config.cache.max_gb is None:
+        return None
+    others = [prompt.entry.key for prompt in prompts]
+    others += [e.key for item in dataset.preserved for e in (*item.controls, item.text)]
+    needed = np.concatenate([dataset.items.keys, hex_keys(others)])
+    limit = round(config.cache.max_gb * GIGABYTE)
+    done = collect(cache_folder(config), limit, needed, dry=dry)
+    if done is not None and (done.removed or done.kept > limit):
+        observer.notify(Noted(str(done)))
+    return done
 
 
 def _keep_cache_within(config: RunConfig, within: AllowedFolders | None) -> None:
@@ -266,6 +311,7 @@ def _from_manifest(
     _check_preserved(config, cache, edits=has_controls)
     family = get_family(config.family)
     require_droppable(config.dataset, cache.variant, (*family.layered, *family.filled))
+    require_counting_masks(cache.dataset, config.dataset.mask)
     if cache.variant in family.shown:
         require_bare_texts(config.dataset, cache.dataset.items)
     location = locate_base(base, family, has_controls, needs_encoders=False)

@@ -15,6 +15,7 @@ from torch import Tensor
 from ...types import Bucket, CachedSample, View
 from ..paces import pace_marks
 from .cache_file import Entry, read_entry
+from .collect import UseMark
 from .columns import ItemColumns
 from .items import CachedItem, Mirrored, PreservedItem
 
@@ -39,6 +40,10 @@ class CachedDataset:
         problems: What was left out while encoding, in words.
         memory_bytes: How much may be kept in memory.
         preserved: What the base is held to.
+
+    Attributes:
+        damaged: Files that were damaged and were encoded again, in words.
+        mark: Keeps other processes from removing its files.
     """
 
     def __init__(
@@ -56,6 +61,8 @@ class CachedDataset:
         self.reused = reused
         self.problems = tuple(problems)
         self.memory = EntryMemory(memory_bytes)
+        self.damaged: tuple[str, ...] = ()
+        self.mark: UseMark | None = None
 
     def __len__(self) -> int:
         return len(self.items)
@@ -136,7 +143,7 @@ class CachedDataset:
         return self.items.repeats
 
     @property
-    def weights(self) -> NDArray[np.float32]:
+    def weights(self) -> NDArray[np.float64]:
         """`[N]`: factor on each sample's loss, times its folder's."""
         return self.items.weights
 

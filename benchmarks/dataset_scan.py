@@ -25,7 +25,8 @@ from benchmarks.measuring.record import RESULTS, origin, write_record
 from trainer_core.config import DatasetSection
 from trainer_core.data.buckets import plan_buckets
 from trainer_core.data.image import ImageInfo
-from trainer_core.data.sources.folder import Scan, scan
+from trainer_core.data.sources.combined import scan_all
+from trainer_core.data.sources.problems import Scan
 from trainer_core.filesystem.allowed_folders import AllowedFolders
 
 SIZES = ((64, 64), (96, 64), (64, 96), (80, 64), (33, 47))
@@ -90,15 +91,15 @@ def measure(folder: Path, count: int, rounds: int) -> list[Row]:
     """
     settings = DatasetSection(path=str(folder), resolution=RESOLUTION)
     memory, within = Memory(), AllowedFolders([folder])
-    found = scan(settings, remembered=memory)
+    found = scan_all(settings, remembered=memory)
     if len(found.samples) != count:
         raise SystemExit(f"{len(found.samples)} samples of {count}: {found.problems[:3]}")
     operations: dict[str, Callable[[], object]] = {
-        "scan": lambda: scan(settings),
-        "scan within allowed folders": lambda: scan(settings, within),
-        "scan with remembered headers": lambda: scan(settings, remembered=memory),
+        "scan": lambda: scan_all(settings),
+        "scan within allowed folders": lambda: scan_all(settings, within),
+        "scan with remembered headers": lambda: scan_all(settings, remembered=memory),
         "plan": lambda: _plan(found, settings),
-        "scan and plan": lambda: _plan(scan(settings), settings),
+        "scan and plan": lambda: _plan(scan_all(settings), settings),
     }
     return [_row(name, operation, count, rounds) for name, operation in operations.items()]
 
@@ -106,9 +107,9 @@ def measure(folder: Path, count: int, rounds: int) -> list[Row]:
 def bytes_per_sample(folder: Path, count: int) -> int:
     """Bytes that the result of a scan takes for each sample."""
     settings = DatasetSection(path=str(folder), resolution=RESOLUTION)
-    scan(settings)
+    scan_all(settings)
     tracemalloc.start()
-    found = scan(settings)
+    found = scan_all(settings)
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(found.samples) == count

@@ -149,7 +149,8 @@ def make_loop(
         settings=config.training,
         steps=1000,
         preview_every=0,
-        micro_batches=range(MICRO_BATCHES),
+        micro_batches=plan.dealt,
+        samples=plan.samples,
         micro_step=StepMaker(
             load=load,
             load_preserved=lambda step, micro: None,

@@ -116,7 +116,19 @@ def send(tensor: Tensor, device: torch.device) -> Tensor:
     if device.type != "cuda" or tensor.device.type != "cpu":
         return tensor.to(device)
     # From pageable memory CUDA copies only when all that was queued before is done.
-    return tensor.pin_memory().to(device, non_blocking=True)
+    return pin(tensor, device).to(device, non_blocking=True)
+
+
+def pin(tensor: Tensor, device: torch.device) -> Tensor:
+    """Have a tensor of the CPU where a device copies from without a wait.
+
+    Args:
+        tensor: On any device; returned as it is where it need not or cannot be moved.
+        device: Where it will be needed.
+    """
+    if device.type != "cuda" or tensor.device.type != "cpu":
+        return tensor
+    return tensor.pin_memory()
 
 
 def release_memory(device: torch.device) -> None:

@@ -139,10 +139,11 @@ class Batch:
         latents: `[B, C, h, w]`, or `[B, C, f, h, w]` of images with equally many layers.
         controls: One `[B, C, h, w]` per control image.
         conditionings: One per sample, in order, not collated; caption dropout is already applied.
-        weights: Factor on each sample's loss; empty where all are 1. A sample of weight 0 is there
-            only to keep several processes in step.
+        weights: Factor on each sample's loss; empty where all are 1.
         masks: `[B, 1, h, w]`, weights of the loss at each place (`data.masks.mask_weights`); None
             where all places of all samples count alike.
+        idle: Whether it is there only to keep several processes in step, with weights of 0, and
+            is no part of the step.
     """
 
     names: tuple[str, ...]
@@ -152,6 +153,7 @@ class Batch:
     conditionings: tuple[Conditioning, ...]
     weights: tuple[float, ...] = ()
     masks: Tensor | None = None
+    idle: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +219,11 @@ class AdapterState:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What one optimizer step did; one line of ``metrics.jsonl``."""
+    """What one optimizer step did; one line of ``metrics.jsonl``.
+
+    `validation_loss` is the loss on held-out images behind the step; None where it was not
+    measured.
+    """
 
     step: int
     epoch: float
@@ -227,6 +233,7 @@ class StepResult:
     sigma_mean: float
     step_seconds: float
     time: float
+    validation_loss: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +244,7 @@ class RunSummary:
         parameters: Number of trainable parameters.
         samples_per_bucket: ``"64x64"`` to the number of samples.
         preserved: What keeps the base from forgetting, in words.
+        plan: What an epoch is made of (`data.plan_text.describe_plan`), a line each.
     """
 
     family: str
@@ -250,6 +258,7 @@ class RunSummary:
     steps: int
     preserved: str
     folder: Path
+    plan: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

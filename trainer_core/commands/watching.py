@@ -28,6 +28,7 @@ from ..training.observer import (
     RunRequests,
     RunStarted,
     StepDone,
+    ValidationDone,
     Warned,
 )
 from .console import (
@@ -217,6 +218,9 @@ def event_text(event: Event) -> str:
         return summary_text(event.summary)
     if isinstance(event, PreviewDone):
         return f"preview of step {event.step}: {event.path}"
+    if isinstance(event, ValidationDone):
+        when = f"after step {event.step}" if event.step else "before training"
+        return f"loss on held-out images {when}: {event.loss:.4f}"
     if isinstance(event, CheckpointSaved):
         return f"checkpoint of step {event.step}: {event.folder}"
     if isinstance(event, RunFinished):

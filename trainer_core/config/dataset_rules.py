@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .dataset import CacheSection, DatasetSection
+from .size_rules import size_contradictions
 
 Contradiction = tuple[str, str, str]
 
@@ -21,6 +22,7 @@ def dataset_contradictions(dataset: DatasetSection, cache: CacheSection) -> Iter
     """
     yield from _folders_without_path(dataset, cache)
     yield from _unread_metadata(dataset)
+    yield from size_contradictions(dataset, cache)
 
 
 def _folders_without_path(dataset: DatasetSection, cache: CacheSection) -> Iterator[Contradiction]:

@@ -1,169 +1,340 @@
-"""Which samples make up a batch: a function of the seed and the step, and of nothing else.
+"""Which samples a step trains: a function of the seed and the step, and of nothing else.
 
-Each epoch goes through every sample (``num_repeats`` times) in an order of its own. Samples of
-different sizes never share a micro-batch. A share of each micro-batch may be left to points that
-preserve the base (`trainer_core.training.preservation`); they are counted here and drawn there.
+Each epoch goes through every sample exactly as often as it is repeated, in an order of its own. A
+step trains ``batch_size * micro_batches`` samples of one size; what is left of all sizes is put
+together, so that at most one step of an epoch has fewer. Samples of different sizes never go
+through the base in one pass: a step is cut into as many passes as it needs, and which samples it
+trains does not depend on the cut (`docs/decisions/0043-steps-and-passes.md`). A share of each step
+may be left to points that preserve the base (`trainer_core.training.preservation`); they are
+counted here and drawn there.
 """
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import math
-from collections.abc import Hashable, Sequence
+import threading
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ..config.masks import MaskSection
-from ..counters import counter_seed
-from ..types import Batch, Bucket, View
+from ..types import Batch, Bucket, CachedSample, View
 from .cache.cached_dataset import CachedDataset
 from .captions import drops_caption
 from .masks import batch_weights
+from .passes import Group, Part, Pass
 from .views import Views
 
-_Chunk = tuple[tuple[int, int], ...]
-"""Samples of a micro-batch: the index of each, and how often it was there in its epoch before."""
+_WINDOW = 32
+"""Steps' worth of shuffled samples that are sorted by text length; docs/decisions/0043."""
+
+Codes = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Epoch:
+    """An epoch's samples, step after step.
+
+    Attributes:
+        order: `[samples]`, codes: how often a sample was in the epoch before, times the number of
+            all samples, plus its index.
+        starts: `[steps + 1]`, where each step begins in ``order``.
+        drawn: `[steps + 1]`, preservation points of the epoch before each step.
+    """
+
+    order: Codes
+    starts: NDArray[np.int64]
+    drawn: NDArray[np.int64]
 
 
 class BatchPlan:
     """The order of the samples.
 
+    Safe to ask from several threads.
+
     Args:
         buckets: Size of each sample.
-        control_counts: What else samples of a micro-batch must agree in, such as their number of
-            control images, or `CachedDataset.kinds`.
-        batch_size: Samples per micro-batch.
-        micro_batches: Micro-batches per step.
-        num_repeats: How often each sample appears in an epoch; one number for all, or one each, 0
-            for one that is never trained (`data.paces`).
+        control_counts: What else samples of a pass must agree in, such as their number of control
+            images, or `CachedDataset.kinds`.
+        batch_size: The most samples of a pass; one number for all, or one each.
+        micro_batches: Full passes that make up a step.
+        num_repeats: How often each sample appears in an epoch; one number for all, or one each. A
+            sample of 0 is never trained.
         seed: The run's seed.
-        preserved_share: Share of the samples that preserves the base, 0 to below 1. Of a larger
-            micro-batch it is the same whole number each time, at least one; micro-batches of one
-            sample take turns.
+        preserved_share: Share of the samples that preserves the base, 0 to below 1. Of a step of
+            several samples it is the same whole number each time, at least one; single samples
+            take turns where no whole number of a step's is the share.
+        text_tokens: Length of each sample's text; samples of alike length then share passes, so
+            that little is padded. 0 where it is not known.
     """
 
     def __init__(
         self,
         buckets: Sequence[Bucket],
         control_counts: Sequence[Hashable],
-        batch_size: int,
+        batch_size: int | Sequence[int],
         micro_batches: int,
         num_repeats: int | Sequence[int],
         seed: int,
         preserved_share: float = 0.0,
+        text_tokens: Sequence[int] | NDArray[np.int32] | None = None,
     ) -> None:
         repeats = [num_repeats] * len(buckets) if isinstance(num_repeats, int) else num_repeats
-        if min(batch_size, micro_batches, max(repeats, default=0)) < 1 or min(repeats) < 0:
+        sizes = [batch_size] * len(buckets) if isinstance(batch_size, int) else batch_size
+        if not any(repeats) or min(*sizes, micro_batches) < 1 or min(repeats) < 0:
             raise ValueError("a batch plan needs samples and counts of at least 1")
-        if not 0 <= preserved_share < 1 or len(repeats) != len(buckets):
+        if not 0 <= preserved_share < 1 or not len(repeats) == len(sizes) == len(buckets):
             raise ValueError("a share is in [0, 1), and each sample has a number of repeats")
-        groups: dict[Hashable, list[int]] = {}
-        for index, kind in enumerate(zip(buckets, control_counts, strict=True)):
-            if repeats[index]:
-                groups.setdefault(kind, []).append(index)
-        self._groups = tuple(tuple(group) for group in groups.values())
-        self.batch_size = batch_size
         self.micro_batches = micro_batches
         self.seed = seed
-        self._repeats = tuple(repeats)
+        self._repeats = np.asarray(repeats, dtype=np.int32)
         self._share = preserved_share
-        wanted = max(1, round(batch_size * preserved_share)) if preserved_share else 0
-        self._preserved = min(wanted, batch_size - 1)
-        self._own_size = batch_size - self._preserved
-        self.chunks_per_epoch = sum(
-            -(-sum(self._repeats[index] for index in group) // self._own_size)
-            for group in self._groups
-        )
+        whole = math.isclose(share := micro_batches * preserved_share, round(share))
+        # Single samples take turns with preserved points; a step is then any so many of them.
+        self._turns = preserved_share > 0 and max(sizes) == 1 and not (whole and micro_batches > 1)
+        self.groups = self._make_groups(buckets, control_counts, sizes)
+        self._group_of = np.zeros(len(buckets), dtype=np.int32)
+        for number, group in enumerate(self.groups):
+            self._group_of[group.indices] = number
+        self._lengths = _lengths(text_tokens)
+        self.samples_per_epoch = int(self._repeats.sum())
+        self._lock = threading.Lock()
         # Remembered, not needed: the order of an epoch follows from its number.
-        self._epoch_chunks = lru_cache(maxsize=2)(self._make_epoch)
+        self._made = lru_cache(maxsize=2)(self._make_epoch)
+        first = self._epoch(0)
+        self.steps_per_epoch = len(first.starts) - 1
+        self._drawn_per_epoch = int(first.drawn[-1])
+
+    def passes(self, step: int) -> tuple[Pass, ...]:
+        """Cut a step, from 1, into passes through the base."""
+        if step < 1:
+            raise ValueError(f"there is no step {step}")
+        return tuple(self._turned(step) if self._turns else self._cut(step))
+
+    def samples(self, step: int) -> int:
+        """How many samples and preservation points a step trains."""
+        if self._turns:
+            return self.micro_batches
+        epoch, place = self._place(step)
+        own = epoch.starts[place + 1] - epoch.starts[place]
+        return int(own + epoch.drawn[place + 1] - epoch.drawn[place])
 
     def indices(self, step: int, micro: int) -> tuple[int, ...]:
-        """Tell which samples are trained in a micro-batch, from 0, of an optimizer step, from 1.
+        """Tell which samples are trained in a pass, from 0, of an optimizer step, from 1.
 
         Returns:
-            Indices of samples that agree in size and controls: `batch_size` of them, less those
-            that preserve the base.
+            Indices of samples that agree in size and controls; none where all of the pass
+            preserves the base.
         """
-        number = self._number(step, micro)
-        drawn = self._drawn_before(number)
-        if self._drawn_before(number + 1) - drawn == self.batch_size:
-            return ()
-        epoch, place = divmod(self._own_before(number), self.chunks_per_epoch)
-        return tuple(index for index, _ in self._epoch_chunks(epoch)[place])
+        return self._pass(step, micro).indices
 
     def turns(self, step: int, micro: int) -> tuple[int, ...]:
-        """How often each of the `indices` of a micro-batch was trained before in the run.
-
-        Samples that complete a group's last micro-batch count as those of the next epoch.
-        """
-        number = self._number(step, micro)
-        if not self.indices(step, micro):
-            return ()
-        epoch, place = divmod(self._own_before(number), self.chunks_per_epoch)
-        chunk = self._epoch_chunks(epoch)[place]
-        return tuple(epoch * self._repeats[index] + repeat for index, repeat in chunk)
+        """How often each of the `indices` of a pass was trained before in the run."""
+        return self._pass(step, micro).turns
 
     def preserved(self, step: int, micro: int) -> range:
-        """Which preservation points complete a micro-batch.
+        """Which preservation points complete a pass.
 
         Returns:
             Numbers that count on from 0 over the whole run.
         """
-        number = self._number(step, micro)
-        return range(self._drawn_before(number), self._drawn_before(number + 1))
+        return self._pass(step, micro).preserved
+
+    def dealt(self, step: int, share: tuple[int, int] = (0, 1)) -> range:
+        """Which passes of a step one of some processes makes that deal whole passes out.
+
+        Args:
+            step: From 1.
+            share: ``(index, count)``, this process and how many there are.
+
+        Returns:
+            Equally many for each; some may lie behind the last, see `part`.
+        """
+        index, count = share
+        return range(index, -(-len(self.passes(step)) // count) * count, count)
+
+    def part(self, step: int, micro: int, share: tuple[int, int]) -> Part:
+        """What one process computes of a pass.
+
+        Args:
+            step: From 1.
+            micro: The pass, from 0. One behind the last is only for processes to stay in step.
+            share: ``(index, count)``: which of how many nearly equal parts.
+        """
+        passes = self.passes(step)
+        if micro >= len(passes):
+            return self._idle(passes)
+        each = passes[micro]
+        own = len(each.indices)
+        mine = part_of(own + len(each.preserved), share)
+        if not mine:
+            return self._idle((each, *passes))
+        places = [place for place in mine if place < own]
+        return Part(
+            indices=tuple(each.indices[place] for place in places),
+            turns=tuple(each.turns[place] for place in places),
+            positions=tuple(each.first + place for place in places),
+            preserved=tuple(each.preserved[place - own] for place in mine if place >= own),
+        )
 
     def epoch(self, step: int) -> float:
         """Tell how many times the dataset was gone through when a step is done."""
-        return self._own_before(step * self.micro_batches) / self.chunks_per_epoch
+        if self._turns:
+            return self._own_before(step * self.micro_batches) / self.samples_per_epoch
+        whole, place = divmod(step, self.steps_per_epoch)
+        if not place:
+            return float(whole)
+        return whole + int(self._epoch(whole).starts[place]) / self.samples_per_epoch
 
-    def _number(self, step: int, micro: int) -> int:
-        if step < 1 or not 0 <= micro < self.micro_batches:
+    def _idle(self, passes: Sequence[Pass]) -> Part:
+        """A sample that counts for nothing, one of the step where that has any."""
+        for each in passes:
+            if each.indices:
+                return Part(each.indices[:1], each.turns[:1], (each.first,), idle=True)
+        return Part((int(self.groups[0].indices[0]),), (0,), (0,), idle=True)
+
+    def _pass(self, step: int, micro: int) -> Pass:
+        passes = self.passes(step) if step >= 1 else ()
+        if not 0 <= micro < len(passes):
             raise ValueError(f"there is no micro-batch {micro} of step {step}")
-        return (step - 1) * self.micro_batches + micro
+        return passes[micro]
+
+    def _cut(self, step: int) -> Iterator[Pass]:
+        epoch, place = self._place(step)
+        codes = epoch.order[epoch.starts[place] : epoch.starts[place + 1]]
+        chosen, turns = self._decoded(codes, (step - 1) // self.steps_per_epoch)
+        groups = self._group_of[chosen]
+        bounds = [0, *(np.flatnonzero(groups[1:] != groups[:-1]) + 1).tolist(), len(chosen)]
+        before = (step - 1) // self.steps_per_epoch * self._drawn_per_epoch
+        drawn, end = (before + int(epoch.drawn[at]) for at in (place, place + 1))
+        for start, stop in itertools.pairwise(bounds):
+            size = self.groups[groups[start]].batch_size
+            last = stop + (end - drawn) * (stop == len(chosen))
+            for first in range(start, last, size):
+                taken = min(first + size, last)
+                own = slice(first, min(taken, stop))
+                points = max(0, taken - max(first, stop))
+                given = tuple(chosen[own].tolist()), tuple(turns[own].tolist())
+                yield Pass(*given, first, range(drawn, drawn + points))
+                drawn += points
+
+    def _turned(self, step: int) -> Iterator[Pass]:
+        first = (step - 1) * self.micro_batches
+        for place in range(self.micro_batches):
+            number = first + place
+            drawn = range(self._drawn_before(number), self._drawn_before(number + 1))
+            epoch, at = divmod(self._own_before(number), self.samples_per_epoch)
+            codes = self._epoch(epoch).order[at : at + (not drawn)]
+            own, turns = self._decoded(codes, epoch)
+            yield Pass(tuple(own.tolist()), tuple(turns.tolist()), place, drawn)
+
+    def _decoded(self, codes: Codes, epoch: int) -> tuple[Codes, Codes]:
+        before, indices = np.divmod(codes, len(self._repeats))
+        return indices, epoch * self._repeats[indices].astype(np.int64) + before
+
+    def _place(self, step: int) -> tuple[_Epoch, int]:
+        epoch, place = divmod(step - 1, self.steps_per_epoch)
+        return self._epoch(epoch), place
 
     def _drawn_before(self, number: int) -> int:
-        """Points that preserve the base in all micro-batches before one."""
-        if self.batch_size == 1:
-            return math.floor(number * self._share + 1e-9)
-        return number * self._preserved
+        """Points that preserve the base before one of samples and points that take turns."""
+        return math.floor(number * self._share + 1e-9)
 
     def _own_before(self, number: int) -> int:
-        """Micro-batches with samples of the dataset before one."""
-        return number - self._drawn_before(number) if self.batch_size == 1 else number
+        return number - self._drawn_before(number)
 
-    def _make_epoch(self, epoch: int) -> tuple[_Chunk, ...]:
-        groups = enumerate(self._groups)
-        chunks = [chunk for n, group in groups for chunk in self._make_chunks(epoch, n, group)]
-        return tuple(chunks[place] for place in self._order(len(chunks), "chunks", epoch))
+    def _make_groups(
+        self, buckets: Sequence[Bucket], kinds: Sequence[Hashable], sizes: Sequence[int]
+    ) -> tuple[Group, ...]:
+        found: dict[Hashable, list[int]] = {}
+        for index, key in enumerate(zip(buckets, kinds, sizes, strict=True)):
+            if self._repeats[index]:
+                found.setdefault(key, []).append(index)
+        groups: list[Group] = []
+        for members in found.values():
+            indices = np.asarray(members, dtype=np.int32)
+            bucket, size = buckets[members[0]], sizes[members[0]]
+            step = 1 if self._turns else size * self.micro_batches
+            wanted = max(1, round(step * self._share)) if self._share else 0
+            points = min(wanted, step - 1)
+            count = int(self._repeats[indices].sum())
+            groups.append(Group(bucket, indices, size, step - points, points, count))
+        return tuple(groups)
 
-    def _make_chunks(self, epoch: int, number: int, group: Sequence[int]) -> list[_Chunk]:
-        order = [
-            (group[place], repeat)
-            for repeat in range(max(self._repeats[index] for index in group))
-            for place in self._order(len(group), "samples", epoch, number, repeat)
-            if self._repeats[group[place]] > repeat
-        ]
-        size = self._own_size
-        chunks = [tuple(order[start : start + size]) for start in range(0, len(order), size)]
-        chunks[-1] = self._fill(chunks[-1], group, epoch, number)
-        return chunks
+    def _epoch(self, number: int) -> _Epoch:
+        # Behind a lock, so that what one thread makes already is not made by another as well.
+        with self._lock:
+            return self._made(number)
 
-    def _fill(self, chunk: _Chunk, group: Sequence[int], epoch: int, number: int) -> _Chunk:
-        """Complete a group's last chunk, with samples that it does not hold yet if there are."""
-        filled, there = list(chunk), {index for index, _ in chunk}
-        turn = 0
-        while len(filled) < self._own_size:
-            drawn = [group[p] for p in self._order(len(group), "fill", epoch, number, turn)]
-            fresh = [(i, self._repeats[i] + turn) for i in drawn if turn or i not in there]
-            filled += fresh[: self._own_size - len(filled)]
-            turn += 1
-        return tuple(filled)
+    def _make_epoch(self, epoch: int) -> _Epoch:
+        chunks: list[Codes] = []
+        points: list[int] = []
+        left: dict[int, list[Codes]] = {}
+        for number, group in enumerate(self.groups):
+            order = self._ordered(epoch, number, group)
+            full = group.full_steps * group.own
+            chunks += list(order[:full].reshape(-1, group.own))
+            points += [group.preserved] * group.full_steps
+            if full < len(order):
+                left.setdefault(group.batch_size, []).append(order[full:])
+        for size, tails in left.items():
+            own, most = self._of_size(size)
+            rest = np.concatenate([tails[at] for at in self._order(len(tails), "rest", epoch)])
+            for start in range(0, len(rest), own):
+                chunks.append(rest[start : start + own])
+                points.append(-(-most * len(chunks[-1]) // own))
+        shuffled = self._order(len(chunks), "chunks", epoch)
+        chosen = [chunks[at] for at in shuffled]
+        starts = np.cumsum([0, *map(len, chosen)])
+        drawn = np.cumsum([0, *(points[at] for at in shuffled)])
+        return _Epoch(np.concatenate(chosen), starts, drawn)
 
-    def _order(self, length: int, *names: str | int) -> list[int]:
-        # Sorted by hashes: the same on every machine and version of Python, unlike a shuffle.
-        return sorted(
-            range(length), key=lambda place: counter_seed(self.seed, "order", *names, place)
-        )
+    def _of_size(self, size: int) -> tuple[int, int]:
+        return next((g.own, g.preserved) for g in self.groups if g.batch_size == size)
+
+    def _ordered(self, epoch: int, number: int, group: Group) -> Codes:
+        """A group's samples in the order of an epoch, as `_Epoch` has them."""
+        repeats = self._repeats[group.indices]
+        rounds: list[Codes] = []
+        for repeat in range(int(repeats.max())):
+            places = np.flatnonzero(repeats > repeat)
+            order = self._order(places, "samples", epoch, number, repeat)
+            rounds.append(group.indices[places[order]] + np.int64(repeat * len(self._repeats)))
+        found = np.concatenate(rounds)
+        if self._lengths is not None and group.batch_size > 1:
+            lengths = self._lengths[found % len(self._repeats)]
+            window = _WINDOW * group.own
+            spans = [slice(at, at + window) for at in range(0, len(found), window)]
+            found = np.concatenate(
+                [found[span][np.argsort(lengths[span], kind="stable")] for span in spans]
+            )
+        return found
+
+    def _order(self, places: int | NDArray[np.int64], *names: str | int) -> NDArray[np.int64]:
+        # Sorted by hashes: the same on every machine and version of Python, unlike a shuffle. They
+        # are those of `counter_seed`, of which all but the last counter is hashed once.
+        begun = "\x1f".join(str(part) for part in (self.seed, "order", *names, ""))
+        prefix = hashlib.blake2b(begun.encode(), digest_size=8)
+        numbers = range(places) if isinstance(places, int) else places.tolist()
+        digests = bytearray()
+        for number in numbers:
+            each = prefix.copy()
+            each.update(b"%d" % number)
+            digests += each.digest()
+        return np.argsort(np.frombuffer(digests, dtype="<u8") >> 1, kind="stable")
+
+
+def _lengths(tokens: Sequence[int] | NDArray[np.int32] | None) -> NDArray[np.int32] | None:
+    if tokens is None:
+        return None
+    lengths = np.asarray(tokens, dtype=np.int32)
+    return lengths if lengths.all() else None
 
 
 def load_batch(
@@ -178,13 +349,13 @@ def load_batch(
     views: Views | None = None,
     mask: MaskSection | None = None,
 ) -> Batch | None:
-    """Read one micro-batch, or one process's share of it.
+    """Read one pass, or one process's share of it.
 
     Args:
         dataset: The encoded samples.
         plan: Their order.
         step: Optimizer step, from 1.
-        micro: Micro-batch within the step, from 0.
+        micro: Pass within the step, from 0.
         caption_dropout: Probability of an empty caption, 0 to 1.
         seed: The run's seed.
         share: ``(index, count)``: which of how many nearly equal parts to read.
@@ -199,26 +370,44 @@ def load_batch(
         the base.
 
     Raises:
-        ValueError: When the part is empty because there are more parts than samples.
         StorageError: When a cached file is damaged.
     """
-    indices = plan.indices(step, micro)
-    mine = [place for place in part_of(plan.batch_size, share) if place < len(indices)]
-    if not mine:
+    part = plan.part(step, micro, share)
+    if not part.indices:
         return None
-    positions = tuple(micro * plan.batch_size + place for place in mine)
-    turns = plan.turns(step, micro)
 
-    def view(place: int, position: int) -> View:
+    def view(index: int, position: int, turn: int) -> View:
         if views is None:
             return View(None if drops_caption(caption_dropout, seed, step, position) else 0)
-        return views.of_sample(dataset.items[indices[place]], step, position, turns[place])
+        return views.of_sample(dataset.items[index], step, position, turn)
 
     samples = [
-        dataset.load(indices[place], view(place, position))
-        for place, position in zip(mine, positions, strict=True)
+        dataset.load(index, view(index, position, turn))
+        for index, position, turn in zip(part.indices, part.positions, part.turns, strict=True)
     ]
-    weights = tuple(sample_weights[indices[place]] for place in mine) if sample_weights else ()
+    weights = tuple(sample_weights[index] for index in part.indices) if sample_weights else ()
+    if part.idle:
+        weights = (0.0,)
+    return make_batch(samples, part.positions, mask, weights, idle=part.idle)
+
+
+def make_batch(
+    samples: Sequence[CachedSample],
+    positions: tuple[int, ...],
+    mask: MaskSection | None = None,
+    weights: tuple[float, ...] = (),
+    *,
+    idle: bool = False,
+) -> Batch:
+    """Put samples of one size together.
+
+    Args:
+        samples: What `CachedDataset.load` gave.
+        positions: Their places in the step.
+        mask: What masks weigh; unset: the defaults.
+        weights: Factor on the loss of each; empty where all are 1.
+        idle: Whether they count for nothing.
+    """
     return Batch(
         names=tuple(sample.name for sample in samples),
         positions=positions,
@@ -229,17 +418,14 @@ def load_batch(
         conditionings=tuple(sample.conditioning for sample in samples),
         weights=weights if set(weights) - {1.0} else (),
         masks=batch_weights([sample.mask for sample in samples], mask or MaskSection()),
+        idle=idle,
     )
 
 
 def part_of(batch_size: int, share: tuple[int, int]) -> range:
-    """Places in a micro-batch that one process computes: ``(index, count)`` of nearly equal parts.
+    """Places in a pass that one process computes: ``(index, count)`` of nearly equal parts.
 
-    Raises:
-        ValueError: When the part is empty because there are more parts than samples.
+    Empty where there are more parts than places.
     """
     index, count = share
-    mine = range(batch_size * index // count, batch_size * (index + 1) // count)
-    if not mine:
-        raise ValueError(f"part {index} of {count} of {batch_size} samples is empty")
-    return mine
+    return range(batch_size * index // count, batch_size * (index + 1) // count)

@@ -42,13 +42,20 @@ class TextLimit:
 
 
 def caption_tokens(samples: Iterable[Sample], count: CountTokens) -> dict[str, int]:
-    """Count the tokens of captions: a sample's name to their number."""
-    return {sample.name: count(sample.caption, len(sample.controls)) for sample in samples}
+    """Count the tokens of captions: a sample's name to their number in the longest of its texts."""
+    return {
+        sample.name: max(count(text, len(sample.controls)) for text in sample.captions)
+        for sample in samples
+    }
 
 
 def may_be_long(samples: Iterable[Sample], tokens: int) -> list[Sample]:
     """The samples whose captions can have more tokens than some; a token has a byte at least."""
-    return [each for each in samples if len(each.caption.encode()) + _AROUND > tokens]
+    return [
+        sample
+        for sample in samples
+        if any(len(text.encode()) + _AROUND > tokens for text in sample.captions)
+    ]
 
 
 def long_caption_notes(tokens: dict[str, int], limit: int, setting: int | None) -> Sequence[str]:

@@ -8,6 +8,7 @@ step is cut into passes, and after any resume.
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -102,17 +103,33 @@ class Views:
         share a pass must not matter. A folder with a larger share drops whenever one with a smaller
         share does.
         """
-        share = self._share(self.control_dropout, item)
+        share = self._share(self.control_dropout, item.folder)
         if not share or not item.control_buckets:
             return False
         return counter_seed(self.seed, "control_dropout", step) < share * 2.0**63
 
-    def agreement(self, item: Viewed) -> float:
-        """What samples of a pass have to agree in, so that all or none drop their controls."""
-        return self._share(self.control_dropout, item) if item.control_buckets else 0.0
+    def agreements(
+        self, kinds: Sequence[tuple[tuple[Bucket, ...], int]], folders: Sequence[int]
+    ) -> list[Hashable]:
+        """What samples of a pass have to agree in, so that all or none are given their controls.
+
+        Args:
+            kinds: `CachedDataset.kinds`.
+            folders: `CachedDataset.folders`.
+
+        Returns:
+            For each sample its kind and, where folders have different shares, its folder's.
+        """
+        if len(set(self.control_dropout)) == 1:
+            return list(kinds)
+        pairs = zip(kinds, folders, strict=True)
+        return [
+            (kind, self._share(self.control_dropout, folder) if kind[0] else 0.0)
+            for kind, folder in pairs
+        ]
 
     def _drops_caption(self, item: Viewed, step: int, position: int) -> bool:
-        share = self._share(self.caption_dropout, item)
+        share = self._share(self.caption_dropout, item.folder)
         return drops_caption(share, self.seed, step, position)
 
     def _text(self, item: Viewed, turn: int) -> int:
@@ -132,6 +149,6 @@ class Views:
         return (counter_seed(self.seed, "flip", item.name, *size, pair) + place) % 2 == 1
 
     @staticmethod
-    def _share(shares: tuple[float, ...], item: Viewed) -> float:
+    def _share(shares: tuple[float, ...], folder: int) -> float:
         # A finished cache may have samples of folders that the run file does not name.
-        return shares[item.folder] if item.folder < len(shares) else shares[0]
+        return shares[folder] if folder < len(shares) else shares[0]

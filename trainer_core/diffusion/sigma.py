@@ -39,10 +39,37 @@ def make_density(
     maximum: float,
     mode_scale: float = 1.29,
 ) -> Callable[[torch.Generator], float]:
-    """Resolve the settings of the noise levels into one function.
+    """Resolve the settings of the noise levels into a function that draws them.
+
+    Each call takes exactly one number from the generator. For the arguments, see `make_quantile`.
+
+    Returns:
+        A function from a generator on the CPU to one sigma in [minimum, maximum].
+
+    Raises:
+        ConfigError: When the bounds leave nothing to draw from, or the density is unknown.
+    """
+    quantile = make_quantile(density, mean, std, shift, minimum, maximum, mode_scale)
+
+    def draw(generator: torch.Generator) -> float:
+        return quantile(float(torch.rand((), generator=generator, dtype=torch.float64)))
+
+    return draw
+
+
+def make_quantile(
+    density: str,
+    mean: float,
+    std: float,
+    shift: float,
+    minimum: float,
+    maximum: float,
+    mode_scale: float = 1.29,
+) -> Callable[[float], float]:
+    """Resolve the settings of the noise levels into their quantile function.
 
     The density is cut off at the bounds, not clamped to them: no level is drawn more often because
-    it lies at a bound. Each call takes exactly one number from the generator.
+    it lies at a bound.
 
     Args:
         density: With u uniform in [0, 1]: ``uniform`` is u; ``logit_normal`` has a normal logit;
@@ -57,7 +84,8 @@ def make_density(
         mode_scale: In [-1, 1.75]; only read by ``mode``.
 
     Returns:
-        A function from a generator on the CPU to one sigma in [minimum, maximum].
+        A place in [0, 1] to the sigma, in [minimum, maximum], below which that share of the draws
+        lies.
 
     Raises:
         ConfigError: When the bounds leave nothing to draw from, or the density is unknown.
@@ -103,9 +131,7 @@ class Density:
     cdf: Callable[[float], float]
 
 
-def _cut_off(
-    density: Density, minimum: float, maximum: float
-) -> Callable[[torch.Generator], float]:
+def _cut_off(density: Density, minimum: float, maximum: float) -> Callable[[float], float]:
     low, high = density.cdf(minimum), density.cdf(maximum)
     if high - low < _SMALLEST_MASS:
         raise ConfigError(
@@ -114,13 +140,12 @@ def _cut_off(
             "Widen training.sigma.min and max, or change density, mean, std or shift.",
         )
 
-    def draw(generator: torch.Generator) -> float:
-        uniform = float(torch.rand((), generator=generator, dtype=torch.float64))
-        sigma = density.quantile(low + (high - low) * uniform)
+    def quantile(place: float) -> float:
+        sigma = density.quantile(low + (high - low) * place)
         # Rounding in the tails may step over a bound by one unit in the last place.
         return min(max(sigma, minimum), maximum)
 
-    return draw
+    return quantile
 
 
 def _shifted(density: Density, shift: float) -> Density:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -23,10 +23,11 @@ class Loop:
     """Everything a run needs between its first and its last step.
 
     Attributes:
-        settings: Batch, clipping and checkpoints.
+        settings: Clipping and checkpoints.
         steps: Length of the run.
         preview_every: Steps between previews, 0 for none.
-        micro_batches: The micro-batches of a step that this process computes.
+        micro_batches: Step to its micro-batches that this process computes.
+        samples: Step to the number of samples that it trains, over all processes.
         micro_step: Computes one of them.
         parameters: The adapter's parameters in a fixed order.
         optimizer: Over those parameters.
@@ -37,7 +38,8 @@ class Loop:
     settings: TrainingSection
     steps: int
     preview_every: int
-    micro_batches: Sequence[int]
+    micro_batches: Callable[[int], Sequence[int]]
+    samples: Callable[[int], int]
     micro_step: Callable[[int, int], MicroStep]
     parameters: Sequence[torch.nn.Parameter]
     optimizer: torch.optim.Optimizer
@@ -59,30 +61,38 @@ class Loop:
             NonFiniteError: When loss or gradient is not finite; the state before is saved.
         """
         last, every = self.steps, self.settings.checkpoint_every
-        if self.preview_every and not done and self.hooks.preview(0):
+        if not done and self._cancelled_before():
             self.hooks.save(0)
             return "cancelled", 0
         for step in range(done + 1, last + 1):
             self.hooks.between()
             result, requests = self.make_step(step)
-            self.hooks.record(result)
+            ends = not requests.cancel and (requests.stop or step == last)
+            measured = self.hooks.measure(step, ends)
+            self.hooks.record(replace(result, validation_loss=measured.loss))
             saved = step == last or requests.end or requests.save or self._due(step, every)
             if saved:
                 self.hooks.save(step)  # before the previews: they take long and may fail
             preview_due = requests.preview or self._due(step, self.preview_every)
-            cancelled = requests.cancel or (preview_due and self.hooks.preview(step))
+            cancelled = requests.cancel or measured.cancelled
+            cancelled = cancelled or (preview_due and self.hooks.preview(step))
             if step < last and (cancelled or requests.stop):
                 if not saved:
                     self.hooks.save(step)
                 return "cancelled" if cancelled else "done", step
         return "done", last
 
+    def _cancelled_before(self) -> bool:
+        """Look at the base before the first step; whether the run was cancelled meanwhile."""
+        cancelled = self.hooks.measure(0, False).cancelled
+        return cancelled or (self.preview_every > 0 and self.hooks.preview(0))
+
     def make_step(self, step: int) -> tuple[StepResult, RunRequests]:
         """Make one step, and hear what the run is asked for."""
         started = time.perf_counter()
         learning_rate = self.learning_rate(step)
         set_learning_rate(self.optimizer, learning_rate)
-        samples = self.settings.batch_size * self.settings.gradient_accumulation_steps
+        samples = self.samples(step)
         seen = self.hooks.compute(step, lambda: self._gradients(step, samples))
         self.processes.sum_gradients(self.parameters)
         norm = clip_gradients(self.parameters, self.settings.max_grad_norm)
@@ -110,7 +120,7 @@ class Loop:
 
     def _gradients(self, step: int, samples: int) -> list[MicroStep]:
         seen: list[MicroStep] = []
-        for micro in self.micro_batches:
+        for micro in self.micro_batches(step):
             seen.append(self.micro_step(step, micro))
             self.processes.backward(seen[-1].loss / samples)
         return seen

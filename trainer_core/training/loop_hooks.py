@@ -11,6 +11,17 @@ from .step import Gradients, MicroStep
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """The loss on held-out images; None where it was not measured.
+
+    `cancelled` says whether the run was cancelled meanwhile.
+    """
+
+    loss: float | None = None
+    cancelled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class LoopHooks:
     """What the loop calls at its landmarks; every process calls each of them.
 
@@ -22,6 +33,8 @@ class LoopHooks:
         requests: What this process was asked for.
         compute: Computes a step's gradients, and does it again where memory was full.
         between: Called before each step: what is kept where may change.
+        measure: Measure the loss on held-out images behind a step, where it is due; the second
+            argument says whether the run ends there.
     """
 
     record: Callable[[StepResult], None]
@@ -31,3 +44,4 @@ class LoopHooks:
     requests: Callable[[], RunRequests]
     compute: Callable[[int, Gradients], list[MicroStep]] = lambda step, gradients: gradients()
     between: Callable[[], None] = lambda: None
+    measure: Callable[[int, bool], Measured] = lambda step, ends: Measured()

@@ -85,6 +85,14 @@ class StepDone:
 
 
 @dataclass(frozen=True, slots=True)
+class ValidationDone:
+    """The loss on held-out images was measured; `step` 0 is before training."""
+
+    step: int
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
 class PreviewDone:
     """A preview image was written; `step` 0 is the base before training."""
 
@@ -126,6 +134,7 @@ Event = (
     | MemoryPlanned
     | RunStarted
     | StepDone
+    | ValidationDone
     | PreviewDone
     | CheckpointSaved
     | Warned

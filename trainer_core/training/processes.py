@@ -1,7 +1,8 @@
 """How a step is shared among processes.
 
-A step always trains ``batch_size * gradient_accumulation_steps`` samples, however many processes
-there are: whole micro-batches are dealt out, or the samples of each micro-batch are. Gradients are
+A step trains the same samples, however many processes there are: whole micro-batches are dealt out,
+or the samples of each micro-batch are. A process that is left without any makes a pass that counts
+for nothing, so that all make equally many. Gradients are
 summed over the adapter's parameters only, so nothing has to wrap the base; where it fits no single
 device, each process keeps a part of it (`sharding`).
 """
@@ -294,7 +295,8 @@ class Shares:
         count: Number of processes.
 
     Attributes:
-        micro_batches: Micro-batches of a step that this process computes.
+        dealt: ``(index, count)``: it computes every ``count``-th micro-batch of a step, from
+            ``index`` on.
         part: ``(index, count)`` of its part of each of them.
 
     Raises:
@@ -304,11 +306,9 @@ class Shares:
     def __init__(self, training: TrainingSection, index: int, count: int) -> None:
         steps = training.gradient_accumulation_steps
         if steps % count == 0:
-            self.micro_batches = range(index, steps, count)
-            self.part = (0, 1)
+            self.dealt, self.part = (index, count), (0, 1)
         elif training.batch_size % count == 0:
-            self.micro_batches = range(steps)
-            self.part = (index, count)
+            self.dealt, self.part = (0, 1), (index, count)
         else:
             raise ConfigError(
                 f"training.batch_size={training.batch_size}, "

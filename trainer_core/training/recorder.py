@@ -46,6 +46,7 @@ from .observer import (
     RunFinished,
     StepDone,
     Stoppable,
+    ValidationDone,
     Warned,
 )
 from .run_folder import RunFolder
@@ -110,6 +111,12 @@ class Recorder:
         """Write a finished step down."""
         self._metrics.write(result)
         self._observer.notify(StepDone(result, run_length(self._config)))
+
+    def measured(self, step: int, loss: float) -> None:
+        """Tell of the loss on held-out images; that of a step is written down with it."""
+        if step == 0:
+            self._metrics.write_begin(loss)
+        self._observer.notify(ValidationDone(step, loss))
 
     def save(self, step: int) -> None:
         """Write a checkpoint of the state after a step, then drop the oldest ones.
@@ -322,13 +329,21 @@ class MetricsWriter:
         Raises:
             StorageError: When the disk is full.
         """
+        self._append(_record(result))
+        self.steps.append(result)
+        self._tensorboard.write(result)
+
+    def write_begin(self, loss: float) -> None:
+        """Append the loss on held-out images before the first step, as that of a step 0."""
+        self._append({"step": 0, "validation_loss": loss})
+        self._tensorboard.write_validation(0, loss)
+
+    def _append(self, record: Mapping[str, Any]) -> None:
         try:
-            self._file.write(json.dumps(dataclasses.asdict(result), allow_nan=False) + "\n")
+            self._file.write(json.dumps(record, allow_nan=False) + "\n")
             self._file.flush()
         except OSError as error:
             raise storage_error(self._path, error) from error
-        self.steps.append(result)
-        self._tensorboard.write(result)
 
     def write_image(self, step: int, index: int, pixels: Tensor) -> None:
         """Add a preview image to TensorBoard.
@@ -366,24 +381,39 @@ def read_metrics(path: Path) -> list[StepResult]:
         path: A ``metrics.jsonl``, which may be absent.
 
     Returns:
-        The steps in order.
+        The steps in order; what was measured before the first one is none.
     """
+    return [step for step in _read_records(path) if isinstance(step, StepResult)]
+
+
+def _read_records(path: Path) -> list[StepResult | Mapping[str, Any]]:
     if not path.is_file():
         return []
-    steps: list[StepResult] = []
+    records: list[StepResult | Mapping[str, Any]] = []
     for line in read_lines(path):
         try:
-            steps.append(StepResult(**parse_json(line)))
-        except (ValueError, TypeError):
+            record = parse_json(line)
+            before = record.get("step") == 0 and isinstance(record["validation_loss"], float)
+            records.append(record if before else StepResult(**record))
+        except (ValueError, TypeError, KeyError, AttributeError):
             break
-    return steps
+    return records
+
+
+def _record(step: StepResult) -> dict[str, Any]:
+    """One line; what was not measured is not in it."""
+    return {name: each for name, each in dataclasses.asdict(step).items() if each is not None}
 
 
 def _keep_steps(path: Path, done: int) -> list[StepResult]:
     if not path.exists():
         return []
-    kept = [step for step in read_metrics(path) if step.step <= done]
-    text = "".join(json.dumps(dataclasses.asdict(step)) + "\n" for step in kept)
+    records = _read_records(path)
+    kept = [each for each in records if isinstance(each, StepResult) and each.step <= done]
+    # A run that begins anew measures anew.
+    before = [each for each in records if not isinstance(each, StepResult)] if done else []
+    lines = [*before[:1], *map(_record, kept)]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
     atomic_write(path, lambda target: _write(target, text))
     return kept
 
@@ -419,6 +449,12 @@ class TensorBoard:
         """Add the numbers of a step."""
         for name in ("loss", "learning_rate", "grad_norm", "sigma_mean", "step_seconds"):
             self._add("add_scalar", f"training/{name}", getattr(result, name), result.step)
+        if result.validation_loss is not None:
+            self.write_validation(result.step, result.validation_loss)
+
+    def write_validation(self, step: int, loss: float) -> None:
+        """Add the loss on held-out images."""
+        self._add("add_scalar", "validation/loss", loss, step)
 
     def write_image(self, step: int, index: int, pixels: Tensor) -> None:
         """Add a preview image.

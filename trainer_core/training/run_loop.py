@@ -5,28 +5,27 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
-
-import torch
+from dataclasses import replace
 
 from ..adapters.init.eva import initialize_from_inputs
-from ..data.batches import BatchPlan, load_batch, part_of
-from ..data.paces import sample_paces
-from ..data.views import Views
-from ..diffusion.sigma import make_density
+from ..data.batches import BatchPlan
 from ..errors import RESUME
 from ..inference.pipeline import sample_previews
 from ..offload.swapped import repeated_blocks
-from ..types import Batch, PreservedBatch, StepResult
+from ..types import StepResult
 from .compiled_blocks import compiled
 from .loaded import Loaded
 from .loop import Loop
-from .loop_hooks import LoopHooks
+from .loop_hooks import LoopHooks, Measured
 from .observer import Noted, Warned
 from .optimizer import make_schedule
 from .out_of_memory import DeviceRoom, explained, skipped_when_full
 from .processes import Shares
+from .read_ahead import ReadAhead
 from .recorder import Recorder
+from .run_batches import all_passes, batch_plan, held_out, places, step_maker
 from .step import StepMaker
+from .validation import Validation
 
 
 @explained("an update of the adapter, or what is saved", f"Go on with {RESUME}.")
@@ -44,13 +43,19 @@ def run_loop(
     Returns:
         ``done`` or ``cancelled``, and the last step made.
     """
-    loop = _loop(run, shares, recorder, may_grow)
-    from_inputs = run.config.adapter.init == "eva" and not run.state.step
-    if from_inputs and not _initialize_from_inputs(run):
-        loop.hooks.save(0)
-        return "cancelled", 0
-    with _compiled(run):
-        return loop.run(run.state.step)
+    plan = batch_plan(run)
+    # Only points that the base is held to may have other sizes than the rest of their batch.
+    passes = (run.processes.passes,) if run.preservation else ()
+    maker = step_maker(run, plan, shares.part, *passes)
+    following = places(plan, shares.dealt, run.steps)
+    with ReadAhead(maker.prepare, following) as ahead:
+        loop = _loop(run, plan, shares, replace(maker, ahead=ahead), recorder, may_grow)
+        from_inputs = run.config.adapter.init == "eva" and not run.state.step
+        if from_inputs and not _initialize_from_inputs(run, plan):
+            loop.hooks.save(0)
+            return "cancelled", 0
+        with _compiled(run):
+            return loop.run(run.state.step)
 
 
 def _compiled(run: Loaded) -> contextlib.AbstractContextManager[None]:
@@ -65,19 +70,19 @@ def _compiled(run: Loaded) -> contextlib.AbstractContextManager[None]:
     )
 
 
-def _initialize_from_inputs(run: Loaded) -> bool:
+def _initialize_from_inputs(run: Loaded, plan: BatchPlan) -> bool:
     """Give a new run's adapter the initialization that comes from the layers' inputs.
 
     It depends on base, data and seed alone, so that a run that was stopped here finds it again.
     False when the run was cancelled meanwhile.
     """
-    count, stopped = run.config.training.gradient_accumulation_steps, False
+    stopped = False
     with run.processes.leading(run.transformer) as leads:
         if leads:
-            compute = _step_maker(run, _plan(run), (0, 1))
+            compute, each = step_maker(run, plan, (0, 1)), all_passes(plan)
             seen = initialize_from_inputs(
                 run.state.adapter,
-                lambda batch: compute(1 + batch // count, batch % count),
+                lambda _: compute(*next(each)),
                 run.config.seed,
                 run.observer.cancelled,
             )
@@ -90,66 +95,16 @@ def _initialize_from_inputs(run: Loaded) -> bool:
     return True
 
 
-def _plan(run: Loaded) -> BatchPlan:
-    config, training = run.config, run.config.training
-    views = Views.of(config.dataset, config.seed)
-    return BatchPlan(
-        buckets=run.data.dataset.buckets,
-        # Samples that are given their control images in other steps share no pass.
-        control_counts=[(item.kind, views.agreement(item)) for item in run.data.dataset.items],
-        batch_size=training.batch_size,
-        micro_batches=training.gradient_accumulation_steps,
-        num_repeats=sample_paces(run.data.dataset.items.paces(), config.dataset)[0],
-        seed=config.seed,
-        preserved_share=config.dataset.preservation.share if run.preservation else 0.0,
-    )
-
-
-def _step_maker(
+def _loop(
     run: Loaded,
     plan: BatchPlan,
-    part: tuple[int, int],
-    passes: Callable[[int], int] = lambda own: own,
-) -> StepMaker:
-    config, kept = run.config, run.preservation
-
-    def load_preserved(step: int, micro: int) -> PreservedBatch | None:
-        if kept is None:
-            return None
-        own, drawn = len(plan.indices(step, micro)), plan.preserved(step, micro)
-        mine = [drawn[place - own] for place in part_of(plan.batch_size, part) if place >= own]
-        return kept.batch(mine) if mine else None
-
-    return StepMaker(
-        load=functools.partial(
-            load_batch,
-            run.data.dataset,
-            plan,
-            caption_dropout=config.dataset.caption_dropout,
-            seed=config.seed,
-            share=part,
-            views=Views.of(config.dataset, config.seed),
-            sample_weights=sample_paces(run.data.dataset.items.paces(), config.dataset)[1],
-            mask=config.dataset.mask,
-        ),
-        load_preserved=load_preserved,
-        predict=functools.partial(
-            run.data.family.predict, run.transformer, guidance=config.training.guidance
-        ),
-        sample_sigma=_sigma_sampler(run),
-        seed=config.seed,
-        part=part,
-        device=run.processes.device,
-        passes=passes,
-    )
-
-
-def _loop(run: Loaded, shares: Shares, recorder: Recorder | None, may_grow: bool) -> Loop:
+    shares: Shares,
+    maker: StepMaker,
+    recorder: Recorder | None,
+    may_grow: bool,
+) -> Loop:
     config, training = run.config, run.config.training
     schedule = make_schedule(training.schedule, run.steps, run.anew)
-    plan = _plan(run)
-    # Only points that the base is held to may have other sizes than the rest of their batch.
-    passes = (run.processes.passes,) if run.preservation else ()
 
     def preview(step: int) -> bool:
         stop = run.observer.cancelled
@@ -165,8 +120,7 @@ def _loop(run: Loaded, shares: Shares, recorder: Recorder | None, may_grow: bool
         return run.processes.sum_numbers([float(stop())])[0] > 0
 
     def record(result: StepResult) -> None:
-        samples = training.batch_size * training.gradient_accumulation_steps
-        run.state.advance(result.step, result.epoch, samples)
+        run.state.advance(result.step, result.epoch, plan.samples(result.step))
         if recorder is not None:
             recorder.record(result)
 
@@ -177,8 +131,9 @@ def _loop(run: Loaded, shares: Shares, recorder: Recorder | None, may_grow: bool
         settings=training,
         steps=run.steps,
         preview_every=config.preview.every,
-        micro_batches=shares.micro_batches,
-        micro_step=_step_maker(run, plan, shares.part, *passes),
+        micro_batches=lambda step: plan.dealt(step, shares.dealt),
+        samples=plan.samples,
+        micro_step=maker,
         parameters=adapter,
         optimizer=optimizer,
         learning_rate=lambda step: training.optimizer.learning_rate * schedule(step),
@@ -192,28 +147,40 @@ def _loop(run: Loaded, shares: Shares, recorder: Recorder | None, may_grow: bool
             requests=run.observer.requests,
             compute=room.compute,
             between=room.between_steps,
+            measure=_measure(run, maker, recorder),
         ),
     )
 
 
+def _measure(
+    run: Loaded, maker: StepMaker, recorder: Recorder | None
+) -> Callable[[int, bool], Measured]:
+    """Measures the loss on held-out images where it is due."""
+    held, every = held_out(run), run.config.dataset.validation.every
+    if held is None:
+        return lambda step, ends: Measured()
+    validation = Validation(
+        held,
+        maker.loss,
+        run.transformer,
+        run.processes,
+        run.observer.cancelled,
+        lambda line: run.observer.notify(Warned(line)),
+    )
+
+    def measure(step: int, ends: bool) -> Measured:
+        if step % every and not ends:
+            return Measured()
+        on_failure = recorder.saved_on_failure(step) if recorder else contextlib.nullcontext()
+        # What the files will hold is measured.
+        with on_failure, run.state.shown():
+            measured = validation(step)
+        if recorder is not None and measured.loss is not None:
+            recorder.measured(step, measured.loss)
+        return measured
+
+    return measure
+
+
 def _told_elsewhere(step: int) -> str:
     return "The first process says how to go on."
-
-
-def _sigma_sampler(run: Loaded) -> Callable[[Batch, torch.Generator], float]:
-    # One for each size, made before the first step: a shift may be read from the base's files.
-    sigma, data = run.config.training.sigma, run.data
-    by_shape: dict[tuple[int, ...], Callable[[torch.Generator], float]] = {}
-    for bucket in set(data.dataset.buckets):
-        size = (data.location, bucket.width, bucket.height)
-        usual = data.family.training_shift(*size) if sigma.density == "shifted" else 1.0
-        by_shape[data.family.latent_shape(*size)[-2:]] = make_density(
-            sigma.density,
-            sigma.mean,
-            sigma.std,
-            sigma.shift or usual,
-            sigma.min,
-            sigma.max,
-            sigma.mode_scale,
-        )
-    return lambda batch, generator: by_shape[tuple(batch.latents.shape[-2:])](generator)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from ..counters import counter_seed
-from ..device import seed_generators, send
+from ..device import pin, seed_generators, send
 from ..diffusion.flow import flow_loss, interpolate, velocity_target
 from ..errors import NonFiniteError
 from ..types import Batch, Conditioning, PreservedBatch
@@ -40,7 +40,7 @@ Gradients = Callable[[], list[MicroStep]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Points:
+class Points:
     """Noisy latents with what the base should predict there, on the CPU.
 
     Attributes:
@@ -52,6 +52,7 @@ class _Points:
         conditionings: One per sample.
         weights: Factor on the loss of each.
         masks: `[B, 1, h, w]`, factor on the error at each place; None for 1.
+        idle: Whether they are no part of the step.
     """
 
     names: tuple[str, ...]
@@ -62,14 +63,30 @@ class _Points:
     conditionings: tuple[Conditioning, ...]
     weights: tuple[float, ...]
     masks: Tensor | None = None
+    idle: bool = False
 
     def shapes(self) -> list[torch.Size]:
+        """What points of one pass agree in."""
         return [each.shape[1:] for each in (self.noisy, *self.controls)]
 
+    def pinned(self, device: torch.device) -> Points:
+        """The same, where a device copies from without a wait."""
+        return replace(
+            self,
+            noisy=pin(self.noisy, device),
+            target=pin(self.target, device),
+            masks=None if self.masks is None else pin(self.masks, device),
+            controls=tuple(pin(control, device) for control in self.controls),
+            conditionings=tuple(
+                {name: pin(tensor, device) for name, tensor in each.items()}
+                for each in self.conditionings
+            ),
+        )
 
-def _held(batch: PreservedBatch) -> _Points:
+
+def _held(batch: PreservedBatch) -> Points:
     weights = (1.0,) * len(batch.sigmas)
-    return _Points(
+    return Points(
         batch.names,
         batch.noisy,
         batch.sigmas,
@@ -80,12 +97,12 @@ def _held(batch: PreservedBatch) -> _Points:
     )
 
 
-def _joined(points: Sequence[_Points]) -> Sequence[_Points]:
+def _joined(points: Sequence[Points]) -> Sequence[Points]:
     if len(points) != 2 or points[0].shapes() != points[1].shapes():
         return points
     one, other = points
     return [
-        _Points(
+        Points(
             one.names + other.names,
             torch.cat([one.noisy, other.noisy]),
             one.sigmas + other.sigmas,
@@ -98,7 +115,7 @@ def _joined(points: Sequence[_Points]) -> Sequence[_Points]:
     ]
 
 
-def _joined_masks(one: _Points, other: _Points) -> Tensor | None:
+def _joined_masks(one: Points, other: Points) -> Tensor | None:
     """Those of both; what has none counts alike everywhere."""
     given = next((each.masks for each in (one, other) if each.masks is not None), None)
     if given is None:
@@ -121,6 +138,7 @@ class StepMaker:
         part: ``(index, count)``: this process's part of each micro-batch.
         device: Where the base lives.
         passes: How many passes through the base this process makes where it has use for so many.
+        ahead: Gives what `prepare` makes of a micro-batch; unset: it is made when it is needed.
     """
 
     load: Callable[[int, int], Batch | None]
@@ -131,6 +149,7 @@ class StepMaker:
     part: tuple[int, int]
     device: torch.device
     passes: Callable[[int], int] = lambda own: own
+    ahead: Callable[[int, int], Sequence[Points]] | None = None
 
     def __call__(self, step: int, micro: int) -> MicroStep:
         """Compute one micro-batch with gradients.
@@ -142,25 +161,40 @@ class StepMaker:
         Returns:
             The loss and what it was measured on.
         """
-        batch, preserved = self.load(step, micro), self.load_preserved(step, micro)
+        joined = (self.ahead or self.prepare)(step, micro)
         # Dropout inside adapters draws from torch's global generators.
         seed_generators(counter_seed(self.seed, "dropout", step, micro, *self.part), self.device)
+        # Asked before the first pass, for which others may wait already.
+        wanted = self.passes(len(joined))
+        losses = [self.loss(each) for each in joined]
+        # Passes that are made for other processes alone count for nothing.
+        losses += [0.0 * self.loss(joined[0]) for _ in range(wanted - len(joined))]
+        counted = [each for each in joined if not each.idle]
+        return MicroStep(
+            functools.reduce(torch.add, losses),
+            tuple(sigma for each in counted for sigma in each.sigmas),
+            tuple(name for each in counted for name in each.names),
+        )
+
+    def prepare(self, step: int, micro: int) -> Sequence[Points]:
+        """Read a micro-batch and mix its noise in, in memory that the device can copy from.
+
+        Changes nothing and may be called in any thread.
+
+        Args:
+            step: Optimizer step, from 1.
+            micro: Micro-batch within the step, from 0.
+
+        Returns:
+            What goes through the base, one pass each.
+        """
+        batch, preserved = self.load(step, micro), self.load_preserved(step, micro)
         points = [] if batch is None else [self._noisy(batch, step)]
         points += [] if preserved is None else [_held(preserved)]
         # Points of one shape go through the base in one pass.
-        joined = _joined(points)
-        # Asked before the first pass, for which others may wait already.
-        wanted = self.passes(len(joined))
-        losses = [self._loss(each) for each in joined]
-        # Passes that are made for other processes alone count for nothing.
-        losses += [0.0 * self._loss(joined[0]) for _ in range(wanted - len(joined))]
-        return MicroStep(
-            functools.reduce(torch.add, losses),
-            tuple(sigma for each in points for sigma in each.sigmas),
-            tuple(name for each in points for name in each.names),
-        )
+        return [each.pinned(self.device) for each in _joined(points)]
 
-    def _noisy(self, batch: Batch, step: int) -> _Points:
+    def _noisy(self, batch: Batch, step: int) -> Points:
         sigmas = tuple(
             self.sample_sigma(batch, self._generator("sigma", step, position))
             for position in batch.positions
@@ -168,18 +202,10 @@ class StepMaker:
         noise = torch.empty(batch.latents.shape)
         for row, position in zip(noise, batch.positions, strict=True):
             row.normal_(generator=self._generator("noise", step, position))
-        return _Points(
-            names=batch.names,
-            noisy=interpolate(batch.latents, noise, torch.tensor(sigmas)),
-            sigmas=sigmas,
-            target=velocity_target(batch.latents, noise),
-            controls=batch.controls,
-            conditionings=batch.conditionings,
-            weights=batch.weights or (1.0,) * len(sigmas),
-            masks=batch.masks,
-        )
+        return noisy_points(batch, sigmas, noise)
 
-    def _loss(self, points: _Points) -> Tensor:
+    def loss(self, points: Points) -> Tensor:
+        """The weighted sum of the points' losses, float32, on the device."""
         sigma = self._sent(torch.tensor(points.sigmas, dtype=torch.float32))
         controls = [self._sent(control) for control in points.controls]
         conditionings = [
@@ -199,6 +225,27 @@ class StepMaker:
     def _generator(self, what: str, step: int, position: int) -> torch.Generator:
         # Drawn on the CPU, so that every device trains on the same numbers.
         return torch.Generator().manual_seed(counter_seed(self.seed, what, step, position))
+
+
+def noisy_points(batch: Batch, sigmas: tuple[float, ...], noise: Tensor) -> Points:
+    """Mix noise into a batch.
+
+    Args:
+        batch: `[B, C, h, w]`.
+        sigmas: The noise level of each of its samples.
+        noise: Of the latents' shape.
+    """
+    return Points(
+        names=batch.names,
+        noisy=interpolate(batch.latents, noise, torch.tensor(sigmas)),
+        sigmas=sigmas,
+        target=velocity_target(batch.latents, noise),
+        controls=batch.controls,
+        conditionings=batch.conditionings,
+        weights=batch.weights or (1.0,) * len(sigmas),
+        masks=batch.masks,
+        idle=batch.idle,
+    )
 
 
 def forget_gradients(parameters: Sequence[torch.nn.Parameter]) -> None:

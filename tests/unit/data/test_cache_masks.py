@@ -49,7 +49,7 @@ def masked(world):
         return path
 
     def built(**options):
-        return world.build(plan(), grid=grid, **options)
+        return world.build(plan(), grid=grid, shown=True, **options)
 
     world.masked_plan, world.add_mask, world.built = plan, add_mask, built
     return world
@@ -188,6 +188,21 @@ def test_mirrored_images_are_encoded_from_mirrored_pixels(masked):
     masked.paint(masked.data / "b_control.png", seed=5)
     masked.options["flip"] = True
     mask = masked.add_mask("a", half(100, 70))
+    encode_text, shown_to = masked.encoders.encode_text, []
+
+    def watched(caption, controls):
+        (given,) = controls
+        plain = open_image(masked.data / "a_control.png")
+        turned = plain.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        same = [
+            np.array_equal(np.asarray(given), np.asarray(fit_to_bucket(each, Bucket(*given.size))))
+            for each in (plain, turned)
+        ]
+        if any(same):
+            shown_to.append((caption, same[1]))
+        return encode_text(caption, controls)
+
+    masked.encoders.encode_text = watched
     dataset = masked.built()
     assert [item.flipped is not None for item in dataset.items] == [True, False]
     shown, turned = dataset.load(0), dataset.load(0, MIRRORED)
@@ -198,7 +213,12 @@ def test_mirrored_images_are_encoded_from_mirrored_pixels(masked):
     control = fit_to_bucket(open_image(masked.data / "a_control.png"), shown.bucket)
     seen = to_pixels(control).flip(2)
     assert torch.equal(turned.controls[0], encoded(masked, seen))
-    assert torch.allclose(turned.conditioning["seen"][0], seen.mean((1, 2)), atol=1e-6)
+    # What the small text encoder gives of a control image is the same of both sides.
+    assert [turn for caption, turn in shown_to if caption == "a cup"] == [False, True]
+    item = dataset.items[0]
+    assert item.flipped is not None
+    assert len({item.text, item.empty_text, *item.flipped.texts}) == 4
+    assert dataset.items[0].text_of(View(flipped=True)) == item.flipped.texts[0]
     fitted = fit_mask(Image.open(mask), (100, 70), shown.bucket).flip(1)
     assert turned.mask is not None
     torch.testing.assert_close(turned.mask, pool_mask(fitted, (6, 10), 2), rtol=0, atol=5e-4)

@@ -44,7 +44,7 @@ def test_a_mistake_in_the_second_folder_names_its_setting(tmp_path, captioned):
 
 def test_each_sample_has_its_own_number_of_repeats():
     plan = BatchPlan([Bucket(8, 8)] * 3, [0] * 3, 1, 1, [1, 3, 2], 0)
-    assert plan.chunks_per_epoch == 6
+    assert plan.steps_per_epoch == 6
     drawn = [plan.indices(step, 0)[0] for step in range(1, 7)]
     assert sorted(drawn) == [0, 1, 1, 1, 2, 2]
 
@@ -68,7 +68,7 @@ def test_single_samples_take_turns_with_preserved_points(share):
 
 @pytest.mark.parametrize(("share", "points"), [(0.0, 0), (0.01, 1), (0.5, 4), (0.9, 7)])
 def test_a_larger_batch_has_the_same_number_of_points_each_time(share, points):
-    plan = BatchPlan([Bucket(8, 8)] * 20, [0] * 20, 8, 1, 1, 3, share)
+    plan = BatchPlan([Bucket(8, 8)] * 280, [0] * 280, 8, 1, 1, 3, share)
     for step in range(1, 5):
         assert len(plan.indices(step, 0)) == 8 - points
         assert plan.preserved(step, 0) == range((step - 1) * points, step * points)

@@ -18,7 +18,7 @@ def test_shares_cover_every_sample_of_a_step_exactly_once(batch, accumulation, c
         size = batch // parts
         covered += [
             micro * batch + part * size + sample
-            for micro in shares.micro_batches
+            for micro in range(shares.dealt[0], accumulation, shares.dealt[1])
             for sample in range(size)
         ]
     assert sorted(covered) == list(range(batch * accumulation))

@@ -95,7 +95,8 @@ def real_peak(config, dtype, stored=None, beside=()):
         settings=training,
         steps=2,
         preview_every=0,
-        micro_batches=range(training.gradient_accumulation_steps),
+        micro_batches=lambda step: range(training.gradient_accumulation_steps),
+        samples=lambda step: training.batch_size * training.gradient_accumulation_steps,
         micro_step=StepMaker(
             load, lambda step, micro: None, predict, lambda batch, noise: 0.5, 0, (0, 1), CPU
         ),

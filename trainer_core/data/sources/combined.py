@@ -99,6 +99,8 @@ def _scan_one(
 
 def _refuse_shared(folders: Sequence[DatasetFolder], found: Sequence[Scan]) -> None:
     """Refuse an image that lies in two folders: the same one twice, or one inside the other."""
+    if len(folders) == 1:
+        return
     roots = [os.path.realpath(Path(folder.settings.path).expanduser()) for folder in folders]
     for number, root in enumerate(roots):
         first = roots.index(root)

@@ -18,7 +18,7 @@ from trainer_core.config import DatasetSection
 from trainer_core.data.buckets import plan_buckets
 from trainer_core.data.cache.build import build_cache
 from trainer_core.data.masks import require_masks_fit
-from trainer_core.data.sources.folder import scan_all
+from trainer_core.data.sources.combined import scan_all
 from trainer_core.filesystem.allowed_folders import AllowedFolders
 
 SIZE = 64

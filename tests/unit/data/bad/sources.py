@@ -14,8 +14,7 @@ import pytest
 
 from tests.fixtures.bad_input import BadInput, Outcome, write_image, write_pair
 from trainer_core.config import DatasetSection
-from trainer_core.config.masks import MaskSection
-from trainer_core.data.sources.folder import scan_all
+from trainer_core.data.sources.combined import scan_all
 from trainer_core.filesystem.allowed_folders import AllowedFolders
 
 Make = Callable[[Path], object]
@@ -179,8 +178,6 @@ def _layers_and_controls(folder: Path) -> None:
     write_image(folder / "layers" / "a_0.png", mode="RGBA")
 
 
-_FILES = MaskSection(source="files")
-_ALPHA = MaskSection(source="alpha")
 _SKIP = {"missing_control": "skip"}
 
 FOLDERS = [
@@ -344,28 +341,14 @@ REPEATS = [
              ["10_cat/b.png has no caption file"]),
 ]  # fmt: skip
 
+# Masks themselves are in the table of masks.
 MASKS = [
-    BadInput("mask without image", _made(_image("b_mask.png")), "error",
-             ["b_mask.png is a mask without image", "dataset.missing_image"]),
-    BadInput("mask without image, skipped", _made(_image("masks/b.png"), missing_image="skip"),
-             "left_out", ["masks/b.png is a mask without image"], lost=["masks/b.png"]),
     BadInput("two masks of one image", _made(_both(_image("a_mask.png"), _image("masks/a.png"))),
              "left_out", ["masks/a.png", "a_mask.png is a mask of the same image"]),
-    BadInput("mask with a caption", _made(_pair("a_mask.png")), "warning",
+    BadInput("caption file of a mask", _made(_pair("a_mask.png")), "warning",
              ["1 caption(s) of masks are not read: a_mask.txt"]),
-    BadInput("mask of another shape", _made(_image("a_mask.png", width=64)), "warning",
-             ["a_mask.png has 64 x 32 pixels"]),
-    BadInput("mask that is broken", _made(_file("a_mask.png", "x")), "error",
-             ["a_mask.png cannot be read"]),
-    BadInput("image without mask", _made(_both(_pair("b.png"), _image("a_mask.png")), mask=_FILES),
-             "error", ["b.png has no mask", "dataset.mask.source"]),
-    BadInput("image without mask among masked ones", _made(_both(_pair("b.png"),
-                                                                 _image("a_mask.png"))),
-             "warning", ["1 image(s) have no mask", "b.png"]),
-    BadInput("image without transparency", _made(_pair("b.png", mode="RGBA"), mask=_ALPHA),
-             "warning", ["1 image(s) have no transparency", "a.png"]),
-    BadInput("mask file beside transparency", _made(_image("a_mask.png"), mask=_ALPHA), "warning",
-             ["a_mask.png", "are not read"]),
+    BadInput("mask folder with a stray", _made(_image("masks/b.png"), missing_image="skip"),
+             "left_out", ["masks/b.png is a mask without image"], lost=["masks/b.png"]),
 ]  # fmt: skip
 
 CASES = [*FOLDERS, *NAMES, *IMAGES, *CAPTIONS, *CONTROLS, *REPEATS, *MASKS]

@@ -1,0 +1,182 @@
+"""Texts of a caption against brute force: all choices, all orders, and what is put around them."""
+
+import itertools
+import re
+
+import pytest
+
+from trainer_core.config import DatasetSection
+from trainer_core.data.caption_rules import caption_texts
+from trainer_core.data.captions import with_trigger
+from trainer_core.errors import DatasetError
+
+
+def texts(raw, trigger_word="", **rules):
+    raw = [raw] if isinstance(raw, str) else raw
+    settings = DatasetSection(path="x", trigger_word=trigger_word, captions=rules)
+    return caption_texts(raw, settings, "a.txt")
+
+
+def expanded(text):
+    """Every way to read choices without escapes: the innermost one is replaced until none is."""
+    found = re.search(r"\{([^{}]*)\}", text)
+    if found is None:
+        return {text}
+    options = found[1].split("|")
+    return {
+        each
+        for option in options
+        for each in expanded(text[: found.start()] + option + text[found.end() :])
+    }
+
+
+@pytest.mark.parametrize("trigger", ["", "ohwx", " ohwx "])
+@pytest.mark.parametrize(
+    "caption",
+    ["a cat", "", "ohwx", "ohwx, a cat", "ohwx,a cat", "ohwxa cat", "two\nlines, and ohwx"],
+)
+def test_without_rules_a_caption_is_what_it_was(caption, trigger):
+    assert texts(caption, trigger) == (with_trigger(trigger, caption),)
+
+
+@pytest.mark.parametrize(
+    "caption",
+    [
+        "a {red|blue} car",
+        "{a|b}{c|d|e}",
+        "{a {big|small|} cat|two {cats|dogs}} on {grass|sand}",
+        "{a|{b|{c|{d|e}}}}",
+        "{x|x} and {|y}",
+        "a | b",
+        "no choice",
+    ],
+)
+def test_all_choices_are_read_where_they_are_few(caption):
+    found = texts(caption, wildcards=True, most=256)
+    assert set(found) == {" ".join([text.strip()]) for text in expanded(caption)}
+    assert len(set(found)) == len(found)
+
+
+def test_escaped_signs_are_themselves():
+    found = texts(r"\{a\|b\} {c\|d|e\}} \\ \n", wildcards=True)
+    assert set(found) == {r"{a|b} c|d \ \n", r"{a|b} e} \ \n"}
+    assert texts(r"\{a|b} {c}", wildcards=False) == (r"\{a|b} {c}",)
+
+
+def test_of_many_choices_so_many_are_drawn_alike_each_time():
+    caption = "{a|b|c|d|e|f|g|h|i|j}" * 6
+    found = texts(caption, wildcards=True, most=20)
+    assert len(set(found)) == len(found) == 20
+    assert all(re.fullmatch("[a-j]{6}", text) for text in found)
+    assert texts(caption, wildcards=True, most=20) == found
+    # Another caption draws others, and fewer of the same are the first of them.
+    other = texts(caption.replace("j", "k"), wildcards=True, most=20)
+    assert {t.replace("k", "j") for t in other} != set(found)
+    assert texts(caption, wildcards=True, most=5) == found[:5]
+    # No letter of a place is left out for long: choices are drawn from all of them.
+    many = texts(caption, wildcards=True, most=200)
+    assert all(len({text[place] for text in many}) == 10 for place in range(6))
+
+
+def test_choices_that_read_alike_end():
+    found = texts("{a|aa}" * 40, wildcards=True, most=256)
+    assert len(found) > 10
+    assert all(set(text) == {"a"} and 40 <= len(text) <= 80 for text in found)
+
+
+@pytest.mark.parametrize(
+    ("caption", "keep", "moved"),
+    [
+        ("a, b, c", 0, "abc"),
+        ("a, b, c", 1, "bc"),
+        ("a, b, c", 2, "c"),
+        ("a, b, c", 9, ""),
+        ("a, b, b, b", 0, "abbb"),
+        ("a,b,,c,", 0, "abc"),
+    ],
+)
+def test_all_orders_come_where_they_are_few(caption, keep, moved):
+    found = texts(caption, shuffle=64, keep=keep, most=256)
+    assert found[0] == caption, "the first is the caption as it is written"
+    tags = [tag.strip() for tag in caption.split(",") if tag.strip()]
+    between = ", " if ", " in caption else ","
+    wanted = {between.join((*tags[:keep], *order)) for order in itertools.permutations(moved)}
+    written = between.join(tags)
+    assert {text if text != caption else written for text in found} == wanted
+    assert len(found) == len(wanted)
+
+
+def test_orders_are_drawn_evenly_and_from_the_tags_alone():
+    tags = [f"t{number}" for number in range(5)]
+    firsts = dict.fromkeys(tags, 0)
+    for number in range(400):
+        found = texts(", ".join([*tags, f"x{number}"]), shuffle=4)
+        assert len(set(found)) == 4
+        assert all(sorted(text.split(", ")) == sorted([*tags, f"x{number}"]) for text in found)
+        for text in found[1:]:
+            first = text.split(", ")[0]
+            firsts[first] = firsts.get(first, 0) + 1
+    # 1200 draws of six tags: 200 each, within five deviations of a binomial.
+    assert all(abs(firsts[tag] - 200) < 65 for tag in tags)
+
+
+def test_trigger_prefix_and_suffix_stay_around_what_is_shuffled():
+    rules = {"prefix": "photo of ", "suffix": ", 4k", "shuffle": 64, "keep": 1, "most": 256}
+    wanted = {f"ohwx, photo of a, {', '.join(order)}, 4k" for order in itertools.permutations("bc")}
+    for caption in ("a, b, c", "ohwx, a, b, c"):
+        assert set(texts(caption, "ohwx", **rules)) == wanted
+    assert texts("ohwx", "ohwx", prefix="photo of ", suffix="it") == ("ohwx, photo of it",)
+    assert texts("", "ohwx", prefix="photo") == ("ohwx, photo",)
+
+
+def test_captions_of_one_image_take_turns():
+    lines = "one\n\n two \none\nthree"
+    assert texts(lines) == (lines,)
+    assert texts(lines, variants="lines") == ("one", "two", "three")
+    assert texts(["long", "short", "long"]) == ("long", "short")
+    # Of one caption with many choices and one with none, both are there.
+    found = texts(["plain", "{a|b|c}{a|b|c}{a|b|c}"], wildcards=True, most=4)
+    assert found[0] == "plain"
+    assert len(found) == 4
+    # Of more captions than may be encoded the same ones come each time, in their order.
+    many = [f"caption {number:02}" for number in range(40)]
+    found = texts(many, most=8)
+    assert list(found) == sorted(found)
+    assert len(found) == 8
+    assert found != tuple(many[:8])
+    assert found == texts(many, most=8)
+
+
+def test_choices_and_orders_change_together():
+    found = texts("{a|b}, c, d", wildcards=True, shuffle=6, most=12)
+    wanted = {", ".join(o) for first in "ab" for o in itertools.permutations([first, "c", "d"])}
+    assert set(found) == wanted
+    some = texts("{a|b}, c, d", wildcards=True, shuffle=6, most=4)
+    assert {"a" in text for text in some} == {True, False}
+    assert len({text.replace("b", "a") for text in some}) > 2, "orders differ, too"
+
+
+@pytest.mark.parametrize(
+    ("caption", "words"),
+    [
+        ("a {red|blue car", ("not closed", "character 3")),
+        ("a red} car", ("not opened", "character 6")),
+        ("a {} car", ("nothing to choose from",)),
+        ("a {||} car", ("nothing to choose from",)),
+        ("{" * 11 + "a" + "}" * 11, ("more than 10 others",)),
+        ("{" * 200_000, ("more than 10 others",)),
+        ("{a|{b}", ("not closed", "character 1")),
+    ],
+)
+def test_choices_that_cannot_be_read_are_refused(caption, words):
+    with pytest.raises(DatasetError) as error:
+        texts(caption, wildcards=True)
+    assert all(word in error.value.found for word in ("a.txt", *words))
+    assert "dataset.captions.wildcards" in error.value.remedy
+    assert texts(caption) == (caption,)
+
+
+def test_a_caption_of_too_many_tags_is_not_shuffled():
+    with pytest.raises(DatasetError, match="1001 tags"):
+        texts(",".join("a" * 1001), shuffle=2)
+    assert len(texts(",".join(map(str, range(1000))), shuffle=2)) == 2

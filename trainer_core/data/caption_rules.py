@@ -43,8 +43,8 @@ def caption_texts(raw: Sequence[str], settings: DatasetSection, key: str) -> tup
         nothing else. With settings that are not touched it is the caption behind the trigger word.
 
     Raises:
-        CaptionRuleError: When choices are not closed, hold nothing or lie too deep in each other, or a
-            caption that is shuffled has more than 1000 tags.
+        CaptionRuleError: When choices are not closed, hold nothing or lie too deep in each other,
+            or a caption that is shuffled has more than 1000 tags.
     """
     rules = settings.captions
     captions = _captions(raw, lines=rules.variants == "lines")

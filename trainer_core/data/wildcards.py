@@ -15,7 +15,8 @@ from ..errors import DatasetError
 EXPECTED_RULES = (
     "choices as {red|blue}, closed and with a word at least, and at most 1000 tags where they are "
     "shuffled; a brace that is none as \\{",
-    "Correct the captions, or set dataset.captions.wildcards: false or dataset.captions.shuffle: 0.",
+    "Correct the captions, or set dataset.captions.wildcards: false or dataset.captions.shuffle: "
+    "0.",
 )
 """What is expected of captions to which rules are applied, and what is to do."""
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from ..bases.locate import locate_base
-from ..config import RunConfig
+from ..config import DatasetSection, RunConfig
 from ..config.defaults import preservation_prompts
 from ..data.buckets import Plan, plan_buckets
 from ..data.cache.build import build_cache, cache_folder
@@ -133,12 +133,7 @@ def prepare(
     family, needs_encoders = get_family(config.family), make_source is None
     location = locate_base(config.base, family, has_controls, needs_encoders)
     check_controls(config.preview, location.variant)
-    require_layers(found.samples, config.dataset, location.variant, family.layered)
-    parts = family.pixel_channels(location.variant), family.filled, family.layered
-    require_masks_fit(found.samples, location.variant, *parts)
-    samples = with_areas(found.samples, config.dataset, location.variant in family.filled)
-    require_control_images(samples, config.dataset, location.variant)
-    require_droppable(config.dataset, location.variant, (*family.layered, *family.filled))
+    samples = _trainable(found.samples, config.dataset, family, location.variant)
     plan = plan_buckets(samples, config.dataset, family.size_multiple, family.control_size)
     warnings = warnings_before(found.samples, config.dataset)
     encoders = _source(config, family, location, processes, make_source, machine)
@@ -157,6 +152,24 @@ def prepare(
         for note in (*plan.notes, *warnings, *dataset.problems, *notes):
             observer.notify(Warned(note))
     return Prepared(family, location, dataset, prompts, encoders)
+
+
+def _trainable(
+    samples: Sequence[Sample], dataset: DatasetSection, family: Family, variant: str
+) -> tuple[Sample, ...]:
+    """Samples as a base trains them.
+
+    Raises:
+        InputError: When it cannot train such samples.
+    """
+    require_layers(samples, dataset, variant, family.layered)
+    parts = family.pixel_channels(variant), family.filled, family.layered
+    require_masks_fit(samples, variant, *parts)
+    trained = with_areas(samples, dataset, variant in family.filled)
+    fixed = (*family.layered, *family.filled)
+    require_control_images(trained, dataset, variant, fixed)
+    require_droppable(dataset, variant, fixed)
+    return trained
 
 
 def _long_captions(

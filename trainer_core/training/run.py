@@ -36,7 +36,7 @@ from .longer_run import SCHEDULE
 from .observer import Noted, Observer, RunStarted, SilentObserver, Warned
 from .processes import Processes, Shares, SingleProcess
 from .recorder import Recorder, run_header
-from .run_batches import batch_plan
+from .run_batches import batch_plan, require_trained
 from .run_folder import RunFolder, create_version, open_version
 from .run_loop import run_loop
 from .sharding import check_settings
@@ -114,6 +114,7 @@ def _train(
     for note in start.checkpoint.damaged if start.checkpoint and processes.index == 0 else ():
         observer.notify(Warned(note))
     data = prepare(config, observer, processes, make_source, within, machine)
+    require_trained(config, data.dataset)
     config, note = fitted_warmup(resolved_length(config, data.dataset.own_images))
     if note and processes.index == 0:
         observer.notify(Noted(note))

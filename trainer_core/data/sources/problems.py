@@ -18,7 +18,7 @@ BAD_CAPTION = "unreadable_caption"
 """A caption file that is not text; no setting lets a training leave it out."""
 
 BAD_RULES = "caption_rules"
-"""A caption to which ``dataset.captions`` cannot be applied, such as a choice that is not closed."""
+"""A caption to which ``dataset.captions`` cannot be applied, as to a choice without its end."""
 
 NO_MASK = "missing_mask"
 """An image without a mask where each needs one; ``dataset.mask.source`` says whether it does."""

@@ -51,7 +51,7 @@ def of_folder(path: Path) -> DatasetSection:
 
 def without_controls(settings: DatasetSection) -> Outcome:
     image = Path(settings.path) / "a.png"
-    require_control_images([Sample("a.png", image, "a", 32, 32)], settings, "edit_plus")
+    require_control_images([Sample("a.png", image, "a", 32, 32)], settings, "edit_plus", ())
     return Outcome(())
 
 

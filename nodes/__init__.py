@@ -18,6 +18,7 @@ from .definitions.convert_adapter import ConvertAdapter
 from .definitions.dataset_combine import DatasetCombine
 from .definitions.dataset_from_folder import DatasetFolder
 from .definitions.dataset_from_images import DatasetImages
+from .definitions.dataset_report import DatasetReport
 from .definitions.embedded_model import EmbeddedModel
 from .definitions.embedded_text import EmbeddedText
 from .definitions.load_base import LoadBase
@@ -36,6 +37,7 @@ _NODES: tuple[type[io.ComfyNode], ...] = (
     DatasetFolder,
     DatasetImages,
     DatasetCombine,
+    DatasetReport,
     LoadBase,
     PreviewPrompts,
     CacheEmbeddings,

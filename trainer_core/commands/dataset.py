@@ -5,17 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..config import RunConfig
-from ..config.defaults import resolved_length, run_length
-from ..data.report.kinds import KINDS
 from ..data.sources.listing import dataset_root
-from ..errors import ConfigError, DatasetError, InputError, TrainerError
+from ..errors import DatasetError, InputError, TrainerError
 from ..families.run_files import load_config
 from ..filesystem.storage import given_path, write_text
-from ..types import PlannedSample, Sample
 from . import VERBS
 from .arguments import Arguments
 from .console import overwrite_line, show, show_json
@@ -25,7 +21,7 @@ from .operations import is_set
 if TYPE_CHECKING:
     from ..data.captions import TextLimit
     from ..data.report.facts import DatasetReport, ReportedBucket
-    from ..data.sources.folder import Scan
+    from ..families.dataset_reading import Gathered
 
 _SIMULATED = 6
 """Buckets of which the memory is estimated: a simulated step of a large base takes seconds."""
@@ -51,7 +47,7 @@ def dataset(arguments: Arguments) -> int:
     if config.dataset.path:
         dataset_root(config.dataset.path)
     looks = is_set(last, "looks") or bool({"html", "sheet"} & last.keys())
-    gathered = gather(config)
+    gathered = _gather(config)
     # Without a base of the person's own its figures would be those of the embedded one.
     named = (place is not None and place.is_file()) or "base" in " ".join(arguments.settings)
     report = with_vram(config, gathered.report) if named else gathered.report
@@ -71,85 +67,16 @@ def dataset(arguments: Arguments) -> int:
     return 2 if report.stops or gathered.refusal else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Gathered:
-    """A dataset as it was read.
+def _gather(config: RunConfig) -> Gathered:
+    from ..families.dataset_reading import gather
 
-    Attributes:
-        found: What the folders hold.
-        planned: The samples with their sizes.
-        notes: What the plan and the lengths of captions tell.
-        report: The facts.
-        refusal: Why `train` would refuse it, or None.
-    """
+    def count(has_controls: bool) -> TextLimit | None:
+        try:
+            return local_text_limit(config, has_controls)
+        except InputError:
+            return None
 
-    found: Scan
-    planned: tuple[PlannedSample, ...]
-    notes: tuple[str, ...]
-    report: DatasetReport
-    refusal: DatasetError | None
-
-
-def gather(config: RunConfig) -> Gathered:
-    """Read a dataset; no image is decoded.
-
-    Args:
-        config: The run file; its family decides sizes.
-
-    Raises:
-        ConfigError: When no dataset is named.
-        DatasetError: When there is no such folder, or nothing in it.
-    """
-    if not config.dataset.path and not config.dataset.folders:
-        raise ConfigError(
-            "dataset.path is not set",
-            "a folder with images and captions",
-            "Name the folder behind the verb, or set dataset.path.",
-        )
-    from ..data.buckets import plan_buckets
-    from ..data.captions import long_caption_notes
-    from ..data.report.build import Batching, make_report
-    from ..data.sources.combined import scan_all
-    from ..families.registry import get_family
-
-    family = get_family(config.family)
-    found = scan_all(config.dataset, stop=False, seed=config.seed)
-    small = () if config.dataset.upscale else _too_small(found.samples, family.size_multiple)
-    left_out = set(map(id, small))
-    sized = [each for each in found.samples if id(each) not in left_out]
-    plan = plan_buckets(sized, config.dataset, family.size_multiple, family.control_size)
-    limit = _limit(config, found.samples)
-    own = sum(not (each.regularization or each.validation) for each in found.samples)
-    steps = run_length(resolved_length(config, max(1, own)))
-    training = config.training
-    batching = Batching(training.batch_size, training.gradient_accumulation_steps, steps)
-    report = make_report(found, plan.samples, config.dataset, batching, limit, small)
-    refusal = found.refusal
-    if refusal is None and small:
-        first, least = small[0], family.size_multiple
-        refusal = DatasetError(
-            f"{first.name} is {first.width} x {first.height} pixels",
-            f"at least {least} x {least} pixels",
-            KINDS["too_small"].remedy,
-        )
-    if refusal is None and report.stops:
-        worst = report.findings[0]
-        refusal = DatasetError(worst.title, "a dataset without it", worst.remedy)
-    tokens = {each.name: each.tokens for each in report.images if each.tokens is not None}
-    long = long_caption_notes(tokens, limit.tokens, config.base.text_length) if limit else ()
-    return Gathered(found, plan.samples, (*plan.notes, *long), report, refusal)
-
-
-def _too_small(samples: Sequence[Sample], least: int) -> tuple[Sample, ...]:
-    return tuple(each for each in samples if min(each.width, each.height) < least)
-
-
-def _limit(config: RunConfig, samples: Sequence[Sample]) -> TextLimit | None:
-    """How captions are counted; None where the base is not at hand."""
-    try:
-        return local_text_limit(config, any(sample.controls for sample in samples))
-    except InputError:
-        return None
+    return gather(config, count)
 
 
 def with_vram(config: RunConfig, report: DatasetReport) -> DatasetReport:
@@ -246,7 +173,7 @@ def dataset_report(config: RunConfig) -> tuple[Mapping[str, Any], DatasetError |
         ConfigError: When no dataset is named.
         DatasetError: When there is no such folder.
     """
-    gathered = gather(config)
+    gathered = _gather(config)
     return _summary(gathered), gathered.refusal
 
 

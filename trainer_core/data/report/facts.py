@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...config.folders import Role
+from ...printable import grouped
 from .kinds import KINDS, Severity
 
 
@@ -45,7 +46,7 @@ class Finding:
             what = "file "
         if self.count == 1:
             return f"1 {what}{kind.one}"
-        return f"{self.count} {what.strip() + 's ' if what else ''}{kind.many}"
+        return f"{grouped(self.count)} {what.strip() + 's ' if what else ''}{kind.many}"
 
     @property
     def remedy(self) -> str:

@@ -143,7 +143,9 @@ def _within(
 
 def _flat(images: Sequence[ReportedImage], seen: Seen) -> Iterator[Finding]:
     flat = np.flatnonzero(is_flat(seen.looks))
-    yield from _finding("blank", [(images[at].name, "") for at in flat if at not in seen.broken])
+    yield from _finding(
+        "blank", [(images[at].name, "") for at in flat.tolist() if at not in seen.broken]
+    )
 
 
 def _controls(images: Sequence[ReportedImage]) -> Iterator[Finding]:

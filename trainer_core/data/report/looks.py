@@ -95,8 +95,13 @@ def see(
             broken[place] = str(error) or type(error).__name__
 
     with ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:
-        for done, _ in enumerate(pool.map(one, range(len(paths))), start=1):
-            progress(done, len(paths))
+        try:
+            for done, _ in enumerate(pool.map(one, range(len(paths))), start=1):
+                progress(done, len(paths))
+        except BaseException:
+            # Whoever watches may end it: what waits is then not begun.
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     if store is not None and fresh:
         _write_store(store, known | fresh)
     took = Looked(len(paths), len(fresh), time.perf_counter() - start)

@@ -15,7 +15,7 @@ from ...printable import gibibytes, grouped, shortened, single_line
 from .facts import DatasetReport, Finding, Placement, ReportedImage
 from .style import STYLE
 from .thumbnails import chosen, embedded, masked_thumbnail, thumbnails
-from .words import looked_sentence, verdict
+from .words import looked_sentence, steps_an_epoch, verdict
 
 MOST_IMAGES = 400
 """Images of a page: about five megabytes."""
@@ -95,7 +95,7 @@ def _tiles(report: DatasetReport) -> Iterator[str]:
         (grouped(len(report.buckets)), "bucket" if len(report.buckets) == 1 else "buckets")
     )
     if schedule.steps_per_epoch:
-        tiles.append((f"{schedule.steps_per_epoch:.4g}", "steps an epoch"))
+        tiles.append((steps_an_epoch(report), "steps an epoch"))
     if schedule.steps and schedule.steps_per_epoch:
         tiles.append((f"{schedule.epochs:.3g}", f"epochs in {grouped(schedule.steps)} steps"))
     yield '<dl class="tiles">'

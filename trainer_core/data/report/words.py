@@ -117,10 +117,17 @@ def _buckets(report: DatasetReport) -> Iterator[str]:
     if len(shown) < len(report.buckets):
         yield f"    and {len(report.buckets) - len(shown)} smaller ones"
     yield (
-        f"  {schedule.steps_per_epoch:.4g} steps an epoch (batch {schedule.batch_size} x "
+        f"  {steps_an_epoch(report)} steps an epoch (batch {schedule.batch_size} x "
         f"{schedule.micro_batches}); {grouped(schedule.steps)} steps are "
         f"{schedule.epochs:.3g} epochs"
     )
+
+
+def steps_an_epoch(report: DatasetReport) -> str:
+    """The steps of an epoch: a whole number, or one digit behind the point."""
+    steps = report.schedule.steps_per_epoch
+    whole = steps == round(steps) or steps >= 1000
+    return grouped(round(steps)) if whole else f"{steps:.1f}"
 
 
 def _many(count: int, one: str, many: str = "") -> str:

@@ -22,6 +22,7 @@ from ..bases.locate import locate_base
 from ..config import DatasetSection, RunConfig
 from ..config.defaults import preservation_prompts
 from ..data.buckets import Plan, plan_buckets
+from ..data.cache.blank_masks import require_counting_masks
 from ..data.cache.build import build_cache, cache_folder
 from ..data.cache.cache_file import cache_folders
 from ..data.cache.cached_dataset import CachedDataset
@@ -313,6 +314,7 @@ def _from_manifest(
     _check_preserved(config, cache, edits=has_controls)
     family = get_family(config.family)
     require_droppable(config.dataset, cache.variant, (*family.layered, *family.filled))
+    require_counting_masks(cache.dataset, config.dataset.mask)
     if cache.variant in family.shown:
         require_bare_texts(config.dataset, cache.dataset.items)
     location = locate_base(base, family, has_controls, needs_encoders=False)

@@ -28,6 +28,7 @@ from ..data.cache.cache_file import cache_folders
 from ..data.cache.cached_dataset import CachedDataset
 from ..data.cache.collect import GIGABYTE, Collected, collect
 from ..data.cache.columns import hex_keys
+from ..data.caption_notes import caption_notes
 from ..data.captions import caption_tokens, long_caption_notes, may_be_long
 from ..data.control_rules import require_bare_texts, require_control_images, require_droppable
 from ..data.drawn_masks import with_areas
@@ -153,7 +154,10 @@ def prepare(
             processes.barrier()
     if processes.index == 0:
         collect_cache(config, dataset, prompts, observer)
-        notes = _long_captions(config, found.samples, location, encoders)
+        notes = [
+            *_long_captions(config, found.samples, location, encoders),
+            *caption_notes(found.samples, config.dataset),
+        ]
         again = [f"{each}, was damaged and is encoded again" for each in dataset.damaged]
         for note in (*plan.notes, *warnings, *dataset.problems, *again, *notes):
             observer.notify(Warned(note))

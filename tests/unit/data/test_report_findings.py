@@ -131,7 +131,7 @@ CASES: dict[str, tuple[Callable[[Path], object], dict]] = {
     "small": (lambda f: caption(paint(f / "z.png", (32, 32)), "ohwx little"), {}),
     "stretched": (lambda f: caption(paint(f / "z.png", (320, 64)), "ohwx"), {"crop": "stretch"}),
     "control_shape": (lambda f: pairs(f, (96, 64)), {}),
-    "mask_shape": (lambda f: masks(f, 0, (64, 32)), {}),
+    "mask_shape": (lambda f: masks(f, 0, (64, 32), count=1), {}),
     "mask_empty": (lambda f: masks(f, 0), {}),
     "mask_full": (lambda f: masks(f, 255), {}),
     "mask_some": (lambda f: masks(f, 128, count=4), {}),
@@ -196,7 +196,7 @@ def test_a_finding_is_told_where_it_is(folder, kind):
 
 def test_what_the_table_lists_is_tested():
     untested = {"no_images", "animated", "layers", "missing_mask", "other", "left_out"}
-    untested |= {"control_numbers", "layer_numbers"}
+    untested |= {"control_numbers", "layer_numbers", "metadata", "caption_rules"}
     assert set(CASES) | untested == set(KINDS)
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from ...config import DatasetFolder, DatasetSection, dataset_folders
 from ...config.folders import Role
-from ...types import PlannedSample, Sample
+from ...types import Bucket, PlannedSample, Sample
 from ..captions import TextLimit
+from ..plan_text import planned_batches
 from ..sources.folder import Fault, Scan
 from .facts import (
     BesideImage,
@@ -289,29 +290,20 @@ def _settings(
 def _schedule(
     planned: Sequence[PlannedSample], dataset: DatasetSection, batching: Batching
 ) -> tuple[tuple[ReportedBucket, ...], Schedule]:
-    """Batches by bucket: samples of different sizes, controls or layers never share one."""
-    folders = dataset_folders(dataset)
-    groups: Counter[tuple[object, ...]] = Counter()
-    samples: Counter[tuple[int, int]] = Counter()
-    for item in planned:
-        if item.sample.validation:
-            continue
-        settings = _settings(folders, item.sample, dataset)
-        size = settings.batch_size or batching.batch_size
-        bucket = (item.bucket.width, item.bucket.height)
-        key = (bucket, size, item.control_buckets, len(item.sample.layers))
-        groups[key] += item.sample.repeats * settings.num_repeats
-        samples[bucket] += 1
-    batches: Counter[object] = Counter()
-    for key, count in groups.items():
-        batches[key[0]] += -(-count // int(str(key[1])))
+    """Batches by bucket, as a run will make them; held-out samples are in none."""
+    size, micro = batching.batch_size, batching.micro_batches
+    samples: Counter[Bucket] = Counter()
+    batches: Counter[Bucket] = Counter()
+    plan = planned_batches(planned, dataset, size, micro, dataset.preservation.share)
+    for group in () if plan is None else plan.groups:
+        samples[group.bucket] += len(group.indices)
+        batches[group.bucket] += group.batches
     listed = tuple(
-        ReportedBucket(width, height, samples[(width, height)], batches[(width, height)])
-        for width, height in sorted(samples)
+        ReportedBucket(bucket.width, bucket.height, samples[bucket], batches[bucket])
+        for bucket in sorted(samples)
     )
-    each = sum(batches.values()) / max(1, batching.micro_batches)
-    schedule = Schedule(batching.batch_size, batching.micro_batches, batching.steps, each)
-    return listed, schedule
+    steps = 0.0 if plan is None else float(plan.steps_per_epoch)
+    return listed, Schedule(size, micro, batching.steps, steps)
 
 
 def _folders(

@@ -196,18 +196,12 @@ def _focused(image: ReportedImage, mask: _Mask | None, dataset: DatasetSection) 
 
 
 def _masks(images: Sequence[ReportedImage], masks: Sequence[_Mask | None]) -> Iterator[Finding]:
-    shapes, empty, full = [], [], []
+    empty, full = [], []
     for image, mask in zip(images, masks, strict=True):
-        if image.mask is None or not image.mask.width:
-            continue
-        own, other = (image.width, image.height), (image.mask.width, image.mask.height)
-        if not same_shape(other, own):
-            shapes.append((image.name, f"{_size(other)} beside {_size(own)}"))
-        elif mask is not None and mask.brightest <= _BLACK:
+        if mask is not None and mask.brightest <= _BLACK:
             empty.append((image.name, ""))
         elif mask is not None and mask.darkest >= _WHITE:
             full.append((image.name, ""))
-    yield from _finding("mask_shape", shapes)
     yield from _finding("mask_empty", empty)
     yield from _finding("mask_full", full)
 

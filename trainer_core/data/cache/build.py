@@ -120,7 +120,7 @@ def build_cache(
             index.close()
     kept = [item for item, task in prompts if task.entry.key not in maker.missing]
     kept = [item for item in kept if _has_controls(item, maker)]
-    columns = _with_tokens(samples.leave_out(columns, maker), folder, maker)
+    columns = samples.leave_out(columns, maker)
     if not len(columns):
         raise DatasetError(
             f"no sample is left ({listed(samples.problems, 5, '; ') or 'the plan is empty'})",

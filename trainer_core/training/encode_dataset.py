@@ -22,16 +22,19 @@ from ..bases.locate import locate_base
 from ..config import DatasetSection, RunConfig
 from ..config.defaults import preservation_prompts
 from ..data.buckets import Plan, plan_buckets
+from ..data.cache.blank_masks import require_counting_masks
 from ..data.cache.build import build_cache, cache_folder
 from ..data.cache.cache_file import cache_folders
 from ..data.cache.cached_dataset import CachedDataset
 from ..data.cache.collect import GIGABYTE, Collected, collect
 from ..data.cache.columns import hex_keys
+from ..data.caption_notes import caption_notes
 from ..data.captions import caption_tokens, long_caption_notes, may_be_long
 from ..data.control_rules import require_bare_texts, require_control_images, require_droppable
 from ..data.drawn_masks import with_areas
 from ..data.file_memory import FileMemory
 from ..data.masks import require_masks_fit
+from ..data.report.before_training import warnings_before
 from ..data.sources.combined import scan_all
 from ..data.sources.layers import require_layers
 from ..errors import ConfigError
@@ -137,6 +140,7 @@ def prepare(
     check_controls(config.preview, location.variant)
     samples = _trainable(found.samples, config.dataset, family, location.variant)
     plan = plan_buckets(samples, config.dataset, family.size_multiple, family.control_size)
+    warnings = warnings_before(found.samples, config.dataset)
     encoders = _source(config, family, location, processes, make_source, machine)
     # The others wait until the first process has encoded, and then only read.
     if processes.index > 0:
@@ -150,9 +154,12 @@ def prepare(
             processes.barrier()
     if processes.index == 0:
         collect_cache(config, dataset, prompts, observer)
-        notes = _long_captions(config, found.samples, location, encoders)
+        notes = [
+            *_long_captions(config, found.samples, location, encoders),
+            *caption_notes(found.samples, config.dataset),
+        ]
         again = [f"{each}, was damaged and is encoded again" for each in dataset.damaged]
-        for note in (*plan.notes, *dataset.problems, *again, *notes):
+        for note in (*plan.notes, *warnings, *dataset.problems, *again, *notes):
             observer.notify(Warned(note))
     return Prepared(family, location, dataset, prompts, encoders)
 
@@ -311,6 +318,7 @@ def _from_manifest(
     _check_preserved(config, cache, edits=has_controls)
     family = get_family(config.family)
     require_droppable(config.dataset, cache.variant, (*family.layered, *family.filled))
+    require_counting_masks(cache.dataset, config.dataset.mask)
     if cache.variant in family.shown:
         require_bare_texts(config.dataset, cache.dataset.items)
     location = locate_base(base, family, has_controls, needs_encoders=False)

@@ -84,8 +84,13 @@ VERBS: Mapping[str, Verb] = {
     "cache": Verb(
         "runs",
         "encode images and captions once",
-        "adapter-trainer cache run.yaml [key=value ...]",
-        "Encodes what is not in the cache yet; `train` does the same when needed.\n" + _RUN_FILE,
+        "adapter-trainer cache run.yaml [--verify] [--collect [--dry]] [key=value ...]",
+        "Encodes what is not in the cache yet; `train` does the same when needed.\n"
+        "--verify reads every cached file, names the damaged ones and encodes them again; exit\n"
+        "code 1 when there were any. --collect removes what was unused for longest until the\n"
+        "cache takes no more than cache.max_gb, never what this run, a list of a finished cache\n"
+        "or another run at work needs; --dry only says what that would be.\n" + _RUN_FILE,
+        switches=("verify", "collect", "dry"),
     ),
     "train": Verb(
         "runs",

@@ -124,12 +124,7 @@ def prepare(
     _keep_cache_within(config, within)
     if config.cache.manifest:
         return _from_manifest(config, Path(config.cache.manifest), processes, make_source, machine)
-    if not config.dataset.path:
-        raise ConfigError(
-            "dataset.path: nothing",
-            "a folder with images and captions",
-            "Set dataset.path in the run file or on the command line: dataset.path=FOLDER.",
-        )
+    _require_dataset(config)
     memory = FileMemory(cache_folder(config), trust=not config.cache.verify)
     found = scan_all(config.dataset, within, seed=config.seed, remembered=memory)
     for problem in found.problems if processes.index == 0 else ():
@@ -158,6 +153,15 @@ def prepare(
         for note in (*plan.notes, *warnings, *_cache_notes(dataset), *long):
             observer.notify(Warned(note))
     return Prepared(family, location, dataset, prompts, encoders)
+
+
+def _require_dataset(config: RunConfig) -> None:
+    if not config.dataset.path:
+        raise ConfigError(
+            "dataset.path: nothing",
+            "a folder with images and captions",
+            "Set dataset.path in the run file or on the command line: dataset.path=FOLDER.",
+        )
 
 
 def _cache_notes(dataset: CachedDataset) -> list[str]:

@@ -64,8 +64,8 @@ def dataset_page(
     write_text(path, report_page(report))
     place = comfy_host.output_place(path)
     told = (
-        f"{report_text(report)}\nPage: {place['subfolder']}/{place['filename']} in ComfyUI's output "
-        f"folder, or /view?{urlencode(place)}"
+        f"{report_text(report)}\nPage: {place['subfolder']}/{place['filename']} in ComfyUI's "
+        f"output folder, or /view?{urlencode(place)}"
     )
     return told, _sheet(report), {"text": (told,), "adapter_trainer_page": [place]}
 

@@ -57,9 +57,12 @@ def dataset(arguments: Arguments) -> int:
     if arguments.json:
         show_json({**_record(gathered, report), "files": files})
     else:
+        from ..data.caption_notes import caption_notes
         from ..data.report.words import report_text
 
         show(report_text(report))
+        for note in caption_notes(gathered.found.samples, config.dataset):
+            show(f"note: {note}")
         if not looks:
             show("Images were not decoded; --looks finds those that are there twice or alike.")
         for name, file in files.items():

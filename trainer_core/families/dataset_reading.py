@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..config import RunConfig
 from ..config.defaults import resolved_length, run_length
 from ..data.buckets import plan_buckets
+from ..data.caption_notes import caption_notes
 from ..data.captions import TextLimit, long_caption_notes
 from ..data.report.build import Batching, make_report
 from ..data.report.facts import DatasetReport
@@ -85,7 +86,8 @@ def gather(config: RunConfig, count: CountTokens, within: AllowedFolders | None 
         refusal = DatasetError(worst.title, "a dataset without it", worst.remedy)
     tokens = {each.name: each.tokens for each in report.images if each.tokens is not None}
     long = long_caption_notes(tokens, limit.tokens, config.base.text_length) if limit else ()
-    return Gathered(found, plan.samples, (*plan.notes, *long), report, refusal)
+    rules = caption_notes(found.samples, config.dataset)
+    return Gathered(found, plan.samples, (*plan.notes, *long, *rules), report, refusal)
 
 
 def _too_small(samples: Sequence[Sample], least: int) -> tuple[Sample, ...]:

@@ -124,12 +124,7 @@ def prepare(
     _keep_cache_within(config, within)
     if config.cache.manifest:
         return _from_manifest(config, Path(config.cache.manifest), processes, make_source, machine)
-    if not config.dataset.path:
-        raise ConfigError(
-            "dataset.path: nothing",
-            "a folder with images and captions",
-            "Set dataset.path in the run file or on the command line: dataset.path=FOLDER.",
-        )
+    _require_dataset(config)
     memory = FileMemory(cache_folder(config), trust=not config.cache.verify)
     found = scan_all(config.dataset, within, seed=config.seed, remembered=memory)
     for problem in found.problems if processes.index == 0 else ():
@@ -140,7 +135,7 @@ def prepare(
     check_controls(config.preview, location.variant)
     samples = _trainable(found.samples, config.dataset, family, location.variant)
     plan = plan_buckets(samples, config.dataset, family.size_multiple, family.control_size)
-    warnings = warnings_before(found.samples, config.dataset)
+    warnings = _found_notes(found.samples, config.dataset)
     encoders = _source(config, family, location, processes, make_source, machine)
     # The others wait until the first process has encoded, and then only read.
     if processes.index > 0:
@@ -154,14 +149,29 @@ def prepare(
             processes.barrier()
     if processes.index == 0:
         collect_cache(config, dataset, prompts, observer)
-        notes = [
-            *_long_captions(config, found.samples, location, encoders),
-            *caption_notes(found.samples, config.dataset),
-        ]
-        again = [f"{each}, was damaged and is encoded again" for each in dataset.damaged]
-        for note in (*plan.notes, *warnings, *dataset.problems, *again, *notes):
+        long = _long_captions(config, found.samples, location, encoders)
+        for note in (*plan.notes, *warnings, *_cache_notes(dataset), *long):
             observer.notify(Warned(note))
     return Prepared(family, location, dataset, prompts, encoders)
+
+
+def _require_dataset(config: RunConfig) -> None:
+    if not config.dataset.path:
+        raise ConfigError(
+            "dataset.path: nothing",
+            "a folder with images and captions",
+            "Set dataset.path in the run file or on the command line: dataset.path=FOLDER.",
+        )
+
+
+def _cache_notes(dataset: CachedDataset) -> list[str]:
+    again = (f"{each}, was damaged and is encoded again" for each in dataset.damaged)
+    return [*dataset.problems, *again]
+
+
+def _found_notes(samples: Sequence[Sample], dataset: DatasetSection) -> tuple[str, ...]:
+    """What the samples alone tell; an error among it stops before anything is encoded."""
+    return (*warnings_before(samples, dataset), *caption_notes(samples, dataset))
 
 
 def _trainable(

@@ -134,7 +134,6 @@ CASES: dict[str, tuple[Callable[[Path], object], dict]] = {
     "mask_shape": (lambda f: masks(f, 0, (64, 32), count=1), {}),
     "mask_empty": (lambda f: masks(f, 0), {}),
     "mask_full": (lambda f: masks(f, 255), {}),
-    "mask_some": (lambda f: masks(f, 128, count=4), {}),
     "caption_cut": (lambda f: caption(f / "5.png", "ohwx " + "word " * 20), {}),
     "trigger_missing": (lambda f: caption(f / "5.png", "a thing without"), {}),
     "caption_empty": (

@@ -108,10 +108,6 @@ def quick_findings(samples: Sequence[Sample], dataset: DatasetSection) -> list[F
     """
     findings = [*_held_out_twice(samples), *caption_findings(samples, dataset)]
     own = [each for each in samples if not each.regularization and not each.validation]
-    masked = sum(each.mask is not None for each in own)
-    if 0 < masked < len(own):
-        names = tuple(each.name for each in own if each.mask is None)
-        findings.append(Finding("mask_some", "warning", names))
     if 0 < len(own) < FEW:
         findings.append(Finding("few_images", "note", tuple(each.name for each in own)))
     return findings

@@ -41,8 +41,8 @@ class Finding:
         kind = KINDS[self.kind]
         if self.kind == "no_images":
             return kind.one
-        what = "" if self.kind in {"missing_image", "metadata"} else "image "
-        if self.kind in {"left_out", "other"}:
+        what = "" if self.kind in {"missing_image", "metadata", "left_out"} else "image "
+        if self.kind == "other":
             what = "file "
         if self.count == 1:
             return f"1 {what}{kind.one}"

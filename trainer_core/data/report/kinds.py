@@ -119,8 +119,8 @@ _TABLE: tuple[FindingKind, ...] = (
     ),
     FindingKind(
         *("left_out", "warning", "scan"),
-        *("is left out, or may be a mistake", "are left out, or may be mistakes"),
-        "Look at each: nothing needs to be done when it is meant.",
+        *("note of the scan", "notes of the scan"),
+        "Look at each; nothing needs to be done where it is meant.",
     ),
     FindingKind(
         *("duplicate", "warning", "looks"),
@@ -178,10 +178,6 @@ _TABLE: tuple[FindingKind, ...] = (
     FindingKind(
         *("mask_empty", "warning", "looks", "has a black mask", "have black masks"),
         "Paint white what is to be learned, or set dataset.mask.invert: true.",
-    ),
-    FindingKind(
-        *("mask_some", "warning", "quick", "has no mask", "have no mask, and others have one"),
-        "Add the missing masks, or leave it: images without one count everywhere.",
     ),
     FindingKind(
         *("caption_cut", "warning", "tokens"),

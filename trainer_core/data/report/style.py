@@ -42,7 +42,9 @@ a:hover { text-decoration: underline; }
 .tiles div, .card {
   background: var(--card); border: 1px solid var(--line); border-radius: 10px;
 }
-.tiles div { padding: 12px 14px; display: flex; flex-direction: column-reverse; }
+.tiles div {
+  padding: 12px 14px; display: flex; flex-direction: column-reverse; justify-content: flex-end;
+}
 .tiles dt { color: var(--soft); font-size: 12.5px; line-height: 1.35; }
 .tiles dd {
   margin: 0; font-size: 22px; line-height: 1.25; font-weight: 600;

@@ -10,7 +10,7 @@ from trainer_core.config.problems import check_config
 from trainer_core.data.buckets import plan_buckets
 from trainer_core.data.cache.cache_file import make_entry
 from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
-from trainer_core.data.sources.folder import scan_all
+from trainer_core.data.sources.combined import scan_all
 from trainer_core.families.run_files import load_config
 from trainer_core.training.run_batches import require_trained
 from trainer_core.types import Bucket
